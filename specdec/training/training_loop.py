@@ -255,7 +255,7 @@ def _laws(
     return laws.stored(
         run.laws_path or folder / "laws",
         laws.Asked(
-            run.target,  # type: ignore[arg-type]
+            run.target,
             target_params,
             top,
             run.objective.temperature,  # type: ignore[attr-defined]

@@ -131,7 +131,7 @@ def test_flags_do_not_override_what_was_tuned(tmp_path):
 
 
 def alpha(folder):
-    """That of the last evaluation."""
+    """Returns alpha of the last evaluation."""
     return json.loads((folder / "draft/log.jsonl").read_text().splitlines()[-1])["validation_alpha"]
 
 
@@ -146,7 +146,7 @@ def over_mesh(flags):
 
 @pytest.fixture(scope="module")
 def meshed(folder, cache):
-    """What one process makes over eight devices."""
+    """The folder of a pair that one process makes over eight devices."""
     words = re.findall(r"^\w+", (folder / "words.txt").read_text(), re.M)
     flags = f"--compilation_cache_dir={cache}", *SMALL, *DRAWN, *MESH
     found = specdec.distill(

@@ -416,7 +416,7 @@ def test_without_libtpu_the_install_command_is_told(gin_file, capsys, monkeypatc
 
 
 def test_the_whole_program_of_a_target_alone_can_be_compiled(gin_file, capsys, monkeypatch):
-    """As of the one with which a target writes texts for a drafter."""
+    """A target writes the texts for a drafter with such a program."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     flags = ["--topology=v4:2x2x1", "--whole_only", *ALONE]
     assert cli.main(["compile", f"--gin_file={gin_file}", *flags]) == 2

@@ -143,7 +143,7 @@ def test_a_record_its_lines_and_its_table():
 
 
 def fake(run: TrainRun, gib: float, chip=CHIPS["v4"]) -> CompiledUpdate:
-    """An update that needs so much memory."""
+    """Returns an update that needs `gib` GiB of memory."""
     memory, too_large = DeviceMemory(0, 0, int(gib * GIB), 0, 0), None
     if memory.total >= chip.memory:
         memory, too_large = None, f"memory required ({gib:.2f}G) exceeds available (30.75G)"

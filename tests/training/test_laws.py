@@ -215,7 +215,7 @@ TEXTS_OF_MESHES = 30  # the last batch has rows of padding
 
 
 def over(mesh, path) -> laws.StoredLaws:
-    """What is stored of a target over a mesh, in batches of 8."""
+    """Stores a target's distributions over a mesh, in batches of 8."""
     rules = partitioning.standard_logical_axis_rules() if mesh else ()
     model = dataclasses.replace(DIVIDED, axis_rules=rules)
     params = jax.jit(model.init)(jax.random.key(0))

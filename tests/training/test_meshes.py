@@ -105,15 +105,22 @@ def target_params() -> Any:
     return jax.device_get(TARGET.init(jax.random.key(7)))
 
 
-def trained(name: str, partitions: int | None, **settings: Any) -> Trained:
-    """Runs a case for some updates, on one device or over a mesh."""
+def recipe_of(name: str, partitions: int | None, **settings: Any) -> Recipe:
+    """Returns the settings of a case, with its models divided over a mesh if there is one."""
     model, objective = CASES[name]
     divide = partitioning.Partitioner(num_partitions=partitions)
     layout = Layout(divide.mesh())
     own, target = layout.divided(model, divide), layout.divided(TARGET, divide)
-    recipe = Recipe(own, target, objective, OPTIMIZER, 3, UPDATES, layout=layout, **settings)
+    return Recipe(own, target, objective, OPTIMIZER, 3, UPDATES, layout=layout, **settings)
+
+
+def trained(name: str, partitions: int | None, **settings: Any) -> Trained:
+    """Runs a case for some updates, on one device or over a mesh."""
+    recipe = recipe_of(name, partitions, **settings)
+    layout, target = recipe.layout, recipe.target
     with layout.entered():
-        params = layout.placed(model.init(jax.random.key(0)), own)
+        model, _ = CASES[name]
+        params = layout.placed(model.init(jax.random.key(0)), recipe.model)
         frozen = layout.placed(target_params(), target)
         state = state_of(params, recipe)
         divided = jax.tree.map(lambda x: x.sharding, state)
@@ -177,11 +184,8 @@ def test_micro_batches_have_the_rows_of_each_device():
 
 def lowered(partitions: int | None, name: str = "aligned", **settings: Any) -> Any:
     """The program of an update over a mesh, before it is compiled."""
-    model, objective = CASES[name]
-    divide = partitioning.Partitioner(num_partitions=partitions)
-    layout = Layout(divide.mesh())
-    own, target = layout.divided(model, divide), layout.divided(TARGET, divide)
-    recipe = Recipe(own, target, objective, OPTIMIZER, 3, UPDATES, layout=layout, **settings)
+    recipe = recipe_of(name, partitions, **settings)
+    layout, target = recipe.layout, recipe.target
     with layout.entered():
         frozen = partitioning.abstract(target, layout.mesh)
         given = abstract_state(recipe), layout.rows(batches()[0]), frozen, ()
