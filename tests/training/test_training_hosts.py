@@ -33,7 +33,7 @@ t5.T5Config:
   num_encoder_layers = 1
   num_decoder_layers = 1
 VOCABULARY = @tasks.Bytes()
-TASK_NAME = 'copies'
+TASK_NAME = 'copies_on_hosts'
 TASK_FILES = {'train': @cli.path_in(), 'validation': @cli.path_in()}
 cli.path_in.folder = 'the folder'
 cli.path_in.name = 'train.tsv'
