@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
+import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specdec import checkpoints, cli
+from specdec import checkpoints
+from specdec.cli import compile as command
 from specdec.drafters import Autoregressive
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.verifiers import GreedyMatch
 
-FOLDER = Path(__file__).resolve().parents[2] / "configs" / "yan"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "configs" / "yan"
+specification = importlib.util.spec_from_file_location("yan", ROOT / "scripts" / "yan.py")
+assert specification and specification.loader
+yan = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(yan)
+
 # Parameters in millions, of files as published and of the configs that come with them.
 TARGETS = {"llama_65b": 65_286}
 DRAFTS = {
@@ -28,17 +36,6 @@ DRAFTS = {
     "llama_65b_wide_3_layers": 869.3,
     "llama_65b_wide_5_layers": 1_274,
 }
-
-
-def built(name: str) -> cli.DecodeRun:
-    bindings = ["CHECKPOINT_PATH = '-'", "DRAFT_CHECKPOINT_PATH = '-'"]
-    args = argparse.Namespace(
-        gin_file=[f"yan/{name}.gin"],
-        gin_bindings=bindings,
-        gin_search_paths=".",
-        tfds_data_dir=None,
-    )
-    return cli.settings.build(cli.DecodeRun, args, {})
 
 
 @functools.cache
@@ -59,7 +56,7 @@ def test_all_pairs_are_known():
 
 @pytest.mark.parametrize("name", DRAFTS)
 def test_a_pair_has_the_published_sizes(name):
-    run = built(name)
+    run = yan.run_of(name)
     plan, models = run.plan, run.plan.models()
     assert plan.drafter == Autoregressive(models["draft"], Greedy())
     assert (plan.sampling, plan.verifier, plan.schedule) == (Greedy(), GreedyMatch(), Fixed(4))
@@ -76,3 +73,23 @@ def test_a_header_has_its_command_and_what_is_not_known(name):
     text = (FOLDER / f"{name}.gin").read_text()
     assert f"#   specdec bench --gin_file=yan/{name}.gin --input_file=FILE \\\n" in text
     assert "in the paper are not known here.\n" in text
+
+
+def test_a_draft_as_wide_as_a_t5_has_not_its_acceptance_rates():
+    assert command.acceptance_rates(None, yan.run_of("llama_65b_68m")).keys() >= {"0.5", "0.9"}
+
+
+def test_the_table_of_the_log_is_that_of_the_results():
+    file = ROOT / "docs" / "results" / "compiled_decoders" / "forecast.json"
+    found = json.loads(file.read_text())["forecasts"]
+    assert [one["pair"] for one in found[::2]] == sorted(DRAFTS)
+    text = "\n".join(yan.table(found))
+    assert f"\n{text}\n" in (ROOT / "docs" / "log" / "tpu-log.md").read_text()
+
+
+def test_the_forecast_is_that_of_the_results():
+    """Of one pair; forecasting another takes as long."""
+    file = ROOT / "docs" / "results" / "compiled_decoders" / "forecast.json"
+    found = json.loads(file.read_text())["forecasts"]
+    kept = [one for one in found if one["pair"] == "llama_65b_wide_1_layer"]
+    assert json.loads(json.dumps(list(yan.forecast("llama_65b_wide_1_layer")))) == kept
