@@ -155,7 +155,7 @@ def way(run: Run, engine: Any) -> Any:
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
     """Returns the rank correlation of values without ties."""
     ranks = [np.argsort(np.argsort(values)) for values in (x, y)]
-    return float(np.corrcoef(np.stack(ranks))[0, 1])
+    return float(np.corrcoef(np.stack(ranks)).min())
 
 
 def fitted(args: Any, names: Sequence[str]) -> None:
