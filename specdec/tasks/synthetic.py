@@ -32,8 +32,8 @@ def synthetic_task(
 ) -> Task:
     """Registers a synthetic task, or returns it if the same task exists.
 
-    It has the splits train (unlimited), validation and test (500 examples each). Both features end
-    in EOS, appended after trimming.
+    It has the splits train (unlimited), validation and test (500 examples each). Targets end in
+    EOS, appended after trimming. Inputs begin and end as the vocabulary says.
 
     Args:
       name: specdec_ende, specdec_highlights, specdec_gec, specdec_qa or specdec_articles.
