@@ -1,8 +1,9 @@
 """Generated corpora of unlimited size that need no download.
 
 They are English sentences with German translations, articles with highlights, English with
-corrected errors, questions on articles, and articles to continue. Every example is a function of (task, split, seed,
-index). Therefore train is unlimited, an index is enough to resume, and splits do not share seeds.
+corrected errors, questions on articles, and articles to continue. Every example is a function of
+(task, split, seed, index). Therefore train is unlimited, an index is enough to resume, and splits
+do not share seeds.
 """
 
 from __future__ import annotations
