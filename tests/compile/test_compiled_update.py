@@ -254,5 +254,6 @@ def test_the_tables_of_compiled_updates_are_those_of_the_results(file):
     hours = f"{10 * made['chip_hours_per_1000_updates']:.1f}"
     memory = f"{found['memory']['total'] / GIB:.1f} of {found['memory']['limit'] / GIB:.1f} GiB"
     model, seconds = found["mesh"]["model"], f"{made['seconds']:.2f}"
-    assert f"| {name} | {chips} | {model} | {memory} | {seconds} | {hours} |" in page
+    largest = found["largest"]["texts_at_a_time"] if "largest" in found else ""
+    assert f"| {name} | {chips} | {model} | {memory} | {seconds} | {hours} | {largest} |" in page
     assert found["gathered_target_parameters"] == []
