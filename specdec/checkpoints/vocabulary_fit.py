@@ -8,6 +8,7 @@ from typing import Any
 from specdec import checkpoints, tasks
 from specdec.models.heads import Heads
 from specdec.models.model import Model
+from specdec.models.prompts import PromptReader
 from specdec.tasks.added_tokens import agree
 
 
@@ -40,6 +41,12 @@ def check_fit(
             f"vocabulary {tasks.file_of(vocabulary)}: its ids of padding, end and unknown are "
             f"{ids}, and the {role} pads with {own}; use a model and a vocabulary that belong "
             "together"
+        )
+    if isinstance(model, PromptReader) and tasks.declares_begin(vocabulary):
+        raise ValueError(
+            f"the {role} continues prompts, which would end in EOS by the vocabulary "
+            f"{tasks.file_of(vocabulary)}; put it as tokenizer.model into the checkpoint's "
+            "directory, and leave it out here"
         )
     if role == "target" and (known := model.head_ids) is not None:
         raise ValueError(
@@ -76,10 +83,11 @@ def check_fit(
 
 def _pads(id: int, vocabulary: tasks.LoadedVocabulary) -> bool:
     """Returns whether an id is padding: the vocabulary's, or no token of a text if it has none."""
-    pad, end, unknown = tasks.special_ids(vocabulary)
+    pad, end, _ = tasks.special_ids(vocabulary)
     if pad is not None:
         return id == pad
-    return id not in (end, unknown) and not tasks.detokenize(vocabulary, [id])
+    is_piece = 0 <= id < vocabulary.vocab_size
+    return id != end and not (is_piece and tasks.detokenize(vocabulary, [id]))
 
 
 def _check_framing(

@@ -12,7 +12,7 @@ import pytest
 
 from specdec import tasks
 from specdec.checkpoints import tokenizer_files
-from specdec.common import demo
+from specdec.tasks.plain import parsed
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "prompts"
 EXPECTED = json.loads((GOLDEN / "golden.json").read_text())
@@ -136,10 +136,13 @@ def test_other_tokenizers_are_refused(tmp_path):
     by_hand = tasks.vocabulary_file(str(tmp_path / "tokenizer.json"))
     with pytest.raises(tasks.TaskError, match="put it into the checkpoint's directory, and leave"):
         by_hand.plain()
-    folder = tmp_path / "t5"
-    folder.mkdir()
-    shutil.copy(demo.path("vocabulary.model"), folder / "tokenizer.model")
-    assert "it is not like LLaMA's: BPE" in error_of(folder)
+    folder = shutil.copytree(GOLDEN / "llama2", tmp_path / "other")
+    model = parsed((folder / "tokenizer.model").read_bytes())
+    model.normalizer_spec.remove_extra_whitespaces = True
+    (folder / "tokenizer.model").write_bytes(model.SerializeToString())
+    assert "it is not like LLaMA's, which puts a space before each text and" in error_of(folder)
+    (folder / "tokenizer.model").write_bytes(b"junk")
+    assert "tokenizer.model: it is not a SentencePiece model; use the tokeni" in error_of(folder)
     with pytest.raises(tasks.TaskError, match="inputs that end in EOS, as T5's do"):
         tasks.t5_task("wmt14_ende_v003", definition(GOLDEN / "llama2"))
 
