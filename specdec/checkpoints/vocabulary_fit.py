@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from specdec import checkpoints, tasks
 from specdec.models.heads import Heads
@@ -67,8 +66,6 @@ def check_fit(
     recorded = None if path is None else checkpoints.vocabulary_from(path, needed=False)
     if recorded is None:
         return
-    if role == "target":
-        _check_framing(recorded, vocabulary, path)
     said, ours = recorded.tokenization, tasks.tokenization_of(vocabulary)
     if role != "target" and said is not None and ours is not None and agree(ours.added, said.added):
         said = ours  # a draft may lack tokens that were added to the target
@@ -88,16 +85,3 @@ def _pads(id: int, vocabulary: tasks.LoadedVocabulary) -> bool:
         return id == pad
     is_piece = 0 <= id < vocabulary.vocab_size
     return id != end and not (is_piece and tasks.detokenize(vocabulary, [id]))
-
-
-def _check_framing(
-    recorded: checkpoints.Vocabulary, vocabulary: tasks.LoadedVocabulary, path: Any
-) -> None:
-    """Raises ValueError for a vocabulary whose inputs end unlike those of the target's own."""
-    said = recorded.tokenization
-    is_prompts = said is not None and said.framing is not None
-    if is_prompts and tasks.tokenization_of(vocabulary) is None:
-        raise ValueError(
-            f"the target checkpoint {path} continues prompts, and the inputs of the vocabulary "
-            f"{tasks.file_of(vocabulary)} end in EOS; leave it out, the checkpoint has its own"
-        )

@@ -71,6 +71,18 @@ def test_a_chat_template_is_rendered_as_in_transformers(name):
     assert chatting.input_ids(MESSAGE, length) == [expected[0], *expected[1 - length :]]
 
 
+def test_settings_of_tokenizer_config_are_obeyed(edited):
+    """The ids are those of transformers 4 and 5 for these settings."""
+    newer = definition(edited("llama2", legacy=False)).plain()
+    assert newer.input_ids("a</s>b <s> c") == [1, 262, 2, 384, 369, 1, 357]
+    assert newer.input_ids(" a") == [1, 262]
+    spaced = definition(edited("opt", add_prefix_space=True)).plain()
+    assert spaced.input_ids("The") == [2, *spaced.encode(" The")]
+    for name in ("llama2", "llama2_json", "llama3"):
+        ends = definition(edited(name, add_bos_token=False, add_eos_token=True)).plain()
+        assert ends.ends and ends.input_ids("a") == [*ends.encode("a"), ends.eos_id]
+
+
 def test_a_file_of_sentencepiece_and_of_tokenizers_have_the_same_ids(llama2):
     other = definition(GOLDEN / "llama2_json").plain()
     assert tasks.same_vocabulary(llama2, other) and tasks.digest(llama2) != tasks.digest(other)
