@@ -99,6 +99,8 @@ def obeyed(
     refusals.check_missing(num_samples, num_beams)
     refusals.check_drawing(plan)
     refusals.check_ends()
+    if text.is_prompts:
+        refusals.check_prompts()
     if prefix:
         refusals.check_prefix()
     try:
@@ -179,6 +181,13 @@ class _Refusals:
                 f"{self.text.directory / names.FILE} has no {names.ENDS}, and transformers ends no "
                 f"text without; add it, or {_IGNORE}"
             )
+
+    def check_prompts(self) -> None:
+        """Rejects settings in which transformers counts the tokens of the prompt."""
+        remedies = {"min_length": "set min_new_tokens", "forced_bos_token_id": "drop that"}
+        for name, remedy in remedies.items():
+            if name in self.text.in_effect:
+                self.refuse(name, "which counts from the begin of a prompt", remedy)
 
     def check_prefix(self) -> None:
         """Rejects settings that count tokens from the end of a prefix."""

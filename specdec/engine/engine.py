@@ -22,6 +22,7 @@ from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
 from specdec.models import partitioning
 from specdec.models.model import Model
+from specdec.models.prompts import PromptModel
 from specdec.plan import Plan
 from specdec.sampling import check_ids
 from specdec.tasks import LoadedVocabulary
@@ -116,6 +117,7 @@ class Engine:
             text = checkpoints.text_model_from(path, needed=False)
             plan = dataclasses.replace(plan, stop_ids=generation.stop_ids(text, vocabulary))
             plan = obeying(plan, text, generation_settings, bool(prefix), num_samples, num_beams)
+        plan = _padding_alike(plan)
         _check_fit(plan, weights, vocabulary)
         plan = in_eight_bits(plan, int8, int8_tokens)
         if not (plan.exact or lossy):
@@ -346,6 +348,21 @@ def obeying(
 def _alike(one: Model, other: Model) -> bool:
     """Returns whether two models differ at most in their layouts."""
     return one.stored() == other.stored() and one.weights == other.weights
+
+
+def _padding_alike(plan: Plan) -> Plan:
+    """Returns the plan with the target's padding id in all decoder-only models of its drafter.
+
+    A run pads its prompts once. An id of padding is no part of a model's parameters, and
+    checkpoints of one vocabulary state different ones.
+    """
+    pad_id = plan.target.pad_id
+    changed = {
+        role: dataclasses.replace(model, config=dataclasses.replace(model.config, pad_id=pad_id))
+        for role, model in plan.models().items()
+        if role != "target" and isinstance(model, PromptModel) and model.pad_id != pad_id
+    }
+    return plan.with_models(changed) if changed else plan
 
 
 def _check_fit(
