@@ -22,7 +22,7 @@ from specdec.models.cache import KVCache
 from specdec.models.inputs import check_tokens
 from specdec.models.layers import MASKED, MLP, Dense, Embedding, Logits, RMSNorm, attend, constrain
 from specdec.models.linen import LinenModel
-from specdec.types import ModelOutput
+from specdec.types import ModelOutput, Prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +108,7 @@ class Rotary(LinenModel):
     """A decoder of [B, S] int32 prompts, padded behind."""
 
     stop_ids: ClassVar[tuple[int, ...]] = (1,)
+    decoder_only: ClassVar[bool] = True
 
     def network(self):
         return Network(self.config)
@@ -117,6 +118,9 @@ class Rotary(LinenModel):
 
     def start(self, inputs):
         return jnp.take_along_axis(inputs, self._before(inputs)[:, None], axis=1)[:, 0]
+
+    def prompt(self, inputs):
+        return Prompt(inputs, self._before(inputs) + 1)
 
     def prefill(self, params, inputs, capacity):
         check_tokens(inputs)

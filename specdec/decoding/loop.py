@@ -281,7 +281,8 @@ def _decide(
             scored, cache = finish(plan.target, params["target"], block, resume, draft.length)
             draft = draft.replace(resume=None)
     with jax.named_scope("accept"):
-        scores = states.opinion(scored.logits, draft.tokens, state.tokens, state.length, plan)
+        text = state.tokens, state.length, state.inputs
+        scores = states.opinion(scored.logits, draft.tokens, *text, plan)
         # Behind a token that the target cannot go on from nothing is verified: a rule that stops
         # after a token it has seen. Only a text that reaches that token fails.
         finite = states.finite_rows(scored.logits, scores)
