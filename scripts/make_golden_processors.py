@@ -1,7 +1,7 @@
 """Makes tests/golden/processors.npz: what transformers' `generate` writes greedily with its own
 logits processors, 200 random texts for each setting and each of two golden models.
 
-It also makes prompts.npz: the same of a random decoder-only model, with the logits that each token
+It also makes prompt_processors.npz: the same of a random decoder-only model, with the logits that each token
 was chosen from.
 
   pip install torch transformers safetensors
@@ -116,7 +116,7 @@ def of_prompts() -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    np.savez_compressed(GOLDEN / "prompts.npz", **of_prompts())  # type: ignore[arg-type]
+    np.savez_compressed(GOLDEN / "prompt_processors.npz", **of_prompts())  # type: ignore[arg-type]
     found: dict[str, np.ndarray] = {}
     given: dict[str, dict] = {}
     for name in MODELS:

@@ -1,9 +1,10 @@
 """Hugging Face's directories, of families that transformers has too.
 
 A directory holds `config.json`, the arrays, and usually the tokenizer. Arrays are safetensors or
-PyTorch's pickles, in one file or in several with an index. The tokenizer is `spiece.model`, or only
-`tokenizer.json`, which is all that transformers 5 saves. The family knows the meaning of names and
-terms in these files.
+PyTorch's pickles, in one file or in several with an index. The tokenizer is `spiece.model`, or else
+`tokenizer.json`, which is all that transformers 5 saves. Decoder-only models may have instead
+`tokenizer.model`, or `vocab.json` and `merges.txt`. The family knows the meaning of names and terms
+in these files.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ def is_checkpoint(directory: Path) -> bool:
 def wanted(names: Collection[str]) -> list[str]:
     """Returns the files of a remote directory that make it a checkpoint, none if it is not one."""
     arrays = huggingface_files.wanted(names)
-    tokenizer = _SENTENCEPIECE if _SENTENCEPIECE in names else _TOKENIZER_JSON
-    text = (tokenizer, *tokenizer_files.NAMES, generation.FILE)
+    files = tokenizer_files.VOCABULARIES
+    tokenizer = next((some for some in files if set(some) <= set(names)), ())
+    text = (*tokenizer, *tokenizer_files.NAMES, tokenizer_files.CHAT, generation.FILE)
     others = [name for name in (CONFIG, *text) if name in names]
     return [*others, *arrays] if arrays and CONFIG in others else []
 
@@ -88,10 +90,10 @@ def sources(directory: Path) -> dict[str, np.ndarray]:
 def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
     """Returns the vocabulary's file and its extra ids; None without a tokenizer.
 
-    The file is the SentencePiece model, or else the tokenizer.json, or None for bytes.
+    The file is the first of `tokenizer_files.VOCABULARIES`, or None for bytes.
 
     Raises:
-      CheckpointError: a `tokenizer.json` cannot be read.
+      CheckpointError: a `tokenizer.json` cannot be read, or one of two files is missing.
     """
     record, file = read_json(directory / CONFIG), directory / _TOKENIZER
     adapter = _adapter(directory, record)
@@ -105,7 +107,16 @@ def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
     if (file := directory / _TOKENIZER_JSON).is_file():
         with about(file):
             return file, pieces.sentinels(file.read_text(encoding="utf-8"))
-    return None
+    if (file := directory / tokenizer_files.LLAMA).is_file():
+        return file, 0
+    both = [directory / name for name in (pieces.VOCAB, pieces.MERGES)]
+    there = [file for file in both if file.is_file()]
+    if there and there != both:
+        raise CheckpointError(
+            f"{directory} has {there[0].name} without the other of {pieces.VOCAB} and "
+            f"{pieces.MERGES}; copy both"
+        )
+    return (there[0], 0) if there else None
 
 
 def has_vocabulary(directory: Path) -> bool:
@@ -119,7 +130,7 @@ def has_vocabulary(directory: Path) -> bool:
 def write(folder: Path, params: PyTree, config: Config, vocabulary: Location | None) -> None:
     """Writes a checkpoint that transformers reads, one array after the other, each in its dtype.
 
-    A SentencePiece vocabulary becomes `spiece.model`; a tokenizer.json keeps its name.
+    A T5's SentencePiece vocabulary becomes `spiece.model`; other files keep their names.
     """
     family = families.family_of(config)
     if (adapter := family.huggingface) is None:
@@ -166,6 +177,9 @@ def _spec(adapter: HuggingFace, name: str, leaf: Any) -> jax.ShapeDtypeStruct:
 def _write_tokenizer(
     folder: Path, vocabulary: Location, adapter: HuggingFace, config: Config
 ) -> None:
+    if tokenizer_files.are_prompts(vocabulary):
+        (folder / vocabulary.name).write_bytes(vocabulary.read_bytes())
+        return  # the other files are copied
     if vocabulary.name.endswith(".json"):
         name, text = _TOKENIZER_JSON, vocabulary.read_text(encoding="utf-8")
         with about(f"vocabulary {vocabulary}"):

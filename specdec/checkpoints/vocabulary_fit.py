@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from specdec import checkpoints, tasks
 from specdec.models.heads import Heads
@@ -33,7 +34,7 @@ def check_fit(
     """
     pad, end, unknown = tasks.special_ids(vocabulary)
     own = None if isinstance(model, Heads) else model.pad_id  # heads read no texts
-    if own is not None and (own != pad if pad is not None else own in (end, unknown)):
+    if own is not None and not _pads(own, vocabulary):
         ids = f"{'none' if pad is None else pad}, {end} and {unknown}"
         raise ValueError(
             f"vocabulary {tasks.file_of(vocabulary)}: its ids of padding, end and unknown are "
@@ -59,6 +60,8 @@ def check_fit(
     recorded = None if path is None else checkpoints.vocabulary_from(path, needed=False)
     if recorded is None:
         return
+    if role == "target":
+        _check_framing(recorded, vocabulary, path)
     said, ours = recorded.tokenization, tasks.tokenization_of(vocabulary)
     if role != "target" and said is not None and ours is not None and agree(ours.added, said.added):
         said = ours  # a draft may lack tokens that were added to the target
@@ -68,4 +71,25 @@ def check_fit(
         raise ValueError(
             f"the {role} checkpoint {path} was saved with another vocabulary, "
             f"{recorded.path or 'UTF-8 bytes'}{added}; use that one, and models of one vocabulary"
+        )
+
+
+def _pads(id: int, vocabulary: tasks.LoadedVocabulary) -> bool:
+    """Returns whether an id is padding: the vocabulary's, or no token of a text if it has none."""
+    pad, end, unknown = tasks.special_ids(vocabulary)
+    if pad is not None:
+        return id == pad
+    return id not in (end, unknown) and not tasks.detokenize(vocabulary, [id])
+
+
+def _check_framing(
+    recorded: checkpoints.Vocabulary, vocabulary: tasks.LoadedVocabulary, path: Any
+) -> None:
+    """Raises ValueError for a vocabulary whose inputs end unlike those of the target's own."""
+    said = recorded.tokenization
+    is_prompts = said is not None and said.framing is not None
+    if is_prompts and tasks.tokenization_of(vocabulary) is None:
+        raise ValueError(
+            f"the target checkpoint {path} continues prompts, and the inputs of the vocabulary "
+            f"{tasks.file_of(vocabulary)} end in EOS; leave it out, the checkpoint has its own"
         )

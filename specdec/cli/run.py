@@ -365,6 +365,11 @@ def require_baseline(run: DecodeRun | Run) -> None:
 def vocabulary_of(run: DecodeRun) -> tasks.LoadedVocabulary:
     """Returns the vocabulary of the task, or else the run's."""
     if run.data.task is not None:
+        if run.data.chat:
+            raise UsageError(
+                "CHAT is for given texts, and the run has a task; leave it out, or give the texts "
+                "with --input_file"
+            )
         vocabulary = tasks.get_task(run.data.task).vocabulary
     else:
         vocabulary = tasks.for_texts(definition_of(run))
@@ -394,6 +399,5 @@ def in_force(run: Run, lines: str | None = None) -> str:
 
 def definition_of(run: DecodeRun | Run) -> tasks.VocabularyDefinition:
     """Returns the run's vocabulary, or else the one saved with the target."""
-    if run.data.vocabulary is not None:
-        return run.data.vocabulary
-    return saved_vocabulary(run.checkpoint_path)
+    found = run.data.vocabulary or saved_vocabulary(run.checkpoint_path)
+    return tasks.chatting(found) if run.data.chat else found

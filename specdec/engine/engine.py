@@ -110,7 +110,7 @@ class Engine:
         for role in plan.owned().keys() - weights.keys() - {"target"}:
             raise ValueError(f"nothing says where the parameters of {role!r} are; give a directory")
         if vocabulary is None:
-            vocabulary = _saved_vocabulary(weights["target"])
+            vocabulary = tasks.for_texts(saved_vocabulary(weights["target"]))
         path, text = weights.get("target"), None
         if path is not None:
             text = checkpoints.text_model_from(path, needed=False)
@@ -307,14 +307,22 @@ class Engine:
         return {name: drafter_key(name, x, self.fingerprints) for name, x in drafters.items()}
 
 
-def _saved_vocabulary(path: str | PathLike) -> LoadedVocabulary:
+def saved_vocabulary(path: str | PathLike) -> tasks.VocabularyDefinition:
+    """Returns the vocabulary that was saved with a checkpoint.
+
+    Args:
+      path: the checkpoint.
+
+    Raises:
+      ValueError: none was saved.
+    """
     recorded = checkpoints.vocabulary_from(path)
     if recorded is None:
         raise ValueError(
             f"no vocabulary was saved with {path}; give one, "
             "vocabulary=tasks.SentencePiece('FILE') or tasks.Bytes()"
         )
-    return tasks.for_texts(tasks.recorded_vocabulary(*recorded))
+    return tasks.recorded_vocabulary(*recorded)
 
 
 def obeying(

@@ -19,8 +19,10 @@ from support import device_of, tiny_t5
 from specdec import checkpoints
 from specdec.models import families, partitioning
 from specdec.models.families import Family, family_of, model_of, named
+from specdec.models.llama import LlamaConfig
 from specdec.models.products import ORDERS
 from specdec.models.t5 import T5DraftConfig
+from specdec.models.t5gemma import T5GemmaConfig
 
 TINY = {
     "t5": tiny_t5(
@@ -43,6 +45,33 @@ TINY = {
         num_decoder_layers=2,
         markov_rank=2,
         confidence_head=True,
+    ),
+    "t5gemma": T5GemmaConfig(
+        vocab_size=64,
+        emb_dim=24,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=4,
+        mlp_dim=40,
+        num_decoder_layers=2,
+        encoder_emb_dim=16,
+        encoder_num_heads=2,
+        encoder_num_kv_heads=1,
+        encoder_head_dim=4,
+        encoder_mlp_dim=20,
+        num_encoder_layers=2,
+        window=2,
+    ),
+    "llama": LlamaConfig(
+        vocab_size=64,
+        emb_dim=24,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=4,
+        mlp_dim=40,
+        num_decoder_layers=2,
+        logits_via_embedding=True,
+        pad_id=0,
     ),
     "rotary": rotary.RotaryConfig(
         vocab_size=64, emb_dim=24, num_heads=4, head_dim=4, mlp_dim=40, num_layers=2
@@ -224,11 +253,12 @@ def test_a_name_is_taken_once():
 
 def test_what_is_of_no_family_is_named():
     with pytest.raises(
-        ValueError, match="family is 'gpt', and those known are t5, t5_draft, heads, rotary;"
+        ValueError,
+        match="family is 'gpt', and those known are t5, t5_draft, t5gemma, llama, heads, rotary;",
     ):
         named("gpt")
     with pytest.raises(
         ValueError,
-        match="config is a int, and those known are T5Config, T5DraftConfig, HeadsConfig",
+        match="config is a int, and those known are T5Config, T5DraftConfig, ",
     ):
         family_of(3)

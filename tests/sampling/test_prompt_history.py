@@ -37,7 +37,7 @@ from specdec.testing import divergences
 from specdec.types import History, Params, Prompt
 from specdec.verifiers import SpeculativeSampling
 
-GOLDEN = np.load(Path(__file__).resolve().parents[1] / "golden" / "prompts.npz")
+GOLDEN = np.load(Path(__file__).resolve().parents[1] / "golden" / "prompt_processors.npz")
 SETTINGS = json.loads(str(GOLDEN["settings"]))
 V, N = 12, 5
 TARGET = PromptTable(V)
