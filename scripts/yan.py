@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from specdec import cli
@@ -32,7 +33,7 @@ from specdec.types import AxisRules
 
 TOPOLOGIES = ("v4:2x2x2", "v5p:2x2x1")
 ALPHAS = (0.6, 0.8)  # whose TARs the table has
-WIDE = 4  # bytes of a number in a collective, which is float32
+LOGIT = 4  # bytes of a logit, which is float32
 WAYS = ("roofline", "with_layers")
 RULES = {
     "whole": partitioning.replicated_logical_axis_rules(),
@@ -98,24 +99,19 @@ def _counted(model: Model, shape: Shape, mesh: Any) -> Call:
     table of tokens. A divided vocabulary ends in an all-gather of the logits.
     """
     sizes = dict(mesh.shape)
-    call = silent_call(
-        model,
-        partitioning.abstract(model, mesh),
-        model.cache_bytes(*shape, sizes),
-        shape.rows,
-        sizes,
-    )
+    params = partitioning.abstract(model, mesh)
+    call = silent_call(model, params, model.cache_bytes(*shape, sizes), shape.rows, sizes)
     divided = {name for name, over in model.axis_rules if over == partitioning.MODEL}
-    leaves = jax.tree.leaves(model.axes(), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
-    axes = [tuple(leaf) for leaf in leaves]
-    sums = sum(len(names) == 2 and names[0] in divided for names in axes)
+    axes = jax.tree.leaves(model.axes(), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
+    named = zip(axes, jax.tree.leaves(params), strict=True)
+    sums = [leaf.shape[1] for names, leaf in named if leaf.ndim == 2 and names[0] in divided]
     gathers = int("vocab" in divided)
     return dataclasses.replace(
         call,
-        reductions=sums,
-        reduced=sums * model.sizes["emb_dim"] * WIDE,
+        reductions=len(sums),
+        reduced=sum(sums) * jnp.dtype(model.dtype).itemsize,
         gathers=gathers,
-        gathered=gathers * model.vocab_size * WIDE,
+        gathered=gathers * model.vocab_size * LOGIT,
     )
 
 
