@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ specification.loader.exec_module(yan)
 # Parameters in millions, of files as published and of the configs that come with them.
 TARGETS = {"llama_65b": 65_300, "opt_66b": 65_700}
 DRAFTS = {
-    "llama_65b_68m": 68.0,
-    "llama_65b_160m": 162.4,
+    "llama_65b_68m": 68,
+    "llama_65b_160m": 162,
     "llama_65b_sheared_1_3b": 1_345,
     "llama_65b_sheared_2_7b": 2_702,
     "llama_65b_wide_1_layer": 464.5,
@@ -78,6 +79,9 @@ def test_a_header_has_its_command_and_what_is_not_known(name):
     text = (FOLDER / f"{name}.gin").read_text()
     assert f"#   specdec bench --gin_file=yan/{name}.gin --input_file=FILE \\\n" in text
     assert "in the paper are not known here.\n" in text
+    page = (ROOT / "docs" / "reference" / "published-runs.md").read_text()
+    layers = yan.run_of(name).plan.models()["draft"].num_layers
+    assert re.search(rf"^\| `{name}.gin` \| [^|]+ \| {layers} \| {DRAFTS[name]:,}M \|$", page, re.M)
 
 
 def test_a_draft_as_wide_as_a_t5_has_not_its_acceptance_rates():
