@@ -15,12 +15,15 @@ import pytest
 from specdec import checkpoints
 from specdec.cli import compile as command
 from specdec.drafters import Autoregressive
+from specdec.instrument.compile import markdown
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.verifiers import GreedyMatch
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "configs" / "yan"
+RESULTS = ROOT / "docs" / "results" / "compiled_decoders"
+COMPILED = sorted(file for file in RESULTS.glob("*.json") if file.stem != "forecast")
 specification = importlib.util.spec_from_file_location("yan", ROOT / "scripts" / "yan.py")
 assert specification and specification.loader
 yan = importlib.util.module_from_spec(specification)
@@ -42,6 +45,10 @@ DRAFTS = {
     "opt_66b_2_7b": 2_650,
     "opt_66b_6_7b": 6_660,
 }
+
+
+def forecasts() -> list[dict[str, Any]]:
+    return json.loads((RESULTS / "forecast.json").read_text())["forecasts"]
 
 
 @functools.cache
@@ -88,17 +95,36 @@ def test_a_draft_as_wide_as_a_t5_has_not_its_acceptance_rates():
     assert command.acceptance_rates(None, yan.run_of("llama_65b_68m")).keys() >= {"0.5", "0.9"}
 
 
+@pytest.mark.parametrize("file", COMPILED, ids=lambda file: file.stem)
+def test_a_compiled_program_is_as_the_forecast_counts(file):
+    """Its collectives in the loop; and no cache is copied there."""
+    (found,) = json.loads(file.read_text())["topologies"]
+    pair, topology = file.stem.rpartition("_")[0], found["topology"]
+    (one,) = [one for one in forecasts() if (one["pair"], one["topology"]) == (pair, topology)]
+    target, width = one["whole"]["calls"]["target"], found["gamma"] + 1
+    program, plan = found["programs"]["decode"], yan.run_of(pair).plan
+    kinds = program["collectives"]["decode"]
+    assert kinds == {
+        "all-reduce": {"count": target["reductions"], "bytes": width * target["reduced"]},
+        "all-gather": {"count": 1, "bytes": width * target["gathered"]},
+    }
+    assert not {"decode/catch_up", "decode/extend"} & program["collectives"].keys()
+    slots = plan.capacity + found["inputs"] - 1
+    for loop, copies in program["copies"].items():
+        assert not loop or not [shape for shape in copies if str(slots) in shape], loop
+    assert program["host_transfers"] == program["dynamic_shapes"] == 0
+    log = (ROOT / "docs" / "log" / "tpu-log.md").read_text()
+    assert f"| `{pair}` {markdown([found]).splitlines()[2]}\n" in log
+
+
 def test_the_table_of_the_log_is_that_of_the_results():
-    file = ROOT / "docs" / "results" / "compiled_decoders" / "forecast.json"
-    found = json.loads(file.read_text())["forecasts"]
-    assert [one["pair"] for one in found[::2]] == sorted(DRAFTS)
-    text = "\n".join(yan.table(found))
+    assert [one["pair"] for one in forecasts()[::2]] == sorted(DRAFTS)
+    text = "\n".join(yan.table(forecasts()))
     assert f"\n{text}\n" in (ROOT / "docs" / "log" / "tpu-log.md").read_text()
 
 
 def test_the_forecast_is_that_of_the_results():
     """Of one pair; forecasting another takes as long."""
-    file = ROOT / "docs" / "results" / "compiled_decoders" / "forecast.json"
-    found = json.loads(file.read_text())["forecasts"]
-    kept = [one for one in found if one["pair"] == "llama_65b_wide_1_layer"]
-    assert json.loads(json.dumps(list(yan.forecast("llama_65b_wide_1_layer")))) == kept
+    pair = "llama_65b_wide_1_layer"
+    kept = [one for one in forecasts() if one["pair"] == pair]
+    assert json.loads(json.dumps(list(yan.forecast(pair)))) == kept
