@@ -57,7 +57,7 @@ ONLY = {
     "orbax": {"checkpoints", "training"},
     "optax": {"training"},
     "matplotlib": {"instrument"},
-    "jinja2": {"instrument"},
+    "jinja2": {"instrument", "tasks"},
     "torch": {"checkpoints"},
     "tokenizers": {"tasks"},
     "huggingface_hub": {"checkpoints"},

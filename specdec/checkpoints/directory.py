@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
+from specdec import tasks
 from specdec.checkpoints import hub, huggingface, tokenizer_files
 from specdec.checkpoints.cloud_storage import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
@@ -88,6 +89,9 @@ class Vocabulary(NamedTuple):
     def _pieces(self) -> list[str]:
         """Returns the piece of each id, without sentinels."""
         path = cast(Location, self.path)
+        if tokenizer_files.are_prompts(path):
+            with about(path):
+                return tasks.recorded_vocabulary(*self).plain().pieces()
         if not path.name.endswith(".json"):
             own = pieces.of_sentencepiece(tokenizer_files.sentencepiece(path))
             return own + [token.content for token in self.added]
@@ -277,7 +281,7 @@ def _with_files(vocabulary: Vocabulary, directory: Location, always: bool = Fals
       always: whether to read settings even without such files, as transformers does.
     """
     files = tokenizer_files.present(directory, vocabulary.path)
-    if not files and not always:
+    if not files and not always and not tokenizer_files.are_prompts(vocabulary.path):
         return vocabulary
     said = tokenizer_files.read(directory, vocabulary.path, vocabulary.extra_ids)
     return vocabulary._replace(tokenization=said, files=files)

@@ -1,14 +1,15 @@
 """Hugging Face's directories, of families that transformers has too.
 
 A directory holds `config.json`, the arrays, and usually the tokenizer. Arrays are safetensors or
-PyTorch's pickles, in one file or in several with an index. The tokenizer is `spiece.model`, or only
-`tokenizer.json`, which is all that transformers 5 saves. The family knows the meaning of names and
-terms in these files.
+PyTorch's pickles, in one file or in several with an index. The tokenizer is `spiece.model`, or else
+`tokenizer.json`, which is all that transformers 5 saves. Decoder-only models may have instead
+`tokenizer.model`, or `vocab.json` and `merges.txt`. The family knows the meaning of names and terms
+in these files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ def is_checkpoint(directory: Path) -> bool:
 def wanted(names: Collection[str]) -> list[str]:
     """Returns the files of a remote directory that make it a checkpoint, none if it is not one."""
     arrays = huggingface_files.wanted(names)
-    tokenizer = _SENTENCEPIECE if _SENTENCEPIECE in names else _TOKENIZER_JSON
-    text = (tokenizer, *tokenizer_files.NAMES, generation.FILE)
+    files = tokenizer_files.VOCABULARIES
+    tokenizer = next((some for some in files if set(some) <= set(names)), ())
+    text = (*tokenizer, *tokenizer_files.NAMES, tokenizer_files.CHAT, generation.FILE)
     others = [name for name in (CONFIG, *text) if name in names]
     return [*others, *arrays] if arrays and CONFIG in others else []
 
@@ -88,10 +90,10 @@ def sources(directory: Path) -> dict[str, np.ndarray]:
 def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
     """Returns the vocabulary's file and its extra ids; None without a tokenizer.
 
-    The file is the SentencePiece model, or else the tokenizer.json, or None for bytes.
+    The file is the first of `tokenizer_files.VOCABULARIES`, or None for bytes.
 
     Raises:
-      CheckpointError: a `tokenizer.json` cannot be read.
+      CheckpointError: a `tokenizer.json` cannot be read, or one of two files is missing.
     """
     record, file = read_json(directory / CONFIG), directory / _TOKENIZER
     adapter = _adapter(directory, record)
@@ -105,7 +107,16 @@ def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
     if (file := directory / _TOKENIZER_JSON).is_file():
         with about(file):
             return file, pieces.sentinels(file.read_text(encoding="utf-8"))
-    return None
+    if (file := directory / tokenizer_files.LLAMA).is_file():
+        return file, 0
+    both = [directory / name for name in (pieces.VOCAB, pieces.MERGES)]
+    there = [file for file in both if file.is_file()]
+    if there and there != both:
+        raise CheckpointError(
+            f"{directory} has {there[0].name} without the other of {pieces.VOCAB} and "
+            f"{pieces.MERGES}; copy both"
+        )
+    return (there[0], 0) if there else None
 
 
 def has_vocabulary(directory: Path) -> bool:
@@ -119,7 +130,7 @@ def has_vocabulary(directory: Path) -> bool:
 def write(folder: Path, params: PyTree, config: Config, vocabulary: Location | None) -> None:
     """Writes a checkpoint that transformers reads, one array after the other, each in its dtype.
 
-    A SentencePiece vocabulary becomes `spiece.model`; a tokenizer.json keeps its name.
+    A T5's SentencePiece vocabulary becomes `spiece.model`; other files keep their names.
     """
     family = families.family_of(config)
     if (adapter := family.huggingface) is None:
@@ -129,12 +140,15 @@ def write(folder: Path, params: PyTree, config: Config, vocabulary: Location | N
     with about("format huggingface"):
         record = adapter.to_record(config)
     names = adapter.names(config)
-    leaves = {names[ours]: (ours, leaf) for ours, leaf in tree.flatten(params).items()}
-    specs = {theirs: _spec(adapter, *leaf) for theirs, leaf in leaves.items()}
+    flat, parts = tree.flatten(params), {}
+    for ours, theirs in names.items():
+        if ours in flat:
+            parts.setdefault(theirs, []).append(ours)
+    specs = {names[ours]: _spec(adapter, parts[names[ours]], flat) for ours in flat}
     folder.mkdir(parents=True, exist_ok=True)
     if vocabulary is not None:
         _write_tokenizer(folder, vocabulary, adapter, config)
-    huggingface_files.write(folder, specs, lambda theirs: _turned(adapter, *leaves[theirs]))
+    huggingface_files.write(folder, specs, lambda theirs: _joined(adapter, parts[theirs], flat))
     largest = max(specs.values(), key=safetensors.size)
     write_json(folder / CONFIG, record | {"dtype": largest.dtype.name})
 
@@ -152,20 +166,27 @@ def _adapter(directory: Path, record: Record) -> HuggingFace:
     return known[kind]
 
 
-def _turned(adapter: HuggingFace, name: str, leaf: Any) -> np.ndarray:
-    """Returns a parameter in transformers' orientation; the name is ours."""
-    return np.asarray(leaf.T if adapter.is_transposed(name) else leaf)
+def _joined(adapter: HuggingFace, names: Sequence[str], flat: Mapping[str, Any]) -> np.ndarray:
+    """Returns the array of these parameters in transformers' orientation; the names are ours."""
+    turned = [flat[name].T if adapter.is_transposed(name) else flat[name] for name in names]
+    return np.asarray(turned[0] if len(turned) == 1 else np.concatenate(turned, axis=-1))
 
 
-def _spec(adapter: HuggingFace, name: str, leaf: Any) -> jax.ShapeDtypeStruct:
-    """Returns the shape and dtype of `_turned`."""
-    shape = leaf.shape[::-1] if adapter.is_transposed(name) else leaf.shape
-    return jax.ShapeDtypeStruct(shape, leaf.dtype)
+def _spec(
+    adapter: HuggingFace, names: Sequence[str], flat: Mapping[str, Any]
+) -> jax.ShapeDtypeStruct:
+    """Returns the shape and dtype of `_joined`."""
+    first = flat[names[0]]
+    shape = first.shape[::-1] if adapter.is_transposed(names[0]) else first.shape
+    return jax.ShapeDtypeStruct((*shape[:-1], len(names) * shape[-1]), first.dtype)
 
 
 def _write_tokenizer(
     folder: Path, vocabulary: Location, adapter: HuggingFace, config: Config
 ) -> None:
+    if tokenizer_files.are_prompts(vocabulary):
+        (folder / vocabulary.name).write_bytes(vocabulary.read_bytes())
+        return  # the other files are copied
     if vocabulary.name.endswith(".json"):
         name, text = _TOKENIZER_JSON, vocabulary.read_text(encoding="utf-8")
         with about(f"vocabulary {vocabulary}"):

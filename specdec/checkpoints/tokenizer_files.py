@@ -1,10 +1,12 @@
 """The files of a tokenizer besides its SentencePiece model or `tokenizer.json`.
 
-They hold added tokens, and settings of encoding and decoding, which are read as in transformers.
+They hold added tokens, settings of encoding and decoding, and for a decoder-only model what stands
+before a prompt, what ends a text, and the chat template. They are read as in transformers.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,16 @@ from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import read_json, write_json
 from specdec.tasks import pieces
-from specdec.tasks.added_tokens import AddedToken, Tokenization
+from specdec.tasks.added_tokens import AddedToken, Framing, Tokenization
+from specdec.tasks.bpe import is_bpe
 
 CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+CHAT = "chat_template.jinja"
 NAMES = (CONFIG, _SPECIAL, _ADDED)
-_JSON = "tokenizer.json"
+_JSON, LLAMA = "tokenizer.json", "tokenizer.model"
+# Files that have the pieces, in the order in which they are looked for.
+VOCABULARIES = (("spiece.model",), (_JSON,), (LLAMA,), (pieces.VOCAB, pieces.MERGES))
+_ALL = (*NAMES, CHAT, *(name for names in VOCABULARIES[1:] for name in names))
 
 _ROLES = ("pad_token", "eos_token", "unk_token")
 _NAMES = ("<pad>", "</s>", "<unk>")
@@ -27,6 +34,18 @@ _CLASSES = (
     "ByT5Tokenizer",
     "PreTrainedTokenizer",
     "TokenizersBackend",
+)
+# The classes that read the pieces of decoder-only models as is done here; None for any class.
+_PROMPT_CLASSES = {
+    LLAMA: ("LlamaTokenizer", "PreTrainedTokenizer", "TokenizersBackend"),
+    pieces.VOCAB: ("GPT2Tokenizer", "PreTrainedTokenizer", "TokenizersBackend"),
+    _JSON: ("",),
+}
+_ADDS_BOS = {LLAMA: True, pieces.VOCAB: False, _JSON: None}  # if tokenizer_config.json does not say
+# The usual names of special tokens, of tokenizers that say none: LLaMA's, and GPT-2's.
+_USUAL = (
+    {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
+    dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"),
 )
 _BYTES = 259  # ids of ByT5 before its sentinels
 # Settings that change ids or texts and are not done here, with the values that change nothing.
@@ -41,8 +60,22 @@ _REFUSED = {
 
 def present(directory: Location, file: Location | None) -> tuple[Location, ...]:
     """Returns the files of a directory's tokenizer other than the vocabulary `file`."""
-    names = (*NAMES, _JSON) if file is not None and file.name != _JSON else NAMES
+    names = NAMES if file is None else [name for name in _ALL if name != file.name]
     return tuple(directory / name for name in names if (directory / name).is_file())
+
+
+def are_prompts(file: Location | None) -> bool:
+    """Returns whether a vocabulary is that of a decoder-only model, whose inputs are prompts.
+
+    Args:
+      file: the file that has the pieces; None for UTF-8 bytes.
+    """
+    if file is None or not file.name.endswith((".json", LLAMA)):
+        return False
+    with about(file):
+        if file.name == LLAMA:
+            return is_bpe(file.read_bytes())
+        return file.name == pieces.VOCAB or pieces.is_bpe(file.read_bytes().decode("utf-8"))
 
 
 def read(directory: Location, file: Location | None, extra_ids: int) -> Tokenization:
@@ -60,6 +93,14 @@ def read(directory: Location, file: Location | None, extra_ids: int) -> Tokeniza
     config, special, added = (
         read_json(directory / name) if (directory / name).is_file() else {} for name in NAMES
     )
+    for key, neutral in _REFUSED.items():
+        if (value := config.get(key)) is not None and value not in neutral:
+            raise CheckpointError(
+                f"{directory / CONFIG} has {key} {value!r}, which is not done here; set it to "
+                f"{neutral[0]!r} if the model does without"
+            )
+    if file is not None and are_prompts(file):
+        return _of_prompts(directory, file, config, special, added)
     count, names, roles = _ids_of(file)
     for name, (key, value) in _stated(config, special).items():
         if value != roles.get(key, value):
@@ -67,29 +108,103 @@ def read(directory: Location, file: Location | None, extra_ids: int) -> Tokeniza
                 f"{directory}: {name} {value!r}, and that of the vocabulary is {roles[key]!r}; use "
                 "a tokenizer with its vocabulary's special tokens"
             )
-    for key, neutral in _REFUSED.items():
-        if (value := config.get(key)) is not None and value not in neutral:
-            raise CheckpointError(
-                f"{directory / CONFIG} has {key} {value!r}, which is not done here; set it to "
-                f"{neutral[0]!r} if the model does without"
-            )
     clean_up = config.get("clean_up_tokenization_spaces") is True
     if file is not None and file.name.endswith(".json"):
         _check_tokens(directory, (), added)
         return Tokenization(clean_up=clean_up)  # it has its own added tokens
-    _check_class(directory, config.get("tokenizer_class"))
+    _check_class(directory, config.get("tokenizer_class"), _CLASSES)
+    found = _sentinels(count, extra_ids, file) | _added(directory, config, special, added)
+    tokens = [token for token in found.values() if token.id >= 3 or token.content not in names]
+    _check_tokens(directory, tokens, added)
+    legacy = config.get("legacy") is not False
+    return Tokenization(tuple(sorted(tokens, key=lambda token: token.id)), legacy, clean_up)
+
+
+def _of_prompts(
+    directory: Location,
+    file: Location,
+    config: Mapping[str, Any],
+    special: Mapping[str, Any],
+    added: Mapping[str, int],
+) -> Tokenization:
+    """Returns the settings of a decoder-only model's tokenizer."""
+    _check_class(directory, config.get("tokenizer_class"), _PROMPT_CLASSES[file.name])
+    tokens = _added(directory, config, special, added)
+    _check_tokens(directory, tokens.values(), added)
+    framing = Framing(
+        names=tuple(_prompt_names(directory, file, config, special).items()),
+        add_bos=config.get("add_bos_token", _ADDS_BOS[file.name]),
+        add_eos=config.get("add_eos_token", None if file.name == _JSON else False),
+        prefix_space=config.get("add_prefix_space"),
+        chat_template=_chat_template(directory, config),
+    )
+    legacy = config.get("legacy") is not False
+    ordered = tuple(sorted(tokens.values(), key=lambda token: token.id))
+    return Tokenization(ordered, legacy, framing=framing)
+
+
+def _prompt_names(
+    directory: Location, file: Location, config: Mapping[str, Any], special: Mapping[str, Any]
+) -> dict[str, str]:
+    """Returns the special tokens by transformers' names.
+
+    Raises:
+      CheckpointError: two files say that another token ends or begins a text.
+    """
+    found: dict[str, str] = {}
+    for name, record in ((CONFIG, config), (_SPECIAL, special)):
+        for role, value in record.items():
+            content = value.get("content") if isinstance(value, dict) else value
+            if not role.endswith("_token") or not isinstance(content, str):
+                continue
+            if found.setdefault(role, content) != content:
+                raise CheckpointError(
+                    f"{directory} contradicts itself: {role} is {found[role]!r} in {CONFIG} and "
+                    f"{content!r} in {name}; correct one of them"
+                )
+    if file.name == LLAMA:
+        processor = sentencepiece(file)
+        ids = {"bos_token": processor.bos_id(), "eos_token": processor.eos_id()}
+        ids["unk_token"] = processor.unk_id()
+        usual = {role: processor.id_to_piece(id) for role, id in ids.items() if id >= 0}
+    else:
+        with about(file):
+            text = file.read_bytes().decode("utf-8")
+            known = json.loads(text) if file.name == pieces.VOCAB else _names_in(text)
+        fitting = [names for names in _USUAL if names["eos_token"] in known]
+        usual = fitting[0] if len(fitting) == 1 else {}  # the files must say it otherwise
+    return usual | found
+
+
+def _names_in(text: str) -> frozenset[str]:
+    return frozenset(pieces.names_of_tokenizer(text))
+
+
+def _chat_template(directory: Location, config: Mapping[str, Any]) -> str | None:
+    """Returns the default chat template, None if there is none."""
+    if (directory / CHAT).is_file():
+        return (directory / CHAT).read_text(encoding="utf-8")
+    found = config.get("chat_template")
+    if isinstance(found, list):
+        by_name = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+        found = by_name.get("default")
+    return found if isinstance(found, str) else None
+
+
+def _added(
+    directory: Location,
+    config: Mapping[str, Any],
+    special: Mapping[str, Any],
+    added: Mapping[str, int],
+) -> dict[int, AddedToken]:
+    """Returns the added tokens that the files name, by id."""
     try:
-        stated = _decoder(config) if "added_tokens_decoder" in config else _encoder(added, special)
+        return _decoder(config) if "added_tokens_decoder" in config else _encoder(added, special)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{directory} has added tokens that cannot be read ({error!r}); copy "
             f"{' and '.join(NAMES)} again"
         ) from error
-    found = _sentinels(count, extra_ids, file) | stated
-    tokens = [token for token in found.values() if token.id >= 3 or token.content not in names]
-    _check_tokens(directory, tokens, added)
-    legacy = config.get("legacy") is not False
-    return Tokenization(tuple(sorted(tokens, key=lambda token: token.id)), legacy, clean_up)
 
 
 def sentencepiece(file: Location) -> Any:
@@ -140,12 +255,12 @@ def _stated(config: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, 
     return found
 
 
-def _check_class(directory: Location, name: object) -> None:
-    """Rejects tokenizers that have a SentencePiece model but treat texts differently."""
-    if name is not None and not str(name).startswith(_CLASSES):
+def _check_class(directory: Location, name: object, known: tuple[str, ...]) -> None:
+    """Rejects tokenizers that have the same files but treat texts differently."""
+    if name is not None and not str(name).startswith(known):
         raise CheckpointError(
             f"{directory / CONFIG} has tokenizer_class {name!r}, and those read are "
-            f"{', '.join(_CLASSES)}; save the tokenizer as one of these"
+            f"{', '.join(known)}; save the tokenizer as one of these"
         )
 
 

@@ -7,6 +7,7 @@ import os
 from specdec import checkpoints, tasks
 from specdec.models.heads import Heads
 from specdec.models.model import Model
+from specdec.models.prompts import PromptReader
 from specdec.tasks.added_tokens import agree
 
 
@@ -33,12 +34,18 @@ def check_fit(
     """
     pad, end, unknown = tasks.special_ids(vocabulary)
     own = None if isinstance(model, Heads) else model.pad_id  # heads read no texts
-    if own is not None and (own != pad if pad is not None else own in (end, unknown)):
+    if own is not None and not _pads(own, vocabulary):
         ids = f"{'none' if pad is None else pad}, {end} and {unknown}"
         raise ValueError(
             f"vocabulary {tasks.file_of(vocabulary)}: its ids of padding, end and unknown are "
             f"{ids}, and the {role} pads with {own}; use a model and a vocabulary that belong "
             "together"
+        )
+    if isinstance(model, PromptReader) and tasks.declares_begin(vocabulary):
+        raise ValueError(
+            f"the {role} continues prompts, which would end in EOS by the vocabulary "
+            f"{tasks.file_of(vocabulary)}; put it as tokenizer.model into the checkpoint's "
+            "directory, and leave it out here"
         )
     if role == "target" and (known := model.head_ids) is not None:
         raise ValueError(
@@ -69,3 +76,12 @@ def check_fit(
             f"the {role} checkpoint {path} was saved with another vocabulary, "
             f"{recorded.path or 'UTF-8 bytes'}{added}; use that one, and models of one vocabulary"
         )
+
+
+def _pads(id: int, vocabulary: tasks.LoadedVocabulary) -> bool:
+    """Returns whether an id is padding: the vocabulary's, or no token of a text if it has none."""
+    pad, end, _ = tasks.special_ids(vocabulary)
+    if pad is not None:
+        return id == pad
+    is_piece = 0 <= id < vocabulary.vocab_size
+    return id != end and not (is_piece and tasks.detokenize(vocabulary, [id]))

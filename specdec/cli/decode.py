@@ -49,6 +49,13 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "may have been cut into tokens in another way",
     )
     parser.add_argument(
+        "--chat",
+        action="store_const",
+        const=True,
+        help="each text is a user's message; the chat template of the target's checkpoint makes "
+        "prompts of them",
+    )
+    parser.add_argument(
         "--num_samples", type=int, metavar="N", help="outputs for each text, if it samples"
     )
     parser.add_argument(
@@ -97,6 +104,7 @@ def _command(args: argparse.Namespace) -> None:
         "DecodeRun.compare": args.compare,
         "Data.num_samples": args.num_samples,
         "Data.decoder_prefix": args.decoder_prefix,
+        "Data.chat": args.chat,
         **beams.flags_of(args),
     }
     stdin = _standard_input(args)

@@ -394,6 +394,5 @@ def in_force(run: Run, lines: str | None = None) -> str:
 
 def definition_of(run: DecodeRun | Run) -> tasks.VocabularyDefinition:
     """Returns the run's vocabulary, or else the one saved with the target."""
-    if run.data.vocabulary is not None:
-        return run.data.vocabulary
-    return saved_vocabulary(run.checkpoint_path)
+    found = run.data.vocabulary or saved_vocabulary(run.checkpoint_path)
+    return tasks.chatting(found) if run.data.chat else found

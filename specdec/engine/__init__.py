@@ -1,6 +1,6 @@
 """The engine: a plan together with its weights, its vocabulary and its devices."""
 
-from specdec.engine.engine import Engine, NotExact, in_eight_bits, obeying
+from specdec.engine.engine import Engine, NotExact, in_eight_bits, obeying, saved_vocabulary
 from specdec.engine.key import drafter_key, fingerprints
 from specdec.engine.placement import Placement
 
@@ -12,4 +12,5 @@ __all__ = [
     "fingerprints",
     "in_eight_bits",
     "obeying",
+    "saved_vocabulary",
 ]

@@ -17,11 +17,12 @@ from specdec.checkpoints import generation_settings as generation
 from specdec.checkpoints import tables
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import progress
-from specdec.decoding.program import DecodeProgram, Stepwise, batch_shapes
+from specdec.decoding.program import DecodeProgram, Sampled, Stepwise, batch_shapes
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
 from specdec.models import partitioning
 from specdec.models.model import Model
+from specdec.models.prompts import PromptModel
 from specdec.plan import Plan
 from specdec.sampling import check_ids
 from specdec.tasks import LoadedVocabulary
@@ -110,12 +111,13 @@ class Engine:
         for role in plan.owned().keys() - weights.keys() - {"target"}:
             raise ValueError(f"nothing says where the parameters of {role!r} are; give a directory")
         if vocabulary is None:
-            vocabulary = _saved_vocabulary(weights["target"])
+            vocabulary = tasks.for_texts(saved_vocabulary(weights["target"]))
         path, text = weights.get("target"), None
         if path is not None:
             text = checkpoints.text_model_from(path, needed=False)
             plan = dataclasses.replace(plan, stop_ids=generation.stop_ids(text, vocabulary))
             plan = obeying(plan, text, generation_settings, bool(prefix), num_samples, num_beams)
+        plan = _padding_alike(plan)
         _check_fit(plan, weights, vocabulary)
         plan = in_eight_bits(plan, int8, int8_tokens)
         if not (plan.exact or lossy):
@@ -200,8 +202,20 @@ class Engine:
 
     def stepwise(self) -> Engine:
         """Returns this engine with a program that can be watched, one dispatch per target call."""
+        return self._decoding_by(Stepwise(self.plan, prefix=self.given_prefix))
+
+    def sampled(self) -> Engine:
+        """Returns this engine with a program that reads inputs once for all samples of a text.
+
+        Over a mesh it is this engine.
+        """
+        if self.placement.mesh is not None:
+            return self
+        return self._decoding_by(Sampled(self.plan, prefix=self.given_prefix))
+
+    def _decoding_by(self, program: DecodeProgram) -> Engine:
         found = dataclasses.replace(self, origin=self)
-        found.__dict__["decoder"] = Stepwise(self.plan, prefix=self.given_prefix)
+        found.__dict__["decoder"] = program
         return found
 
     @property
@@ -295,14 +309,22 @@ class Engine:
         return {name: drafter_key(name, x, self.fingerprints) for name, x in drafters.items()}
 
 
-def _saved_vocabulary(path: str | PathLike) -> LoadedVocabulary:
+def saved_vocabulary(path: str | PathLike) -> tasks.VocabularyDefinition:
+    """Returns the vocabulary that was saved with a checkpoint.
+
+    Args:
+      path: the checkpoint.
+
+    Raises:
+      ValueError: none was saved.
+    """
     recorded = checkpoints.vocabulary_from(path)
     if recorded is None:
         raise ValueError(
             f"no vocabulary was saved with {path}; give one, "
             "vocabulary=tasks.SentencePiece('FILE') or tasks.Bytes()"
         )
-    return tasks.for_texts(tasks.recorded_vocabulary(*recorded))
+    return tasks.recorded_vocabulary(*recorded)
 
 
 def obeying(
@@ -338,6 +360,21 @@ def obeying(
 def _alike(one: Model, other: Model) -> bool:
     """Returns whether two models differ at most in their layouts."""
     return one.stored() == other.stored() and one.weights == other.weights
+
+
+def _padding_alike(plan: Plan) -> Plan:
+    """Returns the plan with the target's padding id in all decoder-only models of its drafter.
+
+    A run pads its prompts once. An id of padding is no part of a model's parameters, and
+    checkpoints of one vocabulary state different ones.
+    """
+    pad_id = plan.target.pad_id
+    changed = {
+        role: dataclasses.replace(model, config=dataclasses.replace(model.config, pad_id=pad_id))
+        for role, model in plan.models().items()
+        if role != "target" and isinstance(model, PromptModel) and model.pad_id != pad_id
+    }
+    return plan.with_models(changed) if changed else plan
 
 
 def _check_fit(

@@ -98,8 +98,8 @@ class Inputs(NamedTuple):
             prefix = _recorded_prefix(folder)
         if prefix is None:
             prefix = chosen_prefix(self.all, text.prefixes, ask, target)
-        encode = tasks.for_texts(definition).encode
-        tokens = max(len(encode(prefix + text)) + 1 for text in self.all)
+        loaded = tasks.for_texts(definition)
+        tokens = max(len(tasks.input_ids(loaded, prefix + text)) for text in self.all)
         length = max(ROOM, 1 << (tokens - 1).bit_length())
         self._write(folder, self._settings(folder, target, prefix, vocabulary, length))
         return str(folder / SETTINGS)

@@ -45,6 +45,8 @@ class Data(Checked):
       limit: how many examples to decode, None for all.
       num_samples: outputs for each example, from different draws.
       decoder_prefix: the text that every output begins with.
+      chat: whether each given text is a user's message, which the chat template of the target's
+        checkpoint turns into a prompt.
 
     Raises:
       ValueError: a field has the wrong type, or is out of range.
@@ -62,6 +64,7 @@ class Data(Checked):
     limit: PositiveInt | None = None
     num_samples: PositiveInt = 1
     decoder_prefix: Text = ""
+    chat: bool = False
 
     def __post_init__(self):
         super().__post_init__()
@@ -69,6 +72,12 @@ class Data(Checked):
             value = getattr(self, name)
             if not (value is None or name == "task" and isinstance(value, str)):
                 check_has(f"Data.{name}", value, method, remedy)
+        check_is("Data.chat", self.chat, bool, "True or False")
+        if self.chat and self.task is not None:
+            raise ValueError(
+                "CHAT is for given texts, and the run has a task; leave it out, or give the texts "
+                "with --target and --input_file"
+            )
         check_is("Data.texts", self.texts or TextList(), TextList, "INPUT_FILE or INPUT_TEXTS")
         for side in ("inputs", "targets"):
             tasks.length_of(self.lengths, side)
@@ -114,7 +123,7 @@ class Data(Checked):
         """
         assert self.texts is not None, "a task's texts are trimmed"
         inputs = (text for text, _ in self.texts[: self.limit])
-        longest = max(len(vocabulary.encode(text)) for text in inputs) + 1  # and EOS
+        longest = max(len(tasks.input_ids(vocabulary, text)) for text in inputs)
         width = next((width for width in self.buckets if width >= longest), None)
         if width is None:
             return self

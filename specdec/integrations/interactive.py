@@ -21,7 +21,7 @@ from specdec.decoding.beam_rules import BeamRule, T5XBeams
 from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter
-from specdec.engine import Engine, NotExact
+from specdec.engine import Engine, NotExact, saved_vocabulary
 from specdec.instrument import benchmarking, certifying, decoding_texts, explained
 from specdec.instrument.beam_texts import BeamSummary, BeamText, searched
 from specdec.instrument.decoding_texts import Ways
@@ -130,6 +130,8 @@ class InteractiveModel:
       dtype: 'float32' or 'bfloat16' to compute in; None for the checkpoints' own.
       generation_settings: 'obey' the generation settings in the target's checkpoint, or 'ignore'
         all but the ids that outputs start and end with.
+      chat: whether each input is a user's message, which the chat template of the target's
+        checkpoint turns into a prompt.
 
     Raises:
       CheckpointError, TaskError, ValueError: before any parameter is read, if something does not
@@ -162,6 +164,7 @@ class InteractiveModel:
         batch_size: int = 1,
         dtype: str | None = None,
         generation_settings: str = "obey",
+        chat: bool = False,
     ):
         check("generation_settings", generation_settings, generation.Choice)
         sampling = sampling or Greedy()
@@ -178,6 +181,8 @@ class InteractiveModel:
                     raise ValueError(f"{schedule} has a table; give schedule_table")
                 weights[role] = schedule_table
         model, longest = checkpoints.model_from(target, dtype), lengths["targets"]
+        if chat:
+            vocabulary = tasks.chatting(vocabulary or saved_vocabulary(target))
         plan = Plan(model, **parts, sampling=sampling, max_length=longest, stop_ids=())
         try:
             self._engine = Engine.open(

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
+from specdec.models import blocks
+from specdec.models.blocks import View
 from specdec.models.layers import constrain
 from specdec.types import Array, AxisRules
+
+Self = TypeVar("Self", bound="KVCache")
 
 # Up to this many rows are written one by one, in place. Together they are a scatter. A TPU's
 # compiler makes it a loop with the cache in another layout: two copies of each cache in every call.
@@ -47,8 +51,16 @@ class KVCache(struct.PyTreeNode):
 
     @classmethod
     def create(
-        cls, batch: int, capacity: int, *, layers: int, heads: int, head_dim: int, dtype, **encoder
-    ) -> KVCache:
+        cls: type[Self],
+        batch: int,
+        capacity: int,
+        *,
+        layers: int,
+        heads: int,
+        head_dim: int,
+        dtype,
+        **others,
+    ) -> Self:
         """Returns an empty cache.
 
         Args:
@@ -58,7 +70,7 @@ class KVCache(struct.PyTreeNode):
           heads: H.
           head_dim: the size of a head.
           dtype: the dtype of keys and values.
-          **encoder: the fields of the encoder's side.
+          **others: further fields, such as those of the encoder's side.
         """
         shape = (batch, heads, capacity, head_dim)
         cache = cls(
@@ -66,7 +78,7 @@ class KVCache(struct.PyTreeNode):
             values=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
             length=jnp.zeros([batch], jnp.int32),
             axis_rules=tuple(nn.get_logical_axis_rules()),
-            **encoder,
+            **others,
         )
         return cache.placed()
 
@@ -75,12 +87,12 @@ class KVCache(struct.PyTreeNode):
         """C, the number of slots of each row."""
         return self.keys[0].shape[2]
 
-    def positions(self, width: int) -> Array:
-        """Returns [B, width] int32, the positions of the next `width` tokens of each row."""
-        return self.length[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
+    def slots(self, positions: Array) -> Array:
+        """Returns [B] int32, the slots that hold these positions [B]; here they are the same."""
+        return positions
 
-    def write(self, layer: int, key: Array, value: Array) -> KVCache:
-        """Overwrites the slots from `length` on with keys and values [B, T, H, head_dim].
+    def write(self: Self, layer: int, key: Array, value: Array) -> Self:
+        """Overwrites the slots from that of `length` on with keys and values [B, T, H, head_dim].
 
         The length does not change: every layer of one call writes to the same slots. The caller
         must ensure length + T <= capacity, because `dynamic_update_slice` silently shifts a write
@@ -92,11 +104,11 @@ class KVCache(struct.PyTreeNode):
         """
         key, value = (jnp.where(jnp.isfinite(x), x, 0) for x in (key, value))
         keys, values = list(self.keys), list(self.values)
-        keys[layer] = _placed(write_rows(keys[layer], key, self.length))
-        values[layer] = _placed(write_rows(values[layer], value, self.length))
+        keys[layer] = _placed(write_rows(keys[layer], key, self.slots(self.length)))
+        values[layer] = _placed(write_rows(values[layer], value, self.slots(self.length)))
         return self.replace(keys=tuple(keys), values=tuple(values))
 
-    def placed(self) -> KVCache:
+    def placed(self: Self) -> Self:
         """Returns the cache with the sharding and the memory layout that all programs use.
 
         Over a mesh, keys and values are divided by rows and heads. On a TPU, slots come last in
@@ -110,9 +122,11 @@ class KVCache(struct.PyTreeNode):
         cross = (constrain(keys, *axes, tpu_order=(0, 1, 2, 3)) for keys in self.cross_keys)
         return self.replace(**placed, cross_keys=tuple(cross))
 
-    def keep(self, start: Array, kept: Array, width: int) -> KVCache:
-        """Copies some of the `width` slots from `start` [B] on to the first K of them: those that
-        are `kept` [B, K] slots behind `start`, each below `width`. The length does not change.
+    def keep(self: Self, start: Array, kept: Array, width: int) -> Self:
+        """Copies some of the `width` slots from position `start` [B] on to the first K of them.
+
+        They are those that are `kept` [B, K] slots behind it, each below `width`. The length does
+        not change.
 
         They are read from these slots alone, and not from the whole array, which a TPU's compiler
         would copy to another layout.
@@ -125,13 +139,60 @@ class KVCache(struct.PyTreeNode):
             block = jnp.take_along_axis(block, kept[:, None, :, None], axis=2)
             return _placed(write_rows(array, block.swapaxes(1, 2), start))
 
+        start = self.slots(start)
         with nn.logical_axis_rules(self.axis_rules):
             keys, values = (tuple(map(moved, of)) for of in (self.keys, self.values))
         return self.replace(keys=keys, values=values)
 
-    def rewind(self, length: Array) -> KVCache:
+    def rewind(self: Self, length: Array) -> Self:
         """Returns the cache with `length` [B]; the slots from there on become garbage."""
         return self.replace(length=length.astype(jnp.int32))
+
+
+class PromptCache(KVCache):
+    """The keys and values of prompts, and of the outputs behind them.
+
+    One array of keys and values per layer holds the prompt and then the output, without a hole.
+    The prompt's last token is the start token. It has position 0 of the decoder input, so that the
+    length and the capacity of a cache are the output's alone:
+
+      slots      0   1   2   3   4   5   6   7       prompts "a b c d" and "e f", output "x y"
+      row 0      a   b   c   d   x   y   .   .       base 3
+      row 1      e   f   x   y   .   .   .   .       base 1
+
+    Prompts are padded behind. What the padding leaves in the cache lies behind the prompt, where it
+    is not seen, and the output overwrites it. So no mask is stored.
+    """
+
+    base: Any = ()  # [B] int32, the tokens of each prompt before its last one
+    # The largest base that there is room for: the arrays have as many slots more than `capacity`.
+    room: int = struct.field(pytree_node=False, default=0)
+
+    @property
+    def capacity(self) -> int:
+        """C, the number of slots of each row's output, with its start token."""
+        return super().capacity - self.room
+
+    def slots(self, positions: Array) -> Array:
+        """Returns [B] int32, the slots that hold these positions [B]."""
+        return self.base + positions
+
+    def view(self, width: int, ancestors: Array | View | None = None) -> View:
+        """Returns the view of the next `width` tokens over all slots; see `blocks.view`.
+
+        Args:
+          width: T.
+          ancestors: as for `blocks.view`; a `View` is one of outputs alone.
+        """
+        slots = super().capacity
+        if not isinstance(ancestors, View):
+            return blocks.view(self.slots(self.length), slots, width, ancestors)
+        place = jnp.arange(slots, dtype=jnp.int32)[None] - self.base[:, None]
+        inside = (place >= 0) & (place < self.capacity)
+        index = jnp.clip(place, 0, self.capacity - 1)[:, None]
+        seen = inside[:, None] & jnp.take_along_axis(ancestors.visible, index, axis=2)
+        queries = ancestors.queries + self.base[:, None]
+        return View(queries, jnp.arange(slots)[None], seen | (place < 0)[:, None])
 
 
 class NoKeys(struct.PyTreeNode):

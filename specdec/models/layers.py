@@ -102,13 +102,14 @@ def precision(dtype) -> jax.lax.Precision | None:
 
 
 class Dense(nn.Module):
-    """Maps [..., in] to [..., features], without bias."""
+    """Maps [..., in] to [..., features]."""
 
     features: int
     axes: tuple[str, str]  # of a kernel [in, features]
     dtype: str
     init: Callable = fan_in("truncated_normal")
     kernels: Kernels = STORED
+    bias: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -119,10 +120,13 @@ class Dense(nn.Module):
         else:
             x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
             y = matmul(x, kernel, self.kernels, precision=precision(self.dtype))
-        if not self.kernels.int8:
-            return y
-        scale = parameter(self, SCALE, nn.initializers.ones, self.axes[1:], shape[1:])
-        return (y * jnp.expand_dims(scale, range(y.ndim - 1))).astype(self.dtype)
+        if self.kernels.int8:
+            scale = parameter(self, SCALE, nn.initializers.ones, self.axes[1:], shape[1:])
+            y = (y * jnp.expand_dims(scale, range(y.ndim - 1))).astype(self.dtype)
+        if self.bias:
+            bias = parameter(self, "bias", nn.initializers.zeros, self.axes[1:], shape[1:])
+            y += jnp.expand_dims(bias.astype(self.dtype), range(y.ndim - 1))
+        return y
 
 
 def kernel_of(
@@ -202,30 +206,70 @@ class RMSNorm(nn.Module):
         return x.astype(self.dtype) * scale.astype(self.dtype)[None, None]
 
 
+class LayerNorm(nn.Module):
+    """Computes (x - mean) / deviation * scale + bias in float32 (Ba et al. 2016, 1607.06450).
+
+    Its arguments are those of `RMSNorm`.
+    """
+
+    dtype: str
+    epsilon: float
+    by_row: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        shape = (x.shape[-1],)
+        scale = parameter(self, "scale", nn.initializers.ones, ("embed",), shape)
+        bias = parameter(self, "bias", nn.initializers.zeros, ("embed",), shape)
+        x = x.astype(jnp.float32)
+
+        def mean(y: Array) -> Array:
+            if self.by_row:
+                return rowwise.sums(y) * (1 / y.shape[-1])
+            return jnp.mean(y, axis=-1, keepdims=True)
+
+        x -= mean(x)
+        x *= jax.lax.rsqrt(mean(jnp.square(x)) + self.epsilon)
+        scale, bias = (y.astype(jnp.float32)[None, None] for y in (scale, bias))
+        return (x * scale + bias).astype(self.dtype)
+
+
 TABLE = Kernels(transposed=True)  # [V, D]
 
 
 class Embedding(nn.Module):
-    """The token table, shared by encoder and decoder, and by the logits of tied models."""
+    """A table of tokens or positions. Encoder, decoder and the logits of tied models share it.
+
+    Args:
+      vocab_size: the number of its rows.
+      emb_dim: D.
+      dtype: of the rows.
+      axis: the name of the second axis.
+      rows: the name of the first axis.
+      spread: the standard deviation of random values.
+    """
 
     vocab_size: int
     emb_dim: int
     dtype: str
-    axis: str = "embed"  # the name of the second one
+    axis: str = "embed"
+    rows: str = "vocab"
+    spread: float = 1.0
 
     def setup(self):
-        init = nn.initializers.normal(1.0)
+        init = nn.initializers.normal(self.spread)
         shape = (self.vocab_size, self.emb_dim)
-        self.embedding = parameter(self, "embedding", init, ("vocab", self.axis), shape)
+        self.embedding = parameter(self, "embedding", init, (self.rows, self.axis), shape)
 
     def __call__(self, tokens: Array) -> Array:
         """Maps [...] int32 to [..., D]."""
         x = jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
         return constrain(x, "batch", "length", "embed")
 
-    def logits(self, x: Array, kernels: Kernels = TABLE) -> Array:
-        """Maps [..., D] to [..., V] float32, scaled by 1/sqrt(D) as in T5 v1.0."""
-        logits = float32_matmul(x, self.embedding, kernels) / math.sqrt(self.emb_dim)
+    def logits(self, x: Array, kernels: Kernels = TABLE, scaled: bool = True) -> Array:
+        """Maps [..., D] to [..., V] float32, by default scaled by 1/sqrt(D) as in T5 v1.0."""
+        logits = float32_matmul(x, self.embedding, kernels)
+        logits = logits / math.sqrt(self.emb_dim) if scaled else logits
         return constrain(logits, "batch", "length", "logits")
 
 
@@ -267,10 +311,12 @@ class MLP(nn.Module):
     activations: tuple[str, ...]
     dtype: str
     kernels: Kernels = STORED
+    bias: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        dense = functools.partial(Dense, dtype=self.dtype, kernels=self.kernels)
+        shared = {"dtype": self.dtype, "kernels": self.kernels, "bias": self.bias}
+        dense = functools.partial(Dense, **shared)
         gates = []
         for i, activation in enumerate(self.activations):
             name = "wi" if len(self.activations) == 1 else f"wi_{i}"
@@ -280,8 +326,17 @@ class MLP(nn.Module):
         return dense(self.emb_dim, ("mlp", "embed"), name="wo")(hidden)
 
 
-ACTIVATIONS = {"relu": nn.relu, "gelu": nn.gelu, "silu": nn.silu, "linear": lambda x: x}
+ACTIVATIONS = {
+    "relu": nn.relu,
+    "gelu": nn.gelu,  # the tanh approximation, as in T5X
+    "exact_gelu": functools.partial(nn.gelu, approximate=False),
+    "silu": nn.silu,
+    "linear": lambda x: x,
+}
 DType: TypeAlias = Literal["float32", "bfloat16"]
+
+
+KEYS_LAST = "bthd,bhcd->bhtc"  # the usual axes of cached keys
 
 
 def attend(
@@ -289,8 +344,9 @@ def attend(
     keys: Array,
     values: Array,
     bias: Array,
-    equation: str = "bthd,bhcd->bhtc",
+    equation: str = KEYS_LAST,
     by_row: bool = False,
+    cap: float | None = None,
 ) -> Array:
     """Returns the attention of queries over cached keys and values, [B, T, H, head_dim].
 
@@ -301,21 +357,72 @@ def attend(
       bias: [B, 1 or H, T, C] float32, added to the attention logits.
       equation: the einsum of queries and keys, if keys have other axes.
       by_row: whether a token's bits must not depend on the other tokens of a call.
+      cap: see `soft_capped`.
     """
     tokens = query.shape[1]
     if by_row and tokens == 1:
         query = jnp.pad(query, ((0, 0), (0, 1), (0, 0), (0, 0)))
         bias = jnp.pad(bias, ((0, 0), (0, 0), (0, 1), (0, 0)))
-    weights = attention_weights(equation, query, keys, bias, by_row)
+    weights = attention_weights(equation, query, keys, bias, by_row, cap)
     mixed = jnp.einsum("bhtc,bhcd->bhtd", weights, values, precision=precision(query.dtype))
     return mixed.swapaxes(1, 2)[:, :tokens]
 
 
+def attend_grouped(
+    query: Array,
+    keys: Array,
+    values: Array,
+    bias: Array,
+    equation: str = KEYS_LAST,
+    by_row: bool = False,
+    cap: float | None = None,
+) -> Array:
+    """Returns `attend` where several heads of queries share a head of keys and values.
+
+    Head h reads the keys of head h // (H / G) (Ainslie et al. 2023, 2305.13245). The heads of a
+    group are computed as further tokens.
+
+    Args:
+      query: [B, T, H, head_dim].
+      keys: [B, G, C, head_dim], with G a divisor of H.
+      values: [B, G, C, head_dim].
+      bias: [B, 1, 1 or T, C] float32, added to the attention logits.
+      equation: the einsum of queries and keys, if keys have other axes.
+      by_row: whether a token's bits must not depend on the other tokens of a call.
+      cap: see `soft_capped`.
+    """
+    rows, tokens, heads, size = query.shape
+    groups = keys.shape[1]
+    if heads == groups:
+        return attend(query, keys, values, bias, equation, by_row, cap)
+    each = heads // groups
+    folded = query.reshape(rows, tokens, groups, each, size).swapaxes(2, 3)
+    folded = folded.reshape(rows, tokens * each, groups, size)
+    bias = bias if bias.shape[2] == 1 else jnp.repeat(bias, each, axis=2)
+    mixed = attend(folded, keys, values, bias, equation, by_row, cap)
+    mixed = mixed.reshape(rows, tokens, each, groups, size).swapaxes(2, 3)
+    return mixed.reshape(rows, tokens, heads, size)
+
+
 def attention_weights(
-    equation: str, query: Array, keys: Array, bias: Array, by_row: bool = False
+    equation: str,
+    query: Array,
+    keys: Array,
+    bias: Array,
+    by_row: bool = False,
+    cap: float | None = None,
 ) -> Array:
     """Returns attention weights [B, H, T, C] in the queries' dtype, with float32 logits."""
     exact, wide = precision(query.dtype), jnp.float32
     logits = jnp.einsum(equation, query, keys, precision=exact, preferred_element_type=wide)
+    logits = soft_capped(logits, cap)
     softmax = rowwise.softmax if by_row else jax.nn.softmax
     return softmax(logits + bias).astype(query.dtype)
+
+
+def soft_capped(logits: Array, cap: float | None) -> Array:
+    """Returns cap * tanh(logits / cap), which stays within the cap; unchanged if it is None.
+
+    Gemma Team 2024, 2408.00118, section 2.
+    """
+    return logits if cap is None else cap * jnp.tanh(logits / cap)

@@ -33,6 +33,28 @@ class AddedToken:
 
 
 @dataclasses.dataclass(frozen=True)
+class Framing:
+    """The settings of a decoder-only model's tokenizer that say how a prompt begins and ends.
+
+    Attributes:
+      names: the special tokens by transformers' names, such as ("eos_token", "</s>").
+      add_bos: whether a prompt begins with `bos_token`; None if `tokenizer.json` says it.
+      add_eos: whether a prompt ends in `eos_token`; None if `tokenizer.json` says it.
+      prefix_space: whether a byte-level tokenizer puts a space before a text; None for what its
+        file says.
+      chat_template: the Jinja template of conversations; None if there is none.
+      chat: whether each input is a user's message, which the template turns into a prompt.
+    """
+
+    names: tuple[tuple[str, str], ...] = ()
+    add_bos: bool | None = None
+    add_eos: bool | None = None
+    prefix_space: bool | None = None
+    chat_template: str | None = None
+    chat: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Tokenization:
     """The part of a tokenizer that is not in its SentencePiece model or `tokenizer.json`.
 
@@ -41,11 +63,13 @@ class Tokenization:
       legacy: whether text after an added token begins with the mark of a space, as in transformers
         before 4.31 and by default.
       clean_up: whether spaces before punctuation are removed from decoded texts.
+      framing: how prompts begin and end; None for the tokenizer of an encoder-decoder.
     """
 
     added: tuple[AddedToken, ...] = ()
     legacy: bool = True
     clean_up: bool = False
+    framing: Framing | None = None
 
 
 def agree(ours: Iterable[AddedToken], theirs: Iterable[AddedToken]) -> bool:

@@ -13,7 +13,7 @@ from specdec.common.values import PositiveInt, check, is_integer
 from specdec.tasks.loading import TaskError
 from specdec.tasks.registry import get_task
 from specdec.tasks.task import FEATURES, Example, Task
-from specdec.tasks.vocabularies import LoadedVocabulary
+from specdec.tasks.vocabularies import LoadedVocabulary, input_ids, inputs_end
 
 LENGTHS = "{'inputs': 64, 'targets': 64}"  # an example
 
@@ -88,7 +88,8 @@ def text_batches(
 ) -> Iterator[Batch]:
     """Iterates over texts that belong to no task, in full batches.
 
-    EOS is appended to inputs and targets. Texts are read when their batch is needed.
+    EOS is appended to targets, and to inputs that end in it. Texts are read when their batch is
+    needed. An input that is a prompt and too long loses its begin.
 
     Args:
       texts: (input, target or None); all or none of them have targets.
@@ -110,7 +111,12 @@ def text_batches(
     _refuse_unknown(lengths, FEATURES)
 
     def encode(number: int, side: str, text: str) -> np.ndarray:
-        ids = [*vocabulary.encode(text), vocabulary.eos_id]
+        if side == "inputs":
+            ids = input_ids(vocabulary, text, None if inputs_end(vocabulary) else lengths[side])
+        else:
+            ids = [*vocabulary.encode(text), vocabulary.eos_id]
+        if not ids:
+            raise TaskError(f"text {number} is {text!r}, a prompt without a token; give some text")
         if len(ids) > lengths[side]:
             needed = {**lengths, side: len(ids)}
             raise TaskError(

@@ -24,7 +24,8 @@ def local_task(
 ) -> Task:
     """Registers a task over local text files, or returns it if the same task exists.
 
-    Both features end in EOS, appended after trimming, as T5 was trained.
+    Targets end in EOS, appended after trimming, as T5 was trained. Inputs begin and end as the
+    vocabulary says.
 
     Args:
       name: the name by which the task is registered.

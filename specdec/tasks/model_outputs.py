@@ -30,8 +30,8 @@ def predictions_task(
 ) -> Task:
     """Registers a task over the outputs of a model, or returns it if the same task exists.
 
-    Inputs have the prefix of that run, and end in EOS. Targets are the output tokens, one example
-    per text and sample.
+    Inputs have the prefix of that run, and begin and end as the vocabulary says. Targets are the
+    output tokens, one example per text and sample.
 
     Args:
       name: the name by which the task is registered.

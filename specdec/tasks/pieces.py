@@ -6,12 +6,15 @@ the other the `tokenizer.json` made from it.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable
 from typing import Any
 
 SENTINEL = re.compile(r"▁?(<extra_id_\d+>)")  # seqio's begin with the mark of a space
+VOCAB, MERGES = "vocab.json", "merges.txt"  # two files of one tokenizer
+BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))  # of what has no piece, in some models
 
 
 def of_sentencepiece(processor: Any) -> list[str]:
@@ -55,30 +58,39 @@ def sentinels(text: str) -> int:
     return sum(SENTINEL.fullmatch(name) is not None for name in _names(parse(text)))
 
 
+def is_bpe(text: str) -> bool:
+    """Returns whether a `tokenizer.json` is that of a decoder-only model; see `parse`."""
+    return parse(text)["model"]["type"] == "BPE"
+
+
+@functools.lru_cache(maxsize=2)  # a target's and a draft's, which take a second to parse
 def parse(text: str) -> dict[str, Any]:
-    """Parses a `tokenizer.json`.
+    """Parses a `tokenizer.json`. The result is shared, and must not be changed.
 
     Raises:
-      ValueError: it is not JSON, or its model is not Unigram like T5's.
+      ValueError: it is not JSON, or its model is neither Unigram like T5's nor BPE.
     """
     try:
         record = json.loads(text)
     except ValueError as error:
         raise ValueError(f"it is not JSON ({error}); copy it again") from error
     model = record.get("model") if isinstance(record, dict) else None
-    known = isinstance(model, dict) and isinstance(model.get("vocab"), list)
-    kind = model.get("type") if isinstance(model, dict) else None
-    if kind != "Unigram" or not known:
+    model = model if isinstance(model, dict) else {}
+    kind, forms = model.get("type"), {"Unigram": list, "BPE": dict}
+    if kind not in forms or not isinstance(model.get("vocab"), forms[kind]):
         raise ValueError(
-            f"its model is {kind}, and only Unigram is read, which T5's are; name a SentencePiece "
-            ".model"
+            f"its model is {kind}, and those read are Unigram and BPE; name a SentencePiece .model"
         )
     return record
 
 
 def _names(record: dict[str, Any]) -> list[str]:
     """Returns the names by id; added tokens have the ids after the model's."""
-    names = [name for name, _ in record["model"]["vocab"]]
+    vocab = record["model"]["vocab"]
+    if isinstance(vocab, dict):
+        names = sorted(vocab, key=vocab.__getitem__)
+    else:
+        names = [name for name, _ in vocab]
     added = sorted((token["id"], token["content"]) for token in record.get("added_tokens", ()))
     return names + [name for id, name in added if id >= len(names)]
 

@@ -21,6 +21,9 @@ class PlainVocabulary:
       file: the file that it was read from; None for bytes.
       digest: the file's SHA-256 in hexadecimal; None for bytes.
       pad_id: the id of padding; None if only the model says it.
+      unk_id: the id of unknown pieces; that of EOS if every text has pieces.
+      before: the ids before each input, which are those of BOS or none.
+      ends: whether an input ends in EOS. The inputs of decoder-only models go on instead.
     """
 
     pad_id: int | None = 0
@@ -30,10 +33,31 @@ class PlainVocabulary:
     extra_ids: int
     file: str | None = None
     digest: str | None = None
+    before: tuple[int, ...] = ()
+    ends: bool = True
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text, without EOS."""
         raise NotImplementedError
+
+    def input_ids(self, text: str, length: int | None = None) -> list[int]:
+        """Returns the ids of an input, at most `length` of them; see `framed`."""
+        return self.framed(self.encode(text), length)
+
+    def framed(self, ids: Sequence[int], length: int | None = None) -> list[int]:
+        """Returns the ids of an input: `before`, the text's own ids, and EOS if `ends`.
+
+        Args:
+          ids: the ids of the text.
+          length: the longest result; None for any. A text that is too long loses its end if inputs
+            end in EOS, and its begin otherwise: a model continues the end of a prompt.
+        """
+        end = [self.eos_id] if self.ends else []
+        ids = list(ids)
+        if length is not None:
+            room = max(length - len(self.before) - len(end), 0)
+            ids = ids[:room] if self.ends else ids[max(len(ids) - room, 0) :]
+        return [*self.before, *ids, *end]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of ids up to the first EOS; missing ids are read as unknown."""
@@ -91,7 +115,7 @@ class PlainSentencePiece(PlainVocabulary):
             raise ValueError("it is empty")
         self._serialized = serialized
         if extra_ids:
-            model = _parsed(serialized)
+            model = parsed(serialized)
             user_defined = type(model).SentencePiece.USER_DEFINED
             for number in reversed(range(extra_ids)):
                 model.pieces.add(piece=f"▁<extra_id_{number}>", score=0.0, type=user_defined)
@@ -126,7 +150,7 @@ class PlainSentencePiece(PlainVocabulary):
 
     @functools.cached_property
     def _without_prefix(self) -> Any:
-        model = _parsed(self._serialized)
+        model = parsed(self._serialized)
         model.normalizer_spec.add_dummy_prefix = False
         return type(self.tokenizer)(model_proto=model.SerializeToString())
 
@@ -141,7 +165,7 @@ class PlainSentencePiece(PlainVocabulary):
         return self.tokenizer.decode(list(ids))
 
 
-def _parsed(serialized: bytes) -> Any:
+def parsed(serialized: bytes) -> Any:
     """Returns the protocol buffer of a SentencePiece model."""
     from sentencepiece import sentencepiece_model_pb2
 

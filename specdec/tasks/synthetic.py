@@ -18,6 +18,7 @@ _METRICS: Mapping[str, tuple[Callable, ...]] = {
     "specdec_highlights": (rouge,),
     "specdec_gec": (bleu,),
     "specdec_qa": (squad,),
+    "specdec_articles": (rouge,),
 }
 
 
@@ -31,11 +32,11 @@ def synthetic_task(
 ) -> Task:
     """Registers a synthetic task, or returns it if the same task exists.
 
-    It has the splits train (unlimited), validation and test (500 examples each). Both features end
-    in EOS, appended after trimming.
+    It has the splits train (unlimited), validation and test (500 examples each). Targets end in
+    EOS, appended after trimming. Inputs begin and end as the vocabulary says.
 
     Args:
-      name: specdec_ende, specdec_highlights, specdec_gec or specdec_qa.
+      name: specdec_ende, specdec_highlights, specdec_gec, specdec_qa or specdec_articles.
       vocabulary: of both features; None for `demo_vocabulary()`.
       seed: selects another corpus with the same distribution, in every split.
 

@@ -12,6 +12,8 @@ from specdec.tasks.seqio_tasks import SeqioTask
 from specdec.tasks.task import FEATURES, Task
 from specdec.tasks.vocabularies import (
     VocabularyDefinition,
+    for_texts,
+    inputs_end,
     refuse_unreachable,
     same_vocabulary,
 )
@@ -47,6 +49,11 @@ def t5_task(name: str, vocabulary: VocabularyDefinition) -> Task:
 
 @functools.cache
 def _register(name: str, definition: VocabularyDefinition) -> Task:
+    if not inputs_end(for_texts(definition)):
+        raise TaskError(
+            f"task {name!r} has inputs that end in EOS, as T5's do, and {definition} has prompts; "
+            "use a task over files (tasks/local.gin)"
+        )
     seqio, vocabulary = load_seqio(f"task {name!r}"), definition.load()
     if name in seqio.TaskRegistry.names():
         task = seqio.TaskRegistry.get(name)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specdec.tasks.loading import TaskError
-from specdec.tasks.vocabularies import LoadedVocabulary
+from specdec.tasks.vocabularies import LoadedVocabulary, input_ids
 
 FEATURES = ("inputs", "targets")
 FITS = 10_000_000  # examples; a split of more is as good as endless
@@ -104,8 +104,8 @@ class TextTask(Task):
     Args:
       name: the task's name.
       source: (split, place) -> the (input, target) pairs from there on. A target is text, token ids
-        that are used unchanged, or None. EOS is appended to text, after trimming, as T5 was
-        trained.
+        that are used unchanged, or None. EOS is appended to it after trimming, as T5 was trained.
+        Inputs begin and end as the vocabulary says; see `PlainVocabulary.framed`.
       sizes: split -> its number of examples.
       vocabulary: of inputs and targets.
       metric_fns: functions of targets and predictions.
@@ -126,14 +126,16 @@ class TextTask(Task):
 
     def examples(self, split: str, lengths: Mapping[str, int], start: int = 0) -> Iterator[Example]:
         for text, target in self.source(split, start):
-            inputs = self._ids(text, lengths["inputs"])
+            inputs = np.array(input_ids(self.vocabulary, text, lengths["inputs"]), np.int32)
+            if not inputs.size:
+                raise TaskError(f"task {self.name!r} has the input {text!r}, a prompt of no token")
             if target is None:
                 yield Example(inputs, None, text, None)
                 continue
             shown = target if isinstance(target, str) else self.vocabulary.decode(target)
-            yield Example(inputs, self._ids(target, lengths["targets"]), text, shown)
+            yield Example(inputs, self._target(target, lengths["targets"]), text, shown)
 
-    def _ids(self, text: str | Sequence[int], length: int) -> np.ndarray:
+    def _target(self, text: str | Sequence[int], length: int) -> np.ndarray:
         if not isinstance(text, str):
             return np.array(text[:length], np.int32)
         return np.array([*self.vocabulary.encode(text)[: length - 1], self.vocabulary.eos_id], "i4")

@@ -1,16 +1,19 @@
-"""`tokenizer.json`, the file in which Hugging Face stores a tokenizer, as a vocabulary."""
+"""`tokenizer.json` and `vocab.json`, in which Hugging Face stores a tokenizer, as a vocabulary."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import Tokenization, cleaned_up
+from specdec.tasks.bpe import Bpe, from_json, from_merges
 from specdec.tasks.loading import TaskError, as_seqio, read
 from specdec.tasks.plain import PlainVocabulary
 
@@ -18,22 +21,23 @@ if TYPE_CHECKING:
     from seqio import Vocabulary
 
 EOS, UNKNOWN = "</s>", " \u2047 "  # what SentencePiece writes for an unknown piece
-BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))  # of what has no piece, in some models
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerJson:
-    """A `tokenizer.json` of a T5: a Unigram model, its normalizer, and its sentinels if it has any.
+    """A `tokenizer.json` of a T5, or one of a decoder-only model; see `bpe` for the latter.
 
-    Ids are those of transformers. They also equal those of the SentencePiece model that the file
-    was made from, unless Unicode composes (NFC) what the model's own rules do not. For example, a
-    decomposed Korean syllable is unknown here but a piece there. `</s>` that is written out in a
-    text never ends it.
+    A T5's has a Unigram model, its normalizer, and its sentinels if it has any. Ids are those of
+    transformers. They also equal those of the SentencePiece model that the file was made from,
+    unless Unicode composes (NFC) what the model's own rules do not. For example, a decomposed
+    Korean syllable is unknown here but a piece there. `</s>` that is written out in a text never
+    ends it.
 
     Args:
       path: local, or a gs:// address.
+        Of a decoder-only model also a `vocab.json`, next to which `merges.txt` is.
       tokenization: makes texts those of transformers too. Without it, a sentinel in a text is a
-        word of its own, as in seqio's texts.
+        word of its own, as in seqio's texts. A decoder-only model needs it.
     """
 
     path: str
@@ -66,7 +70,7 @@ class Tokenizer(PlainVocabulary):
         self._tokenization = tokenization
         self.file, self._names = file, pieces.of_tokenizer(text)
         self.digest = hashlib.sha256(text.encode()).hexdigest()
-        record = pieces.parse(text)
+        record = copy.deepcopy(pieces.parse(text))
         vocab = record["model"]["vocab"]
         added = {token["id"]: token for token in record.get("added_tokens") or ()}
         control = {
@@ -81,7 +85,7 @@ class Tokenizer(PlainVocabulary):
         self.pad_id = None if self.unk_id == 0 else 0
         for id in control | {self.unk_id}:  # no piece of a text has a space in it
             vocab[id][0] = f" {names[id]}"
-        if BYTES <= set(names):  # T5Tokenizer of transformers 5 forgets what they are for
+        if pieces.BYTES <= set(names):  # T5Tokenizer of transformers 5 forgets what they are for
             record["model"]["byte_fallback"] = True
             steps = [{"type": "ByteFallback"}, record["decoder"]]
             record["decoder"] = {"type": "Sequence", "decoders": steps}
@@ -118,13 +122,27 @@ def _is_sentinel(name: str) -> bool:
 
 
 @functools.cache
-def _tokenizer(definition: TokenizerJson) -> Tokenizer:
-    text = read(definition.path, "tokenizer.json").decode("utf-8")
+def _tokenizer(definition: TokenizerJson) -> PlainVocabulary:
+    path, said = definition.path, definition.tokenization
+    text = read(path, "tokenizer.json").decode("utf-8")
     try:
-        return Tokenizer(definition.path, text, definition.tokenization)
+        if os.path.basename(path) == pieces.VOCAB:
+            return _of_merges(path, text, said or Tokenization())
+        if not pieces.is_bpe(text):
+            return Tokenizer(path, text, said)
+        said = said or Tokenization()
+        return Bpe(path, text.encode(), from_json(text, said.framing), said)
+    except TaskError:
+        raise
     except ImportError as error:
         raise TaskError(
             f"vocabulary {definition.path} needs the package tokenizers; pip install tokenizers"
         ) from error
     except Exception as error:  # tokenizers raises plain ones
         raise TaskError(f"vocabulary {definition.path} cannot be used: {error}") from error
+
+
+def _of_merges(path: str, vocab: str, tokenization: Tokenization) -> Bpe:
+    merges = read(path.removesuffix(pieces.VOCAB) + pieces.MERGES, pieces.MERGES).decode("utf-8")
+    made = from_merges(vocab, merges, tokenization.framing)
+    return Bpe(path, (vocab + merges).encode(), made, tokenization)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 from specdec.common.values import Checked, Rule, is_integer, is_word
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import Tokenization
+from specdec.tasks.bpe import Bpe, from_sentencepiece
 from specdec.tasks.loading import TaskError, as_seqio, load_seqio, read, read_in_time
 from specdec.tasks.plain import (
     PlainBytes,
@@ -69,7 +70,8 @@ class SentencePiece(Checked):
       path: local, or a gs:// address.
       extra_ids: sentinels that are added after the pieces (T5: 100).
       tokenization: makes it transformers' tokenizer, which finds sentinels and other added tokens
-        inside of words too. Without it, it is seqio's vocabulary.
+        inside of words too. Without it, it is seqio's vocabulary. With framing, it is that of a
+        decoder-only model, such as LLaMA's `tokenizer.model`.
     """
 
     path: Annotated[str, Rule(is_word, "that of a .model file")]
@@ -130,7 +132,7 @@ def recorded_vocabulary(
     extra_ids: int,
     tokenization: Tokenization | None = None,
     *_: object,
-) -> VocabularyDefinition:
+) -> SentencePiece | TokenizerJson | Bytes:
     """Returns the vocabulary that the fields of a `checkpoints.Vocabulary` describe.
 
     Args:
@@ -145,7 +147,7 @@ def recorded_vocabulary(
 
 def vocabulary_file(
     path: str, extra_ids: int = 0, tokenization: Tokenization | None = None
-) -> VocabularyDefinition:
+) -> SentencePiece | TokenizerJson:
     """Returns the description of a vocabulary's file, by its extension.
 
     Args:
@@ -162,8 +164,13 @@ def vocabulary_file(
 def _sentencepiece(definition: SentencePiece) -> PlainVocabulary:
     path = definition.path
     serialized = read(path, "SentencePiece .model")
+    said = definition.tokenization
     try:
+        if said is not None and said.framing is not None:
+            return Bpe(path, serialized, from_sentencepiece(serialized, said.legacy), said)
         plain = PlainSentencePiece(path, serialized, definition.extra_ids)
+    except TaskError:
+        raise
     except Exception as error:  # of SentencePiece or of protobuf
         line = str(error).partition("\n")[0]
         if "declares" in line:
@@ -174,8 +181,7 @@ def _sentencepiece(definition: SentencePiece) -> PlainVocabulary:
         raise TaskError(
             f"vocabulary {path} is not a SentencePiece model ({line}); {remedy}"
         ) from error
-    added = definition.tokenization
-    return plain if added is None else WithAddedTokens(plain, added)
+    return plain if said is None else WithAddedTokens(plain, said)
 
 
 @functools.cache
@@ -198,6 +204,62 @@ def special_ids(vocabulary: Any) -> tuple[int | None, int, int]:
     return own.pad_id, own.eos_id, own.unk_id
 
 
+def input_ids(vocabulary: LoadedVocabulary, text: str, length: int | None = None) -> list[int]:
+    """Returns the ids of an input, with BOS, EOS or a chat template as its vocabulary says.
+
+    Args:
+      vocabulary: any vocabulary. Inputs of seqio's end in EOS.
+      text: the text.
+      length: the longest result, see `PlainVocabulary.framed`; None for any.
+    """
+    if (own := _own(vocabulary)) is not None:
+        return own.input_ids(text, length)
+    ids = vocabulary.encode(text)
+    return [*ids[: None if length is None else length - 1], vocabulary.eos_id]
+
+
+def inputs_end(vocabulary: LoadedVocabulary) -> bool:
+    """Returns whether inputs end in EOS, and are not prompts that a model continues.
+
+    Args:
+      vocabulary: any vocabulary.
+    """
+    own = _own(vocabulary)
+    return own is None or own.ends
+
+
+def declares_begin(vocabulary: LoadedVocabulary) -> bool:
+    """Returns whether a SentencePiece model has a token for the begin of texts, unlike T5's.
+
+    Args:
+      vocabulary: any vocabulary.
+    """
+    own = _own(vocabulary)
+    base = own.base if isinstance(own, WithAddedTokens) else own
+    return isinstance(base, PlainSentencePiece) and base.tokenizer.bos_id() >= 0
+
+
+def chatting(definition: VocabularyDefinition) -> VocabularyDefinition:
+    """Returns a vocabulary whose inputs are users' messages, by its checkpoint's chat template.
+
+    Args:
+      definition: the vocabulary that was saved with the checkpoint.
+
+    Raises:
+      TaskError: it has no chat template.
+    """
+    if isinstance(definition, SentencePiece | TokenizerJson):
+        said = definition.tokenization
+        if said is not None and said.framing is not None and said.framing.chat_template is not None:
+            framing = dataclasses.replace(said.framing, chat=True)
+            said = dataclasses.replace(said, framing=framing)
+            return dataclasses.replace(definition, tokenization=said)
+    raise TaskError(
+        f"{definition} has no chat template, which is chat_template.jinja or chat_template in "
+        "tokenizer_config.json; decode without chat"
+    )
+
+
 def tokenization_of(vocabulary: LoadedVocabulary) -> Tokenization | None:
     """Returns the part of a vocabulary that a checkpoint's files add; None for seqio's own.
 
@@ -205,7 +267,7 @@ def tokenization_of(vocabulary: LoadedVocabulary) -> Tokenization | None:
       vocabulary: any vocabulary.
     """
     own = _own(vocabulary)
-    return own.tokenization if isinstance(own, WithAddedTokens) else None
+    return own.tokenization if isinstance(own, WithAddedTokens | Bpe) else None
 
 
 def _own(vocabulary: Any) -> PlainVocabulary | None:

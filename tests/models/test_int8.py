@@ -18,9 +18,9 @@ from specdec.common import demo
 from specdec.drafters import Autoregressive
 from specdec.models import partitioning
 from specdec.models.int8 import LEVELS, SCALE, dequantized, quantized, rounded
+from specdec.models.layouts import Layout
 from specdec.models.products import Orders
 from specdec.models.t5 import T5Config, T5Target
-from specdec.models.t5.layouts import Layout
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.verifiers import GreedyMatch

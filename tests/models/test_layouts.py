@@ -19,8 +19,8 @@ from specdec.drafters import Autoregressive
 from specdec.instrument.compile import hlo
 from specdec.models import device as devices
 from specdec.models import partitioning
+from specdec.models.layouts import from_stored, to_stored
 from specdec.models.t5 import T5Target
-from specdec.models.t5.layouts import from_stored, to_stored
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.types import Params

@@ -161,8 +161,8 @@ def test_what_cannot_be_read(tmp_path, edited):
     junk = tmp_path / "junk.json"
     junk.write_text("{")
     assert f"vocabulary {junk} cannot be used: it is not JSON" in error_of(junk)
-    file = edited(lambda record: record["model"].update(type="BPE"))
-    assert "its model is BPE, and only Unigram is read" in error_of(file)
+    file = edited(lambda record: record["model"].update(type="WordPiece"))
+    assert "its model is WordPiece, and those read are Unigram and BPE" in error_of(file)
 
 
 def test_an_eos_is_needed(edited):

@@ -20,9 +20,9 @@ from specdec.models.layers import (
     constrain,
     layer_class,
 )
+from specdec.models.layouts import Layout, kernels_of, logits_from_table, of_logits
 from specdec.models.products import Kernels, Orders
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.layouts import Layout, kernels_of, logits_from_table, of_logits
 from specdec.models.t5.t5_layers import Attention, RelativeBias
 from specdec.types import Array, ModelOutput
 

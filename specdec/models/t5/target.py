@@ -3,69 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections import Counter
-from collections.abc import Mapping
 from typing import ClassVar, cast
 
-import jax
 import jax.numpy as jnp
-from flax import traverse_util
 
-from specdec.models import device as devices
-from specdec.models.blocks import View
 from specdec.models.cache import KVCache
-from specdec.models.device import Device
-from specdec.models.inputs import check_layers, check_tokens
-from specdec.models.int8 import Weights
-from specdec.models.linen import LinenModel
-from specdec.models.model import LayeredTarget
-from specdec.models.t5 import layouts
+from specdec.models.inputs import check_tokens
+from specdec.models.stack import StackModel
 from specdec.models.t5.config import SIZES, T5Config
-from specdec.models.t5.layouts import Layout
 from specdec.models.t5.network import T5
-from specdec.types import Array, ModelOutput, PyTree
+from specdec.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class T5Target(LinenModel, LayeredTarget):
-    """T5 as a `Model`, for targets and drafters.
-
-    Its parameters are T5X's tree, or `from_stored` of it.
+class T5Target(StackModel):
+    """T5 as a `Model`, for targets and drafters, with T5X's tree of parameters.
 
     Args:
-      config: the architecture.
-      axis_rules: pairs of a logical axis name and the mesh axis, or None, that it is divided over
-        under a mesh (`jax.set_mesh`). `models.partitioning` has the usual ones. They are a field
-        rather than Linen's context, because the compiled program depends on them.
-      layout: how the decoder's parameters are stored, which `laid_out` chooses for a device; see
-        `specdec.models.t5.layouts`.
-      orders: how products with them are computed, see `specdec.models.products.Kernels`.
-      weights: "int8" for kernels in eight bits, "int8_tokens" for tokens in eight bits as well.
-        Each is another model than the checkpoint's.
-      widened: whether kernels in eight bits are stored in the model's dtype, where a device
-        multiplies that faster. The model is the same.
+      config: the architecture. The other fields are those of `StackModel`.
     """
 
     config: T5Config
-    layout: Layout = "checkpoint"
-    weights: Weights = "stored"
-    has_int8: ClassVar[bool] = True
     config_class: ClassVar[type[T5Config]] = T5Config
-
-    def __post_init__(self):
-        if type(self.config) is not self.config_class:  # it would be half of another model
-            name, given = type(self).__name__, type(self.config).__name__
-            raise ValueError(f"{name}.config is a {given}; give families.model_of(config) instead")
-        super().__post_init__()
-
-    @property
-    def pad_id(self) -> int:  # type: ignore[override]
-        return self.config.pad_id
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self.config.stop_ids
+    size_names: ClassVar[tuple[str, ...]] = SIZES
 
     def network(self) -> T5:
         """Returns the module, in this target's layout."""
@@ -76,54 +36,6 @@ class T5Target(LinenModel, LayeredTarget):
         """Returns inputs and outputs of one token."""
         tokens = jnp.zeros([1, 1], jnp.int32)
         return tokens, tokens
-
-    @property
-    def num_layers(self) -> int:
-        """The number of decoder layers."""
-        return self.config.num_decoder_layers
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """The config's fields that differ between T5s of one version."""
-        return {name: getattr(self.config, name) for name in SIZES}
-
-    def laid_out(self, calls: Mapping[int, float], device: Device | None = None) -> T5Target:
-        """Returns this target in the layout that was measured to be fastest on a device.
-
-        Logits are equal up to the order of summation, so a near-tie may be decided differently.
-
-        Args:
-          calls: rows times tokens of a call -> how often there is such a call. At batch 1 that is
-            {1: 1} for the model alone, {2: 1, 1: gamma - 1} for a drafter, and {gamma + 1: 1} for
-            the target that verifies; `Plan.laid_out` does this.
-          device: the measurement; None for the default device, see `specdec.models.device`.
-
-        Raises:
-          ValueError: there is no call, or one without tokens.
-        """
-        int8_tokens = self.weights == "int8_tokens"
-        device = device or devices.this(int8_tokens)
-        found = layouts.Fastest("checkpoint")
-        if device is not None and self.weights == "int8":
-            # A CPU reads eight bits well for one token only, in this layout.
-            found = layouts.Fastest("out_in")
-        elif device is not None:
-            kernels = _kernels_of_step(self.whole.stored())
-            found = layouts.fastest(kernels, calls, device, int8_tokens)
-        return dataclasses.replace(self, **found._asdict())
-
-    def from_stored(self, params: PyTree) -> PyTree:
-        """Returns T5X's tree in this layout; arrays that keep their shape are shared."""
-        params = layouts.from_stored(params, self.config, self.layout)
-        if self.weights == "stored":
-            return params
-        return layouts.quantized(params, self.layout, self.dtype if self.widened else "int8")
-
-    def to_stored(self, params: PyTree) -> PyTree:
-        """Returns the inverse of `from_stored`, bit for bit unless weights have eight bits."""
-        if self.weights != "stored":
-            params = layouts.dequantized(params, self.layout)
-        return layouts.to_stored(params, self.config, self.layout)
 
     def start(self, inputs: Array) -> Array:
         """Returns the start token, which the config names."""
@@ -137,79 +49,3 @@ class T5Target(LinenModel, LayeredTarget):
         """
         check_tokens(inputs)
         return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
-
-    def decode(
-        self,
-        params: PyTree,
-        tokens: Array,
-        cache: KVCache,
-        *,
-        ancestors: Array | View | None = None,
-        layers: tuple[int, int] | None = None,
-        resume: Array | None = None,
-    ) -> tuple[ModelOutput, KVCache]:
-        """Feeds tokens [B, T] int32; see `Target.decode`.
-
-        Args:
-          params: the parameters.
-          tokens: [B, T] int32.
-          cache: the cache.
-          ancestors: see `models.blocks`.
-          layers: see `LayeredTarget`.
-          resume: see `LayeredTarget`.
-
-        Raises:
-          ValueError: there are no such layers.
-        """
-        check_layers(layers, resume, self.num_layers)
-        given = tokens, cache, ancestors, layers, resume
-        return cast(tuple[ModelOutput, KVCache], self.apply(params, *given, method="decode"))
-
-    def first(self, layers: int) -> T5Target:
-        """Returns the model of the first decoder layers; its `part_of` gives its parameters."""
-        check_layers((0, layers), None, self.num_layers)
-        return dataclasses.replace(
-            self, config=dataclasses.replace(self.config, num_decoder_layers=layers)
-        )
-
-    def part_of(self, params: PyTree) -> PyTree:
-        """Returns this model's part of a deeper model's parameters."""
-        own = {f"layers_{i}" for i in range(self.num_layers)}
-        decoder = params["decoder"].items()
-        kept = {k: leaf for k, leaf in decoder if k in own or not k.startswith("layers_")}
-        return params | {"decoder": kept}
-
-    def pass_by(
-        self, params: PyTree, stream: Array, cache: KVCache, layers: tuple[int, int]
-    ) -> KVCache:
-        """Writes the keys and values of layers a .. b - 1 for states that skip these layers.
-
-        The states [B, T, D] go by unchanged, and nothing else of the layers is computed. The
-        cache's length grows by T.
-        """
-        check_layers(layers, stream, self.num_layers)
-        return cast(KVCache, self.apply(params, stream, cache, layers, method="pass_by"))
-
-    def logits(self, params: PyTree, hidden: Array) -> Array:
-        """Maps states [B, T, D] to logits [B, T, V] float32, projected as in `decode`."""
-        return cast(Array, self.apply(params, hidden, method="logits"))
-
-    def read_by_decode(self, params: PyTree) -> PyTree:
-        """Returns the parameters that each call of `decode` reads completely.
-
-        Kernels of cross-attention's keys and values are excluded, because only `prefill` uses them.
-        Of the embedding, only the rows of the fed tokens are read, unless it projects to the
-        logits.
-        """
-        decoder = traverse_util.flatten_dict(params["decoder"])
-        read = {"decoder": traverse_util.unflatten_dict(layouts.read_in_step(decoder))}
-        if layouts.logits_from_table(self.config, self.layout):
-            read["token_embedder"] = params["token_embedder"]
-        return read
-
-
-@functools.cache
-def _kernels_of_step(target: T5Target) -> dict[int, int]:
-    """Counts the matrices that a call of `decode` reads, by their bytes in float32."""
-    read = target.read_by_decode(jax.eval_shape(target.init, jax.random.key(0)))
-    return dict(Counter(4 * leaf.size for leaf in jax.tree.leaves(read) if leaf.ndim == 2))

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.models.kept_parts import Trim
+from specdec.models.layouts import logits_from_table
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.drafting import T5DraftConfig, config_of
-from specdec.models.t5.layouts import logits_from_table
 from specdec.types import Array, PyTree
 
 

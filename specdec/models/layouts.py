@@ -1,4 +1,4 @@
-"""Layouts: T5X's parameters rewritten as a device reads the decoder fastest, and back.
+"""Layouts: a checkpoint's parameters rewritten as a device reads the decoder fastest, and back.
 
 A decoder step reads each of its kernels once. Its speed depends on which of a kernel's axes is
 contiguous, and which of the operands comes first; see `specdec.models.products`.
@@ -9,16 +9,16 @@ contiguous, and which of the operands comes first; see `specdec.models.products`
   "out_in"      [out, in]            [in, out]     from the table of tokens [V, D]
   "all_out_in"  [out, in]            [out, in]     from the table of tokens [V, D]
 
-"checkpoint" is T5X's tree. Kernels of prefill are those of the encoder, and of cross-attention's
-keys and values, which process many tokens in one call. Fusing query, key and value, or the gates of
-an MLP, made no difference.
+"checkpoint" is the tree of checkpoints: T5X's for a T5, and the same names in other families.
+Kernels of prefill are those of an encoder, and of cross-attention's keys and values, which process
+many tokens in one call. Fusing query, key and value, or the gates of an MLP, made no difference.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import jax.numpy as jnp
 from flax import traverse_util
@@ -28,7 +28,6 @@ from specdec.models import int8
 from specdec.models.device import Device
 from specdec.models.int8 import Weights
 from specdec.models.products import STORED, Kernels, Order, Orders
-from specdec.models.t5.config import T5Config
 from specdec.types import PyTree
 
 Layout: TypeAlias = Literal["checkpoint", "in_out", "out_in", "all_out_in"]
@@ -43,6 +42,13 @@ _IN_PREFILL = {
     for name in ("key", "value")
     for leaf in ("kernel", int8.SCALE)
 }
+
+
+class Tied(Protocol):
+    """A config that says whether the token table also projects to the logits."""
+
+    @property
+    def head_is_table(self) -> bool: ...
 
 
 class Fastest(NamedTuple):
@@ -99,8 +105,8 @@ def _fastest(
     return out_in, Fastest("out_in" if prefill == "in_out" else "all_out_in", orders)
 
 
-def from_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
-    """Returns T5X's tree in a layout.
+def from_stored(params: PyTree, config: Tied, layout: Layout) -> PyTree:
+    """Returns a checkpoint's tree in a layout.
 
     Arrays that keep their shape are shared, not copied. A transposed array keeps its division over
     the devices. For a moment both trees are in memory: drop the first one.
@@ -111,12 +117,12 @@ def from_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
     return _moved(params, config, layout, back=False)
 
 
-def to_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
+def to_stored(params: PyTree, config: Tied, layout: Layout) -> PyTree:
     """Returns the inverse of `from_stored`, bit for bit; raises as it does."""
     return _moved(params, config, layout, back=True)
 
 
-def _moved(params: PyTree, config: T5Config, layout: Layout, back: bool) -> PyTree:
+def _moved(params: PyTree, config: Tied, layout: Layout, back: bool) -> PyTree:
     check("layout", layout, Layout)
     if layout in TRANSPOSED:
         return _with_kernels_transposed(params, prefill=layout == "all_out_in")
@@ -130,7 +136,7 @@ def _moved(params: PyTree, config: T5Config, layout: Layout, back: bool) -> PyTr
     return params | {"decoder": decoder}
 
 
-def logits_from_table(config: T5Config, layout: Layout) -> bool:
+def logits_from_table(config: Tied, layout: Layout) -> bool:
     """Returns whether the token table itself projects to the logits."""
     return config.head_is_table and layout != "in_out"
 

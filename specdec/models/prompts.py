@@ -1,0 +1,123 @@
+"""Decoders without an encoder, as a `Model` that continues prompts."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from specdec.models.cache import PromptCache, kv_bytes
+from specdec.models.decoder_only import SIZES, DecoderConfig, DecoderOnly
+from specdec.models.inputs import check_tokens
+from specdec.models.linen import LinenModel
+from specdec.models.stack import StackModel
+from specdec.types import Array, Prompt, PyTree
+
+BLOCK = 512  # tokens of a prompt that are read in one call
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptReader(LinenModel):
+    """A model that continues prompts [B, S] int32, which are padded behind with its `pad_id`.
+
+    A family adds `network`, whose call is `decode` on a `PromptCache`, and `cache_sizes`.
+    """
+
+    decoder_only: ClassVar[bool] = True
+
+    @property
+    @abc.abstractmethod
+    def cache_sizes(self) -> Mapping[str, int]:
+        """The sizes `layers`, `heads` (of keys and values) and `head_dim` of the cache."""
+
+    def example(self) -> tuple[Array, PromptCache]:
+        """Returns a token and an empty cache for it."""
+        return jnp.zeros([1, 1], jnp.int32), self._cache(1, 1)
+
+    def start(self, inputs: Array) -> Array:
+        """Returns the last token of each prompt; 0 for a row of padding."""
+        last = jnp.take_along_axis(inputs, self._base(inputs)[:, None], axis=1)[:, 0]
+        return jnp.maximum(last, 0)
+
+    def prompt(self, inputs: Array) -> Prompt:
+        """Returns the inputs, as the text that outputs continue."""
+        return Prompt(inputs, self._base(inputs) + 1)
+
+    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> PromptCache:
+        """Reads prompts [B, S] int32 but for their last tokens, in blocks of `BLOCK` tokens.
+
+        Raises:
+          ValueError: the inputs have another shape or dtype.
+        """
+        check_tokens(inputs)
+        rows, room = inputs.shape[0], inputs.shape[1] - 1
+        cache = self._cache(rows, capacity + room, base=self._base(inputs), room=room)
+        if not room:
+            return cache
+        count = -(-room // BLOCK)
+        size = -(-room // count)
+        tokens = jnp.pad(inputs[:, :-1], ((0, 0), (0, count * size - room)))
+        read = self._cache(rows, count * size)
+        if count == 1:
+            _, read = self.decode(params, tokens, read)
+        else:
+            blocks = tokens.reshape(rows, count, size).swapaxes(0, 1)
+            read, _ = jax.lax.scan(
+                lambda cache, block: (self.decode(params, block, cache)[1], None), read, blocks
+            )
+
+        def behind(empty: Array, array: Array) -> Array:
+            return jax.lax.dynamic_update_slice_in_dim(empty, array[:, :, :room], 0, axis=2)
+
+        keys, values = (
+            tuple(map(behind, getattr(cache, name), getattr(read, name)))
+            for name in ("keys", "values")
+        )
+        with nn.logical_axis_rules(self.axis_rules):
+            return cache.replace(keys=keys, values=values).placed()
+
+    def cache_bytes(
+        self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
+    ) -> int:
+        """Returns the bytes of keys and values on one device, of outputs and prompts."""
+        sizes = self.cache_sizes
+        shape = (rows, sizes["heads"], slots + inputs_length - 1, sizes["head_dim"])
+        return sizes["layers"] * kv_bytes(shape, self.dtype, self.axis_rules, mesh)
+
+    def _base(self, inputs: Array) -> Array:
+        """Returns [B] int32, the place of each prompt's last token; 0 for a row of padding."""
+        place = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
+        return jnp.max(jnp.where(inputs != self.pad_id, place, 0), axis=1)
+
+    def _cache(self, rows: int, slots: int, room: int = 0, base: Any = None) -> PromptCache:
+        base = jnp.zeros([rows], jnp.int32) if base is None else base
+        given = {"dtype": self.dtype, **self.cache_sizes, "base": base, "room": room}
+        with nn.logical_axis_rules(self.axis_rules):
+            return PromptCache.create(rows, slots, **given)
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptModel(PromptReader, StackModel):
+    """A decoder of some family with the network of `decoder_only`.
+
+    Args:
+      config: the architecture. The other fields are those of `StackModel`.
+    """
+
+    config: DecoderConfig
+    size_names: ClassVar[tuple[str, ...]] = SIZES
+
+    @property
+    def cache_sizes(self) -> Mapping[str, int]:
+        c = self.config
+        return {"layers": self.num_layers, "heads": c.num_kv_heads, "head_dim": c.head_dim}
+
+    def network(self) -> DecoderOnly:
+        """Returns the module, in this model's layout."""
+        stored = self.layout, self.orders, self.weights
+        return DecoderOnly(self.config, *stored, self.widened)

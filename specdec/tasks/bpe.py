@@ -1,0 +1,252 @@
+"""The tokenizers of decoder-only models: BPE over bytes, or over characters with bytes for others.
+
+LLaMA 1 and 2 have `tokenizer.model` or `tokenizer.json`, LLaMA 3 has `tokenizer.json`, and OPT and
+GPT-2 have `vocab.json` with `merges.txt`. Ids and texts are those of transformers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from specdec.tasks.added_tokens import Framing, Tokenization
+from specdec.tasks.chat import prompts_of
+from specdec.tasks.pieces import BYTES
+from specdec.tasks.plain import SPACE, PlainVocabulary, parsed
+
+_BPE = 2  # SentencePiece's number of the algorithm
+_CONTROL, _USER_DEFINED = 3, 4  # its types of pieces
+
+
+class Bpe(PlainVocabulary):
+    """A tokenizer of the `tokenizers` library, whose texts are continuations of a prompt.
+
+    Special tokens that are written out in a text are those tokens, as in transformers; a chat
+    template needs that. Decoded texts have none of them, and keep the space that they begin with.
+
+    Args:
+      file: the file that it was read from.
+      contents: everything that the ids depend on.
+      backend: the `tokenizers.Tokenizer`, which is changed.
+      tokenization: added tokens and framing.
+
+    Raises:
+      ValueError: the files contradict each other, or do not say how a text ends.
+    """
+
+    pad_id, extra_ids = None, 0
+
+    def __init__(self, file: str, contents: bytes, backend: Any, tokenization: Tokenization):
+        framing = tokenization.framing
+        if framing is None:
+            raise ValueError(
+                "it is the tokenizer of a decoder-only model, which other files complete; put it "
+                "into the checkpoint's directory, and leave it out here"
+            )
+        self.file, self.digest = file, hashlib.sha256(contents).hexdigest()
+        self.tokenization, self._backend = tokenization, backend
+        backend.no_truncation()
+        backend.no_padding()
+        _add_tokens(backend, tokenization)
+        self._ids: Mapping[str, int] = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size, self._context = max(self._ids.values()) + 1, self._any_piece()
+        names = dict(framing.names)
+        self.eos_id = self._id(names, "eos_token")
+        self.unk_id = self._ids.get(names.get("unk_token", ""), self.eos_id)
+        self.before, self.ends = self._framing(framing, names)
+        self._chat = None
+        if framing.chat and framing.chat_template is not None:
+            self._chat = prompts_of(framing.chat_template, names, file)
+
+    def encode(self, text: str) -> list[int]:
+        return self._backend.encode(text, add_special_tokens=False).ids
+
+    def input_ids(self, text: str, length: int | None = None) -> list[int]:
+        if self._chat is None:
+            return super().input_ids(text, length)
+        ids = self.encode(self._chat(text))
+        count = len(self.before)
+        before = ids[:count] if tuple(ids[:count]) == self.before else []
+        room = len(ids) if length is None else length
+        return before + ids[len(before) :][-max(room - len(before), 1) :]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text that ids add to the text before them, up to the first EOS."""
+        known = [int(id) for id in ids if 0 <= id < self.vocab_size]
+        end = known.index(self.eos_id) if self.eos_id in known else len(known)
+        return self._shown([self._context, *known[:end]])[len(self._shown([self._context])) :]
+
+    def pieces(self) -> list[str]:
+        names = [""] * self.vocab_size
+        for name, id in self._ids.items():
+            names[id] = name
+        return names
+
+    def _shown(self, ids: list[int]) -> str:
+        return self._backend.decode(ids, skip_special_tokens=True)
+
+    def _id(self, names: Mapping[str, str], role: str) -> int:
+        """Returns the id of a special token; raises ValueError if there is no such token."""
+        if (found := self._ids.get(names.get(role, ""))) is None:
+            raise ValueError(
+                f"its {role} is {names.get(role)!r}, which is none of its tokens; set {role} in "
+                "tokenizer_config.json"
+            )
+        return found
+
+    def _framing(self, framing: Framing, names: Mapping[str, str]) -> tuple[tuple[int, ...], bool]:
+        """Returns the ids before a prompt, and whether it ends in EOS."""
+        if framing.add_bos is not None or framing.add_eos is not None:
+            before = (self._id(names, "bos_token"),) if framing.add_bos else ()
+            return before, bool(framing.add_eos)
+        text = self._shown([self._context])
+        inside, whole = self.encode(text), self._backend.encode(text).ids
+        start = next(i for i in range(len(whole)) if whole[i : i + len(inside)] == inside)
+        behind = whole[start + len(inside) :]
+        if behind not in ([], [self.eos_id]):
+            raise ValueError(
+                f"its post-processor puts ids {behind} after a text, and eos_token is "
+                f"{self.eos_id}; use the model's own tokenizer"
+            )
+        return tuple(whole[:start]), bool(behind)
+
+    def _any_piece(self) -> int:
+        """Returns an id whose text is whole characters, whatever comes after it."""
+        return next(
+            id
+            for name, id in sorted(self._ids.items(), key=lambda item: item[1])
+            if name not in BYTES and (text := self._shown([id])) and "\ufffd" not in text
+        )
+
+
+def from_json(text: str, framing: Framing | None) -> Any:
+    """Returns the tokenizer of a `tokenizer.json`.
+
+    Args:
+      text: the contents of the file.
+      framing: its `prefix_space` replaces that of a byte-level tokenizer, as in transformers.
+    """
+    from tokenizers import Tokenizer, pre_tokenizers
+
+    made = Tokenizer.from_str(text)
+    given = None if framing is None else framing.prefix_space
+    if given is not None and isinstance(made.pre_tokenizer, pre_tokenizers.ByteLevel):
+        made.pre_tokenizer.add_prefix_space = given
+    return made
+
+
+def from_merges(vocab: str, merges: str, framing: Framing | None) -> Any:
+    """Returns the tokenizer of a `vocab.json` and a `merges.txt`.
+
+    Raises:
+      ValueError: the files are damaged.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    lines = [line for line in merges.split("\n") if line and not line.startswith("#version")]
+    if broken := next((line for line in lines if line.count(" ") != 1), None):
+        raise ValueError(f"merges.txt has the line {broken!r}; copy it again")
+    pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
+    made = Tokenizer(models.BPE(vocab=json.loads(vocab), merges=pairs))
+    given = framing is not None and bool(framing.prefix_space)
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=given)
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def is_bpe(serialized: bytes) -> bool:
+    """Returns whether a SentencePiece model is BPE, as LLaMA's is.
+
+    Raises:
+      ValueError: it is no SentencePiece model.
+    """
+    try:
+        return parsed(serialized).trainer_spec.model_type == _BPE
+    except Exception as error:  # of protobuf
+        raise ValueError("it is not a SentencePiece model; use the tokenizer.json") from error
+
+
+def from_sentencepiece(serialized: bytes, legacy: bool) -> Any:
+    """Returns the tokenizer of a SentencePiece model, as transformers converts LLaMA's.
+
+    Args:
+      serialized: the model.
+      legacy: whether text after a special token begins with the mark of a space.
+
+    Raises:
+      ValueError: it changes texts before it cuts them.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    model = parsed(serialized)
+    spec = model.normalizer_spec
+    if spec.precompiled_charsmap or spec.remove_extra_whitespaces or not spec.add_dummy_prefix:
+        raise ValueError(
+            "it is not like LLaMA's, which puts a space before each text and changes nothing else; "
+            "use the model's tokenizer.json"
+        )
+    ids = {piece.piece: id for id, piece in enumerate(model.pieces)}
+    unknown = model.pieces[model.trainer_spec.unk_id].piece
+    made = Tokenizer(
+        models.BPE(
+            vocab=ids,
+            merges=_merges(ids, {piece.piece: piece.score for piece in model.pieces}),
+            unk_token=unknown,
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    if legacy:
+        steps = [normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]
+        made.normalizer = normalizers.Sequence(steps)
+    else:
+        made.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="first", split=False)
+    replace, strip = decoders.Replace(SPACE, " "), decoders.Strip(" ", 1, 0)
+    made.decoder = decoders.Sequence([replace, decoders.ByteFallback(), decoders.Fuse(), strip])
+    made.add_tokens(
+        [
+            AddedToken(piece.piece, normalized=False, special=piece.type == _CONTROL)
+            for piece in model.pieces
+            if piece.type in (_CONTROL, _USER_DEFINED)
+        ]
+    )
+    return made
+
+
+def _merges(ids: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Returns all pairs of pieces that join to a piece, in the order in which they are joined."""
+    pairs = []
+    for piece, score in scores.items():
+        halves = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
+        known = [(ids[a], ids[b], a, b) for a, b in halves if a in ids and b in ids]
+        pairs += [(-score, -len(a), -len(b), a, b) for _, _, a, b in sorted(known)]
+    pairs.sort(key=lambda pair: pair[:3])
+    return [(a, b) for *_, a, b in pairs]
+
+
+def _add_tokens(backend: Any, tokenization: Tokenization) -> None:
+    """Adds the tokens that other files name, unless the tokenizer finds them already.
+
+    Raises:
+      ValueError: a token has another id than its file says.
+    """
+    from tokenizers import AddedToken
+
+    known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
+    for token in tokenization.added:
+        if token.content not in known or known[token.content].special != token.special:
+            flags = {name: getattr(token, name) for name in ("lstrip", "rstrip", "single_word")}
+            made = AddedToken(token.content, normalized=False, special=token.special, **flags)
+            backend.add_tokens([made])
+            known[token.content] = made
+        if (found := backend.token_to_id(token.content)) != token.id:
+            raise ValueError(
+                f"the added token {token.content!r} has the id {token.id} in its files and would "
+                f"get {found}; copy the tokenizer's files again"
+            )
+    assert tokenization.framing is not None
+    for _, name in tokenization.framing.names:
+        if name not in known and backend.token_to_id(name) is not None:
+            backend.add_tokens([AddedToken(name, normalized=False, special=True)])
