@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.huggingface_files import CONFIG, read_json
+from specdec.models import families
+from specdec.models.family import Family
+from specdec.models.prompts import PromptReader
 
 FILE = "generation_config.json"
 START, BEGIN, ENDS, PADDING = (
@@ -125,16 +128,33 @@ def read(directory: Location) -> dict[str, Setting]:
     return _checked({k: Setting(v, FILE) for k, v in given.items()}, directory)
 
 
+def continues_prompts(record: Mapping[str, Any]) -> bool:
+    """Returns whether a `config.json` is that of a decoder-only model."""
+    kind, name = record.get("model_type"), record.get("family", families.DEFAULT)
+    return any(
+        isinstance(family.model, type) and issubclass(family.model, PromptReader)
+        for family in families.FAMILIES.values()
+        if (family.name == name if kind is None else kind in _types(family))
+    )
+
+
+def _types(family: Family) -> tuple[str, ...]:
+    return () if family.huggingface is None else family.huggingface.MODEL_TYPES
+
+
 def _with_ids(
     settings: dict[str, Setting], record: Mapping[str, Any], directory: Location
 ) -> dict[str, Setting]:
     """Returns the settings with the ids of our own record, where they differ from T5's.
 
     The ids of start and padding must not contradict the settings. The ids of the end may: the
-    settings then end a text.
+    settings then end a text. A decoder-only model has ends alone.
     """
     model = record.get("model", record)
     model, found = model if isinstance(model, dict) else {}, {}
+    if continues_prompts(record):
+        ends = model.get("stop_ids")
+        return ({} if ends is None else {ENDS: Setting(ends, CONFIG)}) | settings
     padding = settings.get(PADDING)
     stated = {START: start_of(settings), PADDING: None if padding is None else padding.value}
     for name, (key, what) in _OWN_IDS.items():
@@ -183,6 +203,8 @@ def _refuse_contradiction(
 
 
 def _checked(settings: dict[str, Setting], directory: Location) -> dict[str, Setting]:
+    if PADDING in settings and settings[PADDING].value == -1:
+        del settings[PADDING]  # LLaMA's first configs say so that there is none
     for name in IDS:
         if name not in settings:
             continue

@@ -99,8 +99,12 @@ def obeyed(
     refusals.check_missing(num_samples, num_beams)
     refusals.check_drawing(plan)
     refusals.check_ends()
+    if text.is_prompts:
+        refusals.check_prompts()
     if prefix:
         refusals.check_prefix()
+    if plan.target.decoder_only:
+        refusals.check_prompt()
     try:
         made = _processors(plan, text)
         check_ids(with_processors(unprocessed(plan.sampling), made), size)
@@ -180,11 +184,24 @@ class _Refusals:
                 f"text without; add it, or {_IGNORE}"
             )
 
+    def check_prompts(self) -> None:
+        """Rejects settings in which transformers counts the tokens of the prompt."""
+        remedies = {"min_length": "set min_new_tokens", "forced_bos_token_id": "drop that"}
+        for name, remedy in remedies.items():
+            if name in self.text.in_effect:
+                self.refuse(name, "which counts from the begin of a prompt", remedy)
+
     def check_prefix(self) -> None:
         """Rejects settings that count tokens from the end of a prefix."""
         for name in ("min_new_tokens", "begin_suppress_tokens"):
             if name in self.text.in_effect:
                 self.refuse(name, "which counts from the end of a decoder prefix", "drop that")
+
+    def check_prompt(self) -> None:
+        """Rejects settings whose effect depends on the length of a decoder-only model's prompt."""
+        for name in ("min_length", "forced_bos_token_id"):
+            if name in self.text.in_effect:
+                self.refuse(name, "which counts the tokens of the prompt")
 
     def check_lengths(self, plan: Plan, made: tuple[LogitsProcessor, ...]) -> None:
         """Rejects a shortest output that is as long as the longest one."""

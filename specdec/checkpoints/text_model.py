@@ -12,7 +12,7 @@ from specdec import tasks
 from specdec.checkpoints import directory, generation
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.directory import Vocabulary
-from specdec.checkpoints.errors import CheckpointError
+from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.generation import Setting
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 
@@ -29,12 +29,14 @@ class TextModel:
       settings: the generation settings by transformers' names, each with its file; null ones are
         left out.
       prefixes: the prefixes of inputs by task, as in `task_specific_params` of config.json.
+      is_prompts: whether inputs are prompts that a decoder-only model continues.
     """
 
     directory: Location
     vocabulary: Vocabulary | None
     settings: Mapping[str, Setting]
     prefixes: Mapping[str, str]
+    is_prompts: bool = False
 
     @property
     def start_id(self) -> int | None:
@@ -67,16 +69,19 @@ class TextModel:
     def kept(self) -> dict[str, Any]:
         """Returns the arguments of `save` that preserve the text side.
 
-        There are no generation settings if no file has them and nothing differs from T5's own.
+        There are no generation settings if no file has them and nothing differs from T5's own, or
+        from the model's config if it is decoder-only.
         """
         file = self.directory / generation.FILE
-        is_usual = (self.start_id or self.pad_id or 0, self.stop_ids or (1,)) == (0, (1,))
+        ids = (self.start_id or self.pad_id or 0, self.stop_ids or (1,))
+        is_usual = self.is_prompts or ids == (0, (1,))
         if file.is_file():
             settings = read_json(file)
         elif is_usual and not self.in_effect:
             settings = {}
         else:
-            settings = _T5 | {name: setting.value for name, setting in self.settings.items()}
+            usual = {} if self.is_prompts else _T5
+            settings = usual | {name: setting.value for name, setting in self.settings.items()}
         return {"vocabulary": self.vocabulary, "generation": settings}
 
     def lines(self) -> Iterator[tuple[str, str]]:
@@ -84,18 +89,24 @@ class TextModel:
         yield "vocabulary", str(self.vocabulary or "none is recorded")
         if self.vocabulary is not None:
             file = self.vocabulary.path.name if self.vocabulary.path else "ByT5's"
-            definition = tasks.recorded_vocabulary(*self.vocabulary)
-            pad, end, unknown = tasks.special_ids(tasks.for_texts(definition))
+            with about(self.directory):
+                loaded = tasks.for_texts(tasks.recorded_vocabulary(*self.vocabulary))
+            pad, end, unknown = tasks.special_ids(loaded)
             pad = self.pad_id if pad is None else pad
             yield "ids", f"padding {pad}, end {end}, unknown {unknown} ({file})"
+            if not tasks.inputs_end(loaded):
+                yield "prompts", f"begin with {tasks.input_ids(loaded, '')}, and go on"
         if self.vocabulary is not None and (added := self.vocabulary.added):
             shown = ", ".join(f"{token.content!r} {token.id}" for token in added[:5])
             yield "added", shown + (f", and {len(added) - 5} more" if len(added) > 5 else "")
         names = {"start": generation.START, "ends": generation.ENDS}
-        if self.start_id is not None and generation.START not in self.settings:
+        if self.is_prompts:
+            del names["start"]  # it is the prompt's last token
+        elif self.start_id is not None and generation.START not in self.settings:
             names["start"] = generation.BEGIN
+        usual = "the vocabulary's" if self.is_prompts else "T5's"
         stated = [
-            f"{what} {self.settings[name]}" if name in self.settings else f"{what} T5's"
+            f"{what} {self.settings[name]}" if name in self.settings else f"{what} {usual}"
             for what, name in names.items()
         ]
         stated += [f"{name} {setting}" for name, setting in self.in_effect.items()]
@@ -130,13 +141,15 @@ def text_model_from(path: str | os.PathLike, needed: bool = True) -> TextModel:
     """
     found = directory.locate(path).directory
     vocabulary = directory.vocabulary_from(found, needed)
-    return TextModel(found, vocabulary, generation.read(found), _prefixes(found))
+    file = found / CONFIG
+    record = read_json(file) if file.is_file() else {}
+    settings, is_prompts = generation.read(found), generation.continues_prompts(record)
+    return TextModel(found, vocabulary, settings, _prefixes(record), is_prompts)
 
 
-def _prefixes(directory: Location) -> dict[str, str]:
+def _prefixes(record: Mapping[str, Any]) -> dict[str, str]:
     """Returns the prefixes that are not empty."""
-    file = directory / CONFIG
-    tasks = read_json(file).get("task_specific_params") if file.is_file() else None
+    tasks = record.get("task_specific_params")
     stated = {
         name: settings.get("prefix")
         for name, settings in (tasks or {}).items()

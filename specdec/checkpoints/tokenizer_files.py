@@ -16,6 +16,7 @@ from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import read_json, write_json
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import AddedToken, Framing, Tokenization
+from specdec.tasks.bpe import is_bpe
 
 CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 CHAT = "chat_template.jinja"
@@ -69,12 +70,12 @@ def are_prompts(file: Location | None) -> bool:
     Args:
       file: the file that has the pieces; None for UTF-8 bytes.
     """
-    if file is None or file.name in (LLAMA, pieces.VOCAB):
-        return file is not None
-    if not file.name.endswith(".json"):
+    if file is None or not file.name.endswith((".json", LLAMA)):
         return False
     with about(file):
-        return pieces.is_bpe(file.read_bytes().decode("utf-8"))
+        if file.name == LLAMA:
+            return is_bpe(file.read_bytes())
+        return file.name == pieces.VOCAB or pieces.is_bpe(file.read_bytes().decode("utf-8"))
 
 
 def read(directory: Location, file: Location | None, extra_ids: int) -> Tokenization:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from specdec import checkpoints, tasks
 from specdec.models.heads import Heads
 from specdec.models.model import Model
+from specdec.models.prompts import PromptReader
 from specdec.tasks.added_tokens import agree
 
 
@@ -41,6 +41,12 @@ def check_fit(
             f"{ids}, and the {role} pads with {own}; use a model and a vocabulary that belong "
             "together"
         )
+    if isinstance(model, PromptReader) and tasks.declares_begin(vocabulary):
+        raise ValueError(
+            f"the {role} continues prompts, which would end in EOS by the vocabulary "
+            f"{tasks.file_of(vocabulary)}; put it as tokenizer.model into the checkpoint's "
+            "directory, and leave it out here"
+        )
     if role == "target" and (known := model.head_ids) is not None:
         raise ValueError(
             f"the target's head has {len(known)} of {model.vocab_size} ids (head_ids), and would "
@@ -60,8 +66,6 @@ def check_fit(
     recorded = None if path is None else checkpoints.vocabulary_from(path, needed=False)
     if recorded is None:
         return
-    if role == "target":
-        _check_framing(recorded, vocabulary, path)
     said, ours = recorded.tokenization, tasks.tokenization_of(vocabulary)
     if role != "target" and said is not None and ours is not None and agree(ours.added, said.added):
         said = ours  # a draft may lack tokens that were added to the target
@@ -76,20 +80,8 @@ def check_fit(
 
 def _pads(id: int, vocabulary: tasks.LoadedVocabulary) -> bool:
     """Returns whether an id is padding: the vocabulary's, or no token of a text if it has none."""
-    pad, end, unknown = tasks.special_ids(vocabulary)
+    pad, end, _ = tasks.special_ids(vocabulary)
     if pad is not None:
         return id == pad
-    return id not in (end, unknown) and not tasks.detokenize(vocabulary, [id])
-
-
-def _check_framing(
-    recorded: checkpoints.Vocabulary, vocabulary: tasks.LoadedVocabulary, path: Any
-) -> None:
-    """Raises ValueError for a vocabulary whose inputs end unlike those of the target's own."""
-    said = recorded.tokenization
-    is_prompts = said is not None and said.framing is not None
-    if is_prompts and tasks.tokenization_of(vocabulary) is None:
-        raise ValueError(
-            f"the target checkpoint {path} continues prompts, and the inputs of the vocabulary "
-            f"{tasks.file_of(vocabulary)} end in EOS; leave it out, the checkpoint has its own"
-        )
+    is_piece = 0 <= id < vocabulary.vocab_size
+    return id != end and not (is_piece and tasks.detokenize(vocabulary, [id]))

@@ -167,6 +167,9 @@ _CHECKPOINTS = {
 _VOCABULARIES = {
     "spiece.model": "A SentencePiece model (vocabulary.model in our own format)",
     "tokenizer.json": "A tokenizer of Hugging Face, where there is no spiece.model",
+    "tokenizer.model": "LLaMA's SentencePiece model, where there is neither",
+    "vocab.json": "The pieces of OPT and GPT-2, where there is none of these; with merges.txt",
+    "chat_template.jinja": "The prompt that a user's message becomes with --chat",
     "added_tokens.json": "Added tokens, also those of tokenizer_config.json and of "
     "special_tokens_map.json",
     "generation_config.json": "Settings of generation, the ids of start and ends included",

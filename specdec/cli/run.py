@@ -367,11 +367,6 @@ def require_baseline(run: DecodeRun | Run) -> None:
 def vocabulary_of(run: DecodeRun) -> tasks.LoadedVocabulary:
     """Returns the vocabulary of the task, or else the run's."""
     if run.data.task is not None:
-        if run.data.chat:
-            raise UsageError(
-                "CHAT is for given texts, and the run has a task; leave it out, or give the texts "
-                "with --input_file"
-            )
         vocabulary = tasks.get_task(run.data.task).vocabulary
     else:
         vocabulary = tasks.for_texts(definition_of(run))

@@ -17,11 +17,12 @@ from specdec.checkpoints import generation_settings as generation
 from specdec.checkpoints import tables
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import progress
-from specdec.decoding.program import DecodeProgram, Stepwise, batch_shapes
+from specdec.decoding.program import DecodeProgram, Sampled, Stepwise, batch_shapes
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
 from specdec.models import partitioning
 from specdec.models.model import Model
+from specdec.models.prompts import PromptModel
 from specdec.plan import Plan
 from specdec.sampling import check_ids
 from specdec.tasks import LoadedVocabulary
@@ -116,6 +117,7 @@ class Engine:
             text = checkpoints.text_model_from(path, needed=False)
             plan = dataclasses.replace(plan, stop_ids=generation.stop_ids(text, vocabulary))
             plan = obeying(plan, text, generation_settings, bool(prefix), num_samples, num_beams)
+        plan = _padding_alike(plan)
         _check_fit(plan, weights, vocabulary)
         plan = in_eight_bits(plan, int8, int8_tokens)
         if not (plan.exact or lossy):
@@ -200,8 +202,20 @@ class Engine:
 
     def stepwise(self) -> Engine:
         """Returns this engine with a program that can be watched, one dispatch per target call."""
+        return self._decoding_by(Stepwise(self.plan, prefix=self.given_prefix))
+
+    def sampled(self) -> Engine:
+        """Returns this engine with a program that reads inputs once for all samples of a text.
+
+        Over a mesh it is this engine.
+        """
+        if self.placement.mesh is not None:
+            return self
+        return self._decoding_by(Sampled(self.plan, prefix=self.given_prefix))
+
+    def _decoding_by(self, program: DecodeProgram) -> Engine:
         found = dataclasses.replace(self, origin=self)
-        found.__dict__["decoder"] = Stepwise(self.plan, prefix=self.given_prefix)
+        found.__dict__["decoder"] = program
         return found
 
     @property
@@ -346,6 +360,21 @@ def obeying(
 def _alike(one: Model, other: Model) -> bool:
     """Returns whether two models differ at most in their layouts."""
     return one.stored() == other.stored() and one.weights == other.weights
+
+
+def _padding_alike(plan: Plan) -> Plan:
+    """Returns the plan with the target's padding id in all decoder-only models of its drafter.
+
+    A run pads its prompts once. An id of padding is no part of a model's parameters, and
+    checkpoints of one vocabulary state different ones.
+    """
+    pad_id = plan.target.pad_id
+    changed = {
+        role: dataclasses.replace(model, config=dataclasses.replace(model.config, pad_id=pad_id))
+        for role, model in plan.models().items()
+        if role != "target" and isinstance(model, PromptModel) and model.pad_id != pad_id
+    }
+    return plan.with_models(changed) if changed else plan
 
 
 def _check_fit(

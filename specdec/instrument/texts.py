@@ -73,6 +73,11 @@ class Data(Checked):
             if not (value is None or name == "task" and isinstance(value, str)):
                 check_has(f"Data.{name}", value, method, remedy)
         check_is("Data.chat", self.chat, bool, "True or False")
+        if self.chat and self.task is not None:
+            raise ValueError(
+                "CHAT is for given texts, and the run has a task; leave it out, or give the texts "
+                "with --target and --input_file"
+            )
         check_is("Data.texts", self.texts or TextList(), TextList, "INPUT_FILE or INPUT_TEXTS")
         for side in ("inputs", "targets"):
             tasks.length_of(self.lengths, side)

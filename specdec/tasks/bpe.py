@@ -156,6 +156,18 @@ def from_merges(vocab: str, merges: str, framing: Framing | None) -> Any:
     return made
 
 
+def is_bpe(serialized: bytes) -> bool:
+    """Returns whether a SentencePiece model is BPE, as LLaMA's is.
+
+    Raises:
+      ValueError: it is no SentencePiece model.
+    """
+    try:
+        return parsed(serialized).trainer_spec.model_type == _BPE
+    except Exception as error:  # of protobuf
+        raise ValueError("it is not a SentencePiece model; use the tokenizer.json") from error
+
+
 def from_sentencepiece(serialized: bytes, legacy: bool) -> Any:
     """Returns the tokenizer of a SentencePiece model, as transformers converts LLaMA's.
 
@@ -164,17 +176,16 @@ def from_sentencepiece(serialized: bytes, legacy: bool) -> Any:
       legacy: whether text after a special token begins with the mark of a space.
 
     Raises:
-      ValueError: it is not BPE, or changes texts before it cuts them.
+      ValueError: it changes texts before it cuts them.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     model = parsed(serialized)
     spec = model.normalizer_spec
-    plain = not spec.precompiled_charsmap and not spec.remove_extra_whitespaces
-    if model.trainer_spec.model_type != _BPE or not plain or not spec.add_dummy_prefix:
+    if spec.precompiled_charsmap or spec.remove_extra_whitespaces or not spec.add_dummy_prefix:
         raise ValueError(
-            "it is not like LLaMA's: BPE, with a space before each text and no normalization; use "
-            "the model's tokenizer.json"
+            "it is not like LLaMA's, which puts a space before each text and changes nothing else; "
+            "use the model's tokenizer.json"
         )
     ids = {piece.piece: id for id, piece in enumerate(model.pieces)}
     unknown = model.pieces[model.trainer_spec.unk_id].piece

@@ -6,6 +6,7 @@ the other the `tokenizer.json` made from it.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable
@@ -62,8 +63,9 @@ def is_bpe(text: str) -> bool:
     return parse(text)["model"]["type"] == "BPE"
 
 
+@functools.lru_cache(maxsize=2)  # a target's and a draft's, which take a second to parse
 def parse(text: str) -> dict[str, Any]:
-    """Parses a `tokenizer.json`.
+    """Parses a `tokenizer.json`. The result is shared, and must not be changed.
 
     Raises:
       ValueError: it is not JSON, or its model is neither Unigram like T5's nor BPE.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -68,7 +70,7 @@ class Tokenizer(PlainVocabulary):
         self._tokenization = tokenization
         self.file, self._names = file, pieces.of_tokenizer(text)
         self.digest = hashlib.sha256(text.encode()).hexdigest()
-        record = pieces.parse(text)
+        record = copy.deepcopy(pieces.parse(text))
         vocab = record["model"]["vocab"]
         added = {token["id"]: token for token in record.get("added_tokens") or ()}
         control = {
@@ -124,7 +126,7 @@ def _tokenizer(definition: TokenizerJson) -> PlainVocabulary:
     path, said = definition.path, definition.tokenization
     text = read(path, "tokenizer.json").decode("utf-8")
     try:
-        if path.endswith(pieces.VOCAB):
+        if os.path.basename(path) == pieces.VOCAB:
             return _of_merges(path, text, said or Tokenization())
         if not pieces.is_bpe(text):
             return Tokenizer(path, text, said)

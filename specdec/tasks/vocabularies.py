@@ -228,6 +228,17 @@ def inputs_end(vocabulary: LoadedVocabulary) -> bool:
     return own is None or own.ends
 
 
+def declares_begin(vocabulary: LoadedVocabulary) -> bool:
+    """Returns whether a SentencePiece model has a token for the begin of texts, unlike T5's.
+
+    Args:
+      vocabulary: any vocabulary.
+    """
+    own = _own(vocabulary)
+    base = own.base if isinstance(own, WithAddedTokens) else own
+    return isinstance(base, PlainSentencePiece) and base.tokenizer.bos_id() >= 0
+
+
 def chatting(definition: VocabularyDefinition) -> VocabularyDefinition:
     """Returns a vocabulary whose inputs are users' messages, by its checkpoint's chat template.
 

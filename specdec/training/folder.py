@@ -124,10 +124,18 @@ class Folder:
         step: int,
         params: PyTree,
         config: Config,
-        vocabulary: checkpoints.Vocabulary | None,
+        text: Mapping[str, Any],
         part: str = "",
     ) -> None:
-        """Writes the parameters where `checkpoints.load(path / 'export' / part)` finds them."""
+        """Writes the parameters where `checkpoints.load(path / 'export' / part)` finds them.
+
+        Args:
+          step: the step.
+          params: the parameters.
+          config: the config of their model.
+          text: the vocabulary and generation settings, as arguments of `checkpoints.save`.
+          part: a folder for a part of the model.
+        """
         export = self.path / "export" / part
         new = export / f"checkpoint_{step}"
         if jax.process_count() > 1:  # one array at a time
@@ -135,7 +143,7 @@ class Folder:
 
         def write() -> None:
             if not new.exists():
-                checkpoints.save(new, params, config=config, vocabulary=vocabulary)
+                checkpoints.save(new, params, config=config, **text)
 
         def remove_others() -> None:
             unfinished = export.glob(".checkpoint_*")  # of a process that was killed

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +69,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
 
 def _trained(run: TrainRun, output_dir: str | os.PathLike) -> State:
     """Trains a run that is the result of `over_devices`."""
-    vocabulary = _vocabulary(run)
+    text = _text(run)
     tasks.check_lengths(run.task, run.lengths)
     batches = Batches(
         run.task,
@@ -105,12 +105,12 @@ def _trained(run: TrainRun, output_dir: str | os.PathLike) -> State:
                 if evaluation and (step % run.evaluate_every == 0 or step == run.steps):
                     given = state.params, target_params
                     if _evaluate(run, *given, evaluation, step, folder, progress):
-                        _export(run, state.params, step, folder, vocabulary)
+                        _export(run, state.params, step, folder, text)
                 if interrupted():
                     break
                 if step % run.checkpoint_every == 0:
-                    _save(run, state, step, folder, vocabulary)
-        _save(run, state, step, folder, vocabulary)
+                    _save(run, state, step, folder, text)
+        _save(run, state, step, folder, text)
         if number := interrupted():
             signal.raise_signal(number)  # a handler now does what it would have done then
             raise KeyboardInterrupt
@@ -194,11 +194,11 @@ def _save(
     state: State,
     step: int,
     folder: Folder,
-    vocabulary: checkpoints.Vocabulary | None,
+    text: Mapping[str, Any],
 ) -> None:
     folder.save(step, state)
     if run.best_by is None:
-        _export(run, state.params, step, folder, vocabulary)
+        _export(run, state.params, step, folder, text)
 
 
 def _export(
@@ -206,13 +206,13 @@ def _export(
     params: PyTree,
     step: int,
     folder: Folder,
-    vocabulary: checkpoints.Vocabulary | None,
+    text: Mapping[str, Any],
 ) -> None:
     """Exports the model, or each of its parts."""
     if not isinstance(run.model, HeadedTarget):
-        return folder.export(step, params, run.model.config, vocabulary)
+        return folder.export(step, params, run.model.config, text)
     for name, part in run.model.parts.items():
-        folder.export(step, params[name], part.config, vocabulary, name)
+        folder.export(step, params[name], part.config, text, name)
 
 
 def _means(batches: list[Sums]) -> tuple[float, float]:
@@ -221,8 +221,14 @@ def _means(batches: list[Sums]) -> tuple[float, float]:
     return float(loss / max(tokens, 1)), float(correct / max(tokens, 1))
 
 
-def _vocabulary(run: TrainRun) -> checkpoints.Vocabulary | None:
-    """Returns the task's vocabulary if it is a file, after a check that it fits the models."""
+def _text(run: TrainRun) -> Mapping[str, Any]:
+    """Returns the text side of the checkpoints: the task's vocabulary, if it is a file.
+
+    The generation settings in the vocabulary's directory are added for decoder-only models.
+
+    Raises:
+      TrainingError: the vocabulary does not fit the models.
+    """
     vocabulary = tasks.get_task(run.task).vocabulary
     try:
         check_fit(vocabulary, run.model, "model")
@@ -234,10 +240,13 @@ def _vocabulary(run: TrainRun) -> checkpoints.Vocabulary | None:
         raise TrainingError(str(error)) from error
     file = tasks.file_of(vocabulary)
     if not file or not os.path.isfile(file):
-        return None
+        return {}
     if tasks.tokenization_of(vocabulary) is not None:
-        return checkpoints.vocabulary_from(Path(file).parent)  # with the tokenizer's other files
-    return checkpoints.Vocabulary(Path(file), vocabulary.extra_ids)
+        saved = Path(file).parent  # with the tokenizer's other files
+        if not tasks.inputs_end(vocabulary):
+            return checkpoints.text_model_from(saved).kept()
+        return {"vocabulary": checkpoints.vocabulary_from(saved)}
+    return {"vocabulary": checkpoints.Vocabulary(Path(file), vocabulary.extra_ids)}
 
 
 def _loaded(run: TrainRun, path: str | None, model: Model | None) -> PyTree:

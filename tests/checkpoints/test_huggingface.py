@@ -374,7 +374,10 @@ def test_a_sentencepiece_model_and_its_extra_ids(described, model_type, tokenize
     assert huggingface.vocabulary(directory) is None
     (directory / "tokenizer.json").write_text("{}")
     message = error_of(huggingface.vocabulary, directory)
-    assert f"{directory / 'tokenizer.json'}: its model is None, and only Unigram is read" in message
+    assert (
+        f"{directory / 'tokenizer.json'}: its model is None, and those read are Unigram and BPE"
+        in message
+    )
     shutil.copy(GOLDEN / "tokenizer" / "tokenizer.json", directory)
     assert huggingface.vocabulary(directory) == (directory / "tokenizer.json", 4)
     (directory / "spiece.model").write_bytes(b"pieces")

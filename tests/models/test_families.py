@@ -24,6 +24,7 @@ from specdec.models.llama import LlamaConfig
 from specdec.models.opt import OptConfig
 from specdec.models.products import ORDERS
 from specdec.models.t5 import T5DraftConfig
+from specdec.models.t5gemma import T5GemmaConfig
 
 DECODER = {
     "vocab_size": 64,
@@ -55,6 +56,17 @@ TINY = {
         num_decoder_layers=2,
         markov_rank=2,
         confidence_head=True,
+    ),
+    "t5gemma": T5GemmaConfig(
+        **DECODER,
+        num_kv_heads=2,
+        encoder_emb_dim=16,
+        encoder_num_heads=2,
+        encoder_num_kv_heads=1,
+        encoder_head_dim=4,
+        encoder_mlp_dim=20,
+        num_encoder_layers=2,
+        window=2,
     ),
     "llama": LlamaConfig(**DECODER, num_kv_heads=2, logits_via_embedding=True),
     "opt": OptConfig(**DECODER, num_kv_heads=4, context=32, post_norm=True, token_dim=16),
@@ -240,7 +252,8 @@ def test_a_name_is_taken_once():
 def test_what_is_of_no_family_is_named():
     with pytest.raises(
         ValueError,
-        match="family is 'gpt', and those known are t5, t5_draft, llama, opt, gpt2, heads, rotary;",
+        match="family is 'gpt', and those known are "
+        "t5, t5_draft, t5gemma, llama, opt, gpt2, heads, rotary;",
     ):
         named("gpt")
     with pytest.raises(

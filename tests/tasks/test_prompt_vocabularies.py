@@ -12,7 +12,7 @@ import pytest
 
 from specdec import tasks
 from specdec.checkpoints import tokenizer_files
-from specdec.common import demo
+from specdec.tasks.plain import parsed
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "prompts"
 EXPECTED = json.loads((GOLDEN / "golden.json").read_text())
@@ -69,6 +69,18 @@ def test_a_chat_template_is_rendered_as_in_transformers(name):
     assert chatting.input_ids(MESSAGE) == expected
     length = len(expected) - 3
     assert chatting.input_ids(MESSAGE, length) == [expected[0], *expected[1 - length :]]
+
+
+def test_settings_of_tokenizer_config_are_obeyed(edited):
+    """The ids are those of transformers 4 and 5 for these settings."""
+    newer = definition(edited("llama2", legacy=False)).plain()
+    assert newer.input_ids("a</s>b <s> c") == [1, 262, 2, 384, 369, 1, 357]
+    assert newer.input_ids(" a") == [1, 262]
+    spaced = definition(edited("opt", add_prefix_space=True)).plain()
+    assert spaced.input_ids("The") == [2, *spaced.encode(" The")]
+    for name in ("llama2", "llama2_json", "llama3"):
+        ends = definition(edited(name, add_bos_token=False, add_eos_token=True)).plain()
+        assert ends.ends and ends.input_ids("a") == [*ends.encode("a"), ends.eos_id]
 
 
 def test_a_file_of_sentencepiece_and_of_tokenizers_have_the_same_ids(llama2):
@@ -136,10 +148,13 @@ def test_other_tokenizers_are_refused(tmp_path):
     by_hand = tasks.vocabulary_file(str(tmp_path / "tokenizer.json"))
     with pytest.raises(tasks.TaskError, match="put it into the checkpoint's directory, and leave"):
         by_hand.plain()
-    folder = tmp_path / "t5"
-    folder.mkdir()
-    shutil.copy(demo.path("vocabulary.model"), folder / "tokenizer.model")
-    assert "it is not like LLaMA's: BPE" in error_of(folder)
+    folder = shutil.copytree(GOLDEN / "llama2", tmp_path / "other")
+    model = parsed((folder / "tokenizer.model").read_bytes())
+    model.normalizer_spec.remove_extra_whitespaces = True
+    (folder / "tokenizer.model").write_bytes(model.SerializeToString())
+    assert "it is not like LLaMA's, which puts a space before each text and" in error_of(folder)
+    (folder / "tokenizer.model").write_bytes(b"junk")
+    assert "tokenizer.model: it is not a SentencePiece model; use the tokeni" in error_of(folder)
     with pytest.raises(tasks.TaskError, match="inputs that end in EOS, as T5's do"):
         tasks.t5_task("wmt14_ende_v003", definition(GOLDEN / "llama2"))
 

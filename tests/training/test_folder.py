@@ -131,11 +131,11 @@ def test_an_older_export_stays_until_the_checkpoint_is_complete(tmp_path, monkey
     config = tiny_t5(16, 4, 4)
     params, seen = T5Target(config).init(jax.random.key(0)), []
     with Folder(tmp_path, {}) as folder:
-        folder.export(3, params, config, None)
+        folder.export(3, params, config, {})
         names = [path.name for path in (tmp_path / "export").iterdir()]
         (tmp_path / "export/.checkpoint_4.killed").mkdir()
         monkeypatch.setattr(folder, "wait", lambda: seen.extend((tmp_path / "export").iterdir()))
-        folder.export(5, params, config, None)
+        folder.export(5, params, config, {})
         monkeypatch.undo()
     assert names == ["checkpoint_3"]
     assert {"checkpoint_3", "checkpoint_5"} <= {path.name for path in seen}
