@@ -133,8 +133,8 @@ def _of_prompts(
     _check_tokens(directory, tokens.values(), added)
     framing = Framing(
         names=tuple(_prompt_names(directory, file, config, special).items()),
-        add_bos=config.get("add_bos_token", _ADDS_BOS[file.name]),
-        add_eos=config.get("add_eos_token", None if file.name == _JSON else False),
+        add_bos=_or(config.get("add_bos_token"), _ADDS_BOS[file.name]),
+        add_eos=_or(config.get("add_eos_token"), None if file.name == _JSON else False),
         prefix_space=config.get("add_prefix_space"),
         chat_template=_chat_template(directory, config),
     )
@@ -174,6 +174,10 @@ def _prompt_names(
         fitting = [names for names in _USUAL if names["eos_token"] in known]
         usual = fitting[0] if len(fitting) == 1 else {}  # the files must say it otherwise
     return usual | found
+
+
+def _or(stated: bool | None, usual: bool | None) -> bool | None:
+    return usual if stated is None else stated
 
 
 def _names_in(text: str) -> frozenset[str]:
