@@ -1,6 +1,9 @@
 """Makes tests/golden/processors.npz: what transformers' `generate` writes greedily with its own
 logits processors, 200 random texts for each setting and each of two golden models.
 
+It also makes prompt_processors.npz: the same of a random decoder-only model, with the logits that each token
+was chosen from.
+
   pip install torch transformers safetensors
   python scripts/make_golden_processors.py
 """
@@ -11,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import T5ForConditionalGeneration
+from transformers import LlamaConfig, LlamaForCausalLM, T5ForConditionalGeneration
 
 GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
 MODELS = ("hf_v1_0", "hf_v1_1")
@@ -65,7 +68,55 @@ def outputs(model: T5ForConditionalGeneration, inputs: torch.Tensor, **given) ->
     return np.pad(rows, [(0, 0), (0, LONGEST - rows.shape[1])]).astype(np.uint8)
 
 
+def of_prompts() -> dict[str, np.ndarray]:
+    """Returns prompts of 2 to 9 tokens, padded with 0, and what a tiny LLaMA writes after them."""
+    torch.manual_seed(28)  # half of the texts end, and they have many different tokens
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    ids = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
+    config = LlamaConfig(vocab_size=20, num_hidden_layers=2, initializer_range=1.0, **sizes, **ids)
+    model = LlamaForCausalLM(config).eval()
+    random = np.random.default_rng(0)
+    prompts = [random.integers(2, 20, 2 + row) for row in range(8)]
+
+    def written(**given) -> tuple[np.ndarray, np.ndarray]:
+        tokens, logits = np.full([8, 10], -1, np.int8), np.zeros([8, 10, 20], np.float32)
+        for row, prompt in enumerate(prompts):
+            found = model.generate(
+                input_ids=torch.tensor(prompt[None]),
+                max_new_tokens=10,
+                do_sample=False,
+                return_dict_in_generate=True,
+                output_logits=True,
+                **given,
+            )
+            new = found.sequences[0, len(prompt) :].numpy()
+            tokens[row, : len(new)] = new
+            logits[row, : len(new)] = torch.cat(found.logits).numpy()
+        return tokens, logits
+
+    plain, _ = written()
+    # Sequences that begin in a prompt or end in its first token, so that it decides about them.
+    words = [[int(prompt[-1]), int(row[0])] for prompt, row in zip(prompts, plain, strict=True)]
+    cases: dict[str, dict] = {
+        "repetition_penalty": {"repetition_penalty": 1.7},
+        "no_repeat_1": {"no_repeat_ngram_size": 1},
+        "no_repeat_2": {"no_repeat_ngram_size": 2},
+        "no_repeat_3": {"no_repeat_ngram_size": 3},
+        "bad_words": {"bad_words_ids": words},
+        "min_length": {"min_new_tokens": 6},
+        "forced_eos": {"forced_eos_token_id": 1},
+        "begin_suppress": {"begin_suppress_tokens": sorted({int(row[0]) for row in plain})},
+    }
+    found = {"settings": np.array(json.dumps(cases)), "plain": plain}
+    found["prompts"] = np.array([np.pad(prompt, (0, 9 - len(prompt))) for prompt in prompts], "u1")
+    for case, given in cases.items():
+        found[f"{case}/ids"], found[f"{case}/logits"] = written(**given)
+        print(case, given, np.any(found[f"{case}/ids"] != plain, axis=1).sum(), "rows differ")
+    return found
+
+
 def main() -> None:
+    np.savez_compressed(GOLDEN / "prompt_processors.npz", **of_prompts())  # type: ignore[arg-type]
     found: dict[str, np.ndarray] = {}
     given: dict[str, dict] = {}
     for name in MODELS:

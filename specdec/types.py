@@ -94,23 +94,54 @@ class ModelOutput(NamedTuple):
     depth: Array | None = None
 
 
-class History(struct.PyTreeNode):
-    """The text before a token: committed tokens and the drafted ones before it.
+class Prompt(NamedTuple):
+    """The prompts of a batch, which the outputs of a decoder-only model continue."""
 
-    `tokens[..., 0]` is the start token. Entries at or beyond `length` are garbage, so that a
-    history is rewound by changing an integer. A logits processor reads the history of one token,
-    with `tokens` [M] and `length` []. Other readers have a history for each row, or for each of T
-    next tokens per row.
+    tokens: Array  # [B, S] int32, the prompt first and then garbage
+    length: Array  # [B] int32
+
+
+class History(struct.PyTreeNode):
+    """The text before a token: any prompt, committed tokens, and the drafted ones before it.
+
+    Without a prompt, `tokens[..., 0]` is the start token. Entries at or beyond `length` are
+    garbage, so that a history is rewound by changing an integer. A logits processor reads the
+    history of one token, with `tokens` [M], `length` [] and `begin` []. Other readers have a
+    history for each row, or for each of T next tokens per row.
     """
 
     tokens: Array  # [B, M] int32
-    length: Array  # [B] or [B, T] int32, with the start token
+    length: Array  # [B] or [B, T] int32, with the start token and any prompt
     stop_ids: tuple[int, ...] = struct.field(pytree_node=False, default=())
+    # [B] int32, the index of the start token, which is a prompt's last token; None without prompts.
+    begin: Array | None = None
+
+    @property
+    def output(self) -> Array | int:
+        """The index of the first output token."""
+        return 1 if self.begin is None else self.begin + 1
 
     @property
     def position(self) -> Array:
-        """The index of the output token that comes next."""
-        return self.length - 1
+        """The index, within the output, of the token that comes next."""
+        return self.length - self.output
+
+    def after(self, prompt: Prompt | None) -> History:
+        """Returns the history with a prompt before its start token, which is the prompt's last.
+
+        Args:
+          prompt: the result of `Target.prompt`; None leaves the history unchanged.
+        """
+        if prompt is None:
+            return self
+        begin = jnp.maximum(prompt.length - 1, 0)
+        last = self.tokens.shape[1] - 1
+        before = jnp.pad(prompt.tokens, ((0, 0), (0, last)))
+        index = jnp.arange(before.shape[1])[None] - begin[:, None]
+        own = jnp.take_along_axis(self.tokens, jnp.clip(index, 0, last), axis=1)
+        tokens = jnp.where(index < 0, before, own)
+        length = self.length + jnp.expand_dims(begin, range(1, self.length.ndim))
+        return self.replace(tokens=tokens, length=length, begin=begin)
 
     def append(self, tokens: Array) -> History:
         """Returns the history with one more token [B] in each row; none beyond the end."""
@@ -159,9 +190,14 @@ class Context(struct.PyTreeNode):
     beliefs: bool = struct.field(pytree_node=False, default=False)
 
     @property
+    def prompt(self) -> Prompt | None:
+        """The prompts, if the target is decoder-only."""
+        return None if self.target is None else self.target.prompt(self.inputs)
+
+    @property
     def history(self) -> History:
-        """The history of the first token of a draft."""
-        return History(self.tokens, self.length, self.stop_ids)
+        """The history of the first token of a draft, with any prompt before it."""
+        return History(self.tokens, self.length, self.stop_ids).after(self.prompt)
 
 
 class Resume(struct.PyTreeNode):

@@ -31,7 +31,7 @@ from specdec.models.t5 import T5Config, T5Target
 from specdec.schedules import Fixed, Schedule
 from specdec.testing import TableTarget
 from specdec.training.folder import Folder
-from specdec.types import Context, SamplingRule
+from specdec.types import Context, Prompt, SamplingRule
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -270,6 +270,20 @@ class ConfidentTable(StatesTable):
 
     def confidence(self, params, hidden):
         return params["confidence"][*jnp.moveaxis(hidden.astype(jnp.int32), -1, 0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptTable(TableTarget):
+    """A table whose inputs are prompts, padded behind, that its outputs continue."""
+
+    decoder_only: ClassVar[bool] = True
+
+    def start(self, inputs):
+        last = self.prompt(inputs).length - 1
+        return jnp.take_along_axis(inputs, jnp.maximum(last, 0)[:, None], axis=1)[:, 0]
+
+    def prompt(self, inputs):
+        return Prompt(inputs, jnp.sum(inputs != self.pad_id, axis=1, dtype=jnp.int32))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from support import PromptTable
 
 from specdec import InteractiveModel, Plan, checkpoints, cli, sampling, tasks
 from specdec.checkpoints import CheckpointError
@@ -99,7 +100,7 @@ def logits_of(params, inputs, fed, *, target: T5Target):
 
 @functools.partial(jax.jit, static_argnames=("rule", "stop_ids"))
 def choices_of(logits, fed, *, rule, stop_ids):
-    left, _ = standardised(rule, logits, *before_each(fed, stop_ids))
+    left, _ = standardised(rule, logits, *before_each(fed, stop_ids, None))
     return left.argmax(-1)
 
 
@@ -250,6 +251,14 @@ def test_the_runs_own_settings_come_first(changed):
         bad_words_ids=[(5,)],
         suppress_tokens=(7,),
     )
+
+
+@pytest.mark.parametrize("name, value", [("min_length", 6), ("forced_bos_token_id", 5)])
+def test_what_counts_the_tokens_of_a_prompt_is_refused(changed, name, value):
+    text = checkpoints.text_model_from(changed("generation_config.json", **{name: value}))
+    plan = Plan(PromptTable(200), None, None, None, Greedy(), LENGTH)
+    with pytest.raises(CheckpointError, match=f"{name} {value}, which counts the tokens of the pr"):
+        generation.obeyed(plan, text)
 
 
 @pytest.mark.parametrize("name, value", [("begin_suppress_tokens", [5]), ("min_new_tokens", 3)])

@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from specdec import Params, Plan, decode, row_keys
 from specdec.decoding import program as programs
-from specdec.decoding.program import Program, Stepwise
+from specdec.decoding.program import DecodeProgram, Program, Sampled, Stepwise
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
 from specdec.testing import Constant, TableTarget
@@ -84,3 +85,28 @@ def test_a_watched_batch_is_decoded_until_its_last_row_has_ended():
     program.watch = lambda output: lengths.append(output.length.tolist())
     assert program(*given).tokens.tolist() == right.tokens.tolist()
     assert lengths[-1] == right.length.tolist() and len(set(lengths[-1])) > 1
+
+
+def test_samples_of_a_text_read_it_once():
+    """The numbers are those of separate programs, bit for bit."""
+    read = []
+
+    class Counts(TableTarget):
+        def prefill(self, params, inputs, capacity):
+            jax.debug.callback(lambda: read.append(1))
+            return super().prefill(params, inputs, capacity)
+
+    target = Counts(6, classes=3)
+    plan = Plan(target, Constant(2), SpeculativeSampling(), Fixed(1), Sampling(), 4)
+    params = Params(target.init(jax.random.key(0)))
+    program, separate, found = Sampled(plan), DecodeProgram(plan), []
+    for first in (2, 3):
+        inputs = jnp.full([4, 2], first)
+        for sample in range(3):
+            given = params, row_keys(0, jnp.arange(4), sample), inputs
+            del read[:]
+            found.append(program.fetch(*given)[0])
+            jax.effects_barrier()
+            assert len(read) == (sample == 0)
+            jax.tree.map(np.testing.assert_array_equal, found[-1], separate.fetch(*given)[0])
+    assert len({one.tokens.tobytes() for one in found}) > 3

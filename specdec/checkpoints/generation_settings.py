@@ -103,6 +103,8 @@ def obeyed(
         refusals.check_prompts()
     if prefix:
         refusals.check_prefix()
+    if plan.target.decoder_only:
+        refusals.check_prompt()
     try:
         made = _processors(plan, text)
         check_ids(with_processors(unprocessed(plan.sampling), made), size)
@@ -194,6 +196,12 @@ class _Refusals:
         for name in ("min_new_tokens", "begin_suppress_tokens"):
             if name in self.text.in_effect:
                 self.refuse(name, "which counts from the end of a decoder prefix", "drop that")
+
+    def check_prompt(self) -> None:
+        """Rejects settings whose effect depends on the length of a decoder-only model's prompt."""
+        for name in ("min_length", "forced_bos_token_id"):
+            if name in self.text.in_effect:
+                self.refuse(name, "which counts the tokens of the prompt")
 
     def check_lengths(self, plan: Plan, made: tuple[LogitsProcessor, ...]) -> None:
         """Rejects a shortest output that is as long as the longest one."""

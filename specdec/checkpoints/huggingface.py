@@ -9,7 +9,7 @@ in these files.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,12 +140,15 @@ def write(folder: Path, params: PyTree, config: Config, vocabulary: Location | N
     with about("format huggingface"):
         record = adapter.to_record(config)
     names = adapter.names(config)
-    leaves = {names[ours]: (ours, leaf) for ours, leaf in tree.flatten(params).items()}
-    specs = {theirs: _spec(adapter, *leaf) for theirs, leaf in leaves.items()}
+    flat, parts = tree.flatten(params), {}
+    for ours, theirs in names.items():
+        if ours in flat:
+            parts.setdefault(theirs, []).append(ours)
+    specs = {names[ours]: _spec(adapter, parts[names[ours]], flat) for ours in flat}
     folder.mkdir(parents=True, exist_ok=True)
     if vocabulary is not None:
         _write_tokenizer(folder, vocabulary, adapter, config)
-    huggingface_files.write(folder, specs, lambda theirs: _turned(adapter, *leaves[theirs]))
+    huggingface_files.write(folder, specs, lambda theirs: _joined(adapter, parts[theirs], flat))
     largest = max(specs.values(), key=safetensors.size)
     write_json(folder / CONFIG, record | {"dtype": largest.dtype.name})
 
@@ -163,15 +166,19 @@ def _adapter(directory: Path, record: Record) -> HuggingFace:
     return known[kind]
 
 
-def _turned(adapter: HuggingFace, name: str, leaf: Any) -> np.ndarray:
-    """Returns a parameter in transformers' orientation; the name is ours."""
-    return np.asarray(leaf.T if adapter.is_transposed(name) else leaf)
+def _joined(adapter: HuggingFace, names: Sequence[str], flat: Mapping[str, Any]) -> np.ndarray:
+    """Returns the array of these parameters in transformers' orientation; the names are ours."""
+    turned = [flat[name].T if adapter.is_transposed(name) else flat[name] for name in names]
+    return np.asarray(turned[0] if len(turned) == 1 else np.concatenate(turned, axis=-1))
 
 
-def _spec(adapter: HuggingFace, name: str, leaf: Any) -> jax.ShapeDtypeStruct:
-    """Returns the shape and dtype of `_turned`."""
-    shape = leaf.shape[::-1] if adapter.is_transposed(name) else leaf.shape
-    return jax.ShapeDtypeStruct(shape, leaf.dtype)
+def _spec(
+    adapter: HuggingFace, names: Sequence[str], flat: Mapping[str, Any]
+) -> jax.ShapeDtypeStruct:
+    """Returns the shape and dtype of `_joined`."""
+    first = flat[names[0]]
+    shape = first.shape[::-1] if adapter.is_transposed(names[0]) else first.shape
+    return jax.ShapeDtypeStruct((*shape[:-1], len(names) * shape[-1]), first.dtype)
 
 
 def _write_tokenizer(

@@ -25,7 +25,7 @@ bookkeeping of T5X and of Hugging Face, and `draft_beams` grows the trees of a d
 from specdec.decoding.finite import NonFiniteLogits, check_finite, check_scores, naming_texts
 from specdec.decoding.forcing import score
 from specdec.decoding.keys import abstract_keys, row_keys, token_key
-from specdec.decoding.loop import autoregressive_decode, decode, prefill, step
+from specdec.decoding.loop import autoregressive_decode, decode, prefill, sample, step
 from specdec.decoding.replay import Decided, Replay, replay
 from specdec.decoding.states import PrefixError, check_prefix, output
 
@@ -45,6 +45,7 @@ __all__ = [
     "prefill",
     "replay",
     "row_keys",
+    "sample",
     "score",
     "step",
     "token_key",

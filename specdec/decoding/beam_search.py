@@ -21,7 +21,7 @@ from specdec.decoding.draft_beams import Continued, Layer, Scored, Tree, rooted,
 from specdec.decoding.finite import check_finite
 from specdec.decoding.forcing import given_lengths
 from specdec.sampling import Greedy, Processed
-from specdec.types import Array, History, Params, PyTree
+from specdec.types import Array, History, Params, Prompt, PyTree
 
 
 class BeamTrace(struct.PyTreeNode):
@@ -68,6 +68,7 @@ class BeamState(struct.PyTreeNode):
     cache: Any  # the target's
     draft: Any  # the draft's cache; () without one
     last: Scored | None
+    prompt: Prompt | None  # that processors read
     trace: BeamTrace
     size: int = struct.field(pytree_node=False)  # V
 
@@ -152,6 +153,7 @@ def prefill(
         cache=cache,
         draft=draft,
         last=_nothing_scored(rows, shapes.logits.shape[-1], plan),
+        prompt=target.prompt(inputs) if plan.processors else None,
         trace=BeamTrace(
             steps=jnp.zeros([rows, longest], jnp.int32),
             calls=jnp.zeros([rows], jnp.int32),
@@ -251,26 +253,38 @@ def _replayed(
         going=state.beams.active,
         failed=jnp.zeros([rows], bool),
     )
+    call = tree, logits, layers, state.prompt
+
+    def one_step(replay: _Replay, depth: Any) -> _Replay:
+        return _one_step(replay, depth, *call, plan=plan)
+
     if not plan.drafter:
-        return _one_step(replay, 0, tree, logits, layers, plan)
+        return one_step(replay, 0)
 
     def go_on(loop: tuple[Array, _Replay]) -> Array:
         return jnp.any(loop[1].going) & (loop[0] <= plan.depth)
 
     def advance(loop: tuple[Array, _Replay]) -> tuple[Array, _Replay]:
-        return loop[0] + 1, _one_step(loop[1], loop[0], tree, logits, layers, plan)
+        return loop[0] + 1, one_step(loop[1], loop[0])
 
     return jax.lax.while_loop(go_on, advance, (jnp.int32(0), replay))[1]
 
 
 def _one_step(
-    replay: _Replay, depth: Any, tree: Tree, logits: Array, layers: Array, plan: BeamPlan
+    replay: _Replay,
+    depth: Any,
+    tree: Tree,
+    logits: Array,
+    layers: Array,
+    prompt: Prompt | None,
+    *,
+    plan: BeamPlan,
 ) -> _Replay:
     """Returns the search after one step in the rows that continue."""
     beams, nodes = replay.beams, jnp.maximum(replay.nodes, 0)
     of_live = jnp.take_along_axis(logits, nodes[:, :, None], axis=1)
     finite = jnp.all(jnp.isfinite(jnp.max(of_live, axis=-1)), axis=1)
-    log_probs = processed(jax.nn.log_softmax(of_live, axis=-1), beams, plan)
+    log_probs = processed(jax.nn.log_softmax(of_live, axis=-1), beams, prompt, plan)
     advance = functools.partial(plan.rule.advance, stop_ids=plan.stop_ids, best_only=plan.best_only)
     after, parents = jax.vmap(advance)(beams, log_probs)
     at = layers + depth  # of the layer that the nodes are
@@ -311,13 +325,14 @@ def _where_rows(rows: Array, new: Array, old: Array) -> Array:
     return jnp.where(rows.reshape([-1] + [1] * (new.ndim - 1)), new, old)
 
 
-def processed(log_probs: Array, beams: BeamSet, plan: BeamPlan) -> Array:
+def processed(log_probs: Array, beams: BeamSet, prompt: Prompt | None, plan: BeamPlan) -> Array:
     """Returns the log-probabilities [B, w, V] as processors leave them."""
     if not plan.processors:
         return log_probs
     rows, width = log_probs.shape[:2]
     texts = beams.live_tokens.reshape(rows * width, -1)
     history = History(texts, jnp.repeat(beams.length, width), plan.stop_ids)
+    history = history.after(jax.tree.map(lambda x: jnp.repeat(x, width, axis=0), prompt))
     flat = log_probs.reshape(rows * width, -1)
     return rule_of(plan).process(flat, history).reshape(log_probs.shape)
 

@@ -14,6 +14,7 @@ from specdec.common.values import Checked, PositiveInt
 from specdec.models.beam_tree import Slots
 from specdec.models.inputs import read
 from specdec.models.model import Target, check_model
+from specdec.models.views import read_by
 from specdec.sampling import fit_vocabulary
 from specdec.types import Array, Params, Part, PyTree
 
@@ -113,7 +114,7 @@ class DraftBeams(Checked):
     def views(self) -> dict[str, Callable[[PyTree], PyTree]]:
         """Returns the function that makes the model's inputs, by its role; {} if it reads the
         target's."""
-        return {self.role: self.view} if self.view else {}
+        return {self.role: read_by(self.model, self.view)} if self.view else {}
 
     def parts(self, beams: int) -> tuple[Part, ...]:
         """Returns the model calls of a draft, the first of which feeds the last layer again.
@@ -131,7 +132,8 @@ class DraftBeams(Checked):
           inputs: the target's inputs.
           given: the target's cache.
         """
-        inputs = self.view(inputs) if self.view else inputs
+        if self.view:
+            inputs = read_by(self.model, self.view)(inputs)
         return read(self.model, params[self.role], inputs, given.capacity, given)
 
     def grow(

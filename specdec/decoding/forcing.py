@@ -65,7 +65,8 @@ def _score(
     if sampling is None:
         return log_probs
     fed = jnp.concatenate([start[:, None], targets[:, :-1]], axis=1)
-    left, probs = standardised(sampling, output.logits, *before_each(fed, stop_ids))
+    history = before_each(fed, stop_ids, target.prompt(inputs))
+    left, probs = standardised(sampling, output.logits, *history)
     scores = jax.nn.log_softmax(left, axis=-1) if sampling.greedy else jnp.log(probs)
     return _of_tokens(target, scores, targets)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from specdec import verifiers
 from specdec.decoding import states
 from specdec.decoding.finite import check_finite
-from specdec.decoding.keys import check_keys, noise
+from specdec.decoding.keys import check_keys, noise, purpose_keys
 from specdec.models.model import Target, finish
 from specdec.plan import Alone, Plan
 from specdec.types import (
@@ -132,9 +132,29 @@ def autoregressive_decode(
 @functools.partial(jax.jit, static_argnames="plan")
 def _decode(params, keys, inputs, *, plan: Plan, active, prefix) -> DecodeOutput:
     state = prefill(params, keys, inputs, plan, active=active, prefix=prefix)
+    return _finished(params, state, plan)
+
+
+def _finished(params: Params, state: DecodeState, plan: Plan) -> DecodeOutput:
+    """Returns the output after the last iteration."""
     advance = functools.partial(step, params, plan=plan)
     state = jax.lax.while_loop(lambda state: jnp.any(state.active), advance, state)
     return states.output(state)
+
+
+def sample(params: Params, keys: Array, state: DecodeState, plan: Plan) -> DecodeOutput:
+    """Decodes one more sample of the texts that `prefill` has read.
+
+    Args:
+      params: as for `decode`.
+      keys: [B], the keys of the sample.
+      state: the result of `prefill` with any keys.
+      plan: as for `decode`.
+
+    Returns:
+      The result of `decode` with these keys.
+    """
+    return _finished(params, state.replace(keys=jax.vmap(purpose_keys)(keys)), plan)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
@@ -281,7 +301,8 @@ def _decide(
             scored, cache = finish(plan.target, params["target"], block, resume, draft.length)
             draft = draft.replace(resume=None)
     with jax.named_scope("accept"):
-        scores = states.opinion(scored.logits, draft.tokens, state.tokens, state.length, plan)
+        text = state.tokens, state.length, state.inputs
+        scores = states.opinion(scored.logits, draft.tokens, *text, plan)
         # Behind a token that the target cannot go on from nothing is verified: a rule that stops
         # after a token it has seen. Only a text that reaches that token fails.
         finite = states.finite_rows(scored.logits, scores)

@@ -219,7 +219,41 @@ def batch_shapes(rows: int, length: int, mesh: Mesh | None = None) -> tuple[Any,
     return decoding.abstract_keys(rows, sharding), inputs
 
 
-class Stepwise(DecodeProgram):
+class _InTwoParts(DecodeProgram):
+    """A program whose prefill is a program of its own."""
+
+    def _compiled(self, lowered: Any) -> Callable:
+        begin, go_on = (each.compile() for each in lowered)
+        return functools.partial(self._run, begin, go_on)
+
+    def _run(self, begin, go_on, params: PyTree, keys: Array, inputs: PyTree) -> DecodeOutput:
+        """Returns the output, by the compiled programs of both parts."""
+        raise NotImplementedError
+
+
+class Sampled(_InTwoParts):
+    """Decodes like `DecodeProgram`, and reads the inputs of a batch once for all its samples.
+
+    The state after the prefill is kept as long as a call has the same inputs, as one object.
+    """
+
+    def __init__(self, plan: Plan, *, prefix: Array | None = None):
+        super().__init__(plan, prefix=prefix, function=decoding.prefill)
+        self._sample = jax.jit(functools.partial(decoding.sample, plan=plan))
+        self._read: Any = None, None, None  # parameters, inputs, and the state after them
+
+    def _lower(self, params: PyTree, keys: Array, inputs: PyTree) -> Any:
+        begin = super()._lower(params, keys, inputs)
+        return begin, self._sample.lower(params, keys, begin.out_info)
+
+    def _run(self, begin, go_on, params: PyTree, keys: Array, inputs: PyTree) -> DecodeOutput:
+        if self._read[0] is not params or self._read[1] is not inputs:
+            self._read = None, None, None  # frees the memory of the last state
+            self._read = params, inputs, begin(params, keys, inputs)
+        return go_on(params, keys, self._read[2])
+
+
+class Stepwise(_InTwoParts):
     """Decodes like `DecodeProgram`, with one dispatch per target call, so that it can be watched.
 
     Attributes:
@@ -236,14 +270,10 @@ class Stepwise(DecodeProgram):
         begin = super()._lower(params, *batch)
         return begin, self._advance.lower(params, begin.out_info)
 
-    def _compiled(self, lowered: Any) -> Callable:
-        begin, advance = (each.compile() for each in lowered)
-        return functools.partial(self._run, begin, advance)
-
-    def _run(self, begin, advance, params: PyTree, keys: Array, inputs: PyTree) -> DecodeOutput:
+    def _run(self, begin, go_on, params: PyTree, keys: Array, inputs: PyTree) -> DecodeOutput:
         state = begin(params, keys, inputs)
         while np.any(state.active):
-            state = advance(params, state)
+            state = go_on(params, state)
             self.watch(jax.device_get(decoding.output(state)))
         return decoding.output(state)
 

@@ -96,7 +96,8 @@ def _call(
     pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)
     block = jnp.concatenate([pending, tested], axis=1)
     scored, cache = plan.target.decode(params["target"], block, state.cache)
-    probs = states.opinion(scored.logits, tested, state.tokens, state.length, plan).probs
+    text = state.tokens, state.length, state.inputs
+    probs = states.opinion(scored.logits, tested, *text, plan).probs
 
     end = jnp.minimum(committed + accepted, plan.max_length - 1)
     own = jnp.take_along_axis(decided.tokens, end[:, None], axis=1)

@@ -170,7 +170,9 @@ def cut(draft: Draft, width: int) -> Draft:
     return draft.replace(tokens=tokens, probs=probs, beliefs=beliefs, resume=resume)
 
 
-def opinion(logits: Array, draft: Array, tokens: Array, length: Array, plan: Plan) -> Scores:
+def opinion(
+    logits: Array, draft: Array, tokens: Array, length: Array, inputs: PyTree, plan: Plan
+) -> Scores:
     """Returns the target's scores of each token of a draft [B, K], and of the token after it.
 
     Args:
@@ -178,12 +180,14 @@ def opinion(logits: Array, draft: Array, tokens: Array, length: Array, plan: Pla
       draft: [B, K], its tokens.
       tokens: [B, 1+N], the committed text, see `Context`.
       length: [B], its length.
-      plan: has the sampling rule.
+      inputs: the target's inputs.
+      plan: has the target and the sampling rule.
     """
     positions = length[:, None] - 1 + jnp.arange(logits.shape[1])[None]
     history = None
     if looks_back(plan.sampling):
-        history = History(tokens, length, plan.stop_ids).ahead(draft)
+        history = History(tokens, length, plan.stop_ids).after(plan.target.prompt(inputs))
+        history = history.ahead(draft)
     left, probs = standardised(plan.sampling, logits, positions, history)
     return Scores(left, probs, plan.sampling.greedy, processed=history is not None)
 

@@ -14,7 +14,7 @@ from specdec.drafters.prompt_lookup import PromptLookup
 from specdec.drafters.retrieval import Retrieval
 from specdec.drafters.suffix_decoding import SuffixDecoding
 from specdec.drafters.uniform import Uniform
-from specdec.drafters.views import NoSource
+from specdec.models.views import NoSource
 
 __all__ = [
     "Autoregressive",

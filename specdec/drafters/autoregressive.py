@@ -17,6 +17,7 @@ from specdec.drafters.feeding import catch_up
 from specdec.drafters.matching import slices
 from specdec.models.inputs import read
 from specdec.models.model import Target, check_model
+from specdec.models.views import read_by
 from specdec.types import Array, Cache, Context, Params, Part, PyTree
 
 
@@ -87,14 +88,16 @@ class Autoregressive(Checked, TokenByToken):
         return dataclasses.replace(self, model=models.get(self.role, self.model))
 
     def views(self) -> dict[str, Callable[[PyTree], PyTree]]:
-        return {self.role: self.view} if self.view else {}
+        return {self.role: read_by(self.model, self.view)} if self.view else {}
 
     def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
         """Returns a first call of two tokens, and a one-token call for each further draft token."""
         return Part(self.role, 2, min(length, 1)), Part(self.role, 1, max(length - 1, 0))
 
     def init(self, params: Params, context: Context) -> PyTree:
-        inputs = self.view(context.inputs) if self.view else context.inputs
+        inputs = context.inputs
+        if self.view:
+            inputs = read_by(self.model, self.view)(inputs)
         cache = read(self.model, params[self.role], inputs, context.cache.capacity, context.cache)
         longest = context.cache.capacity - context.tokens.shape[1] + 1  # K, see `Plan.capacity`
         drafted = jnp.zeros([len(context.length), longest], jnp.int32)

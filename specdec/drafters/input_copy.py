@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from specdec.common.values import Checked, PositiveInt, row_of
 from specdec.drafters.drafter import Drafter
-from specdec.drafters.matching import NOTHING, check_inputs, slices
+from specdec.drafters.matching import NOTHING, check_inputs, in_source, slices, source_of
 from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 NOWHERE = -1
@@ -45,8 +45,8 @@ class InputCopy(Checked, Drafter):
 
     def init(self, params: Params, context: Context) -> PyTree:
         """Returns the pointer [B], and the length [B] of the output that it belongs to."""
-        check_inputs(self, context.inputs)
-        return self._start(context.inputs), jnp.ones_like(context.length)
+        check_inputs(self, context)
+        return self._start(source_of(context)), jnp.ones_like(context.length)
 
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
         context, want = request.context, request.want
@@ -55,9 +55,9 @@ class InputCopy(Checked, Drafter):
             lambda state: self._advanced(context, *state),
             state,
         )
-        end = jnp.sum(context.inputs != context.pad_id, axis=1, dtype=jnp.int32)
+        end = jnp.sum(in_source(context), axis=1, dtype=jnp.int32)
         left = jnp.where(pointer == NOWHERE, 0, jnp.maximum(end - pointer, 0))
-        tokens = slices(context.inputs, jnp.maximum(pointer, 0), request.longest)
+        tokens = slices(source_of(context), jnp.maximum(pointer, 0), request.longest)
         length = jnp.minimum(want, left).astype(jnp.int32)
         return Draft(tokens, None, length), (pointer, seen)
 
@@ -73,7 +73,7 @@ class InputCopy(Checked, Drafter):
         """Returns pointer and length after one more output token, if there is one."""
         index = jnp.minimum(seen, context.length - 1)[:, None]
         token = jnp.take_along_axis(context.tokens, index, axis=1)
-        at_pointer = slices(context.inputs, jnp.maximum(pointer, 0), 1)
+        at_pointer = slices(source_of(context), jnp.maximum(pointer, 0), 1)
         follows = (pointer != NOWHERE) & (at_pointer == token)[:, 0]
         moved = jnp.where(follows, pointer + 1, self._entry(context, seen + 1))
         new = seen < context.length
@@ -86,15 +86,18 @@ class InputCopy(Checked, Drafter):
           context: source and output.
           length: [B] the length of the output, with its start token.
         """
-        inputs = context.inputs
+        text, inputs = context.history, source_of(context)
         places = jnp.arange(inputs.shape[1])[None]
-        inside = (inputs != context.pad_id) & (places >= self._start(inputs)[:, None])
+        inside = in_source(context) & (places >= self._start(inputs)[:, None])
+        start = 0  # which is not part of the text that is searched for
+        if text.begin is not None:
+            length, start = length + text.begin, -1
         found = jnp.full(length.shape, NOWHERE)
         same, open_ = inside, jnp.ones(length.shape, bool)
         for back in range(self.longest):
-            index = length - 1 - back  # of the output's token; 0 is the start token
-            token = jnp.take_along_axis(context.tokens, jnp.maximum(index, 0)[:, None], axis=1)
-            token = jnp.where(index[:, None] > 0, token, NOTHING)
+            index = length - 1 - back
+            token = jnp.take_along_axis(text.tokens, jnp.maximum(index, 0)[:, None], axis=1)
+            token = jnp.where(index[:, None] > start, token, NOTHING)
             before = jnp.pad(jnp.where(inside, inputs, NOTHING - 1), ((0, 0), (back, 0)))
             same &= before[:, : inputs.shape[1]] == token
             times = jnp.sum(same, axis=1)

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from specdec.types import Array, Context, PyTree
+from specdec.types import Array, Context
 
 NOTHING = -1  # an id that no token has
 
 
 def last_tokens(context: Context, count: int) -> Array:
-    """Returns [B, count], the last committed tokens, newest first, padded with NOTHING."""
-    index = context.length[:, None] - 1 - jnp.arange(count)[None]
-    found = jnp.take_along_axis(context.tokens, jnp.maximum(index, 0), axis=1)
+    """Returns [B, count], the last tokens of text and prompt, newest first, padded with NOTHING."""
+    text = context.history
+    index = text.length[:, None] - 1 - jnp.arange(count)[None]
+    found = jnp.take_along_axis(text.tokens, jnp.maximum(index, 0), axis=1)
     return jnp.where(index >= 0, found, NOTHING)
+
+
+def source_of(context: Context) -> Array:
+    """Returns [B, S], the tokens of the inputs."""
+    return context.inputs if context.prompt is None else context.prompt.tokens
+
+
+def in_source(context: Context) -> Array:
+    """Returns [B, S] bool, which tokens of `source_of` are not padding."""
+    prompt = context.prompt
+    if prompt is None:
+        return context.inputs != context.pad_id
+    return jnp.arange(prompt.tokens.shape[1])[None] < prompt.length[:, None]
 
 
 def matches(tokens: Array, last: Array, counts: Array) -> Array:
@@ -39,8 +53,11 @@ def slices(tokens: Array, start: Array, width: int) -> Array:
     return jnp.take_along_axis(tokens, jnp.expand_dims(index, range(2, tokens.ndim)), axis=1)
 
 
-def check_inputs(drafter: object, inputs: PyTree) -> None:
+def check_inputs(drafter: object, context: Context) -> None:
     """Raises ValueError for inputs that a drafter cannot copy from."""
+    if context.prompt is not None:
+        return
+    inputs = context.inputs
     shape = getattr(inputs, "shape", None)
     if shape is None or len(shape) != 2 or not jnp.issubdtype(inputs.dtype, jnp.integer):
         what = type(inputs).__name__ if shape is None else f"{inputs.dtype}{list(shape)}"

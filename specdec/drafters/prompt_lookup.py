@@ -1,7 +1,7 @@
 """A copy of what followed the same words before, in the source or in the output so far.
 
 Leviathan et al. 2022, appendix A.3, name the idea. Saxena 2023 (prompt lookup decoding) and Yang et
-al. 2023 (2304.04487) use it for decoder-only models, whose prompt is part of the text. An
+al. 2023 (2304.04487) use it for decoder-only models, whose prompt and output are one text. An
 encoder-decoder has its source in the encoder, and this drafter searches the source as well.
 """
 
@@ -29,7 +29,7 @@ class PromptLookup(Checked, Drafter):
     Args:
       longest: the most tokens that are compared.
       shortest: the fewest tokens that must match; otherwise nothing is proposed.
-      source: whether the source is searched.
+      source: whether the source is searched, which is the prompt of a decoder-only model.
       output: whether the output is searched.
 
     Example:
@@ -55,7 +55,7 @@ class PromptLookup(Checked, Drafter):
 
     def init(self, params: Params, context: Context) -> PyTree:
         if self.source:
-            check_inputs(self, context.inputs)
+            check_inputs(self, context)
         return ()
 
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
@@ -77,8 +77,8 @@ class PromptLookup(Checked, Drafter):
         return Draft(tokens, None, length.astype(jnp.int32)), state
 
     def _width(self, context: Context) -> int:
-        """Returns the number of searched places that belong to the source."""
-        return context.inputs.shape[1] if self.source else 0
+        """Returns the number of searched places after which nothing is known at the end."""
+        return context.inputs.shape[1] if self.source and context.prompt is None else 0
 
     def _before(self, context: Context) -> tuple[Array, Array, Array]:
         """Returns the tokens that are searched, each [B, L]: source first, then output.
@@ -86,6 +86,15 @@ class PromptLookup(Checked, Drafter):
         Returns:
           The tokens; which of them count; and the end of the source or output that each belongs to.
         """
+        text = context.history
+        if text.begin is not None:  # prompt and output are one text
+            index, begin = jnp.arange(text.tokens.shape[1])[None], text.begin[:, None]
+            counts = index < text.length[:, None]
+            if not self.source:
+                counts &= index > begin
+            if not self.output:
+                counts &= index <= begin
+            return text.tokens, counts, jnp.broadcast_to(text.length[:, None], counts.shape)
         parts = []
         width = self._width(context)
         if self.source:

@@ -40,15 +40,19 @@ class SuffixDecoding(Checked, Drafter):
     least: Probability = 0.5
 
     def init(self, params: Params, context: Context) -> PyTree:
-        check_inputs(self, context.inputs)
+        check_inputs(self, context)
         return ()
 
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
         context, want = request.context, request.want
-        index = jnp.arange(context.tokens.shape[1])[None]
-        written = (index > 0) & (index < context.length[:, None])  # the start token parts both
-        before = jnp.concatenate([context.inputs, context.tokens], axis=1)
-        counts = jnp.concatenate([context.inputs != context.pad_id, written], axis=1)
+        text = context.history
+        index = jnp.arange(text.tokens.shape[1])[None]
+        if text.begin is not None:  # prompt and output are one text
+            before, counts = text.tokens, index < text.length[:, None]
+        else:
+            written = (index > 0) & (index < context.length[:, None])  # the start token parts both
+            before = jnp.concatenate([context.inputs, context.tokens], axis=1)
+            counts = jnp.concatenate([context.inputs != context.pad_id, written], axis=1)
         length = matches(before, last_tokens(context, self.longest), counts)
         length = jnp.where(_behind(counts, -1), length, 0)  # something follows
         furthest = jnp.max(length, axis=1, keepdims=True)

@@ -17,7 +17,7 @@ from specdec.checkpoints import generation_settings as generation
 from specdec.checkpoints import tables
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import progress
-from specdec.decoding.program import DecodeProgram, Stepwise, batch_shapes
+from specdec.decoding.program import DecodeProgram, Sampled, Stepwise, batch_shapes
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
 from specdec.models import partitioning
@@ -202,8 +202,20 @@ class Engine:
 
     def stepwise(self) -> Engine:
         """Returns this engine with a program that can be watched, one dispatch per target call."""
+        return self._decoding_by(Stepwise(self.plan, prefix=self.given_prefix))
+
+    def sampled(self) -> Engine:
+        """Returns this engine with a program that reads inputs once for all samples of a text.
+
+        Over a mesh it is this engine.
+        """
+        if self.placement.mesh is not None:
+            return self
+        return self._decoding_by(Sampled(self.plan, prefix=self.given_prefix))
+
+    def _decoding_by(self, program: DecodeProgram) -> Engine:
         found = dataclasses.replace(self, origin=self)
-        found.__dict__["decoder"] = Stepwise(self.plan, prefix=self.given_prefix)
+        found.__dict__["decoder"] = program
         return found
 
     @property

@@ -55,12 +55,17 @@ def ways_of(
     Raises:
       UsageError: the combination cannot work; nothing has been compiled yet.
     """
-    plan, mesh = engine.plan, engine.placement.mesh
-    ours = engine.stepwise() if stepwise and mesh is None and plan.drafts else engine
+    plan, mesh, samples = engine.plan, engine.placement.mesh, run.data.num_samples
+    ours = engine.sampled() if samples > 1 else engine
+    if stepwise and mesh is None and plan.drafts:
+        ours = engine.stepwise()
     with one_line():
         ours.check(length or run.data.lengths["inputs"], compile=length is not None)
     again = replayer(plan, mesh=mesh, prefix=engine.given_prefix) if explained else None
-    return Ways(ours, engine.alone() if run.compare else None, again)
+    alone = engine.alone() if run.compare else None
+    if alone and samples > 1:
+        alone = alone.sampled()
+    return Ways(ours, alone, again)
 
 
 # The fields of a line of JSON, in order: of the drafts it has only their lengths.

@@ -24,16 +24,25 @@ class DecoderCheckpoints(abc.ABC):
       MODEL_TYPES: the `model_type` of their records.
       architecture: the class of transformers that has these arrays.
       fields: {our field: theirs} of the config.
-      anchor: the name of an array that every checkpoint has, before which wrappers put a prefix.
+      prefix: the beginning of names, which checkpoints without an output layer may lack.
+      anchor: their name of the token table, before which wrappers put a prefix of their own.
       head: their name of the output layer.
+      layers: their name of the stack of layers.
+      parts: {our name: theirs} of each layer, without biases and their ".weight". Ours with one
+        name of theirs are joined in one array, in this order.
+      others: the same outside of layers.
       unused: arrays in some files that are not read.
     """
 
     MODEL_TYPES: tuple[str, ...] = ()
     architecture: ClassVar[str]
     fields: ClassVar[Mapping[str, str]]
+    prefix: ClassVar[str] = "model."
     anchor: ClassVar[str]
     head: ClassVar[str] = "lm_head.weight"
+    layers: ClassVar[str]
+    parts: ClassVar[Mapping[str, str]]
+    others: ClassVar[Mapping[str, str]]
     unused: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
 
     @abc.abstractmethod
@@ -44,13 +53,31 @@ class DecoderCheckpoints(abc.ABC):
           ValueError: the record names something that the family lacks here, or is incomplete.
         """
 
-    @abc.abstractmethod
     def to_record(self, config: Any) -> dict[str, Any]:
-        """Returns their record of a model."""
+        """Returns their record of a model.
 
-    @abc.abstractmethod
+        Raises:
+          ValueError: it cannot be described.
+        """
+        return {
+            "architectures": [self.architecture],
+            "model_type": self.MODEL_TYPES[0],
+            **{theirs: getattr(config, ours) for ours, theirs in self.fields.items()},
+            **record_of_ids(config),
+        }
+
     def names(self, config: Any) -> dict[str, str]:
         """Returns {our name: theirs} of all parameters that a model may have."""
+        modules = dict(self.others)
+        for layer in range(config.num_decoder_layers):
+            for ours, theirs in self.parts.items():
+                modules[f"decoder/layers_{layer}/{ours}"] = f"{self.layers}.{layer}.{theirs}"
+        found = {TABLE: self.anchor, HEAD: self.head}
+        for ours, theirs in modules.items():
+            found[ours] = f"{theirs}.weight"
+            if config.has_biases:
+                found[f"{ours.rpartition('/')[0]}/bias"] = f"{theirs}.bias"
+        return found
 
     def to_config(self, record: Record, arrays: Arrays) -> DecoderConfig:
         """Returns the config that a record describes, together with its arrays.
@@ -60,6 +87,7 @@ class DecoderCheckpoints(abc.ABC):
         Raises:
           ValueError: the arrays are those of another model, or `described` raises.
         """
+        arrays = self._prefixed(arrays)
         self._check(record, arrays)
         config = self.described(record)
         table, head = arrays[self.anchor], arrays.get(self.head)
@@ -73,15 +101,23 @@ class DecoderCheckpoints(abc.ABC):
 
     def parameters(self, record: Record, config: Any, arrays: Arrays) -> dict[str, np.ndarray]:
         """Returns their arrays by our names, as views."""
-        ours = {theirs: name for name, theirs in self.names(config).items()}
+        ours: dict[str, list[str]] = {}
+        for name, theirs in self.names(config).items():
+            ours.setdefault(theirs, []).append(name)
         found = {}
-        for theirs, array in arrays.items():
+        for theirs, array in self._prefixed(arrays).items():
             if self.unused.fullmatch(theirs) or (
                 theirs == self.head and config.logits_via_embedding
             ):
                 continue
-            name = ours.get(theirs, theirs)
-            found[name] = array.T if self.is_transposed(name) else array
+            names = ours.get(theirs, [theirs])
+            array = array.T if self.is_transposed(names[0]) else array
+            if len(names) == 1:
+                found[names[0]] = array
+            elif array.shape[-1] % len(names):
+                found[theirs] = array  # is refused as a misfit
+            else:
+                found |= zip(names, np.split(array, len(names), axis=-1), strict=True)
         return found
 
     def is_transposed(self, name: str) -> bool:
@@ -99,6 +135,15 @@ class DecoderCheckpoints(abc.ABC):
     def tokenizer_record(self, config: Any, pieces: int) -> dict[str, Any]:
         """Returns the record of a tokenizer of which only the vocabulary is known."""
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
+
+    def _prefixed(self, arrays: Arrays) -> Arrays:
+        """Returns the arrays with the names of a model with an output layer."""
+        if self.anchor.removeprefix(self.prefix) not in arrays:
+            return arrays
+        return {
+            name if name == self.head else f"{self.prefix}{name}": array
+            for name, array in arrays.items()
+        }
 
     def _check(self, record: Record, arrays: Arrays) -> None:
         if quantised := record.get("quantization_config"):
@@ -173,3 +218,14 @@ def refuse_other(record: Record, known: Mapping[str, tuple[Any, ...]]) -> None:
             raise ValueError(
                 f"{name} is {record[name]!r}, and supported is {values[0]!r}; use another model"
             )
+
+
+def refuse_own_heads(config: DecoderConfig) -> None:
+    """Raises ValueError unless heads are those of a record that has only their number."""
+    heads = config.num_heads
+    if (config.num_kv_heads, config.head_dim * heads) != (heads, config.emb_dim):
+        raise ValueError(
+            f"num_kv_heads is {config.num_kv_heads} and head_dim {config.head_dim}, and with "
+            f"{heads} heads of width {config.emb_dim} transformers has {heads} and "
+            f"{config.emb_dim // heads}; choose another format"
+        )

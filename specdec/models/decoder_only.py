@@ -173,7 +173,7 @@ class SelfAttention(nn.Module):
         query = self._placed(query, seen.queries)
         query *= np.asarray(1 / math.sqrt(self.config.head_dim), query.dtype)
         by_row = self.kernels.int8_tokens
-        y = attend_grouped(query, cache.keys[layer], cache.values[layer], mask, by_row)
+        y = attend_grouped(query, cache.keys[layer], cache.values[layer], mask, by_row=by_row)
         y = constrain(y, "batch", "length", "heads", "kv")
         return self.out(y.reshape(*y.shape[:2], -1))
 

@@ -13,12 +13,16 @@ from typing import Any
 import jax
 
 from specdec.models.family import Config, Family, Trimming
+from specdec.models.gpt2 import Gpt2, Gpt2Config
+from specdec.models.gpt2.gpt2_checkpoints import Gpt2Checkpoints
 from specdec.models.growing import Growth
 from specdec.models.heads import Heads, HeadsConfig, HeadsGrowth
 from specdec.models.kept_parts import Trim
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.llama.llama_checkpoints import LlamaCheckpoints
 from specdec.models.model import Model
+from specdec.models.opt import Opt, OptConfig
+from specdec.models.opt.opt_checkpoints import OptCheckpoints
 from specdec.models.t5 import (
     T5Config,
     T5Draft,
@@ -31,6 +35,8 @@ from specdec.models.t5 import (
 from specdec.models.t5.drafting import config_of
 from specdec.models.t5.growth import T5Growth
 from specdec.models.t5.shapes import misfit
+from specdec.models.t5gemma import T5Gemma, T5GemmaConfig
+from specdec.models.t5gemma.t5gemma_checkpoints import T5GemmaCheckpoints
 from specdec.types import Array, PyTree
 
 _T5: Any = {
@@ -43,7 +49,10 @@ _T5: Any = {
 FAMILIES: dict[str, Family] = {
     "t5": Family("t5", T5Config, T5Target, from_record=config_of, **_T5),
     "t5_draft": Family("t5_draft", T5DraftConfig, T5Draft, sizes_of="t5", **_T5),
+    "t5gemma": Family("t5gemma", T5GemmaConfig, T5Gemma, huggingface=T5GemmaCheckpoints()),
     "llama": Family("llama", LlamaConfig, Llama, huggingface=LlamaCheckpoints()),
+    "opt": Family("opt", OptConfig, Opt, huggingface=OptCheckpoints()),
+    "gpt2": Family("gpt2", Gpt2Config, Gpt2, huggingface=Gpt2Checkpoints()),
     "heads": Family("heads", HeadsConfig, Heads, HeadsGrowth(), sizes_of="t5"),
 }
 DEFAULT = "t5"  # of configs that name none, such as T5X's

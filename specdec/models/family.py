@@ -43,7 +43,11 @@ class HuggingFace(Protocol):
         ...
 
     def names(self, config: Config) -> dict[str, str]:
-        """Returns {our name: theirs} of all parameters that a model of this config may have."""
+        """Returns {our name: theirs} of all parameters that a model of this config may have.
+
+        Ours with one name of theirs are joined along the last axis of one array, in this order;
+        they have equal shapes.
+        """
         ...
 
     def is_transposed(self, name: str) -> bool:

@@ -336,13 +336,17 @@ ACTIVATIONS = {
 DType: TypeAlias = Literal["float32", "bfloat16"]
 
 
+KEYS_LAST = "bthd,bhcd->bhtc"  # the usual axes of cached keys
+
+
 def attend(
     query: Array,
     keys: Array,
     values: Array,
     bias: Array,
-    equation: str = "bthd,bhcd->bhtc",
+    equation: str = KEYS_LAST,
     by_row: bool = False,
+    cap: float | None = None,
 ) -> Array:
     """Returns the attention of queries over cached keys and values, [B, T, H, head_dim].
 
@@ -353,18 +357,25 @@ def attend(
       bias: [B, 1 or H, T, C] float32, added to the attention logits.
       equation: the einsum of queries and keys, if keys have other axes.
       by_row: whether a token's bits must not depend on the other tokens of a call.
+      cap: see `soft_capped`.
     """
     tokens = query.shape[1]
     if by_row and tokens == 1:
         query = jnp.pad(query, ((0, 0), (0, 1), (0, 0), (0, 0)))
         bias = jnp.pad(bias, ((0, 0), (0, 0), (0, 1), (0, 0)))
-    weights = attention_weights(equation, query, keys, bias, by_row)
+    weights = attention_weights(equation, query, keys, bias, by_row, cap)
     mixed = jnp.einsum("bhtc,bhcd->bhtd", weights, values, precision=precision(query.dtype))
     return mixed.swapaxes(1, 2)[:, :tokens]
 
 
 def attend_grouped(
-    query: Array, keys: Array, values: Array, bias: Array, by_row: bool = False
+    query: Array,
+    keys: Array,
+    values: Array,
+    bias: Array,
+    equation: str = KEYS_LAST,
+    by_row: bool = False,
+    cap: float | None = None,
 ) -> Array:
     """Returns `attend` where several heads of queries share a head of keys and values.
 
@@ -375,26 +386,43 @@ def attend_grouped(
       query: [B, T, H, head_dim].
       keys: [B, G, C, head_dim], with G a divisor of H.
       values: [B, G, C, head_dim].
-      bias: [B, 1, T, C] float32, added to the attention logits.
-      by_row: see `attend`.
+      bias: [B, 1, 1 or T, C] float32, added to the attention logits.
+      equation: the einsum of queries and keys, if keys have other axes.
+      by_row: whether a token's bits must not depend on the other tokens of a call.
+      cap: see `soft_capped`.
     """
     rows, tokens, heads, size = query.shape
     groups = keys.shape[1]
     if heads == groups:
-        return attend(query, keys, values, bias, by_row=by_row)
+        return attend(query, keys, values, bias, equation, by_row, cap)
     each = heads // groups
     folded = query.reshape(rows, tokens, groups, each, size).swapaxes(2, 3)
     folded = folded.reshape(rows, tokens * each, groups, size)
-    mixed = attend(folded, keys, values, jnp.repeat(bias, each, axis=2), by_row=by_row)
+    bias = bias if bias.shape[2] == 1 else jnp.repeat(bias, each, axis=2)
+    mixed = attend(folded, keys, values, bias, equation, by_row, cap)
     mixed = mixed.reshape(rows, tokens, each, groups, size).swapaxes(2, 3)
     return mixed.reshape(rows, tokens, heads, size)
 
 
 def attention_weights(
-    equation: str, query: Array, keys: Array, bias: Array, by_row: bool = False
+    equation: str,
+    query: Array,
+    keys: Array,
+    bias: Array,
+    by_row: bool = False,
+    cap: float | None = None,
 ) -> Array:
     """Returns attention weights [B, H, T, C] in the queries' dtype, with float32 logits."""
     exact, wide = precision(query.dtype), jnp.float32
     logits = jnp.einsum(equation, query, keys, precision=exact, preferred_element_type=wide)
+    logits = soft_capped(logits, cap)
     softmax = rowwise.softmax if by_row else jax.nn.softmax
     return softmax(logits + bias).astype(query.dtype)
+
+
+def soft_capped(logits: Array, cap: float | None) -> Array:
+    """Returns cap * tanh(logits / cap), which stays within the cap; unchanged if it is None.
+
+    Gemma Team 2024, 2408.00118, section 2.
+    """
+    return logits if cap is None else cap * jnp.tanh(logits / cap)

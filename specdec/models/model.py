@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.common.values import check_is
-from specdec.types import Array, AxisRules, ModelOutput, PyTree, Resume
+from specdec.types import Array, AxisRules, ModelOutput, Prompt, PyTree, Resume
 
 EXAMPLE = "such as T5Target(config)"
 
@@ -88,11 +88,13 @@ class Target(Weights):
       pad_id: the id that inputs, prefixes and targets are padded with.
       exact: whether it computes the model that it names. The default is False; a target that skips
         parts of its model is not exact.
+      decoder_only: whether an output continues its inputs, which `prompt` then returns.
     """
 
     stop_ids: ClassVar[tuple[int, ...] | None] = None
     pad_id: ClassVar[int] = 0
     exact: ClassVar[bool] = False
+    decoder_only: ClassVar[bool] = False
 
     @property
     def has_markov(self) -> bool:
@@ -133,6 +135,14 @@ class Target(Weights):
         Returns:
           The output for each token, and the cache.
         """
+
+    def prompt(self, inputs: PyTree) -> Prompt | None:
+        """Returns the text that outputs continue, or None if inputs are another text.
+
+        Processors and copying drafters read it as a part of the text. Its last token is the start
+        token.
+        """
+        return None
 
     def active(self, inputs: PyTree) -> Array:
         """Returns [B] bool, which rows hold a text; by default all."""

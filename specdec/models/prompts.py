@@ -16,7 +16,7 @@ from specdec.models.decoder_only import SIZES, DecoderConfig, DecoderOnly
 from specdec.models.inputs import check_tokens
 from specdec.models.linen import LinenModel
 from specdec.models.stack import StackModel
-from specdec.types import Array, PyTree
+from specdec.types import Array, Prompt, PyTree
 
 BLOCK = 512  # tokens of a prompt that are read in one call
 
@@ -27,6 +27,8 @@ class PromptReader(LinenModel):
 
     A family adds `network`, whose call is `decode` on a `PromptCache`, and `cache_sizes`.
     """
+
+    decoder_only: ClassVar[bool] = True
 
     @property
     @abc.abstractmethod
@@ -41,6 +43,10 @@ class PromptReader(LinenModel):
         """Returns the last token of each prompt; 0 for a row of padding."""
         last = jnp.take_along_axis(inputs, self._base(inputs)[:, None], axis=1)[:, 0]
         return jnp.maximum(last, 0)
+
+    def prompt(self, inputs: Array) -> Prompt:
+        """Returns the inputs, as the text that outputs continue."""
+        return Prompt(inputs, self._base(inputs) + 1)
 
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> PromptCache:
         """Reads prompts [B, S] int32 but for their last tokens, in blocks of `BLOCK` tokens.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from specdec.common.values import check_is
 from specdec.sampling.processors import ends
-from specdec.types import Array, History, LogitsProcessor, SamplingRule
+from specdec.types import Array, History, LogitsProcessor, Prompt, SamplingRule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,16 +55,16 @@ class Processed(SamplingRule):
     def process(self, logits: Array, history: History) -> Array:
         """Returns the processed logits [B, V] or [B, T, V], with -inf for excluded tokens."""
 
-        def row(logits: Array, tokens: Array, length: Array) -> Array:
-            text = History(tokens, length, history.stop_ids)
+        def row(logits: Array, tokens: Array, length: Array, begin: Array | None) -> Array:
+            text = History(tokens, length, history.stop_ids, begin)
             left = logits
             for one in self.processors:
                 left = one.process(left, text)
             return jnp.where(jnp.all(left == -jnp.inf), ends(logits, history.stop_ids), left)
 
         several = history.length.ndim > 1  # one history for each of several next tokens
-        of_text = jax.vmap(row, (0, None, 0)) if several else row
-        return jax.vmap(of_text)(logits, history.tokens, history.length)
+        of_text = jax.vmap(row, (0, None, 0, None)) if several else row
+        return jax.vmap(of_text)(logits, history.tokens, history.length, history.begin)
 
 
 def with_processors(sampling: SamplingRule, processors: tuple[LogitsProcessor, ...]):
@@ -133,15 +133,18 @@ def standardised(
     return logits, sampling.sampling.probabilities(logits, positions)
 
 
-def before_each(fed: Array, stop_ids: tuple[int, ...]) -> tuple[Array, History]:
+def before_each(
+    fed: Array, stop_ids: tuple[int, ...], prompt: Prompt | None
+) -> tuple[Array, History]:
     """Returns the position and the history of the token after each fed token, for a whole text.
 
     Args:
       fed: [B, T] int32, the tokens that a target is fed, starting with the start token.
       stop_ids: the ids that end a text.
+      prompt: the result of `Target.prompt`.
     """
     positions = jnp.broadcast_to(jnp.arange(fed.shape[1]), fed.shape)
-    return positions, History(fed, positions + 1, stop_ids)
+    return positions, History(fed, positions + 1, stop_ids).after(prompt)
 
 
 def check_ids(sampling: SamplingRule, size: int) -> None:

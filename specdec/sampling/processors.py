@@ -30,8 +30,8 @@ from specdec.types import Array, History, LogitsProcessor
 class RepetitionPenalty(Checked, LogitsProcessor):
     """Divides the positive logits of tokens that the text has, and multiplies the negative ones.
 
-    CTRL (Keskar et al. 2019, section 4.1), in Hugging Face's form: the start token is part of the
-    text.
+    CTRL (Keskar et al. 2019, section 4.1), in Hugging Face's form. The text includes the start
+    token, and a decoder-only model's prompt.
 
     Args:
       penalty: above 0. 1 changes nothing; a value below 1 rewards repetition.
@@ -56,7 +56,7 @@ class FrequencyPenalty(Checked, LogitsProcessor):
     penalty: Number
 
     def process(self, logits: Array, history: History) -> Array:
-        return logits - self.penalty * counts(history, logits.shape[-1], first=1)
+        return logits - self.penalty * counts(history, logits.shape[-1], first=history.output)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +68,12 @@ class PresencePenalty(FrequencyPenalty):
     """
 
     def process(self, logits: Array, history: History) -> Array:
-        return logits - self.penalty * (counts(history, logits.shape[-1], first=1) > 0)
+        times = counts(history, logits.shape[-1], first=history.output)
+        return logits - self.penalty * (times > 0)
 
 
-def counts(history: History, size: int, first: int) -> Array:
-    """Returns how often the text has each token, [V], from index `first` on (1 skips the start)."""
+def counts(history: History, size: int, first: Array | int) -> Array:
+    """Returns how often the text has each token, [V], from index `first` on."""
     index = jnp.arange(len(history.tokens))
     within = (index >= first) & (index < history.length)
     return jnp.zeros([size], jnp.int32).at[history.tokens].add(within)
@@ -131,7 +132,8 @@ class NoBadWords(Checked, LogitsProcessor):
         for row, sequence in zip(before, self.sequences, strict=True):
             row[longest - len(sequence) + 1 :] = sequence[:-1]
         at = length - longest + jnp.arange(longest)
-        newest = jnp.where(at >= 1, tokens[jnp.maximum(at, 0)], -2)  # the start token is no word
+        first = 1 if history.begin is None else 0  # without a prompt, the start token is no word
+        newest = jnp.where(at >= first, tokens[jnp.maximum(at, 0)], -2)
         found = jnp.all((before == -1) | (before == newest[None]), axis=1)
         last = jnp.array([sequence[-1] for sequence in self.sequences])
         return logits.at[last].min(jnp.where(found, -jnp.inf, jnp.inf))

@@ -18,6 +18,7 @@ _METRICS: Mapping[str, tuple[Callable, ...]] = {
     "specdec_highlights": (rouge,),
     "specdec_gec": (bleu,),
     "specdec_qa": (squad,),
+    "specdec_articles": (rouge,),
 }
 
 
@@ -35,7 +36,7 @@ def synthetic_task(
     EOS, appended after trimming. Inputs begin and end as the vocabulary says.
 
     Args:
-      name: specdec_ende, specdec_highlights, specdec_gec or specdec_qa.
+      name: specdec_ende, specdec_highlights, specdec_gec, specdec_qa or specdec_articles.
       vocabulary: of both features; None for `demo_vocabulary()`.
       seed: selects another corpus with the same distribution, in every split.
 

@@ -12,6 +12,7 @@ import numpy as np
 from specdec.common import hosts
 from specdec.decoding import token_key
 from specdec.models.model import Target
+from specdec.plan import stop_ids_of
 from specdec.sampling import gumbel, standardised
 from specdec.types import Array, History, PyTree, SamplingRule
 
@@ -33,7 +34,7 @@ def divergences(
     plain: Array,
     *,
     sampling: SamplingRule,
-    stop_ids: tuple[int, ...] = (1,),
+    stop_ids: tuple[int, ...] | None = None,
 ) -> list[Divergence]:
     """Audits outputs that should be equal: greedy ones, or ones drawn with the same token keys.
 
@@ -51,7 +52,7 @@ def divergences(
       ours: [B, N] output tokens.
       plain: [B, N] output tokens of the target alone.
       sampling: the sampling rule.
-      stop_ids: the plan's.
+      stop_ids: the plan's; None for the target's own.
 
     Returns:
       One divergence for each row that differs.
@@ -61,7 +62,8 @@ def divergences(
         return []
     keys, inputs, ours, plain = (x[rows] for x in (keys, inputs, ours, plain))
     at = np.argmax(np.asarray(ours) != np.asarray(plain), axis=1)
-    rules: Any = {"target": target, "sampling": sampling, "stop_ids": stop_ids}
+    ids = stop_ids_of(stop_ids, target)
+    rules: Any = {"target": target, "sampling": sampling, "stop_ids": ids}
     gaps = hosts.whole(_gaps(params, keys, inputs, ours, plain, at, **rules))
     return [Divergence(int(r), int(t), float(g)) for r, t, g in zip(rows, at, gaps, strict=True)]
 
@@ -83,7 +85,8 @@ def _gaps(
     fed = jnp.concatenate([target.start(inputs)[:, None], plain[:, :-1]], axis=1)
     output, _ = target.decode(params, fed, target.prefill(params, inputs, fed.shape[1]))
     logits = jnp.take_along_axis(output.logits, at[:, None, None], axis=1)[:, 0]
-    left, probs = standardised(sampling, logits, at, History(fed, at + 1, stop_ids))
+    history = History(fed, at + 1, stop_ids).after(target.prompt(inputs))
+    left, probs = standardised(sampling, logits, at, history)
     if sampling.greedy:
         scores = left
     else:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from specdec.drafters.drafter import Drafter
 from specdec.drafters.matching import last_tokens
 from specdec.models.model import Target
+from specdec.plan import stop_ids_of
 from specdec.testing.law import broken_rows
 from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
@@ -135,18 +136,18 @@ class Broken(Drafter):
 
 
 def hostile(
-    target: Target, vocab_size: int, stop_ids: tuple[int, ...] = (1,)
+    target: Target, vocab_size: int, stop_ids: tuple[int, ...] | None = None
 ) -> dict[str, Drafter]:
     """Returns hostile drafters by name.
 
     Args:
       target: the model that they try to harm.
       vocab_size: V.
-      stop_ids: the plan's stop ids.
+      stop_ids: the plan's stop ids; None for the target's own.
     """
     return {
         "always wrong": Contrarian(target),
-        **{f"stop id {token} spam": Constant(token) for token in stop_ids},
+        **{f"stop id {token} spam": Constant(token) for token in stop_ids_of(stop_ids, target)},
         "id beyond the vocabulary": Constant(vocab_size + 7),
         "negative id": Constant(-3, claimed=1 / vocab_size),
         "NaN probabilities": Constant(0, claimed=float("nan")),

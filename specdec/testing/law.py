@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.plan import stop_ids_of
 from specdec.sampling import standardised
 from specdec.testing.table_target import TableTarget
 from specdec.types import Array, Draft, History, PyTree, SamplingRule, Scores
@@ -42,7 +43,7 @@ def sequence_law(
     *,
     sampling: SamplingRule,
     max_length: int,
-    stop_ids: tuple[int, ...] = (1,),
+    stop_ids: tuple[int, ...] | None = None,
 ) -> Law:
     """Returns the distribution of the target's own outputs for one input, over all outputs.
 
@@ -55,8 +56,9 @@ def sequence_law(
       inputs: [S] int32.
       sampling: the sampling rule.
       max_length: N.
-      stop_ids: the ids that end a text.
+      stop_ids: the ids that end a text; None for the target's own.
     """
+    stop_ids = stop_ids_of(stop_ids, target)
     table = np.asarray(params["logits"])[int(np.sum(inputs)) % target.classes]
     last = np.zeros(1, np.int64)
     total = np.zeros(1, np.int64)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 import jax
 
 from specdec.common.values import Checked, number
+from specdec.models.views import read_by
 from specdec.training.loss import Frozen, Learner, Pairs, Sums, cross_entropy, teacher_forced
 from specdec.types import Array, PyTree
 
@@ -102,8 +103,9 @@ class TeacherForced(Objective):
 
     def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
         model, params, frozen = learner
-        seen = pairs if self.view is None else pairs._replace(inputs=self.view(pairs.inputs))
-        logits = teacher_forced(model, params, seen, frozen)
+        if self.view is not None:
+            pairs = pairs._replace(inputs=read_by(model, self.view)(pairs.inputs))
+        logits = teacher_forced(model, params, pairs, frozen)
         return cross_entropy(logits, pairs.targets, model.pad_id, smoothing)
 
 

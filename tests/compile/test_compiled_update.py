@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -152,26 +153,45 @@ def fake(run: TrainRun, gib: float, chip=CHIPS["v4"]) -> CompiledUpdate:
     return CompiledUpdate(run, {"data": 2, "model": 4}, whole, None, sizes, frozenset())
 
 
+@pytest.fixture
+def asked(monkeypatch):
+    """Returns a function that searches where memory is `used(texts)` GiB.
+
+    It returns the found texts and all texts that were compiled.
+    """
+
+    def search(begun: int, used: Callable[[int], float]) -> tuple[int, list[int]]:
+        asked = []
+
+        def compiled(run, mesh, optimizer=None, progress=None):
+            asked.append(run.batch_size // run.micro_batches)
+            return fake(run, used(asked[-1]))
+
+        monkeypatch.setattr(update, "compile_update", compiled)
+        over, run = mesh(), dataclasses.replace(RUN, batch_size=8 * begun, micro_batches=8)
+        found = largest_batch(run, over, CHIPS["v4"], compiled(run, over))
+        assert found is not None and all(each % 2 == 0 for each in asked)
+        return found.texts, asked
+
+    return search
+
+
 @pytest.mark.parametrize("texts", [2, 16, 40, 200])
 @pytest.mark.parametrize("of_a_text", [0.02, 0.4, 0.55, 3.0])
-def test_the_largest_batch(monkeypatch, texts, of_a_text):
+def test_the_largest_batch(asked, texts, of_a_text):
     """Wherever the search begins, a few programs are enough, also where memory is no line."""
-    asked = []
-
-    def compiled(run, mesh, optimizer=None, progress=None):
-        asked.append(run.batch_size // run.micro_batches)
-        used = 7 + of_a_text * asked[-1] + 0.3 * (asked[-1] % 3)
-        return fake(run, used)
-
-    monkeypatch.setattr(update, "compile_update", compiled)
-    over = mesh()
-    run = dataclasses.replace(RUN, batch_size=8 * texts, micro_batches=8)
-    found = largest_batch(run, over, CHIPS["v4"], compiled(run, over))
-    assert found is not None
+    found, compiled = asked(texts, lambda n: 7 + of_a_text * n + 0.3 * (n % 3))
     room = (30.75 - 7) / of_a_text
-    assert room * 0.8 - 4 <= found.texts <= room
-    assert len(asked) <= 7, asked
-    assert all(each % 2 == 0 for each in asked)
+    assert room * 0.8 - 4 <= found <= room
+    assert len(compiled) <= 5, compiled
+
+
+@pytest.mark.parametrize("fixed", [7, 9, 12])
+@pytest.mark.parametrize("of_a_text", [0.02, 0.05, 0.1])
+def test_memory_that_no_shape_shows_costs_one_more_program(asked, fixed, of_a_text):
+    found, compiled = asked(16, lambda n: fixed + of_a_text * n)
+    assert found >= 0.8 * (30.75 - fixed) / of_a_text
+    assert len(compiled) <= 3, compiled
 
 
 def test_not_even_one_text_fits(monkeypatch):
@@ -234,5 +254,6 @@ def test_the_tables_of_compiled_updates_are_those_of_the_results(file):
     hours = f"{10 * made['chip_hours_per_1000_updates']:.1f}"
     memory = f"{found['memory']['total'] / GIB:.1f} of {found['memory']['limit'] / GIB:.1f} GiB"
     model, seconds = found["mesh"]["model"], f"{made['seconds']:.2f}"
-    assert f"| {name} | {chips} | {model} | {memory} | {seconds} | {hours} |" in page
+    largest = found["largest"]["texts_at_a_time"] if "largest" in found else ""
+    assert f"| {name} | {chips} | {model} | {memory} | {seconds} | {hours} | {largest} |" in page
     assert found["gathered_target_parameters"] == []

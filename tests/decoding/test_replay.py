@@ -62,7 +62,7 @@ def forced(model: TableTarget, params, row: int, tokens, rule) -> jax.Array:
     tokens = jnp.pad(tokens[None, :-1], ((0, 0), (1, 0)))
     cache = model.prefill(params, INPUTS[row][None], tokens.shape[1])
     logits = model.decode(params, tokens, cache)[0].logits[0]
-    return standardised(rule, logits[None], *before_each(tokens, ()))[1][0]
+    return standardised(rule, logits[None], *before_each(tokens, (), None))[1][0]
 
 
 def probabilities(role: str, rule, row: int, tokens) -> np.ndarray:

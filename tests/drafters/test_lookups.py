@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import context_of
+from support import PromptTable, context_of
 
 from specdec.checkpoints import tables
 from specdec.decoding import decode, row_keys
@@ -267,11 +267,20 @@ def test_the_end_of_a_text():
     assert slices(context.tokens, jnp.array([1, 3]), 3).tolist() == [[5, 6, 7], [9, 9, 9]]
 
 
-def proposed(drafter, source, output, trees=(), pad_id=0) -> list[int]:
+def test_the_end_of_a_prompt_comes_before_the_output():
+    """Tables, too, are asked for what follows it."""
+    inputs = jnp.array([[2, 3, 4, 5], [6, 7, 0, 0]])
+    context = context_of([[5, 8], [7, 9]], [2, 1], inputs=inputs, target=PromptTable(V))
+    assert last_tokens(context, 3).tolist() == [[8, 5, 4], [7, 6, -1]]
+
+
+def proposed(drafter, source, output, trees=(), pad_id=0, target=None) -> list[int]:
     """Returns up to six tokens behind an output, which has room for more."""
-    room = np.pad([0, *output], (0, 3), constant_values=11)
     inputs = jnp.array([source], jnp.int32)
-    context = context_of([room], [1 + len(output)], inputs=inputs, vocab_size=V, pad_id=pad_id)
+    start = 0 if target is None else int(target.start(inputs)[0])
+    room = np.pad([start, *output], (0, 3), constant_values=11)
+    more = {"inputs": inputs, "vocab_size": V, "pad_id": pad_id, "target": target}
+    context = context_of([room], [1 + len(output)], **more)
     params = Params((), **dict.fromkeys(drafter.owned(), trees))
     state = drafter.init(params, context)
     request = Request(context, jnp.zeros([1, 6]), jnp.array([6]))
@@ -319,6 +328,39 @@ def test_padding_is_what_the_target_says(drafter, output, tokens):
 )
 def test_what_is_copied_from_where(drafter, source, output, tokens):
     assert proposed(drafter, source, output) == tokens
+
+
+@pytest.mark.parametrize(
+    "drafter, prompt, output, tokens",
+    [
+        # 5 6 is followed by 7; 6 alone is followed by 8 as well.
+        (PromptLookup(), [5, 6, 7, 9, 6, 8, 5, 6], [], [7, 9, 6, 8, 5, 6]),
+        (PromptLookup(shortest=2), [5, 6, 7, 4, 5, 6, 0, 0], [], [7, 4, 5, 6, 7, 4]),
+        (PromptLookup(shortest=3), [5, 6, 7, 4, 5, 6, 0, 0], [7], [4, 5, 6, 7, 4, 5]),
+        (PromptLookup(output=False), [5, 6, 7, 4, 5, 6, 0, 0], [7], [4, 5, 6, 7, 4, 5]),
+        (PromptLookup(source=False), [5, 6, 7, 4, 5, 6, 0, 0], [7], []),
+        (PromptLookup(source=False), [5, 6, 7, 4, 5, 6, 0, 0], [7, 2, 7], [2, 7, 2, 7, 2, 7]),
+        (SuffixDecoding(), [5, 6, 7, 9, 6, 8, 5, 6], [], [7, 9, 6, 8, 5, 6]),
+        (SuffixDecoding(), [5, 6, 7, 4, 5, 6, 0, 0], [7], [4, 5, 6, 7]),
+        (InputCopy(), [5, 6, 7, 9, 6, 8, 6, 5, 6], [8], [6, 5, 6]),
+        (InputCopy(), [5, 6, 7, 2, 4, 7, 3, 5, 6, 0], [7], [2, 4, 7, 3, 5, 6]),
+    ],
+    ids=str,
+)
+def test_a_decoder_only_model_goes_on_with_its_prompt(drafter, prompt, output, tokens):
+    assert proposed(drafter, prompt, output, target=PromptTable(V)) == tokens
+
+
+def test_a_recording_of_a_decoder_only_model_has_its_prompts():
+    inputs = jnp.array([[5, 6, 0]])
+    recorded, none = Recorded(V, PromptTable(V)), Recorded(V)
+    assert recorded.prompt(inputs).length.tolist() == [2]
+    assert none.prompt(inputs) is None
+
+    class PadsWithNine(PromptTable):
+        pad_id = 9
+
+    assert (Recorded(V, PadsWithNine(V)).pad_id, none.pad_id) == (9, 0)
 
 
 @pytest.mark.parametrize("drafter", [PromptLookup(), SuffixDecoding(), InputCopy()], ids=str)

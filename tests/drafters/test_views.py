@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import PromptTable
 
+from specdec.decoding.draft_beams import DraftBeams
 from specdec.drafters import Autoregressive, Committee, Hybrid, NoSource, PromptLookup
 from specdec.instrument import acceptance
 from specdec.instrument.benchmark import Workload
@@ -87,3 +89,28 @@ def test_it_is_asked_with_what_it_reads(plan):
         return acceptance.opinions.opinions(trees, inputs, tokens, length, taught, plan=plan)
 
     jax.eval_shape(ask, trees)
+
+
+class OtherIds(TableTarget):
+    """A table whose texts end in 4 or 3, and are padded with 5."""
+
+    stop_ids = (4, 3)
+    pad_id = 5
+
+
+@pytest.mark.parametrize(
+    "drafter",
+    [Autoregressive(OtherIds(6), Greedy(), NoSource()), DraftBeams(OtherIds(6), 2, 2, NoSource())],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_hides_the_source_has_the_ids_of_the_model(drafter):
+    inputs = jnp.array([[0, 1, 5], [5, 5, 5]])
+    assert drafter.views()["draft"](inputs).tolist() == [[4], [5]]
+
+
+def test_a_decoder_only_model_cannot_be_without_its_prompt():
+    drafter = Autoregressive(PromptTable(6), Greedy(), NoSource())
+    with pytest.raises(ValueError, match="NoSource hides .* PromptTable, a decoder-only model; le"):
+        drafter.views()
+    with pytest.raises(ValueError, match=r"NoSource\(.*\) has no ids; call read_by\(model\) first"):
+        NoSource()(jnp.ones([1, 2], int))

@@ -19,10 +19,22 @@ from support import device_of, tiny_t5
 from specdec import checkpoints
 from specdec.models import families, partitioning
 from specdec.models.families import Family, family_of, model_of, named
+from specdec.models.gpt2 import Gpt2Config
 from specdec.models.llama import LlamaConfig
+from specdec.models.opt import OptConfig
 from specdec.models.products import ORDERS
 from specdec.models.t5 import T5DraftConfig
+from specdec.models.t5gemma import T5GemmaConfig
 
+DECODER = {
+    "vocab_size": 64,
+    "emb_dim": 24,
+    "num_heads": 4,
+    "head_dim": 4,
+    "mlp_dim": 40,
+    "num_decoder_layers": 2,
+    "pad_id": 0,
+}
 TINY = {
     "t5": tiny_t5(
         64,
@@ -45,17 +57,20 @@ TINY = {
         markov_rank=2,
         confidence_head=True,
     ),
-    "llama": LlamaConfig(
-        vocab_size=64,
-        emb_dim=24,
-        num_heads=4,
+    "t5gemma": T5GemmaConfig(
+        **DECODER,
         num_kv_heads=2,
-        head_dim=4,
-        mlp_dim=40,
-        num_decoder_layers=2,
-        logits_via_embedding=True,
-        pad_id=0,
+        encoder_emb_dim=16,
+        encoder_num_heads=2,
+        encoder_num_kv_heads=1,
+        encoder_head_dim=4,
+        encoder_mlp_dim=20,
+        num_encoder_layers=2,
+        window=2,
     ),
+    "llama": LlamaConfig(**DECODER, num_kv_heads=2, logits_via_embedding=True),
+    "opt": OptConfig(**DECODER, num_kv_heads=4, context=32, post_norm=True, token_dim=16),
+    "gpt2": Gpt2Config(**DECODER, num_kv_heads=4, context=32, stop_ids=(2,)),
     "rotary": rotary.RotaryConfig(
         vocab_size=64, emb_dim=24, num_heads=4, head_dim=4, mlp_dim=40, num_layers=2
     ),
@@ -236,7 +251,9 @@ def test_a_name_is_taken_once():
 
 def test_what_is_of_no_family_is_named():
     with pytest.raises(
-        ValueError, match="family is 'gpt', and those known are t5, t5_draft, llama, heads, rotary;"
+        ValueError,
+        match="family is 'gpt', and those known are "
+        "t5, t5_draft, t5gemma, llama, opt, gpt2, heads, rotary;",
     ):
         named("gpt")
     with pytest.raises(

@@ -449,11 +449,19 @@ def test_a_question_has_one_answer():
         assert len(set(questions)) == len(questions) == 2 * len(facts)
 
 
+def test_an_article_goes_on_behind_its_first_sentence():
+    for (first_one, rest), (article, _) in zip(
+        first("specdec_articles", "test", 50), first("specdec_highlights", "test", 50), strict=True
+    ):
+        assert f"{first_one} {rest}" == article and first_one.count(".") == 1
+
+
 # Tasks
 
 
 @pytest.mark.parametrize(
-    "name, inputs, targets", [("specdec_gec", 64, 64), ("specdec_qa", 176, 48)]
+    "name, inputs, targets",
+    [("specdec_gec", 64, 64), ("specdec_qa", 176, 48), ("specdec_articles", 32, 144)],
 )
 def test_texts_fit(name, inputs, targets):
     vocabulary = tasks.demo_vocabulary().load()

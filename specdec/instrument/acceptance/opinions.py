@@ -74,7 +74,8 @@ def teach(params: Params, inputs: Array, fed: Array, *, plan: Plan) -> Taught:
     """Returns the target's scores of tokens [B, T], the start token first."""
     cache = plan.target.prefill(params["target"], inputs, fed.shape[1])
     output = plan.target.decode(params["target"], fed, cache)[0]
-    left, probs = standardised(plan.sampling, output.logits, *before_each(fed, plan.stop_ids))
+    history = before_each(fed, plan.stop_ids, plan.target.prompt(inputs))
+    left, probs = standardised(plan.sampling, output.logits, *history)
     likely = jax.nn.softmax(left, axis=-1) if plan.sampling.greedy else None
     return Taught(probs, likely, output.hidden, output.depth)
 
@@ -163,7 +164,8 @@ def _forced(
     logits = model.decode(tree, fed, cache)[0].logits
     logits = fit_vocabulary(logits, taught.p.shape[-1])
     sampling = drafter.sampling
-    logits, probs = standardised(sampling, logits, *before_each(fed, plan.stop_ids))
+    history = before_each(fed, plan.stop_ids, plan.target.prompt(inputs))
+    logits, probs = standardised(sampling, logits, *history)
     return probs, jax.nn.softmax(logits, axis=-1) if sampling.greedy else None
 
 

@@ -351,7 +351,7 @@ def _scored(params: PyTree, inputs: Array, beams: BeamSet, plan: BeamPlan) -> Ar
     at = jnp.clip(beams.length - 1, 0, fed.shape[1] - 1)
     log_probs = jax.nn.log_softmax(logits[:, at], axis=-1)
     one = jax.tree.map(lambda x: x[None], beams)
-    return beam_search.processed(log_probs[None], one, plan)[0]
+    return beam_search.processed(log_probs[None], one, target.prompt(inputs[None]), plan)[0]
 
 
 def _score(
@@ -366,8 +366,8 @@ def _score(
     logits = target.decode(params, fed, target.prefill(params, inputs, longest))[0].logits
     log_probs = jax.nn.log_softmax(logits, axis=-1)
     if plan.processors:
-        rule, (_, history) = beam_search.rule_of(plan), before_each(fed, plan.stop_ids)
-        log_probs = rule.process(log_probs, history)
+        _, history = before_each(fed, plan.stop_ids, target.prompt(inputs))
+        log_probs = beam_search.rule_of(plan).process(log_probs, history)
     emitted = jnp.take_along_axis(log_probs, flat[:, :, None], axis=2)[:, :, 0]
     within = jnp.arange(longest)[None] < length.reshape(-1, 1)
     total = jnp.sum(jnp.where(within, emitted, 0), axis=1).reshape(rows, width)

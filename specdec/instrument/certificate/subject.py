@@ -295,7 +295,8 @@ def taught_scores(
     fed = jnp.concatenate([target.start(inputs)[:, None], tokens[:, :-1]], axis=1)
     cache = target.prefill(params, inputs, fed.shape[1])
     logits = target.decode(params, fed, cache)[0].logits
-    return logits, *standardised(plan.sampling, logits, *before_each(fed, plan.stop_ids))
+    history = before_each(fed, plan.stop_ids, target.prompt(inputs))
+    return logits, *standardised(plan.sampling, logits, *history)
 
 
 def _teach(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):

@@ -200,9 +200,8 @@ def largest_batch(
 ) -> CompiledUpdate | None:
     """Returns the update with the most texts at a time that fits, None if not even one text does.
 
-    Memory grows by about the same for each text. So each attempt is where a line through the last
-    two results, one that fits and one that does not, meets the chip's memory. The search ends where
-    they are less than an eighth apart, or where the line leaves no more room than that.
+    The search ends where the largest that fits and the smallest that does not are at most an
+    eighth apart, or where memory leaves room for less than an eighth more.
 
     Args:
       run: the run.
@@ -212,28 +211,49 @@ def largest_batch(
       progress: as for `compile_update`.
     """
     step = mesh.shape[partitioning.DATA]
-    best = begun if fits(begun, chip) else None
-    low = (begun.texts, needed(begun)) if best else (0, _without_texts(begun))
-    high = None if best else (begun.texts, needed(begun))
-    while high is None or high[0] - low[0] > max(step, low[0] // 8):
-        guess = _where(chip.memory, low, high, (0, _without_texts(begun)))
-        if high is None and guess - low[0] < max(step, low[0] // 8):
-            break
-        texts = max(low[0] + step, guess // step * step)
-        if high is not None:
-            texts = min(texts, high[0] - step)
-        one = dataclasses.replace(run, batch_size=texts * run.micro_batches)
+    best, fitting, high, found = None, [(0, _without_texts(begun))], None, begun
+    while True:
+        if fits(found, chip):
+            best = found
+            fitting.append((found.texts, needed(found)))
+        else:
+            high = found.texts, needed(found)
+        texts = _next_attempt(chip.memory, fitting, high, step)
+        if texts is None:
+            return best
         found = compile_update(
-            one,
+            dataclasses.replace(run, batch_size=texts * run.micro_batches),
             mesh,
             optimizer=best.optimizer if best else None,
             progress=lambda name, texts=texts: progress(f"{name} with {texts} {TEXTS}"),
         )
-        if fits(found, chip):
-            best, low = found, (texts, needed(found))
-        else:
-            high = texts, needed(found)
-    return best
+
+
+def _next_attempt(
+    memory: float, fitting: list[tuple[int, float]], high: tuple[int, float] | None, step: int
+) -> int | None:
+    """Returns the texts to compile next, None if the search is over.
+
+    Memory grows by about the same for each text, so two results give a line. The attempt takes
+    15/16 of the room that the line leaves, because a program that does not fit tells less.
+
+    Args:
+      memory: of the chip.
+      fitting: texts and bytes of what fits, in order; the first has no texts.
+      high: texts and bytes of the smallest that does not fit, if there is one.
+      step: the number that must divide the texts.
+    """
+    low = fitting[-1]
+    enough = max(step, low[0] // 8)
+    if high and high[0] - low[0] <= enough:
+        return None
+    (a, least), (b, most) = (low, high) if high else fitting[-2:]
+    slope = (most - least) / (b - a)
+    room = (memory - low[1]) / slope if slope > 0 else low[0]
+    more = int(room * 15 / 16) // step * step
+    if high is None:
+        return low[0] + more if more >= enough else None
+    return min(low[0] + max(more, step), high[0] - step)
 
 
 def fits(update: CompiledUpdate, chip: Chip) -> bool:
@@ -246,18 +266,6 @@ def needed(update: CompiledUpdate) -> float:
     if update.whole.memory is not None:
         return update.whole.memory.total
     return _required(update.whole.too_large or "")
-
-
-def _where(
-    limit: float,
-    low: tuple[int, float],
-    high: tuple[int, float] | None,
-    empty: tuple[int, float],
-) -> int:
-    """Returns the texts for which a line through two points meets the limit."""
-    (a, least), (b, most) = (low, high) if high else (empty, low)
-    slope = (most - least) / (b - a)
-    return int(a + (limit - least) / slope) if slope > 0 else 2 * b
 
 
 def _without_texts(update: CompiledUpdate) -> float:

@@ -191,7 +191,7 @@ def update_markdown(records: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         row("topology", "mesh", "texts at a time", "parameters", "optimizer", "target",
             "temporaries", "total", "limit", "all-reduces", "s per update", "updates/s",
-            "chip hours per 1,000", "largest"),
+            "chip hours per 1,000", "largest batch"),
         "|---" * 14 + "|",
         *map(_row, records),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from specdec.drafters import Autoregressive, Drafter, Drawing
 from specdec.models.cache import NoKeys
 from specdec.models.model import Target
 from specdec.sampling import Greedy
-from specdec.types import Array, Context, Draft, ModelOutput, Params, PyTree, Request
+from specdec.types import Array, Context, Draft, ModelOutput, Params, Prompt, PyTree, Request
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Recorded(Target):
 
     Args:
       vocab_size: V.
-      start_of: the model whose start token it has, None for token 0.
+      start_of: the model whose start token, padding and prompts it has, None for token 0.
     """
 
     vocab_size: int
@@ -42,6 +42,13 @@ class Recorded(Target):
         if self.start_of is not None:
             return self.start_of.start(inputs)
         return jnp.zeros(jax.tree.leaves(inputs)[0].shape[0], jnp.int32)
+
+    @property
+    def pad_id(self) -> int:  # type: ignore[override]
+        return 0 if self.start_of is None else self.start_of.pad_id
+
+    def prompt(self, inputs: PyTree) -> Prompt | None:
+        return None if self.start_of is None else self.start_of.prompt(inputs)
 
     def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> NoKeys:
         return NoKeys(jnp.zeros(params["tokens"].shape[0], jnp.int32), capacity)

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from specdec.models.decoder_checkpoints import (
-    HEAD,
-    TABLE,
     DecoderCheckpoints,
     fields_of_record,
-    record_of_ids,
     refuse_other,
 )
 from specdec.models.family import Record
 from specdec.models.llama.llama_model import LlamaConfig
 
-_PARTS = {
-    "pre_self_attention_layer_norm/scale": "input_layernorm",
-    "self_attention/query/kernel": "self_attn.q_proj",
-    "self_attention/key/kernel": "self_attn.k_proj",
-    "self_attention/value/kernel": "self_attn.v_proj",
-    "self_attention/out/kernel": "self_attn.o_proj",
-    "pre_mlp_layer_norm/scale": "post_attention_layernorm",
-    "mlp/wi_0/kernel": "mlp.gate_proj",
-    "mlp/wi_1/kernel": "mlp.up_proj",
-    "mlp/wo/kernel": "mlp.down_proj",
-}  # of a layer
 _SCALING = {
     "rope_factor": "factor",
     "rope_low_factor": "low_freq_factor",
@@ -43,6 +30,8 @@ class LlamaCheckpoints(DecoderCheckpoints):
     MODEL_TYPES: tuple[str, ...] = ("llama",)
     architecture = "LlamaForCausalLM"
     anchor = "model.embed_tokens.weight"
+    unused = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+    layers = "model.layers"
     fields: ClassVar[Mapping[str, str]] = {
         "vocab_size": "vocab_size",
         "emb_dim": "hidden_size",
@@ -56,6 +45,18 @@ class LlamaCheckpoints(DecoderCheckpoints):
         "layer_norm_epsilon": "rms_norm_eps",
         "rope_theta": "rope_theta",
     }
+    parts: ClassVar[Mapping[str, str]] = {
+        "pre_self_attention_layer_norm/scale": "input_layernorm",
+        "self_attention/query/kernel": "self_attn.q_proj",
+        "self_attention/key/kernel": "self_attn.k_proj",
+        "self_attention/value/kernel": "self_attn.v_proj",
+        "self_attention/out/kernel": "self_attn.o_proj",
+        "pre_mlp_layer_norm/scale": "post_attention_layernorm",
+        "mlp/wi_0/kernel": "mlp.gate_proj",
+        "mlp/wi_1/kernel": "mlp.up_proj",
+        "mlp/wo/kernel": "mlp.down_proj",
+    }
+    others: ClassVar[Mapping[str, str]] = {"decoder/decoder_norm/scale": "model.norm"}
 
     def described(self, record: Record) -> LlamaConfig:
         """Returns the config of a record; see `DecoderCheckpoints`."""
@@ -86,22 +87,4 @@ class LlamaCheckpoints(DecoderCheckpoints):
             scaling["rope_type"] = config.rope_scaling
             if "original_max_position_embeddings" in scaling:
                 scaling["original_max_position_embeddings"] = int(config.rope_context)
-        return {
-            "architectures": [self.architecture],
-            "model_type": "llama",
-            "hidden_act": "silu",
-            **{theirs: getattr(config, ours) for ours, theirs in self.fields.items()},
-            "rope_scaling": scaling,
-            **record_of_ids(config),
-        }
-
-    def names(self, config: Any) -> dict[str, str]:
-        """Returns {our name: theirs} of all parameters that a model may have."""
-        found = {TABLE: self.anchor, HEAD: self.head, "decoder/decoder_norm/scale": "model.norm"}
-        for layer in range(config.num_decoder_layers):
-            for ours, theirs in _PARTS.items():
-                found[f"decoder/layers_{layer}/{ours}"] = f"model.layers.{layer}.{theirs}"
-        return {
-            ours: name if name.endswith(".weight") else f"{name}.weight"
-            for ours, name in found.items()
-        }
+        return super().to_record(config) | {"hidden_act": "silu", "rope_scaling": scaling}

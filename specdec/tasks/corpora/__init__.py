@@ -1,8 +1,9 @@
 """Generated corpora of unlimited size that need no download.
 
 They are English sentences with German translations, articles with highlights, English with
-corrected errors, and questions on articles. Every example is a function of (task, split, seed,
-index). Therefore train is unlimited, an index is enough to resume, and splits do not share seeds.
+corrected errors, questions on articles, and articles to continue. Every example is a function of
+(task, split, seed, index). Therefore train is unlimited, an index is enough to resume, and splits
+do not share seeds.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ PREFIXES: Mapping[str, str] = {
     "specdec_highlights": "summarize: ",
     "specdec_gec": "correct: ",
     "specdec_qa": "question: ",
+    "specdec_articles": "",
 }
 _GENERATORS: Mapping[str, Callable[[str, int, int], tuple[str, str]]] = {
     "specdec_ende": translation.example,
     "specdec_highlights": articles.highlighted,
     "specdec_gec": corrections.example,
     "specdec_qa": articles.asked,
+    "specdec_articles": articles.continued,
 }
 
 

@@ -77,6 +77,16 @@ def asked(split: str, index: int, seed: int = 0) -> tuple[str, str]:
     return f"{question} context: {article.text}", article.stated[fact]
 
 
+def continued(split: str, index: int, seed: int = 0) -> tuple[str, str]:
+    """Returns the first sentence of an article, and the rest of it: plain text to continue.
+
+    The arguments are those of `translation.example`.
+    """
+    article = sample(Dice(HIGHLIGHTS, split, index, seed))
+    first, *others = [*article.stated, *article.restated]
+    return first, " ".join(others)
+
+
 def sample(dice: Dice) -> Article:
     """Returns an article of MIN_SENTENCES to MAX_SENTENCES sentences."""
     facts = dice.pick(REPORTS)

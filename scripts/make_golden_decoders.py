@@ -1,0 +1,164 @@
+"""Makes the golden Hugging Face checkpoints of decoders in tests/golden, with transformers itself.
+
+  pip install torch transformers safetensors
+  python scripts/make_golden_decoders.py
+
+Tiny models with random weights, saved by `save_pretrained`; transformers' logits and greedy texts
+are in golden.npz. With transformers 4 it only writes the records of that version, `config_4.json`.
+tests/golden/README.md says what is in each.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedModel,
+)
+
+GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
+OLD = transformers.__version__.startswith("4.")
+SIZES = {"vocab_size": 61, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+LLAMA = SIZES | {"intermediate_size": 20, "bos_token_id": 1, "eos_token_id": 2}
+GROUPS = {"num_key_value_heads": 2}
+OPT = SIZES | {"ffn_dim": 20, "max_position_embeddings": 64, "word_embed_proj_dim": 16}
+GPT2 = {
+    "vocab_size": 61,
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_inner": 20,
+    "n_positions": 64,
+    "bos_token_id": 2,
+    "eos_token_id": 2,
+}
+PROMPTS, OUTPUTS = (7, 1, 26, 3), 18  # lengths
+
+
+def rotary(kind: str, **fields) -> dict:
+    """Returns the fields of a LLaMA with a longer context."""
+    scaling = {"rope_type": kind, **fields}
+    if OLD:
+        return {"rope_scaling": scaling}
+    return {"rope_parameters": {"rope_theta": 10_000.0, **scaling}}
+
+
+LLAMA3 = rotary(
+    "llama3",
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=64,
+)
+# name -> seed, model, its config, and the dtype that it is saved in. Of these seeds' greedy texts
+# some end, and they vary.
+MODELS = {
+    "hf_llama": (13, LlamaForCausalLM, LlamaConfig(**LLAMA), torch.float32),
+    "hf_llama_groups": (
+        28,
+        LlamaForCausalLM,
+        LlamaConfig(**LLAMA, **GROUPS, tie_word_embeddings=True),
+        torch.float32,
+    ),
+    "hf_llama_linear": (
+        3,
+        LlamaForCausalLM,
+        LlamaConfig(**LLAMA, **rotary("linear", factor=4.0)),
+        torch.float32,
+    ),
+    "hf_llama3": (
+        4,
+        LlamaForCausalLM,
+        LlamaConfig(**LLAMA | {"eos_token_id": [2, 60]}, **GROUPS, **LLAMA3),
+        torch.bfloat16,
+    ),
+    "hf_opt": (12, OPTForCausalLM, OPTConfig(**OPT), torch.float16),
+    "hf_opt_350m": (
+        8,
+        OPTForCausalLM,
+        OPTConfig(**OPT | {"word_embed_proj_dim": 8}, do_layer_norm_before=False),
+        torch.float32,
+    ),
+    "hf_gpt2": (11, GPT2LMHeadModel, GPT2Config(**GPT2), torch.float32),
+}
+
+
+def model(seed: int, kind: type, config) -> PreTrainedModel:
+    """Returns random weights under which every parameter matters to the logits."""
+    torch.manual_seed(seed)
+    made = kind(config).eval()
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.3)
+            elif "norm" in name or "ln_" in name:
+                parameter.uniform_(0.5, 2.0)
+            else:
+                parameter.normal_(0, 0.4)
+    return made
+
+
+def run(made: PreTrainedModel, seed: int) -> dict[str, np.ndarray]:
+    """Returns prompts, outputs, and what transformers makes of them, one prompt at a time."""
+    random, vocab_size = np.random.default_rng(seed), made.config.vocab_size
+    outputs = random.integers(3, vocab_size, [len(PROMPTS), OUTPUTS])
+    prompts = np.full([len(PROMPTS), max(PROMPTS)], -1)
+    logits, greedy = [], np.full([len(PROMPTS), OUTPUTS], -1)
+    for row, length in enumerate(PROMPTS):
+        prompt = prompts[row, :length] = random.integers(3, vocab_size, length)
+        ids = torch.tensor(np.concatenate([prompt, outputs[row, :-1]]))[None]
+        with torch.no_grad():
+            logits.append(made(ids).logits[0, length - 1 :].float().numpy())
+            given = ids[:, :length]
+            text = made.generate(
+                given,
+                attention_mask=torch.ones_like(given),
+                max_new_tokens=OUTPUTS,
+                do_sample=False,
+                pad_token_id=0,
+            )[0, length:]
+        greedy[row, : len(text)] = text
+    return {
+        "prompts": prompts.astype(np.int32),
+        "outputs": outputs.astype(np.int32),
+        "logits": np.stack(logits),
+        "greedy": greedy.astype(np.int32),
+    }
+
+
+def save(name: str, seed: int, kind: type, config, dtype: torch.dtype) -> None:
+    made, folder = model(seed, kind, config).to(dtype), GOLDEN / name
+    if OLD:
+        with tempfile.TemporaryDirectory() as place:
+            made.save_pretrained(place)
+            shutil.copy(Path(place) / "config.json", folder / "config_4.json")
+        return
+    kept = folder / "config_4.json"
+    record = kept.read_bytes() if kept.exists() else None
+    shutil.rmtree(folder, ignore_errors=True)
+    made.save_pretrained(folder)
+    (folder / "generation_config.json").unlink()
+    if record is not None:
+        kept.write_bytes(record)
+    # Run what was saved: its weights may have been rounded.
+    golden = run(kind.from_pretrained(folder, dtype=torch.float32).eval(), seed)
+    np.savez_compressed(folder / "golden.npz", **golden)
+    print(name, float(np.abs(golden["logits"]).max()), golden["greedy"].tolist())
+
+
+def main() -> None:
+    for name, given in MODELS.items():
+        save(name, *given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""T5Gemma's architecture, and the model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar, cast
+
+import jax.numpy as jnp
+
+from specdec.common.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt, TokenIds
+from specdec.models.cache import KVCache, kv_bytes
+from specdec.models.inputs import check_tokens
+from specdec.models.layers import DType
+from specdec.models.stack import StackModel
+from specdec.models.t5gemma.t5gemma_network import GemmaNetwork, Sizes
+from specdec.types import Array, PyTree
+
+_ENCODER = (
+    *("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads", "encoder_head_dim"),
+    *("encoder_mlp_dim", "num_encoder_layers"),
+)  # in the order of `Sizes`
+_DECODER = ("emb_dim", "num_heads", "num_kv_heads", "head_dim", "mlp_dim", "num_decoder_layers")
+
+
+@dataclasses.dataclass(frozen=True)
+class T5GemmaConfig(Checked):
+    """The architecture of a T5Gemma (Zhang et al. 2025, 2504.06225).
+
+    Both stacks are Gemma 2's. They may differ in all sizes.
+
+    Args:
+      vocab_size: V.
+      emb_dim: D, the width of the decoder's residual stream.
+      num_heads: attention heads of queries in the decoder.
+      num_kv_heads: heads of keys and values in the decoder, a divisor of `num_heads`.
+      head_dim: the size of a head in the decoder.
+      mlp_dim: hidden units of an MLP in the decoder.
+      num_decoder_layers: the number of the decoder's layers.
+      encoder_emb_dim: the width of the encoder's residual stream.
+      encoder_num_heads: attention heads of queries in the encoder.
+      encoder_num_kv_heads: heads of keys and values in the encoder.
+      encoder_head_dim: the size of a head in the encoder.
+      encoder_mlp_dim: hidden units of an MLP in the encoder.
+      num_encoder_layers: the number of the encoder's layers.
+      query_scalar: queries are divided by its square root.
+      window: tokens that even layers see before a token; in the encoder also behind it.
+      attention_cap: the soft cap of attention logits; None for none.
+      logits_cap: the soft cap of logits; None for none.
+      rope_theta: the base of the wavelengths of rotary positions.
+      logits_via_embedding: whether the decoder's token table also projects to the logits.
+      dtype: of matrix products and of the KV cache, 'float32' or 'bfloat16'.
+      layer_norm_epsilon: epsilon of the norms.
+      decoder_start_id: the id that outputs start from.
+      pad_id: the id that texts are padded with.
+      stop_ids: the ids that end a text.
+    """
+
+    vocab_size: PositiveInt
+    emb_dim: PositiveInt
+    num_heads: PositiveInt
+    num_kv_heads: PositiveInt
+    head_dim: PositiveInt
+    mlp_dim: PositiveInt
+    num_decoder_layers: PositiveInt
+    encoder_emb_dim: PositiveInt
+    encoder_num_heads: PositiveInt
+    encoder_num_kv_heads: PositiveInt
+    encoder_head_dim: PositiveInt
+    encoder_mlp_dim: PositiveInt
+    num_encoder_layers: PositiveInt
+    query_scalar: PositiveFloat = 256.0
+    window: PositiveInt = 4096
+    attention_cap: PositiveFloat | None = 50.0
+    logits_cap: PositiveFloat | None = 30.0
+    rope_theta: PositiveFloat = 10_000.0
+    logits_via_embedding: bool = True
+    dtype: DType = "float32"
+    layer_norm_epsilon: PositiveFloat = 1e-6
+    decoder_start_id: NonNegativeInt = dataclasses.field(default=2, repr=False)
+    pad_id: NonNegativeInt = dataclasses.field(default=0, repr=False)
+    stop_ids: TokenIds = dataclasses.field(default=(1,), repr=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
+        super().__post_init__()
+        for stack, sizes in (("", self.decoder), ("encoder_", self.encoder)):
+            name = f"T5GemmaConfig.{stack}"
+            if sizes.num_heads % sizes.num_kv_heads:
+                raise ValueError(
+                    f"{name}num_kv_heads is {sizes.num_kv_heads}, which does not divide "
+                    f"{stack}num_heads {sizes.num_heads}; give a divisor"
+                )
+            if sizes.head_dim % 2:
+                raise ValueError(f"{name}head_dim is {sizes.head_dim}; give an even number")
+        if self.pad_id in self.stop_ids:
+            raise ValueError(
+                f"T5GemmaConfig.pad_id is {self.pad_id}, which is also one of stop_ids "
+                f"{self.stop_ids}; give another one"
+            )
+
+    @property
+    def encoder(self) -> Sizes:
+        """The sizes of the encoder."""
+        return Sizes(*(getattr(self, name) for name in _ENCODER))
+
+    @property
+    def decoder(self) -> Sizes:
+        """The sizes of the decoder."""
+        return Sizes(*(getattr(self, name) for name in _DECODER))
+
+    @property
+    def head_is_table(self) -> bool:
+        """Whether the decoder's token table also projects to the logits."""
+        return self.logits_via_embedding
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Gemma(StackModel):
+    """A T5Gemma as a `Model`.
+
+    Args:
+      config: the architecture. The other fields are those of `StackModel`.
+    """
+
+    config: T5GemmaConfig
+    config_class: ClassVar[type[T5GemmaConfig]] = T5GemmaConfig
+    size_names: ClassVar[tuple[str, ...]] = (*_DECODER, *_ENCODER)
+
+    def network(self) -> GemmaNetwork:
+        """Returns the module, in this model's layout."""
+        stored = self.layout, self.orders, self.weights
+        return GemmaNetwork(self.config, *stored, self.widened)
+
+    def example(self) -> tuple[Array, Array]:
+        """Returns inputs and outputs of one token."""
+        tokens = jnp.zeros([1, 1], jnp.int32)
+        return tokens, tokens
+
+    def start(self, inputs: Array) -> Array:
+        """Returns the start token, which the config names."""
+        return jnp.full(inputs.shape[0], self.config.decoder_start_id, jnp.int32)
+
+    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
+        """Encodes inputs [B, S] int32, and computes the cross-attention's keys and values.
+
+        Raises:
+          ValueError: the inputs have another shape or dtype.
+        """
+        check_tokens(inputs)
+        return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
+
+    def cache_bytes(
+        self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
+    ) -> int:
+        """Returns the bytes of keys and values on one device, of outputs and inputs."""
+        c = self.config
+        shape = (rows, c.num_kv_heads, slots + inputs_length, c.head_dim)
+        return self.num_layers * kv_bytes(shape, c.dtype, self.axis_rules, mesh)

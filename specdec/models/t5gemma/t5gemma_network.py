@@ -1,0 +1,324 @@
+"""T5Gemma's network, with T5X's names for the parameters that a T5 has too.
+
+Both stacks are Gemma 2's (2408.00118): norms before and behind each sub-layer, rotary positions,
+grouped heads, soft caps, and a window in every other layer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from specdec.models import rowwise
+from specdec.models.blocks import View, view
+from specdec.models.cache import KVCache
+from specdec.models.decoder_only import SPREAD, rotated
+from specdec.models.int8 import Weights
+from specdec.models.layers import (
+    KEYS_LAST,
+    MASKED,
+    MLP,
+    Dense,
+    Embedding,
+    Logits,
+    attend_grouped,
+    constrain,
+    layer_class,
+    parameter,
+    soft_capped,
+)
+from specdec.models.layouts import Layout, kernels_of, logits_from_table, of_logits
+from specdec.models.products import Kernels, Orders
+from specdec.types import Array, ModelOutput
+
+if TYPE_CHECKING:
+    from specdec.models.t5gemma.t5gemma_model import T5GemmaConfig
+
+
+class Sizes(NamedTuple):
+    """The sizes of one of the two stacks."""
+
+    emb_dim: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_dim: int
+    layers: int
+
+
+class GemmaNorm(nn.Module):
+    """Computes x / rms(x) * (1 + scale) in float32."""
+
+    config: T5GemmaConfig
+    kernels: Kernels
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        scale = parameter(self, "scale", nn.initializers.zeros, ("embed",), (x.shape[-1],))
+        x = x.astype(jnp.float32)
+        squares = jnp.square(x)
+        if self.kernels.int8_tokens:
+            mean = rowwise.sums(squares) * (1 / x.shape[-1])
+        else:
+            mean = jnp.mean(squares, axis=-1, keepdims=True)
+        x = x * jax.lax.rsqrt(mean + self.config.layer_norm_epsilon)
+        return (x * (1 + scale.astype(jnp.float32))[None, None]).astype(self.config.dtype)
+
+
+class GemmaAttention(nn.Module):
+    """Attention in two halves, so that keys and values can be cached between them."""
+
+    config: T5GemmaConfig
+    sizes: Sizes
+    kernels: Kernels
+    of_inputs: Kernels  # of keys and values that are made in prefill
+
+    def setup(self):
+        sizes, dtype = self.sizes, self.config.dtype
+
+        def dense(heads: int, kernels: Kernels) -> Dense:
+            axes = ("embed", "joined_kv")
+            return Dense(heads * sizes.head_dim, axes, dtype, kernels=kernels)
+
+        self.query = dense(sizes.num_heads, self.kernels)
+        self.key = dense(sizes.num_kv_heads, self.of_inputs)
+        self.value = dense(sizes.num_kv_heads, self.of_inputs)
+        self.out = Dense(sizes.emb_dim, ("joined_kv", "embed"), dtype, kernels=self.kernels)
+
+    def keys_values(self, x: Array, positions: Array | None) -> tuple[Array, Array]:
+        """Maps [B, T, D] to keys and values [B, T, G, head_dim]; keys are turned by positions."""
+        key, value = (self._split(y, self.sizes.num_kv_heads) for y in (self.key(x), self.value(x)))
+        return self._turned(key, positions), value
+
+    def over(
+        self,
+        x: Array,
+        positions: Array | None,
+        keys: Array,
+        values: Array,
+        mask: Array,
+        equation: str = KEYS_LAST,
+    ) -> Array:
+        """Computes attention of x [B, T, D] over keys and values [B, G, C, head_dim]: [B, T, D]."""
+        c = self.config
+        query = self._turned(self._split(self.query(x), self.sizes.num_heads), positions)
+        query *= np.asarray(c.query_scalar**-0.5, query.dtype)
+        by_row, cap = self.kernels.int8_tokens, c.attention_cap
+        y = attend_grouped(query, keys, values, mask, equation, by_row, cap)
+        y = constrain(y, "batch", "length", "heads", "kv")
+        return self.out(y.reshape(*y.shape[:2], -1))
+
+    def _split(self, x: Array, heads: int) -> Array:
+        x = constrain(x, "batch", "length", "joined_kv", tpu_order=(0, 1, 2))
+        x = x.reshape(*x.shape[:2], heads, self.sizes.head_dim)
+        return constrain(x, "batch", "length", "heads", "kv")
+
+    def _turned(self, x: Array, positions: Array | None) -> Array:
+        if positions is None:
+            return x
+        half = np.arange(0, self.sizes.head_dim, 2, dtype=np.float32) / self.sizes.head_dim
+        rates = 1.0 / np.float32(self.config.rope_theta) ** half
+        return rotated(x, positions, rates.astype(np.float32))
+
+
+class GemmaLayer(nn.Module):
+    """A layer of either stack; `cross` says whether it attends to the encoder's output."""
+
+    config: T5GemmaConfig
+    sizes: Sizes
+    kernels: Kernels
+    of_inputs: Kernels
+    cross: bool
+
+    def setup(self):
+        shared = self.config, self.kernels
+        attention = self.config, self.sizes, self.kernels
+        self.pre_self_attention_layer_norm = GemmaNorm(*shared)
+        self.self_attention = GemmaAttention(*attention, self.kernels)
+        self.post_self_attention_layer_norm = GemmaNorm(*shared)
+        if self.cross:
+            self.pre_cross_attention_layer_norm = GemmaNorm(*shared)
+            self.encoder_decoder_attention = GemmaAttention(*attention, self.of_inputs)
+            self.post_cross_attention_layer_norm = GemmaNorm(*shared)
+        self.pre_mlp_layer_norm = GemmaNorm(*shared)
+        sizes = self.sizes.mlp_dim, self.sizes.emb_dim
+        self.mlp = MLP(*sizes, ("gelu", "linear"), self.config.dtype, self.kernels)
+        self.post_mlp_layer_norm = GemmaNorm(*shared)
+
+    def encode(self, x: Array, positions: Array, mask: Array) -> Array:
+        """Runs a layer of the encoder on [B, S, D]."""
+        y = self.pre_self_attention_layer_norm(x)
+        keys, values = self.self_attention.keys_values(y, positions)
+        keys, values = keys.swapaxes(1, 2), values.swapaxes(1, 2)
+        y = self.self_attention.over(y, positions, keys, values, mask)
+        return self._with_mlp(_added(x, self.post_self_attention_layer_norm(y)))
+
+    def decode(
+        self, x: Array, cache: KVCache, layer: int, positions: Array, mask: Array, cross_mask: Array
+    ) -> tuple[Array, KVCache]:
+        """Runs a layer of the decoder on [B, T, D]."""
+        y = self.pre_self_attention_layer_norm(x)
+        cache = cache.write(layer, *self.self_attention.keys_values(y, positions))
+        y = self.self_attention.over(y, positions, cache.keys[layer], cache.values[layer], mask)
+        x = _added(x, self.post_self_attention_layer_norm(y))
+        y = self.pre_cross_attention_layer_norm(x)
+        given = cache.cross_keys[layer], cache.cross_values[layer], cross_mask
+        y = self.encoder_decoder_attention.over(y, None, *given, equation="bthd,bhdc->bhtc")
+        return self._with_mlp(_added(x, self.post_cross_attention_layer_norm(y))), cache
+
+    def pass_by(self, x: Array, cache: KVCache, layer: int, positions: Array) -> KVCache:
+        y = self.pre_self_attention_layer_norm(x)
+        return cache.write(layer, *self.self_attention.keys_values(y, positions))
+
+    def _with_mlp(self, x: Array) -> Array:
+        return _added(x, self.post_mlp_layer_norm(self.mlp(self.pre_mlp_layer_norm(x))))
+
+
+def _added(x: Array, y: Array) -> Array:
+    """Returns the stream after a sub-layer, which is whole on every device."""
+    return constrain(x + y, "batch", "length", "embed")
+
+
+def _masks(config: T5GemmaConfig, near: Array, visible: Array) -> tuple[Array, Array]:
+    """Returns the masks of even layers, which see a window, and of odd ones: [B, 1, T, C]."""
+    both = visible & near, visible
+    inside, everything = (jnp.where(seen, 0.0, MASKED)[:, None] for seen in both)
+    return inside, everything
+
+
+class GemmaEncoder(nn.Module):
+    config: T5GemmaConfig
+    kernels: Kernels
+
+    def setup(self):
+        c, sizes = self.config, self.config.encoder
+        self.token_embedder = Embedding(c.vocab_size, sizes.emb_dim, c.dtype, spread=SPREAD)
+        given = c, sizes, self.kernels, self.kernels, False
+        self.layers = [_layer()(*given) for _ in range(sizes.layers)]
+        self.encoder_norm = GemmaNorm(c, self.kernels)
+
+    def __call__(self, inputs: Array, inputs_mask: Array) -> Array:
+        """Maps [B, S] int32 and a mask [B, S] bool to [B, S, D]."""
+        x = _scaled(self.token_embedder(jnp.maximum(inputs, 0)))
+        positions = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
+        near = jnp.abs(positions[:, :, None] - positions[:, None]) <= self.config.window
+        masks = _masks(self.config, near, inputs_mask[:, None])
+        for i, layer in enumerate(self.layers):
+            x = layer.encode(x, positions, masks[i % 2])
+        return self.encoder_norm(x)
+
+
+class GemmaDecoder(nn.Module):
+    config: T5GemmaConfig
+    layout: Layout
+    kernels: tuple[Kernels, Kernels]  # of a step, of prefill
+
+    def setup(self):
+        c = self.config
+        given = c, c.decoder, *self.kernels, True
+        self.layers = [_layer()(*given) for _ in range(c.num_decoder_layers)]
+        self.decoder_norm = GemmaNorm(c, self.kernels[0])
+        if not logits_from_table(c, self.layout):
+            self.logits_dense = Logits(c.vocab_size, kernels=of_logits(self.kernels[0]))
+
+    def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """Returns each layer's keys [B, G, head_dim, S] and values [B, G, S, head_dim]."""
+        each = [layer.encoder_decoder_attention for layer in self.layers]
+        keys, values = zip(*(one.keys_values(encoded, None) for one in each), strict=True)
+        return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
+
+    def __call__(self, x: Array, cache: KVCache, seen: View, layers: range) -> tuple[Array, Any]:
+        """Runs some of the layers on the input of the first of them, [B, T, D]."""
+        cache = cache.placed()
+        near = seen.queries[:, :, None] - seen.keys[:, None] < self.config.window
+        masks = _masks(self.config, near, seen.visible)
+        cross_mask = jnp.where(cache.inputs_mask[:, None, None], 0.0, MASKED)
+        for i in layers:
+            x, cache = self.layers[i].decode(x, cache, i, seen.queries, masks[i % 2], cross_mask)
+        return x, cache.rewind(cache.length + x.shape[1])
+
+
+def _layer() -> Any:
+    return layer_class(GemmaLayer)
+
+
+def _scaled(x: Array) -> Array:
+    return x * np.asarray(np.sqrt(x.shape[-1]), x.dtype)
+
+
+class GemmaNetwork(nn.Module):
+    """The network: `encode` once, then `decode` block by block. `T5Gemma` is its interface."""
+
+    config: T5GemmaConfig
+    layout: Layout = "checkpoint"
+    orders: Orders = ()
+    weights: Weights = "stored"
+    widened: bool = False
+
+    def setup(self):
+        c, kernels = self.config, self._kernels()
+        self.token_embedder = Embedding(c.vocab_size, c.emb_dim, c.dtype, spread=SPREAD)
+        self.encoder = GemmaEncoder(c, kernels[1])
+        self.decoder = GemmaDecoder(c, self.layout, kernels)
+
+    def encode(self, inputs: Array, capacity: int) -> KVCache:
+        c, inputs_mask = self.config, inputs != self.config.pad_id
+        encoded = self.encoder(inputs, inputs_mask)
+        cross_keys, cross_values = self.decoder.cross_keys_values(encoded)
+        return KVCache.create(
+            inputs.shape[0],
+            capacity,
+            layers=c.num_decoder_layers,
+            heads=c.num_kv_heads,
+            head_dim=c.head_dim,
+            dtype=c.dtype,
+            cross_keys=cross_keys,
+            cross_values=cross_values,
+            encoded=encoded,
+            inputs_mask=inputs_mask,
+        )
+
+    def decode(
+        self,
+        tokens: Array,
+        cache: KVCache,
+        ancestors: Array | View | None = None,
+        layers: tuple[int, int] | None = None,
+        resume: Array | None = None,
+    ) -> tuple[ModelOutput, KVCache]:
+        seen = view(cache.length, cache.capacity, tokens.shape[1], ancestors)
+        x = resume
+        if x is None:
+            x = _scaled(self.token_embedder(jnp.maximum(tokens, 0)))
+        run = range(self.config.num_decoder_layers)
+        run = run if layers is None else run[slice(*layers)]
+        stream, cache = self.decoder(x, cache, seen, run)
+        hidden = self.decoder.decoder_norm(stream)
+        return ModelOutput(self.logits(hidden), hidden, None if layers is None else stream), cache
+
+    def pass_by(self, stream: Array, cache: KVCache, layers: tuple[int, int]) -> KVCache:
+        cache, width = cache.placed(), stream.shape[1]
+        positions = view(cache.length, cache.capacity, width).queries
+        for i in range(*layers):
+            cache = self.decoder.layers[i].pass_by(stream, cache, i, positions)
+        return cache.rewind(cache.length + width)
+
+    def logits(self, hidden: Array) -> Array:
+        if logits_from_table(self.config, self.layout):
+            table = dataclasses.replace(of_logits(self._kernels()[0]), transposed=True)
+            logits = self.token_embedder.logits(hidden, table, scaled=False)
+        else:
+            logits = self.decoder.logits_dense(hidden)
+        return soft_capped(logits, self.config.logits_cap)
+
+    def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
+        return self.decode(tokens, self.encode(inputs, tokens.shape[1]))[0]
+
+    @nn.nowrap
+    def _kernels(self) -> tuple[Kernels, Kernels]:
+        return kernels_of(self.layout, self.orders, self.weights, self.widened)

@@ -1,0 +1,215 @@
+"""Hugging Face's checkpoints of decoders: pytest tests/checkpoints/test_huggingface_decoders.py
+
+The golden models were saved and run by transformers itself; see tests/golden/README.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import teacher_forced
+from tolerances import LOGITS
+
+from specdec import autoregressive_decode, checkpoints, row_keys
+from specdec.checkpoints import CheckpointError, huggingface_files, safetensors
+from specdec.models import prompts
+from specdec.models.families import model_of
+from specdec.sampling import Greedy
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+MODELS = (
+    "hf_llama",
+    "hf_llama_groups",
+    "hf_llama_linear",
+    "hf_llama3",
+    "hf_opt",
+    "hf_opt_350m",
+    "hf_gpt2",
+)
+# Own bfloat16 logits of transformers differ from its float32 ones by up to 0.74 (of 7.2; the gated
+# MLP of a LLaMA amplifies), and by up to 1.04 with other weights. Ours by up to 0.70.
+BFLOAT16 = 1.0
+
+each_model = pytest.mark.parametrize("name", MODELS)
+
+
+def opened(directory, **changes):
+    """Returns the model of a directory and its float32 parameters."""
+    model = model_of(dataclasses.replace(checkpoints.config_from(directory), **changes))
+    params = checkpoints.load(directory, config=model.config)
+    return model, jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
+
+
+def golden_of(name, model):
+    """Returns the golden arrays, with prompts padded as the model wants."""
+    golden = dict(np.load(GOLDEN / name / "golden.npz"))
+    golden["prompts"] = np.where(golden["prompts"] < 0, model.pad_id, golden["prompts"])
+    return golden
+
+
+def fed(model, prompts, outputs):
+    """Returns [B, T], the start token and all but the last of the outputs."""
+    return np.concatenate([model.start(prompts)[:, None], outputs[:, :-1]], axis=1)
+
+
+@pytest.fixture
+def edited(tmp_path):
+    """Copies a golden directory with keys of its record, and names of its arrays, changed."""
+
+    def copied(name, rename=lambda array: array, more=None, **fields) -> Path:
+        directory = Path(shutil.copytree(GOLDEN / name, tmp_path / name, dirs_exist_ok=True))
+        (directory / "config_4.json").unlink()
+        file = directory / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+        there = huggingface_files.read(GOLDEN / name)
+        arrays = {rename(key): array for key, array in (there | (more or {})).items()}
+        (directory / "model.safetensors").unlink()
+        safetensors.write(directory / "model.safetensors", arrays, arrays.__getitem__)
+        return directory
+
+    return copied
+
+
+@each_model
+@pytest.mark.parametrize("block", [prompts.BLOCK, 8], ids=["whole", "blocks"])
+def test_logits_and_greedy_ids_are_those_of_transformers(name, block, monkeypatch):
+    monkeypatch.setattr(prompts, "BLOCK", block)  # prompts have up to 26 tokens
+    model, params = opened(GOLDEN / name)
+    golden = golden_of(name, model)
+    inputs = golden["prompts"]
+    logits = teacher_forced(model, params, inputs, fed(model, inputs, golden["outputs"]))
+    np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=LOGITS)
+
+    output = autoregressive_decode(
+        params,
+        row_keys(0, jnp.arange(len(inputs))),
+        inputs,
+        target=model,
+        sampling=Greedy(),
+        max_length=golden["greedy"].shape[1],
+        eos_id=model.stop_ids,
+    )
+    lengths = (golden["greedy"] >= 0).sum(axis=1)
+    np.testing.assert_array_equal(output.length, lengths)
+    for row, length in enumerate(lengths):
+        np.testing.assert_array_equal(output.tokens[row, :length], golden["greedy"][row, :length])
+
+
+@each_model
+def test_logits_in_bfloat16(name):
+    model, params = opened(GOLDEN / name, dtype="bfloat16")
+    golden = golden_of(name, model)
+    inputs = golden["prompts"]
+    logits = teacher_forced(model, params, inputs, fed(model, inputs, golden["outputs"]))
+    np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=BFLOAT16)
+
+
+@each_model
+def test_what_is_written_is_what_was_read(name, tmp_path):
+    """Bit for bit; that transformers loads it was seen by hand."""
+    config = checkpoints.config_from(GOLDEN / name)
+    params = checkpoints.load(GOLDEN / name, config=config)
+    checkpoints.save(tmp_path / "out", params, config=config, format="huggingface")
+    written, theirs = (huggingface_files.read(path) for path in (tmp_path / "out", GOLDEN / name))
+    assert written.keys() == theirs.keys()
+    for key, array in theirs.items():
+        assert written[key].dtype == array.dtype
+        np.testing.assert_array_equal(written[key], array)
+    assert checkpoints.config_from(tmp_path / "out") == config
+
+
+@each_model
+def test_transformers_4_describes_the_same(name, tmp_path):
+    shutil.copytree(GOLDEN / name, tmp_path / name)
+    shutil.copy(GOLDEN / name / "config_4.json", tmp_path / name / "config.json")
+    assert checkpoints.config_from(tmp_path / name) == checkpoints.config_from(GOLDEN / name)
+
+
+@pytest.mark.parametrize(
+    "name, prefix, unused",
+    [
+        ("hf_gpt2", "transformer.", ["h.0.attn.bias", "h.1.attn.masked_bias"]),
+        ("hf_opt", "model.", ["decoder.version"]),
+        ("hf_llama_groups", "model.", ["layers.0.self_attn.rotary_emb.inv_freq"]),
+    ],
+)
+def test_older_files_have_other_names(edited, name, prefix, unused):
+    """A model without its output layer has no prefix, and buffers were saved once."""
+    buffers = {f"{prefix}{one}": np.zeros([1, 1], np.float32) for one in unused}
+    for rename in (str, lambda key: key.removeprefix(prefix)):
+        directory = edited(name, rename, buffers)
+        assert checkpoints.config_from(directory) == checkpoints.config_from(GOLDEN / name)
+        found = checkpoints.load(directory, config=checkpoints.config_from(directory))
+        expected = checkpoints.load(GOLDEN / name, config=checkpoints.config_from(GOLDEN / name))
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_an_output_layer_of_its_own(edited, tmp_path):
+    """Also where the record says that it is tied: what is stored differs."""
+    head = np.arange(61 * 16, dtype=np.float32).reshape(61, 16)
+    for tied in (False, True):
+        directory = edited("hf_gpt2", more={"lm_head.weight": head}, tie_word_embeddings=tied)
+        config = checkpoints.config_from(directory)
+        assert not config.logits_via_embedding
+        params = checkpoints.load(directory, config=config)
+        np.testing.assert_array_equal(params["decoder"]["logits_dense"]["kernel"], head.T)
+    checkpoints.save(tmp_path / "out", params, config=config, format="huggingface")
+    written = huggingface_files.read(tmp_path / "out")
+    np.testing.assert_array_equal(written["lm_head.weight"], head)
+
+
+def test_an_array_that_is_not_three_is_a_misfit(edited):
+    name = "transformer.h.0.attn.c_attn.bias"
+    directory = edited("hf_gpt2", more={name: np.zeros(47, np.float32)})
+    with pytest.raises(CheckpointError, match="missing .*unexpected .*c_attn.bias") as raised:
+        checkpoints.load(directory, config=checkpoints.config_from(directory))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "name, changes, says",
+    [
+        ("hf_llama", {"attention_bias": True}, "attention_bias is True, and supported is False"),
+        ("hf_llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu', and supported is 'silu'"),
+        ("hf_llama", {"rope_parameters": {"rope_type": "yarn"}}, "of the kind 'yarn'"),
+        ("hf_llama3", {"rope_parameters": {"rope_type": "llama3"}}, "rope_scaling lacks factor"),
+        ("hf_llama", {"hidden_size": None}, "hidden_size missing; copy config.json again"),
+        ("hf_opt", {"enable_bias": False}, "enable_bias is False, and supported is True"),
+        ("hf_opt", {"_remove_final_layer_norm": True}, "_remove_final_layer_norm is True"),
+        ("hf_opt", {"activation_function": "gelu"}, "activation_function is 'gelu'"),
+        ("hf_gpt2", {"activation_function": "gelu"}, "supported is 'gelu_new'"),
+        ("hf_gpt2", {"add_cross_attention": True}, "add_cross_attention is True"),
+        ("hf_gpt2", {"scale_attn_by_inverse_layer_idx": True}, "supported is False"),
+        ("hf_gpt2", {"quantization_config": {"quant_method": "gptq"}}, "is quantised .*gptq"),
+        ("hf_gpt2", {"n_head": 5}, "does not fit|n_head"),
+    ],
+)
+def test_another_model_is_refused_in_one_line(edited, name, changes, says):
+    directory = edited(name, **changes)
+    with pytest.raises(CheckpointError, match=says) as raised:
+        checkpoints.load(directory, config=checkpoints.config_from(directory))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "name, changes, says",
+    [
+        ("hf_gpt2", {"num_kv_heads": 2}, "num_kv_heads is 2 and head_dim 4, and with 4 heads of"),
+        ("hf_opt", {"head_dim": 8}, "head_dim 8, .* transformers has 4 and 4; choose another"),
+        ("hf_opt", {"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06"),
+    ],
+)
+def test_what_transformers_cannot_describe_is_refused(name, changes, says, tmp_path):
+    config = dataclasses.replace(checkpoints.config_from(GOLDEN / name), **changes)
+    shapes = jax.eval_shape(model_of(config).init, jax.random.key(0))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    with pytest.raises(CheckpointError, match=says):
+        checkpoints.save(tmp_path / "out", params, config=config, format="huggingface")
+    assert not (tmp_path / "out").exists()

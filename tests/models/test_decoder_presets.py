@@ -1,0 +1,86 @@
+"""The released sizes of decoders in gin/models: pytest tests/models/test_decoder_presets.py"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import re
+from pathlib import Path
+
+import jax
+import pytest
+
+import gin
+from specdec.models.families import family_of, model_of
+
+ROOT = Path(__file__).resolve().parents[2]
+# By their papers and model cards, of OPT and LLaMA by the sizes of their files.
+PUBLISHED = {
+    "llama": {
+        "llama_7b": "6.74B",
+        "llama_13b": "13.0B",
+        "llama_30b": "32.5B",
+        "llama_65b": "65.3B",
+        "llama_2_70b": "69.0B",
+        "sheared_llama_370m": "374M",
+        "sheared_llama_1_3b": "1345M",
+        "sheared_llama_2_7b": "2702M",
+        "llama_68m": "68M",
+        "llama_160m": "162M",
+        "llama_wide_1_layer": "464.5M",
+        "llama_wide_3_layers": "869.3M",
+        "llama_wide_5_layers": "1274M",
+    },
+    "opt": {
+        "opt_125m": "125M",
+        "opt_350m": "331M",
+        "opt_1_3b": "1.32B",
+        "opt_2_7b": "2.65B",
+        "opt_6_7b": "6.66B",
+        "opt_13b": "12.9B",
+        "opt_30b": "30.0B",
+        "opt_66b": "65.7B",
+    },
+    "gpt2": {
+        "gpt2_small": "124M",
+        "gpt2_medium": "355M",
+        "gpt2_large": "774M",
+        "gpt2_xl": "1558M",
+    },
+}
+
+
+def config_of(family: str, preset: str, *bindings: str):
+    gin.clear_config()
+    gin.parse_config_file(str(ROOT / "gin" / "models" / f"{family}.gin"))
+    gin.parse_config(bindings)
+    module = importlib.import_module(f"specdec.models.{family}")
+    (kind,) = (found for name, found in vars(module).items() if name.endswith("Config"))
+    with gin.config_scope(preset):
+        return gin.get_configurable(kind)()
+
+
+def count(config) -> int:
+    shapes = jax.eval_shape(model_of(config).init, jax.random.key(0))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
+def test_counts_are_those_published(family):
+    """All layers are equal, so that two shallow models tell the count of a deep one."""
+    for preset, printed in PUBLISHED[family].items():
+        config = config_of(family, preset)
+        one, two = (count(dataclasses.replace(config, num_decoder_layers=n)) for n in (1, 2))
+        found = one + (two - one) * (config.num_decoder_layers - 1)
+        number, scale = printed[:-1], {"M": 1e6, "B": 1e9}[printed[-1]]
+        digits = len(number.partition(".")[2])
+        assert round(found / scale, digits) == float(number), (preset, found)
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
+def test_no_size_is_left_out_and_the_dtype_is_one_setting(family):
+    text = (ROOT / "gin" / "models" / f"{family}.gin").read_text()
+    assert set(re.findall(r"^(\w+)/", text, re.MULTILINE)) == PUBLISHED[family].keys()
+    config = config_of(family, min(PUBLISHED[family]), "DTYPE = 'bfloat16'")
+    assert config.dtype == "bfloat16" and family_of(config).name == family
