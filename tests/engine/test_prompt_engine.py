@@ -21,6 +21,7 @@ from specdec.integrations.interactive import InteractiveModel
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
+from specdec.tasks.plain import parsed
 from specdec.verifiers import GreedyMatch
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "prompts"
@@ -114,6 +115,20 @@ def test_the_hubs_files_are_those_that_are_read():
     assert {*huggingface.wanted(both)} == {*both} - {"tokenizer.model"}
     names = ("config.json", "model.safetensors", "vocab.json", "merges.txt", "README.md")
     assert {*huggingface.wanted(names)} == {*names} - {"README.md"}
+
+
+def test_models_of_a_pair_may_have_other_files(tmp_path):
+    ours = vocabulary_of("llama2", "tokenizer.model")
+    assert ours.same_ids(vocabulary_of("llama2_json", "tokenizer.json"))
+    assert not ours.same_ids(vocabulary_of("opt", "vocab.json"))
+    for name, piece, same in (("same", "", True), ("other", "x", False)):
+        model = parsed(ours.path.read_bytes())
+        model.trainer_spec.num_threads += 1
+        model.pieces[300].piece += piece
+        (tmp_path / name).mkdir()
+        file = tmp_path / name / "tokenizer.model"
+        file.write_bytes(model.SerializeToString())
+        assert ours.same_ids(ours._replace(path=file)) == same
 
 
 def test_vocab_and_merges_travel_together(tmp_path):
