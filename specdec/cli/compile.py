@@ -23,6 +23,7 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.engine import in_eight_bits
 from specdec.instrument import compile as ahead
 from specdec.models import partitioning
+from specdec.models.inputs import check_room
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 
@@ -147,6 +148,7 @@ def _compiled(
         devices = topology.devices()
         count = run.placement.partitioner.num_partitions or len(devices)
         mesh = partitioning.make_mesh(count, devices)
+        check_room(plan.models(), run.data.lengths["inputs"], plan.max_length)
         placed, paths = run.placement.over(mesh), run.paths()
         tables = plan.tables() if isinstance(plan, Plan) else {}
         compilation = ahead.compile_for(

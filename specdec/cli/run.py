@@ -28,6 +28,7 @@ from specdec.decoding import NonFiniteLogits, PrefixError
 from specdec.engine import Engine, NotExact, Placement, in_eight_bits, obeying
 from specdec.instrument.runs import Run
 from specdec.instrument.texts import Data
+from specdec.models.inputs import check_room
 from specdec.plan import RESERVED, Plan
 from specdec.sampling import MinLength, looks_back
 
@@ -186,6 +187,7 @@ def with_engine(run: DecodeRun, unmarked: bool = False) -> Run:
     """Returns a run, opened; raises as `Engine.open` does, or UsageError."""
     data = run.data
     try:
+        check_room(run.plan.models(), data.lengths["inputs"], run.plan.max_length)
         engine = Engine.open(
             run.plan,
             run.paths(),

@@ -27,6 +27,7 @@ from specdec.instrument.beam_texts import BeamSummary, BeamText, searched
 from specdec.instrument.decoding_texts import Ways
 from specdec.instrument.runs import GivenBeams, Run, Variant, parameter_counts
 from specdec.instrument.texts import Data, TextList
+from specdec.models.inputs import check_room
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -184,6 +185,7 @@ class InteractiveModel:
         if chat:
             vocabulary = tasks.chatting(vocabulary or saved_vocabulary(target))
         plan = Plan(model, **parts, sampling=sampling, max_length=longest, stop_ids=())
+        check_room(plan.models(), lengths["inputs"], longest)
         try:
             self._engine = Engine.open(
                 plan,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 
 from specdec.common.values import row_of
 from specdec.models.cache import KVCache
+from specdec.models.model import Weights
 from specdec.types import Array, PyTree
 
 Exits = Annotated[tuple[int, ...], row_of(1, "layers from 1 on, as in (2, 4)")]
@@ -23,6 +25,24 @@ def check_tokens(inputs: Array) -> None:
             return
         found = f"{inputs.dtype}{list(inputs.shape)}"
     raise ValueError(f"inputs are {found}; give int32 [rows, input length]")
+
+
+def check_room(models: Mapping[str, Weights], inputs: int, outputs: int) -> None:
+    """Raises ValueError if a model has no positions for texts of these lengths.
+
+    Args:
+      models: role -> model.
+      inputs: tokens of the longest input.
+      outputs: tokens of the longest output.
+    """
+    for role, model in models.items():
+        room = model.longest_text
+        if room is not None and inputs + outputs > room:
+            raise ValueError(
+                f"the {role} has {room} positions, and inputs of {inputs} and outputs of {outputs} "
+                f"tokens have {inputs + outputs}; give smaller lengths, with --max_length or "
+                "TASK_FEATURE_LENGTHS"
+            )
 
 
 def check_layers(layers: tuple[int, int] | None, resume: Array | None, num_layers: int) -> None:

@@ -34,6 +34,11 @@ class Weights(abc.ABC):
         return "float32"
 
     @property
+    def longest_text(self) -> int | None:
+        """Tokens of the longest input and output together; None if there is no such limit."""
+        return None
+
+    @property
     def states_dim(self) -> int | None:
         """The width of another model's states that it reads, one per token; None for none."""
         return None

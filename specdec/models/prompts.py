@@ -117,6 +117,12 @@ class PromptModel(PromptReader, StackModel):
         c = self.config
         return {"layers": self.num_layers, "heads": c.num_kv_heads, "head_dim": c.head_dim}
 
+    @property
+    def longest_text(self) -> int | None:
+        """The positions that a learned table has; rotary ones have no end."""
+        rows = self.config.num_positions
+        return None if rows is None else rows - self.config.first_position
+
     def network(self) -> DecoderOnly:
         """Returns the module, in this model's layout."""
         stored = self.layout, self.orders, self.weights

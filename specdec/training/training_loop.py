@@ -22,6 +22,7 @@ from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import hosts
 from specdec.common.terminal import counted
 from specdec.models.heads import HeadedTarget
+from specdec.models.inputs import check_room
 from specdec.models.model import Model
 from specdec.training import laws
 from specdec.training.folder import Folder
@@ -234,6 +235,7 @@ def _text(run: TrainRun) -> Mapping[str, Any]:
         if run.target is not None:
             check_fit(vocabulary, run.target, "target")
         run.objective.check(run.model, vocabulary.vocab_size)
+        check_room({"model": run.model}, run.lengths["inputs"], run.lengths["targets"])
     except ValueError as error:
         raise TrainingError(str(error)) from error
     file = tasks.file_of(vocabulary)
