@@ -137,8 +137,8 @@ def shardings(model: Model, mesh: Mesh) -> PyTree:
         work; or a rule names an axis that the mesh does not have.
     """
     rules = _checked("axis_rules", model.axis_rules)
-    heads, over = _heads(model), _mesh_axis("heads", rules)
-    if over is not None and heads % mesh.shape[over]:
+    over = _mesh_axis("heads", rules)
+    if over is not None and (heads := _heads(model)) % mesh.shape[over]:
         raise ValueError(_uneven("the cache", "heads", heads, over, mesh))
     shapes = jax.eval_shape(model.init, jax.random.key(0))
 
