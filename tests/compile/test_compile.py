@@ -512,6 +512,7 @@ def test_a_wide_first_step_counts():
     prediction, _ = predict(v4, PLAN, calls, {"half": 0.5}, longest=2)
     assert prediction.draft == pytest.approx(1e-6 * (GAMMA + 1) / GAMMA)
     assert prediction.verify_cost == [1, 1, 1]
+    assert prediction.iteration == pytest.approx(1e-3 + (GAMMA + 1) * 1e-6)
     expected = [theory.speedup(0.5, 1, 2e-3), theory.speedup(0.5, 2, 1.5e-3)]
     assert prediction.speedups["half"] == pytest.approx(expected)
 
@@ -699,8 +700,11 @@ def test_tokens_that_leave_the_target_are_predicted_by_their_layers():
 
 def test_every_label_is_explained():
     told = record(Topology.parse("v4:1x1x1"), compiled(TABLES), {"0.8": 0.8})
+    both = [found["iteration"] for found in (told["roofline"], told["with_layers"])]
+    rates = "/".join(f"{(GAMMA + 1) / seconds:.0f}" for seconds in both)
+    assert f", {rates} at TAR {GAMMA + 1}" in "\n".join(lines(told))
     labels = {line[2:13].strip() for line in lines(told) if re.match("  [^ ]", line)}
-    assert {"memory", "loops", "with layers", "speed-up"} <= labels
+    assert {"memory", "loops", "with layers", "tokens/s", "speed-up"} <= labels
     text = "\n".join(explanation([told]))
     loops = told["programs"]["decode"]["collectives"]
     assert [one for one in labels if f"{one}:" not in text and one not in loops] == ["no loop"]
