@@ -302,6 +302,46 @@ def test_tokens_that_leave_the_target_early(chips, report, tmp_path):
     assert bool(calls[0]["reductions"]) == (chips == "2x2x1")
 
 
+DECODERS = f"""
+from __gin__ import dynamic_registration
+from specdec.models import llama
+
+MODEL = @target/llama.Llama()
+DRAFT_MODEL = @draft/llama.Llama()
+
+llama.Llama.config = @llama.LlamaConfig()
+llama.LlamaConfig.vocab_size = {VOCABULARY}
+llama.LlamaConfig.head_dim = {HEAD_DIM}
+llama.LlamaConfig.dtype = 'bfloat16'
+target/llama.LlamaConfig:
+  emb_dim = 256
+  num_heads = {HEADS}
+  num_kv_heads = {HEADS}
+  mlp_dim = 512
+  num_decoder_layers = {LAYERS}
+draft/llama.LlamaConfig:
+  emb_dim = 128
+  num_heads = 6
+  num_kv_heads = 6
+  mlp_dim = 256
+  num_decoder_layers = 2
+"""
+
+
+@pytest.mark.slow
+def test_decoders_without_an_encoder(report, tmp_path):
+    """Two sums for each layer and one for the embedding, the logits gathered once."""
+    (tmp_path / "decoders.gin").write_text(DECODERS)
+    found = report("v4:2x2x1", "--whole_only", f"--gin_file={tmp_path / 'decoders.gin'}")
+    inside = counts(found, "collectives")
+    assert inside.pop("") == {"all-reduce": 2 * LAYERS - 1}  # the last layer's MLP is not read
+    assert inside == {"decode": {"all-reduce": 2 * LAYERS + 1, "all-gather": 1}}
+    slots = LENGTH - 1 + MAX_LENGTH + GAMMA
+    caches = {f"bf16[1,{heads},{slots},{HEAD_DIM}]" for heads in (HEADS // 4, 6)}
+    for loop, copies in counts(found, "copies").items():
+        assert not loop or not copies.keys() & caches, loop
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chips", ["1x1x1", "2x2x1"])
 def test_beams(chips, report):
