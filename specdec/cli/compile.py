@@ -127,7 +127,7 @@ def _command(args: argparse.Namespace) -> None:
 def _alphas(given: list[float] | None, run: DecodeRun) -> dict[str, float]:
     """Returns acceptance rates by label."""
     drafts = [model for role, model in run.plan.models().items() if role != "target"]
-    if given is None and len(drafts) == 1:
+    if given is None and len(drafts) == 1 and not run.plan.target.decoder_only:
         if of_paper := ahead.PAPER_ALPHAS.get(drafts[0].sizes.get("emb_dim", 0)):
             return dict(of_paper)
     return {f"{alpha:g}": alpha for alpha in given or (0.5, 0.6, 0.7, 0.8, 0.9)}
