@@ -22,11 +22,11 @@ from specdec.common.values import Probability, UsageError, check
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.engine import in_eight_bits
 from specdec.instrument import compile as ahead
-from specdec.models import partitioning
+from specdec.models import families, partitioning
 from specdec.models.inputs import check_room
-from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 
+OF_PAPER = families.DEFAULT  # the family whose acceptance rates the paper has
 # What a run must set, and nothing here reads.
 UNREAD = ("CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")
 
@@ -127,8 +127,8 @@ def _command(args: argparse.Namespace) -> None:
 
 def acceptance_rates(given: list[float] | None, run: DecodeRun) -> dict[str, float]:
     """Returns the acceptance rates to predict for, by label; those of a paper if none are given."""
-    drafts = [model for role, model in run.plan.models().items() if role != "target"]
-    if given is None and len(drafts) == 1 and isinstance(run.plan.target, T5Target):
+    target, *drafts = run.plan.models().values()
+    if given is None and len(drafts) == 1 and families.family_of(target.config).presets == OF_PAPER:
         if of_paper := ahead.PAPER_ALPHAS.get(drafts[0].sizes.get("emb_dim", 0)):
             return dict(of_paper)
     return {f"{alpha:g}": alpha for alpha in given or (0.5, 0.6, 0.7, 0.8, 0.9)}

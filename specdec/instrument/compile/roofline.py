@@ -17,7 +17,7 @@ LONGEST = 10  # draft tokens that are predicted for
 
 _WIDTHS = {"small": 512, "base": 768, "large": 1024}  # T5's
 
-# As published: {emb_dim of the draft: {task and temperature: alpha}}.
+# As published, of encoder-decoders: {emb_dim of the draft: {task and temperature: alpha}}.
 PAPER_ALPHAS: Mapping[int, Mapping[str, float]] = {
     width: {
         f"{row.task} T={row.temperature}": row.alpha
