@@ -62,7 +62,10 @@ def _command(args: argparse.Namespace) -> None:
     model = checkpoints.model_from(args.input)
     counts = Counter() if args.predictions is None else tasks.token_counts(args.predictions)
     with one_line():
-        families.trimming_of(model.config)
+        trimming = families.trimming_of(model.config)
+        if not trimming.has_encoder and (args.shared_encoder or args.encoder_layers):
+            asked = "shared_encoder" if args.shared_encoder else "encoder_layers"
+            raise UsageError(f"--{asked} is about an encoder, and the model has none; leave it out")
         kept = _kept(args, model.config, counts)
         to = families.model_of(families.resized(model.config, kept))
     params = checkpoints.load(args.input, config=model.config)

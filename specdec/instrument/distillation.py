@@ -281,7 +281,8 @@ class Distilling(NamedTuple):
     def _model(self, target: Any, head_ids: tuple[int, ...] | None = None) -> Any:
         """Returns the drafter's model."""
         layers = tuple(range(self.recipe.layers))
-        kept = Trim(layers, shared_encoder=True, head_ids=head_ids)
+        shared = families.trimming_of(target.config).has_encoder
+        kept = Trim(layers, shared_encoder=shared, head_ids=head_ids)
         return families.model_of(families.resized(target.config, kept))
 
     def _train(self, say: Callable[[str], None]) -> None:

@@ -59,6 +59,11 @@ class DecoderCheckpoints(abc.ABC):
         Raises:
           ValueError: it cannot be described.
         """
+        if config.head_ids is not None:
+            raise ValueError(
+                f"the head has {len(config.head_ids)} of {config.vocab_size} ids (head_ids), and "
+                f"that of a {self.architecture} has all; choose another format"
+            )
         return {
             "architectures": [self.architecture],
             "model_type": self.MODEL_TYPES[0],

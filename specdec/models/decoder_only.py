@@ -18,6 +18,7 @@ from specdec.common.values import Checked, PositiveFloat, PositiveInt, Rule, Tok
 from specdec.models.blocks import View
 from specdec.models.cache import PromptCache
 from specdec.models.int8 import Weights
+from specdec.models.kept_parts import Numbers
 from specdec.models.layers import (
     MASKED,
     MLP,
@@ -59,6 +60,8 @@ class DecoderConfig(Checked):
       pad_id: the id that prompts are padded with; -1, which no token has, if the vocabulary has
         none.
       stop_ids: the ids that end a text.
+      head_ids: the ids, ascending, that have a row in the output head; the logits of the others are
+        -inf. The head is then an array of its own, even if logits are tied. None for all ids.
 
     Attributes:
       norm: the class of norms.
@@ -84,6 +87,7 @@ class DecoderConfig(Checked):
     layer_norm_epsilon: PositiveFloat = 1e-5
     pad_id: PadId = dataclasses.field(default=NO_PAD, repr=False)
     stop_ids: TokenIds = dataclasses.field(default=(2,), repr=False)
+    head_ids: Numbers | None = dataclasses.field(default=None, repr=False)
 
     norm: ClassVar[type[nn.Module]] = RMSNorm
     has_biases: ClassVar[bool] = False
@@ -99,6 +103,10 @@ class DecoderConfig(Checked):
                 f"{name}.num_kv_heads is {self.num_kv_heads}, which does not divide num_heads "
                 f"{self.num_heads}; give a divisor"
             )
+        if self.head_ids is not None and self.head_ids[-1] >= self.vocab_size:
+            raise ValueError(
+                f"{name}.head_ids goes up to {self.head_ids[-1]}; give ids below {self.vocab_size}"
+            )
         if self.pad_id in self.stop_ids:
             raise ValueError(
                 f"{name}.pad_id is {self.pad_id}, which is also one of stop_ids {self.stop_ids}; "
@@ -108,7 +116,7 @@ class DecoderConfig(Checked):
     @property
     def head_is_table(self) -> bool:
         """Whether the token table also projects to the logits."""
-        return self.logits_via_embedding
+        return self.logits_via_embedding and self.head_ids is None
 
     @property
     def norms_behind(self) -> bool:
@@ -241,7 +249,8 @@ class PromptDecoder(nn.Module):
             self.project_in = dense(c.emb_dim, kernels=self.kernels)
             self.project_out = dense(c.table_dim, kernels=self.kernels)
         if not logits_from_table(c, self.layout):
-            self.logits_dense = Logits(c.vocab_size, kernels=of_logits(self.kernels))
+            kernels = of_logits(self.kernels)
+            self.logits_dense = Logits(c.vocab_size, kernels=kernels, ids=c.head_ids)
 
     def enter(self, x: Array, positions: Array) -> Array:
         """Returns the stream before the first layer.

@@ -12,7 +12,8 @@ from typing import Any
 
 import jax
 
-from specdec.models.family import Config, Family, Trimming
+from specdec.models import decoder_trimming
+from specdec.models.family import Config, Family, HuggingFace, Trimming
 from specdec.models.gpt2 import Gpt2, Gpt2Config
 from specdec.models.gpt2.gpt2_checkpoints import Gpt2Checkpoints
 from specdec.models.growing import Growth
@@ -46,13 +47,21 @@ _T5: Any = {
     "growth": T5Growth(),
     "trimming": trimming,
 }  # of all T5s
+
+
+def _decoder(name: str, config: type, model: Any, huggingface: HuggingFace) -> Family:
+    """Returns a family whose models are `prompts.PromptModel`s."""
+    trimming: Any = decoder_trimming  # of configs of these families
+    return Family(name, config, model, huggingface=huggingface, trimming=trimming)
+
+
 FAMILIES: dict[str, Family] = {
     "t5": Family("t5", T5Config, T5Target, from_record=config_of, **_T5),
     "t5_draft": Family("t5_draft", T5DraftConfig, T5Draft, sizes_of="t5", **_T5),
     "t5gemma": Family("t5gemma", T5GemmaConfig, T5Gemma, huggingface=T5GemmaCheckpoints()),
-    "llama": Family("llama", LlamaConfig, Llama, huggingface=LlamaCheckpoints()),
-    "opt": Family("opt", OptConfig, Opt, huggingface=OptCheckpoints()),
-    "gpt2": Family("gpt2", Gpt2Config, Gpt2, huggingface=Gpt2Checkpoints()),
+    "llama": _decoder("llama", LlamaConfig, Llama, LlamaCheckpoints()),
+    "opt": _decoder("opt", OptConfig, Opt, OptCheckpoints()),
+    "gpt2": _decoder("gpt2", Gpt2Config, Gpt2, Gpt2Checkpoints()),
     "heads": Family("heads", HeadsConfig, Heads, HeadsGrowth(), sizes_of="t5"),
 }
 DEFAULT = "t5"  # of configs that name none, such as T5X's

@@ -94,6 +94,8 @@ class Scanned(Protocol):
 class Trimming(Protocol):
     """Makes a part of a trained model a model of its own."""
 
+    has_encoder: bool  # whether models of the family have an encoder, which a part may share
+
     def trimmed(self, config: Config, trim: Trim) -> Config:
         """Returns the config of the smaller model; raises ValueError if there are no such parts."""
         ...

@@ -1,13 +1,17 @@
-"""The parts of a model that a smaller one is made of."""
+"""The parts of a model that a smaller one is made of, and what families share of trimming."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
+
+import jax.numpy as jnp
+import numpy as np
 
 from specdec.common.values import Checked, row_of
+from specdec.types import PyTree
 
 Numbers = Annotated[
     tuple[int, ...], row_of(0, "ascending numbers from 0 on, as in (0, 3)", ascending=True)
@@ -72,6 +76,64 @@ def layers(name: str, given: str, of: int) -> tuple[int, ...]:
         f"{name} is {given!r} and the model has {of} layers; give first:N, last:N or spread:N with "
         f"N from 1 to {of}, or ascending numbers from 0 to {of - 1}, as in 0,{of - 1}"
     )
+
+
+def sizes(config: Any, trim: Trim, stacks: tuple[str, ...]) -> dict[str, int]:
+    """Returns the config's fields that change with the numbers of layers.
+
+    Args:
+      config: has `num_encoder_layers` for the stack "encoder", and so on.
+      trim: the kept parts.
+      stacks: those of the model.
+
+    Raises:
+      ValueError: there are no such layers.
+    """
+    found = {}
+    for stack in stacks:
+        kept, there = getattr(trim, f"{stack}_layers"), getattr(config, f"num_{stack}_layers")
+        if kept is None:
+            continue
+        if kept[-1] >= there:
+            raise ValueError(
+                f"Trim.{stack}_layers is {kept} and the last of the model's layers is number "
+                f"{there - 1}; give some of those"
+            )
+        found[f"num_{stack}_layers"] = len(kept)
+    return found
+
+
+def check_head(known: tuple[int, ...] | None, kept: tuple[int, ...]) -> None:
+    """Raises ValueError if a head of the ids `known`, None for all, lacks some of `kept`."""
+    if known is not None and not set(kept) <= set(known):
+        raise ValueError(
+            f"Trim.head_ids has {len(set(kept) - set(known))} ids that the model's head lacks "
+            "(head_ids); trim a whole one"
+        )
+
+
+def head(params: PyTree, tied: bool, known: tuple[int, ...] | None, ids: tuple[int, ...]) -> PyTree:
+    """Returns the part of a decoder with the head [D, K] of these ids.
+
+    Args:
+      params: the model's parameters.
+      tied: whether the token table is its head.
+      known: the ids that its head has; None for all.
+      ids: those that are kept.
+    """
+    if tied:
+        kernel = jnp.take(params["token_embedder"]["embedding"], jnp.asarray(ids), axis=0).T
+    else:
+        places = ids if known is None else np.searchsorted(known, ids)
+        kernel = params["decoder"]["logits_dense"]["kernel"]
+        kernel = jnp.take(kernel, jnp.asarray(places), axis=1)
+    return {"logits_dense": {"kernel": kernel}}
+
+
+def of_layers(stack: PyTree, kept: tuple[int, ...]) -> PyTree:
+    """Returns a stack of some of its layers, in the same order."""
+    others = {name: leaf for name, leaf in stack.items() if not name.startswith("layers_")}
+    return others | {f"layers_{new}": stack[f"layers_{old}"] for new, old in enumerate(kept)}
 
 
 def most_frequent(counts: Counter[int], size: int) -> tuple[int, ...]:

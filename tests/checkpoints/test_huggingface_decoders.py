@@ -1,4 +1,4 @@
-"""Hugging Face's checkpoints of decoders and T5Gemma: pytest tests/checkpoints/test_huggingface_decoders.py
+"""Checkpoints of newer families: pytest tests/checkpoints/test_huggingface_decoders.py
 
 The golden models were saved and run by transformers itself; see tests/golden/README.md.
 """

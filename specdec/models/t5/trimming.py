@@ -14,14 +14,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-
-from specdec.models.kept_parts import Trim
+from specdec.models.kept_parts import Trim, check_head, head, of_layers, sizes
 from specdec.models.layouts import logits_from_table
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.drafting import T5DraftConfig, config_of
-from specdec.types import Array, PyTree
+from specdec.types import PyTree
+
+has_encoder = True
 
 
 def trimmed(config: T5Config, trim: Trim) -> T5Config:
@@ -38,24 +37,11 @@ def trimmed(config: T5Config, trim: Trim) -> T5Config:
             f"Trim.{asked} is about an encoder, and the model reads another one's (encoded_dim); "
             "leave it out"
         )
-    for stack in ("decoder", "encoder"):
-        kept, there = getattr(trim, f"{stack}_layers"), getattr(config, f"num_{stack}_layers")
-        if kept is None:
-            continue
-        if kept[-1] >= there:
-            raise ValueError(
-                f"Trim.{stack}_layers is {kept} and the last of the model's layers is number "
-                f"{there - 1}; give some of those"
-            )
-        changes[f"num_{stack}_layers"] = len(kept)
+    changes |= sizes(config, trim, ("decoder", "encoder"))
     if trim.shared_encoder:
         changes |= {"num_encoder_layers": 0, "encoded_dim": config.emb_dim}
     if trim.head_ids is not None:
-        if config.head_ids is not None and not set(trim.head_ids) <= set(config.head_ids):
-            raise ValueError(
-                f"Trim.head_ids has {len(set(trim.head_ids) - set(config.head_ids))} ids that the "
-                "model's head lacks (head_ids); trim a whole one"
-            )
+        check_head(config.head_ids, trim.head_ids)
         changes["head_ids"] = trim.head_ids
     return config_of(**dataclasses.asdict(config) | changes)
 
@@ -72,22 +58,8 @@ def trim(params: PyTree, config: T5Config, trim: Trim) -> PyTree:
         del found["encoder"]
     for stack in ("decoder", "encoder"):
         if (kept := getattr(trim, f"{stack}_layers")) is not None:
-            found[stack] = _of_layers(params[stack], kept)
+            found[stack] = of_layers(params[stack], kept)
     if trim.head_ids is not None:
-        head = {"logits_dense": {"kernel": _head(params, config, trim.head_ids)}}
-        found["decoder"] = found["decoder"] | head
+        tied, known = logits_from_table(config, "checkpoint"), T5DraftConfig.of(config).head_ids
+        found["decoder"] = found["decoder"] | head(params, tied, known, trim.head_ids)
     return found
-
-
-def _head(params: PyTree, config: T5Config, ids: tuple[int, ...]) -> Array:
-    """Returns [D, K], the columns of these ids."""
-    if logits_from_table(config, "checkpoint"):
-        return jnp.take(params["token_embedder"]["embedding"], jnp.asarray(ids), axis=0).T
-    known = T5DraftConfig.of(config).head_ids
-    places = ids if known is None else np.searchsorted(known, ids)
-    return jnp.take(params["decoder"]["logits_dense"]["kernel"], jnp.asarray(places), axis=1)
-
-
-def _of_layers(stack: PyTree, kept: tuple[int, ...]) -> PyTree:
-    others = {name: leaf for name, leaf in stack.items() if not name.startswith("layers_")}
-    return others | {f"layers_{new}": stack[f"layers_{old}"] for new, old in enumerate(kept)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import ClassVar, cast
 
@@ -13,13 +14,13 @@ from specdec.models.cache import KVCache, kv_bytes
 from specdec.models.inputs import check_tokens
 from specdec.models.layers import DType
 from specdec.models.stack import StackModel
-from specdec.models.t5gemma.t5gemma_network import GemmaNetwork, Sizes
+from specdec.models.t5gemma.t5gemma_network import GemmaNetwork, StackSizes
 from specdec.types import Array, PyTree
 
 _ENCODER = (
     *("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads", "encoder_head_dim"),
     *("encoder_mlp_dim", "num_encoder_layers"),
-)  # in the order of `Sizes`
+)  # in the order of `StackSizes`
 _DECODER = ("emb_dim", "num_heads", "num_kv_heads", "head_dim", "mlp_dim", "num_decoder_layers")
 
 
@@ -100,14 +101,14 @@ class T5GemmaConfig(Checked):
             )
 
     @property
-    def encoder(self) -> Sizes:
+    def encoder(self) -> StackSizes:
         """The sizes of the encoder."""
-        return Sizes(*(getattr(self, name) for name in _ENCODER))
+        return StackSizes(*(getattr(self, name) for name in _ENCODER))
 
     @property
-    def decoder(self) -> Sizes:
+    def decoder(self) -> StackSizes:
         """The sizes of the decoder."""
-        return Sizes(*(getattr(self, name) for name in _DECODER))
+        return StackSizes(*(getattr(self, name) for name in _DECODER))
 
     @property
     def head_is_table(self) -> bool:
@@ -126,6 +127,11 @@ class T5Gemma(StackModel):
     config: T5GemmaConfig
     config_class: ClassVar[type[T5GemmaConfig]] = T5GemmaConfig
     size_names: ClassVar[tuple[str, ...]] = (*_DECODER, *_ENCODER)
+
+    @property
+    def cache_heads(self) -> int:
+        """A number that a mesh divides only if it divides the heads of keys of both stacks."""
+        return math.gcd(self.config.num_kv_heads, self.config.encoder_num_kv_heads)
 
     def network(self) -> GemmaNetwork:
         """Returns the module, in this model's layout."""

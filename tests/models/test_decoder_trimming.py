@@ -1,0 +1,97 @@
+"""Parts of decoders as models of their own: pytest tests/models/test_decoder_trimming.py"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_families import INPUTS, TINY, TOKENS, params_of
+from tolerances import SMALL_LOGITS
+
+from specdec import checkpoints
+from specdec.checkpoints import CheckpointError, tree
+from specdec.models import families
+from specdec.models.kept_parts import Trim
+
+each_decoder = pytest.mark.parametrize("name", ["llama", "opt", "gpt2"])
+IDS = (3, 7, 8, 63)
+
+
+def of_part(name, kept):
+    own = families.resize(params_of(name), TINY[name], kept)
+    part = families.model_of(families.resized(TINY[name], kept))
+    assert tree.shapes(own) == tree.shapes_of(part)
+    return part, own
+
+
+def logits_of(model, params):
+    cache = model.prefill(params, INPUTS, 4)
+    return model.decode(params, TOKENS, cache)[0].logits[:2]
+
+
+@each_decoder
+def test_a_head_of_some_ids_says_what_the_whole_one_says_of_them(name):
+    whole = logits_of(families.model_of(TINY[name]), params_of(name))
+    part, own = of_part(name, Trim(head_ids=IDS))
+    found = logits_of(part, own)
+    np.testing.assert_allclose(found[..., IDS], whole[..., IDS], rtol=0, atol=SMALL_LOGITS)
+    others = np.setdiff1d(np.arange(64), IDS)
+    assert np.all(np.isneginf(found[..., others])) and part.head_ids == IDS
+    smaller, params = of_part(name, Trim(head_ids=IDS))[0].config, own
+    again = families.resize(params, smaller, Trim(head_ids=IDS[1:]))
+    kernels = (one["decoder"]["logits_dense"]["kernel"] for one in (again, own))
+    assert np.array_equal(next(kernels), next(kernels)[:, 1:])
+
+
+@each_decoder
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_layer_of_a_model_is_a_model(name, layer):
+    """Its stream is that of the whole model's layer on the same embeddings."""
+    model, params = families.model_of(TINY[name]), params_of(name)
+    part, own = of_part(name, Trim(decoder_layers=(layer,)))
+    tokens, empty = TOKENS[:, :1], jnp.zeros([3, 1], jnp.int32)
+    embedded = model.decode(params, tokens, model.prefill(params, empty, 1), layers=(0, 0))[0]
+    given = {"layers": (layer, layer + 1), "resume": embedded.stream if layer else None}
+    whole = model.decode(params, tokens, model.prefill(params, empty, 1), **given)[0]
+    found = part.decode(own, tokens, part.prefill(own, empty, 1))[0]
+    np.testing.assert_allclose(found.logits, whole.logits, rtol=0, atol=SMALL_LOGITS)
+
+
+@each_decoder
+def test_a_trimmed_checkpoint_comes_back(name, tmp_path):
+    part, own = of_part(name, Trim((0,), head_ids=IDS))
+    checkpoints.save(tmp_path / "part", own, config=part.config)
+    assert checkpoints.model_from(tmp_path / "part") == part
+    config = part.config
+    assert type(config)(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
+
+
+def test_transformers_has_no_such_heads(tmp_path):
+    part, own = of_part("llama", Trim(head_ids=IDS))
+    with pytest.raises(CheckpointError, match=r"4 of 64 ids \(head_ids\), and that of a .* has"):
+        checkpoints.save(tmp_path / "theirs", own, config=part.config, format="huggingface")
+
+
+@pytest.mark.parametrize(
+    "kept, says",
+    [
+        (Trim(decoder_layers=(2,)), r"Trim.decoder_layers is \(2,\) and the last .* number 1;"),
+        (Trim(encoder_layers=(0,)), "Trim.encoder_layers is about an encoder, and the model has"),
+        (Trim(shared_encoder=True), "Trim.shared_encoder is about an encoder, and the model has"),
+        (Trim(head_ids=(3, 64)), "LlamaConfig.head_ids goes up to 64; give ids below 64"),
+    ],
+)
+def test_parts_that_are_not_there_are_refused(kept, says):
+    with pytest.raises(ValueError, match=says):
+        families.resized(TINY["llama"], kept)
+
+
+def test_a_trimmed_head_has_no_other_ids():
+    config = families.resized(TINY["gpt2"], Trim(head_ids=IDS))
+    with pytest.raises(ValueError, match="Trim.head_ids has 1 ids that the model's head lacks"):
+        families.resized(config, Trim(head_ids=(3, 4)))
+    assert jax.tree.leaves(families.model_of(config).init(jax.random.key(0)))
