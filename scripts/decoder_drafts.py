@@ -45,18 +45,25 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--timed_texts", type=int, default=8, metavar="N")
     parser.add_argument("--repeats", type=int, default=3, metavar="N")
+    parts = ("judged", "timed", "fitted")
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts, metavar="PART")
     args = parser.parse_args()
-    names = sorted(file.parent.parent.name for file in args.folder.glob("*/export/LATEST"))
+    names = sorted(folder.parent.name for folder in args.folder.glob("*/export"))
     drafts = [name for name in names if name != "target"]
-    judged(args, drafts)
-    timed(args, drafts)
-    fitted(args, names)
+    if "judged" in args.parts:
+        judged(args, drafts)
+    if "timed" in args.parts:
+        timed(args, drafts)
+    if "fitted" in args.parts:
+        fitted(args, names)
 
 
 def run_of(args: Any, draft: str, texts: int, *more: str, target: str = "target") -> Run:
     """Returns the run of two checkpoints of the folder on articles, by default greedy."""
     paths = {"": target, "DRAFT_": draft}
-    flags = [harness.checkpoint_flag(args.folder / path, role) for role, path in paths.items()]
+    flags = [
+        harness.checkpoint_flag(args.folder / path / "export", role) for role, path in paths.items()
+    ]
     return harness.run_of([*TASK, *flags, *more], texts)
 
 

@@ -1,9 +1,9 @@
-"""Makes the golden Hugging Face checkpoints of decoders in tests/golden, with transformers itself.
+"""Makes golden Hugging Face checkpoints of decoders and of T5Gemma in tests/golden.
 
   pip install torch transformers safetensors
   python scripts/make_golden_decoders.py
 
-Tiny models with random weights, saved by `save_pretrained`; transformers' logits and greedy texts
+Tiny models with random weights, saved by transformers itself; its logits and greedy texts
 are in golden.npz. With transformers 4 it only writes the records of that version, `config_4.json`.
 tests/golden/README.md says what is in each.
 """
@@ -23,6 +23,9 @@ from transformers import (
     OPTConfig,
     OPTForCausalLM,
     PreTrainedModel,
+    T5GemmaConfig,
+    T5GemmaForConditionalGeneration,
+    T5GemmaModuleConfig,
 )
 
 GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
@@ -42,6 +45,19 @@ GPT2 = {
     "eos_token_id": 2,
 }
 PROMPTS, OUTPUTS = (7, 1, 26, 3), 18  # lengths
+# Caps and windows are so small that they matter to the logits.
+GEMMA = {
+    **{"vocab_size": 61, "num_hidden_layers": 3, "head_dim": 4, "query_pre_attn_scalar": 4},
+    **{"attn_logit_softcapping": 5.0, "final_logit_softcapping": 6.0, "sliding_window": 4},
+}
+DECODER = GEMMA | {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2}
+ENCODER = GEMMA | {"hidden_size": 12, "num_attention_heads": 2, "num_key_value_heads": 2}
+
+
+def t5gemma(encoder: dict, decoder: dict) -> T5GemmaConfig:
+    """Returns the config of two stacks."""
+    made = [T5GemmaModuleConfig(**stack, intermediate_size=20) for stack in (encoder, decoder)]
+    return T5GemmaConfig(encoder=made[0], decoder=made[1], vocab_size=61)
 
 
 def rotary(kind: str, **fields) -> dict:
@@ -89,43 +105,59 @@ MODELS = {
         torch.float32,
     ),
     "hf_gpt2": (11, GPT2LMHeadModel, GPT2Config(**GPT2), torch.float32),
+    "hf_t5gemma": (
+        5,
+        T5GemmaForConditionalGeneration,
+        t5gemma(DECODER, DECODER),
+        torch.float32,
+    ),
+    "hf_t5gemma_unequal": (
+        6,
+        T5GemmaForConditionalGeneration,
+        t5gemma(ENCODER, DECODER),
+        torch.bfloat16,
+    ),
 }
 
 
 def model(seed: int, kind: type, config) -> PreTrainedModel:
     """Returns random weights under which every parameter matters to the logits."""
     torch.manual_seed(seed)
-    made = kind(config).eval()
+    made, gemma = kind(config).eval(), kind is T5GemmaForConditionalGeneration
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0, 0.3)
             elif "norm" in name or "ln_" in name:
                 parameter.uniform_(0.5, 2.0)
-            else:
-                parameter.normal_(0, 0.4)
+                parameter -= float(gemma)  # T5Gemma adds 1
+            else:  # T5Gemma multiplies rows of tables by sqrt(width)
+                parameter.normal_(0, 0.1 if "embed" in name and gemma else 0.4)
     return made
 
 
 def run(made: PreTrainedModel, seed: int) -> dict[str, np.ndarray]:
     """Returns prompts, outputs, and what transformers makes of them, one prompt at a time."""
     random, vocab_size = np.random.default_rng(seed), made.config.vocab_size
+    encoder = made.config.is_encoder_decoder  # its outputs begin with id 2
     outputs = random.integers(3, vocab_size, [len(PROMPTS), OUTPUTS])
     prompts = np.full([len(PROMPTS), max(PROMPTS)], -1)
     logits, greedy = [], np.full([len(PROMPTS), OUTPUTS], -1)
     for row, length in enumerate(PROMPTS):
         prompt = prompts[row, :length] = random.integers(3, vocab_size, length)
-        ids = torch.tensor(np.concatenate([prompt, outputs[row, :-1]]))[None]
+        given = torch.tensor(prompt)[None]
+        text = np.concatenate([[2] if encoder else prompt, outputs[row, :-1]])
+        ids = torch.tensor(text)[None]
         with torch.no_grad():
-            logits.append(made(ids).logits[0, length - 1 :].float().numpy())
-            given = ids[:, :length]
+            found = made(given, decoder_input_ids=ids) if encoder else made(ids)
+            logits.append(found.logits[0, -OUTPUTS:].float().numpy())
             text = made.generate(
                 given,
                 attention_mask=torch.ones_like(given),
                 max_new_tokens=OUTPUTS,
                 do_sample=False,
                 pad_token_id=0,
-            )[0, length:]
+            )[0, 1 if encoder else length :]
         greedy[row, : len(text)] = text
     return {
         "prompts": prompts.astype(np.int32),

@@ -1,8 +1,8 @@
 """Makes tests/golden/processors.npz: what transformers' `generate` writes greedily with its own
 logits processors, 200 random texts for each setting and each of two golden models.
 
-It also makes prompt_processors.npz: the same of a random decoder-only model, with the logits that each token
-was chosen from.
+It also makes prompt_processors.npz: the same of a random decoder-only model, with the logits that
+each token was chosen from.
 
   pip install torch transformers safetensors
   python scripts/make_golden_processors.py

@@ -64,15 +64,15 @@ LLAMA3_CHAT = """{{- bos_token }}
 {%- if tools is not none %}
     {{- tools | tojson(indent=4) }}
 {%- endif %}
-{%- for message in messages %}
+{% for message in messages %}
     {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}
-    {%- generation %}
+    {% generation %}
     {{- message['content'] | trim + '<|eot_id|>' }}
-    {%- endgeneration %}
-    {%- if loop.last %}
+    {% endgeneration %}
+    {% if loop.last %}
         {%- break %}
-    {%- endif %}
-{%- endfor %}
+    {% endif %}
+{% endfor %}
 {%- if add_generation_prompt %}
     {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
 {%- endif %}

@@ -1,4 +1,4 @@
-"""Exact speculative decoding for T5 and other encoder-decoders, in JAX."""
+"""Exact speculative decoding for T5 and other language models, in JAX."""
 
 import importlib.util
 from typing import TYPE_CHECKING

@@ -22,6 +22,7 @@ from specdec.drafters import Autoregressive, Blockwise, EarlyExit, Masked
 from specdec.instrument.compile import hlo
 from specdec.models import partitioning
 from specdec.models.heads import Heads, HeadsConfig
+from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.partitioning import Partitioner, Share, check_batch, make_mesh, shardings, share
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.sampling import Greedy, NoRepeatNGram, Processed, RepetitionPenalty, Sampling
@@ -348,7 +349,7 @@ def test_a_mesh_that_the_devices_do_not_make(parts, devices, message):
         (
             {"num_heads": 6, "head_dim": 64},  # 384 columns could be divided, but not the heads
             4,
-            "decoder/relpos_bias/rel_embedding has 6 heads, which a mesh of 2 (data) x 4 (model) "
+            "the cache has 6 heads, which a mesh of 2 (data) x 4 (model) "
             "cannot divide by 4; use 1 or 2 on 'model', or the rules ('heads', None) and "
             "('joined_kv', None)",
             2,
@@ -497,3 +498,15 @@ def test_one_process_feeds_all_rows():
     local = np.arange(16).reshape(8, 2)
     fed = partitioning.from_local_rows(local, mesh)
     assert fed.sharding == partitioning.rows(mesh) and np.array_equal(fed, local)
+
+
+def test_the_heads_of_a_cache_must_be_divided():
+    """Where no parameter has them: LLaMA's have joined axes alone."""
+    config = LlamaConfig(64, 16, 8, 2, 4, 32, num_decoder_layers=1)
+    message = "the cache has 2 heads, which a mesh of 2 (data) x 4 (model) cannot divide by 4"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        shardings(Llama(config, STANDARD), make_mesh(4))
+    shardings(Llama(config, STANDARD), make_mesh(2))
+    shardings(Llama(config, (("heads", None), *STANDARD)), make_mesh(4))
+    fitted = dict(partitioning.fitting(Llama(config), STANDARD, make_mesh(4)))
+    assert (fitted["heads"], fitted["joined_kv"], fitted["mlp"]) == (None, None, "model")

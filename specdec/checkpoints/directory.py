@@ -83,7 +83,8 @@ class Vocabulary(NamedTuple):
         if self.digest == other.digest or None in (self.path, other.path):
             return self.digest == other.digest and agree(self.added, other.added)
         paths = cast(Location, self.path), cast(Location, other.path)
-        mixed = any(path.name.endswith(".json") for path in paths)
+        others = ".json", tokenizer_files.LLAMA
+        mixed = any(path.name.endswith(others) for path in paths)
         return mixed and self._pieces() == other._pieces()
 
     def _pieces(self) -> list[str]:

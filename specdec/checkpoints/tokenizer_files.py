@@ -83,7 +83,7 @@ def read(directory: Location, file: Location | None, extra_ids: int) -> Tokeniza
 
     Args:
       directory: the directory of the files.
-      file: the SentencePiece model or `tokenizer.json`; None for UTF-8 bytes.
+      file: the file that has the pieces; None for UTF-8 bytes.
       extra_ids: the number of sentinels.
 
     Raises:
@@ -128,13 +128,14 @@ def _of_prompts(
     added: Mapping[str, int],
 ) -> Tokenization:
     """Returns the settings of a decoder-only model's tokenizer."""
-    _check_class(directory, config.get("tokenizer_class"), _PROMPT_CLASSES[file.name])
+    kind = file.name if file.name in _PROMPT_CLASSES else _JSON
+    _check_class(directory, config.get("tokenizer_class"), _PROMPT_CLASSES[kind])
     tokens = _added(directory, config, special, added)
     _check_tokens(directory, tokens.values(), added)
     framing = Framing(
         names=tuple(_prompt_names(directory, file, config, special).items()),
-        add_bos=config.get("add_bos_token", _ADDS_BOS[file.name]),
-        add_eos=config.get("add_eos_token", None if file.name == _JSON else False),
+        add_bos=_or(config.get("add_bos_token"), _ADDS_BOS[kind]),
+        add_eos=_or(config.get("add_eos_token"), None if kind == _JSON else False),
         prefix_space=config.get("add_prefix_space"),
         chat_template=_chat_template(directory, config),
     )
@@ -170,14 +171,15 @@ def _prompt_names(
     else:
         with about(file):
             text = file.read_bytes().decode("utf-8")
-            known = json.loads(text) if file.name == pieces.VOCAB else _names_in(text)
+            names = json.loads if file.name == pieces.VOCAB else pieces.names_of_tokenizer
+            known = set(names(text))
         fitting = [names for names in _USUAL if names["eos_token"] in known]
         usual = fitting[0] if len(fitting) == 1 else {}  # the files must say it otherwise
     return usual | found
 
 
-def _names_in(text: str) -> frozenset[str]:
-    return frozenset(pieces.names_of_tokenizer(text))
+def _or(stated: bool | None, usual: bool | None) -> bool | None:
+    return usual if stated is None else stated
 
 
 def _chat_template(directory: Location, config: Mapping[str, Any]) -> str | None:

@@ -22,10 +22,11 @@ from specdec.common.values import Probability, UsageError, check
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.engine import in_eight_bits
 from specdec.instrument import compile as ahead
-from specdec.models import partitioning
+from specdec.models import families, partitioning
 from specdec.models.inputs import check_room
 from specdec.plan import Plan
 
+OF_PAPER = families.DEFAULT  # the family whose acceptance rates the paper has
 # What a run must set, and nothing here reads.
 UNREAD = ("CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")
 
@@ -62,7 +63,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         type=float,
         metavar="A",
         help="an acceptance rate to predict for; may repeat (default: those of Leviathan et al. "
-        "for a draft of this width, or else 0.5 to 0.9)",
+        "for a T5 draft of this width, or else 0.5 to 0.9)",
     )
     parser.add_argument(
         "--largest_batch",
@@ -105,7 +106,7 @@ def _command(args: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     plan = run.placement.divided(in_eight_bits(run.plan, run.int8, run.int8_tokens))
-    alphas = _alphas(args.alpha, run)
+    alphas = acceptance_rates(args.alpha, run)
     if searched := run.beams.given():
         if args.alpha:
             raise UsageError("--alpha is of tokens, and the run searches with beams; leave it out")
@@ -124,10 +125,10 @@ def _command(args: argparse.Namespace) -> None:
     print(*ahead.explanation(records), sep="\n")
 
 
-def _alphas(given: list[float] | None, run: DecodeRun) -> dict[str, float]:
-    """Returns acceptance rates by label."""
-    drafts = [model for role, model in run.plan.models().items() if role != "target"]
-    if given is None and len(drafts) == 1 and not run.plan.target.decoder_only:
+def acceptance_rates(given: list[float] | None, run: DecodeRun) -> dict[str, float]:
+    """Returns the acceptance rates to predict for, by label; those of a paper if none are given."""
+    target, *drafts = run.plan.models().values()
+    if given is None and len(drafts) == 1 and families.family_of(target.config).presets == OF_PAPER:
         if of_paper := ahead.PAPER_ALPHAS.get(drafts[0].sizes.get("emb_dim", 0)):
             return dict(of_paper)
     return {f"{alpha:g}": alpha for alpha in given or (0.5, 0.6, 0.7, 0.8, 0.9)}

@@ -24,7 +24,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from specdec.common.values import Checked, PositiveInt
-from specdec.models.model import Model, Weights
+from specdec.models.model import Model
 from specdec.types import AxisRules, PyTree
 
 DATA, MODEL = "data", "model"
@@ -137,6 +137,9 @@ def shardings(model: Model, mesh: Mesh) -> PyTree:
         work; or a rule names an axis that the mesh does not have.
     """
     rules = _checked("axis_rules", model.axis_rules)
+    heads, over = _heads(model), _mesh_axis("heads", rules)
+    if over is not None and heads % mesh.shape[over]:
+        raise ValueError(_uneven("the cache", "heads", heads, over, mesh))
     shapes = jax.eval_shape(model.init, jax.random.key(0))
 
     def place(path, leaf, axes) -> NamedSharding:
@@ -156,7 +159,7 @@ def shardings(model: Model, mesh: Mesh) -> PyTree:
     return jax.tree_util.tree_map_with_path(place, shapes, model.axes())
 
 
-def fitting(model: Weights, rules: AxisRules, mesh: Mesh) -> AxisRules:
+def fitting(model: Model, rules: AxisRules, mesh: Mesh) -> AxisRules:
     """Returns rules under which the mesh divides all parameters of a model evenly.
 
     A logical axis whose size the mesh cannot divide stays whole. Heads and their joined axis stay
@@ -170,6 +173,9 @@ def fitting(model: Weights, rules: AxisRules, mesh: Mesh) -> AxisRules:
     """
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     uneven: set[str] = set()
+    over = _mesh_axis("heads", rules)
+    if over is not None and _heads(model) % mesh.shape[over]:
+        uneven.update(JOINED)
 
     def note(leaf, axes) -> None:
         for logical, size in zip(axes, leaf.shape, strict=True):
@@ -183,6 +189,11 @@ def fitting(model: Weights, rules: AxisRules, mesh: Mesh) -> AxisRules:
         uneven.update(JOINED)
     fitted = tuple((logical, None if logical in uneven else axis) for logical, axis in rules)
     return (*fitted, ("logits", _mesh_axis("vocab", fitted)))
+
+
+def _heads(model: Model) -> int:
+    """Returns the heads of keys and values; 0 for a model that has none."""
+    return model.sizes.get("num_kv_heads", model.sizes.get("num_heads", 0))
 
 
 def _mesh_axis(logical: str | None, rules: AxisRules) -> str | None:

@@ -67,10 +67,9 @@ class Bpe(PlainVocabulary):
         if self._chat is None:
             return super().input_ids(text, length)
         ids = self.encode(self._chat(text))
-        count = len(self.before)
-        before = ids[:count] if tuple(ids[:count]) == self.before else []
-        room = len(ids) if length is None else length
-        return before + ids[len(before) :][-max(room - len(before), 1) :]
+        count = len(self.before) if tuple(ids[: len(self.before)]) == self.before else 0
+        room = len(ids) if length is None else max(length - count, 0)
+        return ids[:count] + ids[max(len(ids) - room, count) :]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text that ids add to the text before them, up to the first EOS."""

@@ -128,7 +128,10 @@ class TextTask(Task):
         for text, target in self.source(split, start):
             inputs = np.array(input_ids(self.vocabulary, text, lengths["inputs"]), np.int32)
             if not inputs.size:
-                raise TaskError(f"task {self.name!r} has the input {text!r}, a prompt of no token")
+                raise TaskError(
+                    f"task {self.name!r} has the input {text!r}, a prompt without a token; give it "
+                    "some text"
+                )
             if target is None:
                 yield Example(inputs, None, text, None)
                 continue

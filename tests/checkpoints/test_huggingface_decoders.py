@@ -1,4 +1,4 @@
-"""Hugging Face's checkpoints of decoders: pytest tests/checkpoints/test_huggingface_decoders.py
+"""Checkpoints of newer families: pytest tests/checkpoints/test_huggingface_decoders.py
 
 The golden models were saved and run by transformers itself; see tests/golden/README.md.
 """
@@ -32,6 +32,8 @@ MODELS = (
     "hf_opt",
     "hf_opt_350m",
     "hf_gpt2",
+    "hf_t5gemma",
+    "hf_t5gemma_unequal",
 )
 # Own bfloat16 logits of transformers differ from its float32 ones by up to 0.74 (of 7.2; the gated
 # MLP of a LLaMA amplifies), and by up to 1.04 with other weights. Ours by up to 0.70.
@@ -189,6 +191,7 @@ def test_an_array_that_is_not_three_is_a_misfit(edited):
         ("hf_gpt2", {"scale_attn_by_inverse_layer_idx": True}, "supported is False"),
         ("hf_gpt2", {"quantization_config": {"quant_method": "gptq"}}, "is quantised .*gptq"),
         ("hf_gpt2", {"n_head": 5}, "does not fit|n_head"),
+        ("hf_t5gemma", {"encoder": None}, "encoder missing; copy config.json again"),
     ],
 )
 def test_another_model_is_refused_in_one_line(edited, name, changes, says):

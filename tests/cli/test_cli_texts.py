@@ -14,6 +14,7 @@ from tolerances import LOGITS, SMALL_LOGITS
 import specdec
 from specdec import checkpoints, cli, tasks
 from specdec.cli import given, score
+from specdec.decoding.program import Sampled
 from specdec.models.t5 import T5Target
 
 TEXTS = [line.split("\t")[0] for line in LINES]
@@ -123,12 +124,19 @@ def test_a_prefix(command, tmp_path):
     assert "\x1b[4m<given>\x1b[0m" in coloured and "\x1b[4m<ab>\x1b[0m" in coloured
 
 
-def test_samples(command, folder, tmp_path):  # noqa: F811
+def test_samples(command, folder, tmp_path, monkeypatch):  # noqa: F811
+    read, run = [], Sampled._run
+
+    def counted(self, begin, *others):
+        return run(self, lambda *given: read.append(1) or begin(*given), *others)
+
+    monkeypatch.setattr(Sampled, "_run", counted)
     path = tmp_path / "out.jsonl"
     flags = ["--gin_file=sampling/temperature.gin", "--gin_file=verifiers/coupled.gin", "--seed=4"]
     command("decode", "--text=one", "--num_samples=3", f"--output_file={path}", *flags)
     texts = records(path)
     assert [(text["index"], text["sample"]) for text in texts] == [(0, 0), (0, 1), (0, 2)]
+    assert len(read) == 1, "all samples share one prefill"
     target = T5Target(checkpoints.config_from(folder / "target"))
     inputs = np.zeros([1, 16], np.int32)
     inputs[0, :4] = [*tasks.Bytes().load().encode("one"), 1]

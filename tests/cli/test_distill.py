@@ -238,7 +238,7 @@ def test_a_drafter_that_does_not_pay_is_not_used(made, command):
 def test_a_folder_of_another_run_is_refused(made, flags, command):
     more = "--gin.DRAFT_STEPS=50", *SMALL[1:], *DRAWN
     code, out, err = command("distill", *flags, *more, f"--output_dir={made}")
-    assert "was begun with steps = 40, and now it is 50" in the_line(code, out, err)
+    assert "was begun with DRAFT_STEPS = 40, and now it is 50" in the_line(code, out, err)
     code, out, err = command("distill", *flags, "--task_prefix=", f"--output_dir={made}")
     assert f"was begun with TASK_PREFIX = {PREFIX!r}, and now it is ''" in the_line(code, out, err)
 

@@ -302,6 +302,46 @@ def test_tokens_that_leave_the_target_early(chips, report, tmp_path):
     assert bool(calls[0]["reductions"]) == (chips == "2x2x1")
 
 
+DECODERS = f"""
+from __gin__ import dynamic_registration
+from specdec.models import llama
+
+MODEL = @target/llama.Llama()
+DRAFT_MODEL = @draft/llama.Llama()
+
+llama.Llama.config = @llama.LlamaConfig()
+llama.LlamaConfig.vocab_size = {VOCABULARY}
+llama.LlamaConfig.head_dim = {HEAD_DIM}
+llama.LlamaConfig.dtype = 'bfloat16'
+target/llama.LlamaConfig:
+  emb_dim = 256
+  num_heads = {HEADS}
+  num_kv_heads = {HEADS}
+  mlp_dim = 512
+  num_decoder_layers = {LAYERS}
+draft/llama.LlamaConfig:
+  emb_dim = 128
+  num_heads = 6
+  num_kv_heads = 6
+  mlp_dim = 256
+  num_decoder_layers = 2
+"""
+
+
+@pytest.mark.slow
+def test_decoders_without_an_encoder(report, tmp_path):
+    """Two sums for each layer and one for the embedding, the logits gathered once."""
+    (tmp_path / "decoders.gin").write_text(DECODERS)
+    found = report("v4:2x2x1", "--whole_only", f"--gin_file={tmp_path / 'decoders.gin'}")
+    inside = counts(found, "collectives")
+    assert inside.pop("") == {"all-reduce": 2 * LAYERS - 1}  # the last layer's MLP is not read
+    assert inside == {"decode": {"all-reduce": 2 * LAYERS + 1, "all-gather": 1}}
+    slots = LENGTH - 1 + MAX_LENGTH + GAMMA
+    caches = {f"bf16[1,{heads},{slots},{HEAD_DIM}]" for heads in (HEADS // 4, 6)}
+    for loop, copies in counts(found, "copies").items():
+        assert not loop or not copies.keys() & caches, loop
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chips", ["1x1x1", "2x2x1"])
 def test_beams(chips, report):
@@ -512,6 +552,7 @@ def test_a_wide_first_step_counts():
     prediction, _ = predict(v4, PLAN, calls, {"half": 0.5}, longest=2)
     assert prediction.draft == pytest.approx(1e-6 * (GAMMA + 1) / GAMMA)
     assert prediction.verify_cost == [1, 1, 1]
+    assert prediction.iteration == pytest.approx(1e-3 + (GAMMA + 1) * 1e-6)
     expected = [theory.speedup(0.5, 1, 2e-3), theory.speedup(0.5, 2, 1.5e-3)]
     assert prediction.speedups["half"] == pytest.approx(expected)
 
@@ -699,8 +740,11 @@ def test_tokens_that_leave_the_target_are_predicted_by_their_layers():
 
 def test_every_label_is_explained():
     told = record(Topology.parse("v4:1x1x1"), compiled(TABLES), {"0.8": 0.8})
+    both = [found["iteration"] for found in (told["roofline"], told["with_layers"])]
+    rates = "/".join(f"{(GAMMA + 1) / seconds:.0f}" for seconds in both)
+    assert f", {rates} at TAR {GAMMA + 1}" in "\n".join(lines(told))
     labels = {line[2:13].strip() for line in lines(told) if re.match("  [^ ]", line)}
-    assert {"memory", "loops", "with layers", "speed-up"} <= labels
+    assert {"memory", "loops", "with layers", "tokens/s", "speed-up"} <= labels
     text = "\n".join(explanation([told]))
     loops = told["programs"]["decode"]["collectives"]
     assert [one for one in labels if f"{one}:" not in text and one not in loops] == ["no loop"]

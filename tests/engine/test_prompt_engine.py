@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from specdec import Plan, checkpoints, cli, tasks
-from specdec.checkpoints import CheckpointError, tokenizer_files
+from specdec.checkpoints import CheckpointError, huggingface, tokenizer_files
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.drafters import Autoregressive
 from specdec.engine import Engine
@@ -21,6 +21,7 @@ from specdec.integrations.interactive import InteractiveModel
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
+from specdec.tasks.plain import parsed
 from specdec.verifiers import GreedyMatch
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "prompts"
@@ -96,6 +97,38 @@ def test_every_format_keeps_what_tells_prompts_and_ends(path, tmp_path):
         assert engine.vocabulary.eos_id == EOT
         assert tasks.input_ids(engine.vocabulary, "!") == [380, 0]
         assert cli.main(["check", str(folder)]) == 0
+
+
+@pytest.mark.ci
+def test_training_keeps_them_too(path, tmp_path):
+    lines = tmp_path / "pairs.tsv"
+    lines.write_text("The house\tDas Haus\n" * 2)
+    flags = [f"--draft={path}", f"--input_file={lines}", f"--output_dir={tmp_path / 'run'}"]
+    assert cli.main(["train", *flags, "--steps=1", "--gin.BATCH_SIZE=2"]) == 0
+    for file in FILES:
+        made = tmp_path / "run" / "export" / "checkpoint_1" / file
+        assert made.read_bytes() == (path / file).read_bytes(), file
+
+
+def test_the_hubs_files_are_those_that_are_read():
+    both = ("config.json", "model.safetensors", "tokenizer.model", *FILES)
+    assert {*huggingface.wanted(both)} == {*both} - {"tokenizer.model"}
+    names = ("config.json", "model.safetensors", "vocab.json", "merges.txt", "README.md")
+    assert {*huggingface.wanted(names)} == {*names} - {"README.md"}
+
+
+def test_models_of_a_pair_may_have_other_files(tmp_path):
+    ours = vocabulary_of("llama2", "tokenizer.model")
+    assert ours.same_ids(vocabulary_of("llama2_json", "tokenizer.json"))
+    assert not ours.same_ids(vocabulary_of("opt", "vocab.json"))
+    for name, piece, same in (("same", "", True), ("other", "x", False)):
+        model = parsed(ours.path.read_bytes())
+        model.trainer_spec.num_threads += 1
+        model.pieces[300].piece += piece
+        (tmp_path / name).mkdir()
+        file = tmp_path / name / "tokenizer.model"
+        file.write_bytes(model.SerializeToString())
+        assert ours.same_ids(ours._replace(path=file)) == same
 
 
 def test_vocab_and_merges_travel_together(tmp_path):

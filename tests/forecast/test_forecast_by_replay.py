@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from copying import Copying
-from support import AfterAcceptance, Cycle, StatesTable, StopAfterUnlikely, TableHeads
+from support import AfterAcceptance, Cycle, PromptTable, StatesTable, StopAfterUnlikely, TableHeads
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints import tables
@@ -121,14 +121,14 @@ def plan(drafter: Any, schedule: Any, rule: Any = GREEDY, verifier: Any = None) 
     return Plan(TARGET, drafter, verifier, schedule, rule, N)
 
 
-def decoded(plan: Plan, rows: int = ROWS, sample: int = 0) -> DecodeOutput:
-    inputs = jnp.asarray(np.resize(INPUTS, (rows, INPUTS.shape[1])))
+def decoded(plan: Plan, rows: int = ROWS, sample: int = 0, given=INPUTS) -> DecodeOutput:
+    inputs = jnp.asarray(np.resize(given, (rows, given.shape[1])))
     keys = row_keys(0, jnp.arange(rows), sample)
     return jax.device_get(decode(plan.params(TREES), keys, inputs, plan))
 
 
-def passes(plan: Plan, rows: int = ROWS) -> list[acceptance.Accepted]:
-    inputs = np.resize(INPUTS, (rows, INPUTS.shape[1]))
+def passes(plan: Plan, rows: int = ROWS, given=INPUTS) -> list[acceptance.Accepted]:
+    inputs = np.resize(given, (rows, given.shape[1]))
     batches = [(np.arange(rows), inputs)]
     params = plan.params(TREES)
     texts = acceptance.generate(plan, params["target"], batches, seed=1, tokens=10**9)
@@ -166,6 +166,23 @@ def test_calls_of_greedy_texts_are_the_loops(name, schedule):
     assert same(found, output)
     assert found.accepted.sum() > 0
     np.testing.assert_array_equal(found.tokens, output.length)
+
+
+class PadsWithNothing(PromptTable):
+    """A decoder-only target whose padding is no token, while 0 is one."""
+
+    pad_id = -1
+
+
+@pytest.mark.parametrize("drafter", [PromptLookup(), InputCopy()], ids=str)
+def test_calls_after_prompts_are_the_loops(drafter):
+    prompts = np.where(np.arange(6) < 3 + np.arange(ROWS)[:, None] % 4, INPUTS % 4, -1)
+    one = dataclasses.replace(
+        plan(drafter, Fixed(4)), target=PadsWithNothing(V, classes=2, scale=3.0), stop_ids=()
+    )
+    found = replayed(one, passes(one, given=prompts))
+    assert same(found, decoded(one, given=prompts))
+    assert found.accepted.sum() > 0
 
 
 @pytest.mark.parametrize("name", ["lookup, then a model", "masks and states"])

@@ -221,6 +221,10 @@ def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f"{gamma + 1} tokens over one of one"
         )
         yield (
+            "tokens/s: of one text, by TAR, the tokens of a target call with its own (Yan et al. "
+            "2024, 2402.01528)"
+        )
+        yield (
             "speed-up: over the target alone; a row for each acceptance rate alpha, a column for "
             "each number of draft tokens per target call"
         )
@@ -290,6 +294,9 @@ def _prediction_lines(found: Mapping[str, Any]) -> Iterator[str]:
             f"  {title:<11} target {made['target'] * 1e3:.2f} ms, draft {made['draft'] * 1e3:.3f} "
             f"ms, c {made['cost_ratio']:.3f}{shown}"
         )
+    alone, iteration = ([found[name][key] for name in _PREDICTIONS] for key in _TIMES)
+    at_tar = (f"{_rates(iteration, tar)} at TAR {tar}" for tar in range(1, gamma + 2))
+    yield f"  tokens/s    {_rates(alone)} alone; drafts of {gamma}: {', '.join(at_tar)}"
     yield "  speed-up    predicted, by draft tokens per call (roofline / with layers)"
     yield f"    {'alpha':<20}" + "".join(f"{gamma:>12}" for gamma in _draft_lengths(found))
     for name, pairs in _speedups(found, "{} {}"):
@@ -308,6 +315,12 @@ def _beam_lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 _PREDICTIONS = {"roofline": "roofline", "with_layers": "with layers"}
+_TIMES = ("target", "iteration")
+
+
+def _rates(seconds: Iterable[float], tokens: int = 1) -> str:
+    """Returns tokens per second by the roofline and with layers."""
+    return "/".join(f"{tokens / each:.0f}" for each in seconds)
 
 
 def _draft_lengths(found: Mapping[str, Any]) -> range:

@@ -37,6 +37,8 @@ class RooflinePrediction:
       target: seconds of a call with one token.
       draft: seconds of a draft token, in drafts of the plan's longest length.
       cost_ratio: c, `draft` divided by `target`.
+      iteration: seconds of a draft of the plan's longest length, and of the target's call on it.
+        Tokens per second are TAR, the tokens of a target call with its own, divided by this.
       verify_cost: v(gamma), for gamma = 0, 1, ...
       speedups: {alpha: [S at gamma 1, 2, ...]}.
     """
@@ -45,6 +47,7 @@ class RooflinePrediction:
     target: float
     draft: float
     cost_ratio: float
+    iteration: float
     verify_cost: list[float]
     speedups: dict[str, list[float]]
 
@@ -73,7 +76,8 @@ def predict(
             for gamma in {*draft_lengths, plan.longest_draft}
         }
         alone = calls["target"].seconds(chip, 1, layer_seconds)
-        draft = costs[plan.longest_draft].draft
+        longest_draft = costs[plan.longest_draft]
+        draft = longest_draft.draft
         # c and v(gamma), as in `theory`.
         ratios = {gamma: (one.draft / alone, one.verify / alone) for gamma, one in costs.items()}
         return RooflinePrediction(
@@ -81,6 +85,7 @@ def predict(
             target=alone,
             draft=draft,
             cost_ratio=draft / alone,
+            iteration=plan.longest_draft * draft + longest_draft.verify,
             verify_cost=[1.0, *(ratios[gamma][1] for gamma in draft_lengths)],
             speedups={
                 label: [theory.speedup(alpha, gamma, *ratios[gamma]) for gamma in draft_lengths]

@@ -235,7 +235,7 @@ def _next_attempt(
     """Returns the texts to compile next, None if the search is over.
 
     Memory grows by about the same for each text, so two results give a line. The attempt takes
-    15/16 of the room that the line leaves, because a program that does not fit tells less.
+    15/16 of the room that the line leaves, so that it mostly fits.
 
     Args:
       memory: of the chip.

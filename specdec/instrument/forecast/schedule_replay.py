@@ -433,13 +433,13 @@ def _decoded(
     """Decodes some texts in a batch whose inputs have this shape."""
     longest, (size, width) = plan.max_length, shape
 
-    def filled(arrays: Iterator[Any], columns: int, *depth: int) -> np.ndarray:
-        block = np.zeros([size, columns, *depth], np.int32)
+    def filled(arrays: Iterator[Any], *shape: int, padding: int = 0) -> np.ndarray:
+        block = np.full([size, *shape], padding, np.int32)
         for row, array in zip(block, arrays, strict=False):
             row[: len(array)] = array
         return block
 
-    inputs = filled((row.inputs for row in rows), width)
+    inputs = filled((row.inputs for row in rows), width, padding=plan.target.pad_id)
     trees: dict[str, PyTree] = dict(tables)
     trees["target"] = {"tokens": filled((row.tokens for row in rows), longest)}
     for role, recording in rows[0].recordings.items():

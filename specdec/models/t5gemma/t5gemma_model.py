@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import ClassVar, cast
 
@@ -126,6 +127,11 @@ class T5Gemma(StackModel):
     config: T5GemmaConfig
     config_class: ClassVar[type[T5GemmaConfig]] = T5GemmaConfig
     size_names: ClassVar[tuple[str, ...]] = (*_DECODER, *_ENCODER)
+
+    @property
+    def cache_heads(self) -> int:
+        """A number that a mesh divides only if it divides the heads of keys of both stacks."""
+        return math.gcd(self.config.num_kv_heads, self.config.encoder_num_kv_heads)
 
     def network(self) -> GemmaNetwork:
         """Returns the module, in this model's layout."""
