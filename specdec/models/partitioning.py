@@ -153,9 +153,6 @@ def shardings(model: Model, mesh: Mesh) -> PyTree:
                 raise ValueError(_uneven(name, logical, size, axis, mesh))
         return NamedSharding(mesh, PartitionSpec(*(axis for *_, axis in named)))
 
-    axis = _mesh_axis("heads", rules)
-    if axis is not None and (heads := model.cache_heads) and heads % mesh.shape[axis]:
-        raise ValueError(_uneven("the cache", "heads", heads, axis, mesh))
     return jax.tree_util.tree_map_with_path(place, shapes, model.axes())
 
 
@@ -184,9 +181,6 @@ def fitting(model: Model, rules: AxisRules, mesh: Mesh) -> AxisRules:
                 uneven.update(JOINED if logical in JOINED else (logical,))
 
     jax.tree.map(note, shapes, model.axes())
-    axis = _mesh_axis("heads", rules)
-    if axis is not None and (heads := model.cache_heads) and heads % mesh.shape[axis]:
-        uneven.update(JOINED)
     fitted = tuple((logical, None if logical in uneven else axis) for logical, axis in rules)
     return (*fitted, ("logits", _mesh_axis("vocab", fitted)))
 

@@ -155,4 +155,6 @@ def test_the_page_has_the_table():
     text = PAGE.read_text(encoding="utf-8")
     for part in (rows, refusals):
         assert (expected := "\n".join(part)) in text, f"{PAGE.name} should have\n{expected}"
-    assert CONFIGS.keys() == {one for one, row in FAMILIES.items() if issubclass(row.model, PromptModel)}
+    assert CONFIGS.keys() == {
+        one for one, row in FAMILIES.items() if issubclass(row.model, PromptModel)
+    }
