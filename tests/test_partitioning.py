@@ -349,7 +349,7 @@ def test_a_mesh_that_the_devices_do_not_make(parts, devices, message):
         (
             {"num_heads": 6, "head_dim": 64},  # 384 columns could be divided, but not the heads
             4,
-            "the cache has 6 heads, which a mesh of 2 (data) x 4 (model) "
+            "decoder/relpos_bias/rel_embedding has 6 heads, which a mesh of 2 (data) x 4 (model) "
             "cannot divide by 4; use 1 or 2 on 'model', or the rules ('heads', None) and "
             "('joined_kv', None)",
             2,

@@ -31,7 +31,7 @@ from specdec.common.values import UsageError, did_you_mean
 
 # Flag: the macros that a file of the folder, which is named like it, chooses.
 FRAGMENTS = {
-    "drafter": ("DRAFTER", "DRAFT_CHECKPOINT_PATHS"),
+    "drafter": ("DRAFTER", "DRAFT_CHECKPOINT_PATHS", "DRAFT_READS"),
     "verifier": ("VERIFIER",),
     "schedule": ("SCHEDULE",),
 }

@@ -124,8 +124,7 @@ class Engine:
             raise NotExact(plan)
         ids = tuple(vocabulary.encode(prefix)) if prefix else ()
         decoding.check_prefix(len(ids), plan.max_length)
-        mesh = devices.mesh or devices.partitioner.mesh()
-        if mesh is not None:
+        if (mesh := devices.mesh or devices.partitioner.mesh()) is not None:
             partitioning.check_batch(rows, mesh)
             devices = devices.over(mesh)
             plan = devices.divided(plan)

@@ -131,8 +131,7 @@ class InteractiveModel:
       dtype: 'float32' or 'bfloat16' to compute in; None for the checkpoints' own.
       generation_settings: 'obey' the generation settings in the target's checkpoint, or 'ignore'
         all but the ids that outputs start and end with.
-      chat: whether each input is a user's message, which the chat template of the target's
-        checkpoint turns into a prompt.
+      chat: whether each input is a user's message, for the target's own chat template.
 
     Raises:
       CheckpointError, TaskError, ValueError: before any parameter is read, if something does not

@@ -34,6 +34,11 @@ class Weights(abc.ABC):
         return "float32"
 
     @property
+    def cache_heads(self) -> int | None:
+        """Heads of keys and values, if a mesh that divides "heads" has to divide their number."""
+        return None
+
+    @property
     def longest_text(self) -> int | None:
         """Tokens of the longest input and output together; None if there is no such limit."""
         return None

@@ -137,9 +137,6 @@ def shardings(model: Model, mesh: Mesh) -> PyTree:
         work; or a rule names an axis that the mesh does not have.
     """
     rules = _checked("axis_rules", model.axis_rules)
-    heads, over = _heads(model), _mesh_axis("heads", rules)
-    if over is not None and heads % mesh.shape[over]:
-        raise ValueError(_uneven("the cache", "heads", heads, over, mesh))
     shapes = jax.eval_shape(model.init, jax.random.key(0))
 
     def place(path, leaf, axes) -> NamedSharding:
@@ -153,6 +150,9 @@ def shardings(model: Model, mesh: Mesh) -> PyTree:
                 raise ValueError(_uneven(name, logical, size, axis, mesh))
         return NamedSharding(mesh, PartitionSpec(*(axis for *_, axis in named)))
 
+    axis = _mesh_axis("heads", rules)
+    if axis is not None and (heads := model.cache_heads) and heads % mesh.shape[axis]:
+        raise ValueError(_uneven("the cache", "heads", heads, axis, mesh))
     return jax.tree_util.tree_map_with_path(place, shapes, model.axes())
 
 
@@ -170,9 +170,6 @@ def fitting(model: Model, rules: AxisRules, mesh: Mesh) -> AxisRules:
     """
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     uneven: set[str] = set()
-    over = _mesh_axis("heads", rules)
-    if over is not None and _heads(model) % mesh.shape[over]:
-        uneven.update(JOINED)
 
     def note(leaf, axes) -> None:
         for logical, size in zip(axes, leaf.shape, strict=True):
@@ -181,13 +178,11 @@ def fitting(model: Model, rules: AxisRules, mesh: Mesh) -> AxisRules:
                 uneven.update(JOINED if logical in JOINED else (logical,))
 
     jax.tree.map(note, shapes, model.axes())
+    axis = _mesh_axis("heads", rules)
+    if axis is not None and (heads := model.cache_heads) and heads % mesh.shape[axis]:
+        uneven.update(JOINED)
     fitted = tuple((logical, None if logical in uneven else axis) for logical, axis in rules)
     return (*fitted, ("logits", _mesh_axis("vocab", fitted)))
-
-
-def _heads(model: Model) -> int:
-    """Returns the heads of keys and values; 0 for a model that has none."""
-    return model.sizes.get("num_kv_heads", model.sizes.get("num_heads", 0))
 
 
 def _mesh_axis(logical: str | None, rules: AxisRules) -> str | None:

@@ -35,6 +35,11 @@ class PromptReader(LinenModel):
     def cache_sizes(self) -> Mapping[str, int]:
         """The sizes `layers`, `heads` (of keys and values) and `head_dim` of the cache."""
 
+    @property
+    def cache_heads(self) -> int:
+        """Fewer than those of queries may be; a kernel's width does not tell their number."""
+        return self.cache_sizes["heads"]
+
     def example(self) -> tuple[Array, PromptCache]:
         """Returns a token and an empty cache for it."""
         return jnp.zeros([1, 1], jnp.int32), self._cache(1, 1)

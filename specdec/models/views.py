@@ -36,7 +36,7 @@ class NoSource:
         if model.decoder_only:
             raise ValueError(
                 f"NoSource hides the inputs, which are the beginning of a text for {name}, a "
-                "decoder-only model; leave the view out"
+                "decoder-only model; leave NoSource (DRAFT_READS) out"
             )
         eos_id, pad_id = self.eos_id, model.pad_id if self.pad_id is None else self.pad_id
         if eos_id is None:

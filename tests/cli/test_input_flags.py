@@ -12,6 +12,7 @@ from specdec import cli, tasks
 from specdec.cli import COMMANDS, settings, shorthands
 from specdec.cli import run as runs
 from specdec.common import demo
+from specdec.drafters import NoSource
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 # Commands that run a model, each with the flags that it requires.
@@ -139,6 +140,15 @@ def test_flags_change_the_run_of_a_gin_file(flags):
     run = runs.described(changed)
     assert run.paths()["draft"] == TARGET and run.plan.gamma == 7
     assert run.data.texts == (("a", None),) and run.data.batch_size == 2
+
+
+@pytest.mark.parametrize(
+    "given", [(f"--target={TARGET}", f"--draft={DRAFT}"), ("--gin_file=demo.gin",)]
+)
+def test_a_drafter_without_the_source_stays_one(given):
+    """Both read drafters/autoregressive.gin after the fragment of the flag."""
+    drafter: Any = runs.described(parsed("decode", *given, "--drafter=no_source")).plan.drafter
+    assert isinstance(drafter.view, NoSource)
 
 
 def test_texts_replace_the_task(flags):

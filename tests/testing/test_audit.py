@@ -9,8 +9,8 @@ import pytest
 
 from specdec import autoregressive_decode, row_keys
 from specdec.decoding import token_key
-from specdec.sampling import Greedy, Sampling, gumbel
-from specdec.testing import TableTarget, divergences
+from specdec.sampling import Greedy, MinLength, Processed, Sampling, gumbel
+from specdec.testing import TableTarget, divergences, hostile, sequence_law
 
 TARGET = TableTarget(7)
 PARAMS = TARGET.init(jax.random.key(0))
@@ -44,3 +44,26 @@ def test_gaps_are_those_of_the_scores_that_decide(sampling):
         float(scores[first] - scores[second]), abs=1e-6
     )  # float32, of 4
     assert found.gap > 1e-4
+
+
+def test_stop_ids_are_the_targets_where_none_are_given():
+    class EndsInTwo(TableTarget):
+        stop_ids = (2,)
+
+    target = EndsInTwo(4)
+    tree, inputs = target.init(jax.random.key(0)), np.array([3])
+    law = sequence_law(target, tree, inputs, sampling=Sampling(), max_length=2)
+    assert [(law.tokens[:, 0] == token).sum() for token in range(4)] == [4, 4, 1, 4]
+    assert {name for name in hostile(target, 4) if "stop id" in name} == {"stop id 2 spam"}
+    text = jnp.array([[3, 3]])
+    rule = Processed(Greedy(), (MinLength(2),))
+    (found,) = divergences(
+        target,
+        tree,
+        row_keys(0, jnp.arange(1)),
+        inputs[None],
+        text.at[0, 0].set(2),
+        text,
+        sampling=rule,
+    )
+    assert found.gap == np.inf, "2 is excluded"

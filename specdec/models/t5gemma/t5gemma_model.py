@@ -14,13 +14,13 @@ from specdec.models.cache import KVCache, kv_bytes
 from specdec.models.inputs import check_tokens
 from specdec.models.layers import DType
 from specdec.models.stack import StackModel
-from specdec.models.t5gemma.t5gemma_network import GemmaNetwork, Sizes
+from specdec.models.t5gemma.t5gemma_network import GemmaNetwork, StackSizes
 from specdec.types import Array, PyTree
 
 _ENCODER = (
     *("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads", "encoder_head_dim"),
     *("encoder_mlp_dim", "num_encoder_layers"),
-)  # in the order of `Sizes`
+)  # in the order of `StackSizes`
 _DECODER = ("emb_dim", "num_heads", "num_kv_heads", "head_dim", "mlp_dim", "num_decoder_layers")
 
 
@@ -101,14 +101,14 @@ class T5GemmaConfig(Checked):
             )
 
     @property
-    def encoder(self) -> Sizes:
+    def encoder(self) -> StackSizes:
         """The sizes of the encoder."""
-        return Sizes(*(getattr(self, name) for name in _ENCODER))
+        return StackSizes(*(getattr(self, name) for name in _ENCODER))
 
     @property
-    def decoder(self) -> Sizes:
+    def decoder(self) -> StackSizes:
         """The sizes of the decoder."""
-        return Sizes(*(getattr(self, name) for name in _DECODER))
+        return StackSizes(*(getattr(self, name) for name in _DECODER))
 
     @property
     def head_is_table(self) -> bool:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from specdec.models.t5gemma.t5gemma_model import T5GemmaConfig
 
 
-class Sizes(NamedTuple):
+class StackSizes(NamedTuple):
     """The sizes of one of the two stacks."""
 
     emb_dim: int
@@ -74,7 +74,7 @@ class GemmaAttention(nn.Module):
     """Attention in two halves, so that keys and values can be cached between them."""
 
     config: T5GemmaConfig
-    sizes: Sizes
+    sizes: StackSizes
     kernels: Kernels
     of_inputs: Kernels  # of keys and values that are made in prefill
 
@@ -130,7 +130,7 @@ class GemmaLayer(nn.Module):
     """A layer of either stack; `cross` says whether it attends to the encoder's output."""
 
     config: T5GemmaConfig
-    sizes: Sizes
+    sizes: StackSizes
     kernels: Kernels
     of_inputs: Kernels
     cross: bool
