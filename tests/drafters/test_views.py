@@ -110,9 +110,7 @@ def test_what_hides_the_source_has_the_ids_of_the_model(drafter):
 
 def test_a_decoder_only_model_cannot_be_without_its_prompt():
     drafter = Autoregressive(PromptTable(6), Greedy(), NoSource())
-    with pytest.raises(
-        ValueError, match="NoSource hides .* PromptTable, a decoder-only model; le"
-    ):
+    with pytest.raises(ValueError, match="NoSource hides .* PromptTable, a decoder-only model; le"):
         drafter.views()
     with pytest.raises(ValueError, match=r"NoSource\(.*\) has no ids; call read_by\(model\) first"):
         NoSource()(jnp.ones([1, 2], int))
