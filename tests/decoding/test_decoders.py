@@ -34,12 +34,13 @@ from specdec.types import Params
 from specdec.verifiers import GreedyMatch
 
 SIZES = {
-    "vocab_size": 23,
+    "vocab_size": 24,
     "emb_dim": 16,
     "num_heads": 4,
     "head_dim": 4,
     "mlp_dim": 20,
     "num_decoder_layers": 2,
+    "pad_id": -1,  # which no output has
     "stop_ids": (2,),
 }
 OUTPUT = 9
@@ -86,12 +87,13 @@ def assert_same_texts(found, expected):
 def test_drafts_change_no_token(name, drafter):
     """A model that drafts for itself loses nothing, up to the end of its table of positions."""
     model, params, inputs = made(name)
-    draft = params if drafter == "itself" else noisy(params, 0.1)
+    noise = 0.01 if name == "opt_350m" else 0.1  # norms behind sub-layers amplify it
+    draft = params if drafter == "itself" else noisy(params, noise)
     plan = Plan(model, Autoregressive(model, Greedy()), GreedyMatch(), Fixed(3), Greedy(), OUTPUT)
     found = decode(Params(params, draft), KEYS, inputs, plan)
     assert_same_texts(found, alone(model, params, inputs))
     drafted, accepted = found.trace.drafted[:3].sum(), found.trace.accepted[:3].sum()
-    assert accepted == drafted if drafter == "itself" else accepted < drafted
+    assert accepted == drafted if drafter == "itself" else 0 < accepted < drafted
 
 
 @pytest.mark.ci
