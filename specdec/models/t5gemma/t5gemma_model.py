@@ -45,7 +45,8 @@ class T5GemmaConfig(Checked):
       encoder_mlp_dim: hidden units of an MLP in the encoder.
       num_encoder_layers: the number of the encoder's layers.
       query_scalar: queries are divided by its square root.
-      window: tokens that even layers see before a token; in the encoder also behind it.
+      window: the tokens that even layers see, up to a token and with it. The encoder sees as many
+        before it and behind it, as in transformers 5; version 4 has one fewer.
       attention_cap: the soft cap of attention logits; None for none.
       logits_cap: the soft cap of logits; None for none.
       rope_theta: the base of the wavelengths of rotary positions.
