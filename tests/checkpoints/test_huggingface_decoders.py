@@ -40,6 +40,9 @@ MODELS = (
 BFLOAT16 = 1.0
 
 each_model = pytest.mark.parametrize("name", MODELS)
+slow_but_one = pytest.mark.parametrize(
+    "name", [MODELS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in MODELS[1:])]
+)
 
 
 def opened(directory, **changes):
@@ -79,10 +82,14 @@ def edited(tmp_path):
     return copied
 
 
+@slow_but_one
+def test_prompts_that_are_read_in_blocks_give_the_same(name, monkeypatch):
+    monkeypatch.setattr(prompts, "BLOCK", 8)  # prompts have up to 26 tokens
+    test_logits_and_greedy_ids_are_those_of_transformers(name)
+
+
 @each_model
-@pytest.mark.parametrize("block", [prompts.BLOCK, 8], ids=["whole", "blocks"])
-def test_logits_and_greedy_ids_are_those_of_transformers(name, block, monkeypatch):
-    monkeypatch.setattr(prompts, "BLOCK", block)  # prompts have up to 26 tokens
+def test_logits_and_greedy_ids_are_those_of_transformers(name):
     model, params = opened(GOLDEN / name)
     golden = golden_of(name, model)
     inputs = golden["prompts"]
@@ -104,7 +111,7 @@ def test_logits_and_greedy_ids_are_those_of_transformers(name, block, monkeypatc
         np.testing.assert_array_equal(output.tokens[row, :length], golden["greedy"][row, :length])
 
 
-@each_model
+@slow_but_one
 def test_logits_in_bfloat16(name):
     model, params = opened(GOLDEN / name, dtype="bfloat16")
     golden = golden_of(name, model)

@@ -53,7 +53,11 @@ CONFIGS = {
 PROMPTS = [[7, 3, 2, 9, 4], [6, 11, 5], [8], []]
 KEYS = row_keys(0, jnp.arange(len(PROMPTS)))
 
-each_family = pytest.mark.parametrize("name", CONFIGS)
+RARELY = ("opt_350m", "gpt2")
+each_family = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.ci) if name in RARELY else name for name in CONFIGS],
+)
 
 
 @functools.cache

@@ -78,7 +78,11 @@ TINY = {
 INPUTS = jnp.array([[5, 9, 7], [8, 0, 0], [0, 0, 0]], jnp.int32)
 TOKENS = jnp.array([[8, 3, 4, 5], [2, 7, 7, 6], [9, 9, 8, 7]], jnp.int32)
 
-each_family = pytest.mark.parametrize("name", TINY)
+OFTEN = ("t5", "t5_draft", "t5gemma", "llama")  # the others share most of their code with these
+each_family = pytest.mark.parametrize(
+    "name",
+    [name if name in OFTEN else pytest.param(name, marks=pytest.mark.ci) for name in TINY],
+)
 
 
 @functools.cache

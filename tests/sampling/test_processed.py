@@ -73,7 +73,13 @@ def bench_of(sampling, drafts=None, **parts):
 @pytest.mark.parametrize(
     "name, temperature, knows, verifier",
     [
-        *((name, 0.7, True, SpeculativeSampling()) for name in SETS),
+        *(
+            pytest.param(
+                *(name, 0.7, True, SpeculativeSampling()),
+                marks=[pytest.mark.ci] * (name not in ("all", "repetition", "no repeat 1")),
+            )
+            for name in SETS
+        ),
         *(
             pytest.param(name, 1.0, False, Block(), marks=[pytest.mark.ci] * (name != "all"))
             for name in SETS

@@ -70,8 +70,10 @@ def test_resuming_is_an_index(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_splits_share_nothing(name):
+    """Of articles to continue, the whole one counts: their first sentences are few."""
+    whole = name == "specdec_articles"
     train, *held_out = (
-        {source for source, _ in first(name, split, number)}
+        {source + target * whole for source, target in first(name, split, number)}
         for split, number in (("train", 10_000), ("validation", 500), ("test", 500))
     )
     assert all(len(split) == 500 for split in held_out)  # nor is anything in there twice
