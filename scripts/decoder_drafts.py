@@ -5,13 +5,14 @@
 FOLDER has checkpoints that configs/train_articles.gin has trained: "target", and drafts such as
 "d2x128". Each draft is judged by its loss on references, its acceptance rate and its tokens per
 call, and timed in turns with the target alone. Then every model is the target of all smaller ones,
-and a line of SDSL (2603.11053) is fitted: the acceptance rate by the perplexities of both models.
+and a line of SDSL (2603.11053) is fitted: the greedy acceptance rate by the perplexities of both
+models. So it is for the T5s of docs/results, which have one target.
 Lines go to decoder_drafts/. Run it from the root of a checkout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from harness import Results, Run, interval
 
+from specdec.common.records import Lines
 from specdec.decoding import row_keys
 from specdec.decoding.program import DecodeProgram
 from specdec.instrument import acceptance
@@ -172,9 +174,7 @@ def fitted(args: Any, names: Sequence[str]) -> None:
         for draft in names:
             if (target, draft) in lines.known() or target == draft:
                 continue
-            run = run_of(
-                args, draft, args.texts, "--gin_file=demo_sampled.gin", *TASK, target=target
-            )
+            run = run_of(args, draft, args.texts, target=target)
             sizes = [sum(x.size for x in jax.tree.leaves(run.engine.params[r])) for r in ROLES]
             if sizes[0] <= sizes[1]:
                 continue
@@ -187,20 +187,25 @@ def fitted(args: Any, names: Sequence[str]) -> None:
                     **harness.about(),
                 }
             )
-    print(law(list(lines)))
-
-
-def law(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Describes the least-squares line through the pairs, with its R2."""
     of_target, of_draft = np.array([line["perplexities"] for line in lines]).T
-    alphas = np.array([line["alpha"] for line in lines])
-    columns = np.stack([of_draft, of_target, np.ones(len(alphas))], axis=1)
-    weights, *_ = np.linalg.lstsq(columns, alphas, rcond=None)
-    left = alphas - columns @ weights
-    r2 = 1 - left @ left / np.sum((alphas - alphas.mean()) ** 2)
-    a, b, c = weights
-    line = f"alpha = {a:+.3f} ppl(draft) {b:+.3f} ppl(target) {c:+.3f}"
-    return f"{line}, R2 {r2:.3f}, {len(alphas)} pairs"
+    alphas = [line["alpha"] for line in lines]
+    print(f"decoders: {law(alphas, draft=of_draft, target=of_target)}")
+    for path in sorted(args.results.glob("*/drafts/judged.jsonl")):
+        t5s = [line for line in Lines(path) if line["domain"] == "captions"]
+        for of in ("references", "outputs"):
+            perplexities = np.exp([line[f"loss_of_{of}"] for line in t5s])
+            print(f"T5s, {of}: {law([line['alpha'][0] for line in t5s], draft=perplexities)}")
+
+
+def law(alphas: Sequence[float], **perplexities: np.ndarray) -> str:
+    """Describes the least-squares line of alpha over perplexities, by model, with its R2."""
+    values = np.array(alphas)
+    columns = np.stack([*perplexities.values(), np.ones(len(values))], axis=1)
+    weights, *_ = np.linalg.lstsq(columns, values, rcond=None)
+    left = values - columns @ weights
+    r2 = 1 - left @ left / np.sum((values - values.mean()) ** 2)
+    terms = (f"{w:+.3f} ppl({name})" for w, name in zip(weights, perplexities, strict=False))
+    return f"alpha = {' '.join(terms)} {weights[-1]:+.3f}, R2 {r2:.3f}, {len(values)} pairs"
 
 
 if __name__ == "__main__":
