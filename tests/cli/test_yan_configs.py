@@ -124,7 +124,7 @@ def test_the_table_of_the_log_is_that_of_the_results():
 
 
 def test_the_forecast_is_that_of_the_results():
-    """Of one pair; forecasting another takes as long."""
+    """Predicts one pair again. Each other pair would take as long."""
     pair = "llama_65b_wide_1_layer"
     kept = [one for one in forecasts() if one["pair"] == pair]
     assert json.loads(json.dumps(list(yan.forecast(pair)))) == kept

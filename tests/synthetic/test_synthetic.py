@@ -70,7 +70,7 @@ def test_resuming_is_an_index(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_splits_share_nothing(name):
-    """Of articles to continue, the whole one counts: their first sentences are few."""
+    """Compares inputs, but whole articles where the input is a first sentence, as these are few."""
     whole = name == "specdec_articles"
     train, *held_out = (
         {source + target * whole for source, target in first(name, split, number)}
