@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
 import jax
+import jax.numpy as jnp
 from flax import traverse_util
 
 from specdec.models import device as devices
@@ -16,7 +17,7 @@ from specdec.models import layouts
 from specdec.models.blocks import View
 from specdec.models.cache import KVCache
 from specdec.models.device import Device
-from specdec.models.inputs import check_layers
+from specdec.models.inputs import check_layers, check_tokens
 from specdec.models.int8 import Weights
 from specdec.models.layouts import Layout
 from specdec.models.linen import LinenModel
@@ -186,6 +187,29 @@ class StackModel(LinenModel, LayeredTarget):
         if layouts.logits_from_table(self.config, self.layout):
             read["token_embedder"] = params["token_embedder"]
         return read
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderDecoder(StackModel):
+    """A `StackModel` whose network also has `encode`; its config names the start token."""
+
+    def example(self) -> tuple[Array, Array]:
+        """Returns inputs and outputs of one token."""
+        tokens = jnp.zeros([1, 1], jnp.int32)
+        return tokens, tokens
+
+    def start(self, inputs: Array) -> Array:
+        """Returns the start token, which the config names."""
+        return jnp.full(inputs.shape[0], self.config.decoder_start_id, jnp.int32)
+
+    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
+        """Encodes inputs [B, S] int32, and computes the cross-attention's keys and values.
+
+        Raises:
+          ValueError: the inputs have another shape or dtype.
+        """
+        check_tokens(inputs)
+        return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
 
 
 @functools.cache

@@ -5,17 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import jax.numpy as jnp
 
 from specdec.common.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt, TokenIds
-from specdec.models.cache import KVCache, kv_bytes
-from specdec.models.inputs import check_tokens
+from specdec.models.cache import kv_bytes
 from specdec.models.layers import DType
-from specdec.models.stack import StackModel
+from specdec.models.stack import EncoderDecoder
 from specdec.models.t5gemma.t5gemma_network import GemmaNetwork, StackSizes
-from specdec.types import Array, PyTree
 
 _ENCODER = (
     *("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads", "encoder_head_dim"),
@@ -118,7 +116,7 @@ class T5GemmaConfig(Checked):
 
 
 @dataclasses.dataclass(frozen=True)
-class T5Gemma(StackModel):
+class T5Gemma(EncoderDecoder):
     """A T5Gemma as a `Model`.
 
     Args:
@@ -138,24 +136,6 @@ class T5Gemma(StackModel):
         """Returns the module, in this model's layout."""
         stored = self.layout, self.orders, self.weights
         return GemmaNetwork(self.config, *stored, self.widened)
-
-    def example(self) -> tuple[Array, Array]:
-        """Returns inputs and outputs of one token."""
-        tokens = jnp.zeros([1, 1], jnp.int32)
-        return tokens, tokens
-
-    def start(self, inputs: Array) -> Array:
-        """Returns the start token, which the config names."""
-        return jnp.full(inputs.shape[0], self.config.decoder_start_id, jnp.int32)
-
-    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
-        """Encodes inputs [B, S] int32, and computes the cross-attention's keys and values.
-
-        Raises:
-          ValueError: the inputs have another shape or dtype.
-        """
-        check_tokens(inputs)
-        return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
 
     def cache_bytes(
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
