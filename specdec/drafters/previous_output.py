@@ -19,7 +19,7 @@ from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 
 class Place(NamedTuple):
-    """Where the output so far stands in the previous output, for each j tokens of the latter."""
+    """The place of the output so far in the previous output, by its first j tokens."""
 
     previous: Array  # [B, P] int32
     end: Array  # [B] int32, the length of the previous output
