@@ -375,6 +375,18 @@ def test_what_drafts_are_worth_elsewhere_is_in_the_lines():
     assert ranks[0] == ranks[1] == ranks[2]
 
 
+def test_what_previous_outputs_draft_is_in_the_lines():
+    counted = stored("amd_epyc_avx512_2_cores", "revisions", "counted.jsonl")
+    assert all(x["identical"] == x["outputs"] for x in counted)
+    of = {(x["drafter"], x["changed"]): interval(x["tokens_per_call"]) for x in counted}
+    kinds = "any", "less than a third", "more"
+    drafters = dict.fromkeys(drafter for drafter, _ in of)
+    rows = [[drafter, *(of[drafter, kind] for kind in kinds)] for drafter in drafters]
+    assert cells_behind("**Texts that grow.**") == rows
+    timed = stored("amd_epyc_avx512_2_cores", "revisions", "timed.jsonl")
+    assert all(x["identical"] == len(x["seconds"]) for x in timed)
+
+
 def test_forecasts_are_those_of_the_lines():
     page = (ROOT / "docs" / "log" / "performance-log.md").read_text(encoding="utf-8")
     lines = stored("amd_epyc_avx512_2_cores", "forecast", "lines.jsonl")
