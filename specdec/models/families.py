@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from specdec.models import decoder_trimming
+from specdec.models.encoder_decoder_trimming import EncoderDecoderTrimming
 from specdec.models.family import Config, Family, HuggingFace, Trimming
 from specdec.models.gpt2 import Gpt2, Gpt2Config
 from specdec.models.gpt2.gpt2_checkpoints import Gpt2Checkpoints
@@ -31,9 +32,8 @@ from specdec.models.t5 import (
     T5Target,
     huggingface_parameters,
     scanned,
-    trimming,
 )
-from specdec.models.t5.drafting import config_of
+from specdec.models.t5.drafting import config_of, without_additions
 from specdec.models.t5.growth import T5Growth
 from specdec.models.t5.shapes import misfit
 from specdec.models.t5gemma import T5Gemma, T5GemmaConfig
@@ -45,7 +45,7 @@ _T5: Any = {
     "huggingface": huggingface_parameters,
     "scanned": scanned,
     "growth": T5Growth(),
-    "trimming": trimming,
+    "trimming": EncoderDecoderTrimming("emb_dim", T5DraftConfig.of, without_additions),
 }  # of all T5s
 
 
@@ -58,7 +58,13 @@ def _decoder(name: str, config: type, model: Any, huggingface: HuggingFace) -> F
 FAMILIES: dict[str, Family] = {
     "t5": Family("t5", T5Config, T5Target, from_record=config_of, **_T5),
     "t5_draft": Family("t5_draft", T5DraftConfig, T5Draft, sizes_of="t5", **_T5),
-    "t5gemma": Family("t5gemma", T5GemmaConfig, T5Gemma, huggingface=T5GemmaCheckpoints()),
+    "t5gemma": Family(
+        "t5gemma",
+        T5GemmaConfig,
+        T5Gemma,
+        huggingface=T5GemmaCheckpoints(),
+        trimming=EncoderDecoderTrimming("encoder_emb_dim"),
+    ),
     "llama": _decoder("llama", LlamaConfig, Llama, LlamaCheckpoints()),
     "opt": _decoder("opt", OptConfig, Opt, OptCheckpoints()),
     "gpt2": _decoder("gpt2", Gpt2Config, Gpt2, Gpt2Checkpoints()),

@@ -12,6 +12,7 @@ from specdec.models.decoder_checkpoints import (
     fields_of_record,
     record_of_ids,
     refuse_other,
+    refuse_part,
 )
 from specdec.models.family import Record
 from specdec.models.t5gemma.t5gemma_model import T5GemmaConfig
@@ -93,7 +94,13 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
         return T5GemmaConfig(**fields, **own, rope_theta=theta, logits_via_embedding=tied)
 
     def to_record(self, config: Any) -> dict[str, Any]:
-        """Returns their record of a model."""
+        """Returns their record of a model; raises ValueError if it is a part of one."""
+        refuse_part(config, self.architecture)
+        if config.encoded_dim is not None:
+            raise ValueError(
+                "the model has no encoder (encoded_dim), and transformers' T5Gemma has one; choose "
+                "another format"
+            )
         ids = record_of_ids(config) | {"bos_token_id": config.decoder_start_id}
         decoder = {theirs: getattr(config, ours) for ours, theirs in self.fields.items()}
         decoder |= {"model_type": "t5_gemma_module", "rope_theta": config.rope_theta, **ids}

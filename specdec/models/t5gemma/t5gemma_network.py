@@ -224,7 +224,8 @@ class GemmaDecoder(nn.Module):
         self.layers = [_layer()(*given) for _ in range(c.num_decoder_layers)]
         self.decoder_norm = GemmaNorm(c, self.kernels[0])
         if not logits_from_table(c, self.layout):
-            self.logits_dense = Logits(c.vocab_size, kernels=of_logits(self.kernels[0]))
+            kernels = of_logits(self.kernels[0])
+            self.logits_dense = Logits(c.vocab_size, kernels=kernels, ids=c.head_ids)
 
     def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Returns each layer's keys [B, G, head_dim, S] and values [B, G, S, head_dim]."""
@@ -263,15 +264,19 @@ class GemmaNetwork(nn.Module):
     def setup(self):
         c, kernels = self.config, self._kernels()
         self.token_embedder = Embedding(c.vocab_size, c.emb_dim, c.dtype, spread=SPREAD)
-        self.encoder = GemmaEncoder(c, kernels[1])
+        if c.encoded_dim is None:
+            self.encoder = GemmaEncoder(c, kernels[1])
         self.decoder = GemmaDecoder(c, self.layout, kernels)
 
     def encode(self, inputs: Array, capacity: int) -> KVCache:
-        c, inputs_mask = self.config, inputs != self.config.pad_id
-        encoded = self.encoder(inputs, inputs_mask)
+        inputs_mask = inputs != self.config.pad_id
+        return self.attach(self.encoder(inputs, inputs_mask), inputs_mask, capacity)
+
+    def attach(self, encoded: Array, inputs_mask: Array, capacity: int) -> KVCache:
+        c = self.config
         cross_keys, cross_values = self.decoder.cross_keys_values(encoded)
         return KVCache.create(
-            inputs.shape[0],
+            encoded.shape[0],
             capacity,
             layers=c.num_decoder_layers,
             heads=c.num_kv_heads,
@@ -314,10 +319,17 @@ class GemmaNetwork(nn.Module):
             logits = self.token_embedder.logits(hidden, table, scaled=False)
         else:
             logits = self.decoder.logits_dense(hidden)
-        return soft_capped(logits, self.config.logits_cap)
+        capped = soft_capped(logits, self.config.logits_cap)
+        if self.config.head_ids is None:
+            return capped
+        return jnp.where(jnp.isneginf(logits), logits, capped)  # of ids that the head lacks
 
     def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
-        return self.decode(tokens, self.encode(inputs, tokens.shape[1]))[0]
+        c, capacity = self.config, tokens.shape[1]
+        if c.encoded_dim is None:
+            return self.decode(tokens, self.encode(inputs, capacity))[0]
+        encoded = jnp.zeros([*inputs.shape, c.encoded_dim], c.dtype)
+        return self.decode(tokens, self.attach(encoded, inputs != c.pad_id, capacity))[0]
 
     @nn.nowrap
     def _kernels(self) -> tuple[Kernels, Kernels]:
