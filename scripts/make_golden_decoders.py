@@ -62,6 +62,33 @@ def t5gemma(encoder: dict, decoder: dict) -> T5GemmaConfig:
     return T5GemmaConfig(encoder=made[0], decoder=made[1], vocab_size=decoder["vocab_size"])
 
 
+def t5gemma2(**fields):
+    """Returns the config of a T5Gemma 2 with a tiny vision tower, None with transformers 4."""
+    if OLD:
+        return None
+    from transformers import (
+        SiglipVisionConfig,
+        T5Gemma2Config,
+        T5Gemma2DecoderConfig,
+        T5Gemma2EncoderConfig,
+        T5Gemma2TextConfig,
+    )
+
+    sizes = DECODER | {"intermediate_size": 20, "final_logit_softcapping": None} | fields
+    sizes |= {"attn_logit_softcapping": None, "num_hidden_layers": 3}
+    sizes |= {"layer_types": [f"{kind}_attention" for kind in ("sliding", "full", "sliding")]}
+    tower = {"hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1}
+    tower |= {"num_attention_heads": 1, "image_size": 4, "patch_size": 2}
+    encoder = T5Gemma2EncoderConfig(
+        text_config=T5Gemma2TextConfig(**sizes).to_dict(),
+        vision_config=SiglipVisionConfig(**tower, vision_use_head=False).to_dict(),
+        mm_tokens_per_image=4,
+        eoi_token_index=59,
+    )
+    decoder = T5Gemma2DecoderConfig(**sizes).to_dict()
+    return T5Gemma2Config(encoder=encoder.to_dict(), decoder=decoder, image_token_index=60)
+
+
 def rotary(kind: str, **fields) -> dict:
     """Returns the fields of a LLaMA with a longer context."""
     scaling = {"rope_type": kind, **fields}
@@ -122,10 +149,33 @@ MODELS = {
 }
 
 
+if not OLD:
+    from transformers import T5Gemma2ForConditionalGeneration
+
+    ropes = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+    MODELS |= {
+        "hf_t5gemma2": (
+            7,
+            T5Gemma2ForConditionalGeneration,
+            t5gemma2(rope_parameters=ropes),
+            torch.float32,
+        ),
+        "hf_t5gemma2_window": (
+            8,
+            T5Gemma2ForConditionalGeneration,
+            t5gemma2(sliding_window=5),
+            torch.bfloat16,
+        ),
+    }
+
+
 def model(seed: int, kind: type, config) -> PreTrainedModel:
     """Returns random weights under which every parameter matters to the logits."""
     torch.manual_seed(seed)
-    made, gemma = kind(config).eval(), kind is T5GemmaForConditionalGeneration
+    made, gemma = kind(config).eval(), kind.__name__.startswith("T5Gemma")
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             if name.endswith("bias"):

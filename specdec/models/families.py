@@ -38,6 +38,8 @@ from specdec.models.t5.growth import T5Growth
 from specdec.models.t5.shapes import misfit
 from specdec.models.t5gemma import T5Gemma, T5GemmaConfig
 from specdec.models.t5gemma.t5gemma_checkpoints import T5GemmaCheckpoints
+from specdec.models.t5gemma2 import T5Gemma2, T5Gemma2Config
+from specdec.models.t5gemma2.t5gemma2_checkpoints import T5Gemma2Checkpoints
 from specdec.types import Array, PyTree
 
 _T5: Any = {
@@ -47,6 +49,7 @@ _T5: Any = {
     "growth": T5Growth(),
     "trimming": EncoderDecoderTrimming("emb_dim", T5DraftConfig.of, without_additions),
 }  # of all T5s
+_PARTS = EncoderDecoderTrimming("encoder_emb_dim")  # of T5Gemmas
 
 
 def _decoder(name: str, config: type, model: Any, huggingface: HuggingFace) -> Family:
@@ -63,7 +66,14 @@ FAMILIES: dict[str, Family] = {
         T5GemmaConfig,
         T5Gemma,
         huggingface=T5GemmaCheckpoints(),
-        trimming=EncoderDecoderTrimming("encoder_emb_dim"),
+        trimming=_PARTS,
+    ),
+    "t5gemma2": Family(
+        "t5gemma2",
+        T5Gemma2Config,
+        T5Gemma2,
+        huggingface=T5Gemma2Checkpoints(),
+        trimming=_PARTS,
     ),
     "llama": _decoder("llama", LlamaConfig, Llama, LlamaCheckpoints()),
     "opt": _decoder("opt", OptConfig, Opt, OptCheckpoints()),

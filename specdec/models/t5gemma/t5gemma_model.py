@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 
 from specdec.common.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt, TokenIds
 from specdec.models.cache import kv_bytes
@@ -90,8 +91,9 @@ class T5GemmaConfig(Checked):
     def __post_init__(self):
         object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
         super().__post_init__()
+        kind = type(self).__name__
         for stack, sizes in (("", self.decoder), ("encoder_", self.encoder)):
-            name = f"T5GemmaConfig.{stack}"
+            name = f"{kind}.{stack}"
             if sizes.num_heads % sizes.num_kv_heads:
                 raise ValueError(
                     f"{name}num_kv_heads is {sizes.num_kv_heads}, which does not divide "
@@ -101,17 +103,16 @@ class T5GemmaConfig(Checked):
                 raise ValueError(f"{name}head_dim is {sizes.head_dim}; give an even number")
         if (self.num_encoder_layers == 0) != (self.encoded_dim is not None):
             raise ValueError(
-                f"T5GemmaConfig.num_encoder_layers is {self.num_encoder_layers} and encoded_dim "
+                f"{kind}.num_encoder_layers is {self.num_encoder_layers} and encoded_dim "
                 f"{self.encoded_dim}; give layers, or 0 and the width of the output to read"
             )
         if self.head_ids is not None and self.head_ids[-1] >= self.vocab_size:
             raise ValueError(
-                f"T5GemmaConfig.head_ids goes up to {self.head_ids[-1]}; give ids below "
-                f"{self.vocab_size}"
+                f"{kind}.head_ids goes up to {self.head_ids[-1]}; give ids below {self.vocab_size}"
             )
         if self.pad_id in self.stop_ids:
             raise ValueError(
-                f"T5GemmaConfig.pad_id is {self.pad_id}, which is also one of stop_ids "
+                f"{kind}.pad_id is {self.pad_id}, which is also one of stop_ids "
                 f"{self.stop_ids}; give another one"
             )
 
@@ -126,9 +127,28 @@ class T5GemmaConfig(Checked):
         return StackSizes(*(getattr(self, name) for name in _DECODER))
 
     @property
+    def encoder_window(self) -> tuple[int, int]:
+        """The number of tokens before and behind a token that local layers of the encoder see."""
+        return self.window, self.window
+
+    def is_local(self, layer: int) -> bool:
+        """Returns whether a layer, counted from 0, sees a window."""
+        return layer % 2 == 0
+
+    def rotary_rates(self, head_dim: int, local: bool) -> np.ndarray:
+        """Returns [head_dim / 2] float32, the angle per position of each pair of numbers."""
+        return rates(self.rope_theta, head_dim)
+
+    @property
     def head_is_table(self) -> bool:
         """Whether the decoder's token table also projects to the logits."""
         return self.logits_via_embedding and self.head_ids is None
+
+
+def rates(theta: float, head_dim: int) -> np.ndarray:
+    """Returns theta ** (-2 i / head_dim) for i = 0, 1, .. in float32."""
+    half = np.arange(0, head_dim, 2, dtype=np.float32) / head_dim
+    return (1.0 / np.float32(theta) ** half).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
