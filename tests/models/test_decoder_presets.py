@@ -1,4 +1,4 @@
-"""The released sizes of other families in gin/models: pytest tests/models/test_decoder_presets.py"""
+"""The released sizes of families in gin/models: pytest tests/models/test_decoder_presets.py"""
 
 from __future__ import annotations
 
