@@ -10,6 +10,7 @@ from specdec.drafters.hybrid import Hybrid
 from specdec.drafters.input_copy import InputCopy
 from specdec.drafters.masked import Masked
 from specdec.drafters.ngram import NGram
+from specdec.drafters.previous_output import PreviousOutput
 from specdec.drafters.prompt_lookup import PromptLookup
 from specdec.drafters.retrieval import Retrieval
 from specdec.drafters.suffix_decoding import SuffixDecoding
@@ -28,6 +29,7 @@ __all__ = [
     "Masked",
     "NGram",
     "NoSource",
+    "PreviousOutput",
     "PromptLookup",
     "Retrieval",
     "Steps",
