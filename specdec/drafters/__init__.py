@@ -9,6 +9,7 @@ from specdec.drafters.early_exit import EarlyExit
 from specdec.drafters.hybrid import Hybrid
 from specdec.drafters.input_copy import InputCopy
 from specdec.drafters.masked import Masked
+from specdec.drafters.multi_path import MultiPath
 from specdec.drafters.ngram import NGram
 from specdec.drafters.prompt_lookup import PromptLookup
 from specdec.drafters.retrieval import Retrieval
@@ -26,6 +27,7 @@ __all__ = [
     "Hybrid",
     "InputCopy",
     "Masked",
+    "MultiPath",
     "NGram",
     "NoSource",
     "PromptLookup",
