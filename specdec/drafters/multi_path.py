@@ -1,4 +1,4 @@
-"""A smaller model drafts several continuations at once, for one call of the target."""
+"""A smaller model drafts several continuations for one call of the target."""
 
 from __future__ import annotations
 

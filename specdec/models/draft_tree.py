@@ -34,7 +34,7 @@ class Nodes(struct.PyTreeNode):
 
     @property
     def depths(self) -> Array:
-        """[T] int32, the depth of each node: 0 for those after the pending token."""
+        """The depth of each node, [T] int32; 0 for those after the pending token."""
         return jnp.arange(self.parents.shape[-1], dtype=jnp.int32) // self.width
 
     def of_parents(self, values: Array, root: Array) -> Array:

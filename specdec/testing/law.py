@@ -224,7 +224,7 @@ def accepted_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
 
 
 class RoundsLaw(NamedTuple):
-    """What several independent paths emit, by enumeration.
+    """The output of several independent paths, by enumeration.
 
     Attributes:
       emitted: [V]*(K+1), as from `output_law`.

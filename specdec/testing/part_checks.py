@@ -212,7 +212,16 @@ def rounds_errors(
     vocab_size: int = 3,
     seed: int = 0,
 ) -> Iterator[tuple[str, float]]:
-    """Yields cases and errors as `law_errors` does, for drafts with several paths."""
+    """Yields cases and errors as `law_errors` does, for drafts with several paths.
+
+    Args:
+      verifier: the verifier to check.
+      sampling: the sampling rule.
+      paths: the number of paths.
+      gammas: draft lengths.
+      vocab_size: V.
+      seed: the seed of random cases.
+    """
     for gamma in gammas:
         cases = adversarial_trees(seed, vocab_size, gamma, sampling)
         cases |= broken_trees(seed, vocab_size, gamma, sampling)
