@@ -105,6 +105,11 @@ class Plan:
         return self.drafter.reads_hidden
 
     @property
+    def reads_previous(self) -> bool:
+        """Whether the drafter reads previous outputs."""
+        return self.drafter.reads_previous
+
+    @property
     def buckets(self) -> tuple[int, ...]:
         """The schedule's static draft lengths, ascending."""
         return self.schedule.buckets

@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from specdec import tasks
-from specdec.cli import beams, machine, output, settings
+from specdec.cli import beams, machine, output, revising, settings
 from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
 from specdec.cli.run import DecodeRun
@@ -94,12 +94,14 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "all of them. With NUM_PARTITIONS one mesh spans the devices of all hosts",
     )
     beams.add_flags(parser)
+    revising.add_flags(parser)
     parser.set_defaults(command=_command)
     return parser
 
 
 def _command(args: argparse.Namespace) -> None:
     output.check_new(args)
+    revising.choose_drafter(args)
     flags = {
         "DecodeRun.compare": args.compare,
         "Data.num_samples": args.num_samples,
@@ -112,7 +114,7 @@ def _command(args: argparse.Namespace) -> None:
         run = runs.resolved(runs.described(args, flags))
         return _show(run, stdin or _standard_input_without_texts(run, args))
     machine.join_other_hosts(args)
-    run = runs.opened(args, flags, beams=True)
+    run = runs.opened(args, flags, beams=True, previous=bool(args.previous or args.live))
     engine = run.engine
     _refuse_comparison_of_distributions(run)
     if args.explain:
@@ -130,6 +132,7 @@ def _command(args: argparse.Namespace) -> None:
         in_force = runs.in_force(run, "beams") if args.output_file else ""
         given = run.beams.num_return, run.search, batches, text_of, run.compare, in_force
         return beams.write(args, *given, feeds=run.placement.share().first)
+    previous = revising.Previous(engine, args)
     shows = run.plan.drafts and hosts.is_first()
     painter = _painter(args.color, text_of, len(engine.prefix)) if shows else None
     given = stdin is not None or run.data.texts is not None
@@ -141,6 +144,8 @@ def _command(args: argparse.Namespace) -> None:
     length = first[0].inputs.shape[1] if first else None
     if streaming and painter:
         batches = _with_inputs(batches, painter)
+    if run.plan.reads_previous:
+        batches = previous.drafting(batches)
     how = {"stepwise": streaming, "explained": args.explain}
     ways = ways_of(run, engine, length=length, **how)
     in_force = runs.in_force(run, "decode") if args.output_file else ""
@@ -159,6 +164,7 @@ def _command(args: argparse.Namespace) -> None:
         order=lambda text: (text.sample, text.index),
     )
     try:
+        outputs = previous.watching(outputs)
         shown = _with_progress(outputs, run, given or not hosts.is_first())
         _write(shown, painter, args, in_force, streamed=streaming)
     finally:

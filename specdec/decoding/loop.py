@@ -23,6 +23,7 @@ from specdec.types import (
     Params,
     PyTree,
     Request,
+    Revised,
     SamplingRule,
     Stop,
 )
@@ -49,6 +50,7 @@ def decode(
       keys: [B] typed threefry keys, one per row (`row_keys`).
       inputs: the target's inputs, a pytree whose first leaf has the rows: [B, S] int32 for T5.
         Inputs of another shape compile another program, so pad them to few lengths (`tasks` does).
+        `Revised` adds the previous outputs, for a drafter that reads them.
       plan: target, drafter, verifier, schedule and sampling; static.
       active: [B] bool, the rows to decode; the others stay empty. None asks the target, which
         leaves out rows that are only padding.
@@ -180,10 +182,12 @@ def prefill(
     Returns:
       The state before the first iteration.
     """
+    inputs, previous = inputs if isinstance(inputs, Revised) else (inputs, None)
     state = states.empty(params, keys, inputs, plan, active)
     if prefix is not None:
         state = states.begin_with(prefix, state, plan.target, params["target"])
-    state = state.replace(drafter=plan.drafter.init(params, state.context(plan)))
+    context = state.context(plan).replace(previous=previous)
+    state = state.replace(drafter=plan.drafter.init(params, context))
     return states.divided_by_rows(state, len(state.length))
 
 

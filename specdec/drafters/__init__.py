@@ -11,6 +11,7 @@ from specdec.drafters.input_copy import InputCopy
 from specdec.drafters.masked import Masked
 from specdec.drafters.multi_path import MultiPath
 from specdec.drafters.ngram import NGram
+from specdec.drafters.previous_output import PreviousOutput
 from specdec.drafters.prompt_lookup import PromptLookup
 from specdec.drafters.retrieval import Retrieval
 from specdec.drafters.suffix_decoding import SuffixDecoding
@@ -30,6 +31,7 @@ __all__ = [
     "MultiPath",
     "NGram",
     "NoSource",
+    "PreviousOutput",
     "PromptLookup",
     "Retrieval",
     "Steps",

@@ -88,6 +88,11 @@ class Drafter(abc.ABC):
         """Whether the drafter reads `Context.hidden`."""
         return any(one.reads_hidden for one in self.inner().values())
 
+    @property
+    def reads_previous(self) -> bool:
+        """Whether the drafter reads `Context.previous`."""
+        return any(one.reads_previous for one in self.inner().values())
+
     def models(self) -> dict[str, Any]:
         """Returns the models that the drafter runs, by the role of their parameters."""
         return self._collected("models")

@@ -26,7 +26,7 @@ from specdec.models.prompts import PromptModel
 from specdec.plan import Plan
 from specdec.sampling import check_ids
 from specdec.tasks import LoadedVocabulary
-from specdec.types import Array, DecodeOutput, Params, PyTree
+from specdec.types import Array, DecodeOutput, Params, PyTree, Revised
 
 LOCAL = Placement()  # one device, no mesh
 
@@ -234,7 +234,11 @@ class Engine:
         Raises:
           ValueError: they do not fit each other.
         """
-        batch = batch_shapes(self.rows, length, self.placement.mesh)
+        keys, inputs = batch_shapes(self.rows, length, self.placement.mesh)
+        if self.plan.reads_previous:
+            _, previous = batch_shapes(self.rows, self.plan.max_length, self.placement.mesh)
+            inputs = Revised(inputs, previous)
+        batch = keys, inputs
         shapes = self.abstract()
         self.decoder.lower(shapes, *batch)
         if compile:
@@ -258,7 +262,14 @@ class Engine:
           NonFiniteLogits: with the index of the text.
         """
         with decoding.naming_texts(batch.index):
-            return self.decoder.fetch(self.params, self.keys(batch, seed, sample), batch.inputs)
+            keys = self.keys(batch, seed, sample)
+            return self.decoder.fetch(self.params, keys, self.inputs(batch))
+
+    def inputs(self, batch: tasks.Batch) -> PyTree:
+        """Returns the inputs of a batch for `decoder`, with previous outputs if it reads them."""
+        if not self.plan.reads_previous or batch.previous is None:
+            return batch.inputs
+        return Revised(batch.inputs, jnp.asarray(batch.previous))
 
     def keys(self, batch: tasks.Batch, seed: int, sample: int = 0) -> Array:
         """Returns the random keys of a batch, [B]."""

@@ -133,7 +133,7 @@ def decoded(
             trace, keys = output.trace, ours.keys(batch, seed, sample)
             decided = Decided(output.tokens, trace.proposed, trace.drafted, trace.accepted)
             with progress.stage("explaining"):
-                replay, _ = again.fetch(ours.params, keys, (batch.inputs, decided))
+                replay, _ = again.fetch(ours.params, keys, (ours.inputs(batch), decided))
             explained = ExplainedBatch(ours.plan, text_of, given, output, replay, seconds)
         baseline = None
         if alone:

@@ -30,6 +30,18 @@ class Batch(NamedTuple):
     target_texts: list[str] | None  # None if the task has no targets
     targets: np.ndarray | None  # [B, N] int32, filled up with pad_id
     pad_id: int = 0
+    previous: np.ndarray | None = None  # [B, P] int32, previous outputs, filled up with pad_id
+
+    def revised(self, previous: Sequence[Sequence[int]], width: int) -> Batch:
+        """Returns the batch with previous outputs.
+
+        Args:
+          previous: one for each example, as token ids; () for none.
+          width: P, to which they are cut.
+        """
+        rows = [np.array(ids[:width], np.int32) for ids in previous]
+        filled = _filled_up(rows, size=len(self.index), width=width, pad_id=self.pad_id)
+        return self._replace(previous=filled)
 
 
 def batches(

@@ -33,7 +33,7 @@ from specdec.testing.law import (
     sequence_law,
 )
 from specdec.testing.table_target import TableTarget
-from specdec.types import DecodeOutput, LogitsProcessor, Params, PyTree, SamplingRule
+from specdec.types import DecodeOutput, LogitsProcessor, Params, PyTree, Revised, SamplingRule
 from specdec.verifiers import Block, Coupled, GreedyMatch, SpeculativeSampling
 from specdec.verifiers.decide import Verifier
 
@@ -115,7 +115,12 @@ class Bench(NamedTuple):
     def _decode(self, plan: Plan, rows: int, first: int) -> DecodeOutput:
         index = jnp.arange(first, first + rows)
         keys = row_keys(1, index // SAMPLES, index % SAMPLES)
-        return decode(self.params, keys, self.inputs(rows), plan)
+        inputs = self.inputs(rows)
+        if plan.reads_previous:  # texts of the longest length, which differ
+            numbers = index[:, None] + jnp.arange(self.max_length)[None]
+            previous = 1 + numbers % (self.target.vocab_size - 1)
+            inputs = Revised(inputs, previous.astype(jnp.int32))
+        return decode(self.params, keys, inputs, plan)
 
     def compare(self, tokens: jax.Array, sampling: SamplingRule) -> Comparison:
         """Returns the chi-square test of tokens [R, N] against the enumerated distribution."""

@@ -35,6 +35,7 @@ from specdec.drafters import (
     MultiPath,
     NGram,
     NoSource,
+    PreviousOutput,
     PromptLookup,
     Retrieval,
     SuffixDecoding,
@@ -129,6 +130,7 @@ DRAFTERS = {
     "certain of a constant": (Constant(1), (), None),
     "prompt lookup": (PromptLookup(), (), None),
     "input copy": (InputCopy(), (), None),
+    "previous output": (PreviousOutput(), (), None),
     "suffix decoding": (SuffixDecoding(least=0.3), (), None),
     "trigram": (NGram(3, Sampling()), NGRAMS, None),
     "bigram, the likeliest": (NGram(2, Greedy()), NGRAMS, None),
@@ -233,6 +235,7 @@ def seldom(names, *slow):
         "paths, skipped at random",  # tests/decoding/test_several_paths.py has the laws
         "prompt lookup",
         "input copy",
+        "previous output",
         "trigram",
         "bigram, the likeliest",
         "retrieval",

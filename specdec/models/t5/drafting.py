@@ -88,6 +88,15 @@ def config_of(**fields: Any) -> T5Config:
     return T5Config(**{name: value for name, value in fields.items() if name not in added})
 
 
+def first_ids(count: int) -> tuple[int, ...]:
+    """Returns the first ids, for the shapes of a head whose ids are not known yet.
+
+    Args:
+      count: the number of ids.
+    """
+    return tuple(range(count))
+
+
 def _ids(given: Any, vocab_size: int) -> tuple[int, ...]:
     ids = tuple(given) if isinstance(given, list | tuple) else ()
     fine = all(is_integer(x, 0) for x in ids) and sorted(set(ids)) == list(ids)
