@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec import verifiers
-from specdec.decoding import states
+from specdec.decoding import several_paths, states
 from specdec.decoding.finite import check_finite
 from specdec.decoding.keys import check_keys, noise, purpose_keys
 from specdec.models.model import Target, finish
@@ -208,10 +208,14 @@ def step(params: Params, state: DecodeState, plan: Plan) -> DecodeState:
       The state after the iteration.
     """
     states.check_capacity(state, plan)
-    keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
+    drafted = plan.nodes_of(plan.longest_draft)
+    keys_of = functools.partial(noise, width=drafted, shared=plan.shared_noise)
     keys = jax.vmap(keys_of)(state.keys, state.length - 1)
     with jax.named_scope("draft"):
         draft, state = _propose(params, keys, state, plan)
+
+    if draft.nodes is not None:
+        return several_paths.decide(params, keys, draft, state, plan)
 
     def decide(state: DecodeState, width: int) -> DecodeState:
         return _decide(params, _cut(keys, width), states.cut(draft, width), state, plan)
@@ -259,7 +263,8 @@ def _propose(
             lambda loop: (jnp.bool_(False), *ask(*loop[2:])),
             (jnp.any(want > 0), none, state.drafter, state.cache),
         )
-    draft = states.trim(draft, want, state.vocab_size, plan.stop_ids)
+    trim = states.trim if draft.nodes is None else several_paths.trim
+    draft = trim(draft, want, state.vocab_size, plan.stop_ids)
     return draft, state.replace(drafter=drafter_state, cache=cache)
 
 
