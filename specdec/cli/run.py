@@ -175,6 +175,10 @@ def opened(
             f"NUM_BEAMS is {run.beams.num_beams}, and this command does no beam search; leave it "
             "out, or use `specdec decode`, `eval`, `bench` or `verify`"
         )
+    if run.beams.num_beams and run.data.refill:
+        raise UsageError(
+            f"REFILL is for decoding and NUM_BEAMS is {run.beams.num_beams}; leave out one of them"
+        )
     with progress.stage("starting", "starting"):
         found = with_engine(run, unmarked)
     if found.placement.mesh is not None:
@@ -349,6 +353,17 @@ def add_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
         metavar="DIR",
         help="where compiled programs are kept for the next run, '' for nowhere "
         "(default: %(default)s)",
+    )
+
+
+def add_refill_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag of commands that decode many texts."""
+    parser.add_argument(
+        "--refill",
+        action="store_const",
+        const=True,
+        help="give each row of a batch the next text as soon as its own has ended; outputs and "
+        "their order stay the same",
     )
 
 
