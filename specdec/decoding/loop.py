@@ -12,6 +12,7 @@ from specdec import verifiers
 from specdec.decoding import several_paths, states
 from specdec.decoding.finite import check_finite
 from specdec.decoding.keys import check_keys, noise, purpose_keys
+from specdec.decoding.rows import Refills, replaced
 from specdec.models.model import Target, finish
 from specdec.plan import Alone, Plan
 from specdec.types import (
@@ -139,9 +140,17 @@ def _decode(params, keys, inputs, *, plan: Plan, active, prefix) -> DecodeOutput
 
 def _finished(params: Params, state: DecodeState, plan: Plan) -> DecodeOutput:
     """Returns the output after the last iteration."""
+    return states.output(_run(params, state, plan))
+
+
+def _run(params: Params, state: DecodeState, plan: Plan, left: Array | None = None) -> DecodeState:
+    """Runs until every row is finished, or with `left`, until no more than so many rows are not."""
     advance = functools.partial(step, params, plan=plan)
-    state = jax.lax.while_loop(lambda state: jnp.any(state.active), advance, state)
-    return states.output(state)
+
+    def goes_on(state: DecodeState) -> Array:
+        return jnp.any(state.active) if left is None else jnp.sum(state.active) > left
+
+    return jax.lax.while_loop(goes_on, advance, state)
 
 
 def sample(params: Params, keys: Array, state: DecodeState, plan: Plan) -> DecodeOutput:
@@ -157,6 +166,36 @@ def sample(params: Params, keys: Array, state: DecodeState, plan: Plan) -> Decod
       The result of `decode` with these keys.
     """
     return _finished(params, state.replace(keys=jax.vmap(purpose_keys)(keys)), plan)
+
+
+def refill(
+    params: Params,
+    state: DecodeState,
+    refills: Refills,
+    plan: Plan,
+    *,
+    prefix: Array | None = None,
+) -> DecodeState:
+    """Gives R rows of a running batch their next texts, and decodes until others are finished.
+
+    Args:
+      params: as for `decode`.
+      state: the state of the batch; `vacant` makes the first one.
+      refills: the texts, their rows, and how many unfinished rows may be left.
+      plan: as for `decode`.
+      prefix: [R, P] int32, or None.
+
+    Returns:
+      The state of the batch.
+
+    Raises:
+      ValueError: a part of the plan has a state that is not divided by rows.
+    """
+    active = plan.target.active(refills.inputs) & refills.live
+    new = prefill(params, refills.keys, refills.inputs, plan, active=active, prefix=prefix)
+    with jax.named_scope("refill"):
+        state = replaced(state, new, refills.rows)
+    return _run(params, state, plan, refills.left)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
