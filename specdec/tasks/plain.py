@@ -69,6 +69,21 @@ class PlainVocabulary:
         end = known.index(self.eos_id) if self.eos_id in known else len(known)
         return self._text(known[:end])
 
+    def output_ids(self, text: str, source: str) -> list[int]:
+        """Returns the ids of an output, without EOS; those of a series depend on its input.
+
+        Args:
+          text: the output.
+          source: the text of its input.
+        """
+        del source
+        return self.encode(text)
+
+    def output_text(self, ids: Sequence[int], source: str) -> str:
+        """Returns the text of an output up to the first EOS; the inverse of `output_ids`."""
+        del source
+        return self.decode(ids)
+
     def pieces(self) -> list[str]:
         """Returns the piece of each id, except sentinels."""
         raise NotImplementedError

@@ -89,6 +89,15 @@ def config_of(**fields: Any) -> T5Config:
     return T5Config(**{name: value for name, value in fields.items() if name not in added})
 
 
+def first_ids(count: int) -> tuple[int, ...]:
+    """Returns the first ids, for the shapes of a head whose ids are not known yet.
+
+    Args:
+      count: the number of ids.
+    """
+    return tuple(range(count))
+
+
 def without_additions(config: T5DraftConfig) -> T5Config:
     """Returns a plain T5's config if nothing is added."""
     return config_of(**dataclasses.asdict(config))
