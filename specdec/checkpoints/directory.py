@@ -90,7 +90,7 @@ class Vocabulary(NamedTuple):
     def _pieces(self) -> list[str]:
         """Returns the piece of each id, without sentinels."""
         path = cast(Location, self.path)
-        if tasks.is_series(path) or tokenizer_files.are_prompts(path):
+        if tasks.is_series(path) or tokenizer_files.is_framed(path):
             with about(path):
                 return tasks.recorded_vocabulary(*self).plain().pieces()
         if not path.name.endswith(".json"):
@@ -284,7 +284,7 @@ def _with_files(vocabulary: Vocabulary, directory: Location, always: bool = Fals
     if tasks.is_series(vocabulary.path):
         return vocabulary
     files = tokenizer_files.present(directory, vocabulary.path)
-    if not files and not always and not tokenizer_files.are_prompts(vocabulary.path):
+    if not files and not always and not tokenizer_files.is_framed(vocabulary.path):
         return vocabulary
     said = tokenizer_files.read(directory, vocabulary.path, vocabulary.extra_ids)
     return vocabulary._replace(tokenization=said, files=files)

@@ -189,7 +189,7 @@ def _spec(
 def _write_tokenizer(
     folder: Path, vocabulary: Location, adapter: HuggingFace, config: Config
 ) -> None:
-    if tokenizer_files.are_prompts(vocabulary):
+    if tokenizer_files.is_framed(vocabulary):
         (folder / vocabulary.name).write_bytes(vocabulary.read_bytes())
         return  # the other files are copied
     if vocabulary.name.endswith(".json"):

@@ -96,7 +96,8 @@ class TextModel:
             pad = self.pad_id if pad is None else pad
             yield "ids", f"padding {pad}, end {end}, unknown {unknown} ({file})"
             if not tasks.inputs_end(loaded):
-                yield "prompts", f"begin with {tasks.input_ids(loaded, '')}, and go on"
+                what, then = ("prompts", "go on") if self.is_prompts else ("inputs", "have no EOS")
+                yield what, f"begin with {tasks.input_ids(loaded, '')}, and {then}"
         if self.vocabulary is not None and (added := self.vocabulary.added):
             shown = ", ".join(f"{token.content!r} {token.id}" for token in added[:5])
             yield "added", shown + (f", and {len(added) - 5} more" if len(added) > 5 else "")

@@ -94,6 +94,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "share the texts with the other hosts that run this command; the first prints and writes "
         "all of them. With NUM_PARTITIONS one mesh spans the devices of all hosts",
     )
+    runs.add_refill_flag(parser)
     beams.add_flags(parser)
     revising.add_flags(parser)
     parser.set_defaults(command=_command)
@@ -106,6 +107,7 @@ def _command(args: argparse.Namespace) -> None:
     flags = {
         "DecodeRun.compare": args.compare,
         "Data.num_samples": args.num_samples,
+        "Data.refill": args.refill,
         "Data.decoder_prefix": args.decoder_prefix,
         "Data.chat": args.chat,
         **beams.flags_of(args),
@@ -117,6 +119,11 @@ def _command(args: argparse.Namespace) -> None:
     machine.join_other_hosts(args)
     run = runs.opened(args, flags, beams=True, previous=bool(args.previous or args.live))
     engine = run.engine
+    if run.data.refill and jax.process_count() > 1:
+        raise UsageError(
+            "REFILL and --distributed: hosts write batch by batch; leave out one of them, or use "
+            "`specdec eval`"
+        )
     _refuse_comparison_of_distributions(run)
     if args.explain:
         if args.output_file is None:

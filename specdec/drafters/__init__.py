@@ -9,6 +9,7 @@ from specdec.drafters.early_exit import EarlyExit
 from specdec.drafters.hybrid import Hybrid
 from specdec.drafters.input_copy import InputCopy
 from specdec.drafters.masked import Masked
+from specdec.drafters.multi_path import MultiPath
 from specdec.drafters.ngram import NGram
 from specdec.drafters.previous_output import PreviousOutput
 from specdec.drafters.prompt_lookup import PromptLookup
@@ -27,6 +28,7 @@ __all__ = [
     "Hybrid",
     "InputCopy",
     "Masked",
+    "MultiPath",
     "NGram",
     "NoSource",
     "PreviousOutput",

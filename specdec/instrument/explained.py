@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from specdec.common.values import UsageError
 from specdec.decoding import Decided, Replay, replay
 from specdec.decoding.program import Program
 from specdec.plan import Plan
@@ -20,7 +21,16 @@ DIGITS = 6
 
 
 def replayer(plan: Plan, *, mesh: Mesh | None = None, prefix: Array | None = None) -> Program:
-    """Returns a plan's `replay` program: (params, keys [B], (inputs, Decided)) -> Replay."""
+    """Returns a plan's `replay` program: (params, keys [B], (inputs, Decided)) -> Replay.
+
+    Raises:
+      UsageError: drafts have several paths, which are not recorded.
+    """
+    if plan.drafter.paths:
+        raise UsageError(
+            f"{type(plan.drafter).__name__} drafts {plan.drafter.paths} paths, and only the one "
+            "that is kept is recorded; explain with --drafter=autoregressive"
+        )
 
     def again(params: Params, keys: Array, batch: tuple[PyTree, Decided]) -> Replay:
         inputs, decided = batch

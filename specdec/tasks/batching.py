@@ -13,7 +13,7 @@ from specdec.common.values import PositiveInt, check, is_integer
 from specdec.tasks.loading import TaskError
 from specdec.tasks.registry import get_task
 from specdec.tasks.task import FEATURES, Example, Task
-from specdec.tasks.vocabularies import LoadedVocabulary, input_ids, inputs_end, output_ids
+from specdec.tasks.vocabularies import LoadedVocabulary, has_prompts, input_ids, output_ids
 
 LENGTHS = "{'inputs': 64, 'targets': 64}"  # an example
 
@@ -124,7 +124,7 @@ def text_batches(
 
     def encode(number: int, side: str, text: str, source: str = "") -> np.ndarray:
         if side == "inputs":
-            ids = input_ids(vocabulary, text, None if inputs_end(vocabulary) else lengths[side])
+            ids = input_ids(vocabulary, text, lengths[side] if has_prompts(vocabulary) else None)
         else:
             ids = [*output_ids(vocabulary, text, source), vocabulary.eos_id]
         if not ids:

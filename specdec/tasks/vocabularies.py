@@ -71,8 +71,8 @@ class SentencePiece(Checked):
       path: local, or a gs:// address.
       extra_ids: sentinels that are added after the pieces (T5: 100).
       tokenization: makes it transformers' tokenizer, which finds sentinels and other added tokens
-        inside of words too. Without it, it is seqio's vocabulary. With framing, it is that of a
-        decoder-only model, such as LLaMA's `tokenizer.model`.
+        inside of words too. Without it, it is seqio's vocabulary. With framing, it has byte-pair
+        merges, as LLaMA's `tokenizer.model` has.
     """
 
     path: Annotated[str, Rule(is_word, "that of a .model file")]
@@ -223,13 +223,23 @@ def input_ids(vocabulary: LoadedVocabulary, text: str, length: int | None = None
 
 
 def inputs_end(vocabulary: LoadedVocabulary) -> bool:
-    """Returns whether inputs end in EOS, and are not prompts that a model continues.
+    """Returns whether inputs end in EOS, as those of T5's tasks.
 
     Args:
       vocabulary: any vocabulary.
     """
     own = _own(vocabulary)
     return own is None or own.ends
+
+
+def has_prompts(vocabulary: LoadedVocabulary) -> bool:
+    """Returns whether inputs are prompts, which a decoder-only model continues.
+
+    Args:
+      vocabulary: any vocabulary.
+    """
+    own = _own(vocabulary)
+    return own is not None and own.continued
 
 
 def declares_begin(vocabulary: LoadedVocabulary) -> bool:

@@ -404,6 +404,25 @@ COMMANDS = {
     "beams of acceptance": case(
         "acceptance", RUN, "--gin.NUM_BEAMS=4", says="NUM_BEAMS is 4, and this command does no beam"
     ),
+    "refilled beams": case(
+        "eval",
+        RUN,
+        "--num_beams=2",
+        "--refill",
+        "--output_dir=OUT/new",
+        says="REFILL is for decoding and NUM_BEAMS is 2; leave out one of them",
+    ),
+    "refilled rows on a mesh": case(
+        "decode",
+        RUN,
+        "--refill",
+        "--batch_size=8",
+        "--gin.NUM_PARTITIONS=2",
+        says="REFILL is for one device and NUM_PARTITIONS makes a mesh of 8; leave out one",
+    ),
+    "refilled rows, one text at a time": case(
+        "acceptance", RUN, "--gin.REFILL=True", says="REFILL needs several rows and BATCH_SIZE is 1"
+    ),
     "more texts than beams": case(
         "decode", RUN, "--num_beams=2", "--num_return=3", says="num_return is 3 but num_beams 2; "
     ),
