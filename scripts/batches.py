@@ -209,7 +209,7 @@ def refill(args: argparse.Namespace) -> None:
     mix = Mixture(args.texts, args.batch_size, args.gamma)
     by_length = np.argsort([len(text) for text in mix.texts], kind="stable")[::-1]
     fixed = DecodeProgram(mix.plan)
-    refilled = Refilled(mix.plan, args.batch_size, WIDTHS[-1])
+    refilled = Refilled(mix.plan, args.batch_size, WIDTHS)
     sorted_ones, whole = mix.batches(by_length, WIDTHS), mix.batches(by_length, WIDTHS[-1:])
     given = mix.batches(np.arange(len(mix.texts)), WIDTHS[-1:])
     ways: dict[str, Callable[[], Any]] = {
