@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec import verifiers
-from specdec.decoding import states
+from specdec.decoding import several_paths, states
 from specdec.decoding.finite import check_finite
 from specdec.decoding.keys import check_keys, noise, purpose_keys
 from specdec.decoding.rows import replaced
@@ -24,6 +24,7 @@ from specdec.types import (
     Params,
     PyTree,
     Request,
+    Revised,
     SamplingRule,
     Stop,
 )
@@ -50,6 +51,7 @@ def decode(
       keys: [B] typed threefry keys, one per row (`row_keys`).
       inputs: the target's inputs, a pytree whose first leaf has the rows: [B, S] int32 for T5.
         Inputs of another shape compile another program, so pad them to few lengths (`tasks` does).
+        `Revised` adds the previous outputs, for a drafter that reads them.
       plan: target, drafter, verifier, schedule and sampling; static.
       active: [B] bool, the rows to decode; the others stay empty. None asks the target, which
         leaves out rows that are only padding.
@@ -213,10 +215,12 @@ def prefill(
     Returns:
       The state before the first iteration.
     """
+    inputs, previous = inputs if isinstance(inputs, Revised) else (inputs, None)
     state = states.empty(params, keys, inputs, plan, active)
     if prefix is not None:
         state = states.begin_with(prefix, state, plan.target, params["target"])
-    state = state.replace(drafter=plan.drafter.init(params, state.context(plan)))
+    context = state.context(plan).replace(previous=previous)
+    state = state.replace(drafter=plan.drafter.init(params, context))
     return states.divided_by_rows(state, len(state.length))
 
 
@@ -237,10 +241,14 @@ def step(params: Params, state: DecodeState, plan: Plan) -> DecodeState:
       The state after the iteration.
     """
     states.check_capacity(state, plan)
-    keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
+    drafted = plan.nodes_of(plan.longest_draft)
+    keys_of = functools.partial(noise, width=drafted, shared=plan.shared_noise)
     keys = jax.vmap(keys_of)(state.keys, state.length - 1)
     with jax.named_scope("draft"):
         draft, state = _propose(params, keys, state, plan)
+
+    if draft.nodes is not None:
+        return several_paths.decide(params, keys, draft, state, plan)
 
     def decide(state: DecodeState, width: int) -> DecodeState:
         return _decide(params, _cut(keys, width), states.cut(draft, width), state, plan)
@@ -288,7 +296,8 @@ def _propose(
             lambda loop: (jnp.bool_(False), *ask(*loop[2:])),
             (jnp.any(want > 0), none, state.drafter, state.cache),
         )
-    draft = states.trim(draft, want, state.vocab_size, plan.stop_ids)
+    trim = states.trim if draft.nodes is None else several_paths.trim
+    draft = trim(draft, want, state.vocab_size, plan.stop_ids)
     return draft, state.replace(drafter=drafter_state, cache=cache)
 
 

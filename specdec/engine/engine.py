@@ -34,7 +34,7 @@ from specdec.models.prompts import PromptModel
 from specdec.plan import Plan
 from specdec.sampling import check_ids
 from specdec.tasks import LoadedVocabulary
-from specdec.types import Array, DecodeOutput, Params, PyTree
+from specdec.types import Array, DecodeOutput, Params, PyTree, Revised
 
 LOCAL = Placement()  # one device, no mesh
 
@@ -258,7 +258,11 @@ class Engine:
         Raises:
           ValueError: they do not fit each other.
         """
-        batch = batch_shapes(self.rows, length, self.placement.mesh)
+        keys, inputs = batch_shapes(self.rows, length, self.placement.mesh)
+        if self.plan.reads_previous:
+            _, previous = batch_shapes(self.rows, self.plan.max_length, self.placement.mesh)
+            inputs = Revised(inputs, previous)
+        batch = keys, inputs
         shapes = self.abstract()
         self.decoder.lower(shapes, *batch)
         if compile:
@@ -282,7 +286,14 @@ class Engine:
           NonFiniteLogits: with the index of the text.
         """
         with decoding.naming_texts(batch.index):
-            return self.decoder.fetch(self.params, self.keys(batch, seed, sample), batch.inputs)
+            keys = self.keys(batch, seed, sample)
+            return self.decoder.fetch(self.params, keys, self.inputs(batch))
+
+    def inputs(self, batch: tasks.Batch) -> PyTree:
+        """Returns the inputs of a batch for `decoder`, with previous outputs if it reads them."""
+        if not self.plan.reads_previous or batch.previous is None:
+            return batch.inputs
+        return Revised(batch.inputs, jnp.asarray(batch.previous))
 
     def outputs(
         self, work: Iterable[tuple[tasks.Batch, int]], *, seed: int = 0
@@ -297,7 +308,7 @@ class Engine:
         outputs = self.decoder.outputs(
             self.params,
             (
-                GivenBatch(self.keys(batch, seed, sample), batch.inputs, batch.index >= 0)
+                GivenBatch(self.keys(batch, seed, sample), self.inputs(batch), batch.index >= 0)
                 for batch, sample in ahead
             ),
         )

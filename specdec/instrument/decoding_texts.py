@@ -19,7 +19,7 @@ from specdec.instrument.explained import ExplainedBatch, replayer
 from specdec.instrument.runs import Run
 from specdec.types import DecodeOutput
 
-TextOf: TypeAlias = Callable[[Sequence[int]], str]
+TextOf: TypeAlias = Callable[[Sequence[int], str], str]  # of an output and its input
 
 
 class Ways(NamedTuple):
@@ -140,7 +140,7 @@ def decoded(
             trace, keys = output.trace, ours.keys(batch, seed, sample)
             decided = Decided(output.tokens, trace.proposed, trace.drafted, trace.accepted)
             with progress.stage("explaining"):
-                replay, _ = again.fetch(ours.params, keys, (batch.inputs, decided))
+                replay, _ = again.fetch(ours.params, keys, (ours.inputs(batch), decided))
             explained = ExplainedBatch(ours.plan, text_of, given, output, replay, seconds)
         baseline = None
         if alone:
@@ -150,7 +150,7 @@ def decoded(
             summary.baseline_calls += int(baseline.trace.calls.sum())
         summary.compile_seconds = ways.compile_seconds
         for row in rows:
-            more = explained and explained.explained(row)
+            more = explained and explained.explained(row, batch.input_texts[row])
             text = _text(batch, sample, output, baseline, row, text_of, more)
             text.count_in(summary, given)
             summary.identical += text.tokens == text.alone_tokens
@@ -177,18 +177,18 @@ def _text(
     text_of: TextOf,
     explained: dict[str, Any] | None,
 ) -> Text:
-    tokens = output.row(row).tokens
+    tokens, source = output.row(row).tokens, batch.input_texts[row]
     alone = None if baseline is None else baseline.row(row).tokens
     return Text.of(
         output,
         row,
         index=int(batch.index[row]),
         sample=sample,
-        input=batch.input_texts[row],
+        input=source,
         target=batch.target_texts[row] if batch.target_texts else None,
-        prediction=text_of(tokens),
+        prediction=text_of(tokens, source),
         log_probs=[round(float(value), 6) for value in output.log_probs[row, : len(tokens)]],
-        alone=None if alone is None else text_of(alone),
+        alone=None if alone is None else text_of(alone, source),
         alone_tokens=alone,
         explained=explained,
     )

@@ -197,7 +197,13 @@ def _lines_of(lines: Lines) -> Iterator[Accepted]:
 
 
 def refuse_other_than_plain(run: Run) -> None:
-    """Raises UsageError for a run whose texts begin with a prefix, or have several samples."""
+    """Raises UsageError for a run whose texts begin with a prefix, or have several samples, or
+    whose drafts have several paths."""
+    if paths := run.plan.drafter.paths:
+        raise UsageError(
+            f"DRAFTER drafts {paths} paths, and recorded texts tell of one; record with "
+            "drafters/autoregressive.gin, and compare paths with specdec bench"
+        )
     samples = run.data.num_samples
     given = {"decoder_prefix": run.data.decoder_prefix, "num_samples": samples * (samples != 1)}
     for name, value in given.items():

@@ -24,6 +24,49 @@ WORDS = {
     ),
     "no such colour": case("decode", RUN, "--color=blue", says="--color.*'blue'.*; "),
     "a flag without its value": case("decode", "--gin_file", says="--gin_file.*; "),
+    "two kinds of previous outputs": case(
+        "decode",
+        RUN,
+        "--live",
+        "--previous=OUT/old.txt",
+        says="--previous and --live both.*; leave",
+    ),
+    "previous outputs for another drafter": case(
+        "decode",
+        RUN,
+        "--gamma=2",
+        "--live",
+        "--drafter=input_copy",
+        says="InputCopy.* drafts from no .*; leave",
+    ),
+    "previous outputs that are missing": case(
+        "decode", RUN, "--drafter=previous_output", says="previous outputs, which are missing; give"
+    ),
+    "previous outputs of a command that has none": case(
+        "verify", RUN, "--drafter=previous_output", says="previous outputs, which are missing; give"
+    ),
+    "previous outputs in no file": case(
+        "decode",
+        RUN,
+        "--gamma=2",
+        "--previous=OUT/none.txt",
+        says="--previous .*none.txt cannot be read: .*; ",
+    ),
+    "previous outputs without ids": case(
+        "decode",
+        RUN,
+        "--gamma=2",
+        "--previous=YARD/passes.jsonl",
+        says="line 1 has no index and tokens; give",
+    ),
+    "several live texts": case(
+        "decode",
+        RUN,
+        "--gamma=2",
+        "--live",
+        "--batch_size=2",
+        says="one text at a time and --batch_size is 2;",
+    ),
     "a prefix that is too long": case(
         "decode", RUN, "--decoder_prefix=far too long", says="prefix has 12 tokens but .*; give a"
     ),
