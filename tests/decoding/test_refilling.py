@@ -97,12 +97,17 @@ def plan_of(drafter, rule=DRAWN, target: Any = TARGET):
     return Plan(target, drafter, Block(), SCHEDULES["guarded"], rule, LONGEST)
 
 
+OFTEN = ("model", "lookup, then a model", "first layer")
+
+
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(x, marks=pytest.mark.ci) if x != "model" else x for x in DRAFTERS],
+    [pytest.param(x, marks=pytest.mark.ci if x in OFTEN else pytest.mark.slow) for x in DRAFTERS],
 )
 def test_texts_are_those_of_separate_batches(name):
     plan = plan_of(DRAFTERS[name](DRAWN))
+    if name != "model":
+        plan = dataclasses.replace(plan, schedule=Fixed(3))
     params, prefix = plan.params(TREES), (0, 4)
     program = Refilled(
         plan, ROWS, WIDTHS, prefix=jnp.tile(jnp.array([prefix], jnp.int32), (ROWS, 1))
@@ -122,9 +127,14 @@ def test_prompts_that_outputs_go_on(drafter):
     assert_same_texts(params, plan, found)
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("family", ["t5", "t5gemma", "llama"])
-@pytest.mark.parametrize("exits", [False, True], ids=["a model", "first layer"])
+@pytest.mark.parametrize(
+    "exits",
+    [
+        pytest.param(False, id="a model", marks=pytest.mark.ci),
+        pytest.param(True, id="first layer", marks=pytest.mark.slow),
+    ],
+)
 def test_real_models(family, exits):
     target = model_of(CONFIGS[family])
     trees = {"target": target.init(jax.random.key(3)), "draft": target.init(jax.random.key(4))}
