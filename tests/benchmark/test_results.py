@@ -280,6 +280,18 @@ def test_what_drafters_without_a_model_are_worth_is_in_the_lines():
         assert found == list(cells(2, called(row), *places))
 
 
+def test_what_several_paths_keep_is_in_the_lines():
+    lines = stored("amd_epyc_avx512_2_cores", "paths", "lines.jsonl")
+    rows = rows_behind("## Several paths")
+    assert rows
+    for row, found in rows.items():
+        temperature, gamma = map(int, re.findall(r"\d+", row))
+        places = "captions", temperature, gamma
+        of = {x["paths"]: x for x in lines if (x["pair"], x["temperature"], x["gamma"]) == places}
+        cells = [interval(of[paths]["tokens_per_call"]) for paths in (1, 2, 4, 8)]
+        assert found == [*cells, interval(of[4]["against"])]
+
+
 def objectives_of(pair: str, steps: int) -> dict[str, list[str]]:
     """Rows of a table as the lines have them: means over seeds, and Student's intervals of the
     difference to cross-entropy with the same seed."""
