@@ -1,4 +1,4 @@
-"""The released sizes of decoders in gin/models: pytest tests/models/test_decoder_presets.py"""
+"""The released sizes of families in gin/models: pytest tests/models/test_decoder_presets.py"""
 
 from __future__ import annotations
 
@@ -52,6 +52,21 @@ PUBLISHED = {
         "gpt2_large": "774M",
         "gpt2_xl": "1558M",
     },
+    "t5gemma": {
+        "t5gemma_s_s": "0.3B",
+        "t5gemma_b_b": "0.6B",
+        "t5gemma_l_l": "1.2B",
+        "t5gemma_ml_ml": "2.2B",
+        "t5gemma_xl_xl": "3.8B",
+        "t5gemma_2b_2b": "5.6B",
+        "t5gemma_9b_2b": "12.3B",
+        "t5gemma_9b_9b": "20.3B",
+    },
+    "t5gemma2": {
+        "t5gemma2_270m": "0.37B",
+        "t5gemma2_1b": "1.7B",
+        "t5gemma2_4b": "7B",
+    },
 }
 
 
@@ -73,11 +88,16 @@ def count(config) -> int:
     [pytest.param(one, marks=pytest.mark.ci if one == "llava" else ()) for one in PUBLISHED],
 )
 def test_counts_are_those_published(family):
-    """All layers are equal, so that two shallow models tell the count of a deep one."""
+    """All layers of a stack are equal, so that shallow models tell the count of a deep one."""
     for preset, printed in PUBLISHED[family].items():
         config = config_of(family, preset)
-        one, two = (count(dataclasses.replace(config, num_decoder_layers=n)) for n in (1, 2))
-        found = one + (two - one) * (config.num_decoder_layers - 1)
+        fields = {field.name for field in dataclasses.fields(config)}
+        depths = sorted({"num_decoder_layers", "num_encoder_layers"} & fields)
+        shallow = dataclasses.replace(config, **dict.fromkeys(depths, 1))
+        found = one = count(shallow)
+        for depth in depths:
+            layer = count(dataclasses.replace(shallow, **{depth: 2})) - one
+            found += layer * (getattr(config, depth) - 1)
         number, scale = printed[:-1], {"M": 1e6, "B": 1e9}[printed[-1]]
         digits = len(number.partition(".")[2])
         assert round(found / scale, digits) == float(number), (preset, found)
