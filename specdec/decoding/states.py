@@ -27,6 +27,7 @@ from specdec.types import (
     ModelOutput,
     Params,
     PyTree,
+    Revised,
     Scores,
     Trace,
     Verdict,
@@ -317,7 +318,7 @@ def check_inputs(
     if active is not None and (active.shape != (rows,) or active.dtype != bool):
         raise ValueError(f"active is {active.dtype}{list(active.shape)}; give bool [{rows}]")
     if all(map(is_known, jax.tree.leaves(inputs))):
-        target.check_inputs(inputs)
+        target.check_inputs(inputs.inputs if isinstance(inputs, Revised) else inputs)
     if prefix is None:
         return
     longest, room = 0, max_length

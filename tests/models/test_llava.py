@@ -24,6 +24,7 @@ from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.llava import ClipConfig
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
+from specdec.types import Revised
 from specdec.verifiers import GreedyMatch
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden" / "hf_llava"
@@ -125,8 +126,9 @@ def test_what_does_not_fit_the_pictures_is_refused_before_anything_is_compiled(
     if pictures is not None:
         inputs = {"tokens": tokens, "pixels": jnp.zeros([2, pictures, 3, 28, 28])}
     given = {"target": MODEL, "sampling": Greedy(), "max_length": 4}
-    with pytest.raises(ValueError, match=says):
-        autoregressive_decode(params, row_keys(0, jnp.arange(2)), inputs, **given)
+    for all_inputs in (inputs, Revised(inputs, tokens)):
+        with pytest.raises(ValueError, match=says):
+            autoregressive_decode(params, row_keys(0, jnp.arange(2)), all_inputs, **given)
 
 
 def test_a_prompt_that_ends_in_a_picture_is_refused():
