@@ -18,6 +18,7 @@ from specdec import checkpoints, cli
 from specdec.models.families import FAMILIES, model_of
 from specdec.models.gpt2 import Gpt2Config
 from specdec.models.llama import LlamaConfig
+from specdec.models.llava import ClipConfig, LlavaConfig
 from specdec.models.opt import OptConfig
 from specdec.models.t5gemma import T5GemmaConfig
 from specdec.models.t5gemma2 import T5Gemma2Config
@@ -35,6 +36,14 @@ SIZES = {
 }
 CONFIGS = {
     "llama": LlamaConfig(**SIZES, num_kv_heads=2),
+    "llava": LlavaConfig(
+        **SIZES,
+        num_kv_heads=2,
+        vision=ClipConfig(
+            image_size=4, patch_size=2, emb_dim=8, num_heads=2, mlp_dim=12, num_layers=2
+        ),
+        image_id=260,
+    ),
     "opt": OptConfig(**SIZES, num_kv_heads=4, context=64),
     "gpt2": Gpt2Config(**SIZES, num_kv_heads=4, context=64),
     "t5gemma": T5GemmaConfig(

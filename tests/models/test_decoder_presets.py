@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 import re
 from pathlib import Path
@@ -12,7 +11,7 @@ import jax
 import pytest
 
 import gin
-from specdec.models.families import family_of, model_of
+from specdec.models.families import family_of, model_of, named
 
 ROOT = Path(__file__).resolve().parents[2]
 # By their papers and model cards, of OPT and LLaMA by the sizes of their files.
@@ -28,9 +27,14 @@ PUBLISHED = {
         "sheared_llama_2_7b": "2702M",
         "llama_68m": "68M",
         "llama_160m": "162M",
+        "llama_115m": "117M",  # the paper rounds, and has fewer ids
         "llama_wide_1_layer": "464.5M",
         "llama_wide_3_layers": "869.3M",
         "llama_wide_5_layers": "1274M",
+    },
+    "llava": {
+        "llava_1_5_7b": "7.06B",
+        "llava_1_5_13b": "13.35B",
     },
     "opt": {
         "opt_125m": "125M",
@@ -70,10 +74,8 @@ def config_of(family: str, preset: str, *bindings: str):
     gin.clear_config()
     gin.parse_config_file(str(ROOT / "gin" / "models" / f"{family}.gin"))
     gin.parse_config(bindings)
-    module = importlib.import_module(f"specdec.models.{family}")
-    (kind,) = (found for name, found in vars(module).items() if name.endswith("Config"))
     with gin.config_scope(preset):
-        return gin.get_configurable(kind)()
+        return gin.get_configurable(named(family).config)()
 
 
 def count(config) -> int:
@@ -83,7 +85,10 @@ def count(config) -> int:
 
 @pytest.mark.parametrize(
     "family",
-    [pytest.param(x, marks=pytest.mark.ci if "t5gemma" in x else ()) for x in PUBLISHED],
+    [
+        pytest.param(one, marks=pytest.mark.ci if "t5gemma" in one or one == "llava" else ())
+        for one in PUBLISHED
+    ],
 )
 def test_counts_are_those_published(family):
     """All layers of a stack are equal, so that shallow models tell the count of a deep one."""
