@@ -38,6 +38,8 @@ from specdec.models.t5.growth import T5Growth
 from specdec.models.t5.shapes import misfit
 from specdec.models.t5gemma import T5Gemma, T5GemmaConfig
 from specdec.models.t5gemma.t5gemma_checkpoints import T5GemmaCheckpoints
+from specdec.models.whisper import Whisper, WhisperConfig, whisper_trimming
+from specdec.models.whisper.whisper_checkpoints import WhisperCheckpoints
 from specdec.types import Array, PyTree
 
 _T5: Any = {
@@ -47,6 +49,8 @@ _T5: Any = {
     "growth": T5Growth(),
     "trimming": trimming,
 }  # of all T5s
+
+_WHISPER_TRIMMING: Any = whisper_trimming
 
 
 def _decoder(name: str, config: type, model: Any, huggingface: HuggingFace) -> Family:
@@ -59,6 +63,13 @@ FAMILIES: dict[str, Family] = {
     "t5": Family("t5", T5Config, T5Target, from_record=config_of, **_T5),
     "t5_draft": Family("t5_draft", T5DraftConfig, T5Draft, sizes_of="t5", **_T5),
     "t5gemma": Family("t5gemma", T5GemmaConfig, T5Gemma, huggingface=T5GemmaCheckpoints()),
+    "whisper": Family(
+        "whisper",
+        WhisperConfig,
+        Whisper,
+        huggingface=WhisperCheckpoints(),
+        trimming=_WHISPER_TRIMMING,
+    ),
     "llama": _decoder("llama", LlamaConfig, Llama, LlamaCheckpoints()),
     "opt": _decoder("opt", OptConfig, Opt, OptCheckpoints()),
     "gpt2": _decoder("gpt2", Gpt2Config, Gpt2, Gpt2Checkpoints()),
