@@ -161,6 +161,13 @@ class History(struct.PyTreeNode):
         return self.replace(tokens=tokens, length=lengths)
 
 
+class Revised(NamedTuple):
+    """Inputs of texts that have been decoded before in another version, for `decode`."""
+
+    inputs: PyTree  # the target's inputs
+    previous: Array  # [B, P] int32, the previous outputs, padded with the target's `pad_id`
+
+
 class Context(struct.PyTreeNode):
     """The state of decoding that a drafter may read.
 
@@ -176,6 +183,9 @@ class Context(struct.PyTreeNode):
     cache: Cache  # the target's
     hidden: Array | None  # [B, at least 1+N, D]
     active: Array  # [B] bool, rows that are not finished
+    # [B, P] int32, the previous output for each text, padded with `pad_id`; only while the state of
+    # a drafter that reads it is made.
+    previous: Array | None = None
     # [B, K] the tokens of a recorded text, for teacher forcing: the drafter's distributions are
     # then recorded after these tokens rather than after those that it drafts. None when it drafts.
     taught: Array | None = None
@@ -237,6 +247,9 @@ class Draft(struct.PyTreeNode):
     resume: Resume | None = None
     # [B] bool, set by the loop: whether it cut the draft because the output was not usable.
     broken: Array | None = None
+    # `models.draft_tree.Nodes`, if the tokens are not one text: several paths, or a tree. K is then
+    # the number of nodes, and `length` the number of depths.
+    nodes: Any = None
 
 
 class Scores(struct.PyTreeNode):

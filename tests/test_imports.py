@@ -29,6 +29,7 @@ ROWS = (
         "training",
     ),
     ("engine",),
+    ("decoding.refilling",),
     ("decoding.program", "checkpoints.tables"),
     ("checkpoints", "models.partitioning", "testing"),
     ("decoding",),

@@ -291,3 +291,18 @@ def test_texts_that_are_not_taken(model):
         model.predict(["much " * 40])
     with pytest.raises(ValueError, match="2 inputs but 1 targets; give pairs"):
         model.score(["a", "b"], ["c"])
+
+
+def test_a_revised_text_is_drafted_from_its_last_output(tiny):
+    """Whatever was the output before, the output is that of the text alone."""
+    lengths = {"inputs": 32, "targets": 12}
+    model = InteractiveModel(tiny, vocabulary=tasks.Bytes(), lengths=lengths)
+    own, other = model.decode(["Tee", "Tees"])
+    assert len(own.tokens) == own.calls == 12 and own.tokens != other.tokens
+    calls = []
+    for text, previous in (("Tee", None), ("Tee", None), ("Tees", None), ("Tee", "")):
+        found = model.revise(text, previous=previous)
+        assert found.tokens == (own if text == "Tee" else other).tokens
+        calls.append(found.calls)
+    first, again, revised, anew = calls
+    assert first == anew == 12 and again == 1 < revised

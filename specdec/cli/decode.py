@@ -14,11 +14,12 @@ import numpy as np
 from tqdm import tqdm
 
 from specdec import tasks
-from specdec.cli import beams, machine, output, settings
+from specdec.cli import beams, machine, output, revising, settings
 from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
 from specdec.cli.run import DecodeRun
 from specdec.common import hosts, progress, terminal
+from specdec.common.records import as_json
 from specdec.common.values import UsageError
 from specdec.decoding.program import Stepwise
 from specdec.instrument.all_hosts import gathered
@@ -59,6 +60,12 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "--num_samples", type=int, metavar="N", help="outputs for each text, if it samples"
     )
     parser.add_argument(
+        "--quantiles",
+        metavar="LEVELS",
+        help="of series: print one line of JSON per series, the quantiles of its samples at these "
+        "levels, such as 0.1,0.5,0.9, in place of the samples",
+    )
+    parser.add_argument(
         "--output_file",
         metavar="FILE",
         help="write JSON lines, one object per text, and the settings in force, as a gin file "
@@ -93,16 +100,20 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "share the texts with the other hosts that run this command; the first prints and writes "
         "all of them. With NUM_PARTITIONS one mesh spans the devices of all hosts",
     )
+    runs.add_refill_flag(parser)
     beams.add_flags(parser)
+    revising.add_flags(parser)
     parser.set_defaults(command=_command)
     return parser
 
 
 def _command(args: argparse.Namespace) -> None:
     output.check_new(args)
+    revising.choose_drafter(args)
     flags = {
         "DecodeRun.compare": args.compare,
         "Data.num_samples": args.num_samples,
+        "Data.refill": args.refill,
         "Data.decoder_prefix": args.decoder_prefix,
         "Data.chat": args.chat,
         **beams.flags_of(args),
@@ -112,13 +123,19 @@ def _command(args: argparse.Namespace) -> None:
         run = runs.resolved(runs.described(args, flags))
         return _show(run, stdin or _standard_input_without_texts(run, args))
     machine.join_other_hosts(args)
-    run = runs.opened(args, flags, beams=True)
+    run = runs.opened(args, flags, beams=True, previous=bool(args.previous or args.live))
     engine = run.engine
+    if run.data.refill and jax.process_count() > 1:
+        raise UsageError(
+            "REFILL and --distributed: hosts write batch by batch; leave out one of them, or use "
+            "`specdec eval`"
+        )
     _refuse_comparison_of_distributions(run)
     if args.explain:
         if args.output_file is None:
             raise UsageError("--explain has no --output_file to write to; give one")
         runs.require_drafter(run)
+    levels = _levels(args.quantiles, run)
     text_of = functools.partial(tasks.detokenize, engine.vocabulary)
     stdin = stdin or _standard_input_without_texts(run, args)
     batches = run.batches() if stdin is None else run.text_batches(stdin)
@@ -130,7 +147,8 @@ def _command(args: argparse.Namespace) -> None:
         in_force = runs.in_force(run, "beams") if args.output_file else ""
         given = run.beams.num_return, run.search, batches, text_of, run.compare, in_force
         return beams.write(args, *given, feeds=run.placement.share().first)
-    shows = run.plan.drafts and hosts.is_first()
+    previous = revising.Previous(engine, args)
+    shows = run.plan.drafts and hosts.is_first() and not levels
     painter = _painter(args.color, text_of, len(engine.prefix)) if shows else None
     given = stdin is not None or run.data.texts is not None
     one_by_one = given and run.data.batch_size == 1
@@ -141,6 +159,8 @@ def _command(args: argparse.Namespace) -> None:
     length = first[0].inputs.shape[1] if first else None
     if streaming and painter:
         batches = _with_inputs(batches, painter)
+    if run.plan.reads_previous:
+        batches = previous.drafting(batches)
     how = {"stepwise": streaming, "explained": args.explain}
     ways = ways_of(run, engine, length=length, **how)
     in_force = runs.in_force(run, "decode") if args.output_file else ""
@@ -159,8 +179,10 @@ def _command(args: argparse.Namespace) -> None:
         order=lambda text: (text.sample, text.index),
     )
     try:
+        outputs = previous.watching(outputs)
         shown = _with_progress(outputs, run, given or not hosts.is_first())
-        _write(shown, painter, args, in_force, streamed=streaming)
+        quantiles = Quantiles(levels, run.data.num_samples) if levels else None
+        _write(shown, painter, args, in_force, streamed=streaming, quantiles=quantiles)
     finally:
         if summary.texts:
             print(run.plan, *summary.lines(progress.spent()), sep="\n", file=sys.stderr)
@@ -215,6 +237,38 @@ def _lines(texts: Sequence[str], args: argparse.Namespace) -> Given:
     return (((args.task_prefix or "") + line, None) for line in lines)
 
 
+class Quantiles:
+    """The quantiles of series, each known when all of its samples are."""
+
+    def __init__(self, levels: Sequence[float], samples: int):
+        self._levels, self._samples = levels, samples
+        self._found: dict[int, list[list[float]]] = {}
+
+    def line(self, text: Text) -> str | None:
+        """Returns a line of JSON, level -> values; None while samples of the series are missing."""
+        found = self._found.setdefault(text.index, [])
+        found.append(tasks.values_of(text.prediction))
+        if len(found) < self._samples:
+            return None
+        values = tasks.quantiles(self._found.pop(text.index), self._levels).tolist()
+        return as_json({str(level): row for level, row in zip(self._levels, values, strict=True)})
+
+
+def _levels(given: str | None, run: Run) -> list[float]:
+    """Returns the levels of `--quantiles`; none without the flag."""
+    if given is None:
+        return []
+    try:
+        levels = [float(level) for level in given.split(",")]
+    except ValueError:
+        levels = []
+    if not levels or not all(0 < level < 1 for level in levels):
+        raise UsageError(f"--quantiles is {given}; give levels between 0 and 1, as 0.1,0.5,0.9")
+    if not isinstance(run.engine.vocabulary, tasks.Series) or run.beams:
+        raise UsageError("--quantiles is for samples of series, and the run has none; leave it out")
+    return levels
+
+
 def _with_progress(texts: Iterator[Text], run: Run, given: bool) -> Iterable[Text]:
     """Returns the texts with a bar on stderr if that is a terminal; without one for given texts."""
     if given or not sys.stderr.isatty():
@@ -239,9 +293,10 @@ def _write(
     args: argparse.Namespace,
     in_force: str,
     streamed: bool,
+    quantiles: Quantiles | None,
 ) -> None:
     """Writes each text immediately: to the file, and to the terminal or pipe."""
-    shown = painter or not args.output_file or sys.stdout.isatty()
+    shown = painter or quantiles or not args.output_file or sys.stdout.isatty()
     file = settings.json_lines(args.output_file if hosts.is_first() else None, in_force)
     for text in texts:
         if file:
@@ -253,8 +308,8 @@ def _write(
                         painter.begin(text.input)
                     painter.show(text.tokens, text.proposed, text.drafted, text.accepted)
                     painter.end()
-                else:
-                    print(terminal.one_line(text.prediction), flush=True)
+                elif (line := quantiles.line(text) if quantiles else text.prediction) is not None:
+                    print(terminal.one_line(line), flush=True)
 
 
 def _show(run: DecodeRun, texts: Iterable[tuple[str, str | None]] | None = None) -> None:

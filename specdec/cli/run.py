@@ -150,6 +150,7 @@ def opened(
     unmarked: bool = False,
     change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
     beams: bool = False,
+    previous: bool = False,
 ) -> Run:
     """Returns the run of the gin files and flags, with its engine.
 
@@ -161,6 +162,7 @@ def opened(
       unmarked: whether to accept an inexact run that does not say that it is lossy.
       change: a change that the command makes to the run before it is opened.
       beams: whether the command searches, if the run says so.
+      previous: whether the command has previous outputs, if the drafter reads them.
     """
     machine.refuse_unwritable_folder("--compilation_cache_dir", args.compilation_cache_dir)
     jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
@@ -174,6 +176,20 @@ def opened(
         raise UsageError(
             f"NUM_BEAMS is {run.beams.num_beams}, and this command does no beam search; leave it "
             "out, or use `specdec decode`, `eval`, `bench` or `verify`"
+        )
+    if run.plan.reads_previous and not previous:
+        raise UsageError(
+            f"{run.plan.drafter} drafts from previous outputs, which are missing; give "
+            "--previous=FILE or --live to `specdec decode`"
+        )
+    if run.plan.reads_previous and run.data.refill:
+        raise UsageError(
+            f"REFILL knows no previous outputs and the drafter is {run.plan.drafter}; leave out "
+            "REFILL, or give another drafter"
+        )
+    if run.beams.num_beams and run.data.refill:
+        raise UsageError(
+            f"REFILL is for decoding and NUM_BEAMS is {run.beams.num_beams}; leave out one of them"
         )
     with progress.stage("starting", "starting"):
         found = with_engine(run, unmarked)
@@ -349,6 +365,17 @@ def add_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
         metavar="DIR",
         help="where compiled programs are kept for the next run, '' for nowhere "
         "(default: %(default)s)",
+    )
+
+
+def add_refill_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag of commands that decode many texts."""
+    parser.add_argument(
+        "--refill",
+        action="store_const",
+        const=True,
+        help="give each row of a batch the next text as soon as its own has ended; outputs and "
+        "their order stay the same",
     )
 
 

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from specdec import verifiers
-from specdec.decoding import states
+from specdec.decoding import several_paths, states
 from specdec.decoding.finite import check_finite
 from specdec.decoding.keys import check_keys, noise, purpose_keys
+from specdec.decoding.rows import Refills, replaced
 from specdec.models.model import Target, finish
 from specdec.plan import Alone, Plan
 from specdec.types import (
@@ -23,6 +24,7 @@ from specdec.types import (
     Params,
     PyTree,
     Request,
+    Revised,
     SamplingRule,
     Stop,
 )
@@ -49,6 +51,7 @@ def decode(
       keys: [B] typed threefry keys, one per row (`row_keys`).
       inputs: the target's inputs, a pytree whose first leaf has the rows: [B, S] int32 for T5.
         Inputs of another shape compile another program, so pad them to few lengths (`tasks` does).
+        `Revised` adds the previous outputs, for a drafter that reads them.
       plan: target, drafter, verifier, schedule and sampling; static.
       active: [B] bool, the rows to decode; the others stay empty. None asks the target, which
         leaves out rows that are only padding.
@@ -137,9 +140,17 @@ def _decode(params, keys, inputs, *, plan: Plan, active, prefix) -> DecodeOutput
 
 def _finished(params: Params, state: DecodeState, plan: Plan) -> DecodeOutput:
     """Returns the output after the last iteration."""
+    return states.output(_run(params, state, plan))
+
+
+def _run(params: Params, state: DecodeState, plan: Plan, left: Array | None = None) -> DecodeState:
+    """Runs until every row is finished, or with `left`, until no more than so many rows are not."""
     advance = functools.partial(step, params, plan=plan)
-    state = jax.lax.while_loop(lambda state: jnp.any(state.active), advance, state)
-    return states.output(state)
+
+    def goes_on(state: DecodeState) -> Array:
+        return jnp.any(state.active) if left is None else jnp.sum(state.active) > left
+
+    return jax.lax.while_loop(goes_on, advance, state)
 
 
 def sample(params: Params, keys: Array, state: DecodeState, plan: Plan) -> DecodeOutput:
@@ -155,6 +166,36 @@ def sample(params: Params, keys: Array, state: DecodeState, plan: Plan) -> Decod
       The result of `decode` with these keys.
     """
     return _finished(params, state.replace(keys=jax.vmap(purpose_keys)(keys)), plan)
+
+
+def refill(
+    params: Params,
+    state: DecodeState,
+    refills: Refills,
+    plan: Plan,
+    *,
+    prefix: Array | None = None,
+) -> DecodeState:
+    """Gives R rows of a running batch their next texts, and decodes until others are finished.
+
+    Args:
+      params: as for `decode`.
+      state: the state of the batch; `vacant` makes the first one.
+      refills: the texts, their rows, and how many unfinished rows may be left.
+      plan: as for `decode`.
+      prefix: [R, P] int32, or None.
+
+    Returns:
+      The state of the batch.
+
+    Raises:
+      ValueError: a part of the plan has a state that is not divided by rows.
+    """
+    active = plan.target.active(refills.inputs) & refills.live
+    new = prefill(params, refills.keys, refills.inputs, plan, active=active, prefix=prefix)
+    with jax.named_scope("refill"):
+        state = replaced(state, new, refills.rows)
+    return _run(params, state, plan, refills.left)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
@@ -180,10 +221,12 @@ def prefill(
     Returns:
       The state before the first iteration.
     """
+    inputs, previous = inputs if isinstance(inputs, Revised) else (inputs, None)
     state = states.empty(params, keys, inputs, plan, active)
     if prefix is not None:
         state = states.begin_with(prefix, state, plan.target, params["target"])
-    state = state.replace(drafter=plan.drafter.init(params, state.context(plan)))
+    context = state.context(plan).replace(previous=previous)
+    state = state.replace(drafter=plan.drafter.init(params, context))
     return states.divided_by_rows(state, len(state.length))
 
 
@@ -204,10 +247,14 @@ def step(params: Params, state: DecodeState, plan: Plan) -> DecodeState:
       The state after the iteration.
     """
     states.check_capacity(state, plan)
-    keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
+    drafted = plan.nodes_of(plan.longest_draft)
+    keys_of = functools.partial(noise, width=drafted, shared=plan.shared_noise)
     keys = jax.vmap(keys_of)(state.keys, state.length - 1)
     with jax.named_scope("draft"):
         draft, state = _propose(params, keys, state, plan)
+
+    if draft.nodes is not None:
+        return several_paths.decide(params, keys, draft, state, plan)
 
     def decide(state: DecodeState, width: int) -> DecodeState:
         return _decide(params, _cut(keys, width), states.cut(draft, width), state, plan)
@@ -255,7 +302,8 @@ def _propose(
             lambda loop: (jnp.bool_(False), *ask(*loop[2:])),
             (jnp.any(want > 0), none, state.drafter, state.cache),
         )
-    draft = states.trim(draft, want, state.vocab_size, plan.stop_ids)
+    trim = states.trim if draft.nodes is None else several_paths.trim
+    draft = trim(draft, want, state.vocab_size, plan.stop_ids)
     return draft, state.replace(drafter=drafter_state, cache=cache)
 
 

@@ -357,11 +357,11 @@ def check_capacity(state: DecodeState, plan: Plan) -> None:
 
     Without this check, a write beyond the end of a cache would be shifted silently.
     """
-    max_length = state.tokens.shape[1] - 1
+    max_length, drafted = state.tokens.shape[1] - 1, plan.nodes_of(plan.longest_draft)
     if max_length == plan.max_length and state.cache.capacity == plan.capacity:
         return
     raise ValueError(
         f"the target's cache holds {state.cache.capacity} positions but max_length {max_length} "
-        f"and the schedule's longest draft {plan.longest_draft} need "
-        f"{max_length + plan.longest_draft}; use the state that prefill made with this plan"
+        f"and the schedule's longest draft {drafted} need "
+        f"{max_length + drafted}; use the state that prefill made with this plan"
     )

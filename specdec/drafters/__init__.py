@@ -9,7 +9,9 @@ from specdec.drafters.early_exit import EarlyExit
 from specdec.drafters.hybrid import Hybrid
 from specdec.drafters.input_copy import InputCopy
 from specdec.drafters.masked import Masked
+from specdec.drafters.multi_path import MultiPath
 from specdec.drafters.ngram import NGram
+from specdec.drafters.previous_output import PreviousOutput
 from specdec.drafters.prompt_lookup import PromptLookup
 from specdec.drafters.retrieval import Retrieval
 from specdec.drafters.suffix_decoding import SuffixDecoding
@@ -26,8 +28,10 @@ __all__ = [
     "Hybrid",
     "InputCopy",
     "Masked",
+    "MultiPath",
     "NGram",
     "NoSource",
+    "PreviousOutput",
     "PromptLookup",
     "Retrieval",
     "Steps",

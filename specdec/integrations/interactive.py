@@ -15,11 +15,10 @@ import numpy as np
 from specdec import checkpoints, tasks
 from specdec.checkpoints import generation_settings as generation
 from specdec.common import demo, notebook, terminal
-from specdec.common.decoded import DecodedText
 from specdec.common.values import check
 from specdec.decoding.beam_rules import BeamRule, T5XBeams
 from specdec.decoding.program import Program
-from specdec.drafters import Autoregressive
+from specdec.drafters import Autoregressive, PreviousOutput
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact, saved_vocabulary
 from specdec.instrument import benchmarking, certifying, decoding_texts, explained
@@ -27,6 +26,7 @@ from specdec.instrument.beam_texts import BeamSummary, BeamText, searched
 from specdec.instrument.decoding_texts import Ways
 from specdec.instrument.runs import GivenBeams, Run, Variant, parameter_counts
 from specdec.instrument.texts import Data, TextList
+from specdec.integrations.shown_texts import Decoded, Explained
 from specdec.models.inputs import check_room
 from specdec.plan import Plan
 from specdec.sampling import Greedy
@@ -37,73 +37,6 @@ from specdec.verifiers import Block
 from specdec.verifiers.decide import Verifier
 
 SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Decoded(DecodedText):
-    """One decoded text, with the target calls that made it.
-
-    Attributes:
-      input: the input text.
-      text: the output.
-      log_prob: the log-probability of its tokens, in nats at temperature 1.
-    """
-
-    input: str
-    text: str
-    log_prob: float
-
-    def __repr__(self) -> str:
-        return f"Decoded({self.text!r}, {self._counts()})"
-
-    def _repr_html_(self) -> str:
-        lines = self.input, f"<b>{html.escape(self.text)}</b>", self._counts()
-        return "<br>".join((html.escape(lines[0]), *lines[1:]))
-
-    def _counts(self) -> str:
-        calls = f"{self.calls} target call{'s' * (self.calls != 1)}"
-        return f"{len(self.tokens)} token{'s' * (len(self.tokens) != 1)} in {calls}"
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Explained:
-    """One text, call by call: the words that were drafted, and the decision about each.
-
-    Attributes:
-      text: the text with all its facts, see `record`.
-    """
-
-    text: decoding_texts.Text
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """All facts as plain values: a line of `specdec decode --explain --output_file`."""
-        return self.text.record()
-
-    def _calls(self) -> Iterator[tuple[list[str], int, str]]:
-        """Yields each call's drafted words, how many of them were kept, and the target's word."""
-        known, at = self.text.explained or {}, 0
-        tokens = [*known["token_texts"], ""]  # a text may end within a draft
-        for words, kept in zip(known["proposed_texts"], self.text.accepted, strict=True):
-            at += kept + 1
-            yield words, kept, tokens[min(at, len(tokens)) - 1]
-
-    def __repr__(self) -> str:
-        lines = [self.text.prediction]
-        for number, (words, kept, own) in enumerate(self._calls(), start=1):
-            drafted = f"drafted {words}, kept {kept}" if words else "drafted nothing"
-            lines.append(f"call {number}: {drafted}, the target's own {own!r}")
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        rows = []
-        for number, (words, kept, own) in enumerate(self._calls(), start=1):
-            good = notebook.coloured("".join(words[:kept]), notebook.GREEN)
-            bad = notebook.coloured("".join(words[kept:]), notebook.RED, struck=True)
-            own = notebook.coloured(own, notebook.BLUE)
-            rows.append((str(number), good + bad, f"{kept} of {len(words)}", own))
-        header = "target call", "drafted", "kept", "the target's own"
-        return f"<b>{html.escape(self.text.prediction)}</b>{notebook.table(rows, header)}"
 
 
 class InteractiveModel:
@@ -202,6 +135,8 @@ class InteractiveModel:
         # The shortest texts show whether parts can work together.
         self._engine.check(min([*_buckets(lengths["inputs"]), lengths["inputs"]]))
         self._engine.load()
+        self._previous: Sequence[int] = ()
+        self._revisers: dict[int, Engine] = {}
         self.reset()
 
     @classmethod
@@ -236,6 +171,41 @@ class InteractiveModel:
         """
         batches = self._batches((text, None) for text in _list_of(texts))
         return [decoded for batch in batches for decoded in self._decode(batch, seed)]
+
+    def revise(
+        self, text: str, *, previous: str | None = None, gamma: int = 16, seed: int = 0
+    ) -> Decoded:
+        """Returns the output for a revised text, drafted from the output for its last version.
+
+        The output is that of `decode`, whatever drafts.
+
+        Args:
+          text: the input.
+          previous: the output for the last version of the text; None for the result of the last
+            `revise`. '' begins with a new text.
+          gamma: the most tokens that are drafted for a target call.
+          seed: the seed of random draws.
+
+        Raises:
+          TaskError: the text is too long.
+        """
+        engine, (batch,) = self._revising(gamma), self._batches([(text, None)])
+        if previous is not None:
+            ids = engine.vocabulary.encode(previous)
+            self._previous = [*ids, engine.vocabulary.eos_id] if previous else []
+        batch = batch.revised([self._previous], engine.plan.max_length)
+        (found,) = self._decode(batch, seed, engine)
+        self._previous = found.tokens
+        return found
+
+    def _revising(self, gamma: int) -> Engine:
+        """Returns an engine that drafts from previous outputs."""
+        if gamma not in self._revisers:
+            given, plan = self._engine, self._engine.plan
+            verifier = plan.verifier if plan.drafts else Block()
+            parts = {"drafter": PreviousOutput(), "verifier": verifier, "schedule": Fixed(gamma)}
+            self._revisers[gamma] = given.variant(**parts)
+        return self._revisers[gamma]
 
     def beams(
         self,
@@ -316,7 +286,8 @@ class InteractiveModel:
         `terminal.legend` explains the colours.
         """
         row = decoded.tokens, decoded.proposed, decoded.drafted, decoded.accepted
-        return terminal.paint(terminal.pieces(terminal.origins(*row), self._text_of))
+        text_of = functools.partial(self._text_of, source=decoded.input)
+        return terminal.paint(terminal.pieces(terminal.origins(*row), text_of))
 
     def bench(
         self,
@@ -447,8 +418,8 @@ class InteractiveModel:
         self.stats = terminal.Summary()
         self._compiled_before = self._engine.decoder.seconds
 
-    def _text_of(self, tokens: Sequence[int]) -> str:
-        return tasks.detokenize(self._engine.vocabulary, tokens)
+    def _text_of(self, tokens: Sequence[int], source: str) -> str:
+        return tasks.detokenize(self._engine.vocabulary, tokens, source)
 
     def _batches(self, pairs: Iterable[tuple[str, str | None]]) -> Iterator[tasks.Batch]:
         return tasks.text_batches(
@@ -460,13 +431,16 @@ class InteractiveModel:
             buckets=_buckets(self._lengths["inputs"]),
         )
 
-    def _decode(self, batch: tasks.Batch, seed: int) -> Iterator[Decoded]:
-        output, seconds = self._engine.decode(batch, seed=seed)
+    def _decode(
+        self, batch: tasks.Batch, seed: int, engine: Engine | None = None
+    ) -> Iterator[Decoded]:
+        engine = engine or self._engine
+        output, seconds = engine.decode(batch, seed=seed)
         self.stats.seconds += seconds
         self.stats.compile_seconds = self._engine.decoder.seconds - self._compiled_before
         for index, text in enumerate(batch.input_texts):
             log_prob = float(output.log_probs[index].sum())
-            shown = self._text_of(output.row(index).tokens)
+            shown = self._text_of(output.row(index).tokens, text)
             one = Decoded.of(output, index, input=text, text=shown, log_prob=log_prob)
             one.count_in(self.stats)
             yield one

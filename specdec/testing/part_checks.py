@@ -29,10 +29,11 @@ from specdec.testing.law import (
     broken_trees,
     compare,
     output_law,
+    rounds_law,
     sequence_law,
 )
 from specdec.testing.table_target import TableTarget
-from specdec.types import DecodeOutput, LogitsProcessor, Params, PyTree, SamplingRule
+from specdec.types import DecodeOutput, LogitsProcessor, Params, PyTree, Revised, SamplingRule
 from specdec.verifiers import Block, Coupled, GreedyMatch, SpeculativeSampling
 from specdec.verifiers.decide import Verifier
 
@@ -114,7 +115,12 @@ class Bench(NamedTuple):
     def _decode(self, plan: Plan, rows: int, first: int) -> DecodeOutput:
         index = jnp.arange(first, first + rows)
         keys = row_keys(1, index // SAMPLES, index % SAMPLES)
-        return decode(self.params, keys, self.inputs(rows), plan)
+        inputs = self.inputs(rows)
+        if plan.reads_previous:  # texts of the longest length, which differ
+            numbers = index[:, None] + jnp.arange(self.max_length)[None]
+            previous = 1 + numbers % (self.target.vocab_size - 1)
+            inputs = Revised(inputs, previous.astype(jnp.int32))
+        return decode(self.params, keys, inputs, plan)
 
     def compare(self, tokens: jax.Array, sampling: SamplingRule) -> Comparison:
         """Returns the chi-square test of tokens [R, N] against the enumerated distribution."""
@@ -198,12 +204,36 @@ def law_errors(
         if gamma <= 2:
             cases |= broken_trees(seed, vocab_size, gamma, sampling)
         for name, trees in cases.items():
-            right = trees.p[0]
-            for p in trees.p[1:]:
-                right = right[..., None] * p
             for length in {gamma, gamma - 1, 0}:
                 case = f"{name} p and q under {sampling}, gamma {gamma}, draft length {length}"
-                yield case, float(np.max(np.abs(output_law(verifier, trees, length) - right)))
+                yield case, float(np.max(np.abs(output_law(verifier, trees, length) - trees.joint)))
+
+
+def rounds_errors(
+    verifier: Verifier,
+    sampling: SamplingRule,
+    paths: int = 3,
+    gammas: tuple[int, ...] = (1, 2),
+    vocab_size: int = 3,
+    seed: int = 0,
+) -> Iterator[tuple[str, float]]:
+    """Yields cases and errors as `law_errors` does, for drafts with several paths.
+
+    Args:
+      verifier: the verifier to check.
+      sampling: the sampling rule.
+      paths: the number of paths.
+      gammas: draft lengths.
+      vocab_size: V.
+      seed: the seed of random cases.
+    """
+    for gamma in gammas:
+        cases = adversarial_trees(seed, vocab_size, gamma, sampling)
+        cases |= broken_trees(seed, vocab_size, gamma, sampling)
+        for name, trees in cases.items():
+            if not trees.certain:  # which is no draw
+                emitted = rounds_law(verifier, trees, gamma, paths).emitted
+                yield name, float(np.max(np.abs(emitted - trees.joint)))
 
 
 def check_drafter(
@@ -219,8 +249,9 @@ def check_drafter(
     """Checks that drafts do not change the output, and that each q is the one drawn from.
 
     For each gamma and each schedule, greedy and `Coupled` outputs must equal the baseline's token
-    by token, with no more target calls. `SpeculativeSampling` outputs must follow the enumerated
-    distribution, and a row alone must equal the same row in a batch.
+    by token, with no more target calls. (Drafters with several paths take no shared noise.)
+    `SpeculativeSampling` outputs must follow the enumerated distribution, and a row alone must
+    equal the same row in a batch.
 
     Args:
       drafter: the drafter to check.
@@ -309,7 +340,8 @@ def check_everything_accepted(
       sampling: the sampling rule.
       rows: the number of rows.
     """
-    for verifier in (GreedyMatch() if sampling.greedy else SpeculativeSampling(), Coupled()):
+    own = GreedyMatch() if sampling.greedy else SpeculativeSampling()
+    for verifier in (own,) if bench.drafter.paths else (own, Coupled()):
         trace = bench.run(verifier, schedule, sampling, rows).trace
         accepted, drafted = int(trace.accepted.sum()), int(trace.drafted.sum())
         assert accepted == drafted > 0, (
@@ -319,7 +351,8 @@ def check_everything_accepted(
 
 
 def _check_outputs(bench: Bench, schedule: Schedule, what: str) -> DecodeOutput:
-    for verifier, sampling in ((GreedyMatch(), Greedy()), (Coupled(), SAMPLINGS[3])):
+    same = [(GreedyMatch(), Greedy()), (Coupled(), SAMPLINGS[3])]
+    for verifier, sampling in same[:1] if bench.drafter.paths else same:
         plain = bench.alone(sampling, EQUAL_ROWS)
         ours = bench.run(verifier, schedule, sampling, EQUAL_ROWS)
         differ = int(jnp.sum(jnp.any(ours.tokens != plain.tokens, axis=1)))

@@ -97,10 +97,13 @@ def test_texts_are_those_of_generate(name):
 
 @pytest.mark.ci
 def test_a_draft_on_the_shared_encoder_changes_no_text():
-    """A decoder of the target's first layer, without an encoder, and a third row of padding."""
+    """A decoder of the target's first layer, without an encoder, and with half of the head.
+
+    A third row is padding.
+    """
     model, params, golden = opened()
     prefix, sampling, outputs, lengths = settings_of("greedy")
-    kept = Trim(decoder_layers=(0,), shared_encoder=True)
+    kept = Trim(decoder_layers=(0,), shared_encoder=True, head_ids=tuple(range(20, 50)))
     small: Any = families.resized(model.config, kept)
     assert (small.num_encoder_layers, small.encoded_dim) == (0, 16)
     draft = families.resize(params, model.config, kept)
@@ -230,6 +233,7 @@ def test_longer_outputs_than_there_are_positions_are_refused():
         ({"num_heads": 5}, "num_heads is 5, which does not divide emb_dim 16; give a divisor"),
         ({"num_encoder_layers": 0}, "num_encoder_layers is 0 and encoded_dim is None; give 0"),
         ({"encoded_dim": 16}, "num_encoder_layers is 2 and encoded_dim is 16; give 0 layers"),
+        ({"head_ids": (1, 61)}, "head_ids goes up to 61; give ids below 61"),
         ({"pad_id": END}, "pad_id is 45, which is also one of stop_ids"),
     ],
 )
@@ -243,12 +247,14 @@ def test_a_draft_without_an_encoder_stands_for_no_model(tmp_path):
     kept = Trim(shared_encoder=True)
     config, own = families.resized(model.config, kept), families.resize(params, model.config, kept)
     assert isinstance(config, WhisperConfig)
-    with pytest.raises(ValueError, match="this Whisper has no encoder"):
+    with pytest.raises(ValueError, match="this model has no encoder"):
         model_of(config).prefill(own, golden["features"], 4)
     with pytest.raises(CheckpointError, match="has no encoder .*choose another format"):
         checkpoints.save(tmp_path / "out", own, config=config, format="huggingface")
     for wrong in (Trim(encoder_layers=(0,)), Trim(shared_encoder=True)):
         with pytest.raises(ValueError, match=r"is about an encoder, and the model reads another"):
             families.resized(config, wrong)
-    with pytest.raises(ValueError, match="Trim.head_ids has 2 ids, and a Whisper's head has all"):
-        families.resized(config, Trim(head_ids=(1, 2)))
+    few = Trim(head_ids=(1, 45))
+    with pytest.raises(CheckpointError, match="the head has 2 of 61 ids .*choose another format"):
+        given = {"config": families.resized(model.config, few), "format": "huggingface"}
+        checkpoints.save(tmp_path / "out", families.resize(params, model.config, few), **given)

@@ -261,3 +261,34 @@ def test_lines_of_other_systems_in_pairs(tmp_path):
 )
 def test_line_ends_in_a_flag(text, expected):
     assert given.utf8(text) == expected
+
+
+@pytest.mark.ci
+def test_previous_outputs_draft(command, expected, tmp_path, decode):  # noqa: F811
+    """As a file of texts, as an earlier output, and before the model of --draft."""
+    path = tmp_path / "old.jsonl"
+    decode(f"--output_file={path}")
+    (tmp_path / "old.txt").write_text("\n" + expected.split("\n", 1)[1])
+    texts = [f"--text={text}" for text in TEXTS]
+    calls = {}
+    for name, draft in (("old.jsonl", False), ("old.txt", False), ("old.jsonl", True)):
+        given = f"--previous={tmp_path / name}"
+        code, out, err = command("decode", given, *texts, draft=draft)
+        assert (code, out) == (0, expected), err
+        assert ("Hybrid(PreviousOutput" if draft else "PreviousOutput, Fixed") in err
+        calls[name, draft] = int(re.search(r"(\d+) target calls", err).group(1))
+    tokens = sum(len(record["tokens"]) for record in records(path))
+    assert calls["old.jsonl", False] == calls["old.jsonl", True] <= -(-tokens // 3) + len(TEXTS)
+    assert calls["old.txt", False] < tokens
+
+
+def test_a_live_text_is_drafted_from_its_last_version(command, expected, monkeypatch):
+    """The same version twice: the second takes a call for every three tokens."""
+    twice = "".join(f"{TEXTS[0]}\n" for _ in range(2))
+    monkeypatch.setattr("sys.stdin", io.StringIO(twice))
+    code, out, err = command("decode", "--live", "--compare", draft=False)
+    first = expected.splitlines(keepends=True)[0]
+    assert (code, out) == (0, 2 * first)
+    tokens, calls = map(int, re.search(r"(\d+) tokens, (\d+) target calls", err).groups())
+    assert calls == tokens // 2 + -(-(tokens // 2) // 3)
+    assert "all 2 outputs identical" in err

@@ -1,4 +1,4 @@
-"""The released sizes of decoders in gin/models: pytest tests/models/test_decoder_presets.py"""
+"""Released sizes of other families in gin/models: pytest tests/models/test_decoder_presets.py"""
 
 from __future__ import annotations
 
@@ -47,6 +47,21 @@ PUBLISHED = {
         "gpt2_medium": "355M",
         "gpt2_large": "774M",
         "gpt2_xl": "1558M",
+    },
+    "t5gemma": {
+        "t5gemma_s_s": "0.3B",
+        "t5gemma_b_b": "0.6B",
+        "t5gemma_l_l": "1.2B",
+        "t5gemma_ml_ml": "2.2B",
+        "t5gemma_xl_xl": "3.8B",
+        "t5gemma_2b_2b": "5.6B",
+        "t5gemma_9b_2b": "12.3B",
+        "t5gemma_9b_9b": "20.3B",
+    },
+    "t5gemma2": {
+        "t5gemma2_270m": "0.37B",
+        "t5gemma2_1b": "1.7B",
+        "t5gemma2_4b": "7B",
     },
     "whisper": {
         "whisper_tiny": "37.76064M",

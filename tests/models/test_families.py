@@ -25,6 +25,7 @@ from specdec.models.opt import OptConfig
 from specdec.models.products import ORDERS
 from specdec.models.t5 import T5DraftConfig
 from specdec.models.t5gemma import T5GemmaConfig
+from specdec.models.t5gemma2 import T5Gemma2Config
 from specdec.models.whisper import WhisperConfig
 
 DECODER = {
@@ -68,6 +69,20 @@ TINY = {
         encoder_mlp_dim=20,
         num_encoder_layers=2,
         window=2,
+    ),
+    "t5gemma2": T5Gemma2Config(
+        **DECODER,
+        num_kv_heads=2,
+        encoder_emb_dim=24,
+        encoder_num_heads=4,
+        encoder_num_kv_heads=2,
+        encoder_head_dim=4,
+        encoder_mlp_dim=40,
+        num_encoder_layers=2,
+        window=2,
+        pattern=2,
+        rope_factor=8.0,
+        end_of_image_id=7,
     ),
     "whisper": WhisperConfig(
         vocab_size=64,
@@ -280,7 +295,7 @@ def test_what_is_of_no_family_is_named():
     with pytest.raises(
         ValueError,
         match="family is 'gpt', and those known are "
-        "t5, t5_draft, t5gemma, whisper, llama, opt, gpt2, heads, rotary;",
+        "t5, t5_draft, t5gemma, t5gemma2, whisper, llama, opt, gpt2, heads, rotary;",
     ):
         named("gpt")
     with pytest.raises(

@@ -12,6 +12,7 @@ from specdec.models.decoder_checkpoints import (
     fields_of_record,
     record_of_ids,
     refuse_other,
+    refuse_part,
 )
 from specdec.models.family import Record
 from specdec.models.whisper.whisper_model import WhisperConfig
@@ -84,6 +85,7 @@ class WhisperCheckpoints(DecoderCheckpoints):
 
     def to_record(self, config: Any) -> dict[str, Any]:
         """Returns their record of a model; see `DecoderCheckpoints`."""
+        refuse_part(config, self.architecture)
         if config.encoded_dim is not None:
             raise ValueError(
                 f"the model has no encoder (encoded_dim), and a {self.architecture} has one; "

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specdec.common.values import Checked, NonNegativeInt, PositiveInt, TokenIds
-from specdec.models.cache import KVCache, kv_bytes
+from specdec.models.cache import kv_bytes
 from specdec.models.decoder_only import NO_PAD, PadId
+from specdec.models.kept_parts import Numbers
 from specdec.models.layers import DType
-from specdec.models.stack import EncoderDecoder
+from specdec.models.stack import ReadsEncoder
 from specdec.models.whisper.whisper_network import STRIDE, WhisperNetwork
-from specdec.types import Array, PyTree
+from specdec.types import Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,8 @@ class WhisperConfig(Checked):
       context: the positions of the decoder, and so the longest output in tokens.
       encoded_dim: the width of the target's encoder output, which the decoder reads. There is then
         no encoder, and `num_encoder_layers` is 0. None for a model with an encoder.
+      head_ids: the ids, ascending, that have a row in the output head; the logits of the others are
+        -inf. The head is then a separate array, even if logits are tied.
       logits_via_embedding: whether the token table also projects to the logits.
       dtype: of matrix products and of the KV cache, 'float32' or 'bfloat16'.
       decoder_start_id: the id that outputs start from.
@@ -55,6 +58,7 @@ class WhisperConfig(Checked):
     input_positions: PositiveInt = 1500
     context: PositiveInt = 448
     encoded_dim: PositiveInt | None = None
+    head_ids: Numbers | None = dataclasses.field(default=None, repr=False)
     logits_via_embedding: bool = True
     dtype: DType = "float32"
     decoder_start_id: NonNegativeInt = dataclasses.field(default=50258, repr=False)
@@ -75,6 +79,11 @@ class WhisperConfig(Checked):
                 f"{self.encoded_dim}; give 0 layers and the width of another encoder, or some "
                 "layers and None"
             )
+        if self.head_ids is not None and self.head_ids[-1] >= self.vocab_size:
+            raise ValueError(
+                f"WhisperConfig.head_ids goes up to {self.head_ids[-1]}; give ids below "
+                f"{self.vocab_size}"
+            )
         if self.pad_id in self.stop_ids:
             raise ValueError(
                 f"WhisperConfig.pad_id is {self.pad_id}, which is also one of stop_ids "
@@ -89,7 +98,7 @@ class WhisperConfig(Checked):
     @property
     def head_is_table(self) -> bool:
         """Whether the token table also projects to the logits."""
-        return self.logits_via_embedding
+        return self.logits_via_embedding and self.head_ids is None
 
     @property
     def frames(self) -> int:
@@ -98,7 +107,7 @@ class WhisperConfig(Checked):
 
 
 @dataclasses.dataclass(frozen=True)
-class Whisper(EncoderDecoder):
+class Whisper(ReadsEncoder):
     """A Whisper as a `Model`.
 
     Its inputs are log-mel features [B, mel_bins, frames] float32, see `tasks.sound`. A row of
@@ -123,10 +132,6 @@ class Whisper(EncoderDecoder):
     def longest_output(self) -> int:
         return self.config.context
 
-    @property
-    def encoded_dim(self) -> int | None:
-        return self.config.encoded_dim
-
     def network(self) -> WhisperNetwork:
         """Returns the module, in this model's layout."""
         stored = self.layout, self.orders, self.weights
@@ -142,39 +147,18 @@ class Whisper(EncoderDecoder):
         """Returns [B] bool, the rows that have a number other than 0."""
         return jnp.any(inputs != 0, axis=(1, 2))
 
-    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
-        """Encodes inputs [B, mel_bins, frames], and computes the cross-attention's keys and values.
-
-        Raises:
-          ValueError: the inputs have another shape or dtype, or the model has no encoder.
-        """
-        if self.encoded_dim is not None:
-            raise ValueError(
-                "this Whisper has no encoder (encoded_dim): it drafts for the model whose "
-                "encoder's output it reads, and decodes nothing by itself"
-            )
-        expected = (self.config.mel_bins, self.config.frames)
+    def check_inputs(self, inputs: Array) -> None:
+        """Raises ValueError, at tracing, for inputs that are not [B, mel_bins, frames] float32."""
+        bins, frames = self.config.mel_bins, self.config.frames
         found = type(inputs).__name__
         if isinstance(inputs, jax.Array | np.ndarray):
+            if inputs.dtype == jnp.float32 and inputs.shape[1:] == (bins, frames):
+                return
             found = f"{inputs.dtype}{list(inputs.shape)}"
-            if inputs.dtype == jnp.float32 and inputs.shape[1:] == expected:
-                return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
         raise ValueError(
-            f"inputs are {found}; give float32 [rows, {expected[0]}, {expected[1]}], the log-mel "
-            "features of whole windows"
+            f"inputs are {found}; give float32 [rows, {bins}, {frames}], the log-mel features of "
+            "whole windows"
         )
-
-    def attach(self, params: PyTree, encoded: Array, mask: Array, capacity: int) -> KVCache:
-        """Computes the cross-attention's keys and values of an encoder's output.
-
-        Args:
-          params: the parameters.
-          encoded: [B, S, D], the encoder's output.
-          mask: [B, S] bool, True where the encoder's output is to be read.
-          capacity: C, the slots of the cache.
-        """
-        given = encoded.astype(self.config.dtype), mask, capacity
-        return cast(KVCache, self.apply(params, *given, method="attach"))
 
     def cache_bytes(
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None

@@ -216,7 +216,8 @@ class WhisperDecoder(nn.Module):
         self.layers = [_layer()(*given) for _ in range(c.num_decoder_layers)]
         self.decoder_norm = _norm(c, self.kernels[0])
         if not logits_from_table(c, self.layout):
-            self.logits_dense = Logits(c.vocab_size, kernels=of_logits(self.kernels[0]))
+            kernels = of_logits(self.kernels[0])
+            self.logits_dense = Logits(c.vocab_size, kernels=kernels, ids=c.head_ids)
 
     def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Returns each layer's keys [B, H, head_dim, S] and values [B, H, S, head_dim]."""

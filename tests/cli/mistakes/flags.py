@@ -24,6 +24,49 @@ WORDS = {
     ),
     "no such colour": case("decode", RUN, "--color=blue", says="--color.*'blue'.*; "),
     "a flag without its value": case("decode", "--gin_file", says="--gin_file.*; "),
+    "two kinds of previous outputs": case(
+        "decode",
+        RUN,
+        "--live",
+        "--previous=OUT/old.txt",
+        says="--previous and --live both.*; leave",
+    ),
+    "previous outputs for another drafter": case(
+        "decode",
+        RUN,
+        "--gamma=2",
+        "--live",
+        "--drafter=input_copy",
+        says="InputCopy.* drafts from no .*; leave",
+    ),
+    "previous outputs that are missing": case(
+        "decode", RUN, "--drafter=previous_output", says="previous outputs, which are missing; give"
+    ),
+    "previous outputs of a command that has none": case(
+        "verify", RUN, "--drafter=previous_output", says="previous outputs, which are missing; give"
+    ),
+    "previous outputs in no file": case(
+        "decode",
+        RUN,
+        "--gamma=2",
+        "--previous=OUT/none.txt",
+        says="--previous .*none.txt cannot be read: .*; ",
+    ),
+    "previous outputs without ids": case(
+        "decode",
+        RUN,
+        "--gamma=2",
+        "--previous=YARD/passes.jsonl",
+        says="line 1 has no index and tokens; give",
+    ),
+    "several live texts": case(
+        "decode",
+        RUN,
+        "--gamma=2",
+        "--live",
+        "--batch_size=2",
+        says="one text at a time and --batch_size is 2;",
+    ),
     "a prefix that is too long": case(
         "decode", RUN, "--decoder_prefix=far too long", says="prefix has 12 tokens but .*; give a"
     ),
@@ -360,6 +403,25 @@ COMMANDS = {
     "beams": case("forecast", RUN, "--num_beams=4", says="no flag --num_beams; beams are searched"),
     "beams of acceptance": case(
         "acceptance", RUN, "--gin.NUM_BEAMS=4", says="NUM_BEAMS is 4, and this command does no beam"
+    ),
+    "refilled beams": case(
+        "eval",
+        RUN,
+        "--num_beams=2",
+        "--refill",
+        "--output_dir=OUT/new",
+        says="REFILL is for decoding and NUM_BEAMS is 2; leave out one of them",
+    ),
+    "refilled rows on a mesh": case(
+        "decode",
+        RUN,
+        "--refill",
+        "--batch_size=8",
+        "--gin.NUM_PARTITIONS=2",
+        says="REFILL is for one device and NUM_PARTITIONS makes a mesh of 8; leave out one",
+    ),
+    "refilled rows, one text at a time": case(
+        "acceptance", RUN, "--gin.REFILL=True", says="REFILL needs several rows and BATCH_SIZE is 1"
     ),
     "more texts than beams": case(
         "decode", RUN, "--num_beams=2", "--num_return=3", says="num_return is 3 but num_beams 2; "
