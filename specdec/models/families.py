@@ -42,6 +42,8 @@ from specdec.models.t5gemma import T5Gemma, T5GemmaConfig
 from specdec.models.t5gemma.t5gemma_checkpoints import T5GemmaCheckpoints
 from specdec.models.t5gemma2 import T5Gemma2, T5Gemma2Config
 from specdec.models.t5gemma2.t5gemma2_checkpoints import T5Gemma2Checkpoints
+from specdec.models.whisper import Whisper, WhisperConfig
+from specdec.models.whisper.whisper_checkpoints import WhisperCheckpoints
 from specdec.types import Array, PyTree
 
 _T5: Any = {
@@ -76,6 +78,13 @@ FAMILIES: dict[str, Family] = {
         T5Gemma2,
         huggingface=T5Gemma2Checkpoints(),
         trimming=_PARTS,
+    ),
+    "whisper": Family(
+        "whisper",
+        WhisperConfig,
+        Whisper,
+        huggingface=WhisperCheckpoints(),
+        trimming=EncoderDecoderTrimming("emb_dim"),
     ),
     "llama": _decoder("llama", LlamaConfig, Llama, LlamaCheckpoints()),
     "llava": _decoder("llava", LlavaConfig, Llava, LlavaCheckpoints()),

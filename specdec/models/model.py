@@ -44,6 +44,11 @@ class Weights(abc.ABC):
         return None
 
     @property
+    def longest_output(self) -> int | None:
+        """Tokens of the longest output; None if there is no such limit."""
+        return None
+
+    @property
     def states_dim(self) -> int | None:
         """The width of another model's states that it reads, one per token; None for none."""
         return None

@@ -14,7 +14,7 @@ import gin
 from specdec.models.families import family_of, model_of, named
 
 ROOT = Path(__file__).resolve().parents[2]
-# By their papers and model cards, of OPT and LLaMA by the sizes of their files.
+# By their papers and model cards; of OPT, LLaMA and Whisper by the sizes of their files.
 PUBLISHED = {
     "llama": {
         "llama_7b": "6.74B",
@@ -67,6 +67,17 @@ PUBLISHED = {
         "t5gemma2_1b": "1.7B",
         "t5gemma2_4b": "7B",
     },
+    "whisper": {
+        "whisper_tiny": "37.76064M",
+        "whisper_base": "72.59392M",
+        "whisper_small": "241.734912M",
+        "whisper_medium": "763.85792M",
+        "whisper_large_v2": "1543.30496M",
+        "whisper_large_v3": "1543.49056M",
+        "whisper_large_v3_turbo": "809M",
+        "whisper_distil_large_v2": "756M",
+        "whisper_distil_large_v3": "756M",
+    },
 }
 
 
@@ -86,7 +97,7 @@ def count(config) -> int:
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(one, marks=pytest.mark.ci if "t5gemma" in one or one == "llava" else ())
+        pytest.param(one, marks=pytest.mark.ci if "t5gemma" in one or one in ("llava", "whisper") else ())
         for one in PUBLISHED
     ],
 )
