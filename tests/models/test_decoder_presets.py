@@ -97,7 +97,9 @@ def count(config) -> int:
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(one, marks=pytest.mark.ci if "t5gemma" in one or one in ("llava", "whisper") else ())
+        pytest.param(
+            one, marks=pytest.mark.ci if "t5gemma" in one or one in ("llava", "whisper") else ()
+        )
         for one in PUBLISHED
     ],
 )
