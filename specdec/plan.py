@@ -313,6 +313,12 @@ class Plan:
         check_is("Plan.verifier", self.verifier, Verifier, "a verifier, such as Coupled()")
         self._check_roles()
         check("max_length", self.max_length, PositiveInt)
+        room = self.target.longest_output
+        if room is not None and self.max_length > room:
+            raise ValueError(
+                f"max_length is {self.max_length}, and the target has positions for outputs of "
+                f"{room} tokens; give {room} or fewer"
+            )
         if self.verifier.greedy_only and not self.sampling.greedy:
             raise ValueError(
                 f"{type(self.verifier).__name__} compares argmaxes but sampling is "

@@ -22,6 +22,8 @@ from specdec.models.heads import Heads, HeadsConfig, HeadsGrowth
 from specdec.models.kept_parts import Trim
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.llama.llama_checkpoints import LlamaCheckpoints
+from specdec.models.llava import Llava, LlavaConfig
+from specdec.models.llava.llava_checkpoints import LlavaCheckpoints
 from specdec.models.model import Model
 from specdec.models.opt import Opt, OptConfig
 from specdec.models.opt.opt_checkpoints import OptCheckpoints
@@ -40,6 +42,8 @@ from specdec.models.t5gemma import T5Gemma, T5GemmaConfig
 from specdec.models.t5gemma.t5gemma_checkpoints import T5GemmaCheckpoints
 from specdec.models.t5gemma2 import T5Gemma2, T5Gemma2Config
 from specdec.models.t5gemma2.t5gemma2_checkpoints import T5Gemma2Checkpoints
+from specdec.models.whisper import Whisper, WhisperConfig
+from specdec.models.whisper.whisper_checkpoints import WhisperCheckpoints
 from specdec.types import Array, PyTree
 
 _T5: Any = {
@@ -75,7 +79,15 @@ FAMILIES: dict[str, Family] = {
         huggingface=T5Gemma2Checkpoints(),
         trimming=_PARTS,
     ),
+    "whisper": Family(
+        "whisper",
+        WhisperConfig,
+        Whisper,
+        huggingface=WhisperCheckpoints(),
+        trimming=EncoderDecoderTrimming("emb_dim"),
+    ),
     "llama": _decoder("llama", LlamaConfig, Llama, LlamaCheckpoints()),
+    "llava": _decoder("llava", LlavaConfig, Llava, LlavaCheckpoints()),
     "opt": _decoder("opt", OptConfig, Opt, OptCheckpoints()),
     "gpt2": _decoder("gpt2", Gpt2Config, Gpt2, Gpt2Checkpoints()),
     "heads": Family("heads", HeadsConfig, Heads, HeadsGrowth(), sizes_of="t5"),

@@ -202,13 +202,17 @@ class EncoderDecoder(StackModel):
         """Returns the start token, which the config names."""
         return jnp.full(inputs.shape[0], self.config.decoder_start_id, jnp.int32)
 
+    def check_inputs(self, inputs: Array) -> None:
+        """Raises ValueError, at tracing, for inputs of another shape or dtype than the model's."""
+        check_tokens(inputs)
+
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
-        """Encodes inputs [B, S] int32, and computes the cross-attention's keys and values.
+        """Encodes inputs, [B, S] int32 by default, and computes cross-attention's keys and values.
 
         Raises:
-          ValueError: the inputs have another shape or dtype.
+          ValueError: `check_inputs` raises.
         """
-        check_tokens(inputs)
+        self.check_inputs(inputs)
         return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
 
 
