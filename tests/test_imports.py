@@ -59,6 +59,7 @@ ONLY = {
     "optax": {"training"},
     "matplotlib": {"instrument"},
     "jinja2": {"instrument", "tasks"},
+    "PIL": {"tasks"},
     "torch": {"checkpoints"},
     "tokenizers": {"tasks"},
     "huggingface_hub": {"checkpoints"},

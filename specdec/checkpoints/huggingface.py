@@ -42,7 +42,8 @@ def wanted(names: Collection[str]) -> list[str]:
     arrays = huggingface_files.wanted(names)
     files = tokenizer_files.VOCABULARIES
     tokenizer = next((some for some in files if set(some) <= set(names)), ())
-    text = (*tokenizer, *tokenizer_files.NAMES, tokenizer_files.CHAT, generation.FILE)
+    settings = (*tokenizer_files.NAMES, tokenizer_files.CHAT, *tokenizer_files.PICTURES)
+    text = (*tokenizer, *settings, generation.FILE)
     others = [name for name in (CONFIG, *text) if name in names]
     return [*others, *arrays] if arrays and CONFIG in others else []
 

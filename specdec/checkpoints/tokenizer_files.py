@@ -23,11 +23,12 @@ from specdec.tasks.bpe import is_bpe
 
 CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 CHAT = "chat_template.jinja"
+PICTURES = ("preprocessor_config.json", "processor_config.json")  # kept with a tokenizer
 NAMES = (CONFIG, _SPECIAL, _ADDED)
 _JSON, LLAMA = "tokenizer.json", "tokenizer.model"
 # Files that have the pieces, in the order in which they are looked for.
 VOCABULARIES = (("spiece.model",), (_JSON,), (LLAMA,), (pieces.VOCAB, pieces.MERGES))
-_ALL = (*NAMES, CHAT, *(name for names in VOCABULARIES[1:] for name in names))
+_ALL = (*NAMES, CHAT, *PICTURES, *(name for names in VOCABULARIES[1:] for name in names))
 
 _ROLES = ("pad_token", "eos_token", "unk_token")
 _NAMES = ("<pad>", "</s>", "<unk>")

@@ -14,12 +14,11 @@ import numpy as np
 from tqdm import tqdm
 
 from specdec import tasks
-from specdec.cli import beams, machine, output, revising, settings
+from specdec.cli import beams, machine, output, quantiles, revising, settings
 from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
 from specdec.cli.run import DecodeRun
 from specdec.common import hosts, progress, terminal
-from specdec.common.records import as_json
 from specdec.common.values import UsageError
 from specdec.decoding.program import Stepwise
 from specdec.instrument.all_hosts import gathered
@@ -59,12 +58,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--num_samples", type=int, metavar="N", help="outputs for each text, if it samples"
     )
-    parser.add_argument(
-        "--quantiles",
-        metavar="LEVELS",
-        help="of series: print one line of JSON per series, the quantiles of its samples at these "
-        "levels, such as 0.1,0.5,0.9, in place of the samples",
-    )
+    quantiles.add_flag(parser)
     parser.add_argument(
         "--output_file",
         metavar="FILE",
@@ -135,7 +129,7 @@ def _command(args: argparse.Namespace) -> None:
         if args.output_file is None:
             raise UsageError("--explain has no --output_file to write to; give one")
         runs.require_drafter(run)
-    levels = _levels(args.quantiles, run)
+    of_series = quantiles.Quantiles.of(args, run)
     text_of = functools.partial(tasks.detokenize, engine.vocabulary)
     stdin = stdin or _standard_input_without_texts(run, args)
     batches = run.batches() if stdin is None else run.text_batches(stdin)
@@ -148,7 +142,7 @@ def _command(args: argparse.Namespace) -> None:
         given = run.beams.num_return, run.search, batches, text_of, run.compare, in_force
         return beams.write(args, *given, feeds=run.placement.share().first)
     previous = revising.Previous(engine, args)
-    shows = run.plan.drafts and hosts.is_first() and not levels
+    shows = run.plan.drafts and hosts.is_first() and not of_series
     painter = _painter(args.color, text_of, len(engine.prefix)) if shows else None
     given = stdin is not None or run.data.texts is not None
     one_by_one = given and run.data.batch_size == 1
@@ -181,8 +175,7 @@ def _command(args: argparse.Namespace) -> None:
     try:
         outputs = previous.watching(outputs)
         shown = _with_progress(outputs, run, given or not hosts.is_first())
-        quantiles = Quantiles(levels, run.data.num_samples) if levels else None
-        _write(shown, painter, args, in_force, streamed=streaming, quantiles=quantiles)
+        _write(shown, painter, args, in_force, streamed=streaming, of_series=of_series)
     finally:
         if summary.texts:
             print(run.plan, *summary.lines(progress.spent()), sep="\n", file=sys.stderr)
@@ -237,38 +230,6 @@ def _lines(texts: Sequence[str], args: argparse.Namespace) -> Given:
     return (((args.task_prefix or "") + line, None) for line in lines)
 
 
-class Quantiles:
-    """The quantiles of series, each known when all of its samples are."""
-
-    def __init__(self, levels: Sequence[float], samples: int):
-        self._levels, self._samples = levels, samples
-        self._found: dict[int, list[list[float]]] = {}
-
-    def line(self, text: Text) -> str | None:
-        """Returns a line of JSON, level -> values; None while samples of the series are missing."""
-        found = self._found.setdefault(text.index, [])
-        found.append(tasks.values_of(text.prediction))
-        if len(found) < self._samples:
-            return None
-        values = tasks.quantiles(self._found.pop(text.index), self._levels).tolist()
-        return as_json({str(level): row for level, row in zip(self._levels, values, strict=True)})
-
-
-def _levels(given: str | None, run: Run) -> list[float]:
-    """Returns the levels of `--quantiles`; none without the flag."""
-    if given is None:
-        return []
-    try:
-        levels = [float(level) for level in given.split(",")]
-    except ValueError:
-        levels = []
-    if not levels or not all(0 < level < 1 for level in levels):
-        raise UsageError(f"--quantiles is {given}; give levels between 0 and 1, as 0.1,0.5,0.9")
-    if not isinstance(run.engine.vocabulary, tasks.Series) or run.beams:
-        raise UsageError("--quantiles is for samples of series, and the run has none; leave it out")
-    return levels
-
-
 def _with_progress(texts: Iterator[Text], run: Run, given: bool) -> Iterable[Text]:
     """Returns the texts with a bar on stderr if that is a terminal; without one for given texts."""
     if given or not sys.stderr.isatty():
@@ -293,10 +254,10 @@ def _write(
     args: argparse.Namespace,
     in_force: str,
     streamed: bool,
-    quantiles: Quantiles | None,
+    of_series: quantiles.Quantiles | None,
 ) -> None:
     """Writes each text immediately: to the file, and to the terminal or pipe."""
-    shown = painter or quantiles or not args.output_file or sys.stdout.isatty()
+    shown = painter or of_series or not args.output_file or sys.stdout.isatty()
     file = settings.json_lines(args.output_file if hosts.is_first() else None, in_force)
     for text in texts:
         if file:
@@ -308,7 +269,7 @@ def _write(
                         painter.begin(text.input)
                     painter.show(text.tokens, text.proposed, text.drafted, text.accepted)
                     painter.end()
-                elif (line := quantiles.line(text) if quantiles else text.prediction) is not None:
+                elif (line := of_series.line(text) if of_series else text.prediction) is not None:
                     print(terminal.one_line(line), flush=True)
 
 

@@ -28,14 +28,13 @@ from specdec.decoding.forcing import score
 from specdec.decoding.keys import abstract_keys, row_keys, token_key
 from specdec.decoding.loop import autoregressive_decode, decode, prefill, refill, sample, step
 from specdec.decoding.replay import Decided, Replay, replay
-from specdec.decoding.rows import Refills, vacant
+from specdec.decoding.rows import vacant, widened
 from specdec.decoding.states import PrefixError, check_prefix, output
 
 __all__ = [
     "Decided",
     "NonFiniteLogits",
     "PrefixError",
-    "Refills",
     "Replay",
     "abstract_keys",
     "autoregressive_decode",
@@ -54,4 +53,5 @@ __all__ = [
     "step",
     "token_key",
     "vacant",
+    "widened",
 ]

@@ -12,7 +12,7 @@ from specdec import verifiers
 from specdec.decoding import several_paths, states
 from specdec.decoding.finite import check_finite
 from specdec.decoding.keys import check_keys, noise, purpose_keys
-from specdec.decoding.rows import Refills, replaced
+from specdec.decoding.rows import replaced
 from specdec.models.model import Target, finish
 from specdec.plan import Alone, Plan
 from specdec.types import (
@@ -169,33 +169,27 @@ def sample(params: Params, keys: Array, state: DecodeState, plan: Plan) -> Decod
 
 
 def refill(
-    params: Params,
-    state: DecodeState,
-    refills: Refills,
-    plan: Plan,
-    *,
-    prefix: Array | None = None,
+    params: Params, state: DecodeState, new: DecodeState, rows: Array, left: Array, plan: Plan
 ) -> DecodeState:
-    """Gives R rows of a running batch their next texts, and decodes until others are finished.
+    """Gives rows of a running batch their next texts, and decodes until others are finished.
 
     Args:
       params: as for `decode`.
-      state: the state of the batch; `vacant` makes the first one.
-      refills: the texts, their rows, and how many unfinished rows may be left.
+      state: the state of B rows; `vacant` makes the first one.
+      new: the result of `prefill` for R texts.
+      rows: [R] int32, the rows that they get.
+      left: [] int32, how many unfinished rows may be left.
       plan: as for `decode`.
-      prefix: [R, P] int32, or None.
 
     Returns:
-      The state of the batch.
+      The state of the B rows.
 
     Raises:
       ValueError: a part of the plan has a state that is not divided by rows.
     """
-    active = plan.target.active(refills.inputs) & refills.live
-    new = prefill(params, refills.keys, refills.inputs, plan, active=active, prefix=prefix)
     with jax.named_scope("refill"):
-        state = replaced(state, new, refills.rows)
-    return _run(params, state, plan, refills.left)
+        state = replaced(state, new, rows)
+    return _run(params, state, plan, left)
 
 
 @functools.partial(jax.jit, static_argnames="plan")

@@ -194,10 +194,8 @@ class DecodeProgram(Program):
         mesh: Mesh | None = None,
         prefix: Array | None = None,
         function: Callable = decoding.decode,
-        donate: Sequence[int] = (),
     ):
-        bound = functools.partial(function, plan=plan, prefix=prefix)
-        super().__init__(bound, mesh=mesh, donate=donate)
+        super().__init__(functools.partial(function, plan=plan, prefix=prefix), mesh=mesh)
         self._target = plan.target
 
     def fetch(

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
 
 import jax
 import jax.numpy as jnp
 
-from specdec.types import Array, DecodeState, PyTree
-
-
-class Refills(NamedTuple):
-    """R texts for rows of a batch that are finished.
-
-    A program has one R. With fewer texts than R, the others are not `live`: their rows stay
-    finished.
-    """
-
-    rows: Array  # [R] int32, different rows of the batch
-    keys: Array  # [R] the texts' random keys
-    inputs: PyTree  # of R rows
-    live: Array  # [R] bool
-    left: Array  # [] int32, the number of unfinished rows to stop at
+from specdec.types import Array, DecodeState
 
 
 def vacant(shapes: DecodeState) -> DecodeState:
@@ -66,6 +52,28 @@ def replaced(state: DecodeState, new: DecodeState, rows: Array) -> DecodeState:
 
     state_of_rows = jax.lax.fori_loop(0, len(rows), put, old)
     return state_of_rows.replace(trace=state_of_rows.trace.replace(steps=state.trace.steps))
+
+
+def widened(new: DecodeState, shapes: DecodeState, pad_id: int) -> DecodeState:
+    """Returns the state of rows with short inputs as that of rows with longer ones.
+
+    What is added is masked, or will be overwritten.
+
+    Args:
+      new: the state after a prefill.
+      shapes: the state of a batch, of any number of rows, with longer inputs.
+      pad_id: the id that inputs are padded with.
+    """
+
+    def pad(x: Array, like: Array, fill: int = 0) -> Array:
+        more = [(0, 0), *((0, n - m) for m, n in zip(x.shape[1:], like.shape[1:], strict=True))]
+        return x if not any(map(any, more)) else jnp.pad(x, more, constant_values=fill)
+
+    inputs = jax.tree.map(functools.partial(pad, fill=pad_id), new.inputs, shapes.inputs)
+    # The trees differ in the sizes that a cache notes down.
+    own, (wide, tree) = jax.tree.leaves(new), jax.tree.flatten(shapes)
+    rows = [pad(x, like) if like.shape else x for x, like in zip(own, wide, strict=True)]
+    return jax.tree.unflatten(tree, rows).replace(inputs=inputs)
 
 
 def _check_rows(old: DecodeState, new: DecodeState, batch: int, count: int) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
+from specdec.decoding.finite import is_known
 from specdec.decoding.forcing import force, given_lengths
 from specdec.decoding.keys import purpose_keys
 from specdec.models.cache import write_rows
@@ -26,6 +27,7 @@ from specdec.types import (
     ModelOutput,
     Params,
     PyTree,
+    Revised,
     Scores,
     Trace,
     Verdict,
@@ -315,6 +317,8 @@ def check_inputs(
     rows = rows_of(inputs)
     if active is not None and (active.shape != (rows,) or active.dtype != bool):
         raise ValueError(f"active is {active.dtype}{list(active.shape)}; give bool [{rows}]")
+    if all(map(is_known, jax.tree.leaves(inputs))):
+        target.check_inputs(inputs.inputs if isinstance(inputs, Revised) else inputs)
     if prefix is None:
         return
     longest, room = 0, max_length

@@ -220,11 +220,11 @@ class Engine:
             return self
         return self._decoding_by(Sampled(self.plan, prefix=self.given_prefix))
 
-    def refilled(self, length: int) -> Engine:
+    def refilled(self, widths: Sequence[int]) -> Engine:
         """Returns this engine with a program that refills rows whose texts have ended.
 
         Args:
-          length: S, the longest inputs in tokens.
+          widths: the lengths, ascending, that inputs are padded to.
 
         Raises:
           ValueError: there is one row, or a mesh.
@@ -234,7 +234,7 @@ class Engine:
                 f"REFILL is for one device and NUM_PARTITIONS makes a mesh of {mesh.size}; leave "
                 "out one of them"
             )
-        return self._decoding_by(Refilled(self.plan, self.rows, length, prefix=self.given_prefix))
+        return self._decoding_by(Refilled(self.plan, self.rows, widths, prefix=self.given_prefix))
 
     def _decoding_by(self, program: DecodeProgram) -> Engine:
         found = dataclasses.replace(self, origin=self)

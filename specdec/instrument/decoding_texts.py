@@ -61,7 +61,7 @@ def ways_of(
 
     def batched(engine: Engine) -> Engine:
         if run.data.refill:
-            return engine.refilled(longest)
+            return engine.refilled(run.data.widths)
         return engine.sampled() if samples > 1 else engine
 
     with one_line():

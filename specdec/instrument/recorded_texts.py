@@ -222,7 +222,7 @@ def refilled(run: Run) -> Refilled | None:
     if not run.data.refill:
         return None
     alone = dataclasses.replace(run.engine, plan=run.plan.alone())
-    decoder = alone.refilled(run.data.lengths["inputs"]).decoder
+    decoder = alone.refilled(run.data.widths).decoder
     assert isinstance(decoder, Refilled)
     return decoder
 

@@ -41,7 +41,7 @@ class Data(Checked):
       draft_vocabulary: of the drafter's models, if known; it must be the same.
       batch_size: rows that are decoded together.
       refill: whether a row whose text has ended gets the next text at once, see
-        `decoding.refilling`. Inputs then have one length.
+        `decoding.refilling`.
       buckets: shorter input lengths to compile for, see `tasks.batches`.
       seed: of all random draws. The output for example i depends only on the seed and on i.
       limit: how many examples to decode, None for all.
@@ -86,6 +86,11 @@ class Data(Checked):
         for side in ("inputs", "targets"):
             tasks.length_of(self.lengths, side)
         tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The lengths that inputs are padded to, ascending."""
+        return (*self.buckets, self.lengths["inputs"])
 
     def batches(
         self,

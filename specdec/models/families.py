@@ -22,6 +22,8 @@ from specdec.models.heads import Heads, HeadsConfig, HeadsGrowth
 from specdec.models.kept_parts import Trim
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.llama.llama_checkpoints import LlamaCheckpoints
+from specdec.models.llava import Llava, LlavaConfig
+from specdec.models.llava.llava_checkpoints import LlavaCheckpoints
 from specdec.models.model import Model
 from specdec.models.opt import Opt, OptConfig
 from specdec.models.opt.opt_checkpoints import OptCheckpoints
@@ -85,6 +87,7 @@ FAMILIES: dict[str, Family] = {
         trimming=EncoderDecoderTrimming("emb_dim"),
     ),
     "llama": _decoder("llama", LlamaConfig, Llama, LlamaCheckpoints()),
+    "llava": _decoder("llava", LlavaConfig, Llava, LlavaCheckpoints()),
     "opt": _decoder("opt", OptConfig, Opt, OptCheckpoints()),
     "gpt2": _decoder("gpt2", Gpt2Config, Gpt2, Gpt2Checkpoints()),
     "heads": Family("heads", HeadsConfig, Heads, HeadsGrowth(), sizes_of="t5"),

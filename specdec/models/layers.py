@@ -330,6 +330,7 @@ ACTIVATIONS = {
     "relu": nn.relu,
     "gelu": nn.gelu,  # the tanh approximation, as in T5X
     "exact_gelu": functools.partial(nn.gelu, approximate=False),
+    "quick_gelu": lambda x: x * nn.sigmoid(1.702 * x),
     "silu": nn.silu,
     "linear": lambda x: x,
 }

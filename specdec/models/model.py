@@ -159,6 +159,12 @@ class Target(Weights):
         """
         return None
 
+    def check_inputs(self, inputs: PyTree) -> None:  # noqa: B027, most targets read all values
+        """Raises ValueError for values that the target cannot read; by default it accepts all.
+
+        `decode` calls it before anything is compiled, if the values are known then.
+        """
+
     def active(self, inputs: PyTree) -> Array:
         """Returns [B] bool, which rows hold a text; by default all."""
         return jnp.ones(jax.tree.leaves(inputs)[0].shape[0], bool)

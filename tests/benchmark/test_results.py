@@ -280,6 +280,18 @@ def test_what_drafters_without_a_model_are_worth_is_in_the_lines():
         assert found == list(cells(2, called(row), *places))
 
 
+def test_what_several_paths_keep_is_in_the_lines():
+    lines = stored("amd_epyc_avx512_2_cores", "paths", "lines.jsonl")
+    rows = rows_behind("## Several paths")
+    assert rows
+    for row, found in rows.items():
+        temperature, gamma = map(int, re.findall(r"\d+", row))
+        places = "captions", temperature, gamma
+        of = {x["paths"]: x for x in lines if (x["pair"], x["temperature"], x["gamma"]) == places}
+        cells = [interval(of[paths]["tokens_per_call"]) for paths in (1, 2, 4, 8)]
+        assert found == [*cells, interval(of[4]["against"])]
+
+
 def objectives_of(pair: str, steps: int) -> dict[str, list[str]]:
     """Rows of a table as the lines have them: means over seeds, and Student's intervals of the
     difference to cross-entropy with the same seed."""
@@ -509,3 +521,42 @@ def test_rows_that_are_measured_again_have_the_settings_of_those_that_were():
             run = json.loads(Path(f"{path}.summary.json").read_text(encoding="utf-8"))["run"]
             settings.append({name: run[name] for name in wanted})
         assert settings and all(one == settings[0] for one in settings), row
+
+
+def test_what_drafts_of_a_chronos_model_are_worth_is_in_the_lines():
+    lines = stored("amd_epyc_avx512_2_cores", "chronos", "judged.jsonl")
+    rows = rows_behind("### Drafts for series")
+    assert len(rows) == len(lines) == 3
+    for line in lines:
+        loss, mase = line["wql"], line["mase"]
+        assert rows[line["draft"]] == [
+            f"{line['parameters']:,}",
+            interval(line["alpha"], 3),
+            interval(line["tokens_per_call"]),
+            f"{loss['speculative']:.4f}, {loss['alone']:.4f}",
+            signed(loss["difference"], 4),
+            signed(mase["difference"], 3),
+        ]
+        for _, low, high in (loss["difference"], mase["difference"]):
+            assert low <= 0 <= high
+
+
+def test_times_of_a_chronos_model_are_in_the_lines():
+    lines = stored("amd_epyc_avx512_2_cores", "chronos", "timed.jsonl")
+    times = {}
+    for clock in ("seconds", "processor_seconds"):
+        for way in lines[0][clock]:
+            of_texts = {}
+            for line in lines:
+                of_texts.setdefault(line["text"], []).append(line[clock][way])
+            times[clock, way] = sum(map(statistics.median, of_texts.values()))
+    rows = rows_behind("Time over that of the target alone: one series")
+    assert len(rows) == 6
+    for way, cells in rows.items():
+        for clock, cell in zip(("seconds", "processor_seconds"), cells, strict=True):
+            assert cell.split(" ")[0] == f"{times[clock, way] / times[clock, 'alone']:.2f}"
+
+
+def signed(given: list[float], digits: int) -> str:
+    value, low, high = (f"{x:+.{digits}f}" for x in given)
+    return f"{value} ({low} to {high})"

@@ -185,6 +185,7 @@ def assert_same_but_for_rounding(path, other):
         assert one == expected
 
 
+@pytest.mark.ci
 def test_refilled_rows_write_the_same_file_in_the_same_order(evaluate, whole, tmp_path):
     """Also where a run was stopped in the middle of a batch."""
     code, _, err = evaluate(tmp_path, *COMPARED, "--refill")

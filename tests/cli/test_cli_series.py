@@ -1,5 +1,6 @@
 """Commands on series, with the golden Chronos checkpoint: pytest tests/cli/test_cli_series.py"""
 
+import argparse
 import json
 from pathlib import Path
 
@@ -112,3 +113,22 @@ def test_every_format_keeps_the_bins_and_the_settings(said, tmp_path, format):
         settings = checkpoints.text_model_from(path).in_effect
         assert {k: v.value for k, v in settings.items()} == {k: v.value for k, v in before.items()}
         checkpoints.check_pair(GOLDEN, path)
+
+
+PUBLISHED = {"tiny": 8, "mini": 20, "small": 46, "base": 201, "large": 709}  # millions
+
+
+@pytest.mark.parametrize("pair", ["large_tiny", "large_small", "base_tiny"])
+def test_the_released_sizes_have_their_numbers_of_parameters(pair):
+    paths = ["CHECKPOINT_PATH = '-'", "DRAFT_CHECKPOINT_PATH = '-'", "TASK = None"]
+    args = argparse.Namespace(
+        gin_file=[f"series/chronos_{pair}.gin"],
+        gin_bindings=paths,
+        gin_search_paths=".",
+        tfds_data_dir=None,
+    )
+    run = cli.settings.build(cli.DecodeRun, args, {})
+    for role, size in zip(("target", "draft"), pair.split("_"), strict=True):
+        count = checkpoints.parameter_count(run.plan.models()[role])
+        assert round(count / 1e6) == PUBLISHED[size]
+    assert run.data.num_samples == 20 and run.plan.max_length == 64

@@ -22,6 +22,7 @@ from specdec.decoding.program import GivenBatch
 from specdec.decoding.refilling import Refilled
 from specdec.decoding.rows import replaced
 from specdec.drafters import Autoregressive, Drafter, EarlyExit, PromptLookup, SuffixDecoding
+from specdec.instrument import acceptance
 from specdec.instrument.compile.hlo import read
 from specdec.models.families import model_of
 from specdec.models.llama import LlamaConfig
@@ -33,6 +34,7 @@ from specdec.types import Params
 from specdec.verifiers import Block
 
 ROWS, WIDTH, LONGEST = 4, 3, 10
+WIDTHS = (2, WIDTH)
 TOKENS = np.random.default_rng(0).integers(2, 5, [4, 5, WIDTH]).astype(np.int32)
 TOKENS[:, ::2, 2:] = 0  # some texts are shorter
 LIVE = np.ones([4, 5], bool)
@@ -95,15 +97,20 @@ def plan_of(drafter, rule=DRAWN, target: Any = TARGET):
     return Plan(target, drafter, Block(), SCHEDULES["guarded"], rule, LONGEST)
 
 
+OFTEN = ("model", "lookup, then a model", "first layer")
+
+
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(x, marks=pytest.mark.ci) if x != "lookup, then a model" else x for x in DRAFTERS],
+    [pytest.param(x, marks=pytest.mark.ci if x in OFTEN else pytest.mark.slow) for x in DRAFTERS],
 )
 def test_texts_are_those_of_separate_batches(name):
     plan = plan_of(DRAFTERS[name](DRAWN))
+    if name != "model":
+        plan = dataclasses.replace(plan, schedule=Fixed(3))
     params, prefix = plan.params(TREES), (0, 4)
     program = Refilled(
-        plan, ROWS, WIDTH, prefix=jnp.tile(jnp.array([prefix], jnp.int32), (ROWS, 1))
+        plan, ROWS, WIDTHS, prefix=jnp.tile(jnp.array([prefix], jnp.int32), (ROWS, 1))
     )
     found = list(program.outputs(params, batches()))
     assert_same_texts(params, plan, found, prefix)
@@ -116,13 +123,18 @@ def test_texts_are_those_of_separate_batches(name):
 def test_prompts_that_outputs_go_on(drafter):
     target = PromptTable(5, classes=3, num_layers=2)
     plan, params = plan_of(drafter, target=target), MODEL_PLAN.params(TREES)
-    found = list(Refilled(plan, ROWS, WIDTH).outputs(params, batches(target)))
+    found = list(Refilled(plan, ROWS, WIDTHS).outputs(params, batches(target)))
     assert_same_texts(params, plan, found)
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("family", ["t5", "t5gemma", "llama"])
-@pytest.mark.parametrize("exits", [False, True], ids=["a model", "first layer"])
+@pytest.mark.parametrize(
+    "exits",
+    [
+        pytest.param(False, id="a model", marks=pytest.mark.ci),
+        pytest.param(True, id="first layer", marks=pytest.mark.slow),
+    ],
+)
 def test_real_models(family, exits):
     target = model_of(CONFIGS[family])
     trees = {"target": target.init(jax.random.key(3)), "draft": target.init(jax.random.key(4))}
@@ -130,8 +142,37 @@ def test_real_models(family, exits):
     drafter = EarlyExit(1, rule) if exits else Autoregressive(target, rule)
     plan = Plan(target, drafter, Block(), Fixed(3), rule, LONGEST)
     params = plan.params(trees)
-    found = list(Refilled(plan, ROWS, WIDTH).outputs(params, batches(target)))
+    found = list(Refilled(plan, ROWS, WIDTHS).outputs(params, batches(target)))
     assert_same_texts(params, plan, found)
+
+
+@pytest.mark.ci
+def test_acceptance_takes_the_same_texts():
+    index = np.arange(20).reshape(4, 5)
+    index[~LIVE] = -1
+    texts = np.where(LIVE[..., None], TOKENS, 0)
+    found = [
+        list(
+            acceptance.generate(
+                MODEL_PLAN,
+                TREES["target"],
+                zip(index, texts, strict=True),
+                seed=0,
+                tokens=30,
+                skip=[2, 3],
+                refilled=program,
+            )
+        )
+        for program in (None, Refilled(MODEL_PLAN.alone(), ROWS, WIDTHS))
+    ]
+    kept = [[one for batch in each for one in kept_of(batch)] for each in found]
+    assert kept[0] == kept[1] and len(kept[0]) > 3
+
+
+def kept_of(batch):
+    """Returns index and tokens of the rows of a batch that count."""
+    rows = np.flatnonzero((batch.length > 0) & (batch.index >= 0))
+    return [(batch.index[i], batch.tokens[i, : 1 + batch.length[i]].tolist()) for i in rows]
 
 
 MODEL_PLAN = plan_of(DRAFTERS["model"](DRAWN))
@@ -145,8 +186,8 @@ class Watched(Refilled):
         compiled, self.addresses = super().compile(*arguments), []
         self.text = compiled.as_text()
 
-        def execute(params, state, refills):
-            state = compiled(params, state, refills)
+        def execute(params, state, *new):
+            state = compiled(params, state, *new)
             self.addresses.append([x.unsafe_buffer_pointer() for x in state.cache.keys])
             return state
 
@@ -158,7 +199,7 @@ def test_nothing_is_compiled_twice_and_no_cache_moves(caplog):
     plan = dataclasses.replace(
         MODEL_PLAN, target=target, drafter=PromptLookup(), schedule=Fixed(2), sampling=Sampling()
     )
-    params, program = Params(target.init(jax.random.key(3))), Watched(plan, ROWS, WIDTH)
+    params, program = Params(target.init(jax.random.key(3))), Watched(plan, ROWS, WIDTHS)
     outputs = program.outputs(params, batches(target) * 2)
     next(outputs)
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
@@ -203,7 +244,7 @@ def test_planted_bugs_are_seen(bug, monkeypatch):
     plan = plan_of(PromptLookup()) if bug.startswith("inputs") else MODEL_PLAN
     params = plan.params(TREES)
     monkeypatch.setattr(loop, "replaced", PLANTED[bug])
-    program = Refilled(plan, 2 * ROWS, WIDTH)  # two rows at a time
+    program = Refilled(plan, 2 * ROWS, WIDTHS)  # two rows at a time
     found = list(program.outputs(params, batches()))
     with pytest.raises(AssertionError):
         assert_same_texts(params, plan, found)
@@ -224,9 +265,9 @@ class Counts(Drafter):
 def test_a_state_without_rows_is_refused():
     plan = plan_of(Counts())
     with pytest.raises(ValueError, match=r"the state\.drafter\['count'\] is int32\[\] for 4 rows"):
-        next(Refilled(plan, ROWS, WIDTH).outputs(plan.params(TREES), batches()))
+        next(Refilled(plan, ROWS, WIDTHS).outputs(plan.params(TREES), batches()))
 
 
 def test_one_row_is_refused():
     with pytest.raises(ValueError, match="REFILL needs several rows and BATCH_SIZE is 1; give"):
-        Refilled(MODEL_PLAN, 1, WIDTH)
+        Refilled(MODEL_PLAN, 1, WIDTHS)

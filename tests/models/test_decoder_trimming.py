@@ -17,7 +17,9 @@ from specdec.checkpoints import CheckpointError, tree
 from specdec.models import families
 from specdec.models.kept_parts import Trim
 
-each_model = pytest.mark.parametrize("name", ["llama", "opt", "gpt2", "t5gemma"])
+each_model = pytest.mark.parametrize(
+    "name", ["llama", "opt", "gpt2", pytest.param("t5gemma", marks=pytest.mark.ci)]
+)
 IDS = (3, 7, 8, 63)
 
 

@@ -21,6 +21,7 @@ from specdec.models import families, partitioning
 from specdec.models.families import Family, family_of, model_of, named
 from specdec.models.gpt2 import Gpt2Config
 from specdec.models.llama import LlamaConfig
+from specdec.models.llava import ClipConfig, LlavaConfig
 from specdec.models.opt import OptConfig
 from specdec.models.products import ORDERS
 from specdec.models.t5 import T5DraftConfig
@@ -98,6 +99,14 @@ TINY = {
         stop_ids=(1,),
     ),
     "llama": LlamaConfig(**DECODER, num_kv_heads=2, logits_via_embedding=True),
+    "llava": LlavaConfig(
+        **DECODER,
+        num_kv_heads=2,
+        vision=ClipConfig(
+            image_size=4, patch_size=2, emb_dim=8, num_heads=2, mlp_dim=12, num_layers=2
+        ),
+        image_id=62,
+    ),
     "opt": OptConfig(**DECODER, num_kv_heads=4, context=32, post_norm=True, token_dim=16),
     "gpt2": Gpt2Config(**DECODER, num_kv_heads=4, context=32, stop_ids=(2,)),
     "rotary": rotary.RotaryConfig(
@@ -295,7 +304,7 @@ def test_what_is_of_no_family_is_named():
     with pytest.raises(
         ValueError,
         match="family is 'gpt', and those known are "
-        "t5, t5_draft, t5gemma, t5gemma2, whisper, llama, opt, gpt2, heads, rotary;",
+        "t5, t5_draft, t5gemma, t5gemma2, whisper, llama, llava, opt, gpt2, heads, rotary;",
     ):
         named("gpt")
     with pytest.raises(

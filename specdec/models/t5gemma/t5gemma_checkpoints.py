@@ -118,7 +118,7 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
           ValueError: it is one of another model.
         """
         layers = record.get("num_hidden_layers", 0)
-        refuse_other(record, KNOWN | {"layer_types": (self.layer_types(layers, 2), None)})
+        refuse_other(record, {**KNOWN, "layer_types": (self.layer_types(layers, 2), None)})
         rope = record.get("rope_parameters") or record.get("rope_scaling") or {}
         if (kind := rope.get("rope_type", "default")) != "default":
             raise ValueError(f"{name} has rope_type {kind!r}, and supported is 'default'")

@@ -47,12 +47,8 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
         pattern = 6
         if given and "full_attention" in given:
             pattern = given.index("full_attention") + 1
-        refuse_other(
-            record,
-            KNOWN
-            | {"layer_types": (self.layer_types(layers, pattern), None)}
-            | {"attn_logit_softcapping": (None,)},
-        )
+        kinds = {"layer_types": (self.layer_types(layers, pattern), None)}
+        refuse_other(record, {**KNOWN, **kinds, "attn_logit_softcapping": (None,)})
         ropes = record.get("rope_parameters") or {}
         whole = record.get("rope_scaling") or ropes.get("full_attention") or {}
         local = ropes.get("sliding_attention") or {}
