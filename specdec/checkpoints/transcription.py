@@ -1,4 +1,4 @@
-"""How a Whisper's checkpoint says that sound is written down: a prefix, and logits processors."""
+"""The settings with which a Whisper's checkpoint writes down sound: a prefix, and processors."""
 
 from __future__ import annotations
 

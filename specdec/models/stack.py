@@ -202,7 +202,7 @@ class EncoderDecoder(StackModel):
         """Returns the start token, which the config names."""
         return jnp.full(inputs.shape[0], self.config.decoder_start_id, jnp.int32)
 
-    def check_inputs(self, inputs: Array) -> None:
+    def check_arrays(self, inputs: Array) -> None:
         """Raises ValueError, at tracing, for inputs of another shape or dtype than the model's."""
         check_tokens(inputs)
 
@@ -210,9 +210,9 @@ class EncoderDecoder(StackModel):
         """Encodes inputs, [B, S] int32 by default, and computes cross-attention's keys and values.
 
         Raises:
-          ValueError: `check_inputs` raises.
+          ValueError: `check_arrays` raises.
         """
-        self.check_inputs(inputs)
+        self.check_arrays(inputs)
         return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
 
 

@@ -147,7 +147,7 @@ class Whisper(ReadsEncoder):
         """Returns [B] bool, the rows that have a number other than 0."""
         return jnp.any(inputs != 0, axis=(1, 2))
 
-    def check_inputs(self, inputs: Array) -> None:
+    def check_arrays(self, inputs: Array) -> None:
         """Raises ValueError, at tracing, for inputs that are not [B, mel_bins, frames] float32."""
         bins, frames = self.config.mel_bins, self.config.frames
         found = type(inputs).__name__
