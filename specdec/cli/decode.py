@@ -119,25 +119,12 @@ def _command(args: argparse.Namespace) -> None:
     machine.join_other_hosts(args)
     run = runs.opened(args, flags, beams=True, previous=bool(args.previous or args.live))
     engine = run.engine
-    if run.data.refill and jax.process_count() > 1:
-        raise UsageError(
-            "REFILL and --distributed: hosts write batch by batch; leave out one of them, or use "
-            "`specdec eval`"
-        )
-    _refuse_comparison_of_distributions(run)
-    if args.explain:
-        if args.output_file is None:
-            raise UsageError("--explain has no --output_file to write to; give one")
-        runs.require_drafter(run)
-    of_series = quantiles.Quantiles.of(args, run)
+    _check(args, run)
+    of_series = quantiles.SeriesQuantiles.of(args, run)
     text_of = functools.partial(tasks.detokenize, engine.vocabulary)
     stdin = stdin or _standard_input_without_texts(run, args)
     batches = run.batches() if stdin is None else run.text_batches(stdin)
     if run.beams and run.search:
-        if args.explain:
-            raise UsageError(
-                "--explain tells of drafted tokens, not of beams; leave out one of them"
-            )
         in_force = runs.in_force(run, "beams") if args.output_file else ""
         given = run.beams.num_return, run.search, batches, text_of, run.compare, in_force
         return beams.write(args, *given, feeds=run.placement.share().first)
@@ -189,8 +176,22 @@ def _painter(colour: str, text_of: TextOf, given: int) -> terminal.Painter | Non
     return terminal.Painter(text_of, given, wanted)
 
 
-def _refuse_comparison_of_distributions(run: Run) -> None:
+def _check(args: argparse.Namespace, run: Run) -> None:
+    """Raises UsageError for flags that exclude each other or the run."""
     plan = run.plan
+    if run.data.refill and jax.process_count() > 1:
+        raise UsageError(
+            "REFILL and --distributed: hosts write batch by batch; leave out one of them, or use "
+            "`specdec eval`"
+        )
+    if args.explain:
+        if args.output_file is None:
+            raise UsageError("--explain has no --output_file to write to; give one")
+        runs.require_drafter(run)
+        if run.beams and run.search:
+            raise UsageError(
+                "--explain tells of drafted tokens, not of beams; leave out one of them"
+            )
     if run.compare and plan.exact and not plan.same_output:
         raise UsageError(
             f"compare is set, but {plan.verifier} keeps the output's distribution, not the output; "
@@ -254,7 +255,7 @@ def _write(
     args: argparse.Namespace,
     in_force: str,
     streamed: bool,
-    of_series: quantiles.Quantiles | None,
+    of_series: quantiles.SeriesQuantiles | None,
 ) -> None:
     """Writes each text immediately: to the file, and to the terminal or pipe."""
     shown = painter or of_series or not args.output_file or sys.stdout.isatty()

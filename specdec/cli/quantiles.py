@@ -22,7 +22,7 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class Quantiles:
+class SeriesQuantiles:
     """The quantiles of series, each known when all of its samples are."""
 
     def __init__(self, levels: Sequence[float], samples: int):
@@ -30,7 +30,7 @@ class Quantiles:
         self._found: dict[int, list[list[float]]] = {}
 
     @classmethod
-    def of(cls, args: argparse.Namespace, run: Run) -> Quantiles | None:
+    def of(cls, args: argparse.Namespace, run: Run) -> SeriesQuantiles | None:
         """Returns those that the flag asks for; None without the flag.
 
         Raises:
