@@ -34,8 +34,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="decode a split of a task",
         description="Decodes a split of a task with a target and a drafter.",
         epilog="A terminal gets each text twice, first with marks and colours that tell who wrote "
-        "each word, then alone. Anything else gets one plain text per line, or nothing if there is "
-        "an --output_file.",
+        "each word, then alone. Others get one plain text per line, or nothing with --output_file.",
     )
     runs.add_flags(
         parser,
