@@ -126,6 +126,18 @@ def stored(*names: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def test_refilled_rows_are_those_of_the_lines():
+    page = (ROOT / "docs" / "log" / "performance-log.md").read_text(encoding="utf-8")
+    for line in stored("amd_epyc_avx512_2_cores", "batches", "refill.jsonl"):
+        figures = interval(line["speedup"]), f"{line['equal']} of {line['texts']}"
+        assert f"| {line['way']} | {line['steps']} | {' | '.join(figures)} |" in page
+        assert line["equal"] == line["texts"]
+    for line in stored("amd_epyc_avx512_2_cores", "batches", "curve.jsonl"):
+        same, memory = f"{line['equal']} of {line['texts']}", f"{line['bytes'] / 2**20:.0f}"
+        assert f"| {line['rows']} | {line['way']} | {same} | {memory} |" in page
+        assert all(gap < 1e-4 for gap in line["gaps"])
+
+
 def lines_of(name: str, pair: str = "captions") -> list[dict[str, Any]]:
     lines = stored("amd_epyc_avx512_1_cores", name, "lines.jsonl")
     return [x for x in lines if x.get("pair", "captions") == pair]
