@@ -144,7 +144,7 @@ def _finished(params: Params, state: DecodeState, plan: Plan) -> DecodeOutput:
 
 
 def _run(params: Params, state: DecodeState, plan: Plan, left: Array | None = None) -> DecodeState:
-    """Runs until every row is finished, or with `left`, until no more than so many rows are not."""
+    """Runs until every row is finished; with `left`, until at most that many rows are not."""
     advance = functools.partial(step, params, plan=plan)
 
     def goes_on(state: DecodeState) -> Array:

@@ -80,7 +80,7 @@ class _Stream:
         self._waiting: list[_Text] = []
 
     def more(self, ahead: int = 1) -> bool:
-        """Returns whether a text waits; reads batches until so many do."""
+        """Returns whether a text waits; reads batches until `ahead` texts do."""
         while len(self._waiting) < ahead and (given := next(self._batches, None)):
             self.open.append(batch := _Batch(given, self._shapes))
             for row in np.flatnonzero(batch.live):

@@ -290,7 +290,12 @@ class Engine:
             return self.decoder.fetch(self.params, keys, self.inputs(batch))
 
     def inputs(self, batch: tasks.Batch) -> PyTree:
-        """Returns the inputs of a batch for `decoder`, with previous outputs if it reads them."""
+        """Returns the inputs of a batch for `decoder`, with previous outputs if it reads them.
+
+        Raises:
+          UsageError: the target cannot read them.
+        """
+        self.plan.target.check_inputs(batch.inputs)
         if not self.plan.reads_previous or batch.previous is None:
             return batch.inputs
         return Revised(batch.inputs, jnp.asarray(batch.previous))

@@ -40,8 +40,7 @@ class Data(Checked):
       vocabulary: of texts that belong to no task; None for the one saved with the target.
       draft_vocabulary: of the drafter's models, if known; it must be the same.
       batch_size: rows that are decoded together.
-      refill: whether a row whose text has ended gets the next text at once, see
-        `decoding.refilling`.
+      refill: whether a row whose text has ended gets the next text, see `decoding.refilling`.
       buckets: shorter input lengths to compile for, see `tasks.batches`.
       seed: of all random draws. The output for example i depends only on the seed and on i.
       limit: how many examples to decode, None for all.

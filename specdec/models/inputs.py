@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from specdec.common.values import row_of
+from specdec.common.values import UsageError, row_of
 from specdec.models.cache import KVCache
 from specdec.models.model import Weights
 from specdec.types import Array, PyTree
@@ -34,7 +34,7 @@ def tokens_of(inputs: PyTree) -> Array:
 
 
 def check_last(tokens: Any, image_id: int, pad_id: int) -> None:
-    """Raises ValueError for a prompt that ends in a picture, if tokens [B, S] are known.
+    """Raises UsageError for a prompt that ends in a picture, if tokens [B, S] are known.
 
     Outputs continue from a prompt's last token, which has to be a word.
     """
@@ -44,7 +44,7 @@ def check_last(tokens: Any, image_id: int, pad_id: int) -> None:
     place = np.arange(tokens.shape[1])[None]
     last = np.max(np.where(tokens != pad_id, place, 0), axis=1, initial=0)
     for row in np.flatnonzero(np.take_along_axis(tokens, last[:, None], axis=1) == image_id):
-        raise ValueError(
+        raise UsageError(
             f"prompt {row + 1} ends in a picture (the id {image_id}); give it a text behind the "
             "picture"
         )

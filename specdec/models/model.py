@@ -160,7 +160,7 @@ class Target(Weights):
         return None
 
     def check_inputs(self, inputs: PyTree) -> None:  # noqa: B027, most targets read all values
-        """Raises ValueError for values that the target cannot read; by default it accepts all.
+        """Raises UsageError for values that the target cannot read; by default it accepts all.
 
         `decode` calls it before anything is compiled, if the values are known then.
         """

@@ -184,6 +184,19 @@ def test_a_command_works_or_refuses_in_one_line(run, family, command, capsys):
         assert code == 0, err
 
 
+@pytest.mark.ci
+def test_a_text_with_the_id_of_a_picture_is_refused(cache, tmp_path, capsys):
+    config = dataclasses.replace(CONFIGS["llava"], image_id=ord("a") + 3)  # of bytes
+    vocabulary = checkpoints.Vocabulary(None, 2)
+    params = model_of(config).init(jax.random.key(0))
+    checkpoints.save(tmp_path / "llava", params, config=config, vocabulary=vocabulary)
+    pair = f"--target={tmp_path / 'llava'}", f"--draft={tmp_path / 'llava'}"
+    lengths = (flag.replace("CACHE", str(cache)) for flag in LENGTHS)
+    assert cli.main(["decode", *pair, "--gamma=2", ONE, *lengths]) == 2
+    said = "prompt 1 has the id 100 3 times; give it 4 times for each of at most 0 pictures"
+    assert capsys.readouterr().err.splitlines()[-1] == f"specdec: {said}"
+
+
 def test_the_page_has_the_table():
     rows = [f"| command | {' | '.join(CONFIGS)} |", f"|---{'|---' * len(CONFIGS)}|"]
     for command in COMMANDS:

@@ -21,7 +21,14 @@ from specdec.decoding import decode, loop, row_keys
 from specdec.decoding.program import GivenBatch
 from specdec.decoding.refilling import Refilled
 from specdec.decoding.rows import replaced
-from specdec.drafters import Autoregressive, Drafter, EarlyExit, PromptLookup, SuffixDecoding
+from specdec.drafters import (
+    Autoregressive,
+    Drafter,
+    EarlyExit,
+    MultiPath,
+    PromptLookup,
+    SuffixDecoding,
+)
 from specdec.instrument import acceptance
 from specdec.instrument.compile.hlo import read
 from specdec.models.families import model_of
@@ -116,6 +123,15 @@ def test_texts_are_those_of_separate_batches(name):
     assert_same_texts(params, plan, found, prefix)
     lengths = [output.length[live] for (output, _), live in zip(found, LIVE, strict=True)]
     assert len(set(np.concatenate(lengths))) > 3
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("target", [TARGET, PromptTable(5, classes=3, num_layers=2)], ids=repr)
+def test_several_paths(target):
+    plan = Plan(target, MultiPath(target, DRAWN, paths=3), Block(), Fixed(2), DRAWN, LONGEST)
+    params = Params(*(target.init(jax.random.key(seed)) for seed in (0, 1)))
+    found = list(Refilled(plan, ROWS, WIDTH).outputs(params, batches(target)))
+    assert_same_texts(params, plan, found)
 
 
 @pytest.mark.ci

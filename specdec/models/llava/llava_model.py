@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.common.values import NonNegativeInt, check_is
+from specdec.common.values import NonNegativeInt, UsageError, check_is
 from specdec.models.cache import PromptCache
 from specdec.models.inputs import check_last, check_tokens, tokens_of
 from specdec.models.llama.llama_model import LlamaConfig
@@ -90,13 +90,13 @@ class Llava(PromptModel):
         return super().prompt(tokens_of(inputs))
 
     def check_inputs(self, inputs: PyTree) -> None:
-        """Raises ValueError for a prompt whose pictures are not those that were given for it."""
+        """Raises UsageError for a prompt whose pictures are not those that were given for it."""
         tokens = np.asarray(jax.device_get(tokens_of(inputs)))
         image_id, patches = self.config.image_id, self.config.vision.num_patches
         most = inputs["pixels"].shape[1] if isinstance(inputs, Mapping) else 0
         counts = np.sum(tokens == image_id, axis=1)
         for row in np.flatnonzero((counts % patches != 0) | (counts > most * patches)):
-            raise ValueError(
+            raise UsageError(
                 f"prompt {row + 1} has the id {image_id} {counts[row]} times; give it {patches} "
                 f"times for each of at most {most} pictures"
             )
