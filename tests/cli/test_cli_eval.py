@@ -11,6 +11,7 @@ import jax
 import pytest
 from support import check_lines
 from test_cli import folder, records, the_line  # noqa: F401
+from tolerances import SMALL_LOGITS
 
 from specdec import checkpoints, cli, tasks
 from specdec.cli import run as runs
@@ -181,7 +182,7 @@ def test_wherever_the_file_was_torn_the_rest_is_the_same(
 def assert_same_but_for_rounding(path, other):
     """Compares predictions; another number of rows in a product rounds log_probs differently."""
     for one, expected in zip(records(path), records(other), strict=True):
-        assert one.pop("log_probs") == pytest.approx(expected.pop("log_probs"), abs=1e-5)
+        assert one.pop("log_probs") == pytest.approx(expected.pop("log_probs"), abs=SMALL_LOGITS)
         assert one == expected
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from support import PromptTable, tiny_t5
 from test_combinations import DRAFTERS, RULES, SCHEDULES, TARGET, TREES
+from tolerances import SMALL_LOGITS
 
 from specdec.decoding import decode, loop, row_keys
 from specdec.decoding.program import GivenBatch
@@ -90,7 +91,9 @@ def assert_same_texts(params, plan, found, prefix=None):
         right = jax.device_get(right)
         for row in np.flatnonzero(batch.live):
             assert row_of(output, row) == row_of(right, row)
-            np.testing.assert_allclose(output.log_probs[row], right.log_probs[row], atol=1e-5)
+            np.testing.assert_allclose(
+                output.log_probs[row], right.log_probs[row], atol=SMALL_LOGITS
+            )
 
 
 def row_of(output, row):

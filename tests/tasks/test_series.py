@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import support
+from tolerances import LOGITS
 
 from specdec import Plan, checkpoints, tasks
 from specdec.drafters import Autoregressive
@@ -73,6 +74,7 @@ def check_values():
     ):
         ours = [series.values_of(tasks.detokenize(bins, sample, text)) for sample in ids]
         np.testing.assert_allclose(ours, values, rtol=1e-6)
+        # Theirs are float32: a rounding of values near 0.
         np.testing.assert_allclose(tasks.quantiles(ours).T, quantiles, rtol=1e-5, atol=1e-6)
 
 
@@ -151,7 +153,7 @@ def test_the_side_of_padding_changes_no_logits(model):
     inputs = np.concatenate([THEIRS["ids"], behind, split])
     logits = support.teacher_forced(*model, inputs, np.tile(THEIRS["fed"], (3, 1)))
     in_front, behind, split = np.abs(np.split(np.asarray(logits), 3) - THEIRS["logits"])
-    assert max(in_front.max(), behind.max()) < 1e-4
+    assert max(in_front.max(), behind.max()) < LOGITS
     assert split[2].max() > 1e-2
 
 
