@@ -133,7 +133,7 @@ def test_texts_are_those_of_separate_batches(name):
 def test_several_paths(target):
     plan = Plan(target, MultiPath(target, DRAWN, paths=3), Block(), Fixed(2), DRAWN, LONGEST)
     params = Params(*(target.init(jax.random.key(seed)) for seed in (0, 1)))
-    found = list(Refilled(plan, ROWS, WIDTH).outputs(params, batches(target)))
+    found = list(Refilled(plan, ROWS, [WIDTH]).outputs(params, batches(target)))
     assert_same_texts(params, plan, found)
 
 
