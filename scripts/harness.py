@@ -174,7 +174,8 @@ def outputs(
             output = jax.device_get(program(params, keys, jnp.asarray(batch.inputs)))
             for i in range(len(batch.input_texts)):
                 length = int(output.length[i])
-                text = tasks.detokenize(vocabulary, output.tokens[i, :length].tolist())
+                ids, source = output.tokens[i, :length].tolist(), batch.input_texts[i]
+                text = tasks.detokenize(vocabulary, ids, source)
                 mean = float(np.mean(output.log_probs[i, :length]))
                 rows.append((text, length, int(output.trace.calls[i]), mean, output.tokens[i]))
         found.append([list(column) for column in zip(*rows, strict=True)])

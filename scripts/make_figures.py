@@ -368,7 +368,31 @@ def beams() -> Figure:
     return figure
 
 
-DRAWN = {one.__name__: one for one in (verifiers, exits, store, drafts, shallow, beams)}
+def series() -> Figure:
+    """Draws one series with its quantiles, of the target alone and with each draft."""
+    lines = lines_of("amd_epyc_avx512_2_cores/chronos/example")
+    ways = {"target alone": (lines[0], "alone")}
+    for one in sorted(lines, key=lambda one: [int(n) for n in re.findall(r"\d+", one["draft"])]):
+        width, layers = re.findall(r"\d+", one["draft"])
+        ways[f"with a draft of {layers} x {width}"] = one, "speculative"
+    figure = canvas.blank(4)
+    panels = figure.subplots(2, 2, sharex=True, sharey=True)
+    for panel, (title, (one, way)) in zip(panels.flat, ways.items(), strict=False):
+        context, future = one["context"][-64:], one["future"]
+        after = np.arange(len(future)) + 1
+        panel.plot(np.arange(1 - len(context), 1), context, color=canvas.GREY, label="context")
+        panel.plot(after, future, color=canvas.GREY, linestyle=":", label="what followed")
+        low, median, high = (one[way][one["levels"].index(level)] for level in (0.1, 0.5, 0.9))
+        panel.fill_between(after, low, high, color=canvas.SKY, alpha=0.5, label="10 to 90 %")
+        panel.plot(after, median, color=canvas.BLUE, label="median")
+        panel.set_title(title)
+    for panel in panels[1]:
+        panel.set_xlabel("steps from the end of the context")
+    figure.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+DRAWN = {one.__name__: one for one in (verifiers, exits, store, drafts, shallow, beams, series)}
 DRAWN |= {draw.__name__: functools.partial(reported, draw) for draw in REPORTED}
 FIGURE_OF: dict[str, Callable[[], str]] = {"trace": trace}
 FIGURE_OF |= {name: functools.partial(svg, draw) for name, draw in DRAWN.items()}

@@ -1,4 +1,4 @@
-"""Makes golden Hugging Face checkpoints of decoders and of T5Gemma in tests/golden.
+"""Makes golden Hugging Face checkpoints of decoders and of T5Gemmas in tests/golden.
 
   pip install torch transformers safetensors
   python scripts/make_golden_decoders.py
@@ -8,6 +8,7 @@ are in golden.npz. With transformers 4 it only writes the records of that versio
 tests/golden/README.md says what is in each.
 """
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 import transformers
 from transformers import (
+    AutoTokenizer,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -57,7 +59,34 @@ ENCODER = GEMMA | {"hidden_size": 12, "num_attention_heads": 2, "num_key_value_h
 def t5gemma(encoder: dict, decoder: dict) -> T5GemmaConfig:
     """Returns the config of two stacks."""
     made = [T5GemmaModuleConfig(**stack, intermediate_size=20) for stack in (encoder, decoder)]
-    return T5GemmaConfig(encoder=made[0], decoder=made[1], vocab_size=61)
+    return T5GemmaConfig(encoder=made[0], decoder=made[1], vocab_size=decoder["vocab_size"])
+
+
+def t5gemma2(**fields):
+    """Returns the config of a T5Gemma 2 with a tiny vision tower, None with transformers 4."""
+    if OLD:
+        return None
+    from transformers import (
+        SiglipVisionConfig,
+        T5Gemma2Config,
+        T5Gemma2DecoderConfig,
+        T5Gemma2EncoderConfig,
+        T5Gemma2TextConfig,
+    )
+
+    sizes = DECODER | {"intermediate_size": 20, "final_logit_softcapping": None} | fields
+    sizes |= {"attn_logit_softcapping": None, "num_hidden_layers": 3}
+    sizes |= {"layer_types": [f"{kind}_attention" for kind in ("sliding", "full", "sliding")]}
+    tower = {"hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1}
+    tower |= {"num_attention_heads": 1, "image_size": 4, "patch_size": 2}
+    encoder = T5Gemma2EncoderConfig(
+        text_config=T5Gemma2TextConfig(**sizes).to_dict(),
+        vision_config=SiglipVisionConfig(**tower, vision_use_head=False).to_dict(),
+        mm_tokens_per_image=4,
+        eoi_token_index=59,
+    )
+    decoder = T5Gemma2DecoderConfig(**sizes).to_dict()
+    return T5Gemma2Config(encoder=encoder.to_dict(), decoder=decoder, image_token_index=60)
 
 
 def rotary(kind: str, **fields) -> dict:
@@ -120,10 +149,33 @@ MODELS = {
 }
 
 
+if not OLD:
+    from transformers import T5Gemma2ForConditionalGeneration
+
+    ropes = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+    MODELS |= {
+        "hf_t5gemma2": (
+            7,
+            T5Gemma2ForConditionalGeneration,
+            t5gemma2(rope_parameters=ropes),
+            torch.float32,
+        ),
+        "hf_t5gemma2_window": (
+            8,
+            T5Gemma2ForConditionalGeneration,
+            t5gemma2(sliding_window=5),
+            torch.bfloat16,
+        ),
+    }
+
+
 def model(seed: int, kind: type, config) -> PreTrainedModel:
     """Returns random weights under which every parameter matters to the logits."""
     torch.manual_seed(seed)
-    made, gemma = kind(config).eval(), kind is T5GemmaForConditionalGeneration
+    made, gemma = kind(config).eval(), kind.__name__.startswith("T5Gemma")
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             if name.endswith("bias"):
@@ -187,9 +239,32 @@ def save(name: str, seed: int, kind: type, config, dtype: torch.dtype) -> None:
     print(name, float(np.abs(golden["logits"]).max()), golden["greedy"].tolist())
 
 
+def texts(seed: int = 7) -> None:
+    """Saves a T5Gemma next to the tokenizer of prompts/t5gemma, and the texts that it generates."""
+    folder = GOLDEN / "prompts" / "t5gemma"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    stack = DECODER | {"vocab_size": len(tokenizer), "sliding_window": 64}
+    made = model(seed, T5GemmaForConditionalGeneration, t5gemma(stack, stack))
+    made.model.decoder.embed_tokens.weight.data[[1, 6]] *= 3  # so that texts end
+    made.generation_config.eos_token_id = [1, 6]  # of those that are tuned on instructions
+    made.save_pretrained(folder)
+    found = []
+    for text in ("The house is small.", "a", "Q: river A:", " Gr\u00f6\u00dfe \U0001f600"):
+        given = tokenizer(text, return_tensors="pt")
+        ids = made.generate(**given, max_new_tokens=12, do_sample=False)[0, 1:].tolist()
+        shown = tokenizer.decode(ids, skip_special_tokens=True)
+        found.append(
+            {"input": text, "ids": given.input_ids[0].tolist(), "output": ids, "text": shown}
+        )
+    (folder / "generated.json").write_text(json.dumps(found, indent=1) + "\n")
+    print("texts", [(len(one["output"]), one["text"]) for one in found])
+
+
 def main() -> None:
     for name, given in MODELS.items():
         save(name, *given)
+    if not OLD:
+        texts()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Makes tests/golden/prompts, tiny tokenizers of decoder-only models with transformers' ids.
+"""Makes tests/golden/prompts, tiny tokenizers with byte-pair merges, with transformers' ids.
 
 pip install 'transformers<5' sentencepiece protobuf
 python scripts/make_golden_prompts.py
@@ -13,7 +13,16 @@ import random
 from pathlib import Path
 
 import sentencepiece
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer
 
@@ -77,6 +86,13 @@ LLAMA3_CHAT = """{{- bos_token }}
     {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
 {%- endif %}
 """
+
+T5GEMMA_CHAT = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{{ '<start_of_turn>' + message['role'] + '\n' + message['content'] | trim }}"
+    "{{ '<end_of_turn>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
 
 
 def write(folder: Path, **files: object) -> None:
@@ -185,6 +201,43 @@ def opt(folder: Path) -> None:
     )
 
 
+def t5gemma(folder: Path) -> None:
+    """Writes a tokenizer.json like T5Gemma's: merges over characters, and bytes for the others."""
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>"]
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    made = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    made.normalizer = normalizers.Replace(" ", "\u2581")
+    made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    trainer = BpeTrainer(vocab_size=420, special_tokens=special + bytes_, show_progress=False)
+    made.train_from_iterator(LINES * 3, trainer)
+    record = json.loads(made.to_str())
+    kept = [token for token in record["added_tokens"] if token["content"] in special]
+    made = Tokenizer.from_str(json.dumps(record | {"added_tokens": kept}))
+    made.add_tokens([AddedToken("\n\n", normalized=False), AddedToken("<h1>", normalized=False)])
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    made.decoder = decoders.Sequence(steps)
+    made.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[("<bos>", 2)]
+    )
+    made.save(str(folder / "tokenizer.json"))
+    names = ("pad", "eos", "bos", "unk")
+    write(
+        folder,
+        tokenizer_config__json={
+            "tokenizer_class": "GemmaTokenizer",
+            "add_bos_token": True,
+            "add_eos_token": False,
+            "clean_up_tokenization_spaces": False,
+            "chat_template": T5GEMMA_CHAT,
+            "sp_model_kwargs": {},
+            "spaces_between_special_tokens": False,
+            "additional_special_tokens": special[5:],
+            **{f"{name}_token": f"<{name}>" for name in names},
+        },
+        config__json={"model_type": "t5gemma"},
+    )
+
+
 def golden(folder: Path) -> dict:
     """Returns transformers' ids and texts."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -197,6 +250,7 @@ def golden(folder: Path) -> dict:
             more = [draws.randrange(3, size) for _ in range(length)]
             more = [id for id in more if id != tokenizer.eos_token_id]
             how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+            ids = [] if folder.name == "t5gemma" else ids  # which an encoder reads
             prompt, whole = tokenizer.decode(ids, **how), tokenizer.decode([*ids, *more], **how)
             found["outputs"].append([more, whole[len(prompt) :]])
     if tokenizer.chat_template:
@@ -207,7 +261,7 @@ def golden(folder: Path) -> dict:
 
 
 def main() -> None:
-    makers = {"llama2": llama2, "llama3": llama3, "opt": opt}
+    makers = {"llama2": llama2, "llama3": llama3, "opt": opt, "t5gemma": t5gemma}
     for name, make in makers.items():
         folder = GOLDEN / name
         if not folder.exists():

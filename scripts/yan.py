@@ -55,11 +55,14 @@ def pairs() -> list[str]:
     return sorted(file.stem for file in files if file.stem != "common")
 
 
-def run_of(pair: str) -> cli.DecodeRun:
+def run_of(pair: str, folder: str = "yan") -> cli.DecodeRun:
     """Returns the run of a pair's file."""
     paths = ["CHECKPOINT_PATH = '-'", "DRAFT_CHECKPOINT_PATH = '-'"]
     args = argparse.Namespace(
-        gin_file=[f"yan/{pair}.gin"], gin_bindings=paths, gin_search_paths=".", tfds_data_dir=None
+        gin_file=[f"{folder}/{pair}.gin"],
+        gin_bindings=paths,
+        gin_search_paths=".",
+        tfds_data_dir=None,
     )
     return cli.settings.build(cli.DecodeRun, args, {})
 
@@ -102,8 +105,9 @@ def _counted(model: Model, shape: Shape, mesh: Any) -> Call:
     params = partitioning.abstract(model, mesh)
     call = silent_call(model, params, model.cache_bytes(*shape, sizes), shape.rows, sizes)
     divided = {name for name, over in model.axis_rules if over == partitioning.MODEL}
-    axes = jax.tree.leaves(model.axes(), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
-    named = zip(axes, jax.tree.leaves(params), strict=True)
+    axes, leaves = ({k: v for k, v in x.items() if k != "encoder"} for x in (model.axes(), params))
+    axes = jax.tree.leaves(axes, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
+    named = zip(axes, jax.tree.leaves(leaves), strict=True)
     sums = [leaf.shape[1] for names, leaf in named if leaf.ndim == 2 and names[0] in divided]
     gathers = int("vocab" in divided)
     return dataclasses.replace(

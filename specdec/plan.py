@@ -132,16 +132,20 @@ class Plan:
     @property
     def width(self) -> int | None:
         """The number of tokens per target call; None if it varies."""
-        return self.longest_draft + 1 if len(self.buckets) == 1 else None
+        return self.nodes_of(self.longest_draft) + 1 if len(self.buckets) == 1 else None
+
+    def nodes_of(self, length: int) -> int:
+        """Returns the tokens in a draft of `length` depths, as many if it is one text."""
+        return length * (self.drafter.paths or 1)
 
     @property
     def capacity(self) -> int:
         """The number of slots that a KV cache needs.
 
         The last call starts at position max_length - 1 at the latest. It feeds the pending token
-        and K draft tokens.
+        and all draft tokens.
         """
-        return self.max_length + self.longest_draft
+        return self.max_length + self.nodes_of(self.longest_draft)
 
     def models(self) -> dict[str, Any]:
         """Returns the models by role: "target", and the drafter's."""
@@ -177,7 +181,7 @@ class Plan:
         kinds = collections.Counter(kind for call in calls for kind in self._kinds(call))
         for (bucket, length, source, depth), count in kinds.items():
             share = count / kinds.total()
-            times[of_depth(depth), bucket + 1] += share
+            times[of_depth(depth), self.nodes_of(bucket) + 1] += share
             for role, width, of in self.drafter.parts(length, source) if bucket else ():
                 times[role, width] += share * of
         return tuple(Part(*one, count) for one, count in times.items() if count)
@@ -309,11 +313,33 @@ class Plan:
         check_is("Plan.verifier", self.verifier, Verifier, "a verifier, such as Coupled()")
         self._check_roles()
         check("max_length", self.max_length, PositiveInt)
+        room = self.target.longest_output
+        if room is not None and self.max_length > room:
+            raise ValueError(
+                f"max_length is {self.max_length}, and the target has positions for outputs of "
+                f"{room} tokens; give {room} or fewer"
+            )
         if self.verifier.greedy_only and not self.sampling.greedy:
             raise ValueError(
                 f"{type(self.verifier).__name__} compares argmaxes but sampling is "
                 f"{self.sampling}; use SpeculativeSampling() or Coupled() to sample, or Greedy()"
             )
+        if self.drafter.paths:
+            self._check_paths()
+
+    def _check_paths(self) -> None:
+        """Raises ValueError for parts that do not take a draft with several paths."""
+        kind, wrong = type(self.drafter).__name__, ""
+        if self.lengths_vary:
+            wrong = f"lengths of {self.schedule} vary; give Fixed(gamma)"
+        elif not self.verifier.several_paths:
+            wrong = f"{self.verifier} takes one; give Block()"
+        elif self.drafter.certain and not self.sampling.greedy:
+            wrong = f"it is greedy and sampling is {self.sampling}; give both the same"
+        elif self.target.depths:
+            wrong = f"calls of {type(self.target).__name__} vary in layers; give a target without"
+        if wrong:
+            raise ValueError(f"{kind} drafts {self.drafter.paths} paths, but {wrong}")
 
 
 def plain_call(role: str, model: Target) -> Callable:
@@ -353,6 +379,7 @@ class Alone(Checked, Drafter, Schedule, Verifier):
     greedy: bool = False
     exact: ClassVar[bool] = True
     shared_noise: ClassVar[bool] = True
+    several_paths: ClassVar[bool] = True
 
     @property
     def buckets(self) -> tuple[int, ...]:

@@ -79,7 +79,7 @@ def teacher_forced(model, params, inputs, tokens):
         cache = model.prefill(params, inputs, tokens.shape[1])
         return model.decode(params, tokens, cache)[0].logits
 
-    return run(params, jnp.asarray(inputs), jnp.asarray(tokens))
+    return run(params, jax.tree.map(jnp.asarray, inputs), jnp.asarray(tokens))
 
 
 @contextlib.contextmanager

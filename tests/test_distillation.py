@@ -15,6 +15,7 @@ from specdec.instrument import certificate, certifying, distillation
 from specdec.instrument.certificate import Check
 from specdec.instrument.distillation import Distilled, Distilling, TimeLeft
 from specdec.instrument.distillation_inputs import Inputs, chosen_prefix
+from specdec.sampling import Sampling, SuppressTokens, with_processors
 from specdec.schedules import Fixed
 
 KNOWN = {"translation": "translate: ", "summarization": "summarize: "}
@@ -190,3 +191,11 @@ def test_checks_that_passed_are_not_run_again(subject, tmp_path, monkeypatch):
     assert certifying.known_checks(lines)["sound"].passed
     monkeypatch.setattr(certifying, "hardware", lambda: {"device": "another"})
     assert certifying.known_checks(lines) == {}
+
+
+def test_a_draft_learns_at_the_temperature_below_the_processors():
+    """A Chronos checkpoint suppresses its end, so its rule is a processed one."""
+    sampling = with_processors(Sampling(0.7), (SuppressTokens((1,)),))
+    run: Any = SimpleNamespace(plan=SimpleNamespace(sampling=sampling))
+    recipe: Any = SimpleNamespace(divergences={"jensen_shannon": 1.0}, top=None)
+    assert distillation._objective(run, recipe).temperature == 0.7

@@ -146,7 +146,7 @@ def test_what_is_written_stays_when_a_line_goes_on(line):
 
 def test_a_text_stands_under_its_input_after_an_empty_line(capsys, monkeypatch):
     monkeypatch.setattr(terminal, "columns_of", lambda stream: 14)
-    painter = terminal.Painter(text_of, colour=False)
+    painter = terminal.Painter(lambda ids, source: text_of(ids), colour=False)
     row = TOKENS[:3], PROPOSED[:1], DRAFTED[:1], ACCEPTED[:1]
     painter.begin("read: le ballon rouge")
     painter.show(*row)
@@ -160,7 +160,7 @@ def test_a_text_stands_under_its_input_after_an_empty_line(capsys, monkeypatch):
 
 def test_a_painter_writes_the_trace_as_it_grows_and_then_the_text(capsys, monkeypatch):
     monkeypatch.setattr(terminal, "columns_of", lambda stream: 14)
-    painter = terminal.Painter(text_of, colour=False)
+    painter = terminal.Painter(lambda ids, source: text_of(ids), colour=False)
     for calls in range(1, len(DRAFTED) + 1):
         kept = sum(ACCEPTED[:calls]) + calls  # of the tokens, so far
         row = TOKENS[:kept], *(each[:calls] for each in (PROPOSED, DRAFTED, ACCEPTED))

@@ -188,8 +188,14 @@ class CTranslate2:
         }
 
     def generate(self, ids: list[int]) -> list[int]:
-        (result,) = self._translator.translate_batch([[str(i) for i in ids]], **self._options)
-        return [int(token) for token in result.hypotheses[0]]
+        return self.generate_all([ids], 1)[0]
+
+    def generate_all(self, texts: list[list[int]], rows: int) -> list[list[int]]:
+        """Returns the outputs of all texts, in batches that the library sorts by length."""
+        given = [list(map(str, ids)) for ids in texts]
+        options = {"max_batch_size": rows, "batch_type": "examples", **self._options}
+        found = self._translator.translate_batch(given, **options)
+        return [[int(token) for token in one.hypotheses[0]] for one in found]
 
 
 def _convert(checkpoint: Path, folder: Path, quantization: str, eos_id: int) -> None:

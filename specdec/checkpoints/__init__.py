@@ -31,6 +31,7 @@ from specdec.checkpoints.directory import (
 )
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.fingerprint import fingerprint
+from specdec.checkpoints.picture_files import picture_settings_from
 from specdec.checkpoints.text_model import TextModel, text_model_from
 from specdec.checkpoints.tree import parameter_count
 from specdec.common import progress, records
@@ -50,6 +51,7 @@ __all__ = [
     "locate",
     "model_from",
     "parameter_count",
+    "picture_settings_from",
     "read_config",
     "save",
     "text_model_from",

@@ -90,7 +90,7 @@ class Vocabulary(NamedTuple):
     def _pieces(self) -> list[str]:
         """Returns the piece of each id, without sentinels."""
         path = cast(Location, self.path)
-        if tokenizer_files.are_prompts(path):
+        if tasks.is_series(path) or tokenizer_files.is_framed(path):
             with about(path):
                 return tasks.recorded_vocabulary(*self).plain().pieces()
         if not path.name.endswith(".json"):
@@ -281,8 +281,10 @@ def _with_files(vocabulary: Vocabulary, directory: Location, always: bool = Fals
       directory: the directory.
       always: whether to read settings even without such files, as transformers does.
     """
+    if tasks.is_series(vocabulary.path):
+        return vocabulary
     files = tokenizer_files.present(directory, vocabulary.path)
-    if not files and not always and not tokenizer_files.are_prompts(vocabulary.path):
+    if not files and not always and not tokenizer_files.is_framed(vocabulary.path):
         return vocabulary
     said = tokenizer_files.read(directory, vocabulary.path, vocabulary.extra_ids)
     return vocabulary._replace(tokenization=said, files=files)
@@ -329,8 +331,12 @@ def describe(
     if vocabulary is not None:
         contents["vocabulary"] = {"file": None, "extra_ids": vocabulary.extra_ids}
         if vocabulary.path is not None:
-            copy = folder / vocabulary.path.name
-            copy.write_bytes(vocabulary.path.read_bytes())
+            if tasks.is_series(vocabulary.path):
+                copy = folder / tasks.SERIES_FILE
+                write_json(copy, tasks.series_record(vocabulary.path.read_bytes()))
+            else:
+                copy = folder / vocabulary.path.name
+                copy.write_bytes(vocabulary.path.read_bytes())
             contents["vocabulary"] |= {"file": copy.name, "sha256": sha256(copy)}
     if checksums:
         contents["crc32"] = dict(checksums)

@@ -1,6 +1,7 @@
 """The generation settings of a checkpoint, read from the same files as by transformers.
 
 `generation_config.json` holds them. Checkpoints without that file may have some in `config.json`.
+Those of a Chronos model are in the record of its bins, as in chronos-forecasting.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from specdec import tasks
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.huggingface_files import CONFIG, read_json
@@ -22,6 +24,7 @@ START, BEGIN, ENDS, PADDING = (
     "eos_token_id",
     "pad_token_id",
 )
+LONGEST = "max_new_tokens"
 IDS = (START, BEGIN, ENDS, PADDING)
 
 _OWN_IDS = {  # theirs: ours, and what it says
@@ -113,6 +116,31 @@ def read(directory: Location) -> dict[str, Setting]:
     Raises:
       CheckpointError: a file is damaged, the files contradict each other, or an id is not a number.
     """
+    return _of_texts(directory) | of_series(directory)
+
+
+def of_series(directory: Location) -> dict[str, Setting]:
+    """Returns the settings of a Chronos model; none for other models.
+
+    An output has all the tokens that it may have: its end is suppressed.
+    """
+    for file in (directory / tasks.SERIES_FILE, directory / CONFIG):
+        record = read_json(file) if file.is_file() else {}
+        if file.name == CONFIG and tasks.SERIES_KEY not in record:
+            continue
+        if record:
+            return _of_record(record.get(tasks.SERIES_KEY, record), file.name)
+    return {}
+
+
+def _of_record(record: Mapping[str, Any], file: str) -> dict[str, Setting]:
+    found = {name: record[name] for name in ("temperature", "top_k", "top_p") if name in record}
+    found |= {"do_sample": True, "suppress_tokens": [record["eos_token_id"]]}
+    found[LONGEST] = record["prediction_length"]
+    return {name: Setting(value, file) for name, value in found.items() if value is not None}
+
+
+def _of_texts(directory: Location) -> dict[str, Setting]:
     file, config = directory / FILE, directory / CONFIG
     record = read_json(config) if config.is_file() else {}
     if "model_type" not in record:

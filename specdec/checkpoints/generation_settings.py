@@ -204,7 +204,13 @@ class _Refusals:
                 self.refuse(name, "which counts the tokens of the prompt")
 
     def check_lengths(self, plan: Plan, made: tuple[LogitsProcessor, ...]) -> None:
-        """Rejects a shortest output that is as long as the longest one."""
+        """Rejects a shortest output that is as long as the longest one, and too long a series."""
+        longest = names.of_series(self.text.directory).get(names.LONGEST)
+        if longest is not None and plan.max_length > longest.value:
+            raise CheckpointError(
+                f"{self.text.directory} predicts {longest.value} values (prediction_length), and "
+                f"outputs hold {plan.max_length}; give --max_length={longest.value}"
+            )
         for one in made:
             if isinstance(one, MinLength) and one.length >= plan.max_length:
                 key = "min_length" if "min_length" in self.text.in_effect else "min_new_tokens"

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from specdec import tasks
 from specdec.checkpoints import generation, huggingface_files, safetensors, tokenizer_files, tree
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError, about
@@ -41,7 +42,8 @@ def wanted(names: Collection[str]) -> list[str]:
     arrays = huggingface_files.wanted(names)
     files = tokenizer_files.VOCABULARIES
     tokenizer = next((some for some in files if set(some) <= set(names)), ())
-    text = (*tokenizer, *tokenizer_files.NAMES, tokenizer_files.CHAT, generation.FILE)
+    settings = (*tokenizer_files.NAMES, tokenizer_files.CHAT, *tokenizer_files.PICTURES)
+    text = (*tokenizer, *settings, generation.FILE)
     others = [name for name in (CONFIG, *text) if name in names]
     return [*others, *arrays] if arrays and CONFIG in others else []
 
@@ -97,6 +99,8 @@ def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
     """
     record, file = read_json(directory / CONFIG), directory / _TOKENIZER
     adapter = _adapter(directory, record)
+    if tasks.SERIES_KEY in record:
+        return directory / CONFIG, 0
     text = file.read_text() if file.is_file() else ""
     if text:
         record |= read_json(file)
@@ -146,7 +150,9 @@ def write(folder: Path, params: PyTree, config: Config, vocabulary: Location | N
             parts.setdefault(theirs, []).append(ours)
     specs = {names[ours]: _spec(adapter, parts[names[ours]], flat) for ours in flat}
     folder.mkdir(parents=True, exist_ok=True)
-    if vocabulary is not None:
+    if vocabulary is not None and tasks.is_series(vocabulary):
+        record[tasks.SERIES_KEY] = tasks.series_record(vocabulary.read_bytes())
+    elif vocabulary is not None:
         _write_tokenizer(folder, vocabulary, adapter, config)
     huggingface_files.write(folder, specs, lambda theirs: _joined(adapter, parts[theirs], flat))
     largest = max(specs.values(), key=safetensors.size)
@@ -184,7 +190,7 @@ def _spec(
 def _write_tokenizer(
     folder: Path, vocabulary: Location, adapter: HuggingFace, config: Config
 ) -> None:
-    if tokenizer_files.are_prompts(vocabulary):
+    if tokenizer_files.is_framed(vocabulary):
         (folder / vocabulary.name).write_bytes(vocabulary.read_bytes())
         return  # the other files are copied
     if vocabulary.name.endswith(".json"):

@@ -70,18 +70,19 @@ class TextModel:
         """Returns the arguments of `save` that preserve the text side.
 
         There are no generation settings if no file has them and nothing differs from T5's own, or
-        from the model's config if it is decoder-only.
+        from the model's config if it is decoder-only. The vocabulary keeps those of series.
         """
-        file = self.directory / generation.FILE
+        file, series = self.directory / generation.FILE, generation.of_series(self.directory)
         ids = (self.start_id or self.pad_id or 0, self.stop_ids or (1,))
         is_usual = self.is_prompts or ids == (0, (1,))
         if file.is_file():
             settings = read_json(file)
-        elif is_usual and not self.in_effect:
+        elif is_usual and not self.in_effect.keys() - series.keys():
             settings = {}
         else:
             usual = {} if self.is_prompts else _T5
-            settings = usual | {name: setting.value for name, setting in self.settings.items()}
+            own = {name: one.value for name, one in self.settings.items() if name not in series}
+            settings = usual | own
         return {"vocabulary": self.vocabulary, "generation": settings}
 
     def lines(self) -> Iterator[tuple[str, str]]:
@@ -95,7 +96,8 @@ class TextModel:
             pad = self.pad_id if pad is None else pad
             yield "ids", f"padding {pad}, end {end}, unknown {unknown} ({file})"
             if not tasks.inputs_end(loaded):
-                yield "prompts", f"begin with {tasks.input_ids(loaded, '')}, and go on"
+                what, then = ("prompts", "go on") if self.is_prompts else ("inputs", "have no EOS")
+                yield what, f"begin with {tasks.input_ids(loaded, '')}, and {then}"
         if self.vocabulary is not None and (added := self.vocabulary.added):
             shown = ", ".join(f"{token.content!r} {token.id}" for token in added[:5])
             yield "added", shown + (f", and {len(added) - 5} more" if len(added) > 5 else "")

@@ -1,7 +1,8 @@
 """The files of a tokenizer besides its SentencePiece model or `tokenizer.json`.
 
-They hold added tokens, settings of encoding and decoding, and for a decoder-only model what stands
-before a prompt, what ends a text, and the chat template. They are read as in transformers.
+They hold added tokens, and settings of encoding and decoding. With byte-pair merges they also say
+what stands before an input, what ends a text, and the chat template. They are read as in
+transformers.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from specdec.checkpoints import generation
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError, about
+from specdec.checkpoints.huggingface_files import CONFIG as MODEL
 from specdec.checkpoints.huggingface_files import read_json, write_json
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import AddedToken, Framing, Tokenization
@@ -20,11 +23,12 @@ from specdec.tasks.bpe import is_bpe
 
 CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 CHAT = "chat_template.jinja"
+PICTURES = ("preprocessor_config.json", "processor_config.json")  # kept with a tokenizer
 NAMES = (CONFIG, _SPECIAL, _ADDED)
 _JSON, LLAMA = "tokenizer.json", "tokenizer.model"
 # Files that have the pieces, in the order in which they are looked for.
 VOCABULARIES = (("spiece.model",), (_JSON,), (LLAMA,), (pieces.VOCAB, pieces.MERGES))
-_ALL = (*NAMES, CHAT, *(name for names in VOCABULARIES[1:] for name in names))
+_ALL = (*NAMES, CHAT, *PICTURES, *(name for names in VOCABULARIES[1:] for name in names))
 
 _ROLES = ("pad_token", "eos_token", "unk_token")
 _NAMES = ("<pad>", "</s>", "<unk>")
@@ -35,8 +39,8 @@ _CLASSES = (
     "PreTrainedTokenizer",
     "TokenizersBackend",
 )
-# The classes that read the pieces of decoder-only models as is done here; None for any class.
-_PROMPT_CLASSES = {
+# The classes that read byte-pair merges as is done here; "" for any class.
+_BPE_CLASSES = {
     LLAMA: ("LlamaTokenizer", "PreTrainedTokenizer", "TokenizersBackend"),
     pieces.VOCAB: ("GPT2Tokenizer", "PreTrainedTokenizer", "TokenizersBackend"),
     _JSON: ("",),
@@ -64,8 +68,8 @@ def present(directory: Location, file: Location | None) -> tuple[Location, ...]:
     return tuple(directory / name for name in names if (directory / name).is_file())
 
 
-def are_prompts(file: Location | None) -> bool:
-    """Returns whether a vocabulary is that of a decoder-only model, whose inputs are prompts.
+def is_framed(file: Location | None) -> bool:
+    """Returns whether a vocabulary has byte-pair merges: other files say how inputs are framed.
 
     Args:
       file: the file that has the pieces; None for UTF-8 bytes.
@@ -99,8 +103,8 @@ def read(directory: Location, file: Location | None, extra_ids: int) -> Tokeniza
                 f"{directory / CONFIG} has {key} {value!r}, which is not done here; set it to "
                 f"{neutral[0]!r} if the model does without"
             )
-    if file is not None and are_prompts(file):
-        return _of_prompts(directory, file, config, special, added)
+    if file is not None and is_framed(file):
+        return _framed(directory, file, config, special, added)
     count, names, roles = _ids_of(file)
     for name, (key, value) in _stated(config, special).items():
         if value != roles.get(key, value):
@@ -120,20 +124,21 @@ def read(directory: Location, file: Location | None, extra_ids: int) -> Tokeniza
     return Tokenization(tuple(sorted(tokens, key=lambda token: token.id)), legacy, clean_up)
 
 
-def _of_prompts(
+def _framed(
     directory: Location,
     file: Location,
     config: Mapping[str, Any],
     special: Mapping[str, Any],
     added: Mapping[str, int],
 ) -> Tokenization:
-    """Returns the settings of a decoder-only model's tokenizer."""
-    kind = file.name if file.name in _PROMPT_CLASSES else _JSON
-    _check_class(directory, config.get("tokenizer_class"), _PROMPT_CLASSES[kind])
+    """Returns the settings of a tokenizer with byte-pair merges."""
+    kind = file.name if file.name in _BPE_CLASSES else _JSON
+    _check_class(directory, config.get("tokenizer_class"), _BPE_CLASSES[kind])
     tokens = _added(directory, config, special, added)
     _check_tokens(directory, tokens.values(), added)
     framing = Framing(
-        names=tuple(_prompt_names(directory, file, config, special).items()),
+        names=tuple(_special_names(directory, file, config, special).items()),
+        continued=_is_continued(directory / MODEL),
         add_bos=_or(config.get("add_bos_token"), _ADDS_BOS[kind]),
         add_eos=_or(config.get("add_eos_token"), None if kind == _JSON else False),
         prefix_space=config.get("add_prefix_space"),
@@ -144,7 +149,12 @@ def _of_prompts(
     return Tokenization(ordered, legacy, framing=framing)
 
 
-def _prompt_names(
+def _is_continued(record: Location) -> bool:
+    """Returns whether the model of a `config.json`, if there is one, is decoder-only."""
+    return not record.is_file() or generation.continues_prompts(read_json(record))
+
+
+def _special_names(
     directory: Location, file: Location, config: Mapping[str, Any], special: Mapping[str, Any]
 ) -> dict[str, str]:
     """Returns the special tokens by transformers' names.

@@ -118,7 +118,7 @@ def write(
     num_return: int,
     engine: BeamEngine,
     batches: Iterable[tasks.Batch],
-    text_of: Callable[[Sequence[int]], str],
+    text_of: Callable[[Sequence[int], str], str],
     compare: bool,
     in_force: str,
     feeds: bool,

@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from specdec import tasks
-from specdec.cli import beams, machine, output, revising, settings
+from specdec.cli import beams, machine, output, quantiles, revising, settings
 from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
 from specdec.cli.run import DecodeRun
@@ -34,8 +34,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="decode a split of a task",
         description="Decodes a split of a task with a target and a drafter.",
         epilog="A terminal gets each text twice, first with marks and colours that tell who wrote "
-        "each word, then alone. Anything else gets one plain text per line, or nothing if there is "
-        "an --output_file.",
+        "each word, then alone. Others get one plain text per line, or nothing with --output_file.",
     )
     runs.add_flags(
         parser,
@@ -58,6 +57,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--num_samples", type=int, metavar="N", help="outputs for each text, if it samples"
     )
+    quantiles.add_flag(parser)
     parser.add_argument(
         "--output_file",
         metavar="FILE",
@@ -93,6 +93,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "share the texts with the other hosts that run this command; the first prints and writes "
         "all of them. With NUM_PARTITIONS one mesh spans the devices of all hosts",
     )
+    runs.add_refill_flag(parser)
     beams.add_flags(parser)
     revising.add_flags(parser)
     parser.set_defaults(command=_command)
@@ -105,6 +106,7 @@ def _command(args: argparse.Namespace) -> None:
     flags = {
         "DecodeRun.compare": args.compare,
         "Data.num_samples": args.num_samples,
+        "Data.refill": args.refill,
         "Data.decoder_prefix": args.decoder_prefix,
         "Data.chat": args.chat,
         **beams.flags_of(args),
@@ -116,24 +118,17 @@ def _command(args: argparse.Namespace) -> None:
     machine.join_other_hosts(args)
     run = runs.opened(args, flags, beams=True, previous=bool(args.previous or args.live))
     engine = run.engine
-    _refuse_comparison_of_distributions(run)
-    if args.explain:
-        if args.output_file is None:
-            raise UsageError("--explain has no --output_file to write to; give one")
-        runs.require_drafter(run)
+    _check(args, run)
+    of_series = quantiles.SeriesQuantiles.of(args, run)
     text_of = functools.partial(tasks.detokenize, engine.vocabulary)
     stdin = stdin or _standard_input_without_texts(run, args)
     batches = run.batches() if stdin is None else run.text_batches(stdin)
     if run.beams and run.search:
-        if args.explain:
-            raise UsageError(
-                "--explain tells of drafted tokens, not of beams; leave out one of them"
-            )
         in_force = runs.in_force(run, "beams") if args.output_file else ""
         given = run.beams.num_return, run.search, batches, text_of, run.compare, in_force
         return beams.write(args, *given, feeds=run.placement.share().first)
     previous = revising.Previous(engine, args)
-    shows = run.plan.drafts and hosts.is_first()
+    shows = run.plan.drafts and hosts.is_first() and not of_series
     painter = _painter(args.color, text_of, len(engine.prefix)) if shows else None
     given = stdin is not None or run.data.texts is not None
     one_by_one = given and run.data.batch_size == 1
@@ -166,7 +161,7 @@ def _command(args: argparse.Namespace) -> None:
     try:
         outputs = previous.watching(outputs)
         shown = _with_progress(outputs, run, given or not hosts.is_first())
-        _write(shown, painter, args, in_force, streamed=streaming)
+        _write(shown, painter, args, in_force, streamed=streaming, of_series=of_series)
     finally:
         if summary.texts:
             print(run.plan, *summary.lines(progress.spent()), sep="\n", file=sys.stderr)
@@ -180,8 +175,22 @@ def _painter(colour: str, text_of: TextOf, given: int) -> terminal.Painter | Non
     return terminal.Painter(text_of, given, wanted)
 
 
-def _refuse_comparison_of_distributions(run: Run) -> None:
+def _check(args: argparse.Namespace, run: Run) -> None:
+    """Raises UsageError for flags that exclude each other or the run."""
     plan = run.plan
+    if run.data.refill and jax.process_count() > 1:
+        raise UsageError(
+            "REFILL and --distributed: hosts write batch by batch; leave out one of them, or use "
+            "`specdec eval`"
+        )
+    if args.explain:
+        if args.output_file is None:
+            raise UsageError("--explain has no --output_file to write to; give one")
+        runs.require_drafter(run)
+        if run.beams and run.search:
+            raise UsageError(
+                "--explain tells of drafted tokens, not of beams; leave out one of them"
+            )
     if run.compare and plan.exact and not plan.same_output:
         raise UsageError(
             f"compare is set, but {plan.verifier} keeps the output's distribution, not the output; "
@@ -245,9 +254,10 @@ def _write(
     args: argparse.Namespace,
     in_force: str,
     streamed: bool,
+    of_series: quantiles.SeriesQuantiles | None,
 ) -> None:
     """Writes each text immediately: to the file, and to the terminal or pipe."""
-    shown = painter or not args.output_file or sys.stdout.isatty()
+    shown = painter or of_series or not args.output_file or sys.stdout.isatty()
     file = settings.json_lines(args.output_file if hosts.is_first() else None, in_force)
     for text in texts:
         if file:
@@ -259,8 +269,8 @@ def _write(
                         painter.begin(text.input)
                     painter.show(text.tokens, text.proposed, text.drafted, text.accepted)
                     painter.end()
-                else:
-                    print(terminal.one_line(text.prediction), flush=True)
+                elif (line := of_series.line(text) if of_series else text.prediction) is not None:
+                    print(terminal.one_line(line), flush=True)
 
 
 def _show(run: DecodeRun, texts: Iterable[tuple[str, str | None]] | None = None) -> None:

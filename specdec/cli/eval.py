@@ -66,6 +66,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "share the texts with the other hosts that run this command; all need the same DIR. With "
         "NUM_PARTITIONS one mesh spans the devices of all hosts",
     )
+    runs.add_refill_flag(parser)
     beams.add_flags(parser)
     parser.set_defaults(command=_command, resumes_from="output_dir")
     return parser
@@ -76,7 +77,11 @@ def _command(args: argparse.Namespace) -> None:
     refuse_url(args.output_dir)
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     machine.refuse_unwritable_folder("--metrics_dir", args.metrics_dir)
-    flags = {"DecodeRun.compare": args.compare, "Data.num_samples": args.num_samples}
+    flags = {
+        "DecodeRun.compare": args.compare,
+        "Data.num_samples": args.num_samples,
+        "Data.refill": args.refill,
+    }
     run = runs.opened(args, flags | beams.flags_of(args), beams=True)
     lines_of = "beams" if run.beams else "eval"
     evaluation = Evaluation.of(ready(run, lines=lines_of), args.metric)

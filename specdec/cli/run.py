@@ -182,6 +182,15 @@ def opened(
             f"{run.plan.drafter} drafts from previous outputs, which are missing; give "
             "--previous=FILE or --live to `specdec decode`"
         )
+    if run.plan.reads_previous and run.data.refill:
+        raise UsageError(
+            f"REFILL knows no previous outputs and the drafter is {run.plan.drafter}; leave out "
+            "REFILL, or give another drafter"
+        )
+    if run.beams.num_beams and run.data.refill:
+        raise UsageError(
+            f"REFILL is for decoding and NUM_BEAMS is {run.beams.num_beams}; leave out one of them"
+        )
     with progress.stage("starting", "starting"):
         found = with_engine(run, unmarked)
     if found.placement.mesh is not None:
@@ -356,6 +365,17 @@ def add_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
         metavar="DIR",
         help="where compiled programs are kept for the next run, '' for nowhere "
         "(default: %(default)s)",
+    )
+
+
+def add_refill_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag of commands that decode many texts."""
+    parser.add_argument(
+        "--refill",
+        action="store_const",
+        const=True,
+        help="give each row of a batch the next text as soon as its own has ended; outputs and "
+        "their order stay the same",
     )
 
 

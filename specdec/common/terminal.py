@@ -228,9 +228,10 @@ class Painter:
     """
 
     def __init__(
-        self, text_of: Callable[[Sequence[int]], str], given: int = 0, colour: bool = True
+        self, text_of: Callable[[Sequence[int], str], str], given: int = 0, colour: bool = True
     ):
         self._text_of, self._given, self._colour = text_of, given, colour
+        self._source = ""
         self._reset()
 
     def legend(self) -> str:
@@ -239,7 +240,7 @@ class Painter:
     def begin(self, text: str) -> None:
         """Begins an output with its input."""
         print()
-        self._columns, self._begun = columns_of(sys.stdout), True
+        self._columns, self._begun, self._source = columns_of(sys.stdout), True, text
         print(lay_out(words([(text, None)], colour=False), self._columns)[0], flush=True)
 
     def show(self, tokens: Sequence[int], *trace: Sequence) -> None:
@@ -250,17 +251,20 @@ class Painter:
         if not self._begun:  # another output of the same input
             print()
             self._begun = True
-        line = pieces(origins(tokens, *trace, given=self._given), self._text_of)
+        line = pieces(origins(tokens, *trace, given=self._given), self._shown)
         self._tokens, self._words = tokens, words(line, self._colour)
         self._write(self._words[self._written : -1])
 
     def end(self) -> None:
         """Ends the text that was shown."""
         self._write(self._words[self._written :])
-        text = words([(self._text_of(self._tokens), None)], colour=False)
+        text = words([(self._shown(self._tokens), None)], colour=False)
         lines = lay_out(text, self._columns - len(INDENT))[0].split("\n")
         print("", *(INDENT + line for line in lines), sep="\n", flush=True)
         self._reset()
+
+    def _shown(self, tokens: Sequence[int]) -> str:
+        return self._text_of(tokens, self._source)
 
     def _reset(self) -> None:
         self._columns, self._begun = columns_of(sys.stdout), False

@@ -13,6 +13,7 @@ The modules of this package:
 
 - `loop` has that iteration and the functions that run it.
 - `states` makes and changes the loop's state.
+- `rows` gives rows of a running batch new texts.
 - `keys` derives the random keys.
 - `finite` has the error for a target without finite logits.
 - `forcing` scores given tokens.
@@ -25,8 +26,9 @@ bookkeeping of T5X and of Hugging Face, and `draft_beams` grows the trees of a d
 from specdec.decoding.finite import NonFiniteLogits, check_finite, check_scores, naming_texts
 from specdec.decoding.forcing import score
 from specdec.decoding.keys import abstract_keys, row_keys, token_key
-from specdec.decoding.loop import autoregressive_decode, decode, prefill, sample, step
+from specdec.decoding.loop import autoregressive_decode, decode, prefill, refill, sample, step
 from specdec.decoding.replay import Decided, Replay, replay
+from specdec.decoding.rows import vacant, widened
 from specdec.decoding.states import PrefixError, check_prefix, output
 
 __all__ = [
@@ -43,10 +45,13 @@ __all__ = [
     "naming_texts",
     "output",
     "prefill",
+    "refill",
     "replay",
     "row_keys",
     "sample",
     "score",
     "step",
     "token_key",
+    "vacant",
+    "widened",
 ]

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from specdec import verifiers
-from specdec.decoding import states
+from specdec.decoding import several_paths, states
 from specdec.decoding.finite import check_finite
 from specdec.decoding.keys import check_keys, noise, purpose_keys
+from specdec.decoding.rows import replaced
 from specdec.models.model import Target, finish
 from specdec.plan import Alone, Plan
 from specdec.types import (
@@ -139,9 +140,17 @@ def _decode(params, keys, inputs, *, plan: Plan, active, prefix) -> DecodeOutput
 
 def _finished(params: Params, state: DecodeState, plan: Plan) -> DecodeOutput:
     """Returns the output after the last iteration."""
+    return states.output(_run(params, state, plan))
+
+
+def _run(params: Params, state: DecodeState, plan: Plan, left: Array | None = None) -> DecodeState:
+    """Runs until every row is finished; with `left`, until at most that many rows are not."""
     advance = functools.partial(step, params, plan=plan)
-    state = jax.lax.while_loop(lambda state: jnp.any(state.active), advance, state)
-    return states.output(state)
+
+    def goes_on(state: DecodeState) -> Array:
+        return jnp.any(state.active) if left is None else jnp.sum(state.active) > left
+
+    return jax.lax.while_loop(goes_on, advance, state)
 
 
 def sample(params: Params, keys: Array, state: DecodeState, plan: Plan) -> DecodeOutput:
@@ -157,6 +166,30 @@ def sample(params: Params, keys: Array, state: DecodeState, plan: Plan) -> Decod
       The result of `decode` with these keys.
     """
     return _finished(params, state.replace(keys=jax.vmap(purpose_keys)(keys)), plan)
+
+
+def refill(
+    params: Params, state: DecodeState, new: DecodeState, rows: Array, left: Array, plan: Plan
+) -> DecodeState:
+    """Gives rows of a running batch their next texts, and decodes until others are finished.
+
+    Args:
+      params: as for `decode`.
+      state: the state of B rows; `vacant` makes the first one.
+      new: the result of `prefill` for R texts.
+      rows: [R] int32, the rows that they get.
+      left: [] int32, how many unfinished rows may be left.
+      plan: as for `decode`.
+
+    Returns:
+      The state of the B rows.
+
+    Raises:
+      ValueError: a part of the plan has a state that is not divided by rows.
+    """
+    with jax.named_scope("refill"):
+        state = replaced(state, new, rows)
+    return _run(params, state, plan, left)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
@@ -208,10 +241,14 @@ def step(params: Params, state: DecodeState, plan: Plan) -> DecodeState:
       The state after the iteration.
     """
     states.check_capacity(state, plan)
-    keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
+    drafted = plan.nodes_of(plan.longest_draft)
+    keys_of = functools.partial(noise, width=drafted, shared=plan.shared_noise)
     keys = jax.vmap(keys_of)(state.keys, state.length - 1)
     with jax.named_scope("draft"):
         draft, state = _propose(params, keys, state, plan)
+
+    if draft.nodes is not None:
+        return several_paths.decide(params, keys, draft, state, plan)
 
     def decide(state: DecodeState, width: int) -> DecodeState:
         return _decide(params, _cut(keys, width), states.cut(draft, width), state, plan)
@@ -259,7 +296,8 @@ def _propose(
             lambda loop: (jnp.bool_(False), *ask(*loop[2:])),
             (jnp.any(want > 0), none, state.drafter, state.cache),
         )
-    draft = states.trim(draft, want, state.vocab_size, plan.stop_ids)
+    trim = states.trim if draft.nodes is None else several_paths.trim
+    draft = trim(draft, want, state.vocab_size, plan.stop_ids)
     return draft, state.replace(drafter=drafter_state, cache=cache)
 
 

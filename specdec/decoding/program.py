@@ -7,8 +7,8 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -170,6 +170,20 @@ class Program:
         return output, time.perf_counter() - start
 
 
+class GivenBatch(NamedTuple):
+    """A batch of texts for `DecodeProgram.outputs`.
+
+    Attributes:
+      keys: [B] a key for each row.
+      inputs: [B, S] int32.
+      live: [B] bool, which rows have a text whose output is wanted.
+    """
+
+    keys: Array
+    inputs: PyTree
+    live: np.ndarray
+
+
 class DecodeProgram(Program):
     """The program of `decode` with a plan: (params, keys [B], inputs) -> DecodeOutput."""
 
@@ -191,6 +205,13 @@ class DecodeProgram(Program):
         output, seconds = super().fetch(params, keys, inputs, everywhere=everywhere)
         decoding.check_finite(output, self._target)
         return output, seconds
+
+    def outputs(
+        self, params: PyTree, batches: Iterable[GivenBatch]
+    ) -> Iterator[tuple[DecodeOutput, float]]:
+        """Yields the results of `fetch` for batches, each when it is asked for."""
+        for batch in batches:
+            yield self.fetch(params, batch.keys, batch.inputs)
 
 
 class BeamProgram(Program):

@@ -11,6 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
+from specdec.decoding.finite import is_known
 from specdec.decoding.forcing import force, given_lengths
 from specdec.decoding.keys import purpose_keys
 from specdec.models.cache import write_rows
@@ -26,6 +27,7 @@ from specdec.types import (
     ModelOutput,
     Params,
     PyTree,
+    Revised,
     Scores,
     Trace,
     Verdict,
@@ -315,6 +317,8 @@ def check_inputs(
     rows = rows_of(inputs)
     if active is not None and (active.shape != (rows,) or active.dtype != bool):
         raise ValueError(f"active is {active.dtype}{list(active.shape)}; give bool [{rows}]")
+    if all(map(is_known, jax.tree.leaves(inputs))):
+        target.check_inputs(inputs.inputs if isinstance(inputs, Revised) else inputs)
     if prefix is None:
         return
     longest, room = 0, max_length
@@ -357,11 +361,11 @@ def check_capacity(state: DecodeState, plan: Plan) -> None:
 
     Without this check, a write beyond the end of a cache would be shifted silently.
     """
-    max_length = state.tokens.shape[1] - 1
+    max_length, drafted = state.tokens.shape[1] - 1, plan.nodes_of(plan.longest_draft)
     if max_length == plan.max_length and state.cache.capacity == plan.capacity:
         return
     raise ValueError(
         f"the target's cache holds {state.cache.capacity} positions but max_length {max_length} "
-        f"and the schedule's longest draft {plan.longest_draft} need "
-        f"{max_length + plan.longest_draft}; use the state that prefill made with this plan"
+        f"and the schedule's longest draft {drafted} need "
+        f"{max_length + drafted}; use the state that prefill made with this plan"
     )

@@ -9,13 +9,14 @@ from specdec.drafters.early_exit import EarlyExit
 from specdec.drafters.hybrid import Hybrid
 from specdec.drafters.input_copy import InputCopy
 from specdec.drafters.masked import Masked
+from specdec.drafters.multi_path import MultiPath
 from specdec.drafters.ngram import NGram
 from specdec.drafters.previous_output import PreviousOutput
 from specdec.drafters.prompt_lookup import PromptLookup
 from specdec.drafters.retrieval import Retrieval
 from specdec.drafters.suffix_decoding import SuffixDecoding
 from specdec.drafters.uniform import Uniform
-from specdec.models.views import NoSource
+from specdec.models.views import NoSource, WithoutPictures
 
 __all__ = [
     "Autoregressive",
@@ -27,6 +28,7 @@ __all__ = [
     "Hybrid",
     "InputCopy",
     "Masked",
+    "MultiPath",
     "NGram",
     "NoSource",
     "PreviousOutput",
@@ -36,6 +38,7 @@ __all__ = [
     "SuffixDecoding",
     "TokenByToken",
     "Uniform",
+    "WithoutPictures",
     "draft_block",
     "draft_loop",
 ]

@@ -46,6 +46,11 @@ class Committee(Checked, TokenByToken):
             raise ValueError(f"Committee.members is {self.members}; give two drafters or more")
         for name, member in self.inner().items():
             check_is(f"Committee.{name}", member, TokenByToken, REMEDY)
+            if member.paths:
+                raise ValueError(
+                    f"Committee.{name} is {member}, which drafts {member.paths} paths where a "
+                    "committee has one; give Autoregressive"
+                )
         if several := shared_roles(self.members):
             raise ValueError(
                 f"several members of Committee own {', '.join(several)}; give each its own role, "

@@ -66,6 +66,19 @@ class Drafter(abc.ABC):
         return None
 
     @property
+    def paths(self) -> int | None:
+        """The nodes at each depth of a draft with several paths; None for a draft that is one text.
+
+        A request then has `paths` keys for each depth, those of the first path first.
+        """
+        return next((one.paths for one in self.inner().values() if one.paths), None)
+
+    @property
+    def certain(self) -> bool:
+        """Whether a draft with several paths is a tree of likely tokens, which are not drawn."""
+        return any(one.certain for one in self.inner().values())
+
+    @property
     def adapts(self) -> bool:
         """Whether a draft depends on anything but the text before it and the keys."""
         return False

@@ -41,6 +41,11 @@ class Hybrid(Checked, Drafter):
                     f"Hybrid.{name} is {one}, which begins the target's call for all rows or for "
                     "none; give a drafter of another kind"
                 )
+            if one.paths:
+                raise ValueError(
+                    f"Hybrid.{name} is {one}, which drafts {one.paths} paths where a hybrid has "
+                    "one; give Autoregressive"
+                )
         if both := shared_roles([self.first, self.second]):
             raise ValueError(f"both drafters of Hybrid own {', '.join(both)}; give others")
 

@@ -18,8 +18,8 @@ from specdec.drafters.matching import slices
 from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 
-class Place(NamedTuple):
-    """The place of the output so far in the previous output, by its first j tokens."""
+class Alignment(NamedTuple):
+    """The alignment of the output so far with the first j tokens of the previous output."""
 
     previous: Array  # [B, P] int32
     end: Array  # [B] int32, the length of the previous output
@@ -61,7 +61,7 @@ class PreviousOutput(Checked, Drafter):
         ends = jnp.where(previous != context.pad_id, jnp.arange(1, width + 1), 0)
         end = jnp.max(ends, axis=1).astype(jnp.int32)
         seen = jnp.ones_like(context.length)
-        return Place(previous, end, edits, jnp.zeros_like(edits), seen)
+        return Alignment(previous, end, edits, jnp.zeros_like(edits), seen)
 
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
         context = request.context
@@ -78,7 +78,7 @@ class PreviousOutput(Checked, Drafter):
         return Draft(tokens, None, length), state
 
 
-def _advanced(context: Context, state: Place) -> Place:
+def _advanced(context: Context, state: Alignment) -> Alignment:
     """Returns the place after one more token of the output, in the rows that have one."""
     index = jnp.minimum(state.seen, context.length - 1)[:, None]
     agrees = state.previous == jnp.take_along_axis(context.tokens, index, axis=1)

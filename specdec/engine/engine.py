@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -17,7 +18,14 @@ from specdec.checkpoints import generation_settings as generation
 from specdec.checkpoints import tables
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import progress
-from specdec.decoding.program import DecodeProgram, Sampled, Stepwise, batch_shapes
+from specdec.decoding.program import (
+    DecodeProgram,
+    GivenBatch,
+    Sampled,
+    Stepwise,
+    batch_shapes,
+)
+from specdec.decoding.refilling import Refilled
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
 from specdec.models import partitioning
@@ -212,6 +220,22 @@ class Engine:
             return self
         return self._decoding_by(Sampled(self.plan, prefix=self.given_prefix))
 
+    def refilled(self, widths: Sequence[int]) -> Engine:
+        """Returns this engine with a program that refills rows whose texts have ended.
+
+        Args:
+          widths: the lengths, ascending, that inputs are padded to.
+
+        Raises:
+          ValueError: there is one row, or a mesh.
+        """
+        if (mesh := self.placement.mesh) is not None:
+            raise ValueError(
+                f"REFILL is for one device and NUM_PARTITIONS makes a mesh of {mesh.size}; leave "
+                "out one of them"
+            )
+        return self._decoding_by(Refilled(self.plan, self.rows, widths, prefix=self.given_prefix))
+
     def _decoding_by(self, program: DecodeProgram) -> Engine:
         found = dataclasses.replace(self, origin=self)
         found.__dict__["decoder"] = program
@@ -266,10 +290,36 @@ class Engine:
             return self.decoder.fetch(self.params, keys, self.inputs(batch))
 
     def inputs(self, batch: tasks.Batch) -> PyTree:
-        """Returns the inputs of a batch for `decoder`, with previous outputs if it reads them."""
+        """Returns the inputs of a batch for `decoder`, with previous outputs if it reads them.
+
+        Raises:
+          UsageError: the target cannot read them.
+        """
+        self.plan.target.check_inputs(batch.inputs)
         if not self.plan.reads_previous or batch.previous is None:
             return batch.inputs
         return Revised(batch.inputs, jnp.asarray(batch.previous))
+
+    def outputs(
+        self, work: Iterable[tuple[tasks.Batch, int]], *, seed: int = 0
+    ) -> Iterator[tuple[DecodeOutput, float]]:
+        """Yields the results of `decode` for batches and numbers of samples, in order.
+
+        Args:
+          work: pairs of a batch and a sample. If rows are refilled, they are read ahead.
+          seed: the seed of all random draws.
+        """
+        work, ahead = itertools.tee(work)
+        outputs = self.decoder.outputs(
+            self.params,
+            (
+                GivenBatch(self.keys(batch, seed, sample), self.inputs(batch), batch.index >= 0)
+                for batch, sample in ahead
+            ),
+        )
+        for batch, _ in work:
+            with decoding.naming_texts(batch.index):
+                yield next(outputs)
 
     def keys(self, batch: tasks.Batch, seed: int, sample: int = 0) -> Array:
         """Returns the random keys of a batch, [B]."""

@@ -79,7 +79,7 @@ class BeamSummary:
 def searched(
     engine: BeamEngine,
     batches: Iterable[tasks.Batch],
-    text_of: Callable[[Sequence[int]], str],
+    text_of: Callable[[Sequence[int], str], str],
     count: int,
     summary: BeamSummary,
     compare: bool = False,
@@ -90,7 +90,7 @@ def searched(
     Args:
       engine: the search.
       batches: the texts.
-      text_of: returns the text of ids.
+      text_of: returns the text of an output's ids, with the text of its input.
       count: the number of beams that are kept of each text.
       summary: the figures, which are updated.
       compare: whether the target searches alone as well.
@@ -130,21 +130,22 @@ def _text(
     output: BeamOutput,
     baseline: BeamOutput | None,
     row: int,
-    text_of: Callable[[Sequence[int]], str],
+    text_of: Callable[[Sequence[int], str], str],
     count: int,
 ) -> BeamText:
     tokens = tuple(map(tuple, output.texts(row)[:count]))
     alone = None if baseline is None else tuple(map(tuple, baseline.texts(row)[:count]))
+    source = batch.input_texts[row]
     kept = np.flatnonzero(output.length[row][:count])  # the others no text has filled
     return BeamText(
         index=int(batch.index[row]),
-        input=batch.input_texts[row],
+        input=source,
         target=batch.target_texts[row] if batch.target_texts else None,
-        predictions=tuple(map(text_of, tokens)),
+        predictions=tuple(text_of(ids, source) for ids in tokens),
         tokens=tokens,
         scores=tuple(round(float(output.scores[row, i]), 6) for i in kept),
         steps=output.made(row),
         calls=int(output.trace.calls[row]),
-        alone=None if alone is None else tuple(map(text_of, alone)),
+        alone=None if alone is None else tuple(text_of(ids, source) for ids in alone),
         alone_tokens=alone,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,7 +19,7 @@ from specdec.instrument.explained import ExplainedBatch, replayer
 from specdec.instrument.runs import Run
 from specdec.types import DecodeOutput
 
-TextOf: TypeAlias = Callable[[Sequence[int]], str]
+TextOf: TypeAlias = Callable[[Sequence[int], str], str]  # of an output and its input
 
 
 class Ways(NamedTuple):
@@ -56,16 +57,18 @@ def ways_of(
       UsageError: the combination cannot work; nothing has been compiled yet.
     """
     plan, mesh, samples = engine.plan, engine.placement.mesh, run.data.num_samples
-    ours = engine.sampled() if samples > 1 else engine
-    if stepwise and mesh is None and plan.drafts:
-        ours = engine.stepwise()
+    longest = run.data.lengths["inputs"]
+
+    def batched(engine: Engine) -> Engine:
+        if run.data.refill:
+            return engine.refilled(run.data.widths)
+        return engine.sampled() if samples > 1 else engine
+
     with one_line():
-        ours.check(length or run.data.lengths["inputs"], compile=length is not None)
+        ours = engine.stepwise() if stepwise and mesh is None and plan.drafts else batched(engine)
+        ours.check(length or longest, compile=length is not None)
     again = replayer(plan, mesh=mesh, prefix=engine.given_prefix) if explained else None
-    alone = engine.alone() if run.compare else None
-    if alone and samples > 1:
-        alone = alone.sampled()
-    return Ways(ours, alone, again)
+    return Ways(ours, batched(engine.alone()) if run.compare else None, again)
 
 
 # The fields of a line of JSON, in order: of the drafts it has only their lengths.
@@ -109,6 +112,8 @@ def decoded(
 ) -> Iterator[Text]:
     """Decodes batch by batch, each batch sample by sample, and adds up the figures.
 
+    If rows are refilled, texts of later batches are decoded before a batch is finished.
+
     Args:
       run: the run.
       batches: its texts.
@@ -120,13 +125,15 @@ def decoded(
     ours, alone, again = ways
     given, text_of = len(ours.prefix), functools.partial(tasks.detokenize, ours.vocabulary)
     samples, seed = range(run.data.num_samples), run.data.seed
-    for batch, sample in ((batch, sample) for batch in batches for sample in samples):
-        rows = range(len(batch.input_texts))
-        if skip and skip >= len(rows):
-            skip -= len(rows)
-            continue
+    work, for_ours, for_alone = itertools.tee(_work(batches, samples, skip), 3)
+    outputs = ours.outputs(((batch, sample) for batch, sample, _ in for_ours), seed=seed)
+    if alone:
+        baselines = alone.outputs(((batch, sample) for batch, sample, _ in for_alone), seed=seed)
+    else:
+        del for_alone  # which would keep all batches
+    for batch, sample, rows in work:
         with progress.stage("decoding"):
-            output, seconds = ours.decode(batch, seed=seed, sample=sample)
+            output, seconds = next(outputs)
         summary.seconds += seconds
         explained = None
         if again:
@@ -138,17 +145,27 @@ def decoded(
         baseline = None
         if alone:
             with progress.stage("the target alone"):
-                baseline, seconds = alone.decode(batch, seed=seed, sample=sample)
+                baseline, seconds = next(baselines)
             summary.baseline_seconds += seconds
             summary.baseline_calls += int(baseline.trace.calls.sum())
         summary.compile_seconds = ways.compile_seconds
-        for row in rows[skip:]:
-            more = explained and explained.explained(row)
+        for row in rows:
+            more = explained and explained.explained(row, batch.input_texts[row])
             text = _text(batch, sample, output, baseline, row, text_of, more)
             text.count_in(summary, given)
             summary.identical += text.tokens == text.alone_tokens
             yield text
-        skip = 0
+
+
+def _work(
+    batches: Iterable[tasks.Batch], samples: Iterable[int], skip: int
+) -> Iterator[tuple[tasks.Batch, int, range]]:
+    """Yields each batch and sample, and which rows count: not those of the first `skip` texts."""
+    for batch, sample in ((batch, sample) for batch in batches for sample in samples):
+        rows = range(len(batch.input_texts))
+        if rows[skip:] or not rows:
+            yield batch, sample, rows[skip:]
+        skip = max(0, skip - len(rows))
 
 
 def _text(
@@ -160,18 +177,18 @@ def _text(
     text_of: TextOf,
     explained: dict[str, Any] | None,
 ) -> Text:
-    tokens = output.row(row).tokens
+    tokens, source = output.row(row).tokens, batch.input_texts[row]
     alone = None if baseline is None else baseline.row(row).tokens
     return Text.of(
         output,
         row,
         index=int(batch.index[row]),
         sample=sample,
-        input=batch.input_texts[row],
+        input=source,
         target=batch.target_texts[row] if batch.target_texts else None,
-        prediction=text_of(tokens),
+        prediction=text_of(tokens, source),
         log_probs=[round(float(value), 6) for value in output.log_probs[row, : len(tokens)]],
-        alone=None if alone is None else text_of(alone),
+        alone=None if alone is None else text_of(alone, source),
         alone_tokens=alone,
         explained=explained,
     )

@@ -36,6 +36,7 @@ from specdec.instrument.runs import Run, Variant
 from specdec.instrument.search import TOKENS, Search
 from specdec.models import families
 from specdec.models.kept_parts import Trim, most_frequent
+from specdec.sampling import unprocessed
 from specdec.schedules.schedule import Schedule
 
 RATE = 1e11  # operations a second of two CPU cores, about
@@ -408,7 +409,7 @@ def _objective(run: Run, recipe: Distillation) -> Any:
     """Returns the drafter's training objective, at the temperature of the run."""
     from specdec import training  # optax, which few commands need
 
-    sampling: Any = run.plan.sampling
+    sampling: Any = unprocessed(run.plan.sampling)
     temperature = 1.0 if sampling.greedy else sampling.temperature
     try:
         return training.Align(recipe.divergences, temperature, top=recipe.top)

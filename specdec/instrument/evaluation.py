@@ -316,11 +316,12 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Yields the report for people."""
     ways, differences = report["metrics"], report.get("difference", {})
     for name in next(iter(ways.values())):
-        figures = [f"{way} {values[name]:.2f}" for way, values in ways.items()]
+        # A loss of series is a ratio, and other metrics are per cent.
+        places = 4 if any(0 < values[name] < 2 for values in ways.values()) else 2
+        figures = [f"{way} {values[name]:.{places}f}" for way, values in ways.items()]
         if name in differences:
-            figures.append(
-                "difference {value:+.2f} [{low:+.2f}, {high:+.2f}]".format(**differences[name])
-            )
+            shown = {key: f"{x:+.{places}f}" for key, x in differences[name].items()}
+            figures.append("difference {value} [{low}, {high}]".format(**shown))
         yield f"{name}: {', '.join(figures)}"
     outputs = report["texts"] * report["samples"]
     if "identical" in report:

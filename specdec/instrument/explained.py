@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from specdec.common.values import UsageError
 from specdec.decoding import Decided, Replay, replay
 from specdec.decoding.program import Program
 from specdec.plan import Plan
@@ -20,7 +21,16 @@ DIGITS = 6
 
 
 def replayer(plan: Plan, *, mesh: Mesh | None = None, prefix: Array | None = None) -> Program:
-    """Returns a plan's `replay` program: (params, keys [B], (inputs, Decided)) -> Replay."""
+    """Returns a plan's `replay` program: (params, keys [B], (inputs, Decided)) -> Replay.
+
+    Raises:
+      UsageError: drafts have several paths, which are not recorded.
+    """
+    if plan.drafter.paths:
+        raise UsageError(
+            f"{type(plan.drafter).__name__} drafts {plan.drafter.paths} paths, and only the one "
+            "that is kept is recorded; explain with --drafter=autoregressive"
+        )
 
     def again(params: Params, keys: Array, batch: tuple[PyTree, Decided]) -> Replay:
         inputs, decided = batch
@@ -33,15 +43,24 @@ class ExplainedBatch(NamedTuple):
     """The figures that all texts of a batch share."""
 
     plan: Plan
-    text_of: Callable[[Sequence[int]], str]
+    text_of: Callable[[Sequence[int], str], str]  # of an output and its input
     given: int  # tokens of the prefix
     output: DecodeOutput
     replay: Replay
     seconds: float  # that decoding took
 
-    def explained(self, row: int) -> dict[str, Any]:
-        """Returns the field `explained` of a JSON line; its lists have an entry per target call."""
+    def explained(self, row: int, source: str) -> dict[str, Any]:
+        """Returns the field `explained` of a JSON line; its lists have an entry per target call.
+
+        Args:
+          row: the text's row.
+          source: the text of its input.
+        """
         of_row = jax.tree.map(lambda x: x[row], self.replay)
+
+        def text_of(tokens: Sequence[int]) -> str:
+            return self.text_of(tokens, source)
+
         calls = list(_calls(self.output.row(row), self.given))
         return {
             "plan": str(self.plan),
@@ -52,9 +71,9 @@ class ExplainedBatch(NamedTuple):
                 "rows": len(self.output.length),
                 "calls": int(self.output.trace.steps),
             },
-            "token_texts": _texts([], self.output.row(row).tokens, self.text_of),
+            "token_texts": _texts([], self.output.row(row).tokens, text_of),
             "proposed": [call.proposed for call in calls],
-            "proposed_texts": [_texts(call.before, call.proposed, self.text_of) for call in calls],
+            "proposed_texts": [_texts(call.before, call.proposed, text_of) for call in calls],
             **{name: _drafted(getattr(of_row, name), calls) for name in ("p", "q", "softmax")},
             **{name: _own(getattr(of_row, name), calls) for name in ("own_p", "own_q")},
         }

@@ -149,6 +149,11 @@ def _plans(plan: Plan, gammas: Sequence[int]) -> list[Plan]:
 
 def _refuse(plan: Plan) -> None:
     """Raises UsageError for a verifier whose acceptance does not follow from recorded texts."""
+    if plan.drafter.paths:
+        raise UsageError(
+            f"DRAFTER drafts {plan.drafter.paths} paths, and recorded texts tell of one; compare "
+            "paths with specdec bench"
+        )
     if not plan.verifier.exact:
         raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
     draws = any(forecast.kind_of(x) == "ratio" for _, x in acceptance.recorded(plan.drafter))

@@ -1,7 +1,7 @@
 """Metrics of outputs against references, and of two ways to decode against each other.
 
 An output is compared with the reference of its text. With several samples per text, a metric is the
-mean of its values over samples, each of all texts.
+mean of its values over samples, each of all texts. A metric `of_samples` takes them together.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ def values(
     references: Sequence[Any],
     outputs: Sequence[Sequence[Any]],
 ) -> dict[str, float]:
-    """Returns name -> value, 0..100 for our own metrics.
+    """Returns name -> value, 0..100 for our own metrics of texts.
 
     Args:
       metric: in seqio's form, a function of (targets, predictions).
       references: [texts], the targets.
       outputs: [samples][texts], the predictions.
     """
-    return _mean_of([metric(list(references), list(sample)) for sample in outputs])
+    samples = _as_read_by(metric, outputs)
+    return _mean_of([metric(list(references), list(sample)) for sample in samples])
 
 
 def differences(
@@ -58,8 +59,15 @@ def _statistics(
     """Returns [samples][texts] of [S]."""
     return [
         [metric.statistics(*pair) for pair in zip(references, sample, strict=True)]
-        for sample in outputs
+        for sample in _as_read_by(metric, outputs)
     ]
+
+
+def _as_read_by(metric: Callable, outputs: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """Returns [samples][texts], or one row of each text's tuple of samples."""
+    if isinstance(metric, SumMetric) and metric.of_samples:
+        return [list(zip(*outputs, strict=True))]
+    return outputs
 
 
 def _difference(metric: SumMetric, sums: np.ndarray) -> dict[str, float]:

@@ -23,7 +23,8 @@ from specdec.common import hosts
 from specdec.common.environment import environment
 from specdec.common.gin_text import FORMAT, comment, settings_in
 from specdec.common.records import Lines, as_json
-from specdec.common.values import UsageError
+from specdec.common.values import UsageError, one_line
+from specdec.decoding.refilling import Refilled
 from specdec.instrument import acceptance
 from specdec.instrument.acceptance import Accepted
 from specdec.instrument.runs import Run, Variant, described
@@ -196,12 +197,34 @@ def _lines_of(lines: Lines) -> Iterator[Accepted]:
 
 
 def refuse_other_than_plain(run: Run) -> None:
-    """Raises UsageError for a run whose texts begin with a prefix, or have several samples."""
+    """Raises UsageError for a run whose texts begin with a prefix, or have several samples, or
+    whose drafts have several paths."""
+    if paths := run.plan.drafter.paths:
+        raise UsageError(
+            f"DRAFTER drafts {paths} paths, and recorded texts tell of one; record with "
+            "drafters/autoregressive.gin, and compare paths with specdec bench"
+        )
     samples = run.data.num_samples
     given = {"decoder_prefix": run.data.decoder_prefix, "num_samples": samples * (samples != 1)}
     for name, value in given.items():
         if value:
             raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
+    with one_line():
+        refilled(run)
+
+
+def refilled(run: Run) -> Refilled | None:
+    """Returns the program that writes the target's texts in refilled rows; None for batches.
+
+    Raises:
+      ValueError: the run's rows cannot be refilled.
+    """
+    if not run.data.refill:
+        return None
+    alone = dataclasses.replace(run.engine, plan=run.plan.alone())
+    decoder = alone.refilled(run.data.widths).decoder
+    assert isinstance(decoder, Refilled)
+    return decoder
 
 
 def batches_of(run: Run, purpose: str) -> Iterator[tasks.Batch]:
@@ -246,7 +269,14 @@ def record(
     seed, skip = run.data.seed, [one.index for one in kept]
     given = ((batch.index, batch.inputs) for batch in batches)
     texts = acceptance.generate(
-        run.plan, params["target"], given, seed=seed, tokens=left, skip=skip, mesh=mesh
+        run.plan,
+        params["target"],
+        given,
+        seed=seed,
+        tokens=left,
+        skip=skip,
+        mesh=mesh,
+        refilled=refilled(run),
     )
     shown = _shown(texts, left)
     for one in acceptance.measure(run.plan, params, shown, tables=tables, mesh=mesh):

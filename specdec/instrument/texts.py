@@ -40,6 +40,7 @@ class Data(Checked):
       vocabulary: of texts that belong to no task; None for the one saved with the target.
       draft_vocabulary: of the drafter's models, if known; it must be the same.
       batch_size: rows that are decoded together.
+      refill: whether a row whose text has ended gets the next text, see `decoding.refilling`.
       buckets: shorter input lengths to compile for, see `tasks.batches`.
       seed: of all random draws. The output for example i depends only on the seed and on i.
       limit: how many examples to decode, None for all.
@@ -65,6 +66,7 @@ class Data(Checked):
     num_samples: PositiveInt = 1
     decoder_prefix: Text = ""
     chat: bool = False
+    refill: bool = False
 
     def __post_init__(self):
         super().__post_init__()
@@ -73,6 +75,7 @@ class Data(Checked):
             if not (value is None or name == "task" and isinstance(value, str)):
                 check_has(f"Data.{name}", value, method, remedy)
         check_is("Data.chat", self.chat, bool, "True or False")
+        check_is("Data.refill", self.refill, bool, "True or False")
         if self.chat and self.task is not None:
             raise ValueError(
                 "CHAT is for given texts, and the run has a task; leave it out, or give the texts "
@@ -82,6 +85,11 @@ class Data(Checked):
         for side in ("inputs", "targets"):
             tasks.length_of(self.lengths, side)
         tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The lengths that inputs are padded to, ascending."""
+        return (*self.buckets, self.lengths["inputs"])
 
     def batches(
         self,

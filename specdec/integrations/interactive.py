@@ -286,7 +286,8 @@ class InteractiveModel:
         `terminal.legend` explains the colours.
         """
         row = decoded.tokens, decoded.proposed, decoded.drafted, decoded.accepted
-        return terminal.paint(terminal.pieces(terminal.origins(*row), self._text_of))
+        text_of = functools.partial(self._text_of, source=decoded.input)
+        return terminal.paint(terminal.pieces(terminal.origins(*row), text_of))
 
     def bench(
         self,
@@ -417,8 +418,8 @@ class InteractiveModel:
         self.stats = terminal.Summary()
         self._compiled_before = self._engine.decoder.seconds
 
-    def _text_of(self, tokens: Sequence[int]) -> str:
-        return tasks.detokenize(self._engine.vocabulary, tokens)
+    def _text_of(self, tokens: Sequence[int], source: str) -> str:
+        return tasks.detokenize(self._engine.vocabulary, tokens, source)
 
     def _batches(self, pairs: Iterable[tuple[str, str | None]]) -> Iterator[tasks.Batch]:
         return tasks.text_batches(
@@ -439,7 +440,7 @@ class InteractiveModel:
         self.stats.compile_seconds = self._engine.decoder.seconds - self._compiled_before
         for index, text in enumerate(batch.input_texts):
             log_prob = float(output.log_probs[index].sum())
-            shown = self._text_of(output.row(index).tokens)
+            shown = self._text_of(output.row(index).tokens, text)
             one = Decoded.of(output, index, input=text, text=shown, log_prob=log_prob)
             one.count_in(self.stats)
             yield one

@@ -59,11 +59,7 @@ class DecoderCheckpoints(abc.ABC):
         Raises:
           ValueError: it cannot be described.
         """
-        if config.head_ids is not None:
-            raise ValueError(
-                f"the head has {len(config.head_ids)} of {config.vocab_size} ids (head_ids), and "
-                f"that of a {self.architecture} has all; choose another format"
-            )
+        refuse_part(config, self.architecture)
         return {
             "architectures": [self.architecture],
             "model_type": self.MODEL_TYPES[0],
@@ -223,6 +219,15 @@ def refuse_other(record: Record, known: Mapping[str, tuple[Any, ...]]) -> None:
             raise ValueError(
                 f"{name} is {record[name]!r}, and supported is {values[0]!r}; use another model"
             )
+
+
+def refuse_part(config: Any, architecture: str) -> None:
+    """Raises ValueError if the output head has only some of the ids."""
+    if config.head_ids is not None:
+        raise ValueError(
+            f"the head has {len(config.head_ids)} of {config.vocab_size} ids (head_ids), and that "
+            f"of a {architecture} has all; choose another format"
+        )
 
 
 def refuse_own_heads(config: DecoderConfig) -> None:

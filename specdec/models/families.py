@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from specdec.models import decoder_trimming
+from specdec.models.encoder_decoder_trimming import EncoderDecoderTrimming
 from specdec.models.family import Config, Family, HuggingFace, Trimming
 from specdec.models.gpt2 import Gpt2, Gpt2Config
 from specdec.models.gpt2.gpt2_checkpoints import Gpt2Checkpoints
@@ -21,6 +22,8 @@ from specdec.models.heads import Heads, HeadsConfig, HeadsGrowth
 from specdec.models.kept_parts import Trim
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.llama.llama_checkpoints import LlamaCheckpoints
+from specdec.models.llava import Llava, LlavaConfig
+from specdec.models.llava.llava_checkpoints import LlavaCheckpoints
 from specdec.models.model import Model
 from specdec.models.opt import Opt, OptConfig
 from specdec.models.opt.opt_checkpoints import OptCheckpoints
@@ -31,13 +34,16 @@ from specdec.models.t5 import (
     T5Target,
     huggingface_parameters,
     scanned,
-    trimming,
 )
-from specdec.models.t5.drafting import config_of
+from specdec.models.t5.drafting import config_of, without_additions
 from specdec.models.t5.growth import T5Growth
 from specdec.models.t5.shapes import misfit
 from specdec.models.t5gemma import T5Gemma, T5GemmaConfig
 from specdec.models.t5gemma.t5gemma_checkpoints import T5GemmaCheckpoints
+from specdec.models.t5gemma2 import T5Gemma2, T5Gemma2Config
+from specdec.models.t5gemma2.t5gemma2_checkpoints import T5Gemma2Checkpoints
+from specdec.models.whisper import Whisper, WhisperConfig
+from specdec.models.whisper.whisper_checkpoints import WhisperCheckpoints
 from specdec.types import Array, PyTree
 
 _T5: Any = {
@@ -45,8 +51,9 @@ _T5: Any = {
     "huggingface": huggingface_parameters,
     "scanned": scanned,
     "growth": T5Growth(),
-    "trimming": trimming,
+    "trimming": EncoderDecoderTrimming("emb_dim", T5DraftConfig.of, without_additions),
 }  # of all T5s
+_PARTS = EncoderDecoderTrimming("encoder_emb_dim")  # of T5Gemmas
 
 
 def _decoder(name: str, config: type, model: Any, huggingface: HuggingFace) -> Family:
@@ -58,8 +65,29 @@ def _decoder(name: str, config: type, model: Any, huggingface: HuggingFace) -> F
 FAMILIES: dict[str, Family] = {
     "t5": Family("t5", T5Config, T5Target, from_record=config_of, **_T5),
     "t5_draft": Family("t5_draft", T5DraftConfig, T5Draft, sizes_of="t5", **_T5),
-    "t5gemma": Family("t5gemma", T5GemmaConfig, T5Gemma, huggingface=T5GemmaCheckpoints()),
+    "t5gemma": Family(
+        "t5gemma",
+        T5GemmaConfig,
+        T5Gemma,
+        huggingface=T5GemmaCheckpoints(),
+        trimming=_PARTS,
+    ),
+    "t5gemma2": Family(
+        "t5gemma2",
+        T5Gemma2Config,
+        T5Gemma2,
+        huggingface=T5Gemma2Checkpoints(),
+        trimming=_PARTS,
+    ),
+    "whisper": Family(
+        "whisper",
+        WhisperConfig,
+        Whisper,
+        huggingface=WhisperCheckpoints(),
+        trimming=EncoderDecoderTrimming("emb_dim"),
+    ),
     "llama": _decoder("llama", LlamaConfig, Llama, LlamaCheckpoints()),
+    "llava": _decoder("llava", LlavaConfig, Llava, LlavaCheckpoints()),
     "opt": _decoder("opt", OptConfig, Opt, OptCheckpoints()),
     "gpt2": _decoder("gpt2", Gpt2Config, Gpt2, Gpt2Checkpoints()),
     "heads": Family("heads", HeadsConfig, Heads, HeadsGrowth(), sizes_of="t5"),

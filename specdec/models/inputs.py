@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from specdec.common.values import row_of
+from specdec.common.values import UsageError, row_of
 from specdec.models.cache import KVCache
 from specdec.models.model import Weights
 from specdec.types import Array, PyTree
@@ -25,6 +26,28 @@ def check_tokens(inputs: Array) -> None:
             return
         found = f"{inputs.dtype}{list(inputs.shape)}"
     raise ValueError(f"inputs are {found}; give int32 [rows, input length]")
+
+
+def tokens_of(inputs: PyTree) -> Array:
+    """Returns the tokens of inputs that are tokens alone, or tokens and something else by name."""
+    return inputs["tokens"] if isinstance(inputs, Mapping) else inputs
+
+
+def check_last(tokens: Any, image_id: int, pad_id: int) -> None:
+    """Raises UsageError for a prompt that ends in a picture, if tokens [B, S] are known.
+
+    Outputs continue from a prompt's last token, which has to be a word.
+    """
+    if isinstance(tokens, Tracer):
+        return
+    tokens = np.asarray(jax.device_get(tokens))
+    place = np.arange(tokens.shape[1])[None]
+    last = np.max(np.where(tokens != pad_id, place, 0), axis=1, initial=0)
+    for row in np.flatnonzero(np.take_along_axis(tokens, last[:, None], axis=1) == image_id):
+        raise UsageError(
+            f"prompt {row + 1} ends in a picture (the id {image_id}); give it a text behind the "
+            "picture"
+        )
 
 
 def check_room(models: Mapping[str, Weights], inputs: int, outputs: int) -> None:

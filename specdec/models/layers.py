@@ -330,6 +330,7 @@ ACTIVATIONS = {
     "relu": nn.relu,
     "gelu": nn.gelu,  # the tanh approximation, as in T5X
     "exact_gelu": functools.partial(nn.gelu, approximate=False),
+    "quick_gelu": lambda x: x * nn.sigmoid(1.702 * x),
     "silu": nn.silu,
     "linear": lambda x: x,
 }
@@ -391,17 +392,29 @@ def attend_grouped(
       by_row: whether a token's bits must not depend on the other tokens of a call.
       cap: see `soft_capped`.
     """
-    rows, tokens, heads, size = query.shape
-    groups = keys.shape[1]
+    tokens, heads, groups = query.shape[1], query.shape[2], keys.shape[1]
     if heads == groups:
         return attend(query, keys, values, bias, equation, by_row, cap)
     each = heads // groups
-    folded = query.reshape(rows, tokens, groups, each, size).swapaxes(2, 3)
-    folded = folded.reshape(rows, tokens * each, groups, size)
     bias = bias if bias.shape[2] == 1 else jnp.repeat(bias, each, axis=2)
-    mixed = attend(folded, keys, values, bias, equation, by_row, cap)
+    mixed = attend(folded(query, groups), keys, values, bias, equation, by_row, cap)
+    return unfolded(mixed, tokens)
+
+
+def folded(query: Array, groups: int) -> Array:
+    """Returns the heads of each group as further tokens, [B, T * H / G, G, head_dim]."""
+    rows, tokens, heads, size = query.shape
+    each = heads // groups
+    query = query.reshape(rows, tokens, groups, each, size).swapaxes(2, 3)
+    return query.reshape(rows, tokens * each, groups, size)
+
+
+def unfolded(mixed: Array, tokens: int) -> Array:
+    """Returns the inverse of `folded`, [B, T, H, head_dim]."""
+    rows, more, groups, size = mixed.shape
+    each = more // tokens
     mixed = mixed.reshape(rows, tokens, each, groups, size).swapaxes(2, 3)
-    return mixed.reshape(rows, tokens, heads, size)
+    return mixed.reshape(rows, tokens, groups * each, size)
 
 
 def attention_weights(

@@ -40,7 +40,7 @@ _OF_PREFILL: Order = "kernel_first"  # of kernels [out, in], unless both operand
 _IN_PREFILL = {
     ("encoder_decoder_attention", name, leaf)
     for name in ("key", "value")
-    for leaf in ("kernel", int8.SCALE)
+    for leaf in ("kernel", "bias", int8.SCALE)
 }
 
 

@@ -44,6 +44,11 @@ class Weights(abc.ABC):
         return None
 
     @property
+    def longest_output(self) -> int | None:
+        """Tokens of the longest output; None if there is no such limit."""
+        return None
+
+    @property
     def states_dim(self) -> int | None:
         """The width of another model's states that it reads, one per token; None for none."""
         return None
@@ -153,6 +158,12 @@ class Target(Weights):
         token.
         """
         return None
+
+    def check_inputs(self, inputs: PyTree) -> None:  # noqa: B027, most targets read all values
+        """Raises UsageError for values that the target cannot read; by default it accepts all.
+
+        `decode` calls it before anything is compiled, if the values are known then.
+        """
 
     def active(self, inputs: PyTree) -> Array:
         """Returns [B] bool, which rows hold a text; by default all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -60,21 +60,42 @@ class PromptReader(LinenModel):
           ValueError: the inputs have another shape or dtype.
         """
         check_tokens(inputs)
-        rows, room = inputs.shape[0], inputs.shape[1] - 1
-        cache = self._cache(rows, capacity + room, base=self._base(inputs), room=room)
+
+        def feed(tokens: Array, cache: PromptCache) -> PromptCache:
+            return self.decode(params, tokens, cache)[1]
+
+        return self._filled(inputs, self._base(inputs), capacity, feed)
+
+    def _filled(
+        self,
+        prompts: Array,
+        base: Array,
+        capacity: int,
+        feed: Callable[[Array, PromptCache], PromptCache],
+    ) -> PromptCache:
+        """Returns the cache after prompts but for their last tokens.
+
+        Args:
+          prompts: [B, S] or [B, S, D], tokens or what the first layer reads.
+          base: [B], see `PromptCache`.
+          capacity: slots of each output.
+          feed: returns the cache after a block [B, T] or [B, T, D] of prompts.
+        """
+        rows, room = prompts.shape[0], prompts.shape[1] - 1
+        cache = self._cache(rows, capacity + room, base=base, room=room)
         if not room:
             return cache
         count = -(-room // BLOCK)
         size = -(-room // count)
-        tokens = jnp.pad(inputs[:, :-1], ((0, 0), (0, count * size - room)))
+        others = prompts.shape[2:]
+        padding = (0, 0), (0, count * size - room), *((0, 0) for _ in others)
+        fed = jnp.pad(prompts[:, :-1], padding)
         read = self._cache(rows, count * size)
         if count == 1:
-            _, read = self.decode(params, tokens, read)
+            read = feed(fed, read)
         else:
-            blocks = tokens.reshape(rows, count, size).swapaxes(0, 1)
-            read, _ = jax.lax.scan(
-                lambda cache, block: (self.decode(params, block, cache)[1], None), read, blocks
-            )
+            blocks = fed.reshape(rows, count, size, *others).swapaxes(0, 1)
+            read, _ = jax.lax.scan(lambda cache, block: (feed(block, cache), None), read, blocks)
 
         def behind(empty: Array, array: Array) -> Array:
             return jax.lax.dynamic_update_slice_in_dim(empty, array[:, :, :room], 0, axis=2)

@@ -202,14 +202,59 @@ class EncoderDecoder(StackModel):
         """Returns the start token, which the config names."""
         return jnp.full(inputs.shape[0], self.config.decoder_start_id, jnp.int32)
 
+    def check_arrays(self, inputs: Array) -> None:
+        """Raises ValueError, at tracing, for inputs of another shape or dtype than the model's."""
+        check_tokens(inputs)
+
+    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
+        """Encodes inputs, [B, S] int32 by default, and computes cross-attention's keys and values.
+
+        Raises:
+          ValueError: `check_arrays` raises.
+        """
+        self.check_arrays(inputs)
+        return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadsEncoder(EncoderDecoder):
+    """An `EncoderDecoder` that may read another model's encoder output instead of its own.
+
+    Its config also has `encoded_dim` and `head_ids`, and its network `attach`.
+    """
+
+    @property
+    def encoded_dim(self) -> int | None:
+        return self.config.encoded_dim
+
+    @property
+    def head_ids(self) -> tuple[int, ...] | None:
+        return self.config.head_ids
+
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
         """Encodes inputs [B, S] int32, and computes the cross-attention's keys and values.
 
         Raises:
-          ValueError: the inputs have another shape or dtype.
+          ValueError: the inputs have another shape or dtype, or the model has no encoder.
         """
-        check_tokens(inputs)
-        return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
+        if self.encoded_dim is not None:
+            raise ValueError(
+                "this model has no encoder (encoded_dim): it drafts for the model whose encoder's "
+                "output it reads, and decodes nothing by itself"
+            )
+        return super().prefill(params, inputs, capacity)
+
+    def attach(self, params: PyTree, encoded: Array, mask: Array, capacity: int) -> KVCache:
+        """Computes the cross-attention's keys and values of an encoder's output.
+
+        Args:
+          params: the parameters.
+          encoded: [B, S, encoded_dim], the encoder's output.
+          mask: [B, S] bool, True where the input is a token.
+          capacity: C, the slots of the cache.
+        """
+        given = encoded.astype(self.config.dtype), mask, capacity
+        return cast(KVCache, self.apply(params, *given, method="attach"))
 
 
 @functools.cache

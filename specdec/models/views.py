@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
+from specdec.models.inputs import check_last, tokens_of
 from specdec.models.model import Target
 from specdec.types import Array, PyTree
 
@@ -53,11 +54,47 @@ class NoSource:
         return jnp.where(real, self.eos_id, self.pad_id).astype(jnp.int32)
 
 
+@dataclasses.dataclass(frozen=True)
+class WithoutPictures:
+    """Removes the pictures from prompts, so that a language model drafts without them.
+
+    The text moves together, and its positions are counted without the pictures (Gagrani et al.
+    2024, 2404.08856, section 3). The target still reads them.
+
+    Args:
+      image_id: the id in the place of a picture's patches.
+      pad_id: the padding id; None for that of the model that reads the text.
+    """
+
+    image_id: int
+    pad_id: int | None = None
+
+    def read_by(self, model: Target) -> WithoutPictures:
+        """Returns this view with the padding id of a model."""
+        pad_id = model.pad_id if self.pad_id is None else self.pad_id
+        return WithoutPictures(self.image_id, pad_id)
+
+    def __call__(self, inputs: PyTree) -> Array:
+        """Maps inputs with tokens [B, S] int32 to tokens [B, S] without `image_id`.
+
+        Raises:
+          ValueError: there is no padding id, or a prompt ends in a picture.
+        """
+        if self.pad_id is None:
+            raise ValueError(f"{self} has no padding id; call read_by(model) first, or give it")
+        tokens = tokens_of(inputs)
+        check_last(tokens, self.image_id, self.pad_id)
+        is_patch = tokens == self.image_id
+        order = jnp.argsort(is_patch, axis=1, stable=True)
+        behind = jnp.take_along_axis(is_patch, order, axis=1)
+        return jnp.where(behind, self.pad_id, jnp.take_along_axis(tokens, order, axis=1))
+
+
 def read_by(model: Target, view: Callable[[PyTree], PyTree]) -> Callable[[PyTree], PyTree]:
     """Returns a view as a function of the inputs alone.
 
     Args:
       model: the model that reads what the view selects.
-      view: a function of the inputs, or a `NoSource`.
+      view: a function of the inputs, or a view of this module.
     """
-    return view.read_by(model) if isinstance(view, NoSource) else view
+    return view.read_by(model) if isinstance(view, NoSource | WithoutPictures) else view

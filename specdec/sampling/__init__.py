@@ -33,6 +33,7 @@ from specdec.sampling.processors import (
     ordered,
 )
 from specdec.sampling.standard import Greedy, Sampling, fit_vocabulary, is_distribution
+from specdec.sampling.timestamps import Timestamps
 
 __all__ = [
     "ForcedEOS",
@@ -48,6 +49,7 @@ __all__ = [
     "Sampling",
     "SuppressTokens",
     "SuppressTokensAtBegin",
+    "Timestamps",
     "before_each",
     "check_ids",
     "draw",

@@ -1,7 +1,7 @@
 """Tasks: texts become batches of token ids, and ids become texts again.
 
-Tasks read local files, generated corpora, and seqio's data sets. This is the only package that
-imports seqio and TensorFlow, and only for a task of seqio.
+Tasks read local files, generated corpora, series of numbers, and seqio's data sets. This is the
+only package that imports seqio and TensorFlow, and only for a task of seqio.
 """
 
 from specdec.tasks.batching import (
@@ -19,6 +19,17 @@ from specdec.tasks.metrics import Bleu, Rouge, Squad, bleu, rouge, squad
 from specdec.tasks.model_outputs import longest_output, predictions_task, token_counts
 from specdec.tasks.registry import VOCABULARIES, get_task, mixture
 from specdec.tasks.seqio_tasks import use_tfds_data_dir
+from specdec.tasks.series import (
+    SERIES_FILE,
+    SERIES_KEY,
+    Series,
+    SeriesBins,
+    is_series,
+    series_record,
+    values_of,
+)
+from specdec.tasks.series_metrics import Mase, WeightedQuantileLoss, mase, quantiles, wql
+from specdec.tasks.series_tasks import series_task
 from specdec.tasks.synthetic import demo_vocabulary, synthetic_mixture, synthetic_task
 from specdec.tasks.t5 import t5_task
 from specdec.tasks.task import FITS, Example, Task
@@ -34,8 +45,10 @@ from specdec.tasks.vocabularies import (
     digest,
     file_of,
     for_texts,
+    has_prompts,
     input_ids,
     inputs_end,
+    output_ids,
     recorded_vocabulary,
     same_vocabulary,
     special_ids,
@@ -45,19 +58,25 @@ from specdec.tasks.vocabularies import (
 
 __all__ = [
     "FITS",
+    "SERIES_FILE",
+    "SERIES_KEY",
     "VOCABULARIES",
     "Batch",
     "Bleu",
     "Bytes",
     "Example",
     "LoadedVocabulary",
+    "Mase",
     "Rouge",
     "SentencePiece",
+    "Series",
+    "SeriesBins",
     "Squad",
     "Task",
     "TaskError",
     "TokenizerJson",
     "VocabularyDefinition",
+    "WeightedQuantileLoss",
     "batches",
     "special_ids",
     "check_lengths",
@@ -72,16 +91,23 @@ __all__ = [
     "file_of",
     "for_texts",
     "get_task",
+    "has_prompts",
     "input_ids",
     "inputs_end",
+    "is_series",
     "length_of",
     "local_task",
     "longest_output",
+    "mase",
     "mixture",
+    "output_ids",
     "predictions_task",
+    "quantiles",
     "recorded_vocabulary",
     "rouge",
     "same_vocabulary",
+    "series_record",
+    "series_task",
     "squad",
     "synthetic_mixture",
     "synthetic_task",
@@ -90,5 +116,7 @@ __all__ = [
     "token_counts",
     "tokenization_of",
     "use_tfds_data_dir",
+    "values_of",
     "vocabulary_file",
+    "wql",
 ]

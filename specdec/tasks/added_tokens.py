@@ -34,12 +34,13 @@ class AddedToken:
 
 @dataclasses.dataclass(frozen=True)
 class Framing:
-    """The settings of a decoder-only model's tokenizer that say how a prompt begins and ends.
+    """The settings of a tokenizer with byte-pair merges that say how an input begins and ends.
 
     Attributes:
       names: the special tokens by transformers' names, such as ("eos_token", "</s>").
-      add_bos: whether a prompt begins with `bos_token`; None if `tokenizer.json` says it.
-      add_eos: whether a prompt ends in `eos_token`; None if `tokenizer.json` says it.
+      continued: whether inputs are prompts, which a decoder-only model continues.
+      add_bos: whether an input begins with `bos_token`; None if `tokenizer.json` says it.
+      add_eos: whether an input ends in `eos_token`; None if `tokenizer.json` says it.
       prefix_space: whether a byte-level tokenizer puts a space before a text; None for what its
         file says.
       chat_template: the Jinja template of conversations; None if there is none.
@@ -47,6 +48,7 @@ class Framing:
     """
 
     names: tuple[tuple[str, str], ...] = ()
+    continued: bool = True
     add_bos: bool | None = None
     add_eos: bool | None = None
     prefix_space: bool | None = None
@@ -63,7 +65,7 @@ class Tokenization:
       legacy: whether text after an added token begins with the mark of a space, as in transformers
         before 4.31 and by default.
       clean_up: whether spaces before punctuation are removed from decoded texts.
-      framing: how prompts begin and end; None for the tokenizer of an encoder-decoder.
+      framing: how inputs begin and end; None for a T5's, which end in EOS.
     """
 
     added: tuple[AddedToken, ...] = ()

@@ -13,7 +13,7 @@ from specdec.common.values import PositiveInt, check, is_integer
 from specdec.tasks.loading import TaskError
 from specdec.tasks.registry import get_task
 from specdec.tasks.task import FEATURES, Example, Task
-from specdec.tasks.vocabularies import LoadedVocabulary, input_ids, inputs_end
+from specdec.tasks.vocabularies import LoadedVocabulary, has_prompts, input_ids, output_ids
 
 LENGTHS = "{'inputs': 64, 'targets': 64}"  # an example
 
@@ -122,11 +122,11 @@ def text_batches(
     sizes = check_sizes(lengths, batch_size, limit, buckets)
     _refuse_unknown(lengths, FEATURES)
 
-    def encode(number: int, side: str, text: str) -> np.ndarray:
+    def encode(number: int, side: str, text: str, source: str = "") -> np.ndarray:
         if side == "inputs":
-            ids = input_ids(vocabulary, text, None if inputs_end(vocabulary) else lengths[side])
+            ids = input_ids(vocabulary, text, lengths[side] if has_prompts(vocabulary) else None)
         else:
-            ids = [*vocabulary.encode(text), vocabulary.eos_id]
+            ids = [*output_ids(vocabulary, text, source), vocabulary.eos_id]
         if not ids:
             raise TaskError(f"text {number} is {text!r}, a prompt without a token; give some text")
         if len(ids) > lengths[side]:
@@ -140,7 +140,7 @@ def text_batches(
 
     def examples() -> Iterator[Example]:
         for number, (text, target) in enumerate(itertools.islice(texts, limit), start=1):
-            ids = None if target is None else encode(number, "targets", target)
+            ids = None if target is None else encode(number, "targets", target, text)
             yield Example(encode(number, "inputs", text), ids, text, target)
 
     pad_id = _pad_id(pad_id, vocabulary)

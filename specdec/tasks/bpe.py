@@ -1,7 +1,7 @@
-"""The tokenizers of decoder-only models: BPE over bytes, or over characters with bytes for others.
+"""Tokenizers with byte-pair merges, over bytes or over characters with bytes for the others.
 
-LLaMA 1 and 2 have `tokenizer.model` or `tokenizer.json`, LLaMA 3 has `tokenizer.json`, and OPT and
-GPT-2 have `vocab.json` with `merges.txt`. Ids and texts are those of transformers.
+LLaMA 1 and 2 have `tokenizer.model` or `tokenizer.json`, LLaMA 3 and T5Gemma have `tokenizer.json`,
+and OPT and GPT-2 have `vocab.json` with `merges.txt`. Ids and texts are those of transformers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ _CONTROL, _USER_DEFINED = 3, 4  # its types of pieces
 
 
 class Bpe(PlainVocabulary):
-    """A tokenizer of the `tokenizers` library, whose texts are continuations of a prompt.
+    """A tokenizer of the `tokenizers` library, whose inputs other files frame.
 
     Special tokens that are written out in a text are those tokens, as in transformers; a chat
-    template needs that. Decoded texts have none of them, and keep the space that they begin with.
+    template needs that. Decoded texts have none of them. Those that continue a prompt keep the
+    space that they begin with.
 
     Args:
       file: the file that it was read from.
@@ -36,14 +37,14 @@ class Bpe(PlainVocabulary):
       ValueError: the files contradict each other, or do not say how a text ends.
     """
 
-    pad_id, extra_ids = None, 0
+    extra_ids = 0
 
     def __init__(self, file: str, contents: bytes, backend: Any, tokenization: Tokenization):
         framing = tokenization.framing
         if framing is None:
             raise ValueError(
-                "it is the tokenizer of a decoder-only model, which other files complete; put it "
-                "into the checkpoint's directory, and leave it out here"
+                "it has byte-pair merges, and other files say how its inputs begin; put it into "
+                "the checkpoint's directory, and leave it out here"
             )
         self.file, self.digest = file, hashlib.sha256(contents).hexdigest()
         self.tokenization, self._backend = tokenization, backend
@@ -51,11 +52,13 @@ class Bpe(PlainVocabulary):
         backend.no_padding()
         _add_tokens(backend, tokenization)
         self._ids: Mapping[str, int] = backend.get_vocab(with_added_tokens=True)
-        self.vocab_size, self._context = max(self._ids.values()) + 1, self._any_piece()
-        names = dict(framing.names)
+        self.vocab_size, names = max(self._ids.values()) + 1, dict(framing.names)
         self.eos_id = self._id(names, "eos_token")
         self.unk_id = self._ids.get(names.get("unk_token", ""), self.eos_id)
         self.before, self.ends = self._framing(framing, names)
+        self.continued = framing.continued and not self.ends
+        self._context = [self._any_piece()] if framing.continued else []
+        self.pad_id = None if framing.continued else self._ids.get(names.get("pad_token", ""))
         self._chat = None
         if framing.chat and framing.chat_template is not None:
             self._chat = prompts_of(framing.chat_template, names, file)
@@ -68,14 +71,14 @@ class Bpe(PlainVocabulary):
             return super().input_ids(text, length)
         ids = self.encode(self._chat(text))
         count = len(self.before) if tuple(ids[: len(self.before)]) == self.before else 0
-        room = len(ids) if length is None else max(length - count, 0)
-        return ids[:count] + ids[max(len(ids) - room, count) :]
+        room = None if length is None else max(length - count, 0)
+        return ids[:count] + self.cut(ids[count:], room)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text that ids add to the text before them, up to the first EOS."""
+        """Returns the text of ids up to the first EOS, or what they add to a prompt's."""
         known = [int(id) for id in ids if 0 <= id < self.vocab_size]
         end = known.index(self.eos_id) if self.eos_id in known else len(known)
-        return self._shown([self._context, *known[:end]])[len(self._shown([self._context])) :]
+        return self._shown([*self._context, *known[:end]])[len(self._shown(self._context)) :]
 
     def pieces(self) -> list[str]:
         names = [""] * self.vocab_size
@@ -96,11 +99,11 @@ class Bpe(PlainVocabulary):
         return found
 
     def _framing(self, framing: Framing, names: Mapping[str, str]) -> tuple[tuple[int, ...], bool]:
-        """Returns the ids before a prompt, and whether it ends in EOS."""
+        """Returns the ids before an input, and whether it ends in EOS."""
         if framing.add_bos is not None or framing.add_eos is not None:
             before = (self._id(names, "bos_token"),) if framing.add_bos else ()
             return before, bool(framing.add_eos)
-        text = self._shown([self._context])
+        text = self._shown([self._any_piece()])
         inside, whole = self.encode(text), self._backend.encode(text).ids
         start = next(i for i in range(len(whole)) if whole[i : i + len(inside)] == inside)
         behind = whole[start + len(inside) :]

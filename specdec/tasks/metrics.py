@@ -14,7 +14,7 @@ import importlib.metadata
 import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,10 +23,16 @@ from specdec.tasks.task import Task
 
 
 class SumMetric(abc.ABC):
-    """A metric that is a function of sums over texts; callable like seqio's metrics."""
+    """A metric that is a function of sums over texts; callable like seqio's metrics.
+
+    Attributes:
+      of_samples: whether a prediction is the tuple of all samples of a text, and not one of them.
+    """
+
+    of_samples: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def statistics(self, target: Any, prediction: str) -> np.ndarray:
+    def statistics(self, target: Any, prediction: Any) -> np.ndarray:
         """Returns [S], the contribution of one text to the sums."""
 
     @abc.abstractmethod

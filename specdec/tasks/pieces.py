@@ -59,7 +59,7 @@ def sentinels(text: str) -> int:
 
 
 def is_bpe(text: str) -> bool:
-    """Returns whether a `tokenizer.json` is that of a decoder-only model; see `parse`."""
+    """Returns whether a `tokenizer.json` has byte-pair merges, unlike a T5's; see `parse`."""
     return parse(text)["model"]["type"] == "BPE"
 
 

@@ -23,7 +23,8 @@ class PlainVocabulary:
       pad_id: the id of padding; None if only the model says it.
       unk_id: the id of unknown pieces; that of EOS if every text has pieces.
       before: the ids before each input, which are those of BOS or none.
-      ends: whether an input ends in EOS. The inputs of decoder-only models go on instead.
+      ends: whether an input ends in EOS.
+      continued: whether inputs are prompts, which a decoder-only model continues.
     """
 
     pad_id: int | None = 0
@@ -35,6 +36,7 @@ class PlainVocabulary:
     digest: str | None = None
     before: tuple[int, ...] = ()
     ends: bool = True
+    continued: bool = False
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text, without EOS."""
@@ -49,21 +51,38 @@ class PlainVocabulary:
 
         Args:
           ids: the ids of the text.
-          length: the longest result; None for any. A text that is too long loses its end if inputs
-            end in EOS, and its begin otherwise: a model continues the end of a prompt.
+          length: the longest result; None for any; see `cut`.
         """
         end = [self.eos_id] if self.ends else []
-        ids = list(ids)
-        if length is not None:
-            room = max(length - len(self.before) - len(end), 0)
-            ids = ids[:room] if self.ends else ids[max(len(ids) - room, 0) :]
-        return [*self.before, *ids, *end]
+        room = None if length is None else max(length - len(self.before) - len(end), 0)
+        return [*self.before, *self.cut(ids, room), *end]
+
+    def cut(self, ids: Sequence[int], room: int | None) -> list[int]:
+        """Returns at most `room` ids, or all: the last ones of a prompt, else the first ones."""
+        if room is None or len(ids) <= room:
+            return list(ids)
+        return list(ids[len(ids) - room :] if self.continued else ids[:room])
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of ids up to the first EOS; missing ids are read as unknown."""
         known = [int(id) if id < self.vocab_size else self.unk_id for id in ids]
         end = known.index(self.eos_id) if self.eos_id in known else len(known)
         return self._text(known[:end])
+
+    def output_ids(self, text: str, source: str) -> list[int]:
+        """Returns the ids of an output, without EOS; those of a series depend on its input.
+
+        Args:
+          text: the output.
+          source: the text of its input.
+        """
+        del source
+        return self.encode(text)
+
+    def output_text(self, ids: Sequence[int], source: str) -> str:
+        """Returns the text of an output up to the first EOS; the inverse of `output_ids`."""
+        del source
+        return self.decode(ids)
 
     def pieces(self) -> list[str]:
         """Returns the piece of each id, except sentinels."""

@@ -51,8 +51,8 @@ def t5_task(name: str, vocabulary: VocabularyDefinition) -> Task:
 def _register(name: str, definition: VocabularyDefinition) -> Task:
     if not inputs_end(for_texts(definition)):
         raise TaskError(
-            f"task {name!r} has inputs that end in EOS, as T5's do, and {definition} has prompts; "
-            "use a task over files (tasks/local.gin)"
+            f"task {name!r} has inputs that end in EOS, as T5's do, and those of {definition} do "
+            "not; use a task over files (tasks/local.gin)"
         )
     seqio, vocabulary = load_seqio(f"task {name!r}"), definition.load()
     if name in seqio.TaskRegistry.names():

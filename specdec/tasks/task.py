@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specdec.tasks.loading import TaskError
-from specdec.tasks.vocabularies import LoadedVocabulary, input_ids
+from specdec.tasks.vocabularies import LoadedVocabulary, detokenize, input_ids, output_ids
 
 FEATURES = ("inputs", "targets")
 FITS = 10_000_000  # examples; a split of more is as good as endless
@@ -135,13 +135,14 @@ class TextTask(Task):
             if target is None:
                 yield Example(inputs, None, text, None)
                 continue
-            shown = target if isinstance(target, str) else self.vocabulary.decode(target)
-            yield Example(inputs, self._target(target, lengths["targets"]), text, shown)
-
-    def _target(self, text: str | Sequence[int], length: int) -> np.ndarray:
-        if not isinstance(text, str):
-            return np.array(text[:length], np.int32)
-        return np.array([*self.vocabulary.encode(text)[: length - 1], self.vocabulary.eos_id], "i4")
+            if isinstance(target, str):
+                room = lengths["targets"] - 1
+                ids = [*output_ids(self.vocabulary, target, text)[:room], self.vocabulary.eos_id]
+                shown = target
+            else:
+                ids = target[: lengths["targets"]]
+                shown = detokenize(self.vocabulary, target, text)
+            yield Example(inputs, np.array(ids, np.int32), text, shown)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from specdec.tasks.plain import (
     PlainVocabulary,
     WithAddedTokens,
 )
+from specdec.tasks.series import SeriesBins, is_series
 from specdec.tasks.tokenizer_json import TokenizerJson
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class SentencePiece(Checked):
       path: local, or a gs:// address.
       extra_ids: sentinels that are added after the pieces (T5: 100).
       tokenization: makes it transformers' tokenizer, which finds sentinels and other added tokens
-        inside of words too. Without it, it is seqio's vocabulary. With framing, it is that of a
-        decoder-only model, such as LLaMA's `tokenizer.model`.
+        inside of words too. Without it, it is seqio's vocabulary. With framing, it has byte-pair
+        merges, as LLaMA's `tokenizer.model` has.
     """
 
     path: Annotated[str, Rule(is_word, "that of a .model file")]
@@ -132,7 +133,7 @@ def recorded_vocabulary(
     extra_ids: int,
     tokenization: Tokenization | None = None,
     *_: object,
-) -> SentencePiece | TokenizerJson | Bytes:
+) -> SentencePiece | TokenizerJson | SeriesBins | Bytes:
     """Returns the vocabulary that the fields of a `checkpoints.Vocabulary` describe.
 
     Args:
@@ -147,14 +148,17 @@ def recorded_vocabulary(
 
 def vocabulary_file(
     path: str, extra_ids: int = 0, tokenization: Tokenization | None = None
-) -> SentencePiece | TokenizerJson:
-    """Returns the description of a vocabulary's file, by its extension.
+) -> SentencePiece | TokenizerJson | SeriesBins:
+    """Returns the description of a vocabulary's file, by its name.
 
     Args:
-      path: a SentencePiece model, or a tokenizer.json, which has its own number of sentinels.
+      path: a SentencePiece model, a tokenizer.json, which has its own number of sentinels, or a
+        Chronos model's config.json.
       extra_ids: the number of sentinels of a SentencePiece model.
       tokenization: the rest of the tokenizer.
     """
+    if is_series(path):
+        return SeriesBins(path)
     if path.endswith(".json"):
         return TokenizerJson(path, tokenization)
     return SentencePiece(path, extra_ids, tokenization)
@@ -219,13 +223,23 @@ def input_ids(vocabulary: LoadedVocabulary, text: str, length: int | None = None
 
 
 def inputs_end(vocabulary: LoadedVocabulary) -> bool:
-    """Returns whether inputs end in EOS, and are not prompts that a model continues.
+    """Returns whether inputs end in EOS, as those of T5's tasks.
 
     Args:
       vocabulary: any vocabulary.
     """
     own = _own(vocabulary)
     return own is None or own.ends
+
+
+def has_prompts(vocabulary: LoadedVocabulary) -> bool:
+    """Returns whether inputs are prompts, which a decoder-only model continues.
+
+    Args:
+      vocabulary: any vocabulary.
+    """
+    own = _own(vocabulary)
+    return own is not None and own.continued
 
 
 def declares_begin(vocabulary: LoadedVocabulary) -> bool:
@@ -349,7 +363,19 @@ def _pieces(vocabulary: Any) -> list[str] | None:
     return pieces.of_sentencepiece(vocabulary.tokenizer) if is_read else None
 
 
-def detokenize(vocabulary: LoadedVocabulary, ids: Iterable[int]) -> str:
+def output_ids(vocabulary: LoadedVocabulary, text: str, source: str) -> list[int]:
+    """Returns the ids of an output, without EOS.
+
+    Args:
+      vocabulary: any vocabulary.
+      text: the output.
+      source: the text of its input, by which a series is scaled.
+    """
+    own = _own(vocabulary)
+    return list(vocabulary.encode(text)) if own is None else own.output_ids(text, source)
+
+
+def detokenize(vocabulary: LoadedVocabulary, ids: Iterable[int], source: str = "") -> str:
     """Returns the text of `ids` up to the first EOS.
 
     Ids that the vocabulary lacks read as unknown; models pad their output to a round width.
@@ -357,5 +383,7 @@ def detokenize(vocabulary: LoadedVocabulary, ids: Iterable[int]) -> str:
     Args:
       vocabulary: any vocabulary.
       ids: token ids.
+      source: the text of the input that they answer, by which a series is scaled.
     """
-    return vocabulary.decode([int(i) for i in ids])
+    own, ids = _own(vocabulary) if source else None, [int(i) for i in ids]
+    return vocabulary.decode(ids) if own is None else own.output_text(ids, source)

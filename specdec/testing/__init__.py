@@ -18,6 +18,7 @@ from specdec.testing.law import (
     broken_trees,
     compare,
     output_law,
+    rounds_law,
     sequence_law,
 )
 from specdec.testing.part_checks import (
@@ -28,6 +29,7 @@ from specdec.testing.part_checks import (
     check_schedule,
     check_verifier,
     law_errors,
+    rounds_errors,
 )
 from specdec.testing.table_target import TableTarget
 
@@ -59,5 +61,7 @@ __all__ = [
     "hostile",
     "law_errors",
     "output_law",
+    "rounds_errors",
+    "rounds_law",
     "sequence_law",
 ]

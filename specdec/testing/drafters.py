@@ -117,6 +117,10 @@ class Broken(Drafter):
 
     drafter: Drafter
 
+    @property
+    def paths(self) -> int | None:
+        return self.drafter.paths
+
     def init(self, params: Params, context: Context) -> PyTree:
         return self.drafter.init(params, context)
 
@@ -128,7 +132,10 @@ class Broken(Drafter):
             assert context.vocab_size is not None
             probs = jax.nn.one_hot(draft.tokens, context.vocab_size)
         pending = last_tokens(context, 1)
-        before = jnp.concatenate([pending, draft.tokens], axis=1)[:, :-1]
+        if draft.nodes is None:
+            before = jnp.concatenate([pending, draft.tokens], axis=1)[:, :-1]
+        else:
+            before = draft.nodes.of_parents(draft.tokens, pending[:, 0])
         breaks = (before % 2 == 0)[:, :, None]
         for number, wrong in enumerate(broken_rows(probs).values()):
             probs = jnp.where(breaks & (kind == number)[:, None, None], wrong, probs)

@@ -180,6 +180,11 @@ class Trees(NamedTuple):
     q: list[np.ndarray]  # what the draft is drawn from, d = 0..K-1
     certain: bool = False  # q is one-hot and the draft says so with probs=None
 
+    @property
+    def joint(self) -> np.ndarray:
+        """The target's distribution of the first K+1 tokens, [V]*(K+1)."""
+        return functools.reduce(lambda before, table: before[..., None] * table, self.p)
+
 
 def output_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
     """Returns the exact joint distribution of the first K+1 tokens that speculation emits.
@@ -216,6 +221,64 @@ def accepted_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
       length: the draft length.
     """
     return _enumerated(verifier, trees, length)[1].sum(axis=0)
+
+
+class RoundsLaw(NamedTuple):
+    """The output of several independent paths, by enumeration.
+
+    Attributes:
+      emitted: [V]*(K+1), as from `output_law`.
+      kept: [K+1], as from `accepted_law`.
+    """
+
+    emitted: np.ndarray
+    kept: np.ndarray
+
+
+def rounds_law(verifier: Verifier, trees: Trees, length: int, paths: int) -> RoundsLaw:
+    """Returns the distribution of what `verifiers.rounds` emits, path after path.
+
+    After a round only the kept text and the distribution of the next token count. The next path
+    begins with that text by chance, and is then drawn from q.
+
+    Args:
+      verifier: as for `output_law`, and so are the others.
+      trees: the distributions.
+      length: the draft length.
+      paths: the number of paths.
+    """
+    p, size, longest = trees.p, trees.p[0].shape[-1], len(trees.q)
+    states: list[tuple[tuple[int, ...], float, np.ndarray]] = [((), 1.0, p[0])]
+    for _ in range(paths):
+        after = []
+        for text, mass, law in states:
+            given = [trees.q[d][text[:d]][x] for d, x in enumerate(text)]
+            shares = float(np.prod(given)) if len(text) < length else 0.0
+            after.append((text, mass * (1 - shares), law))
+            if not mass * shares:
+                continue
+            kept = len(text)
+            rest_p = [law, *(table[text] for table in p[kept + 1 :])]
+            rest = Trees(rest_p, [table[text] for table in trees.q[kept:]], trees.certain)
+            drafts, kept_mass, follow = _enumerated(verifier, rest, length - kept)
+            for n in range(length - kept + 1):
+                same = size ** (longest - kept - n)  # drafts that begin with the same n tokens
+                total = kept_mass[:, n].reshape(-1, same).sum(axis=1)
+                for i in np.flatnonzero(total):
+                    told = tuple(int(x) for x in drafts[i * same, :n])
+                    own = int(np.flatnonzero(kept_mass[i * same : (i + 1) * same, n])[0])
+                    found = follow[i * same + own, n]
+                    after.append(((*text, *told), mass * shares * total[i], found))
+        states = [one for one in after if one[1] > 0]
+    emitted = np.zeros([size] * (longest + 1), p[0].dtype)
+    count = np.zeros(longest + 1)
+    for text, mass, law in states:
+        part = mass * law
+        for d in range(len(text) + 1, longest + 1):  # the target goes on by itself
+            part = part[..., None] * p[d][text]
+        emitted[text] += part
+        count[len(text)] += mass
+    return RoundsLaw(emitted, count)
 
 
 def _enumerated(

@@ -29,6 +29,7 @@ from specdec.testing.law import (
     broken_trees,
     compare,
     output_law,
+    rounds_law,
     sequence_law,
 )
 from specdec.testing.table_target import TableTarget
@@ -203,12 +204,36 @@ def law_errors(
         if gamma <= 2:
             cases |= broken_trees(seed, vocab_size, gamma, sampling)
         for name, trees in cases.items():
-            right = trees.p[0]
-            for p in trees.p[1:]:
-                right = right[..., None] * p
             for length in {gamma, gamma - 1, 0}:
                 case = f"{name} p and q under {sampling}, gamma {gamma}, draft length {length}"
-                yield case, float(np.max(np.abs(output_law(verifier, trees, length) - right)))
+                yield case, float(np.max(np.abs(output_law(verifier, trees, length) - trees.joint)))
+
+
+def rounds_errors(
+    verifier: Verifier,
+    sampling: SamplingRule,
+    paths: int = 3,
+    gammas: tuple[int, ...] = (1, 2),
+    vocab_size: int = 3,
+    seed: int = 0,
+) -> Iterator[tuple[str, float]]:
+    """Yields cases and errors as `law_errors` does, for drafts with several paths.
+
+    Args:
+      verifier: the verifier to check.
+      sampling: the sampling rule.
+      paths: the number of paths.
+      gammas: draft lengths.
+      vocab_size: V.
+      seed: the seed of random cases.
+    """
+    for gamma in gammas:
+        cases = adversarial_trees(seed, vocab_size, gamma, sampling)
+        cases |= broken_trees(seed, vocab_size, gamma, sampling)
+        for name, trees in cases.items():
+            if not trees.certain:  # which is no draw
+                emitted = rounds_law(verifier, trees, gamma, paths).emitted
+                yield name, float(np.max(np.abs(emitted - trees.joint)))
 
 
 def check_drafter(
@@ -224,8 +249,9 @@ def check_drafter(
     """Checks that drafts do not change the output, and that each q is the one drawn from.
 
     For each gamma and each schedule, greedy and `Coupled` outputs must equal the baseline's token
-    by token, with no more target calls. `SpeculativeSampling` outputs must follow the enumerated
-    distribution, and a row alone must equal the same row in a batch.
+    by token, with no more target calls. (Drafters with several paths take no shared noise.)
+    `SpeculativeSampling` outputs must follow the enumerated distribution, and a row alone must
+    equal the same row in a batch.
 
     Args:
       drafter: the drafter to check.
@@ -314,7 +340,8 @@ def check_everything_accepted(
       sampling: the sampling rule.
       rows: the number of rows.
     """
-    for verifier in (GreedyMatch() if sampling.greedy else SpeculativeSampling(), Coupled()):
+    own = GreedyMatch() if sampling.greedy else SpeculativeSampling()
+    for verifier in (own,) if bench.drafter.paths else (own, Coupled()):
         trace = bench.run(verifier, schedule, sampling, rows).trace
         accepted, drafted = int(trace.accepted.sum()), int(trace.drafted.sum())
         assert accepted == drafted > 0, (
@@ -324,7 +351,8 @@ def check_everything_accepted(
 
 
 def _check_outputs(bench: Bench, schedule: Schedule, what: str) -> DecodeOutput:
-    for verifier, sampling in ((GreedyMatch(), Greedy()), (Coupled(), SAMPLINGS[3])):
+    same = [(GreedyMatch(), Greedy()), (Coupled(), SAMPLINGS[3])]
+    for verifier, sampling in same[:1] if bench.drafter.paths else same:
         plain = bench.alone(sampling, EQUAL_ROWS)
         ours = bench.run(verifier, schedule, sampling, EQUAL_ROWS)
         differ = int(jnp.sum(jnp.any(ours.tokens != plain.tokens, axis=1)))

@@ -243,7 +243,7 @@ def _text(run: TrainRun) -> Mapping[str, Any]:
         return {}
     if tasks.tokenization_of(vocabulary) is not None:
         saved = Path(file).parent  # with the tokenizer's other files
-        if not tasks.inputs_end(vocabulary):
+        if tasks.has_prompts(vocabulary):
             return checkpoints.text_model_from(saved).kept()
         return {"vocabulary": checkpoints.vocabulary_from(saved)}
     return {"vocabulary": checkpoints.Vocabulary(Path(file), vocabulary.extra_ids)}

@@ -29,6 +29,7 @@ class Block(Verifier):
     """
 
     exact: ClassVar[bool] = True
+    several_paths: ClassVar[bool] = True
     rule: ClassVar[str] = "last"
 
     def accept(self, draft: Draft, scores: Scores) -> Array:

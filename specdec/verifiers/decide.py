@@ -38,6 +38,7 @@ class Verifier(abc.ABC):
         the last test that passes.
       greedy_only: whether the verifier needs temperature 0; a `Plan` then refuses other sampling.
       reads_beliefs: whether greedy drafters must give their softmax (`Draft.beliefs`).
+      several_paths: whether drafts may have several paths, which `rounds` then verifies.
     """
 
     exact: ClassVar[bool] = False
@@ -45,6 +46,7 @@ class Verifier(abc.ABC):
     rule: ClassVar[str] = "first"
     greedy_only: ClassVar[bool] = False
     reads_beliefs: ClassVar[bool] = False
+    several_paths: ClassVar[bool] = False
 
     @abc.abstractmethod
     def accept(self, draft: Draft, scores: Scores) -> Array:
@@ -80,7 +82,7 @@ class Verifier(abc.ABC):
             return Verdict(jnp.int32(0), draw(keys.correct[0], scores.probs[0]))
         uniforms = jax.vmap(jax.random.uniform)(keys.accept)
         passed = (uniforms < self.accept(draft, scores)) & _within(draft)
-        n = _last(passed) if self.rule == "last" else leading(passed)
+        n = kept_tokens(self, passed)
         return Verdict(n, draw(keys.correct[n], next_distribution(self, draft, scores, n)))
 
     @property
@@ -265,9 +267,11 @@ def usable_tokens(draft: Draft) -> Array:
     return usable
 
 
-def _last(passed: Array) -> Array:
-    """Returns one more than the index of the last True, 0 if there is none."""
-    return jnp.max(jnp.where(passed, jnp.arange(1, passed.shape[0] + 1), 0), initial=0)
+def kept_tokens(verifier: Verifier, passed: Array) -> Array:
+    """Returns the number of tokens that a verifier's rule keeps, given which tests [K] passed."""
+    if verifier.rule == "last":
+        return jnp.max(jnp.where(passed, jnp.arange(1, passed.shape[0] + 1), 0), initial=0)
+    return leading(passed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,6 +282,7 @@ class GreedyMatch(ByArgmax):
     """
 
     exact: ClassVar[bool] = True
+    several_paths: ClassVar[bool] = True
 
     def keeps(self, draft: Draft, scores: Scores) -> Array:
         return draft.tokens == jnp.argmax(scores.logits, axis=-1)[:-1]
@@ -292,6 +297,7 @@ class SpeculativeSampling(Verifier):
     """
 
     exact: ClassVar[bool] = True
+    several_paths: ClassVar[bool] = True
 
     def accept(self, draft: Draft, scores: Scores) -> Array:
         return ratio(*token_probs(draft, scores))

@@ -126,6 +126,19 @@ def stored(*names: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def test_refilled_rows_are_those_of_the_lines():
+    page = (ROOT / "docs" / "log" / "performance-log.md").read_text(encoding="utf-8")
+    for line in stored("amd_epyc_avx512_2_cores", "batches", "refill.jsonl"):
+        figures = interval(line["speedup"]), f"{line['equal']} of {line['texts']}"
+        assert f"| {line['way']} | {line['steps']} | {' | '.join(figures)} |" in page
+        assert line["equal"] == line["texts"]
+    for line in stored("amd_epyc_avx512_2_cores", "batches", "curve.jsonl"):
+        same, memory = f"{line['equal']} of {line['texts']}", f"{line['bytes'] / 2**20:.0f}"
+        assert f"| {line['rows']} | {line['way']} | {same} | {memory} |" in page
+        # Rows of other outputs begin with a near-tie of the logits.
+        assert all(gap < 1e-4 for gap in line["gaps"])
+
+
 def lines_of(name: str, pair: str = "captions") -> list[dict[str, Any]]:
     lines = stored("amd_epyc_avx512_1_cores", name, "lines.jsonl")
     return [x for x in lines if x.get("pair", "captions") == pair]
@@ -278,6 +291,18 @@ def test_what_drafters_without_a_model_are_worth_is_in_the_lines():
     places = [(task, length) for task in ("gec", "qa") for length in (8, 24)]
     for row, found in rows_behind("where outputs are mostly copies").items():
         assert found == list(cells(2, called(row), *places))
+
+
+def test_what_several_paths_keep_is_in_the_lines():
+    lines = stored("amd_epyc_avx512_2_cores", "paths", "lines.jsonl")
+    rows = rows_behind("## Several paths")
+    assert rows
+    for row, found in rows.items():
+        temperature, gamma = map(int, re.findall(r"\d+", row))
+        places = "captions", temperature, gamma
+        of = {x["paths"]: x for x in lines if (x["pair"], x["temperature"], x["gamma"]) == places}
+        cells = [interval(of[paths]["tokens_per_call"]) for paths in (1, 2, 4, 8)]
+        assert found == [*cells, interval(of[4]["against"])]
 
 
 def objectives_of(pair: str, steps: int) -> dict[str, list[str]]:
@@ -521,3 +546,42 @@ def test_rows_that_are_measured_again_have_the_settings_of_those_that_were():
             run = json.loads(Path(f"{path}.summary.json").read_text(encoding="utf-8"))["run"]
             settings.append({name: run[name] for name in wanted})
         assert settings and all(one == settings[0] for one in settings), row
+
+
+def test_what_drafts_of_a_chronos_model_are_worth_is_in_the_lines():
+    lines = stored("amd_epyc_avx512_2_cores", "chronos", "judged.jsonl")
+    rows = rows_behind("### Drafts for series")
+    assert len(rows) == len(lines) == 3
+    for line in lines:
+        loss, mase = line["wql"], line["mase"]
+        assert rows[line["draft"]] == [
+            f"{line['parameters']:,}",
+            interval(line["alpha"], 3),
+            interval(line["tokens_per_call"]),
+            f"{loss['speculative']:.4f}, {loss['alone']:.4f}",
+            signed(loss["difference"], 4),
+            signed(mase["difference"], 3),
+        ]
+        for _, low, high in (loss["difference"], mase["difference"]):
+            assert low <= 0 <= high
+
+
+def test_times_of_a_chronos_model_are_in_the_lines():
+    lines = stored("amd_epyc_avx512_2_cores", "chronos", "timed.jsonl")
+    times = {}
+    for clock in ("seconds", "processor_seconds"):
+        for way in lines[0][clock]:
+            of_texts = {}
+            for line in lines:
+                of_texts.setdefault(line["text"], []).append(line[clock][way])
+            times[clock, way] = sum(map(statistics.median, of_texts.values()))
+    rows = rows_behind("Time over that of the target alone: one series")
+    assert len(rows) == 6
+    for way, cells in rows.items():
+        for clock, cell in zip(("seconds", "processor_seconds"), cells, strict=True):
+            assert cell.split(" ")[0] == f"{times[clock, way] / times[clock, 'alone']:.2f}"
+
+
+def signed(given: list[float], digits: int) -> str:
+    value, low, high = (f"{x:+.{digits}f}" for x in given)
+    return f"{value} ({low} to {high})"

@@ -143,13 +143,13 @@ def test_an_explained_text_after_a_prefix():
     text_of = functools.partial(str, encoding="utf-8", errors="replace")
     batch = explained.ExplainedBatch(
         specdec.Plan(target, None, None, None, sampling.Greedy(), 3),
-        lambda tokens: text_of(bytes(tokens)),
+        lambda tokens, source: text_of(bytes(tokens)),
         1,
         output,
         replay,
         0.125,
     )
-    told = batch.explained(0)
+    told = batch.explained(0, "")
     assert told["token_texts"] == ["a", "", "é"]
     assert told["proposed"] == [tokens[1:3] + [*b"x"]]
     assert told["proposed_texts"] == [["", "é", "x"]]

@@ -11,6 +11,7 @@ import jax
 import pytest
 from support import check_lines
 from test_cli import folder, records, the_line  # noqa: F401
+from tolerances import SMALL_LOGITS
 
 from specdec import checkpoints, cli, tasks
 from specdec.cli import run as runs
@@ -176,6 +177,28 @@ def test_wherever_the_file_was_torn_the_rest_is_the_same(
     code, _, err = evaluate(tmp_path, *COMPARED)
     assert code == 0 and f"\n{counted(left, 'text')}, " in err
     assert files(tmp_path) == expected
+
+
+def assert_same_but_for_rounding(path, other):
+    """Compares predictions; another number of rows in a product rounds log_probs differently."""
+    for one, expected in zip(records(path), records(other), strict=True):
+        assert one.pop("log_probs") == pytest.approx(expected.pop("log_probs"), abs=SMALL_LOGITS)
+        assert one == expected
+
+
+@pytest.mark.ci
+def test_refilled_rows_write_the_same_file_in_the_same_order(evaluate, whole, tmp_path):
+    """Also where a run was stopped in the middle of a batch."""
+    code, _, err = evaluate(tmp_path, *COMPARED, "--refill")
+    assert code == 0, err
+    path = tmp_path / "predictions.jsonl"
+    assert_same_but_for_rounding(path, whole / "predictions.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:7]))
+    (tmp_path / "metrics.json").unlink()
+    code, _, err = evaluate(tmp_path, *COMPARED, "--refill")
+    assert code == 0 and "\n3 texts, " in err
+    assert_same_but_for_rounding(path, whole / "predictions.jsonl")
 
 
 def test_a_finished_run_decodes_nothing_and_may_have_other_metrics(

@@ -32,6 +32,7 @@ from specdec.drafters import (
     Hybrid,
     InputCopy,
     Masked,
+    MultiPath,
     NGram,
     NoSource,
     PreviousOutput,
@@ -108,6 +109,11 @@ DRAFTERS = {
         Sampling(0.7, top_k=3, top_p=0.9),
     ),
     "skipped at random": (Skipping(Autoregressive(TARGET, Sampling())), OTHER, Sampling()),
+    "paths, skipped at random": (
+        Skipping(MultiPath(TARGET, Sampling(), paths=3)),
+        OTHER,
+        Sampling(),
+    ),
     "wider vocabulary": (Autoregressive(WIDER, Sampling()), WIDER.init(jax.random.key(9)), None),
     "narrower vocabulary": (
         Autoregressive(NARROWER, Sampling()),
@@ -226,6 +232,7 @@ def seldom(names, *slow):
         "stop id 1 spam",  # greedy and sampled outputs of a certificate meet these two as well
         "always wrong",
         "certain of a constant",
+        "paths, skipped at random",  # tests/decoding/test_several_paths.py has the laws
         "prompt lookup",
         "input copy",
         "previous output",

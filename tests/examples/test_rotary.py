@@ -184,8 +184,8 @@ def test_transformers_does_not_know_it(tmp_path):
 
 def test_a_family_that_nobody_imported_is_named(saved, monkeypatch):
     monkeypatch.delitem(families.FAMILIES, "rotary")
-    known = "those known are t5, t5_draft, t5gemma, llama, opt, gpt2, heads; import the module"
-    message = f"config.json: family is 'rotary', and {known}"
+    known = "t5, t5_draft, t5gemma, t5gemma2, whisper, llama, llava, opt, gpt2, heads; import"
+    message = f"config.json: family is 'rotary', and those known are {known}"
     with pytest.raises(CheckpointError, match=message):
         checkpoints.model_from(saved)
 

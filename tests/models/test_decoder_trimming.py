@@ -1,4 +1,4 @@
-"""Parts of decoders as models of their own: pytest tests/models/test_decoder_trimming.py"""
+"""Parts of decoders and T5Gemmas as models: pytest tests/models/test_decoder_trimming.py"""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from specdec.checkpoints import CheckpointError, tree
 from specdec.models import families
 from specdec.models.kept_parts import Trim
 
-each_decoder = pytest.mark.parametrize("name", ["llama", "opt", "gpt2"])
+each_model = pytest.mark.parametrize(
+    "name", ["llama", "opt", "gpt2", pytest.param("t5gemma", marks=pytest.mark.ci)]
+)
 IDS = (3, 7, 8, 63)
 
 
@@ -33,7 +35,7 @@ def logits_of(model, params):
     return model.decode(params, TOKENS, cache)[0].logits[:2]
 
 
-@each_decoder
+@each_model
 def test_a_head_of_some_ids_says_what_the_whole_one_says_of_them(name):
     whole = logits_of(families.model_of(TINY[name]), params_of(name))
     part, own = of_part(name, Trim(head_ids=IDS))
@@ -47,7 +49,7 @@ def test_a_head_of_some_ids_says_what_the_whole_one_says_of_them(name):
     assert np.array_equal(next(kernels), next(kernels)[:, 1:])
 
 
-@each_decoder
+@each_model
 @pytest.mark.parametrize("layer", [0, 1])
 def test_a_layer_of_a_model_is_a_model(name, layer):
     """Its stream is that of the whole model's layer on the same embeddings."""
@@ -61,13 +63,38 @@ def test_a_layer_of_a_model_is_a_model(name, layer):
     np.testing.assert_allclose(found.logits, whole.logits, rtol=0, atol=SMALL_LOGITS)
 
 
-@each_decoder
+@each_model
 def test_a_trimmed_checkpoint_comes_back(name, tmp_path):
     part, own = of_part(name, Trim((0,), head_ids=IDS))
     checkpoints.save(tmp_path / "part", own, config=part.config)
     assert checkpoints.model_from(tmp_path / "part") == part
     config = part.config
     assert type(config)(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
+
+
+def test_a_decoder_that_reads_the_whole_models_encoder():
+    """It computes the same as the whole model."""
+    model, params = families.model_of(TINY["t5gemma"]), params_of("t5gemma")
+    part, own = of_part("t5gemma", Trim(shared_encoder=True))
+    assert (part.encoded_dim, "encoder" in own) == (16, False)
+    whole = model.prefill(params, INPUTS, 4)
+    cache = part.attach(own, whole.encoded, whole.inputs_mask, 4)
+    found = part.decode(own, TOKENS, cache)[0].logits
+    expected = model.decode(params, TOKENS, whole)[0].logits
+    np.testing.assert_allclose(found, expected, rtol=0, atol=SMALL_LOGITS)
+    assert tree.shapes_of(part).keys() == tree.shapes(own).keys()
+    with pytest.raises(ValueError, match="this model has no encoder"):
+        part.prefill(own, INPUTS, 4)
+
+
+@pytest.mark.parametrize(
+    "kept, says",
+    [(Trim(shared_encoder=True), "no encoder"), (Trim(head_ids=IDS), "has 4 of 64 ids")],
+)
+def test_transformers_has_no_part_of_a_t5gemma(kept, says, tmp_path):
+    part, own = of_part("t5gemma", kept)
+    with pytest.raises(CheckpointError, match=says):
+        checkpoints.save(tmp_path / "theirs", own, config=part.config, format="huggingface")
 
 
 def test_transformers_has_no_such_heads(tmp_path):

@@ -122,7 +122,7 @@ def test_it_is_no_plain_t5():
 
 
 def test_it_decodes_nothing_by_itself():
-    with pytest.raises(ValueError, match="this T5 has no encoder"):
+    with pytest.raises(ValueError, match="this model has no encoder"):
         T5Draft(WITHOUT).prefill(decoder_of(params()), INPUTS, 9)
 
 

@@ -21,10 +21,13 @@ from specdec.models import families, partitioning
 from specdec.models.families import Family, family_of, model_of, named
 from specdec.models.gpt2 import Gpt2Config
 from specdec.models.llama import LlamaConfig
+from specdec.models.llava import ClipConfig, LlavaConfig
 from specdec.models.opt import OptConfig
 from specdec.models.products import ORDERS
 from specdec.models.t5 import T5DraftConfig
 from specdec.models.t5gemma import T5GemmaConfig
+from specdec.models.t5gemma2 import T5Gemma2Config
+from specdec.models.whisper import WhisperConfig
 
 DECODER = {
     "vocab_size": 64,
@@ -68,7 +71,42 @@ TINY = {
         num_encoder_layers=2,
         window=2,
     ),
+    "t5gemma2": T5Gemma2Config(
+        **DECODER,
+        num_kv_heads=2,
+        encoder_emb_dim=24,
+        encoder_num_heads=4,
+        encoder_num_kv_heads=2,
+        encoder_head_dim=4,
+        encoder_mlp_dim=40,
+        num_encoder_layers=2,
+        window=2,
+        pattern=2,
+        rope_factor=8.0,
+        end_of_image_id=7,
+    ),
+    "whisper": WhisperConfig(
+        vocab_size=64,
+        emb_dim=24,
+        num_heads=4,
+        mlp_dim=40,
+        num_encoder_layers=1,
+        num_decoder_layers=2,
+        mel_bins=4,
+        input_positions=3,
+        context=32,
+        decoder_start_id=2,
+        stop_ids=(1,),
+    ),
     "llama": LlamaConfig(**DECODER, num_kv_heads=2, logits_via_embedding=True),
+    "llava": LlavaConfig(
+        **DECODER,
+        num_kv_heads=2,
+        vision=ClipConfig(
+            image_size=4, patch_size=2, emb_dim=8, num_heads=2, mlp_dim=12, num_layers=2
+        ),
+        image_id=62,
+    ),
     "opt": OptConfig(**DECODER, num_kv_heads=4, context=32, post_norm=True, token_dim=16),
     "gpt2": Gpt2Config(**DECODER, num_kv_heads=4, context=32, stop_ids=(2,)),
     "rotary": rotary.RotaryConfig(
@@ -76,6 +114,8 @@ TINY = {
     ),
 }
 INPUTS = jnp.array([[5, 9, 7], [8, 0, 0], [0, 0, 0]], jnp.int32)
+SOUNDS = jnp.zeros([3, 4, 6]).at[:2].set(jax.random.normal(jax.random.key(1), [2, 4, 6]))
+WRONG = {"whisper": r"inputs are int32\[3, 3\]; give float32 \[rows, 4, 6\]"}  # of tokens for it
 TOKENS = jnp.array([[8, 3, 4, 5], [2, 7, 7, 6], [9, 9, 8, 7]], jnp.int32)
 
 OFTEN = ("t5", "t5_draft", "t5gemma", "llama")  # the others share most of their code with these
@@ -83,6 +123,11 @@ each_family = pytest.mark.parametrize(
     "name",
     [name if name in OFTEN else pytest.param(name, marks=pytest.mark.ci) for name in TINY],
 )
+
+
+def inputs_of(name: str) -> jax.Array:
+    """Inputs of three positions, of which the last row is padding."""
+    return SOUNDS if name == "whisper" else INPUTS
 
 
 @functools.cache
@@ -151,7 +196,7 @@ def test_layouts_compute_the_same(name):
     logits = []
     for model in layouts_of(name).values():
         params = model.from_stored(params_of(name))
-        cache = model.prefill(params, INPUTS, 4)
+        cache = model.prefill(params, inputs_of(name), 4)
         logits.append(model.decode(params, TOKENS, cache)[0].logits[:2])
     for other in logits[1:]:
         atol = 1e-5 * np.abs(logits[0]).max()  # sums in other orders, of tiny networks
@@ -161,18 +206,20 @@ def test_layouts_compute_the_same(name):
 @each_family
 def test_rows_begin_and_are_told_from_padding(name):
     model = model_of(TINY[name])
-    start = model.start(INPUTS)
+    start = model.start(inputs_of(name))
     assert start.shape == (3,) and start.dtype == jnp.int32
-    assert model.active(INPUTS).tolist() == [True, True, False]
-    wrong = INPUTS.astype(jnp.float32)
-    with pytest.raises(ValueError, match=r"inputs are float32\[3, 3\]; give int32"):
+    assert model.active(inputs_of(name)).tolist() == [True, True, False]
+    wrong = INPUTS if name in WRONG else INPUTS.astype(jnp.float32)
+    with pytest.raises(
+        ValueError, match=WRONG.get(name, r"inputs are float32\[3, 3\]; give int32")
+    ):
         model.prefill(params_of(name), wrong, 4)
 
 
 @each_family
 def test_blocks_equal_single_steps_and_a_cache_rewinds(name):
     model, params = model_of(TINY[name]), params_of(name)
-    cache = model.prefill(params, INPUTS, 6)
+    cache = model.prefill(params, inputs_of(name), 6)
     assert (cache.capacity, cache.length.tolist()) == (6, [0, 0, 0])
     whole, _ = model.decode(params, TOKENS, cache)
     assert whole.logits.shape == (3, 4, 64) and whole.logits.dtype == jnp.float32
@@ -201,7 +248,7 @@ def test_what_a_step_reads_is_of_the_parameters(name):
 def test_the_bytes_of_a_cache(name, dtype):
     """Counted in the cache itself; a mesh divides them by rows and heads."""
     model = model_of(dataclasses.replace(TINY[name], dtype=dtype))
-    shapes = jax.eval_shape(lambda p: model.prefill(p, INPUTS, 6), params_of(name))
+    shapes = jax.eval_shape(lambda p: model.prefill(p, inputs_of(name), 6), params_of(name))
     arrays = [leaf for leaf in jax.tree.leaves(shapes) if leaf.ndim == 4]
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in arrays)
     assert model.cache_bytes(3, 6, 3) == held
@@ -257,7 +304,7 @@ def test_what_is_of_no_family_is_named():
     with pytest.raises(
         ValueError,
         match="family is 'gpt', and those known are "
-        "t5, t5_draft, t5gemma, llama, opt, gpt2, heads, rotary;",
+        "t5, t5_draft, t5gemma, t5gemma2, whisper, llama, llava, opt, gpt2, heads, rotary;",
     ):
         named("gpt")
     with pytest.raises(

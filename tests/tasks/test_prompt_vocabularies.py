@@ -1,4 +1,4 @@
-"""Tokenizers of decoder-only models: pytest tests/tasks/test_prompt_vocabularies.py
+"""Tokenizers with byte-pair merges: pytest tests/tasks/test_prompt_vocabularies.py
 
 The golden ids and texts are transformers'; see tests/golden/README.md.
 """
@@ -57,9 +57,11 @@ def test_ids_and_texts_are_those_of_transformers(name):
         assert vocabulary.input_ids(text) == ids, text
     for ids, text in expected["outputs"]:  # the text that follows a prompt, with its space
         assert vocabulary.decode(ids) == text, ids
-    assert any(text.startswith(" ") for _, text in expected["outputs"])
     assert list(vocabulary.before) == expected["before"] and not vocabulary.ends
-    assert vocabulary.pad_id is None
+    assert vocabulary.continued == (name != "t5gemma")
+    if vocabulary.continued:
+        assert any(text.startswith(" ") for _, text in expected["outputs"])
+    assert vocabulary.pad_id == (None if vocabulary.continued else 0)
 
 
 @pytest.mark.parametrize("name", [name for name in EXPECTED if "chat" in EXPECTED[name]])
@@ -68,7 +70,8 @@ def test_a_chat_template_is_rendered_as_in_transformers(name):
     expected = EXPECTED[name]["chat"]
     assert chatting.input_ids(MESSAGE) == expected
     length = len(expected) - 3
-    assert chatting.input_ids(MESSAGE, length) == [expected[0], *expected[1 - length :]]
+    kept = [expected[0], *expected[1 - length :]] if chatting.continued else expected[:length]
+    assert chatting.input_ids(MESSAGE, length) == kept
 
 
 def test_settings_of_tokenizer_config_are_obeyed(edited):
@@ -111,6 +114,27 @@ def test_a_prompt_goes_on_and_keeps_its_end(llama2, tmp_path):
     task = tasks.predictions_task("said", {"train": str(tmp_path)}, llama2_definition)
     (example,) = task.examples("train", lengths)
     assert example.inputs.tolist() == short and example.targets.tolist() == [5, 2]
+
+
+def test_an_encoder_reads_the_begin_of_a_text_that_is_too_long(edited, tmp_path):
+    """As transformers truncates; a given text is refused, and a target ends in EOS."""
+    found = definition(GOLDEN / "t5gemma")
+    vocabulary, text = found.plain(), "The house is small."
+    whole = [2, *vocabulary.encode(text)]
+    assert (vocabulary.eos_id, vocabulary.input_ids(text, 4)) == (1, whole[:4])
+    with pytest.raises(tasks.TaskError, match="text 1 is 5 tokens long"):
+        list(tasks.text_batches([(text, None)], vocabulary, {"inputs": 4}, batch_size=1))
+    lines = tmp_path / "lines.tsv"
+    lines.write_text(f"{text}\ta\n")
+    task = tasks.local_task("encoded", {"test": str(lines)}, found)
+    (example,) = task.examples("test", {"inputs": 4, "targets": 9})
+    assert example.inputs.tolist() == whole[:4]
+    assert example.targets.tolist() == [*vocabulary.encode("a"), 1]
+    with pytest.raises(tasks.TaskError, match="inputs that end in EOS, as T5's do"):
+        tasks.t5_task("wmt14_ende_v003", found)
+    alone = edited("t5gemma")
+    (alone / "config.json").unlink()
+    assert definition(alone).plain().continued
 
 
 def test_id_0_is_a_word(llama2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
@@ -12,9 +13,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from specdec.decoding import check_finite, decode, naming_texts, row_keys
+from specdec.decoding.program import GivenBatch
+from specdec.decoding.refilling import Refilled
 from specdec.models import partitioning
 from specdec.plan import Plan
-from specdec.types import Params, PyTree
+from specdec.types import DecodeOutput, Params, PyTree
 
 
 class Texts(NamedTuple):
@@ -35,6 +38,7 @@ def generate(
     tokens: int,
     skip: Collection[int] = (),
     mesh: Mesh | None = None,
+    refilled: Refilled | None = None,
 ) -> Iterator[Texts]:
     """Yields texts of the target alone until they hold this many tokens.
 
@@ -50,24 +54,38 @@ def generate(
       skip: indices of texts that are left out, because they have been measured before.
       mesh: the devices that rows are divided over, None for one device. All processes give the same
         batches, and get the same texts.
+      refilled: the program of `plan.alone()` that refills rows; None to decode batch by batch.
     """
-    alone, batches = plan.alone(), iter(batches)
+    alone = plan.alone()
     write = functools.partial(decode, plan=alone)
     if mesh is not None:
         write = jax.jit(write, out_shardings=partitioning.whole(mesh))
-    while tokens > 0 and (batch := next(batches, None)):
-        index, inputs = batch
-        new = ~np.isin(index, list(skip))
-        if new.any():
-            placed = jnp.asarray(index), jnp.asarray(inputs)
-            if mesh is not None:
-                placed = partitioning.divided_rows(placed, mesh)
-            with naming_texts(index):
-                output = write(Params(params), row_keys(seed, placed[0]), placed[1])
-                check_finite(output, alone.target)
-            length = np.where(new, output.length, 0)
-            length = np.where(np.cumsum(length) - length < tokens, length, 0)
-            start = np.asarray(alone.target.start(jnp.asarray(inputs)))
-            written = np.concatenate([start[:, None], output.tokens], axis=1)
-            yield Texts(index, inputs, written, length)
-            tokens -= int(length.sum())
+
+    def decoded(index: np.ndarray, inputs: np.ndarray) -> DecodeOutput:
+        placed = jnp.asarray(index), jnp.asarray(inputs)
+        if mesh is not None:
+            placed = partitioning.divided_rows(placed, mesh)
+        output = write(Params(params), row_keys(seed, placed[0]), placed[1])
+        check_finite(output, alone.target)
+        return output
+
+    fresh = ((*batch, ~np.isin(batch[0], list(skip))) for batch in batches)
+    fresh, ahead = itertools.tee(one for one in fresh if one[2].any())
+    if refilled:
+        given = (
+            GivenBatch(row_keys(seed, jnp.asarray(index)), inputs, new & (index >= 0))
+            for index, inputs, new in ahead
+        )
+        outputs = (output for output, _ in refilled.outputs(Params(params), given))
+    else:
+        outputs = (decoded(index, inputs) for index, inputs, _ in ahead)
+    while tokens > 0 and (batch := next(fresh, None)):
+        index, inputs, new = batch
+        with naming_texts(index):
+            output = next(outputs)
+        length = np.where(new, output.length, 0)
+        length = np.where(np.cumsum(length) - length < tokens, length, 0)
+        start = np.asarray(alone.target.start(jnp.asarray(inputs)))
+        written = np.concatenate([start[:, None], output.tokens], axis=1)
+        yield Texts(index, inputs, written, length)
+        tokens -= int(length.sum())

@@ -73,11 +73,12 @@ def _count(params: Params, keys: Array, inputs: Array, *, plan: Plan) -> tuple[A
 def _keys(state: DecodeState, plan: Plan) -> Array:
     """Returns [B, K] keys that are not used, because greedy drafters draw nothing."""
     fold = jax.vmap(jax.random.fold_in, (None, 0))
-    return jax.vmap(lambda keys: fold(keys[1], np.arange(plan.longest_draft)))(state.keys)
+    drafted = np.arange(plan.nodes_of(plan.longest_draft))
+    return jax.vmap(lambda keys: fold(keys[1], drafted))(state.keys)
 
 
 def _differ(a: Draft, b: Draft) -> Array:
     """Returns [B], whether the drafts differ."""
-    index = jnp.arange(a.tokens.shape[1])[None]
+    index = (jnp.arange(a.tokens.shape[1]) if a.nodes is None else a.nodes.depths)[None]
     tokens = (a.tokens != b.tokens) & (index < jnp.minimum(a.length, b.length)[:, None])
     return (a.length != b.length) | jnp.any(tokens, axis=1)

@@ -9,10 +9,11 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from specdec.drafters import MultiPath
 from specdec.instrument.certificate.outcome import Check, agreement
 from specdec.instrument.certificate.subject import Subject
-from specdec.sampling import Greedy, unprocessed
-from specdec.testing import BROKEN, FALSE_ALARM, Bench, Skipping, law_errors
+from specdec.sampling import Greedy, Sampling, unprocessed
+from specdec.testing import BROKEN, FALSE_ALARM, Bench, Skipping, law_errors, rounds_errors
 from specdec.types import DecodeOutput, Trace
 from specdec.verifiers import Coupled, SpeculativeSampling
 from specdec.verifiers.decide import Verifier
@@ -45,6 +46,8 @@ def algebra(subject: Subject) -> Check:
     samplings = (Greedy(),) if subject.greedy_only else (drawn, Greedy())
     with jax.enable_x64(True):
         errors = [error for one in samplings for _, error in law_errors(verifier, one)]
+        if subject.plan.drafter.paths and not subject.greedy_only:
+            errors += [error for _, error in rounds_errors(verifier, drawn)]
     worst = float(np.max(errors))
     return Check(
         "algebra",
@@ -166,6 +169,8 @@ def broken(subject: Subject) -> Check:
 
 def _bench(subject: Subject) -> Bench:
     bench = Bench.create(rows=LAW_ROWS)
+    if paths := subject.plan.drafter.paths:
+        bench = bench._replace(drafter=MultiPath(bench.target, Sampling(), paths=paths))
     of_schedule = {role: subject.params[role] for role in subject.plan.schedule.tables()}
     return bench._replace(params=bench.params | of_schedule)
 

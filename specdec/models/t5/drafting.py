@@ -17,6 +17,7 @@ from specdec.models.blocks import View
 from specdec.models.cache import KVCache
 from specdec.models.inputs import check_layers
 from specdec.models.layers import Dense, Embedding, Logits, constrain, parameter, precision
+from specdec.models.stack import ReadsEncoder
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import T5, Decoder, residual
 from specdec.models.t5.target import T5Target
@@ -95,6 +96,11 @@ def first_ids(count: int) -> tuple[int, ...]:
       count: the number of ids.
     """
     return tuple(range(count))
+
+
+def without_additions(config: T5DraftConfig) -> T5Config:
+    """Returns a plain T5's config if nothing is added."""
+    return config_of(**dataclasses.asdict(config))
 
 
 def _ids(given: Any, vocab_size: int) -> tuple[int, ...]:
@@ -208,7 +214,7 @@ class DraftNetwork(T5):
 
 
 @dataclasses.dataclass(frozen=True)
-class T5Draft(T5Target):
+class T5Draft(ReadsEncoder, T5Target):
     """A T5 with additions as a `Model`; its other fields are a T5's.
 
     Args:
@@ -228,16 +234,8 @@ class T5Draft(T5Target):
         return DraftNetwork(self.config, *stored, self.widened)
 
     @property
-    def encoded_dim(self) -> int | None:
-        return self.config.encoded_dim
-
-    @property
     def states_dim(self) -> int | None:
         return self.config.states_dim
-
-    @property
-    def head_ids(self) -> tuple[int, ...] | None:
-        return self.config.head_ids
 
     @property
     def has_markov(self) -> bool:
@@ -250,31 +248,6 @@ class T5Draft(T5Target):
     @property
     def has_exit_classifier(self) -> bool:
         return self.config.exit_classifier
-
-    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
-        """Encodes inputs [B, S] int32, as a T5 does.
-
-        Raises:
-          ValueError: the inputs have another shape or dtype, or the model has no encoder.
-        """
-        if self.encoded_dim is not None:
-            raise ValueError(
-                "this T5 has no encoder (encoded_dim): it drafts for the model whose encoder's "
-                "output it reads, and decodes nothing by itself"
-            )
-        return super().prefill(params, inputs, capacity)
-
-    def attach(self, params: PyTree, encoded: Array, mask: Array, capacity: int) -> KVCache:
-        """Computes the cross-attention's keys and values of an encoder's output.
-
-        Args:
-          params: the parameters.
-          encoded: [B, S, encoded_dim], the encoder's output.
-          mask: [B, S] bool, True where the input is a token.
-          capacity: C, the slots of the cache.
-        """
-        given = encoded.astype(self.config.dtype), mask, capacity
-        return cast(KVCache, self.apply(params, *given, method="attach"))
 
     def decode(
         self,

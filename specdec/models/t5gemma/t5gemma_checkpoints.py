@@ -12,11 +12,12 @@ from specdec.models.decoder_checkpoints import (
     fields_of_record,
     record_of_ids,
     refuse_other,
+    refuse_part,
 )
 from specdec.models.family import Record
 from specdec.models.t5gemma.t5gemma_model import T5GemmaConfig
 
-_SELF = {
+SELF = {
     "pre_self_attention_layer_norm/scale": "pre_self_attn_layernorm",
     "self_attention/query/kernel": "self_attn.q_proj",
     "self_attention/key/kernel": "self_attn.k_proj",
@@ -37,42 +38,62 @@ _CROSS = {
     "encoder_decoder_attention/out/kernel": "cross_attn.o_proj",
     "post_cross_attention_layer_norm/scale": "post_cross_attn_layernorm",
 }
-_SIZES = ("emb_dim", "num_heads", "num_kv_heads", "head_dim", "mlp_dim")
-_THEIR_SIZES = (
-    *("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
-    "intermediate_size",
-)
-# Of both stacks, which agree in them.
-_SHARED = {
-    "query_scalar": "query_pre_attn_scalar",
-    "window": "sliding_window",
-    "attention_cap": "attn_logit_softcapping",
-    "layer_norm_epsilon": "rms_norm_eps",
+_SIZES = {
+    "emb_dim": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "mlp_dim": "intermediate_size",
+}  # in the order of `StackSizes`
+KNOWN: Mapping[str, tuple[Any, ...]] = {
+    "hidden_activation": ("gelu_pytorch_tanh",),
+    "attention_bias": (False, None),
 }
 
 
 class T5GemmaCheckpoints(DecoderCheckpoints):
-    """The checkpoints; see `DecoderCheckpoints`."""
+    """The checkpoints; see `DecoderCheckpoints`.
+
+    Attributes:
+      config_class: the class of the configs.
+      shared: {our field: theirs} of both stacks, which agree in them.
+      rotary: our fields of rotary positions, which `stack` finds.
+      stacks: their names of the stacks by ours.
+      stack_parts: {our name: theirs} of each layer of a stack, without their ".weight".
+    """
 
     MODEL_TYPES: tuple[str, ...] = ("t5gemma",)
     architecture = "T5GemmaForConditionalGeneration"
     anchor = "model.decoder.embed_tokens.weight"
     head = "lm_head.out_proj.weight"
+    config_class: ClassVar[type[T5GemmaConfig]] = T5GemmaConfig
+    shared: ClassVar[Mapping[str, str]] = {
+        "query_scalar": "query_pre_attn_scalar",
+        "window": "sliding_window",
+        "attention_cap": "attn_logit_softcapping",
+        "layer_norm_epsilon": "rms_norm_eps",
+    }
     fields: ClassVar[Mapping[str, str]] = {
-        **dict(zip(_SIZES, _THEIR_SIZES, strict=True)),
+        **_SIZES,
         "num_decoder_layers": "num_hidden_layers",
         "vocab_size": "vocab_size",
-        **_SHARED,
+        **shared,
         "logits_cap": "final_logit_softcapping",
+    }
+    rotary: ClassVar[tuple[str, ...]] = ("rope_theta",)
+    stacks: ClassVar[Mapping[str, str]] = {"encoder": "model.encoder", "decoder": "model.decoder"}
+    stack_parts: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "encoder": SELF,
+        "decoder": SELF | _CROSS,
     }
 
     def described(self, record: Record) -> T5GemmaConfig:
         """Returns the config of a record; see `DecoderCheckpoints`."""
-        stacks = {name: record.get(name) for name in ("encoder", "decoder")}
-        if missing := [name for name, stack in stacks.items() if not isinstance(stack, dict)]:
+        missing = [name for name in self.stacks if not isinstance(record.get(name), dict)]
+        if missing:
             raise ValueError(f"{' and '.join(missing)} missing; copy config.json again")
-        encoder, decoder = (_checked(name, stack) for name, stack in stacks.items())
-        for theirs in (*_SHARED.values(), "rope_theta"):
+        encoder, decoder = (self.stack(name, record[name]) for name in self.stacks)
+        for theirs in (*self.shared.values(), *self.rotary):
             if encoder.get(theirs) != decoder.get(theirs):
                 raise ValueError(
                     f"{theirs} is {encoder.get(theirs)!r} in the encoder and "
@@ -80,29 +101,54 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
                 )
         fields = fields_of_record(decoder, self.fields, required=7)
         for name in ("attention_cap", "logits_cap"):
-            if name not in fields and self.fields[name] in decoder:
+            if name not in fields and self.fields.get(name) in decoder:
                 fields[name] = None  # null is no cap
-        own = {
-            f"encoder_{ours}": encoder[name] for ours, name in self.fields.items() if ours in _SIZES
-        }
-        own["num_encoder_layers"] = encoder["num_hidden_layers"]
+        fields |= {f"encoder_{ours}": encoder[name] for ours, name in _SIZES.items()}
+        fields |= {name: decoder[name] for name in self.rotary}
+        fields["num_encoder_layers"] = encoder["num_hidden_layers"]
         start = record.get("decoder_start_token_id", decoder.get("bos_token_id"))
-        own |= {} if start is None else {"decoder_start_id": start}
-        tied = record.get("tie_word_embeddings", True)
-        theta = decoder["rope_theta"] or 10_000.0
-        return T5GemmaConfig(**fields, **own, rope_theta=theta, logits_via_embedding=tied)
+        fields |= {} if start is None else {"decoder_start_id": start}
+        fields["logits_via_embedding"] = record.get("tie_word_embeddings", True)
+        return self.config_class(**fields, **self.others_of(record))
+
+    def stack(self, name: str, record: Record) -> dict[str, Any]:
+        """Returns the record of a stack with the fields `rotary`.
+
+        Raises:
+          ValueError: it is one of another model.
+        """
+        layers = record.get("num_hidden_layers", 0)
+        refuse_other(record, {**KNOWN, "layer_types": (self.layer_types(layers, 2), None)})
+        rope = record.get("rope_parameters") or record.get("rope_scaling") or {}
+        if (kind := rope.get("rope_type", "default")) != "default":
+            raise ValueError(f"{name} has rope_type {kind!r}, and supported is 'default'")
+        theta = rope.get("rope_theta", record.get("rope_theta"))
+        return {**record, "rope_theta": theta or 10_000.0}
+
+    def others_of(self, record: Record) -> dict[str, Any]:
+        """Returns the fields of a record that are of no stack."""
+        return {}
+
+    def layer_types(self, layers: int, pattern: int) -> list[str]:
+        """Returns their kinds of layers, of which every `pattern`-th one has no window."""
+        return [f"{'sliding' if i % pattern else 'full'}_attention" for i in range(1, layers + 1)]
 
     def to_record(self, config: Any) -> dict[str, Any]:
-        """Returns their record of a model."""
+        """Returns their record of a model; raises ValueError if it is a part of one."""
+        refuse_part(config, self.architecture)
+        if config.encoded_dim is not None:
+            raise ValueError(
+                "the model has no encoder (encoded_dim), and transformers' T5Gemma has one; choose "
+                "another format"
+            )
         ids = record_of_ids(config) | {"bos_token_id": config.decoder_start_id}
         decoder = {theirs: getattr(config, ours) for ours, theirs in self.fields.items()}
-        decoder |= {"model_type": "t5_gemma_module", "rope_theta": config.rope_theta, **ids}
-        decoder |= {"hidden_activation": "gelu_pytorch_tanh"}
-        encoder = decoder | dict(zip(_THEIR_SIZES, config.encoder, strict=False))
+        decoder |= {"hidden_activation": "gelu_pytorch_tanh", **ids, **self.kind_of(config)}
+        encoder = decoder | dict(zip(_SIZES.values(), config.encoder, strict=False))
         encoder["num_hidden_layers"] = config.num_encoder_layers
         return {
             "architectures": [self.architecture],
-            "model_type": "t5gemma",
+            "model_type": self.MODEL_TYPES[0],
             "is_encoder_decoder": True,
             "vocab_size": config.vocab_size,
             "tie_word_embeddings": config.logits_via_embedding,
@@ -112,32 +158,22 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
             "decoder": decoder,
         }
 
+    def kind_of(self, config: Any) -> dict[str, Any]:
+        """Returns the entries of both stacks that only this version has."""
+        return {"model_type": "t5_gemma_module", "rope_theta": config.rope_theta}
+
     def names(self, config: Any) -> dict[str, str]:
         """Returns {our name: theirs} of all parameters that a model may have."""
-        found = {
-            TABLE: "model.decoder.embed_tokens",
-            HEAD: "lm_head.out_proj",
-            "encoder/token_embedder/embedding": "model.encoder.embed_tokens",
-            "encoder/encoder_norm/scale": "model.encoder.norm",
-            "decoder/decoder_norm/scale": "model.decoder.norm",
-        }
+        found = {TABLE: self.anchor, HEAD: self.head}
         depths = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
-        for stack, depth in depths.items():
-            parts = _SELF if stack == "encoder" else _SELF | _CROSS
-            for layer in range(depth):
-                for ours, theirs in parts.items():
-                    name = f"model.{stack}.layers.{layer}.{theirs}"
+        for stack, theirs in self.stacks.items():
+            found[f"{stack}/{stack}_norm/scale"] = f"{theirs}.norm.weight"
+            for layer in range(depths[stack]):
+                for ours, part in self.stack_parts[stack].items():
+                    name = f"{theirs}.layers.{layer}.{part}.weight"
                     found[f"{stack}/layers_{layer}/{ours}"] = name
-        return {ours: f"{theirs}.weight" for ours, theirs in found.items()}
+        return found | self.own_names()
 
-
-def _checked(name: str, stack: Any) -> dict[str, Any]:
-    """Returns the record of a stack with `rope_theta`; raises ValueError if it is another one."""
-    layers = stack.get("num_hidden_layers", 0)
-    usual = [f"{kind}_attention" for kind in ("sliding", "full")] * layers
-    known = {"hidden_activation": ("gelu_pytorch_tanh",), "attention_bias": (False, None)}
-    refuse_other(stack, known | {"layer_types": (usual[:layers], None)})
-    rope = stack.get("rope_parameters") or stack.get("rope_scaling") or {}
-    if (kind := rope.get("rope_type", "default")) != "default":
-        raise ValueError(f"{name} has rope_type {kind!r}, and supported is 'default'")
-    return {**stack, "rope_theta": rope.get("rope_theta", stack.get("rope_theta"))}
+    def own_names(self) -> dict[str, str]:
+        """Returns the names outside of layers that only this version has."""
+        return {"encoder/token_embedder/embedding": "model.encoder.embed_tokens.weight"}

@@ -1,4 +1,4 @@
-"""T5Gemma's network, with T5X's names for the parameters that a T5 has too.
+"""T5Gemma's network, version 1, with T5X's names for the parameters that a T5 has too.
 
 Both stacks are Gemma 2's (2408.00118): norms before and behind each sub-layer, rotary positions,
 grouped heads, soft caps, and a window in every other layer.
@@ -7,7 +7,7 @@ grouped heads, soft caps, and a window in every other layer.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,14 +52,15 @@ class StackSizes(NamedTuple):
 
 
 class GemmaNorm(nn.Module):
-    """Computes x / rms(x) * (1 + scale) in float32."""
+    """Computes x / rms(x) * (1 + scale) in float32, over the last axis."""
 
     config: T5GemmaConfig
     kernels: Kernels
+    axis: str = "embed"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        scale = parameter(self, "scale", nn.initializers.zeros, ("embed",), (x.shape[-1],))
+        scale = parameter(self, "scale", nn.initializers.zeros, (self.axis,), (x.shape[-1],))
         x = x.astype(jnp.float32)
         squares = jnp.square(x)
         if self.kernels.int8_tokens:
@@ -67,7 +68,8 @@ class GemmaNorm(nn.Module):
         else:
             mean = jnp.mean(squares, axis=-1, keepdims=True)
         x = x * jax.lax.rsqrt(mean + self.config.layer_norm_epsilon)
-        return (x * (1 + scale.astype(jnp.float32))[None, None]).astype(self.config.dtype)
+        scale = jnp.expand_dims(1 + scale.astype(jnp.float32), tuple(range(x.ndim - 1)))
+        return (x * scale).astype(self.config.dtype)
 
 
 class GemmaAttention(nn.Module):
@@ -77,6 +79,7 @@ class GemmaAttention(nn.Module):
     sizes: StackSizes
     kernels: Kernels
     of_inputs: Kernels  # of keys and values that are made in prefill
+    local: bool = False  # whether it sees a window
 
     def setup(self):
         sizes, dtype = self.sizes, self.config.dtype
@@ -93,7 +96,18 @@ class GemmaAttention(nn.Module):
     def keys_values(self, x: Array, positions: Array | None) -> tuple[Array, Array]:
         """Maps [B, T, D] to keys and values [B, T, G, head_dim]; keys are turned by positions."""
         key, value = (self._split(y, self.sizes.num_kv_heads) for y in (self.key(x), self.value(x)))
-        return self._turned(key, positions), value
+        return self._turned(self.normed_keys(key), positions), value
+
+    def queries(self, x: Array, positions: Array | None) -> Array:
+        """Maps [B, T, D] to scaled queries [B, T, H, head_dim], turned by positions."""
+        query = self.normed_queries(self._split(self.query(x), self.sizes.num_heads))
+        query = self._turned(query, positions)
+        return query * np.asarray(self.config.query_scalar**-0.5, query.dtype)
+
+    def mapped(self, y: Array) -> Array:
+        """Maps heads [B, T, H, head_dim] back to the stream [B, T, D]."""
+        y = constrain(y, "batch", "length", "heads", "kv")
+        return self.out(y.reshape(*y.shape[:2], -1))
 
     def over(
         self,
@@ -105,25 +119,25 @@ class GemmaAttention(nn.Module):
         equation: str = KEYS_LAST,
     ) -> Array:
         """Computes attention of x [B, T, D] over keys and values [B, G, C, head_dim]: [B, T, D]."""
-        c = self.config
-        query = self._turned(self._split(self.query(x), self.sizes.num_heads), positions)
-        query *= np.asarray(c.query_scalar**-0.5, query.dtype)
-        by_row, cap = self.kernels.int8_tokens, c.attention_cap
-        y = attend_grouped(query, keys, values, mask, equation, by_row, cap)
-        y = constrain(y, "batch", "length", "heads", "kv")
-        return self.out(y.reshape(*y.shape[:2], -1))
+        query, by_row = self.queries(x, positions), self.kernels.int8_tokens
+        cap = self.config.attention_cap
+        return self.mapped(attend_grouped(query, keys, values, mask, equation, by_row, cap))
 
     def _split(self, x: Array, heads: int) -> Array:
         x = constrain(x, "batch", "length", "joined_kv", tpu_order=(0, 1, 2))
         x = x.reshape(*x.shape[:2], heads, self.sizes.head_dim)
         return constrain(x, "batch", "length", "heads", "kv")
 
+    def normed_queries(self, x: Array) -> Array:
+        return x
+
+    def normed_keys(self, x: Array) -> Array:
+        return x
+
     def _turned(self, x: Array, positions: Array | None) -> Array:
         if positions is None:
             return x
-        half = np.arange(0, self.sizes.head_dim, 2, dtype=np.float32) / self.sizes.head_dim
-        rates = 1.0 / np.float32(self.config.rope_theta) ** half
-        return rotated(x, positions, rates.astype(np.float32))
+        return rotated(x, positions, self.config.rotary_rates(self.sizes.head_dim, self.local))
 
 
 class GemmaLayer(nn.Module):
@@ -134,12 +148,14 @@ class GemmaLayer(nn.Module):
     kernels: Kernels
     of_inputs: Kernels
     cross: bool
+    local: bool
+    attention_class: ClassVar[type[GemmaAttention]] = GemmaAttention
 
     def setup(self):
         shared = self.config, self.kernels
         attention = self.config, self.sizes, self.kernels
         self.pre_self_attention_layer_norm = GemmaNorm(*shared)
-        self.self_attention = GemmaAttention(*attention, self.kernels)
+        self.self_attention = self.attention_class(*attention, self.kernels, self.local)
         self.post_self_attention_layer_norm = GemmaNorm(*shared)
         if self.cross:
             self.pre_cross_attention_layer_norm = GemmaNorm(*shared)
@@ -156,7 +172,7 @@ class GemmaLayer(nn.Module):
         keys, values = self.self_attention.keys_values(y, positions)
         keys, values = keys.swapaxes(1, 2), values.swapaxes(1, 2)
         y = self.self_attention.over(y, positions, keys, values, mask)
-        return self._with_mlp(_added(x, self.post_self_attention_layer_norm(y)))
+        return self.with_mlp(added(x, self.post_self_attention_layer_norm(y)))
 
     def decode(
         self, x: Array, cache: KVCache, layer: int, positions: Array, mask: Array, cross_mask: Array
@@ -165,51 +181,62 @@ class GemmaLayer(nn.Module):
         y = self.pre_self_attention_layer_norm(x)
         cache = cache.write(layer, *self.self_attention.keys_values(y, positions))
         y = self.self_attention.over(y, positions, cache.keys[layer], cache.values[layer], mask)
-        x = _added(x, self.post_self_attention_layer_norm(y))
+        x = added(x, self.post_self_attention_layer_norm(y))
         y = self.pre_cross_attention_layer_norm(x)
         given = cache.cross_keys[layer], cache.cross_values[layer], cross_mask
         y = self.encoder_decoder_attention.over(y, None, *given, equation="bthd,bhdc->bhtc")
-        return self._with_mlp(_added(x, self.post_cross_attention_layer_norm(y))), cache
+        return self.with_mlp(added(x, self.post_cross_attention_layer_norm(y))), cache
+
+    def cross_keys_values(self, encoded: Array) -> tuple[Array, Array]:
+        """Maps the encoder's output [B, S, D] to keys and values [B, S, G, head_dim]."""
+        return self.encoder_decoder_attention.keys_values(encoded, None)
 
     def pass_by(self, x: Array, cache: KVCache, layer: int, positions: Array) -> KVCache:
         y = self.pre_self_attention_layer_norm(x)
         return cache.write(layer, *self.self_attention.keys_values(y, positions))
 
-    def _with_mlp(self, x: Array) -> Array:
-        return _added(x, self.post_mlp_layer_norm(self.mlp(self.pre_mlp_layer_norm(x))))
+    def with_mlp(self, x: Array) -> Array:
+        return added(x, self.post_mlp_layer_norm(self.mlp(self.pre_mlp_layer_norm(x))))
 
 
-def _added(x: Array, y: Array) -> Array:
+def added(x: Array, y: Array) -> Array:
     """Returns the stream after a sub-layer, which is whole on every device."""
     return constrain(x + y, "batch", "length", "embed")
 
 
-def _masks(config: T5GemmaConfig, near: Array, visible: Array) -> tuple[Array, Array]:
-    """Returns the masks of even layers, which see a window, and of odd ones: [B, 1, T, C]."""
-    both = visible & near, visible
-    inside, everything = (jnp.where(seen, 0.0, MASKED)[:, None] for seen in both)
-    return inside, everything
+def _masks(near: Array, visible: Array) -> tuple[Array, Array]:
+    """Returns the masks [B, 1, T, C] of all layers, and of those that see a window."""
+    both = visible, visible & near
+    everything, inside = (jnp.where(seen, 0.0, MASKED)[:, None] for seen in both)
+    return everything, inside
 
 
 class GemmaEncoder(nn.Module):
     config: T5GemmaConfig
     kernels: Kernels
+    layer_type: ClassVar[type[GemmaLayer]] = GemmaLayer
+    has_table: ClassVar[bool] = True
 
     def setup(self):
         c, sizes = self.config, self.config.encoder
-        self.token_embedder = Embedding(c.vocab_size, sizes.emb_dim, c.dtype, spread=SPREAD)
-        given = c, sizes, self.kernels, self.kernels, False
-        self.layers = [_layer()(*given) for _ in range(sizes.layers)]
+        if self.has_table:
+            self.token_embedder = Embedding(c.vocab_size, sizes.emb_dim, c.dtype, spread=SPREAD)
+        given, layer = (c, sizes, self.kernels, self.kernels, False), layer_class(self.layer_type)
+        self.layers = [layer(*given, c.is_local(i)) for i in range(sizes.layers)]
         self.encoder_norm = GemmaNorm(c, self.kernels)
 
-    def __call__(self, inputs: Array, inputs_mask: Array) -> Array:
-        """Maps [B, S] int32 and a mask [B, S] bool to [B, S, D]."""
-        x = _scaled(self.token_embedder(jnp.maximum(inputs, 0)))
-        positions = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
-        near = jnp.abs(positions[:, :, None] - positions[:, None]) <= self.config.window
-        masks = _masks(self.config, near, inputs_mask[:, None])
+    def embed(self, inputs: Array) -> Array:
+        """Maps [B, S] int32 to scaled embeddings [B, S, D]."""
+        return scaled(self.token_embedder(jnp.maximum(inputs, 0)))
+
+    def __call__(self, x: Array, inputs_mask: Array) -> Array:
+        """Maps embeddings [B, S, D] and a mask [B, S] bool to [B, S, D]."""
+        c, positions = self.config, jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+        ahead = positions[:, None] - positions[:, :, None]
+        before, behind = c.encoder_window
+        masks = _masks((ahead >= -before) & (ahead <= behind), inputs_mask[:, None])
         for i, layer in enumerate(self.layers):
-            x = layer.encode(x, positions, masks[i % 2])
+            x = layer.encode(x, positions, masks[c.is_local(i)])
         return self.encoder_norm(x)
 
 
@@ -217,37 +244,38 @@ class GemmaDecoder(nn.Module):
     config: T5GemmaConfig
     layout: Layout
     kernels: tuple[Kernels, Kernels]  # of a step, of prefill
+    layer_type: ClassVar[type[GemmaLayer]] = GemmaLayer
+    cross: ClassVar[bool] = True  # whether layers have cross-attention of their own
 
     def setup(self):
         c = self.config
-        given = c, c.decoder, *self.kernels, True
-        self.layers = [_layer()(*given) for _ in range(c.num_decoder_layers)]
+        given = c, c.decoder, *self.kernels, self.cross
+        layer = layer_class(self.layer_type)
+        self.layers = [layer(*given, c.is_local(i)) for i in range(c.num_decoder_layers)]
         self.decoder_norm = GemmaNorm(c, self.kernels[0])
         if not logits_from_table(c, self.layout):
-            self.logits_dense = Logits(c.vocab_size, kernels=of_logits(self.kernels[0]))
+            kernels = of_logits(self.kernels[0])
+            self.logits_dense = Logits(c.vocab_size, kernels=kernels, ids=c.head_ids)
 
     def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Returns each layer's keys [B, G, head_dim, S] and values [B, G, S, head_dim]."""
-        each = [layer.encoder_decoder_attention for layer in self.layers]
-        keys, values = zip(*(one.keys_values(encoded, None) for one in each), strict=True)
+        each = [layer.cross_keys_values(encoded) for layer in self.layers]
+        keys, values = zip(*each, strict=True)
         return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
 
     def __call__(self, x: Array, cache: KVCache, seen: View, layers: range) -> tuple[Array, Any]:
         """Runs some of the layers on the input of the first of them, [B, T, D]."""
         cache = cache.placed()
         near = seen.queries[:, :, None] - seen.keys[:, None] < self.config.window
-        masks = _masks(self.config, near, seen.visible)
+        masks = _masks(near, seen.visible)
         cross_mask = jnp.where(cache.inputs_mask[:, None, None], 0.0, MASKED)
         for i in layers:
-            x, cache = self.layers[i].decode(x, cache, i, seen.queries, masks[i % 2], cross_mask)
+            mask = masks[self.config.is_local(i)]
+            x, cache = self.layers[i].decode(x, cache, i, seen.queries, mask, cross_mask)
         return x, cache.rewind(cache.length + x.shape[1])
 
 
-def _layer() -> Any:
-    return layer_class(GemmaLayer)
-
-
-def _scaled(x: Array) -> Array:
+def scaled(x: Array) -> Array:
     return x * np.asarray(np.sqrt(x.shape[-1]), x.dtype)
 
 
@@ -260,18 +288,33 @@ class GemmaNetwork(nn.Module):
     weights: Weights = "stored"
     widened: bool = False
 
+    encoder_class: ClassVar[type[GemmaEncoder]] = GemmaEncoder
+    decoder_class: ClassVar[type[GemmaDecoder]] = GemmaDecoder
+
     def setup(self):
         c, kernels = self.config, self._kernels()
         self.token_embedder = Embedding(c.vocab_size, c.emb_dim, c.dtype, spread=SPREAD)
-        self.encoder = GemmaEncoder(c, kernels[1])
-        self.decoder = GemmaDecoder(c, self.layout, kernels)
+        if c.encoded_dim is None:
+            self.encoder = self.encoder_class(c, kernels[1])
+        self.decoder = self.decoder_class(c, self.layout, kernels)
 
     def encode(self, inputs: Array, capacity: int) -> KVCache:
-        c, inputs_mask = self.config, inputs != self.config.pad_id
-        encoded = self.encoder(inputs, inputs_mask)
+        inputs_mask = inputs != self.config.pad_id
+        encoded = self.encoder(self.embed_inputs(inputs), inputs_mask)
+        return self.attach(encoded, inputs_mask, capacity)
+
+    def embed_inputs(self, inputs: Array) -> Array:
+        return self.encoder.embed(inputs)
+
+    def embed(self, tokens: Array) -> Array:
+        """Maps tokens [B, T] int32 of outputs to scaled embeddings [B, T, D]."""
+        return scaled(self.token_embedder(jnp.maximum(tokens, 0)))
+
+    def attach(self, encoded: Array, inputs_mask: Array, capacity: int) -> KVCache:
+        c = self.config
         cross_keys, cross_values = self.decoder.cross_keys_values(encoded)
         return KVCache.create(
-            inputs.shape[0],
+            encoded.shape[0],
             capacity,
             layers=c.num_decoder_layers,
             heads=c.num_kv_heads,
@@ -292,9 +335,7 @@ class GemmaNetwork(nn.Module):
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
         seen = view(cache.length, cache.capacity, tokens.shape[1], ancestors)
-        x = resume
-        if x is None:
-            x = _scaled(self.token_embedder(jnp.maximum(tokens, 0)))
+        x = self.embed(tokens) if resume is None else resume
         run = range(self.config.num_decoder_layers)
         run = run if layers is None else run[slice(*layers)]
         stream, cache = self.decoder(x, cache, seen, run)
@@ -314,10 +355,17 @@ class GemmaNetwork(nn.Module):
             logits = self.token_embedder.logits(hidden, table, scaled=False)
         else:
             logits = self.decoder.logits_dense(hidden)
-        return soft_capped(logits, self.config.logits_cap)
+        capped = soft_capped(logits, self.config.logits_cap)
+        if self.config.head_ids is None:
+            return capped
+        return jnp.where(jnp.isneginf(logits), logits, capped)  # of ids that the head lacks
 
     def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
-        return self.decode(tokens, self.encode(inputs, tokens.shape[1]))[0]
+        c, capacity = self.config, tokens.shape[1]
+        if c.encoded_dim is None:
+            return self.decode(tokens, self.encode(inputs, capacity))[0]
+        encoded = jnp.zeros([*inputs.shape, c.encoded_dim], c.dtype)
+        return self.decode(tokens, self.attach(encoded, inputs != c.pad_id, capacity))[0]
 
     @nn.nowrap
     def _kernels(self) -> tuple[Kernels, Kernels]:

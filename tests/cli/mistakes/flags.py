@@ -24,6 +24,47 @@ WORDS = {
     ),
     "no such colour": case("decode", RUN, "--color=blue", says="--color.*'blue'.*; "),
     "a flag without its value": case("decode", "--gin_file", says="--gin_file.*; "),
+    "several paths with shared noise": case(
+        "decode",
+        *PAIR,
+        "--text=a",
+        "--drafter=multi_path",
+        "--verifier=coupled",
+        "--temperature=1",
+        says="MultiPath drafts 4 paths, but Coupled.* takes one; give Block",
+    ),
+    "several paths of varying length": case(
+        "decode",
+        *PAIR,
+        "--text=a",
+        "--drafter=multi_path",
+        "--schedule=heuristic",
+        says="MultiPath drafts 4 paths, but lengths of Heuristic.* vary; give Fixed",
+    ),
+    "no paths": case(
+        "decode",
+        *PAIR,
+        "--text=a",
+        "--drafter=multi_path",
+        "--gin.NUM_PATHS=0",
+        says="MultiPath.paths is 0; give",
+    ),
+    "several paths in recorded texts": case(
+        "acceptance",
+        *PAIR,
+        "--text=a",
+        "--drafter=multi_path",
+        says="DRAFTER drafts 4 paths, .*; record with",
+    ),
+    "several paths that are explained": case(
+        "decode",
+        *PAIR,
+        "--text=a",
+        "--drafter=multi_path",
+        "--explain",
+        "--output_file=OUT/x.jsonl",
+        says="MultiPath drafts 4 paths, .*; explain with",
+    ),
     "two kinds of previous outputs": case(
         "decode",
         RUN,
@@ -403,6 +444,25 @@ COMMANDS = {
     "beams": case("forecast", RUN, "--num_beams=4", says="no flag --num_beams; beams are searched"),
     "beams of acceptance": case(
         "acceptance", RUN, "--gin.NUM_BEAMS=4", says="NUM_BEAMS is 4, and this command does no beam"
+    ),
+    "refilled beams": case(
+        "eval",
+        RUN,
+        "--num_beams=2",
+        "--refill",
+        "--output_dir=OUT/new",
+        says="REFILL is for decoding and NUM_BEAMS is 2; leave out one of them",
+    ),
+    "refilled rows on a mesh": case(
+        "decode",
+        RUN,
+        "--refill",
+        "--batch_size=8",
+        "--gin.NUM_PARTITIONS=2",
+        says="REFILL is for one device and NUM_PARTITIONS makes a mesh of 8; leave out one",
+    ),
+    "refilled rows, one text at a time": case(
+        "acceptance", RUN, "--gin.REFILL=True", says="REFILL needs several rows and BATCH_SIZE is 1"
     ),
     "more texts than beams": case(
         "decode", RUN, "--num_beams=2", "--num_return=3", says="num_return is 3 but num_beams 2; "

@@ -79,6 +79,8 @@ BATCHES = _rows(
         ("BUCKETS=(4.5,)", r"buckets is \(4.5,\); give ascending lengths"),
         ("BUCKETS=(True,)", r"buckets is \(True,\); give ascending lengths"),
         ("BUCKETS=None", "buckets is None; give ascending lengths"),
+        ("REFILL=1", "Data.refill is 1; give True or False"),
+        ("REFILL=True", "REFILL needs several rows and BATCH_SIZE is 1; give --batch_size=16"),
         ("LIMIT=0", "limit is 0; give a positive integer"),
         ("LIMIT='x'", "limit is 'x'; give a positive integer"),
         ("LIMIT=True", "limit is True; give a positive integer"),

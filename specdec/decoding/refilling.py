@@ -1,0 +1,263 @@
+"""A program whose rows do not wait for each other: a finished row gets the next text."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec import decoding
+from specdec.decoding.program import DecodeProgram, GivenBatch, Program, batch_shapes
+from specdec.plan import Plan
+from specdec.types import Array, DecodeOutput, DecodeState, PyTree
+
+
+class _Batch:
+    """A batch of which some texts may be finished before others.
+
+    Attributes:
+      left: the number of texts that are not finished.
+      output: that of the finished ones.
+    """
+
+    def __init__(self, given: GivenBatch, shapes: DecodeOutput):
+        rows = len(given.live)
+        self.keys = np.asarray(jax.random.key_data(given.keys))
+        self.inputs, self.live = np.asarray(given.inputs), given.live
+        self.left = int(np.sum(given.live))
+        self.output: DecodeOutput = jax.tree.map(
+            lambda x: np.zeros((rows, *x.shape[1:]) if x.shape else (), x.dtype), shapes
+        )
+
+    def put(self, row: int, output: DecodeOutput, place: int) -> None:
+        """Copies the text of row `place` of an output."""
+        for own, found in zip(*map(jax.tree.leaves, (self.output, output)), strict=True):
+            if own.ndim:
+                own[row] = found[place]
+        self.left -= 1
+
+    def finished(self) -> DecodeOutput:
+        """Returns the output; its steps are those of the text with the most target calls."""
+        trace = self.output.trace
+        return self.output._replace(trace=trace.replace(steps=np.max(trace.calls, initial=0)))
+
+
+class _Text(NamedTuple):
+    """A text of a batch.
+
+    Attributes:
+      inputs: without padding.
+    """
+
+    batch: _Batch
+    row: int
+    inputs: np.ndarray
+
+
+class _Stream:
+    """The texts of batches, in order.
+
+    Attributes:
+      open: the batches that are not finished or not yielded.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[GivenBatch],
+        shapes: DecodeOutput,
+        widths: Sequence[int],
+        pad_id: int,
+    ):
+        self.open: collections.deque[_Batch] = collections.deque()
+        self._batches, self._shapes = iter(batches), shapes
+        self._widths, self._pad_id = widths, pad_id
+        self._waiting: list[_Text] = []
+
+    def more(self, ahead: int = 1) -> bool:
+        """Returns whether a text waits; reads batches until `ahead` texts do."""
+        while len(self._waiting) < ahead and (given := next(self._batches, None)):
+            self.open.append(batch := _Batch(given, self._shapes))
+            for row in np.flatnonzero(batch.live):
+                length = np.max(np.flatnonzero(batch.inputs[row] != self._pad_id), initial=-1) + 1
+                self._waiting.append(_Text(batch, int(row), batch.inputs[row, :length]))
+        return bool(self._waiting)
+
+    def take(self, count: int, ahead: int) -> list[_Text]:
+        """Returns at most `count` texts: the next one, and preferably others of no more width.
+
+        Args:
+          count: the number of texts.
+          ahead: the number of texts to choose from.
+        """
+        if not self.more(ahead):
+            return []
+        own = self.width(self._waiting[:1])
+        chosen = sorted(self._waiting, key=lambda text: self.width([text]) > own)[:count]
+        places = {(id(text.batch), text.row) for text in chosen}
+        self._waiting = [x for x in self._waiting if (id(x.batch), x.row) not in places]
+        return chosen
+
+    def width(self, texts: Sequence[_Text]) -> int:
+        """Returns the smallest width that holds all of some texts."""
+        longest = max((len(text.inputs) for text in texts), default=0)
+        return next(width for width in self._widths if width >= longest)
+
+    def due(self) -> Iterator[DecodeOutput]:
+        """Yields the outputs of the first batches, up to the first that is not finished."""
+        while self.open and not self.open[0].left:
+            yield self.open.popleft().finished()
+
+
+class Refilled(DecodeProgram):
+    """Decodes a stream of batches in B rows, which are refilled as their texts end.
+
+    One program prefills R = B / 4 texts. Another one writes them into the finished rows of the
+    state, and runs the token loop until R rows are finished again. The state's memory is donated
+    from call to call, so that no cache is copied. Each text has the output that it has in a batch
+    of its own.
+    """
+
+    def __init__(
+        self, plan: Plan, rows: int, widths: Sequence[int], *, prefix: Array | None = None
+    ):
+        """Compiles nothing yet.
+
+        Args:
+          plan: what decodes.
+          rows: B, at least 2.
+          widths: the lengths, ascending, that inputs are padded to.
+          prefix: [B, P] int32, the tokens that each output begins with, or None.
+
+        Raises:
+          ValueError: there is only one row.
+        """
+        if rows < 2:
+            raise ValueError(
+                f"REFILL needs several rows and BATCH_SIZE is {rows}; give --batch_size=16, or "
+                "leave out REFILL"
+            )
+        super().__init__(plan)
+        self.rows, self.widths, self.count = rows, tuple(widths), max(1, rows // 4)
+        self._plan = plan
+        self._begin = Program(self._prefilled)
+        refill = functools.partial(decoding.refill, plan=plan)
+        self._jitted = jax.jit(refill, donate_argnums=1)
+        self._prefix = None if prefix is None else prefix[:1]
+
+    def _prefill(self, params: PyTree, keys: Array, inputs: PyTree, live: Array) -> DecodeState:
+        prefix = self._prefix
+        if prefix is not None:
+            prefix = jnp.tile(prefix, (len(keys), 1))
+        active = self._target.active(inputs) & live
+        return decoding.prefill(params, keys, inputs, self._plan, active=active, prefix=prefix)
+
+    def _prefilled(self, params: PyTree, keys: Array, inputs: PyTree, live: Array) -> DecodeState:
+        """Returns the state of some texts, which is as wide as that of the longest ones."""
+        new = self._prefill(params, keys, inputs, live)
+        shapes = self._shapes(params, self.count)
+        return decoding.widened(new, shapes, self._target.pad_id)
+
+    def _shapes(self, params: PyTree, rows: int) -> DecodeState:
+        """Returns the shapes of the state of some rows."""
+        live = jax.ShapeDtypeStruct([rows], bool)
+        given = *batch_shapes(rows, self.widths[-1]), live
+        return jax.eval_shape(self._prefill, params, *given)
+
+    def _lower(self, params: PyTree, keys: Array, inputs: PyTree) -> Any:
+        integer = jax.ShapeDtypeStruct([], jnp.int32)
+        states = (self._shapes(params, rows) for rows in (self.rows, self.count))
+        rows = jax.ShapeDtypeStruct([self.count], jnp.int32)
+        return self._jitted.lower(params, *states, rows, integer)
+
+    def lower(self, params: PyTree, *_: PyTree) -> Any:
+        """Traces; the shapes of batches do not matter."""
+        return super().lower(params, *batch_shapes(self.rows, self.widths[-1]))
+
+    def outputs(
+        self, params: PyTree, batches: Iterable[GivenBatch]
+    ) -> Iterator[tuple[DecodeOutput, float]]:
+        """Yields the output of each batch, in order, and the seconds since the last one.
+
+        Texts are read ahead, at most for 4 times B rows, to prefill those of one width together.
+
+        Args:
+          params: the parameters.
+          batches: of any numbers of rows.
+        """
+        go_on = self.compile(params, *batch_shapes(self.rows, self.widths[-1]))
+        shapes = self._shapes(params, self.rows)
+        state, seconds = decoding.vacant(shapes), 0.0
+        made = jax.eval_shape(decoding.output, shapes)
+        stream = _Stream(batches, made, self.widths, self._target.pad_id)
+        rows: list[_Text | None] = [None] * self.rows
+        while (texts := stream.take(self.count, 4 * self.rows)) or any(rows):
+            given = self._texts(texts, stream.width(texts))
+            begin = self._prefill_program(params, given)
+            start = time.perf_counter()
+            places, left = self._places(texts, rows, stream.more())
+            state = go_on(params, state, begin(params, *given), places, left)
+            self._collect(state, rows)
+            seconds += time.perf_counter() - start
+            for output in stream.due():
+                decoding.check_finite(output, self._target)
+                yield output, seconds
+                seconds = 0.0
+        for output in stream.due():  # batches without a text
+            yield output, seconds
+
+    def fetch(
+        self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
+    ) -> tuple[DecodeOutput, float]:
+        """Returns the output of one batch, all of whose rows are texts."""
+        live = np.ones(len(inputs), bool)
+        return next(self.outputs(params, [GivenBatch(keys, inputs, live)]))
+
+    def _prefill_program(self, params: PyTree, given: tuple[Array, ...]) -> Any:
+        """Returns the compiled prefill of texts of one width."""
+        before = self._begin.seconds
+        compiled = self._begin.compile(params, *given)
+        self.seconds += self._begin.seconds - before
+        return compiled
+
+    def _texts(self, texts: Sequence[_Text], width: int) -> tuple[Array, Array, Array]:
+        """Returns keys, inputs and which rows are live, of R rows."""
+        keys = np.zeros([self.count, 2], np.uint32)
+        inputs = np.full([self.count, width], self._target.pad_id, np.int32)
+        for i, text in enumerate(texts):
+            keys[i], inputs[i, : len(text.inputs)] = text.batch.keys[text.row], text.inputs
+        wrapped = jax.random.wrap_key_data(jnp.array(keys), impl="threefry2x32")
+        return wrapped, jnp.array(inputs), jnp.array(np.arange(self.count) < len(texts))
+
+    def _places(
+        self, texts: Sequence[_Text], rows: list[_Text | None], more: bool
+    ) -> tuple[Array, Array]:
+        """Returns the rows that texts get, and how many unfinished rows to stop at.
+
+        Args:
+          texts: at most R.
+          rows: the text of each row; gets the new ones.
+          more: whether other texts wait.
+        """
+        vacant = [row for row, text in enumerate(rows) if text is None][: self.count]
+        for row, text in zip(vacant, texts, strict=False):
+            rows[row] = text
+        left = 0
+        if more:  # until there is room for the next texts
+            left = self.rows - self.count if rows.count(None) < self.count else self.rows
+        return jnp.array(vacant, jnp.int32), jnp.array(left, jnp.int32)
+
+    def _collect(self, state: DecodeState, rows: list[_Text | None]) -> None:
+        """Copies the outputs of finished rows to their batches, and makes the rows vacant."""
+        unread = {"cache", "hidden", "drafter", "schedule", "keys", "inputs"}
+        host = jax.device_get(state.replace(**dict.fromkeys(unread, ())))
+        output = decoding.output(host)
+        for place, text in enumerate(rows):
+            if text is not None and not host.active[place]:
+                text.batch.put(text.row, output, place)
+                rows[place] = None

@@ -1,0 +1,88 @@
+"""Rows of a running batch that get new texts."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from specdec.types import Array, DecodeState
+
+
+def vacant(shapes: DecodeState) -> DecodeState:
+    """Returns a state in which every row is finished.
+
+    Args:
+      shapes: the shapes and dtypes of the state.
+    """
+
+    def zeros(leaf: jax.ShapeDtypeStruct) -> Array:
+        if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jnp.zeros(leaf.shape, leaf.dtype)
+        return jax.random.split(jax.random.key(0, impl="threefry2x32"), leaf.shape)
+
+    state = jax.tree.map(zeros, shapes)
+    return state.replace(length=jnp.ones_like(state.length))
+
+
+def replaced(state: DecodeState, new: DecodeState, rows: Array) -> DecodeState:
+    """Returns the state with some rows replaced by the rows of another state, in place.
+
+    The number of target calls is that of the whole batch, and goes on.
+
+    Args:
+      state: the state of B rows.
+      new: the state of R rows.
+      rows: [R], the rows that are replaced.
+
+    Raises:
+      ValueError: an array has no rows.
+    """
+    new = new.replace(trace=new.trace.replace(steps=()))
+    old = state.replace(trace=state.trace.replace(steps=()))
+    _check_rows(old, new, len(state.length), len(rows))
+
+    def put(index: Array, state: DecodeState) -> DecodeState:
+        def put_row(old: Array, new: Array) -> Array:
+            row = jax.lax.dynamic_slice_in_dim(new, index, 1)
+            return jax.lax.dynamic_update_slice_in_dim(old, row, rows[index], 0)
+
+        return jax.tree.map(put_row, state, new)
+
+    state_of_rows = jax.lax.fori_loop(0, len(rows), put, old)
+    return state_of_rows.replace(trace=state_of_rows.trace.replace(steps=state.trace.steps))
+
+
+def widened(new: DecodeState, shapes: DecodeState, pad_id: int) -> DecodeState:
+    """Returns the state of rows with short inputs as that of rows with longer ones.
+
+    What is added is masked, or will be overwritten.
+
+    Args:
+      new: the state after a prefill.
+      shapes: the state of a batch, of any number of rows, with longer inputs.
+      pad_id: the id that inputs are padded with.
+    """
+
+    def pad(x: Array, like: Array, fill: int = 0) -> Array:
+        more = [(0, 0), *((0, n - m) for m, n in zip(x.shape[1:], like.shape[1:], strict=True))]
+        return x if not any(map(any, more)) else jnp.pad(x, more, constant_values=fill)
+
+    inputs = jax.tree.map(functools.partial(pad, fill=pad_id), new.inputs, shapes.inputs)
+    # The trees differ in the sizes that a cache notes down.
+    own, (wide, tree) = jax.tree.leaves(new), jax.tree.flatten(shapes)
+    rows = [pad(x, like) if like.shape else x for x, like in zip(own, wide, strict=True)]
+    return jax.tree.unflatten(tree, rows).replace(inputs=inputs)
+
+
+def _check_rows(old: DecodeState, new: DecodeState, batch: int, count: int) -> None:
+    """Raises ValueError unless each array has B rows in one state and R in the other."""
+    leaves = jax.tree_util.tree_leaves_with_path(old)
+    for (path, of_old), of_new in zip(leaves, jax.tree.leaves(new), strict=True):
+        if of_old.shape[:1] != (batch,) or of_new.shape != (count, *of_old.shape[1:]):
+            raise ValueError(
+                f"the state{jax.tree_util.keystr(path)} is {of_old.dtype}{list(of_old.shape)} for "
+                f"{batch} rows, so that rows cannot be refilled; leave out REFILL, or let its "
+                "first axis be the rows"
+            )

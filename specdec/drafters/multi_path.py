@@ -1,0 +1,197 @@
+"""A smaller model drafts several continuations for one call of the target."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from specdec.common.values import PositiveInt
+from specdec.drafters.autoregressive import Autoregressive
+from specdec.drafters.matching import NOTHING, slices
+from specdec.models import draft_tree
+from specdec.models.draft_tree import ROOT, Nodes
+from specdec.sampling import draw, fit_vocabulary, looks_back, unprocessed
+from specdec.types import Array, Context, Draft, History, Params, Part, PyTree, Request
+
+
+class TreeMemory(struct.PyTreeNode):
+    """The KV cache of a draft model, which ends with the nodes of its last draft."""
+
+    cache: Any  # the model's, of the length before the nodes
+    tokens: Array  # [B, T] int32, the last draft
+    nodes: Nodes
+    start: Array  # [B] int32, the position of its first token
+
+    def known(self, context: Context) -> Any:
+        """Returns the cache with the nodes that the committed text went through, as text."""
+        width = self.nodes.width
+        fed = self.tokens.shape[1] - width  # the last depth never was
+        if not fed:
+            return self.cache
+        nodes = jax.tree.map(lambda x: x[:, :fed], self.nodes)
+        text = slices(context.tokens, self.start, fed // width)
+        found = draft_tree.kept_nodes(
+            nodes, self.tokens[:, :fed], text, context.length - self.start
+        )
+        cache = self.cache.keep(self.start, found.nodes, fed)
+        return cache.rewind(self.cache.length + found.kept)
+
+
+class _Depth(NamedTuple):
+    """The nodes of the depth that was drafted last."""
+
+    tokens: Array  # [B, w] int32
+    lead: Array  # [B, w, T] bool, the nodes that lead to each, itself too
+    scores: Array  # [B, w] float32, log-probabilities of the paths; -inf for no path
+    text: History | None  # [B * w], before the next token; None if no processor reads it
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiPath(Autoregressive):
+    """Drafts several continuations with its own model: paths if it samples, else a tree.
+
+    Sampling draws independent paths, each as `Autoregressive` draws its only one. They may have
+    tokens in common. The verifier tests one path after the other (`verifiers.rounds`).
+
+    A greedy drafter proposes a tree: at each depth the likeliest continuations of the nodes above,
+    by the model's probability of the whole path. The path of `Autoregressive` is always among them.
+    So the tree never keeps fewer tokens.
+
+    The paths are the nodes of one call, in one row of each cache; see `models.draft_tree`.
+
+    Args:
+      paths: w, the nodes of each depth; 1 is `Autoregressive`.
+
+    Example:
+
+    >>> from specdec.sampling import Greedy
+    >>> from specdec.testing import TableTarget
+    >>> drafter = MultiPath(TableTarget(vocab_size=11), Greedy(), paths=4)
+    >>> [(part.width, part.calls) for part in drafter.parts(length=5)]  # model calls of a draft
+    [(2, 1), (4, 4)]
+    """
+
+    paths: PositiveInt = 4  # type: ignore[assignment]
+
+    @property
+    def certain(self) -> bool:
+        return self.sampling.greedy
+
+    def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
+        return (
+            Part(self.role, 2, min(length, 1)),
+            Part(self.role, self.paths, max(length - 1, 0)),
+        )
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        memory = super().init(params, context)
+        none = Nodes(jnp.full_like(memory.tokens, ROOT), memory.tokens > 0, self.paths)
+        return TreeMemory(memory.cache, memory.tokens, none, memory.start)
+
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        context, start, width = request.context, request.context.length, self.paths
+        longest = request.longest // width
+        steps = self.begin(params, context, state, longest=longest)
+        rows = len(start)
+        keys = request.keys.reshape(rows, width, longest)
+        text = context.history if looks_back(self.sampling) else None
+        root = _Depth(
+            tokens=jnp.zeros([rows, 1], jnp.int32),
+            lead=jnp.zeros([rows, 1, request.longest], bool),
+            scores=jnp.zeros([rows, 1], jnp.float32),
+            text=text,
+        )
+        first, drawn = self._extend(steps.logits[:, None], root, keys[:, :, 0], 0, context)
+
+        def extend(loop, given):
+            cache, last = loop
+            depth, own = given
+            at = cache.rewind(start + (depth - 1) * width)
+            seen = draft_tree.view(last.lead, depth - 1, start, cache.capacity)
+            model: Any = self.model
+            ids = jnp.clip(last.tokens, 0, context.vocab_size and context.vocab_size - 1)
+            output, cache = model.decode(params[self.role], ids, at, ancestors=seen)
+            last, drawn = self._extend(output.logits, last, own, depth, context)
+            return (cache, last), drawn
+
+        rest = jnp.arange(1, longest, dtype=jnp.int32), keys[:, :, 1:].transpose(2, 0, 1)
+        (cache, _), others = jax.lax.scan(extend, (steps.carry, first), rest)
+
+        def joined(one: Array, more: Array) -> Array:
+            every = jnp.concatenate([one[None], more]).swapaxes(0, 1)
+            return every.reshape(rows, request.longest, *one.shape[2:])
+
+        tokens, parents, probs = jax.tree.map(joined, drawn, others)
+        nodes = Nodes(parents, jnp.ones(tokens.shape, bool), width)
+        memory = TreeMemory(cache.rewind(start), tokens, nodes, start)
+        return Draft(tokens, probs, request.want, nodes=nodes), memory
+
+    def _extend(
+        self, logits: Array, last: _Depth, keys: Array, depth: Any, context: Context
+    ) -> tuple[_Depth, tuple[Array, Array, Array | None]]:
+        """Returns the next depth, and its tokens, parents and distributions, [B, w, ...] each.
+
+        Args:
+          logits: [B, w, V], or [B, 1, V] after the pending token.
+          last: the depth before it.
+          keys: [B, w] for the draws.
+          depth: of the new nodes, 0 for the first.
+          context: the text so far.
+        """
+        if context.vocab_size is not None:
+            logits = fit_vocabulary(logits, context.vocab_size)
+        rows, before, size = logits.shape
+        if last.text is not None:
+            flat = self.sampling.process(logits.reshape(-1, size), last.text)  # type: ignore
+            logits = flat.reshape(logits.shape)
+        if self.sampling.greedy:
+            tokens, parents, scores = _likeliest(logits, last, self.paths, context.stop_ids)
+            probs = None
+        else:
+            logits = jnp.broadcast_to(logits, (rows, self.paths, size))
+            places = jnp.broadcast_to(context.length[:, None] - 1 + depth, (rows, self.paths))
+            probs = unprocessed(self.sampling).probabilities(logits, places)
+            tokens = jax.vmap(jax.vmap(draw))(keys, probs)
+            own = jnp.arange(self.paths, dtype=jnp.int32)
+            parents = jnp.broadcast_to(jnp.minimum(own, before - 1), (rows, self.paths))
+            scores = jnp.zeros([rows, self.paths], jnp.float32)
+        at = depth * self.paths + jnp.arange(self.paths)
+        itself = jnp.arange(last.lead.shape[2])[None] == at[:, None]  # [w, T]
+        lead = jnp.take_along_axis(last.lead, parents[:, :, None], axis=1) | itself[None]
+        text = None
+        if last.text is not None:
+            of_parents = (jnp.arange(rows)[:, None] * before + parents).reshape(-1)
+            text = jax.tree.map(lambda x: x[of_parents], last.text).append(tokens.reshape(-1))
+        numbered = jnp.where(depth > 0, (depth - 1) * self.paths + parents, ROOT)
+        return _Depth(tokens, lead, scores, text), (tokens, numbered.astype(jnp.int32), probs)
+
+
+def _likeliest(
+    logits: Array, last: _Depth, width: int, stop_ids: tuple[int, ...]
+) -> tuple[Array, Array, Array]:
+    """Returns tokens, parents and scores of the likeliest continuations, [B, w] each.
+
+    The first is the likeliest token after the first node. A place without a continuation has the
+    token NOTHING: after a stop id nothing follows, and a vocabulary may be small.
+    """
+    rows, before, size = logits.shape
+    log_probs = jax.nn.log_softmax(logits, axis=-1)
+    log_probs = jnp.where(jnp.isfinite(log_probs), log_probs, -jnp.inf)
+    best, ids = jax.lax.top_k(log_probs, min(width, size))
+    of_paths = (best + last.scores[:, :, None]).reshape(rows, -1)
+    missing = ((0, 0), (0, max(width - of_paths.shape[1], 0)))
+    scores = jnp.pad(of_paths.at[:, 0].set(jnp.inf), missing, constant_values=-jnp.inf)
+    scores, index = jax.lax.top_k(scores, width)
+    there = scores > -jnp.inf
+    index = jnp.minimum(index, before * best.shape[2] - 1)
+    parents = index // best.shape[2]
+    tokens = jnp.take_along_axis(ids.reshape(rows, -1), index, axis=1)
+    own = jnp.take_along_axis(of_paths, index, axis=1)
+    # No token is the likeliest of logits that are not finite: an id that does not exist says so.
+    tokens = jnp.where(own > -jnp.inf, tokens, jnp.where(there, size, NOTHING))
+    ends = jnp.isin(tokens, jnp.array(stop_ids, int))
+    return tokens.astype(jnp.int32), parents, jnp.where(there & ~ends, own, -jnp.inf)

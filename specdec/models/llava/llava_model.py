@@ -1,0 +1,165 @@
+"""LLaVA's architecture, and the model."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.common.values import NonNegativeInt, UsageError, check_is
+from specdec.models.cache import PromptCache
+from specdec.models.inputs import check_last, check_tokens, tokens_of
+from specdec.models.llama.llama_model import LlamaConfig
+from specdec.models.llava.clip import CHANNELS, ClipConfig
+from specdec.models.llava.llava_network import LlavaNetwork
+from specdec.models.prompts import PromptModel
+from specdec.types import Array, Prompt, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class LlavaConfig(LlamaConfig):
+    """The architecture of a LLaVA 1.5 (Liu et al. 2023, 2310.03744).
+
+    The other fields are those of its language model, a LLaMA.
+
+    Args:
+      vision: the tower that reads pictures. A projector of two layers maps its features to the
+        language model's width.
+      image_id: the id in the place of each patch of a picture.
+    """
+
+    vision: ClipConfig = dataclasses.field(kw_only=True)
+    image_id: NonNegativeInt = dataclasses.field(default=32_000, kw_only=True)
+
+    def __post_init__(self):
+        if isinstance(self.vision, Mapping):  # from JSON
+            object.__setattr__(self, "vision", ClipConfig(**self.vision))
+        check_is("LlavaConfig.vision", self.vision, ClipConfig, "a ClipConfig")
+        super().__post_init__()
+        if self.image_id >= self.vocab_size or self.image_id in (self.pad_id, *self.stop_ids):
+            raise ValueError(
+                f"LlavaConfig.image_id is {self.image_id}; give an id below vocab_size "
+                f"{self.vocab_size} other than pad_id {self.pad_id} and stop_ids {self.stop_ids}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Llava(PromptModel):
+    """A LLaVA as a `Model`.
+
+    Its inputs are a dict with "tokens" [B, S] int32 and "pixels" [B, P, 3, H, W] float32. A prompt
+    has `image_id` once for each patch of its pictures, of which there are at most P. `inputs_of`
+    makes such inputs. Prompts without pictures may also be tokens alone.
+
+    Args:
+      config: the architecture. The other fields are those of `StackModel`.
+    """
+
+    config: LlavaConfig
+    config_class: ClassVar[type[LlavaConfig]] = LlavaConfig
+
+    @property
+    def cache_heads(self) -> int:
+        """A number that a mesh divides only if it divides the heads of keys and the tower's."""
+        return math.gcd(self.config.num_kv_heads, self.config.vision.num_heads)
+
+    def network(self) -> LlavaNetwork:
+        """Returns the module, in this model's layout."""
+        stored = self.layout, self.orders, self.weights
+        return LlavaNetwork(self.config, *stored, self.widened)
+
+    def example(self) -> tuple[Array, PromptCache, Array]:  # type: ignore[override]
+        """Returns a token, an empty cache for it, and a picture."""
+        return *super().example(), jnp.zeros((1, 1, *self._picture))
+
+    def active(self, inputs: PyTree) -> Array:
+        """Returns [B] bool, the rows that have a token other than padding."""
+        return super().active(tokens_of(inputs))
+
+    def start(self, inputs: PyTree) -> Array:
+        """Returns the last token of each prompt; 0 for a row of padding."""
+        return super().start(tokens_of(inputs))
+
+    def prompt(self, inputs: PyTree) -> Prompt:
+        """Returns the tokens of the prompts, with `image_id` for each patch."""
+        return super().prompt(tokens_of(inputs))
+
+    def check_inputs(self, inputs: PyTree) -> None:
+        """Raises UsageError for a prompt whose pictures are not those that were given for it."""
+        tokens = np.asarray(jax.device_get(tokens_of(inputs)))
+        image_id, patches = self.config.image_id, self.config.vision.num_patches
+        most = inputs["pixels"].shape[1] if isinstance(inputs, Mapping) else 0
+        counts = np.sum(tokens == image_id, axis=1)
+        for row in np.flatnonzero((counts % patches != 0) | (counts > most * patches)):
+            raise UsageError(
+                f"prompt {row + 1} has the id {image_id} {counts[row]} times; give it {patches} "
+                f"times for each of at most {most} pictures"
+            )
+        check_last(tokens, image_id, self.pad_id)
+
+    def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> PromptCache:
+        """Reads prompts, with their pictures, but for their last tokens; see `PromptReader`.
+
+        Raises:
+          ValueError: the inputs have another shape or dtype.
+        """
+        if not isinstance(inputs, Mapping):
+            return super().prefill(params, inputs, capacity)
+        tokens, pixels = inputs["tokens"], inputs["pixels"]
+        check_tokens(tokens)
+        shape = (*pixels.shape[:1], *pixels.shape[2:])
+        if pixels.dtype != jnp.float32 or shape != (len(tokens), *self._picture):
+            sizes = ", ".join(map(str, self._picture))
+            raise ValueError(
+                f"pixels are {pixels.dtype}{list(pixels.shape)}; give float32 [{len(tokens)}, "
+                f"pictures, {sizes}]"
+            )
+
+        def feed(x: Array, cache: PromptCache) -> PromptCache:
+            return self.apply(params, x, cache, method="feed")
+
+        x = self.apply(params, tokens, pixels, method="embed")
+        return self._filled(x, self._base(tokens), capacity, feed)
+
+    def inputs_of(
+        self, prompts: Sequence[Sequence[int]], pictures: Sequence[Sequence[np.ndarray]]
+    ) -> dict[str, np.ndarray]:
+        """Returns a batch of prompts with pictures.
+
+        Args:
+          prompts: the ids of each prompt, with `image_id` once for each of its pictures.
+          pictures: the pixels [3, H, W] of each prompt's pictures, in their order.
+
+        Raises:
+          ValueError: a prompt has another number of pictures than are given for it, or ends in one.
+        """
+        patches, rows = self.config.vision.num_patches, []
+        for row, (prompt, own) in enumerate(zip(prompts, pictures, strict=True), start=1):
+            ids = np.asarray(prompt, np.int32)
+            is_picture = ids == self.config.image_id
+            if is_picture.sum() != len(own):
+                raise ValueError(
+                    f"prompt {row} has the id {self.config.image_id} {is_picture.sum()} times and "
+                    f"{len(own)} pictures; give it once for each picture"
+                )
+            rows.append(np.repeat(ids, np.where(is_picture, patches, 1)))
+        tokens = np.full([len(rows), max(map(len, rows))], self.pad_id, np.int32)
+        most = max(map(len, pictures))
+        pixels = np.zeros([len(rows), most, *self._picture], np.float32)
+        for row, (ids, own) in enumerate(zip(rows, pictures, strict=True)):
+            tokens[row, : len(ids)] = ids
+            for place, picture in enumerate(own):
+                pixels[row, place] = picture
+        check_last(tokens, self.config.image_id, self.pad_id)
+        return {"tokens": tokens, "pixels": pixels}
+
+    @property
+    def _picture(self) -> tuple[int, int, int]:
+        """The shape of a picture's pixels."""
+        size = self.config.vision.image_size
+        return CHANNELS, size, size

@@ -1,0 +1,57 @@
+"""LLaVA's network: LLaMA's, with features of pictures in the place of some of a prompt's tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+
+from specdec.models.cache import PromptCache
+from specdec.models.decoder_only import DecoderOnly
+from specdec.models.layers import MLP
+from specdec.models.llava.clip import ClipTower
+from specdec.types import Array, ModelOutput
+
+if TYPE_CHECKING:
+    from specdec.models.llava.llava_model import LlavaConfig
+
+
+class LlavaNetwork(DecoderOnly):
+    """A `DecoderOnly` whose prompts hold pictures; outputs are text."""
+
+    config: LlavaConfig
+
+    def setup(self):
+        super().setup()
+        c = self.config
+        self.vision = ClipTower(c.vision, c.dtype)
+        self.projector = MLP(c.emb_dim, c.emb_dim, ("exact_gelu",), c.dtype, bias=True)
+
+    def embed(self, tokens: Array, pixels: Array) -> Array:
+        """Returns the embedded prompts [B, S, D].
+
+        The k-th token `image_id` of a row becomes the k-th patch of its pictures.
+
+        Args:
+          tokens: [B, S] int32.
+          pixels: [B, P, 3, H, W], the pictures of each row; those that its tokens do not reach are
+            not read.
+        """
+        x = self.token_embedder(jnp.maximum(tokens, 0))
+        rows, pictures, *picture = pixels.shape
+        if not pictures:
+            return x
+        features = self.projector(self.vision(pixels.reshape(rows * pictures, *picture)))
+        features = features.reshape(rows, -1, x.shape[-1])
+        is_patch = tokens == self.config.image_id
+        patch = jnp.cumsum(is_patch, axis=1) - 1
+        features = jnp.take_along_axis(features, patch[:, :, None], axis=1)
+        return jnp.where(is_patch[:, :, None], features, x)
+
+    def feed(self, x: Array, cache: PromptCache) -> PromptCache:
+        """Returns the cache after a part [B, T, D] of embedded prompts."""
+        layers = range(self.config.num_decoder_layers)
+        return self.decoder(x, cache, cache.view(x.shape[1]), layers)[1]
+
+    def __call__(self, tokens: Array, cache: PromptCache, pixels: Array) -> ModelOutput:
+        return self.decode(tokens, cache, resume=self.embed(tokens, pixels))[0]

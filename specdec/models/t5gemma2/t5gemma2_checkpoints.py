@@ -1,0 +1,107 @@
+"""T5Gemma 2's checkpoints in transformers' format. The part that sees pictures is not read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from specdec.models.decoder_checkpoints import refuse_other
+from specdec.models.family import Arrays, Record
+from specdec.models.t5gemma.t5gemma_checkpoints import KNOWN, SELF, T5GemmaCheckpoints
+from specdec.models.t5gemma.t5gemma_model import T5GemmaConfig
+from specdec.models.t5gemma2.t5gemma2_model import T5Gemma2Config
+
+_LAYER = SELF | {
+    "self_attention/query_norm/scale": "self_attn.q_norm",
+    "self_attention/key_norm/scale": "self_attn.k_norm",
+}
+_TABLE = "model.encoder.embed_tokens"
+_END = "eoi_token_index"
+_V1 = T5GemmaCheckpoints
+
+
+class T5Gemma2Checkpoints(T5GemmaCheckpoints):
+    """The checkpoints; see `DecoderCheckpoints`."""
+
+    MODEL_TYPES: tuple[str, ...] = ("t5gemma2",)
+    architecture = "T5Gemma2ForConditionalGeneration"
+    anchor = f"{_TABLE}.weight"
+    config_class: ClassVar[type[T5GemmaConfig]] = T5Gemma2Config
+    shared: ClassVar[Mapping[str, str]] = {
+        ours: theirs for ours, theirs in _V1.shared.items() if ours != "attention_cap"
+    }
+    fields: ClassVar[Mapping[str, str]] = {
+        ours: theirs for ours, theirs in _V1.fields.items() if ours != "attention_cap"
+    }
+    rotary: ClassVar[tuple[str, ...]] = ("rope_theta", "local_rope_theta", "rope_factor", "pattern")
+    stack_parts: ClassVar[Mapping[str, Mapping[str, str]]] = {"encoder": _LAYER, "decoder": _LAYER}
+    unused: ClassVar[re.Pattern[str]] = re.compile(
+        r"model\.encoder\.(vision_tower|multi_modal_projector)\..*|model\.decoder\.embed_tokens\..*"
+    )
+
+    def stack(self, name: str, record: Record) -> dict[str, Any]:
+        """Returns the record of a stack with the fields `rotary`; see version 1."""
+        record = record.get("text_config", record)
+        layers, given = record.get("num_hidden_layers", 0), record.get("layer_types")
+        pattern = 6
+        if given and "full_attention" in given:
+            pattern = given.index("full_attention") + 1
+        kinds = {"layer_types": (self.layer_types(layers, pattern), None)}
+        refuse_other(record, {**KNOWN, **kinds, "attn_logit_softcapping": (None,)})
+        ropes = record.get("rope_parameters") or {}
+        whole = record.get("rope_scaling") or ropes.get("full_attention") or {}
+        local = ropes.get("sliding_attention") or {}
+        kinds = [one.get("rope_type", "default") for one in (whole, local)]
+        if kinds[0] not in ("default", "linear") or kinds[1] != "default":
+            raise ValueError(
+                f"{name} has the rope_type {kinds[0]!r} in global and {kinds[1]!r} in local "
+                "layers, and supported are 'default', and 'linear' in global ones"
+            )
+        found = ropes.get("full_attention") or {}
+        return {
+            **record,
+            "rope_theta": found.get("rope_theta", record.get("rope_theta", 1_000_000.0)),
+            "local_rope_theta": local.get(
+                "rope_theta", record.get("rope_local_base_freq", 10_000.0)
+            ),
+            "rope_factor": whole.get("factor", 1.0),
+            "pattern": pattern,
+        }
+
+    def others_of(self, record: Record) -> dict[str, Any]:
+        """Returns the fields of a record that are of no stack."""
+        found = record.get(_END) or record["encoder"].get(_END)
+        return {} if found is None else {"end_of_image_id": found}
+
+    def to_record(self, config: Any) -> dict[str, Any]:
+        """Returns their record of a model; raises ValueError if it is a part of one."""
+        record = super().to_record(config)
+        text = record["encoder"] | {"model_type": "t5gemma2_text"}
+        text["layer_types"] = self.layer_types(config.num_encoder_layers, config.pattern)
+        end = {_END: config.end_of_image_id}
+        encoder = {"model_type": "t5gemma2_encoder", "text_config": text, **end}
+        return record | end | {"encoder": encoder}
+
+    def kind_of(self, config: Any) -> dict[str, Any]:
+        """Returns the entries of both stacks that only this version has."""
+        scaled = {"rope_type": "linear", "factor": config.rope_factor}
+        whole = scaled if config.rope_factor != 1 else {"rope_type": "default"}
+        local = {"rope_type": "default", "rope_theta": config.local_rope_theta}
+        return {
+            "model_type": "t5gemma2_decoder",
+            "layer_types": self.layer_types(config.num_decoder_layers, config.pattern),
+            "rope_parameters": {
+                "full_attention": whole | {"rope_theta": config.rope_theta},
+                "sliding_attention": local,
+            },
+        }
+
+    def _prefixed(self, arrays: Arrays) -> Arrays:
+        """Returns the arrays with the names that transformers 5 saves."""
+        named = {name.replace(".text_model.", "."): array for name, array in arrays.items()}
+        return super()._prefixed(named)
+
+    def own_names(self) -> dict[str, str]:
+        """Returns the names outside of layers that only this version has."""
+        return {"end_of_image/embedding": f"{_TABLE}.eoi_embedding"}

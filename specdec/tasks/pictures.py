@@ -1,0 +1,137 @@
+"""Pictures as the pixels that a model reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import numpy as np
+
+from specdec.common.values import Checked, PositiveFloat, PositiveInt, Rule, is_number, row_of
+from specdec.tasks.loading import TaskError
+
+_BICUBIC = 3  # Pillow's number
+_SIZES = Annotated[tuple[int, ...], row_of(1, "a side, as in (336,), or height and width")]
+_COLOURS = Annotated[
+    tuple[float, ...],
+    Rule(
+        lambda row: isinstance(row, list | tuple) and len(row) == 3 and all(map(is_number, row)),
+        "three numbers, for red, green and blue",
+    ),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class PictureSettings(Checked):
+    """The steps from a picture to pixels, as CLIP's image processor in transformers does them.
+
+    Args:
+      size: the shorter side after resizing, or height and width; None to leave it.
+      crop: height and width that are cut out of the middle, with black around smaller pictures;
+        None to leave it.
+      mean: the mean of each colour, which is subtracted.
+      std: the standard deviation of each colour, which divides.
+      scale: the factor of bytes before that.
+      resample: Pillow's number of the method of resizing.
+    """
+
+    size: _SIZES | None = (224,)
+    crop: _SIZES | None = (224, 224)
+    mean: _COLOURS = (0.48145466, 0.4578275, 0.40821073)
+    std: _COLOURS = (0.26862954, 0.26130258, 0.27577711)
+    scale: PositiveFloat = 1 / 255
+    resample: PositiveInt = _BICUBIC
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> PictureSettings:
+        """Returns the settings in the `preprocessor_config.json` of a checkpoint.
+
+        Raises:
+          ValueError: a setting is not supported.
+        """
+        if record.get("do_pad"):
+            raise ValueError("do_pad is True, and supported is False; use another model")
+        found: dict[str, Any] = {
+            "size": _sides(record.get("size", 224), "shortest_edge"),
+            "crop": _sides(record.get("crop_size", 224), None),
+        }
+        names = {"mean": "image_mean", "std": "image_std", "scale": "rescale_factor"}
+        names["resample"] = "resample"
+        found |= {ours: record[name] for ours, name in names.items() if name in record}
+        off: dict[str, dict[str, Any]] = {
+            "do_resize": {"size": None},
+            "do_center_crop": {"crop": None},
+            "do_rescale": {"scale": 1.0},
+            "do_normalize": {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)},
+        }
+        for name, values in off.items():
+            found |= {} if record.get(name, True) else values
+        return cls(**found)
+
+    def pixels(self, picture: str | os.PathLike | Any) -> np.ndarray:
+        """Returns the pixels [3, H, W] float32 of a picture.
+
+        Args:
+          picture: a file, or an image of Pillow.
+
+        Raises:
+          TaskError: Pillow is not installed, or the file is not a picture.
+        """
+        image = _opened(picture)
+        if self.size is not None:
+            image = image.resize(self._resized(*image.size), resample=self.resample)
+        array = np.asarray(image).transpose(2, 0, 1)
+        if self.crop is not None:
+            array = _cropped(array, *self.crop)
+        mean, std = (np.asarray(x, np.float32)[:, None, None] for x in (self.mean, self.std))
+        return ((array * self.scale).astype(np.float32) - mean) / std
+
+    def _resized(self, width: int, height: int) -> tuple[int, int]:
+        """Returns width and height after resizing."""
+        assert self.size is not None
+        if len(self.size) > 1:
+            return self.size[1], self.size[0]
+        side, shorter = min(self.size), min(width, height)
+        return int(side * width / shorter), int(side * height / shorter)
+
+
+def _sides(given: Any, shorter: str | None) -> tuple[int, ...]:
+    """Returns one side, or height and width, of a setting of transformers."""
+    if isinstance(given, int):
+        return (given,) if shorter else (given, given)
+    if isinstance(given, Mapping):
+        if shorter and given.keys() == {shorter}:
+            return (given[shorter],)
+        if given.keys() == {"height", "width"}:
+            return given["height"], given["width"]
+    known = f"{shorter}, or height and width" if shorter else "height and width"
+    raise ValueError(f"a size of pictures is {given!r}; supported are {known}")
+
+
+def _opened(picture: Any) -> Any:
+    """Returns an image of Pillow in red, green and blue."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise TaskError("pictures need Pillow: pip install '.[pictures]'") from error
+    if isinstance(picture, Image.Image):
+        return picture.convert("RGB")
+    try:
+        with Image.open(picture) as image:
+            return image.convert("RGB")
+    except (OSError, Image.DecompressionBombError) as error:
+        raise TaskError(f"{os.fspath(picture)} is no picture that can be read ({error})") from error
+
+
+def _cropped(array: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Returns the middle [3, height, width] of a picture, with zeros where it is smaller."""
+    padding = [(0, 0)]
+    for there, wanted in zip(array.shape[1:], (height, width), strict=True):
+        missing = max(wanted - there, 0)
+        padding.append((math.ceil(missing / 2), missing // 2))
+    array = np.pad(array, padding)
+    top, left = (array.shape[1] - height) // 2, (array.shape[2] - width) // 2
+    return array[:, top : top + height, left : left + width]

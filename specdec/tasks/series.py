@@ -1,0 +1,243 @@
+"""Series of numbers as texts, and bins of their values as a vocabulary, as in Chronos.
+
+A series is divided by the mean of its absolute values, and each value becomes the id of its bin
+(Ansari et al. 2024, 2403.07815). An output therefore has a meaning only next to its input, which
+says the scale.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+
+from specdec.common.values import Checked, Rule, is_integer, is_number, is_word
+from specdec.tasks.loading import TaskError, read
+from specdec.tasks.plain import PlainVocabulary
+
+if TYPE_CHECKING:
+    from seqio import Vocabulary
+
+SERIES_KEY = "chronos_config"  # of a `config.json`
+SERIES_FILE = f"{SERIES_KEY}.json"  # in checkpoints of other formats
+BINS = "MeanScaleUniformBins"
+_COUNTS = ("context_length", "prediction_length", "n_tokens", "n_special_tokens", "num_samples")
+_IDS = ("pad_token_id", "eos_token_id")
+_FIELDS = ("tokenizer_class", "model_type", "tokenizer_kwargs", "use_eos_token", *_COUNTS, *_IDS)
+_NO_IDS = ("prediction_length", "num_samples", "model_type")  # fields that change no id
+FURTHEST = 1e20  # the outer limits of the first and the last bin
+
+
+def values_of(text: str) -> list[float]:
+    """Returns the values of a series, NaN where one is missing.
+
+    Args:
+      text: a JSON array, an object with the array "target", or numbers with commas between them. A
+        missing value is null, nan or nothing.
+
+    Raises:
+      TaskError: it is none of these, or has no or infinite values.
+    """
+    try:
+        if not text.strip():
+            raise ValueError
+        if text.lstrip().startswith(("[", "{")):
+            found = json.loads(text)
+            found = found["target"] if isinstance(found, dict) else found
+            values = [float("nan") if value is None else value for value in found]
+            if not all(type(value) in (int, float) for value in values):
+                raise ValueError
+        else:
+            values = [float(value.strip() or "nan") for value in text.split(",")]
+        with np.errstate(over="ignore"):
+            if not values or np.isinf(np.array(values, np.float32)).any():
+                raise ValueError
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise TaskError(
+            f"series {text[:40]!r} is not one of finite numbers; give [1.5, null, 2], or 1.5,nan,2"
+        ) from error
+    return [float(value) for value in values]
+
+
+def text_of(values: Iterable[float]) -> str:
+    """Returns the text of a series, numbers with commas between them."""
+    return ", ".join(map(str, values))
+
+
+class Series(PlainVocabulary):
+    """The bins of a Chronos model.
+
+    Ids of padding also stand for missing values. EOS follows a context if `use_eos_token`.
+
+    Args:
+      record: the fields of `chronos_config`.
+      file: the file that they were read from.
+
+    Raises:
+      ValueError: a field is missing or has a value that is not supported.
+    """
+
+    extra_ids = 0
+
+    def __init__(self, record: Mapping[str, Any], file: str):
+        _check(record)
+        self.record, self.file = record, file
+        self.vocab_size, self._special = record["n_tokens"], record["n_special_tokens"]
+        self.pad_id, self.eos_id = record["pad_token_id"], record["eos_token_id"]
+        self.unk_id = record["pad_token_id"]
+        self.ends = record["use_eos_token"]
+        self.context_length = record["context_length"]
+        self.prediction_length = record["prediction_length"]
+        limits, number = record["tokenizer_kwargs"], self.vocab_size - self._special - 1
+        self.centers = _evenly_spaced(limits["low_limit"], limits["high_limit"], number)
+        middles = (self.centers[1:] + self.centers[:-1]) / np.float32(2)
+        self.boundaries = np.array([-FURTHEST, *middles, FURTHEST], np.float32)
+        said = repr([record[name] for name in _FIELDS if name not in _NO_IDS])
+        self.digest = hashlib.sha256(said.encode()).hexdigest()
+
+    def context(self, text: str) -> np.ndarray:
+        """Returns the last `context_length` values of a series, float32."""
+        return np.array(values_of(text)[-self.context_length :], np.float32)
+
+    def scale(self, text: str) -> np.float32:
+        """Returns the mean of the context's absolute values; 1 if they are 0 or missing."""
+        values = np.abs(self.context(text))
+        there = values[~np.isnan(values)]
+        mean = there.sum(dtype=np.float64) / max(len(there), 1)
+        return np.float32(mean) if np.float32(mean) > 0 else np.float32(1)
+
+    def bins(self, values: np.ndarray, scale: np.float32) -> list[int]:
+        """Returns the ids of values."""
+        scaled = values / scale
+        ids = np.searchsorted(self.boundaries, scaled, side="right") + self._special
+        ids = np.where(np.isnan(values), self.pad_id, np.clip(ids, 0, self.vocab_size - 1))
+        return [int(id) for id in ids]
+
+    def encode(self, text: str) -> list[int]:
+        """Raises TaskError, as there is no scale."""
+        raise TaskError(
+            f"{text[:40]!r} has no ids of its own, since a series is scaled by its input; leave it "
+            "out, outputs of series begin with nothing given"
+        )
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Raises TaskError, as there is no scale."""
+        raise TaskError("ids of a series mean nothing without the text of their input; give it")
+
+    def input_ids(self, text: str, length: int | None = None) -> list[int]:
+        """Returns the ids of a context, of which it keeps the end; see `PlainVocabulary.framed`.
+
+        Missing values before the first value are left out: they would be padding.
+        """
+        values = self.context(text)
+        there = np.flatnonzero(~np.isnan(values))
+        ids = self.bins(values[there[0] if len(there) else len(values) :], self.scale(text))
+        end = [self.eos_id] if self.ends else []
+        room = len(ids) if length is None else max(length - len(end), 0)
+        return [*ids[max(len(ids) - room, 0) :], *end]
+
+    def output_ids(self, text: str, source: str) -> list[int]:
+        return self.bins(np.array(values_of(text), np.float32), self.scale(source))
+
+    def output_text(self, ids: Sequence[int], source: str) -> str:
+        return text_of(self.values(ids, self.scale(source)))
+
+    def values(self, ids: Sequence[int], scale: np.float32) -> np.ndarray:
+        """Returns the values of ids up to the first EOS, float32: the centers of their bins."""
+        ids = list(ids)
+        given = np.array(ids[: ids.index(self.eos_id)] if self.eos_id in ids else ids, int)
+        places = np.clip(given - self._special - 1, 0, len(self.centers) - 1)
+        return self.centers[places] * scale
+
+    def pieces(self) -> list[str]:
+        return [*map(str, range(self._special + 1)), *map(str, self.centers)]
+
+
+@dataclasses.dataclass(frozen=True)
+class SeriesBins(Checked):
+    """The bins of a Chronos model, whose texts are series; see `series.values_of`.
+
+    Args:
+      path: a Chronos model's `config.json`, or a file with its `chronos_config` alone.
+    """
+
+    path: Annotated[str, Rule(is_word, f"a Chronos model's config.json, or {SERIES_FILE}")]
+    error: ClassVar = TaskError
+
+    def plain(self) -> Series:
+        """Returns the vocabulary for series.
+
+        Raises:
+          TaskError: the file does not describe such bins.
+        """
+        return _read(self.path)
+
+    def load(self) -> Vocabulary:
+        """Raises TaskError: seqio's tasks have no place for a scale."""
+        raise TaskError(
+            f"{self} is for series, and seqio's tasks are of texts; use a task over files "
+            "(tasks/series.gin)"
+        )
+
+
+@functools.cache
+def _read(path: str) -> Series:
+    try:
+        return Series(series_record(read(path, "Chronos model's config.json")), path)
+    except (ValueError, TypeError, KeyError) as error:
+        if isinstance(error, TaskError):
+            raise
+        raise TaskError(f"vocabulary {path}: {error}; give a Chronos-T5's config.json") from error
+
+
+def series_record(content: bytes) -> dict[str, Any]:
+    """Returns the `chronos_config` in a JSON file of it alone, or in a `config.json`.
+
+    Args:
+      content: of the file.
+    """
+    found = json.loads(content)
+    return found.get(SERIES_KEY, found)
+
+
+def is_series(path: str | os.PathLike | None) -> bool:
+    """Returns whether a vocabulary's file is one of series, by its name.
+
+    Args:
+      path: the file; None for no file.
+    """
+    return os.path.basename(path or "") in (SERIES_FILE, "config.json")
+
+
+def _check(record: Mapping[str, Any]) -> None:
+    missing = [name for name in _FIELDS if name not in record]
+    if missing:
+        raise ValueError(f"{SERIES_KEY} has no {', '.join(missing)}")
+    for name, supported in (("tokenizer_class", BINS), ("model_type", "seq2seq")):
+        if record[name] != supported:
+            raise ValueError(
+                f"{SERIES_KEY} has {name} {record[name]!r}, and {supported!r} alone is read"
+            )
+    special = record["n_special_tokens"]
+    limits = [record["tokenizer_kwargs"].get(name) for name in ("low_limit", "high_limit")]
+    right: dict[str, bool] = {name: is_integer(record[name], 1) for name in _COUNTS}
+    right |= {name: is_integer(record[name], 0) and record[name] < special for name in _IDS}
+    right["n_tokens"] &= record["n_tokens"] > special + 2
+    right["use_eos_token"] = isinstance(record["use_eos_token"], bool)
+    right["tokenizer_kwargs"] = all(map(is_number, limits)) and limits[0] < limits[1]
+    if wrong := [name for name, holds in right.items() if not holds]:
+        raise ValueError(f"{SERIES_KEY} has {wrong[0]} {record[wrong[0]]!r}, which cannot be")
+
+
+def _evenly_spaced(low: float, high: float, number: int) -> np.ndarray:
+    """Returns numbers as PyTorch's `linspace` does: from both ends, each rounded once."""
+    first, last = np.float64(np.float32(low)), np.float64(np.float32(high))
+    step, place = np.float64(np.float32((last - first) / (number - 1))), np.arange(number)
+    falling = last - step * (number - 1 - place)
+    return np.where(place < number // 2, first + step * place, falling).astype(np.float32)

@@ -1,0 +1,292 @@
+"""Rows that get the next text when their own has ended: pytest tests/decoding/test_refilling.py
+
+The texts of a stream are compared with those of separate batches: tokens, calls, drafts and
+log-probabilities. A planted bug replaces one part of what a refill does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import PromptTable, tiny_t5
+from test_combinations import DRAFTERS, RULES, SCHEDULES, TARGET, TREES
+from tolerances import SMALL_LOGITS
+
+from specdec.decoding import decode, loop, row_keys
+from specdec.decoding.program import GivenBatch
+from specdec.decoding.refilling import Refilled
+from specdec.decoding.rows import replaced
+from specdec.drafters import (
+    Autoregressive,
+    Drafter,
+    EarlyExit,
+    MultiPath,
+    PromptLookup,
+    SuffixDecoding,
+)
+from specdec.instrument import acceptance
+from specdec.instrument.compile.hlo import read
+from specdec.models.families import model_of
+from specdec.models.llama import LlamaConfig
+from specdec.models.t5gemma import T5GemmaConfig
+from specdec.plan import Plan
+from specdec.sampling import Sampling
+from specdec.schedules import Fixed
+from specdec.types import Params
+from specdec.verifiers import Block
+
+ROWS, WIDTH, LONGEST = 4, 3, 10
+WIDTHS = (2, WIDTH)
+TOKENS = np.random.default_rng(0).integers(2, 5, [4, 5, WIDTH]).astype(np.int32)
+TOKENS[:, ::2, 2:] = 0  # some texts are shorter
+LIVE = np.ones([4, 5], bool)
+LIVE[1, 3:] = LIVE[2] = False  # a batch with padding, and one of nothing else
+DRAWN = RULES["drawn, processed"]
+SIZES: dict[str, Any] = {
+    "vocab_size": 5,
+    "emb_dim": 8,
+    "num_heads": 2,
+    "head_dim": 4,
+    "mlp_dim": 8,
+    "num_decoder_layers": 2,
+    "pad_id": 0,
+}
+CONFIGS = {
+    "t5": tiny_t5(5, 8, head_dim=4, decoder=2),
+    "t5gemma": T5GemmaConfig(
+        **SIZES,
+        num_kv_heads=1,
+        encoder_emb_dim=8,
+        encoder_num_heads=2,
+        encoder_num_kv_heads=1,
+        encoder_head_dim=4,
+        encoder_mlp_dim=8,
+        num_encoder_layers=1,
+        window=2,
+    ),
+    "llama": LlamaConfig(**SIZES, num_kv_heads=1),
+}
+
+
+def batches(target: Any = TARGET):
+    texts = np.where(TOKENS == 0, target.pad_id, TOKENS)
+    keys = row_keys(0, jnp.arange(TOKENS.shape[0] * TOKENS.shape[1]))
+    return list(map(GivenBatch, keys.reshape(TOKENS.shape[:2]), texts, LIVE))
+
+
+def assert_same_texts(params, plan, found, prefix=None):
+    """Compares a stream's outputs with those of each batch on its own."""
+    if prefix is not None:
+        prefix = jnp.tile(jnp.array([prefix], jnp.int32), (TOKENS.shape[1], 1))
+    expected = batches(plan.target)
+    assert len(found) == len(expected)
+    for batch, (output, _) in zip(expected, found, strict=True):
+        right = decode(params, batch.keys, jnp.asarray(batch.inputs), plan, prefix=prefix)
+        right = jax.device_get(right)
+        for row in np.flatnonzero(batch.live):
+            assert row_of(output, row) == row_of(right, row)
+            np.testing.assert_allclose(
+                output.log_probs[row], right.log_probs[row], atol=SMALL_LOGITS
+            )
+
+
+def row_of(output, row):
+    """Returns a text and its calls; an empty draft has no source."""
+    row = output.row(row)
+    sources = [x for x, drafted in zip(row.sources, row.drafted, strict=False) if drafted]
+    return row._replace(sources=sources)
+
+
+def plan_of(drafter, rule=DRAWN, target: Any = TARGET):
+    return Plan(target, drafter, Block(), SCHEDULES["guarded"], rule, LONGEST)
+
+
+OFTEN = ("model", "lookup, then a model", "first layer")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=pytest.mark.ci if x in OFTEN else pytest.mark.slow) for x in DRAFTERS],
+)
+def test_texts_are_those_of_separate_batches(name):
+    plan = plan_of(DRAFTERS[name](DRAWN))
+    if name != "model":
+        plan = dataclasses.replace(plan, schedule=Fixed(3))
+    params, prefix = plan.params(TREES), (0, 4)
+    program = Refilled(
+        plan, ROWS, WIDTHS, prefix=jnp.tile(jnp.array([prefix], jnp.int32), (ROWS, 1))
+    )
+    found = list(program.outputs(params, batches()))
+    assert_same_texts(params, plan, found, prefix)
+    lengths = [output.length[live] for (output, _), live in zip(found, LIVE, strict=True)]
+    assert len(set(np.concatenate(lengths))) > 3
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("target", [TARGET, PromptTable(5, classes=3, num_layers=2)], ids=repr)
+def test_several_paths(target):
+    plan = Plan(target, MultiPath(target, DRAWN, paths=3), Block(), Fixed(2), DRAWN, LONGEST)
+    params = Params(*(target.init(jax.random.key(seed)) for seed in (0, 1)))
+    found = list(Refilled(plan, ROWS, [WIDTH]).outputs(params, batches(target)))
+    assert_same_texts(params, plan, found)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("drafter", [PromptLookup(), SuffixDecoding()], ids=repr)
+def test_prompts_that_outputs_go_on(drafter):
+    target = PromptTable(5, classes=3, num_layers=2)
+    plan, params = plan_of(drafter, target=target), MODEL_PLAN.params(TREES)
+    found = list(Refilled(plan, ROWS, WIDTHS).outputs(params, batches(target)))
+    assert_same_texts(params, plan, found)
+
+
+@pytest.mark.parametrize("family", ["t5", "t5gemma", "llama"])
+@pytest.mark.parametrize(
+    "exits",
+    [
+        pytest.param(False, id="a model", marks=pytest.mark.ci),
+        pytest.param(True, id="first layer", marks=pytest.mark.slow),
+    ],
+)
+def test_real_models(family, exits):
+    target = model_of(CONFIGS[family])
+    trees = {"target": target.init(jax.random.key(3)), "draft": target.init(jax.random.key(4))}
+    rule = Sampling(0.7)
+    drafter = EarlyExit(1, rule) if exits else Autoregressive(target, rule)
+    plan = Plan(target, drafter, Block(), Fixed(3), rule, LONGEST)
+    params = plan.params(trees)
+    found = list(Refilled(plan, ROWS, WIDTHS).outputs(params, batches(target)))
+    assert_same_texts(params, plan, found)
+
+
+@pytest.mark.ci
+def test_acceptance_takes_the_same_texts():
+    index = np.arange(20).reshape(4, 5)
+    index[~LIVE] = -1
+    texts = np.where(LIVE[..., None], TOKENS, 0)
+    found = [
+        list(
+            acceptance.generate(
+                MODEL_PLAN,
+                TREES["target"],
+                zip(index, texts, strict=True),
+                seed=0,
+                tokens=30,
+                skip=[2, 3],
+                refilled=program,
+            )
+        )
+        for program in (None, Refilled(MODEL_PLAN.alone(), ROWS, WIDTHS))
+    ]
+    kept = [[one for batch in each for one in kept_of(batch)] for each in found]
+    assert kept[0] == kept[1] and len(kept[0]) > 3
+
+
+def kept_of(batch):
+    """Returns index and tokens of the rows of a batch that count."""
+    rows = np.flatnonzero((batch.length > 0) & (batch.index >= 0))
+    return [(batch.index[i], batch.tokens[i, : 1 + batch.length[i]].tolist()) for i in rows]
+
+
+MODEL_PLAN = plan_of(DRAFTERS["model"](DRAWN))
+MODEL_PARAMS = MODEL_PLAN.params(TREES)
+
+
+class Watched(Refilled):
+    """Records the addresses of the target's cache after each call, and its program's text."""
+
+    def compile(self, *arguments):
+        compiled, self.addresses = super().compile(*arguments), []
+        self.text = compiled.as_text()
+
+        def execute(params, state, *new):
+            state = compiled(params, state, *new)
+            self.addresses.append([x.unsafe_buffer_pointer() for x in state.cache.keys])
+            return state
+
+        return execute
+
+
+def test_nothing_is_compiled_twice_and_no_cache_moves(caplog):
+    target = model_of(CONFIGS["t5"])
+    plan = dataclasses.replace(
+        MODEL_PLAN, target=target, drafter=PromptLookup(), schedule=Fixed(2), sampling=Sampling()
+    )
+    params, program = Params(target.init(jax.random.key(3))), Watched(plan, ROWS, WIDTHS)
+    outputs = program.outputs(params, batches(target) * 2)
+    next(outputs)
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        assert len(list(outputs)) == 7
+    assert not [one for one in caplog.messages if "Compiling" in one]
+    assert len(program.addresses) > 8 and len(np.unique(program.addresses, axis=0)) == 1
+    slots = CONFIGS["t5"].num_heads, plan.capacity, CONFIGS["t5"].head_dim
+    shape = f"f32[{ROWS},{','.join(map(str, slots))}]"
+    assert not [one for one in read(program.text).copies if shape in one.shape and not one.fused]
+
+
+def kept(*names):
+    """A refill that leaves fields of the state as the previous text left them."""
+
+    def refill(state, new, rows):
+        right = replaced(state, new, rows)
+        return right.replace(**{name: getattr(state, name) for name in names})
+
+    return refill
+
+
+def with_old_drafter_cache(state, new, rows):
+    right = replaced(state, new, rows)
+    return right.replace(drafter=right.drafter.replace(cache=state.drafter.cache))
+
+
+PLANTED = {
+    "rows swapped": lambda state, new, rows: replaced(state, new, jnp.roll(rows, 1)),
+    "the cache of the previous text": kept("cache"),
+    "the drafter's cache of the previous text": with_old_drafter_cache,
+    "keys by slot": kept("keys"),
+    "the history of the previous text": kept("tokens", "length"),
+    "inputs of the previous text": kept("inputs"),
+    "a counter of calls that is not reset": kept("trace"),
+    "a schedule's state that is not reset": kept("schedule"),
+}
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("bug", PLANTED)
+def test_planted_bugs_are_seen(bug, monkeypatch):
+    plan = plan_of(PromptLookup()) if bug.startswith("inputs") else MODEL_PLAN
+    params = plan.params(TREES)
+    monkeypatch.setattr(loop, "replaced", PLANTED[bug])
+    program = Refilled(plan, 2 * ROWS, WIDTHS)  # two rows at a time
+    found = list(program.outputs(params, batches()))
+    with pytest.raises(AssertionError):
+        assert_same_texts(params, plan, found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts(Drafter):
+    """Has a state that is not divided by rows."""
+
+    def init(self, params, context):
+        return {"count": jnp.zeros([], jnp.int32)}
+
+    def propose(self, params, request, state):
+        draft, _ = PromptLookup().propose(params, request, ())
+        return draft, {"count": state["count"] + 1}
+
+
+def test_a_state_without_rows_is_refused():
+    plan = plan_of(Counts())
+    with pytest.raises(ValueError, match=r"the state\.drafter\['count'\] is int32\[\] for 4 rows"):
+        next(Refilled(plan, ROWS, WIDTHS).outputs(plan.params(TREES), batches()))
+
+
+def test_one_row_is_refused():
+    with pytest.raises(ValueError, match="REFILL needs several rows and BATCH_SIZE is 1; give"):
+        Refilled(MODEL_PLAN, 1, WIDTHS)

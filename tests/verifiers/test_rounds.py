@@ -1,0 +1,66 @@
+"""Several paths, by enumeration: pytest tests/verifiers/test_rounds.py"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from tolerances import FLOAT64
+
+from specdec.sampling import Sampling
+from specdec.testing import accepted_law, adversarial_trees, broken_trees, law, rounds_law
+from specdec.verifiers import Block, SpeculativeSampling
+
+# Vocabulary, draft length, paths. The second list takes longer.
+SIZES = [(2, 1, 3), (2, 2, 3)]
+MORE = [(3, 1, 4), (3, 2, 2), (2, 3, 4), (3, 2, 4), (3, 3, 2), (4, 1, 4), (4, 2, 3), (4, 3, 2)]
+
+
+def tokens(kept):
+    return float(kept @ np.arange(len(kept)))
+
+
+@pytest.mark.parametrize("verifier", [Block(), SpeculativeSampling()], ids=str)
+@pytest.mark.parametrize(
+    "size, gamma, paths", [*SIZES, *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE)]
+)
+def test_the_law_is_the_targets_and_no_path_lowers_the_number_of_tokens(
+    verifier, size, gamma, paths
+):
+    with jax.enable_x64(True):
+        for name, trees in adversarial_trees(size, size, gamma, Sampling()).items():
+            if trees.certain:
+                continue
+            before = tokens(accepted_law(verifier, trees, gamma))
+            for count in {1, paths}:
+                found = rounds_law(verifier, trees, gamma, count)
+                assert abs(found.emitted - trees.joint).max() <= FLOAT64, (name, count)
+                assert tokens(found.kept) >= before - FLOAT64, (name, count)
+                if count == 1:
+                    assert tokens(found.kept) == pytest.approx(before, abs=FLOAT64)
+                before = tokens(found.kept)
+
+
+def test_the_law_is_right_for_short_drafts_and_broken_ones():
+    with jax.enable_x64(True):
+        cases = broken_trees(0, 3, 2, Sampling()) | {"short": None}
+        for name, trees in cases.items():
+            length = 2 if trees else 1
+            trees = trees or adversarial_trees(0, 3, 2, Sampling())["random"]
+            found = rounds_law(Block(), trees, length, 2)
+            assert abs(found.emitted - trees.joint).max() <= FLOAT64, name
+
+
+@pytest.mark.planted
+def test_a_residual_of_another_path_is_seen(monkeypatch):
+    """Each round would begin with the target's own distribution."""
+    trees = adversarial_trees(0, 3, 2, Sampling())["random"]
+    real = law._enumerated
+
+    def forgetful(verifier, rest, length):
+        own = [trees.p[-len(rest.p)]] if len(rest.p) == len(trees.p) else rest.p[:1]
+        return real(verifier, rest._replace(p=[*own, *rest.p[1:]]), length)
+
+    monkeypatch.setattr(law, "_enumerated", forgetful)
+    with jax.enable_x64(True):
+        assert abs(rounds_law(Block(), trees, 2, 2).emitted - trees.joint).max() > 0.01
