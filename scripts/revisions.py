@@ -19,7 +19,7 @@ import numpy as np
 from harness import Results, interval
 
 from specdec import tasks
-from specdec.drafters import Hybrid, PreviousOutput, PromptLookup
+from specdec.drafters import PreviousOutput, PromptLookup
 from specdec.engine import Engine
 from specdec.instrument.runs import Run
 from specdec.schedules import Fixed
@@ -27,9 +27,7 @@ from specdec.schedules import Fixed
 ROWS = 50
 COUNTED = (
     *(("PreviousOutput", gamma) for gamma in (4, 8, 16)),
-    *(("PromptLookup", gamma) for gamma in (4, 16)),
-    ("PreviousOutput, else a model", 4),
-    ("a model", 4),
+    ("PromptLookup", 4),
 )
 TIMED = ("PreviousOutput", 4), ("PreviousOutput", 16), ("a model", 4)
 CHANGED = ("less than a third", "more")  # of the tokens of an output
@@ -102,7 +100,6 @@ def ways(run: Run, rows: int, names: Sequence[tuple[str, int]]) -> dict[str, Eng
     drafters = {
         "PreviousOutput": PreviousOutput(),
         "PromptLookup": PromptLookup(),
-        "PreviousOutput, else a model": Hybrid(PreviousOutput(), model),
         "a model": model,
     }
     found = {}
