@@ -60,7 +60,7 @@ def data(tmp_path_factory):
 
 
 def test_every_fragment_is_here():
-    others = {"local", "predictions", "t5"}
+    others = {"local", "predictions", "series", "t5"}
     others |= {"synthetic", "synthetic_mixture", "synthetic_copying_mixture"}
     assert {file.stem for file in (ROOT / "gin" / "tasks").glob("*.gin")} == set(REAL) | others
 

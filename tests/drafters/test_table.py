@@ -210,9 +210,10 @@ CLASSIFIER = {
 }
 
 
-def seldom(names, *slow):
-    """Names for `parametrize`, of which some are slow."""
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name in slow)) for name in names]
+def seldom(names, *slow, ci=()):
+    """Names for `parametrize`, of which some are slow, and some for the whole check."""
+    marks = dict.fromkeys(slow, pytest.mark.slow) | dict.fromkeys(ci, pytest.mark.ci)
+    return [pytest.param(name, marks=marks.get(name, ())) for name in names]
 
 
 @pytest.mark.parametrize(
@@ -248,6 +249,7 @@ def seldom(names, *slow):
         "hybrid of a store, sometimes empty",
         "committee",
         "committee of models, sometimes asked",
+        ci=("a head of some ids", "masked", "masked, greedy, sometimes asked", "suffix decoding"),
     ),
 )
 def test_drafter(name, gammas):
@@ -291,7 +293,11 @@ def test_perfect_drafter_has_everything_accepted_at_every_schedule(name):
 
 
 @pytest.mark.parametrize(
-    "guarded, sometimes", [(False, True), pytest.param(True, False, marks=pytest.mark.slow)]
+    "guarded, sometimes",
+    [
+        pytest.param(False, True, marks=pytest.mark.ci),
+        pytest.param(True, False, marks=pytest.mark.slow),
+    ],
 )
 def test_a_drafter_that_cuts_its_blocks(guarded, sometimes):
     cuts: Any = SCHEDULES["foreseen cost"]

@@ -254,7 +254,8 @@ def model(name):
     return target, checkpoints.load(GOLDEN / name, config=target.config)
 
 
-@pytest.mark.parametrize("name", [pytest.param("hf_v1_0", marks=pytest.mark.ci), "hf_v1_1"])
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["hf_v1_0", "hf_v1_1"])
 def test_greedy_texts_are_those_of_hugging_face(name):
     """200 of each setting, by the target alone and speculatively, the other model drafting."""
     arrays, settings = golden()
