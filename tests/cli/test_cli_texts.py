@@ -275,7 +275,7 @@ def test_previous_outputs_draft(command, expected, tmp_path, decode):  # noqa: F
         given = f"--previous={tmp_path / name}"
         code, out, err = command("decode", given, *texts, draft=draft)
         assert (code, out) == (0, expected), err
-        assert ("Hybrid(PreviousOutput" if draft else "PreviousOutput, Fixed") in err
+        assert ("Hybrid, Fixed" if draft else "PreviousOutput, Fixed") in err
         calls[name, draft] = int(re.search(r"(\d+) target calls", err).group(1))
     tokens = sum(len(record["tokens"]) for record in records(path))
     assert calls["old.jsonl", False] == calls["old.jsonl", True] <= -(-tokens // 3) + len(TEXTS)

@@ -80,7 +80,7 @@ def test_a_tree_changes_no_output_and_keeps_no_fewer_tokens():
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("base", [Greedy(), Sampling()])
+@pytest.mark.parametrize("base", [pytest.param(Greedy(), marks=pytest.mark.slow), Sampling()])
 def test_processors_read_the_path_of_each_node(base):
     sampling = Processed(base, PENALTIES)
     bench = drafting(3, sampling, Bench.create(rows=8_000, max_length=5))

@@ -458,7 +458,7 @@ COMMANDS = {
         RUN,
         "--refill",
         "--batch_size=8",
-        "--gin.NUM_PARTITIONS=2",
+        "--gin.NUM_PARTITIONS=1",
         says="REFILL is for one device and NUM_PARTITIONS makes a mesh of 8; leave out one",
     ),
     "refilled rows, one text at a time": case(
