@@ -168,7 +168,7 @@ def test_older_files_have_other_names(edited, name, prefix, unused):
 
 
 def test_the_text_part_may_have_a_name_of_its_own(edited):
-    """As in transformers' memory, where the tower is next to it."""
+    """In transformers' memory it has one, because a tower for pictures stands next to it."""
 
     def rename(key):
         parts = ("embed_tokens", "layers", "norm")

@@ -265,7 +265,7 @@ def test_line_ends_in_a_flag(text, expected):
 
 @pytest.mark.ci
 def test_previous_outputs_draft(command, expected, tmp_path, decode):  # noqa: F811
-    """As a file of texts, as an earlier output, and before the model of --draft."""
+    """Drafts from a file of texts, from an earlier output, and from that before a draft model."""
     path = tmp_path / "old.jsonl"
     decode(f"--output_file={path}")
     (tmp_path / "old.txt").write_text("\n" + expected.split("\n", 1)[1])

@@ -117,7 +117,7 @@ def test_a_prompt_goes_on_and_keeps_its_end(llama2, tmp_path):
 
 
 def test_an_encoder_reads_the_begin_of_a_text_that_is_too_long(edited, tmp_path):
-    """As transformers truncates; a given text is refused, and a target ends in EOS."""
+    """A task cuts a long input as transformers does; a given text is refused."""
     found = definition(GOLDEN / "t5gemma")
     vocabulary, text = found.plain(), "The house is small."
     whole = [2, *vocabulary.encode(text)]

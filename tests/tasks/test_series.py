@@ -159,7 +159,7 @@ def test_the_side_of_padding_changes_no_logits(model):
 
 @pytest.mark.ci
 def test_greedy_ids_are_those_of_the_package(model):
-    """Of the likeliest id alone; in one row that would be EOS, which never comes."""
+    """Only the likeliest id can be drawn. In one row it would be EOS, which never comes."""
     sampling = Sampling(1.0, top_k=1)
     plan = Plan(model[0], Autoregressive(model[0], sampling), Block(), Fixed(3), sampling, 8)
     engine = Engine.open(plan, {"target": GOLDEN, "draft": GOLDEN}, rows=len(TEXTS))
