@@ -197,7 +197,7 @@ class Align(Objective):
         own, which = jax.random.split(key)
         texts = drawn(model, jax.lax.stop_gradient(params), pairs, own, self.temperature, frozen)
         rows = jax.random.uniform(which, [len(texts), 1]) < self.on_policy
-        there = jnp.asarray(pairs.inputs)[:, :1] != model.pad_id
+        there = (frozen.model if frozen else model).active(pairs.inputs)[:, None]
         return pairs._replace(targets=jnp.where(rows & there, texts, pairs.targets))
 
 
@@ -213,7 +213,7 @@ def drawn(
 
     They are at most as long as its targets, and padded after their ends.
     """
-    inputs, shape = jnp.asarray(pairs.inputs), pairs.targets.shape
+    inputs, shape = pairs.inputs, pairs.targets.shape
     ids = cast(Any, frozen.model if frozen else model).vocab_size
     given, _ = of_target(model, inputs, jnp.zeros(shape, jnp.int32), frozen)
     cache = read(model, params, inputs, shape[1], given)
