@@ -198,6 +198,21 @@ def test_no_cache_is_copied_with_several_rows(rows, paths, report):
         assert not loop or not copies.keys() & caches, loop
 
 
+@pytest.mark.slow
+def test_no_cache_is_copied_where_rows_are_refilled(report):
+    """Neither in the token loop nor at a refill."""
+    rows = 32
+    flags = "--whole_only", f"--gin.BATCH_SIZE={rows}", "--gin.REFILL=True"
+    found = report("v4:1x1x1", *flags)
+    slots = MAX_LENGTH + GAMMA, LENGTH
+    pairs = [pair for n in slots for pair in ((n, HEAD_DIM), (HEAD_DIM, n))]
+    caches = {f"bf16[{rows},{heads},{n},{m}]" for heads in (HEADS, 6) for n, m in pairs}
+    loops = counts(found, "copies")
+    assert {"", "refill", "refill/catch_up", "refill/extend"} <= loops.keys()
+    assert not [loop for loop, copies in loops.items() if copies.keys() & caches]
+    assert found["memory"]["donated"] > found["memory"]["caches"]
+
+
 BLOCKS = {
     "masks": """
 from specdec.models import t5
