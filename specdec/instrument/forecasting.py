@@ -224,3 +224,24 @@ def replayed(
             samples=samples,
             seed=run.data.seed,
         )
+
+
+def decoded(run: Run, plan: Plan, texts: Sequence[Accepted]) -> Replayed:
+    """Returns the calls of the recorded texts' inputs, decoded anew by a plan of the run's models.
+
+    Drafts of several paths are not recorded. If tokens are drawn, the outputs are other ones.
+    """
+    engine = run.engine.variant(schedule=plan.schedule)
+    found: dict[int, Replayed] = {}
+    wanted = {text.index for text in texts}
+    for batch in run.batches(everywhere=True):
+        output, _ = engine.decode(batch, seed=run.data.seed)
+        trace = output.trace
+        counts: Any = output.length, trace.calls, trace.drafted, trace.accepted
+        of_rows = Replayed(*counts, source=None)
+        for row, index in enumerate(batch.index):
+            if index in wanted:
+                found[int(index)] = jax.tree.map(lambda x, row=row: x[row], of_rows)
+        if len(found) == len(wanted):
+            break
+    return jax.tree.map(lambda *rows: np.stack(rows), *(found[text.index] for text in texts))

@@ -196,12 +196,19 @@ def _lines_of(lines: Lines) -> Iterator[Accepted]:
     return lines.map(lambda fields: Accepted(**fields), "acceptance")
 
 
-def refuse_other_than_plain(run: Run) -> None:
-    """Raises UsageError for a run whose texts begin with a prefix, or have several samples, or
-    whose drafts have several paths."""
-    if paths := run.plan.drafter.paths:
+def refuse_other_than_plain(run: Run, *, paths: bool = False) -> None:
+    """Raises UsageError for a run whose texts begin with a prefix, or have several samples.
+
+    Args:
+      run: the run.
+      paths: whether drafts may have several paths.
+
+    Raises:
+      UsageError: the run is refused.
+    """
+    if (drafted := run.plan.drafter.paths) and not paths:
         raise UsageError(
-            f"DRAFTER drafts {paths} paths, and recorded texts tell of one; record with "
+            f"DRAFTER drafts {drafted} paths, and recorded texts tell of one; record with "
             "drafters/autoregressive.gin, and compare paths with specdec bench"
         )
     samples = run.data.num_samples
