@@ -45,7 +45,11 @@ HELD_OUT, EVERY = 128, 20  # texts of an evaluation, and updates between two of 
 RATES = {"target": 2e-3, "draft": 1e-3}
 ALIGN = Align({"forward_kl": 1.0})
 AFTER = 10**6  # the number of an evaluation's first batch, beyond those of updates
-LEARNED = ("way", "reward before", "after", "alpha before", "after", "tokens per call", "after")
+LEARNED = (
+    "way",
+    *("BLEU before", "after", "alpha before", "after", "tokens per call before", "after"),
+    "BLEU of roll-outs over the target alone",
+)
 TIMED = ("rows", "part", "time over roll-outs by the target alone", "processor time", "load")
 
 
@@ -113,8 +117,8 @@ def learned(args: argparse.Namespace) -> None:
                 lines.put(about | run(way, seed, args.updates) | harness.about())
     print(harness.head(*LEARNED))
     for way in WAYS:
-        own = [x for x in lines if (x["way"], x["updates"]) == (way, args.updates)]
-        print(harness.row(way, *cells(own)))
+        own = [line for line in lines if line["updates"] == args.updates]
+        print(harness.row(way, *cells(own, way)))
 
 
 def run(way: str, seed: int, updates: int) -> dict[str, Any]:
@@ -130,7 +134,7 @@ def run(way: str, seed: int, updates: int) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     for step in range(1, updates + 1):
         policy, update = tuned.update(policy, next(texts), reward)
-        found.append(update._asdict())
+        found.append({**update._asdict(), "load": harness.load_average()})
         if step % EVERY == 0 or step == updates:
             judgement = evaluation(tuned, policy.params, judged, reward)
             held_out.append({"update": step, **judgement})
@@ -159,14 +163,27 @@ def evaluation(
     return line | ({"alpha": float(1 - sums[2] / sums[3])} if sums[3] else {})
 
 
-def cells(lines: list[dict[str, Any]]) -> list[str]:
-    """Returns a row of the table of ways: means over seeds, with the deviation between seeds."""
+def cells(lines: Sequence[Mapping[str, Any]], way: str) -> list[str]:
+    """Returns a row of the table of ways: means over seeds, each with its 95 % interval."""
+    own, alone = ({x["seed"]: x for x in lines if x["way"] == name} for name in (way, "alone"))
     found = []
     for name in ("reward", "alpha", "tokens_per_call"):
         for place in (0, -1):
-            values = [x["held_out"][place].get(name, math.nan) for x in lines]
-            found.append(f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}")
-    return found
+            found.append(mean([x["held_out"][place].get(name, math.nan) for x in own.values()]))
+    # The same texts in the same updates.
+    both = [(x["reward"], alone[seed]["reward"]) for seed, x in own.items() if seed in alone]
+    return [*found, mean([np.mean(a) - np.mean(b) for a, b in both])]
+
+
+def mean(values: Sequence[float]) -> str:
+    """Returns the mean of values of several seeds, with its 95 % interval by Student's t."""
+    from scipy import special
+
+    middle, count = np.mean(values), len(values)
+    if count < 2 or np.isnan(middle):
+        return f"{middle:.3f}"
+    half = special.stdtrit(count - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(count)
+    return f"{middle:.3f} ± {half:.3f}"
 
 
 class Work(NamedTuple):
