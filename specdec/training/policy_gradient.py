@@ -191,7 +191,7 @@ class FineTuning(Checked):
 
     def roll_out(
         self, params: Params, texts: Pairs, step: int
-    ) -> tuple[np.ndarray, DecodeOutput, float]:
+    ) -> tuple[PyTree, DecodeOutput, float]:
         """Draws k outputs for each text.
 
         Args:
@@ -202,10 +202,11 @@ class FineTuning(Checked):
         Returns:
           The inputs, each k times; the outputs, on the host; and the seconds without compiling.
         """
-        inputs = np.repeat(np.asarray(texts.inputs), self.samples, axis=0)
-        rows, samples = jnp.divmod(jnp.arange(len(inputs)), self.samples)
-        keys = row_keys(self.seed, rows + step * len(texts.inputs), samples)
-        return inputs, *self.program.fetch(params, keys, jnp.asarray(inputs))
+        inputs = jax.tree.map(lambda x: jnp.repeat(x, self.samples, axis=0), texts.inputs)
+        count = len(texts.targets)
+        rows, samples = jnp.divmod(jnp.arange(count * self.samples), self.samples)
+        keys = row_keys(self.seed, rows + step * count, samples)
+        return inputs, *self.program.fetch(params, keys, inputs)
 
     def update(self, policy: Policy, texts: Pairs, reward: Reward) -> tuple[Policy, Update]:
         """Draws roll-outs, rewards them, and updates the target and then the draft.
@@ -248,7 +249,7 @@ class FineTuning(Checked):
             found.append(reward(target[target != pad].tolist(), tokens[:length].tolist()))
         return np.array(found, np.float32)
 
-    def pairs(self, inputs: np.ndarray, output: DecodeOutput, rewards: np.ndarray) -> Pairs:
+    def pairs(self, inputs: PyTree, output: DecodeOutput, rewards: np.ndarray) -> Pairs:
         """Returns roll-outs as `train` reads them."""
         advantages = leave_one_out(rewards, self.samples)
         drawn = Drawn(output.log_probs, output.length, advantages)
