@@ -176,12 +176,12 @@ def cells(lines: Sequence[Mapping[str, Any]], way: str) -> list[str]:
 
 
 def mean(values: Sequence[float]) -> str:
-    """Returns the mean of values of several seeds, with its 95 % interval by Student's t."""
+    """Returns the mean of values of two or more seeds, with its 95 % interval by Student's t."""
     from scipy import special
 
     middle, count = np.mean(values), len(values)
-    if count < 2 or np.isnan(middle):
-        return f"{middle:.3f}"
+    if np.isnan(middle):
+        return "-"
     half = special.stdtrit(count - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(count)
     return f"{middle:.3f} ± {half:.3f}"
 

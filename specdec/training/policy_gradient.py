@@ -113,9 +113,9 @@ class FineTuning(Checked):
       steps: the number of updates, by which `align` may change its weights.
       samples: k >= 2, the outputs of each text.
       optimizer: of the target.
-      align: realigns the draft on the roll-outs after each update; None leaves the draft unchanged.
+      align: realigns the draft on the roll-outs; None leaves the draft unchanged.
       align_optimizer: of the draft.
-      align_updates: updates of the draft after each update of the target.
+      align_every: updates of the target for each update of the draft.
       seed: the seed of the roll-outs.
 
     Example:
@@ -141,7 +141,7 @@ class FineTuning(Checked):
     optimizer: Adafactor = Adafactor(LearningRate(peak=1e-3, warmup=1))
     align: Align | None = None
     align_optimizer: Adafactor = Adafactor(LearningRate(peak=3e-3, warmup=1))
-    align_updates: PositiveInt = 1
+    align_every: PositiveInt = 1
     seed: int = 0
 
     def __post_init__(self):
@@ -209,7 +209,7 @@ class FineTuning(Checked):
         return inputs, *self.program.fetch(params, keys, inputs)
 
     def update(self, policy: Policy, texts: Pairs, reward: Reward) -> tuple[Policy, Update]:
-        """Draws roll-outs, rewards them, and updates the target and then the draft.
+        """Draws roll-outs, rewards them, and updates the target and, if it is due, the draft.
 
         Args:
           policy: the state, whose memory is reused.
@@ -226,9 +226,8 @@ class FineTuning(Checked):
         pairs = self.pairs(inputs, output, rewards)
         policy, sums = self.train("target", policy, pairs)
         clock.append(time.perf_counter())
-        if self.align is not None:
-            for _ in range(self.align_updates):
-                policy, _ = self.train("draft", policy, pairs._replace(drawn=None))
+        if self.align is not None and (policy.step + 1) % self.align_every == 0:
+            policy, _ = self.train("draft", policy, pairs._replace(drawn=None))
         clock.append(time.perf_counter())
         parts = "rewards", "update", "realignment"
         found = Update(

@@ -198,12 +198,13 @@ def test_a_shared_noise_makes_the_same_update():
 @pytest.mark.ci
 def test_alignment_brings_the_draft_closer_to_the_moving_target():
     align, rate = Align({"forward_kl": 1.0}), Adafactor(LearningRate(peak=0.03, warmup=1))
-    tuning = FineTuning(plan(Block()), steps=5, align=align, align_optimizer=rate)
-    policy = tuning.begin(PARAMS)
-    for _ in range(5):
+    tuning = FineTuning(plan(Block()), steps=8, align=align, align_optimizer=rate, align_every=2)
+    policy, _ = tuning.update(tuning.begin(PARAMS), texts(4), reward)
+    assert (policy.params["draft"]["logits"] == PARAMS["draft"]["logits"]).all()
+    for _ in range(7):
         policy, update = tuning.update(policy, texts(4), reward)
-    assert update.same == 1 and policy.step == 5
-    inputs, output, _ = tuning.roll_out(policy.params, texts(4), 5)
+    assert update.same == 1 and policy.step == 8
+    inputs, output, _ = tuning.roll_out(policy.params, texts(4), 8)
     written = Pairs(inputs, padded(output, MODEL.pad_id))
     frozen = Frozen(MODEL, policy.params["target"])
     drafts = PARAMS["draft"], policy.params["draft"]
