@@ -136,7 +136,7 @@ def trace() -> str:
     output = jax.device_get(decode(params, keys, jnp.asarray(batch.inputs), plan))
     lines = [[(f"{terminal.LABELS[origin]}   ", origin) for origin in LEGEND], []]
     for row in map(output.row, range(SENTENCES)):
-        marked = terminal.origins(*row)
+        marked = terminal.origins(*row[:4])
         line = terminal.pieces(marked, lambda ids: tasks.detokenize(vocabulary, ids))
         counts = f"{len(row.tokens)} tokens, {len(row.drafted)} calls".replace(" ", "\xa0")
         lines.append([*line, (f"   {counts}", None)])
