@@ -35,16 +35,16 @@ TEXTS = 180  # all of a held-out split
 GAMMAS = (2, 4, 8)
 GREYS = (0, 16)  # the ids that have an order
 BOUNDS = (0, 1, 2, 4)
-SHAPES, QUARTILES = 4, 4  # kinds of pictures of a class, and of log-probabilities of a kind
-# The last two give up exactness, to show what the test sees.
-VERIFIERS = (SpeculativeSampling(), Block(), Lenient(0.8), Lenient(0.5))
+SHAPES, QUARTILES = 2, 4  # kinds of pictures of a class, and of log-probabilities of a kind
+# The second one gives up exactness, to show what the test sees.
+VERIFIERS = (SpeculativeSampling(), Lenient(0.5), Block())
 
 
 def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--samples", type=int, default=112, metavar="N", help="of each test prompt")
+    parser.add_argument("--samples", type=int, default=40, metavar="N", help="of each test prompt")
     parts = {one.__name__: one for one in (law, coupled, distance, calls, example)}
     parser.add_argument("--parts", nargs="+", choices=parts, default=[*parts], metavar="PART")
     args = parser.parse_args()
@@ -70,8 +70,8 @@ def law(args: argparse.Namespace) -> None:
     """Compares samples of each verifier with one of the target alone, and prints a table."""
     lines = Results.of(args, "pixels/law", "sample")
     run = run_of(args, drafts(args)[0])
-    plans = {"the target alone, once more": run.plan.baseline()}
-    plans |= {str(one): dataclasses.replace(run.plan, verifier=one) for one in VERIFIERS}
+    plans = {str(one): dataclasses.replace(run.plan, verifier=one) for one in VERIFIERS}
+    plans["the target alone, once more"] = run.plan.baseline()
     first = harness.outputs(run, run.plan.baseline(), run.engine.params, args.samples, seed=1000)
     print(harness.head("sample", "chi2", "degrees", "p", "passed", "TV seen"), flush=True)
     for seed, (name, plan) in enumerate(plans.items()):
@@ -116,7 +116,10 @@ def references(run: Run) -> tuple[np.ndarray, np.ndarray]:
 def coupled(args: argparse.Namespace) -> None:
     """Compares pictures of `Coupled` with those that the target alone draws with the same keys."""
     lines = Results.of(args, "pixels/coupled", "draft")
+    known = lines.known()
     for draft in drafts(args):
+        if (draft,) in known:
+            continue
         run = run_of(args, draft)
         plan, params = dataclasses.replace(run.plan, verifier=Coupled()), run.engine.params
         fast, alone = (harness.outputs(run, one, params, 5) for one in (plan, plan.baseline()))
@@ -209,8 +212,11 @@ def accepted(output: Any, row: int) -> list[bool]:
 def calls(args: argparse.Namespace) -> None:
     """Counts tokens per call of each draft and draft length, and prints a table."""
     lines = Results.of(args, "pixels/calls", "draft", "gamma")
+    known = {draft for draft, _ in lines.known()}
     print(harness.head("draft", "parameters", "alpha", "gamma", "tokens per call"), flush=True)
     for draft in drafts(args):
+        if draft in known:
+            continue
         run = run_of(args, draft)
         params, alpha = run.engine.params, harness.alpha(harness.passes(run, run.engine.params))
         size = sum(x.size for x in jax.tree.leaves(params["draft"]))
