@@ -44,7 +44,7 @@ def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--samples", type=int, default=40, metavar="N", help="of each test prompt")
+    parser.add_argument("--samples", type=int, default=60, metavar="N", help="of each test prompt")
     parts = {one.__name__: one for one in (law, coupled, distance, calls, example)}
     parser.add_argument("--parts", nargs="+", choices=parts, default=[*parts], metavar="PART")
     args = parser.parse_args()
