@@ -125,7 +125,8 @@ def at_size(
             sampling=run.plan.sampling,
             stop_ids=run.plan.stop_ids,
         )
-        memory = program.compile(params, *batch_shapes(rows, inputs.shape[1])).memory_analysis()
+        shapes = batch_shapes(run.plan.target, rows, inputs.shape[1])
+        memory = program.compile(params, *shapes).memory_analysis()
         count = int(np.sum(tokens != 0))
         yield {
             **harness.about(),

@@ -340,7 +340,7 @@ def measure(row: Row, path: Path, known: dict[Any, Any]) -> None:
 def compile_together(programs: Workload, row: Row) -> None:
     """Compiles all programs of a row side by side, which takes a machine of many cores less time
     than one program after the other."""
-    trees, batch = row.trees(shapes), batch_shapes(1, row.inputs, None)
+    trees, batch = row.trees(shapes), batch_shapes(programs.plan.target, 1, row.inputs)
     given: dict[Any, Any] = {None: batch[1]}
     calls: list[tuple[Program, tuple[Any, ...]]] = [
         (programs.generations[mode], (params, *batch))

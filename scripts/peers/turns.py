@@ -164,9 +164,10 @@ def _ours(run: Run, work: engines.Work) -> dict[str, Any]:
     workload = Workload.of(run.plan, run.engine.alone().plan)
     read = functools.partial(run.placement.read, trees={})
     params = jax.device_put(workload.params(benchmarking.trees_of(run, read)))
+    shapes = functools.partial(batch_shapes, run.plan.target, 1)
     return {
         mode: engines.Specdec(
-            {x: program.compile(params[mode], *batch_shapes(1, x)) for x in work.lengths},
+            {x: program.compile(params[mode], *shapes(x)) for x in work.lengths},
             params[mode],
         )
         for mode, program in workload.generations.items()

@@ -26,13 +26,14 @@ from specdec.checkpoints.directory import (
     config_from,
     locate,
     model_from,
+    picture_settings_from,
     read_config,
     vocabulary_from,
 )
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.fingerprint import fingerprint
-from specdec.checkpoints.picture_files import picture_settings_from
 from specdec.checkpoints.text_model import TextModel, text_model_from
+from specdec.checkpoints.transcription import Transcribed
 from specdec.checkpoints.tree import parameter_count
 from specdec.common import progress, records
 from specdec.models.family import Config
@@ -42,6 +43,7 @@ __all__ = [
     "FORMATS",
     "CheckpointError",
     "TextModel",
+    "Transcribed",
     "Vocabulary",
     "check_output",
     "check_pair",

@@ -20,10 +20,13 @@ from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.common.records import write
 from specdec.models import families
 from specdec.models.family import Config
+from specdec.models.llava import LlavaConfig
 from specdec.models.model import Model
+from specdec.models.whisper import WhisperConfig
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import AddedToken, Tokenization, agree
 
+_NESTED = "image_processor"  # in `processor_config.json` of transformers 5
 _ADAPTER = "adapter_config.json"
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 VERSION = 1  # of our own record in it
@@ -56,12 +59,14 @@ class Vocabulary(NamedTuple):
       extra_ids: the number of sentinels.
       tokenization: what the tokenizer's other files say; None without such files.
       files: those files, which are copied together with the vocabulary.
+      media: how the model's texts name pictures or sound; None if they do not.
     """
 
     path: Location | None  # None: ByT5's bytes
     extra_ids: int = 0
     tokenization: Tokenization | None = None
     files: tuple[Location, ...] = ()
+    media: tasks.WithPictures | tasks.WithSound | None = None
 
     @property
     def added(self) -> list[AddedToken]:
@@ -246,6 +251,51 @@ def vocabulary_from(path: str | os.PathLike, needed: bool = True) -> Vocabulary 
       CheckpointError: the vocabulary's file is missing or is not the one that was saved, or it is
         needed and cannot be read.
     """
+    found = _vocabulary(path, needed)
+    return found and found._replace(media=_media(path))
+
+
+def _media(path: str | os.PathLike) -> tasks.WithPictures | tasks.WithSound | None:
+    """Returns how the texts of a checkpoint's model name pictures or sound."""
+    try:
+        config = config_from(path)
+    except CheckpointError:  # which whoever asks for the model meets as well
+        return None
+    if isinstance(config, WhisperConfig):
+        return tasks.WithSound()
+    if not isinstance(config, LlavaConfig):
+        return None
+    size = config.vision.image_size
+    settings = picture_settings_from(path)
+    if settings is None:
+        settings = tasks.PictureSettings(size=(size,), crop=(size, size))
+    return tasks.WithPictures(config.image_id, config.vision.num_patches, settings)
+
+
+def picture_settings_from(path: str | os.PathLike) -> tasks.PictureSettings | None:
+    """Returns how the model of a checkpoint reads pictures, or None if that is not recorded.
+
+    Every format keeps the file if the checkpoint has a vocabulary.
+
+    Args:
+      path: as for `load`.
+
+    Raises:
+      CheckpointError: there is no checkpoint, or it asks for something that is not supported.
+    """
+    found = locate(path).directory
+    for name in tokenizer_files.PICTURES:
+        file = found / name
+        record = read_json(file) if file.is_file() else {}
+        record = record.get(_NESTED, record if name == tokenizer_files.PICTURES[0] else {})
+        if record:
+            with about(file):
+                return tasks.PictureSettings.from_record(record)
+    return None
+
+
+def _vocabulary(path: str | os.PathLike, needed: bool) -> Vocabulary | None:
+    """Returns the result of `vocabulary_from` without `media`."""
     format, directory = locate(path)
     if format == "huggingface":
         try:

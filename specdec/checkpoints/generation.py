@@ -91,6 +91,13 @@ PROCESSORS: Mapping[str, tuple[Any, ...]] = {
     "suppress_tokens": ([],),
     "begin_suppress_tokens": ([],),
 }
+# Settings of a Whisper, see `transcription`.
+OF_SOUND = frozenset(
+    """
+    is_multilingual lang_to_id task_to_id no_timestamps_token_id max_initial_timestamp_index
+    alignment_heads prev_sot_token_id return_timestamps median_filter_width
+    """.split()
+)
 NAMES = frozenset({*IDS, *NO_EFFECT, *DRAWING, *MISSING, *PROCESSORS, "do_sample"})
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "do_sample": (False,),

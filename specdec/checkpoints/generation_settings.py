@@ -15,6 +15,7 @@ from specdec import tasks
 from specdec.checkpoints import CheckpointError, TextModel
 from specdec.checkpoints import generation as names
 from specdec.checkpoints.generation import Setting
+from specdec.checkpoints.transcription import Transcribed
 from specdec.common.values import is_integer, is_number
 from specdec.drafters import Autoregressive, EarlyExit
 from specdec.models.model import Model
@@ -34,7 +35,9 @@ from specdec.sampling import (
 )
 from specdec.types import LogitsProcessor
 
-Choice: TypeAlias = Literal["obey", "ignore"]  # what a run does with the settings, ids aside
+# What a run does with the settings, ids aside.
+Word: TypeAlias = Literal["obey", "ignore"]
+Choice: TypeAlias = Word | Transcribed
 _IGNORE = "leave out the checkpoint's settings with --generation_settings=ignore"
 _FLAGS = {"temperature": 1.0, "top_k": None, "top_p": None}  # with our defaults
 # Settings with the same name and meaning in `sampling.in_order`.
@@ -114,6 +117,20 @@ def obeyed(
     return _with(plan, made)
 
 
+def transcribing(plan: Plan, text: TextModel, chosen: Transcribed) -> Plan:
+    """Returns the plan with the settings of a Whisper's checkpoint.
+
+    Args:
+      plan: the plan without the settings.
+      text: the text side of the target's checkpoint.
+      chosen: language, task and timestamps.
+
+    Raises:
+      CheckpointError: as `transcription` does.
+    """
+    return _with(plan, chosen.processors(text.directory))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Refusals:
     """Checks of the settings, each with an error that names the key, its value and its file."""
@@ -139,6 +156,9 @@ class _Refusals:
             if name == "num_beams":
                 remedy = f"search with `specdec decode --num_beams={value} --beam_rule=huggingface`"
                 self.refuse(name, "and this run does no beam search", remedy)
+            if name in names.OF_SOUND:
+                remedy = "give --gin_file=transcribe.gin and --gin.LANGUAGE=\"'en'\""
+                self.refuse(name, "which is of sound", remedy)
             if name in names.MISSING:
                 self.refuse(name, "which is not done here")
             if name not in names.NAMES and file == names.FILE:

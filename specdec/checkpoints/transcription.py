@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 from specdec.checkpoints import generation
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError
-from specdec.sampling import SuppressTokens, SuppressTokensAtBegin, Timestamps
+from specdec.common.values import Checked
+from specdec.sampling import ForcedTokens, SuppressTokens, SuppressTokensAtBegin, Timestamps
 from specdec.types import LogitsProcessor
 
 _NO_TIMESTAMPS = "no_timestamps_token_id"
+
+
+@dataclasses.dataclass(frozen=True)
+class Transcribed(Checked):
+    """The choice of outputs for sound, in the place of "obey" for a Whisper's settings.
+
+    Args:
+      language: of the sound, as for `transcription`.
+      task: 'transcribe' or 'translate'.
+      timestamps: whether the texts have timestamps.
+    """
+
+    language: str | None = None
+    task: str | None = None
+    timestamps: bool = False
+
+    def processors(self, directory: Location) -> tuple[LogitsProcessor, ...]:
+        """Returns the processors that a checkpoint asks for, among them its forced prefix.
+
+        Raises:
+          CheckpointError: as `transcription` does.
+        """
+        prefix, found = transcription(directory, self.language, self.task, self.timestamps)
+        # The prefix comes last: it has ids that are suppressed elsewhere.
+        return *found, *([ForcedTokens(prefix, 0)] if prefix else [])
 
 
 class Transcription(NamedTuple):

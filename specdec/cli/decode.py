@@ -136,7 +136,7 @@ def _command(args: argparse.Namespace) -> None:
     streaming = one_by_one and painter is not None and not args.output_file and alone
     first = [] if stdin is not None else list(itertools.islice(batches, 1))
     batches = itertools.chain(first, batches)
-    length = first[0].inputs.shape[1] if first else None
+    length = first[0].ids.shape[1] if first else None
     if streaming and painter:
         batches = _with_inputs(batches, painter)
     if run.plan.reads_previous:
@@ -278,12 +278,12 @@ def _show(run: DecodeRun, texts: Iterable[tuple[str, str | None]] | None = None)
 
     No parameters are read, and for a task no checkpoint is asked for its vocabulary.
     """
-    pad_id = run.plan.target.pad_id
+    target = run.plan.target
     if texts is None:
         vocabulary = runs.vocabulary_of(run) if run.data.texts is not None else None
-        batches = run.data.batches(run.placement.share(), None, vocabulary, pad_id)
+        batches = run.data.batches(run.placement.share(), None, vocabulary, target)
     else:
-        batches = run.data.text_batches(texts, runs.vocabulary_of(run), pad_id)
+        batches = run.data.text_batches(texts, runs.vocabulary_of(run), target)
     batch = next(batches, None)
     if batch is None:
         raise UsageError("there is no example, so nothing to decode; check the split and the data")
@@ -304,12 +304,12 @@ def _text_lines(run: DecodeRun) -> Iterator[str]:
 
 def _batch_lines(batch: tasks.Batch) -> Iterator[str]:
     """Yields shapes, then each example as text and as ids without padding."""
-    yield f"# The first batch: {_shape('inputs', batch.inputs)}"
+    yield f"# The first batch: {_shape('inputs', batch.ids)}"
     if batch.targets is not None:
         yield f"#                  {_shape('targets', batch.targets)}"
     for row, text in enumerate(batch.input_texts):
         yield f"# example {batch.index[row]}"
-        yield from _feature("inputs", text, batch.inputs[row], batch.pad_id)
+        yield from _feature("inputs", text, batch.ids[row], batch.pad_id)
         if batch.target_texts is not None and batch.targets is not None:
             targets = batch.target_texts[row], batch.targets[row]
             yield from _feature("targets", *targets, batch.pad_id)

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from specdec import tasks
-from specdec.checkpoints.generation_settings import Choice
+from specdec.checkpoints.generation_settings import Word
 from specdec.cli import gin_files
 from specdec.cli.given import utf8
 from specdec.common import resources
@@ -153,7 +153,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name}", type=kind, metavar=metavar, help=meaning)
     group.add_argument(
         "--generation_settings",
-        choices=get_args(Choice),
+        choices=get_args(Word),
         help="what to do with the settings in the target's generation_config.json: 'obey' them "
         "(default), or 'ignore' all but the ids that outputs start from and end in",
     )

@@ -146,6 +146,11 @@ def rule_of(kind: Any) -> Rule | None:
     if not rules:
         return None
     [rule] = rules
+    classes = tuple(x for x in parts if isinstance(x, type) and x is not types.NoneType)
+    if classes:
+        names = ", ".join(f"a {each.__name__}" for each in classes)
+        own = rule
+        rule = Rule(lambda x: own.holds(x) or isinstance(x, classes), f"{own.remedy}, or {names}")
     if types.NoneType not in parts:
         return rule
     return Rule(lambda value: value is None or rule.holds(value), f"{rule.remedy}, or None")

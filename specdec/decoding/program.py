@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -20,6 +19,7 @@ from specdec.common import progress
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_search import BeamOutput, beam_search
 from specdec.models import partitioning
+from specdec.models.model import Target
 from specdec.plan import Plan
 from specdec.types import Array, DecodeOutput, Params, PyTree
 
@@ -175,7 +175,7 @@ class GivenBatch(NamedTuple):
 
     Attributes:
       keys: [B] a key for each row.
-      inputs: [B, S] int32.
+      inputs: those of the target, see `Target.inputs_shape`.
       live: [B] bool, which rows have a text whose output is wanted.
     """
 
@@ -233,10 +233,22 @@ class BeamProgram(Program):
         return jax.tree.map(np.asarray, output), seconds
 
 
-def batch_shapes(rows: int, length: int, mesh: Mesh | None = None) -> tuple[Any, Any]:
-    """Returns the shapes of a batch for `DecodeProgram`: keys [rows], inputs [rows, length]."""
+def batch_shapes(
+    target: Target, rows: int, length: int, mesh: Mesh | None = None
+) -> tuple[Any, PyTree]:
+    """Returns the shapes of a batch for `DecodeProgram`: of keys [rows], and of a target's inputs.
+
+    Args:
+      target: the target.
+      rows: B.
+      length: S, the tokens of an input.
+      mesh: what the rows are divided over; None for one device.
+    """
     sharding = None if mesh is None else partitioning.rows(mesh)
-    inputs = jax.ShapeDtypeStruct([rows, length], jnp.int32, sharding=sharding)
+    inputs = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        target.inputs_shape(rows, length),
+    )
     return decoding.abstract_keys(rows, sharding), inputs
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from specdec import decoding
 from specdec.decoding.program import DecodeProgram, GivenBatch, Program, batch_shapes
+from specdec.models.inputs import lengths_of
 from specdec.plan import Plan
 from specdec.types import Array, DecodeOutput, DecodeState, PyTree
 
@@ -29,7 +30,7 @@ class _Batch:
     def __init__(self, given: GivenBatch, shapes: DecodeOutput):
         rows = len(given.live)
         self.keys = np.asarray(jax.random.key_data(given.keys))
-        self.inputs, self.live = np.asarray(given.inputs), given.live
+        self.inputs, self.live = jax.tree.map(np.asarray, given.inputs), given.live
         self.left = int(np.sum(given.live))
         self.output: DecodeOutput = jax.tree.map(
             lambda x: np.zeros((rows, *x.shape[1:]) if x.shape else (), x.dtype), shapes
@@ -52,12 +53,12 @@ class _Text(NamedTuple):
     """A text of a batch.
 
     Attributes:
-      inputs: without padding.
+      length: the tokens of its input, without padding; 0 if inputs have no tokens.
     """
 
     batch: _Batch
     row: int
-    inputs: np.ndarray
+    length: int
 
 
 class _Stream:
@@ -83,9 +84,10 @@ class _Stream:
         """Returns whether a text waits; reads batches until `ahead` texts do."""
         while len(self._waiting) < ahead and (given := next(self._batches, None)):
             self.open.append(batch := _Batch(given, self._shapes))
-            for row in np.flatnonzero(batch.live):
-                length = np.max(np.flatnonzero(batch.inputs[row] != self._pad_id), initial=-1) + 1
-                self._waiting.append(_Text(batch, int(row), batch.inputs[row, :length]))
+            lengths = lengths_of(batch.inputs, self._pad_id)
+            self._waiting += [
+                _Text(batch, int(row), int(lengths[row])) for row in np.flatnonzero(batch.live)
+            ]
         return bool(self._waiting)
 
     def take(self, count: int, ahead: int) -> list[_Text]:
@@ -105,7 +107,7 @@ class _Stream:
 
     def width(self, texts: Sequence[_Text]) -> int:
         """Returns the smallest width that holds all of some texts."""
-        longest = max((len(text.inputs) for text in texts), default=0)
+        longest = max((text.length for text in texts), default=0)
         return next(width for width in self._widths if width >= longest)
 
     def due(self) -> Iterator[DecodeOutput]:
@@ -163,10 +165,14 @@ class Refilled(DecodeProgram):
         shapes = self._shapes(params, self.count)
         return decoding.widened(new, shapes, self._target.pad_id)
 
+    def _batch(self, rows: int) -> tuple[PyTree, PyTree]:
+        """Returns the shapes of a batch with the longest inputs."""
+        return batch_shapes(self._target, rows, self.widths[-1])
+
     def _shapes(self, params: PyTree, rows: int) -> DecodeState:
         """Returns the shapes of the state of some rows."""
         live = jax.ShapeDtypeStruct([rows], bool)
-        given = *batch_shapes(rows, self.widths[-1]), live
+        given = *self._batch(rows), live
         return jax.eval_shape(self._prefill, params, *given)
 
     def _lower(self, params: PyTree, keys: Array, inputs: PyTree) -> Any:
@@ -177,7 +183,7 @@ class Refilled(DecodeProgram):
 
     def lower(self, params: PyTree, *_: PyTree) -> Any:
         """Traces; the shapes of batches do not matter."""
-        return super().lower(params, *batch_shapes(self.rows, self.widths[-1]))
+        return super().lower(params, *self._batch(self.rows))
 
     def outputs(
         self, params: PyTree, batches: Iterable[GivenBatch]
@@ -190,7 +196,7 @@ class Refilled(DecodeProgram):
           params: the parameters.
           batches: of any numbers of rows.
         """
-        go_on = self.compile(params, *batch_shapes(self.rows, self.widths[-1]))
+        go_on = self.compile(params, *self._batch(self.rows))
         shapes = self._shapes(params, self.rows)
         state, seconds = decoding.vacant(shapes), 0.0
         made = jax.eval_shape(decoding.output, shapes)
@@ -215,7 +221,7 @@ class Refilled(DecodeProgram):
         self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
     ) -> tuple[DecodeOutput, float]:
         """Returns the output of one batch, all of whose rows are texts."""
-        live = np.ones(len(inputs), bool)
+        live = np.ones(len(keys), bool)
         return next(self.outputs(params, [GivenBatch(keys, inputs, live)]))
 
     def _prefill_program(self, params: PyTree, given: tuple[Array, ...]) -> Any:
@@ -228,11 +234,19 @@ class Refilled(DecodeProgram):
     def _texts(self, texts: Sequence[_Text], width: int) -> tuple[Array, Array, Array]:
         """Returns keys, inputs and which rows are live, of R rows."""
         keys = np.zeros([self.count, 2], np.uint32)
-        inputs = np.full([self.count, width], self._target.pad_id, np.int32)
+        pad_id = self._target.pad_id
+        inputs = jax.tree.map(
+            lambda x: np.full(x.shape, pad_id if x.dtype == jnp.int32 else 0, x.dtype),
+            self._target.inputs_shape(self.count, width),
+        )
         for i, text in enumerate(texts):
-            keys[i], inputs[i, : len(text.inputs)] = text.batch.keys[text.row], text.inputs
+            keys[i] = text.batch.keys[text.row]
+            for own, given in zip(*map(jax.tree.leaves, (inputs, text.batch.inputs)), strict=True):
+                size = text.length if own.dtype == jnp.int32 else own.shape[1]
+                own[i, :size] = given[text.row, :size]
         wrapped = jax.random.wrap_key_data(jnp.array(keys), impl="threefry2x32")
-        return wrapped, jnp.array(inputs), jnp.array(np.arange(self.count) < len(texts))
+        given = jax.tree.map(jnp.array, inputs), jnp.array(np.arange(self.count) < len(texts))
+        return wrapped, *given
 
     def _places(
         self, texts: Sequence[_Text], rows: list[_Text | None], more: bool

@@ -87,7 +87,7 @@ class BeamEngine:
     def check(self, length: int) -> None:
         """Traces the program for inputs of `length` tokens; raises ValueError for parts that cannot
         work together."""
-        batch = batch_shapes(self.engine.rows, length, self.engine.placement.mesh)
+        batch = batch_shapes(self.plan.target, self.engine.rows, length, self.engine.placement.mesh)
         self.program.lower(self.plan.params(self.engine.abstract()), *batch)
 
     def search(self, batch: tasks.Batch) -> tuple[BeamOutput, float]:

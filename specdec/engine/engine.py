@@ -16,6 +16,7 @@ import numpy as np
 from specdec import checkpoints, decoding, tasks
 from specdec.checkpoints import generation_settings as generation
 from specdec.checkpoints import tables
+from specdec.checkpoints.transcription import Transcribed
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import progress
 from specdec.decoding.program import (
@@ -81,7 +82,7 @@ class Engine:
         rows: int = 1,
         int8: Sequence[str] = (),
         int8_tokens: bool = False,
-        generation_settings: str = "obey",
+        generation_settings: generation.Choice = "obey",
         num_samples: int = 1,
         num_beams: int = 0,
         prefix: str = "",
@@ -103,7 +104,8 @@ class Engine:
           rows: the size of a batch.
           int8: roles of models whose kernels are rounded to eight bits.
           int8_tokens: whether these models' tokens are rounded as well.
-          generation_settings: "obey" or "ignore" those of the target's checkpoint.
+          generation_settings: "obey" or "ignore" those of the target's checkpoint, or what is
+            chosen for a Whisper, see `Transcribed`.
           num_samples: outputs per text, which a checkpoint may state.
           num_beams: beams of a search, which a checkpoint may state.
           prefix: the text that every output begins with.
@@ -258,9 +260,10 @@ class Engine:
         Raises:
           ValueError: they do not fit each other.
         """
-        keys, inputs = batch_shapes(self.rows, length, self.placement.mesh)
+        target, mesh = self.plan.target, self.placement.mesh
+        keys, inputs = batch_shapes(target, self.rows, length, mesh)
         if self.plan.reads_previous:
-            _, previous = batch_shapes(self.rows, self.plan.max_length, self.placement.mesh)
+            _, previous = batch_shapes(target, self.rows, self.plan.max_length, mesh)
             inputs = Revised(inputs, previous)
         batch = keys, inputs
         shapes = self.abstract()
@@ -338,8 +341,7 @@ class Engine:
         Raises:
           NonFiniteLogits: with the index of the text.
         """
-        texts, targets = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
-        given = self.params["target"], texts, targets
+        given = self.params["target"], *jax.tree.map(jnp.asarray, (batch.inputs, batch.targets))
         with decoding.naming_texts(batch.index):
             return jax.device_get(decoding.score(*given, target=self.plan.target, **options))
 
@@ -390,7 +392,7 @@ def saved_vocabulary(path: str | PathLike) -> tasks.VocabularyDefinition:
 def obeying(
     plan: Plan,
     text: checkpoints.TextModel | None,
-    settings: str = "obey",
+    settings: generation.Choice = "obey",
     prefix: bool = False,
     num_samples: int = 1,
     num_beams: int = 0,
@@ -400,7 +402,7 @@ def obeying(
     Args:
       plan: the plan.
       text: the text side of the checkpoint; None leaves the plan unchanged.
-      settings: "obey" or "ignore".
+      settings: "obey", "ignore", or what is chosen for a Whisper.
       prefix: whether outputs are given a prefix.
       num_samples: outputs per text.
       num_beams: beams of a search.
@@ -413,6 +415,8 @@ def obeying(
     generation.check_start(plan, text)
     if settings == "ignore":
         return plan
+    if isinstance(settings, Transcribed):
+        return generation.transcribing(plan, text, settings)
     more = {"prefix": prefix, "num_samples": num_samples, "num_beams": num_beams}
     return generation.obeyed(plan, text, **more)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from specdec.common import notebook, records
@@ -93,14 +95,17 @@ def certify(
     if not search:
         ways_of(run, variant.engine)  # what cannot work together shows here
     # All that can be wrong has been looked at; from here on it takes long.
-    inputs = [batch.inputs[: len(batch.input_texts)] for batch in batches]
+    inputs = [
+        jax.tree.map(operator.itemgetter(slice(len(batch.input_texts))), batch.inputs)
+        for batch in batches
+    ]
     if not inputs:
         raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
     engine = search.engine if search else variant.engine  # each has its own layouts
     subject = Subject(
         engine.plan,
         engine.params,
-        np.concatenate(inputs),
+        jax.tree.map(lambda *parts: np.concatenate(parts), *inputs),
         seed=run.data.seed,
         batch_size=run.data.batch_size,
         mesh=run.placement.mesh,
@@ -152,7 +157,7 @@ def _record(run: Run, subject: Subject, checks: list[Check]) -> dict[str, Any]:
         "exact": run.search.plan.exact if run.search else run.plan.exact,
         **({"beams": str(run.search.plan)} if run.search else {}),
         "checks": [check.record() for check in checks],
-        "texts": len(subject.inputs),
+        "texts": subject.count,
         "split": run.data.split,
         "lengths": run.lengths,
         "batch_size": run.data.batch_size,

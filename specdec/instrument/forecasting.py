@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from specdec import tasks
 from specdec.common.values import UsageError
 from specdec.instrument import acceptance, forecast, recorded_texts
 from specdec.instrument.acceptance import Accepted
@@ -179,10 +180,12 @@ def measured(
     longest = run.data.lengths["inputs"]
     if mesh is not None:
         rows *= mesh.shape[partitioning.DATA]
-    inputs: Any = np.full([rows, longest], run.plan.target.pad_id, np.int32)
-    for row, text in zip(inputs, itertools.cycle(texts), strict=False):
+    tokens = np.full([rows, longest], run.plan.target.pad_id, np.int32)
+    for row, text in zip(tokens, itertools.cycle(texts), strict=False):
         ids = text.inputs[:longest]
         row[: len(ids)] = ids
+    # Pictures and sound take the same time whatever they show.
+    inputs = tasks.without_media(tokens, run.plan.target.inputs_shape(rows, longest))
     if mesh is not None:
         inputs = partitioning.divided_rows(inputs, mesh)
     read: dict[Any, PyTree] = {}

@@ -168,9 +168,9 @@ def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None
 def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
     """Yields the index and the ids of the first examples of the run's data, without padding."""
     data = dataclasses.replace(run.data, limit=count, buckets=())
-    for batch in data.batches(Share(0, 1), None, run.engine.vocabulary, run.plan.target.pad_id):
-        for index, row in zip(batch.index, batch.inputs, strict=True):
-            yield int(index), acceptance.unpadded(row, batch.pad_id)
+    for batch in data.batches(Share(0, 1), None, run.engine.vocabulary, run.plan.target):
+        for row, index in enumerate(batch.index):
+            yield int(index), acceptance.unpadded(batch.inputs, row, batch.pad_id)
 
 
 def _record_in(path: str) -> dict[str, dict[str, Any]]:

@@ -134,12 +134,11 @@ class Run:
         rows = self.data.batch_size
         if self.placement.mesh is not None:
             rows //= share.count
-        return self.data.batches(share, rows, self.engine.vocabulary, self.plan.target.pad_id)
+        return self.data.batches(share, rows, self.engine.vocabulary, self.plan.target)
 
     def text_batches(self, texts: Iterable[tuple[str, str | None]]) -> Iterator[tasks.Batch]:
         """Returns other texts, with their targets or None, instead of the task's."""
-        pad_id = self.plan.target.pad_id
-        return self.data.text_batches(texts, self.engine.vocabulary, pad_id)
+        return self.data.text_batches(texts, self.engine.vocabulary, self.plan.target)
 
 
 class Variant(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 
 from specdec import tasks
 from specdec.common.values import Checked, PositiveInt, Seed, Text, UsageError, check_has, check_is
+from specdec.models.model import Target
 from specdec.models.partitioning import Share
 
 # What each kind has, and what to give.
@@ -96,7 +97,7 @@ class Data(Checked):
         share: Share,
         batch_size: int | None = None,
         vocabulary: tasks.LoadedVocabulary | None = None,
-        pad_id: int | None = None,
+        target: Target | None = None,
     ) -> Iterator[tasks.Batch]:
         """Iterates over the examples, or a share of them, in batches of `batch_size` rows.
 
@@ -104,13 +105,12 @@ class Data(Checked):
           share: the share of this host.
           batch_size: rows; None for the field's value.
           vocabulary: of given texts; a task has its own.
-          pad_id: the model's id of padding; None for the vocabulary's.
+          target: the model whose inputs they are; None for ids padded as the vocabulary says.
 
         Raises:
           UsageError, TaskError: at the call.
         """
-        sizes = self._sizes()
-        sizes["pad_id"] = pad_id
+        sizes = self._sizes(target)
         sizes["batch_size"] = batch_size or self.batch_size
         if self.texts is not None:
             assert vocabulary is not None, "of given texts"
@@ -149,10 +149,13 @@ class Data(Checked):
         self,
         texts: Iterable[tuple[str, str | None]],
         vocabulary: tasks.LoadedVocabulary,
-        pad_id: int | None = None,
+        target: Target | None = None,
     ) -> Iterator[tasks.Batch]:
         """Iterates over other texts, with their targets or None, instead of the task's."""
-        return tasks.text_batches(texts, vocabulary, self.lengths, pad_id=pad_id, **self._sizes())
+        return tasks.text_batches(texts, vocabulary, self.lengths, **self._sizes(target))
 
-    def _sizes(self) -> dict[str, Any]:
-        return {"batch_size": self.batch_size, "limit": self.limit, "buckets": self.buckets}
+    def _sizes(self, target: Target | None) -> dict[str, Any]:
+        sizes = {"batch_size": self.batch_size, "limit": self.limit, "buckets": self.buckets}
+        if target is None:
+            return sizes
+        return sizes | {"pad_id": target.pad_id, "shape": target.inputs_shape}

@@ -96,7 +96,7 @@ class InteractiveModel:
         lengths: Mapping[str, int] = {"inputs": 512, "targets": 128},
         batch_size: int = 1,
         dtype: str | None = None,
-        generation_settings: str = "obey",
+        generation_settings: generation.Choice = "obey",
         chat: bool = False,
     ):
         check("generation_settings", generation_settings, generation.Choice)
@@ -381,7 +381,7 @@ class InteractiveModel:
         pairs = TextList((text, None) for text in _list_of(texts))
         if not pairs:
             raise ValueError("texts is empty; give one text or more")
-        longest = max(batch.inputs.shape[1] for batch in self._batches(pairs))
+        longest = max(batch.ids.shape[1] for batch in self._batches(pairs))
         lengths = {**self._lengths, "inputs": longest}
         data = Data(None, "the given texts", lengths, pairs, batch_size=engine.rows, seed=seed)
         run = Run(engine, data, lossy=not engine.plan.exact, beams=beams)
@@ -422,12 +422,14 @@ class InteractiveModel:
         return tasks.detokenize(self._engine.vocabulary, tokens, source)
 
     def _batches(self, pairs: Iterable[tuple[str, str | None]]) -> Iterator[tasks.Batch]:
+        target = self._engine.plan.target
         return tasks.text_batches(
             pairs,
             self._engine.vocabulary,
             self._lengths,
             batch_size=self._batch_size,
-            pad_id=self._engine.plan.target.pad_id,
+            pad_id=target.pad_id,
+            shape=target.inputs_shape,
             buckets=_buckets(self._lengths["inputs"]),
         )
 

@@ -21,6 +21,11 @@ Exits = Annotated[tuple[int, ...], row_of(1, "layers from 1 on, as in (2, 4)")]
 def check_tokens(inputs: Array) -> None:
     """Raises ValueError, at tracing, for inputs that are not [B, S] int32."""
     found = type(inputs).__name__
+    if isinstance(inputs, Mapping):
+        raise ValueError(
+            f"inputs are {' and '.join(inputs)}, and this model reads tokens alone; let it draft "
+            "without pictures, with --gin_file=drafters/without_pictures.gin"
+        )
     if isinstance(inputs, jax.Array | np.ndarray):
         if inputs.ndim == 2 and inputs.dtype == jnp.int32:
             return
@@ -31,6 +36,20 @@ def check_tokens(inputs: Array) -> None:
 def tokens_of(inputs: PyTree) -> Array:
     """Returns the tokens of inputs that are tokens alone, or tokens and something else by name."""
     return inputs["tokens"] if isinstance(inputs, Mapping) else inputs
+
+
+def lengths_of(inputs: PyTree, pad_id: int) -> np.ndarray:
+    """Returns [B], the tokens of each input without padding; 0 where inputs have no tokens.
+
+    Args:
+      inputs: of a batch, on the host.
+      pad_id: the id of padding.
+    """
+    tokens = tokens_of(inputs)
+    if tokens.dtype != np.int32:
+        return np.zeros(len(tokens), int)
+    place = np.arange(1, tokens.shape[1] + 1)
+    return np.max(np.where(tokens != pad_id, place, 0), axis=1, initial=0)
 
 
 def check_last(tokens: Any, image_id: int, pad_id: int) -> None:

@@ -159,6 +159,15 @@ class Target(Weights):
         """
         return None
 
+    def inputs_shape(self, rows: int, length: int) -> PyTree:
+        """Returns the shapes and dtypes of its inputs; by default [rows, length] int32, tokens.
+
+        Args:
+          rows: B.
+          length: S, the tokens of an input, where inputs have tokens.
+        """
+        return jax.ShapeDtypeStruct((rows, length), jnp.int32)
+
     def check_inputs(self, inputs: PyTree) -> None:  # noqa: B027, most targets read all values
         """Raises UsageError for values that the target cannot read; by default it accepts all.
 

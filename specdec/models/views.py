@@ -46,12 +46,14 @@ class NoSource:
             eos_id = model.stop_ids[0]
         return NoSource(eos_id, pad_id)
 
-    def __call__(self, inputs: Array) -> Array:
-        """Maps inputs [B, S] int32 to [B, 1]; a row of padding remains padding."""
+    def __call__(self, inputs: PyTree) -> Array:
+        """Maps inputs to [B, 1] int32; a row of padding remains padding."""
         if self.eos_id is None or self.pad_id is None:
             raise ValueError(f"{self} has no ids; call read_by(model) first, or give both")
-        real = jnp.any(inputs != self.pad_id, axis=1, keepdims=True)
-        return jnp.where(real, self.eos_id, self.pad_id).astype(jnp.int32)
+        given = tokens_of(inputs)  # or sound, of which a row of zeros is padding
+        padding = self.pad_id if given.dtype == jnp.int32 else 0
+        real = jnp.any(given != padding, axis=tuple(range(1, given.ndim)))
+        return jnp.where(real, self.eos_id, self.pad_id).astype(jnp.int32)[:, None]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,8 +15,11 @@ from specdec.tasks.batching import (
 )
 from specdec.tasks.loading import TaskError
 from specdec.tasks.local import local_task
+from specdec.tasks.media import WithPictures, WithSound
 from specdec.tasks.metrics import Bleu, Rouge, Squad, bleu, rouge, squad
 from specdec.tasks.model_outputs import longest_output, predictions_task, token_counts
+from specdec.tasks.pictures import PictureSettings
+from specdec.tasks.plain import without_media
 from specdec.tasks.registry import VOCABULARIES, get_task, mixture
 from specdec.tasks.seqio_tasks import use_tfds_data_dir
 from specdec.tasks.series import (
@@ -48,6 +51,7 @@ from specdec.tasks.vocabularies import (
     has_prompts,
     input_ids,
     inputs_end,
+    inputs_of,
     output_ids,
     recorded_vocabulary,
     same_vocabulary,
@@ -67,6 +71,7 @@ __all__ = [
     "Example",
     "LoadedVocabulary",
     "Mase",
+    "PictureSettings",
     "Rouge",
     "SentencePiece",
     "Series",
@@ -77,6 +82,8 @@ __all__ = [
     "TokenizerJson",
     "VocabularyDefinition",
     "WeightedQuantileLoss",
+    "WithPictures",
+    "WithSound",
     "batches",
     "special_ids",
     "check_lengths",
@@ -93,6 +100,7 @@ __all__ = [
     "get_task",
     "has_prompts",
     "input_ids",
+    "inputs_of",
     "inputs_end",
     "is_series",
     "length_of",
@@ -118,5 +126,6 @@ __all__ = [
     "use_tfds_data_dir",
     "values_of",
     "vocabulary_file",
+    "without_media",
     "wql",
 ]

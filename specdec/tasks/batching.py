@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,18 +13,26 @@ from specdec.common.values import PositiveInt, check, is_integer
 from specdec.tasks.loading import TaskError
 from specdec.tasks.registry import get_task
 from specdec.tasks.task import FEATURES, Example, Task
-from specdec.tasks.vocabularies import LoadedVocabulary, has_prompts, input_ids, output_ids
+from specdec.tasks.vocabularies import (
+    LoadedVocabulary,
+    has_prompts,
+    input_ids,
+    inputs_of,
+    output_ids,
+)
 
+InputsShape: TypeAlias = Callable[[int, int], Any]  # rows, length -> shapes and dtypes
 LENGTHS = "{'inputs': 64, 'targets': 64}"  # an example
 
 
 class Batch(NamedTuple):
-    """A batch of texts as token ids.
+    """A batch of texts as token ids, and pictures or sound that the texts name.
 
     Rows after the last example of the data are padding only, with index -1 and no text.
     """
 
-    inputs: np.ndarray  # [B, S] int32, filled up with pad_id
+    inputs: Any  # what a target reads: `ids`, or a pytree with other arrays, see `media`
+    ids: np.ndarray  # [B, S] int32, of the texts, filled up with pad_id
     index: np.ndarray  # [B] int32, the example's place in the split, whatever the shard
     input_texts: list[str]  # one per example, at most B
     target_texts: list[str] | None  # None if the task has no targets
@@ -54,6 +62,7 @@ def batches(
     buckets: Sequence[int] = (),
     shard: tuple[int, int] = (0, 1),
     pad_id: int | None = None,
+    shape: InputsShape | None = None,
 ) -> Iterator[Batch]:
     """Iterates over a split once, unshuffled, in full batches.
 
@@ -70,6 +79,8 @@ def batches(
         of some may therefore be only padding. Each host reads the whole split, so that an example's
         index does not depend on how files are divided.
       pad_id: the model's id of padding; None for the vocabulary's.
+      shape: rows and length -> the shapes of the model's inputs, `Target.inputs_shape`; None for
+        ids alone.
 
     Returns:
       The batches.
@@ -83,8 +94,8 @@ def batches(
     if not 0 <= shard[0] < shard[1]:
         raise TaskError(f"shard is {shard}; give (k, n) for the k-th of n hosts, 0 <= k < n")
     examples = itertools.islice(task.examples(split, lengths), limit)
-    pad_id = _pad_id(pad_id, task.vocabulary)
-    return _batches(examples, batch_size, *sizes, pad_id=pad_id, shard=shard)
+    make = _Maker(task.vocabulary, _pad_id(pad_id, task.vocabulary), shape)
+    return _batches(examples, batch_size, *sizes, make, shard)
 
 
 def text_batches(
@@ -97,6 +108,7 @@ def text_batches(
     buckets: Sequence[int] = (),
     shard: tuple[int, int] = (0, 1),
     pad_id: int | None = None,
+    shape: InputsShape | None = None,
 ) -> Iterator[Batch]:
     """Iterates over texts that belong to no task, in full batches.
 
@@ -112,6 +124,8 @@ def text_batches(
       buckets: lengths of inputs.
       shard: (k, n) for host k of n.
       pad_id: the model's id of padding; None for the vocabulary's.
+      shape: rows and length -> the shapes of the model's inputs, `Target.inputs_shape`; None for
+        ids alone.
 
     Returns:
       The batches.
@@ -143,8 +157,8 @@ def text_batches(
             ids = None if target is None else encode(number, "targets", target, text)
             yield Example(encode(number, "inputs", text), ids, text, target)
 
-    pad_id = _pad_id(pad_id, vocabulary)
-    return _batches(examples(), batch_size, *sizes, pad_id=pad_id, shard=shard)
+    make = _Maker(vocabulary, _pad_id(pad_id, vocabulary), shape)
+    return _batches(examples(), batch_size, *sizes, make, shard)
 
 
 def count(task: str | Task, split: str) -> int | None:
@@ -230,17 +244,28 @@ def _pad_id(given: int | None, vocabulary: LoadedVocabulary) -> int:
     return found
 
 
+class _Maker(NamedTuple):
+    """Makes the inputs of a model from ids and texts."""
+
+    vocabulary: LoadedVocabulary
+    pad_id: int
+    shape: InputsShape | None
+
+    def inputs(self, ids: np.ndarray, texts: Sequence[str]) -> Any:
+        """Returns the inputs of ids [B, S] and their texts, at most B."""
+        return ids if self.shape is None else inputs_of(self.vocabulary, ids, texts, self.shape)
+
+
 def _batches(
     examples: Iterable[Example],
     size: int,
     widths: Sequence[int],
     longest_target: int,
-    *,
-    pad_id: int,
-    shard: tuple[int, int] = (0, 1),
+    make: _Maker,
+    shard: tuple[int, int],
 ) -> Iterator[Batch]:
     host, hosts = shard
-    fill = functools.partial(_filled_up, size=size, pad_id=pad_id)
+    fill = functools.partial(_filled_up, size=size, pad_id=make.pad_id)
     examples, start = iter(examples), 0
     while everybody := list(itertools.islice(examples, size * hosts)):
         rows = everybody[host::hosts]
@@ -251,13 +276,16 @@ def _batches(
         have_targets = everybody[0].targets is not None
         targets = [row.targets for row in rows if row.targets is not None]
         texts = [row.target_text for row in rows if row.target_text is not None]
+        input_texts = [row.input_text for row in rows]
+        ids = fill([row.inputs for row in rows], width=width)
         yield Batch(
-            inputs=fill([row.inputs for row in rows], width=width),
+            inputs=make.inputs(ids, input_texts),
+            ids=ids,
             index=index,
-            input_texts=[row.input_text for row in rows],
+            input_texts=input_texts,
             target_texts=texts if have_targets else None,
             targets=fill(targets, width=longest_target) if have_targets else None,
-            pad_id=pad_id,
+            pad_id=make.pad_id,
         )
         start += len(everybody)
 

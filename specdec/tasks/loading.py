@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specdec.tasks.plain import PlainVocabulary
+from specdec.tasks.task_error import TaskError
 
 if TYPE_CHECKING:
     from seqio import Vocabulary
 
 PATIENCE = 20  # seconds to read a vocabulary from a network
-
-
-class TaskError(ValueError):
-    """A task, its files or its vocabulary cannot be used; the message is one line."""
 
 
 @functools.cache

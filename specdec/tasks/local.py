@@ -8,9 +8,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from specdec.tasks.loading import TaskError
+from specdec.tasks.media import with_files
 from specdec.tasks.registry import check_definition, registered
 from specdec.tasks.task import FEATURES, Task, TextTask
 from specdec.tasks.vocabularies import VocabularyDefinition, for_texts
+
+FILES = "files"  # the column of pictures or of sound
 
 
 def local_task(
@@ -33,7 +36,9 @@ def local_task(
       vocabulary: of both features, for instance `SentencePiece(path)` or `Bytes()`.
       prefix: put before every input, such as 'translate English to German: '.
       columns: the features in the TAB-separated columns of a line; ('inputs',) uses the whole line
-        as an input without a target.
+        as an input without a target. 'files' names pictures, with spaces between them, that stand
+        for each `<image>` of the input, or a file of sound that is the input. Files are found from
+        the text file's folder.
       metric_fns: metrics, such as `bleu`.
 
     Returns:
@@ -46,9 +51,11 @@ def local_task(
     check_definition(name, "files", files, "split -> path, as in {'test': 'test.tsv'}", vocabulary)
     if not isinstance(prefix, str):
         raise TaskError(f"prefix of task {name!r} is {prefix!r}; give text, '' for none")
-    if "inputs" not in columns or not set(columns) <= set(FEATURES):
+    known = {*FEATURES, FILES}
+    if not {"inputs", FILES} & set(columns) or not set(columns) <= known:
         raise TaskError(
-            f"task {name!r}: columns is {columns!r}; give ('inputs', 'targets') or ('inputs',)"
+            f"task {name!r}: columns is {columns!r}; give ('inputs', 'targets') or ('inputs',), or "
+            "either with 'files'"
         )
     return _register(
         name, tuple(files.items()), vocabulary, prefix, tuple(columns), tuple(metric_fns)
@@ -78,7 +85,12 @@ def _pairs(
             text = line_text(line, first=not number)
             fields = text.split("\t") if len(columns) > 1 else [text]
             example = dict(zip(columns, fields, strict=True))
-            yield prefix + example["inputs"], example.get("targets")
+            given = prefix + example.get("inputs", "")
+            if FILES in example:
+                folder = os.path.dirname(files[split])
+                names = [os.path.join(folder, name) for name in example[FILES].split()]
+                given = with_files(given, names)
+            yield given, example.get("targets")
 
 
 def _examine(path: str, columns: Sequence[str]) -> int:

@@ -4,14 +4,38 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import AddedToken, Tokenization, cleaned_up, split
+from specdec.tasks.task_error import TaskError
 
 BYTES, SPECIAL = 256, 3  # of ByT5: padding, EOS and unknown come before the bytes
 SPACE = "▁"  # SentencePiece's mark of a space
+
+
+def without_media(ids: np.ndarray, shape: Any) -> Any:
+    """Returns inputs with ids, and zeros for pictures; see `PlainVocabulary.inputs`.
+
+    Args:
+      ids: [B, S] int32.
+      shape: that of the inputs.
+
+    Raises:
+      TaskError: the inputs have no ids.
+    """
+    if isinstance(shape, Mapping):
+        zeros = {name: np.zeros(one.shape, one.dtype) for name, one in shape.items()}
+        return zeros | {"tokens": ids}
+    if shape.dtype != np.int32:
+        raise TaskError(
+            "the target reads sound, and the vocabulary is one of texts alone; give "
+            "tasks.WithSound, or the target's own vocabulary"
+        )
+    return ids
 
 
 class PlainVocabulary:
@@ -62,6 +86,20 @@ class PlainVocabulary:
         if room is None or len(ids) <= room:
             return list(ids)
         return list(ids[len(ids) - room :] if self.continued else ids[:room])
+
+    def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: Any) -> Any:
+        """Returns a batch of a target's inputs.
+
+        Args:
+          ids: [B, S] int32, padded.
+          texts: the texts of the first rows; the other rows are padding.
+          shape: that of the inputs, see `Target.inputs_shape`.
+
+        Raises:
+          TaskError: the target reads something that the texts do not name.
+        """
+        del texts
+        return without_media(ids, shape)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of ids up to the first EOS; missing ids are read as unknown."""

@@ -7,8 +7,8 @@ begins every 10 ms, and a window of 30 s has 3,000.
 from __future__ import annotations
 
 import functools
+import os
 import wave
-from pathlib import Path
 
 import numpy as np
 
@@ -20,7 +20,7 @@ _FLOOR = 1e-10  # the least power
 _RANGE = 8.0  # powers of ten below the loudest, to which the rest is raised
 
 
-def read_wav(file: Path) -> np.ndarray:
+def read_wav(file: str | os.PathLike) -> np.ndarray:
     """Returns the samples of a WAV file as float32 in [-1, 1], the mean of its channels.
 
     Raises:

@@ -6,19 +6,23 @@ import dataclasses
 import functools
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+
+import numpy as np
 
 from specdec.common.values import Checked, Rule, is_integer, is_word
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import Tokenization
 from specdec.tasks.bpe import Bpe, from_sentencepiece
 from specdec.tasks.loading import TaskError, as_seqio, load_seqio, read, read_in_time
+from specdec.tasks.media import Illustrated, Spoken, WithPictures, WithSound
 from specdec.tasks.plain import (
     PlainBytes,
     PlainSentencePiece,
     PlainVocabulary,
     WithAddedTokens,
+    without_media,
 )
 from specdec.tasks.series import SeriesBins, is_series
 from specdec.tasks.tokenizer_json import TokenizerJson
@@ -132,18 +136,21 @@ def recorded_vocabulary(
     path: str | os.PathLike | None,
     extra_ids: int,
     tokenization: Tokenization | None = None,
-    *_: object,
-) -> SentencePiece | TokenizerJson | SeriesBins | Bytes:
+    _: object = None,
+    media: WithPictures | WithSound | None = None,
+) -> VocabularyDefinition:
     """Returns the vocabulary that the fields of a `checkpoints.Vocabulary` describe.
 
     Args:
       path: the vocabulary's file; None for bytes.
       extra_ids: the number of sentinels.
       tokenization: the rest of the tokenizer.
+      media: how texts name pictures or sound.
     """
-    if path is None:
-        return Bytes(extra_ids, tokenization)
-    return vocabulary_file(os.fspath(path), extra_ids, tokenization)
+    found: VocabularyDefinition = Bytes(extra_ids, tokenization)
+    if path is not None:
+        found = vocabulary_file(os.fspath(path), extra_ids, tokenization)
+    return found if media is None else dataclasses.replace(media, text=found)
 
 
 def vocabulary_file(
@@ -222,6 +229,26 @@ def input_ids(vocabulary: LoadedVocabulary, text: str, length: int | None = None
     return [*ids[: None if length is None else length - 1], vocabulary.eos_id]
 
 
+def inputs_of(
+    vocabulary: LoadedVocabulary,
+    ids: np.ndarray,
+    texts: Sequence[str],
+    shape: Callable[[int, int], Any],
+) -> Any:
+    """Returns a batch of a target's inputs, see `PlainVocabulary.inputs`.
+
+    Args:
+      vocabulary: any vocabulary.
+      ids: [B, S] int32.
+      texts: the texts of the first rows.
+      shape: rows and length -> the shapes of the inputs.
+    """
+    own = _own(vocabulary)
+    if own is None:
+        return without_media(ids, shape(*ids.shape))
+    return own.inputs(ids, texts, shape(*ids.shape))
+
+
 def inputs_end(vocabulary: LoadedVocabulary) -> bool:
     """Returns whether inputs end in EOS, as those of T5's tasks.
 
@@ -248,7 +275,7 @@ def declares_begin(vocabulary: LoadedVocabulary) -> bool:
     Args:
       vocabulary: any vocabulary.
     """
-    own = _own(vocabulary)
+    own = _text_of(vocabulary)
     base = own.base if isinstance(own, WithAddedTokens) else own
     return isinstance(base, PlainSentencePiece) and base.tokenizer.bos_id() >= 0
 
@@ -262,6 +289,8 @@ def chatting(definition: VocabularyDefinition) -> VocabularyDefinition:
     Raises:
       TaskError: it has no chat template.
     """
+    if isinstance(definition, WithPictures | WithSound):
+        return dataclasses.replace(definition, text=chatting(definition.text))
     if isinstance(definition, SentencePiece | TokenizerJson):
         said = definition.tokenization
         if said is not None and said.framing is not None and said.framing.chat_template is not None:
@@ -280,7 +309,7 @@ def tokenization_of(vocabulary: LoadedVocabulary) -> Tokenization | None:
     Args:
       vocabulary: any vocabulary.
     """
-    own = _own(vocabulary)
+    own = _text_of(vocabulary)
     return own.tokenization if isinstance(own, WithAddedTokens | Bpe) else None
 
 
@@ -288,6 +317,12 @@ def _own(vocabulary: Any) -> PlainVocabulary | None:
     """Returns a vocabulary of ours, even if it is wrapped for seqio; None for seqio's own."""
     plain = getattr(vocabulary, "plain", vocabulary)
     return plain if isinstance(plain, PlainVocabulary) else None
+
+
+def _text_of(vocabulary: Any) -> PlainVocabulary | None:
+    """Returns a vocabulary of ours without pictures and sound; None for seqio's own."""
+    own = _own(vocabulary)
+    return own.base if isinstance(own, Illustrated | Spoken) else own
 
 
 def _model_of(vocabulary: Any) -> bytes | None:
@@ -346,7 +381,7 @@ def _is_bytes(vocabulary: Any) -> bool:
     """Returns whether ids are bytes and sentinels, without other added tokens."""
     if digest(vocabulary) is not None:
         return False
-    own = _own(vocabulary) or vocabulary
+    own = _text_of(vocabulary) or vocabulary
     base = own.base if isinstance(own, WithAddedTokens) else own
     return type(base).__name__ in ("PlainBytes", "ByteVocabulary")
 

@@ -131,7 +131,7 @@ class ConfidenceHead(Objective):
 class _Blocks:
     """Masked blocks of a batch of texts."""
 
-    inputs: Array  # [B, S] int32
+    inputs: PyTree  # [B, ...]
     text: Array  # [B, T] int32, the decoder's inputs
     starts: Array  # [B, R] int32, tokens of the output before each block
     fed: Array  # [B, R, k] int32, masks or tokens
@@ -163,7 +163,7 @@ class _Blocks:
             of_masks = jnp.take_along_axis(states, of_masks, axis=1)
             states = jnp.concatenate([states, of_masks], axis=1)
         return cls(
-            inputs=jnp.asarray(pairs.inputs),
+            inputs=jax.tree.map(jnp.asarray, pairs.inputs),
             text=text,
             starts=starts,
             fed=jnp.broadcast_to(ids, places.shape),

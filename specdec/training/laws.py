@@ -228,7 +228,11 @@ def _keys(texts: np.ndarray) -> np.ndarray:
 
 def _texts(pairs: Pairs, pad_id: int) -> Iterator[tuple[bytes, int]]:
     """Yields each row's digest and its number of tokens, 0 for a row of padding."""
-    for inputs, targets in zip(np.asarray(pairs.inputs), np.asarray(pairs.targets), strict=True):
-        digest = hashlib.blake2b(inputs[inputs != pad_id].tobytes(), digest_size=DIGEST)
+    inputs = [np.asarray(leaf) for leaf in jax.tree.leaves(pairs.inputs)]
+    for row, targets in enumerate(np.asarray(pairs.targets)):
+        digest = hashlib.blake2b(digest_size=DIGEST)
+        for leaf in inputs:
+            own = leaf[row]
+            digest.update((own[own != pad_id] if own.dtype == np.int32 else own).tobytes())
         digest.update(b"\0" + targets[targets != pad_id].tobytes())
         yield digest.digest(), int((targets != pad_id).sum())

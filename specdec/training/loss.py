@@ -26,7 +26,7 @@ class Pairs(NamedTuple):
     A row of padding is ignored.
     """
 
-    inputs: Any  # [B, S] int32, of numpy or JAX
+    inputs: Any  # those of the target, of numpy or JAX
     targets: Any  # [B, T] int32
     laws: TopLaws | None = None  # what its target was stored to say of it, see `laws`
 

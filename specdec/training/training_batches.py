@@ -21,8 +21,32 @@ WINDOW = 32  # batches that are sorted by length together
 
 
 class TokenPair(NamedTuple):
-    inputs: np.ndarray  # [length] int32
-    targets: np.ndarray  # [length] int32
+    """An example.
+
+    Attributes:
+      inputs: [length] int32.
+      targets: [length] int32.
+      text: of the input, which may name pictures or sound.
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    text: str = ""
+
+
+class InputsMaker(NamedTuple):
+    """The inputs of a model, from ids and texts, see `tasks.inputs_of`.
+
+    Attributes:
+      vocabulary: of the task.
+      shape: the model's `inputs_shape`.
+    """
+
+    vocabulary: tasks.LoadedVocabulary
+    shape: Callable[[int, int], Any]
+
+    def __call__(self, ids: np.ndarray, texts: Sequence[str]) -> Any:
+        return tasks.inputs_of(self.vocabulary, ids, texts, self.shape)
 
 
 class Batches:
@@ -38,6 +62,7 @@ class Batches:
       seed: the seed of the order.
       buckets: the number of widths.
       pad_id: the id that rows are filled up with.
+      make: makes the model's inputs; None for ids alone.
     """
 
     def __init__(
@@ -50,8 +75,9 @@ class Batches:
         seed: int,
         buckets: int,
         pad_id: int,
+        make: InputsMaker | None = None,
     ):
-        self._read = reader(task, split, lengths, seed)
+        self._read, self._make = reader(task, split, lengths, seed), make
         self._lengths, self._size, self._buckets = lengths, batch_size, buckets
         self._seed, self._pad_id = seed, pad_id
         self._window: tuple[int, list[Pairs]] = (-1, [])
@@ -66,7 +92,8 @@ class Batches:
     def _batches(self, number: int) -> list[Pairs]:
         count = WINDOW * self._size
         examples = list(itertools.islice(self._read(number * count), count))
-        packed = pack(examples, self._lengths, self._size, self._buckets, self._pad_id)
+        sizes = self._size, self._buckets, self._pad_id
+        packed = pack(examples, self._lengths, *sizes, self._make)
         return [packed[i] for i in _random(self._seed, "window", number).permutation(WINDOW)]
 
 
@@ -76,6 +103,7 @@ def pack(
     size: int,
     buckets: int,
     pad_id: int,
+    make: InputsMaker | None = None,
 ) -> list[Pairs]:
     """Returns batches of `size` rows, shortest examples first, filled up with rows of padding.
 
@@ -85,7 +113,7 @@ def pack(
     limits = lengths["inputs"], lengths["targets"]
 
     def fill(example: TokenPair) -> float:
-        return max(len(x) / limit for x, limit in zip(example, limits, strict=True))
+        return max(len(x) / limit for x, limit in zip(example[:2], limits, strict=True))
 
     ordered, packed = sorted(examples, key=fill), []
     for start in range(0, len(ordered), size):
@@ -94,9 +122,12 @@ def pack(
         widths = [-(-limit * bucket // buckets) for limit in limits]
         inputs, targets = (
             _padded(column, size, width, pad_id)
-            for column, width in zip(zip(*rows, strict=True), widths, strict=True)
+            for column, width in zip(
+                zip(*(row[:2] for row in rows), strict=True), widths, strict=True
+            )
         )
-        packed.append(Pairs(inputs, targets))
+        given = make(inputs, [row.text for row in rows]) if make else inputs
+        packed.append(Pairs(given, targets))
     return packed
 
 
@@ -132,7 +163,7 @@ def _pairs(task: tasks.Task, examples: Iterable[tasks.Example]) -> Iterator[Toke
     for example in examples:
         if example.targets is None:
             raise TrainingError(f"task {task.name!r} has no targets; training needs pairs of texts")
-        yield TokenPair(example.inputs, example.targets)
+        yield TokenPair(example.inputs, example.targets, example.input_text)
 
 
 def _padded(rows: Sequence[np.ndarray], size: int, width: int, pad_id: int) -> np.ndarray:

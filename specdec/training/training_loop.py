@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +22,13 @@ from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import hosts
 from specdec.common.terminal import counted
 from specdec.models.heads import HeadedTarget
-from specdec.models.inputs import check_room
+from specdec.models.inputs import check_room, lengths_of
 from specdec.models.model import Model
 from specdec.training import laws
 from specdec.training.folder import Folder
 from specdec.training.layout import Layout
 from specdec.training.loss import Pairs, Sums
-from specdec.training.training_batches import Batches, pack, read_split
+from specdec.training.training_batches import Batches, InputsMaker, TokenPair, pack, read_split
 from specdec.training.training_error import TrainingError
 from specdec.training.training_run import TrainRun
 from specdec.training.updates import (
@@ -79,6 +79,7 @@ def _trained(run: TrainRun, output_dir: str | os.PathLike) -> State:
         seed=run.seed,
         buckets=run.buckets,
         pad_id=run.pad_id,
+        make=_maker(run),
     )
     evaluation, target_params = _evaluation(run), _loaded(run, run.target_path, run.target)
     reference = _loaded(run, run.reference_path, run.model)
@@ -141,7 +142,8 @@ def _updates(
     first = int(state.step)
     pairs, recipe = next(batches), Recipe.of(run)
     for step in range(first + 1, run.steps + 1):
-        tokens = int(sum((ids != run.pad_id).sum() for ids in (pairs.inputs, pairs.targets)))
+        tokens = int(lengths_of(pairs.inputs, run.pad_id).sum())
+        tokens += int((pairs.targets != run.pad_id).sum())
         placed = recipe.layout.rows(pairs)
         state, sums = train_step(state, placed, target_params, reference, recipe=recipe)
         pairs = next(batches)  # made while the device computes
@@ -279,7 +281,7 @@ def _laws(
             "lengths": dict(run.lengths),
         },
         read_split(run.task, run.split, run.lengths),
-        lambda texts: pack(texts, run.lengths, run.batch_size, run.buckets, run.pad_id),
+        lambda texts: _packed(run, texts),
         say,
     )
 
@@ -288,12 +290,22 @@ def _evaluation(run: TrainRun) -> list[Pairs]:
     if run.evaluation_split is None:
         return []
     examples = read_split(run.task, run.evaluation_split, run.lengths)
-    return pack(examples, run.lengths, run.batch_size, run.buckets, run.pad_id)
+    return _packed(run, examples)
+
+
+def _packed(run: TrainRun, examples: Iterable[TokenPair]) -> list[Pairs]:
+    sizes = run.batch_size, run.buckets, run.pad_id
+    return pack(examples, run.lengths, *sizes, _maker(run))
+
+
+def _maker(run: TrainRun) -> InputsMaker:
+    """Returns what makes the inputs of the run's reader."""
+    return InputsMaker(tasks.get_task(run.task).vocabulary, run.reader.inputs_shape)
 
 
 def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
     """Returns the settings that a resumed run must share, with a digest of the first batch."""
-    digest = hashlib.sha256(first.inputs.tobytes() + first.targets.tobytes())
+    digest = hashlib.sha256(b"".join(x.tobytes() for x in jax.tree.leaves(first)))
     objective: Any = run.objective
     return {
         "task": tasks.get_task(run.task).name,

@@ -10,7 +10,7 @@ from specdec import tasks
 from specdec.common.values import Checked, PositiveInt, Seed, check_is
 from specdec.engine.placement import Placement
 from specdec.models.heads import HeadedTarget, Heads
-from specdec.models.model import Model, Weights, check_model
+from specdec.models.model import Model, Target, Weights, check_model
 from specdec.training.look_ahead import LookAhead
 from specdec.training.loss import reads_target
 from specdec.training.objectives import Objective, TeacherForced
@@ -123,9 +123,16 @@ class TrainRun(Checked):
             tasks.length_of(self.lengths, name)
 
     @property
+    def reader(self) -> Target:
+        """The model that reads the inputs: the target, or the trained model if there is none."""
+        if self.target is not None:
+            return self.target
+        return self.model.target if isinstance(self.model, HeadedTarget) else self.model
+
+    @property
     def pad_id(self) -> int:
         """The id that batches are filled up with."""
-        return (self.target or self.model).pad_id
+        return self.reader.pad_id
 
     def _check_parts(self) -> None:
         if not isinstance(self.model, HeadedTarget):

@@ -755,7 +755,8 @@ def test_every_label_is_explained():
 def test_a_step_updates_its_state_where_it_lies():
     trees = {r: jax.eval_shape(m.init, jax.random.key(0)) for r, m in PLAN.models().items()}
     params = PLAN.params(trees)
-    state = jax.eval_shape(functools.partial(prefill, plan=PLAN), params, *batch_shapes(1, 16))
+    shapes = batch_shapes(PLAN.target, 1, 16)
+    state = jax.eval_shape(functools.partial(prefill, plan=PLAN), params, *shapes)
     advance = jax.jit(functools.partial(step, plan=PLAN), donate_argnums=1)
     program = advance.lower(params, state).compile()
     caches = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((state.cache, state.drafter)))

@@ -77,7 +77,7 @@ def shapes_of(plan: Plan) -> tuple[Params, Any, Any]:
     """Of parameters, keys and inputs."""
     models = plan.models().items()
     trees = {role: jax.eval_shape(model.init, jax.random.key(0)) for role, model in models}
-    return plan.params(trees), *batch_shapes(1, LENGTH)
+    return plan.params(trees), *batch_shapes(plan.target, 1, LENGTH)
 
 
 @functools.cache
@@ -357,7 +357,7 @@ def test_greatest_probabilities_are_found_without_sorting(method):
     given = classifier.Examples(np.zeros([2, TOP + 2], np.float32), *np.ones([2, 2], np.float32))
     trees = shapes_of(plan_of(method))[0]
     params = plan.params(trees | {"schedule": classifier.fit(given, given, steps=1)})
-    program = DecodeProgram(plan).lower(params, *batch_shapes(1, LENGTH))
+    program = DecodeProgram(plan).lower(params, *batch_shapes(plan.target, 1, LENGTH))
     compiled = program.compile(AS_USERS_DO).as_text() or ""
     assert len(re.findall(r'custom_call_target="TopK"', compiled)) == 2
     assert not re.search(r" sort\(", compiled)

@@ -25,8 +25,9 @@ from specdec.instrument.acceptance.opinions import (
 )
 from specdec.instrument.acceptance.written import Texts
 from specdec.models import partitioning
+from specdec.models.inputs import lengths_of, tokens_of
 from specdec.plan import Plan
-from specdec.types import Params
+from specdec.types import Params, PyTree
 
 DIGITS = 6  # of what is recorded
 
@@ -130,7 +131,7 @@ def _text(
         index=int(batch.index[row]),
         tokens=size,
         accepted={name: values[row].tolist() for name, values in sums.items()},
-        inputs=unpadded(batch.inputs[row], plan.target.pad_id),
+        inputs=unpadded(batch.inputs, row, plan.target.pad_id),
         output=batch.tokens[row, 1 : 1 + size].tolist(),
         drafts={
             name: _recording(asked[name], row, size, drafter.sampling.greedy)
@@ -139,15 +140,16 @@ def _text(
     )
 
 
-def unpadded(inputs: np.ndarray, pad_id: int) -> list[int]:
-    """Returns the ids of an input [S] without padding.
+def unpadded(inputs: PyTree, row: int, pad_id: int) -> list[int]:
+    """Returns the ids of an input without padding; none if inputs have no tokens.
 
     Args:
-      inputs: [S] int32.
+      inputs: of a batch.
+      row: of the input.
       pad_id: the id of padding.
     """
-    given = np.flatnonzero(inputs != pad_id)
-    return inputs[: given[-1] + 1 if len(given) else 0].tolist()
+    length = lengths_of(inputs, pad_id)[row]
+    return tokens_of(inputs)[row, :length].tolist() if length else []
 
 
 def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:

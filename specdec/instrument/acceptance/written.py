@@ -24,7 +24,7 @@ class Texts(NamedTuple):
     """A batch that the target wrote. Rows of length 0 do not count."""
 
     index: np.ndarray  # [B] int32, the example's place in the split
-    inputs: np.ndarray  # [B, S] int32
+    inputs: PyTree  # [B, ...], those of the target
     tokens: np.ndarray  # [B, 1+N] int32, the start token first
     length: np.ndarray  # [B] output tokens, EOS included
 
@@ -32,7 +32,7 @@ class Texts(NamedTuple):
 def generate(
     plan: Plan,
     params: PyTree,
-    batches: Iterable[tuple[np.ndarray, np.ndarray]],
+    batches: Iterable[tuple[np.ndarray, PyTree]],
     *,
     seed: int,
     tokens: int,
@@ -61,8 +61,8 @@ def generate(
     if mesh is not None:
         write = jax.jit(write, out_shardings=partitioning.whole(mesh))
 
-    def decoded(index: np.ndarray, inputs: np.ndarray) -> DecodeOutput:
-        placed = jnp.asarray(index), jnp.asarray(inputs)
+    def decoded(index: np.ndarray, inputs: PyTree) -> DecodeOutput:
+        placed = jax.tree.map(jnp.asarray, (index, inputs))
         if mesh is not None:
             placed = partitioning.divided_rows(placed, mesh)
         output = write(Params(params), row_keys(seed, placed[0]), placed[1])
@@ -85,7 +85,7 @@ def generate(
             output = next(outputs)
         length = np.where(new, output.length, 0)
         length = np.where(np.cumsum(length) - length < tokens, length, 0)
-        start = np.asarray(alone.target.start(jnp.asarray(inputs)))
+        start = np.asarray(alone.target.start(jax.tree.map(jnp.asarray, inputs)))
         written = np.concatenate([start[:, None], output.tokens], axis=1)
         yield Texts(index, inputs, written, length)
         tokens -= int(length.sum())

@@ -15,6 +15,7 @@ from specdec.instrument.benchmark.measure import decode_elsewhere, measure_by_te
 from specdec.instrument.benchmark.parts import Key, name_of
 from specdec.instrument.benchmark.summary import BenchmarkSummary, Parts, summarize
 from specdec.instrument.benchmark.workload import Workload
+from specdec.models.inputs import tokens_of
 from specdec.plan import Plan
 from specdec.types import PyTree
 
@@ -43,7 +44,7 @@ class Measurement:
     ):
         self.workload, self.file = workload, file
         self._trees, self._texts, self._seed, self._repeats = trees, texts, seed, repeats
-        self._length = next(iter(texts.values())).shape[1]
+        self._length = tokens_of(next(iter(texts.values()))).shape[1]
         self._compile_seconds = workload.compile(trees, self._length)
 
     @property

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.models.cache import KVCache
-from specdec.models.inputs import read
+from specdec.models.inputs import read, tokens_of
 from specdec.models.model import Target
 from specdec.plan import Plan
 from specdec.types import Cache, Part, PyTree, TargetCall, verifies
@@ -99,11 +99,10 @@ def turn_of(plan: Plan | BeamPlan) -> Turn | None:
     return Turn(tuple(sorted(whole, key=lambda part: verifies(part.role))))
 
 
-def make_memory(trees: Mapping[str, PyTree], inputs: jax.Array) -> jax.Array:
+def make_memory(trees: Mapping[str, PyTree], inputs: PyTree) -> jax.Array:
     """Returns an array that is larger than any cache."""
-    return jnp.broadcast_to(
-        inputs[0, 0].astype(jnp.float32), (READ_ROWS, READ_BYTES // READ_ROWS // 4)
-    )
+    first = jax.tree.leaves(inputs)[0].ravel()[0]
+    return jnp.broadcast_to(first.astype(jnp.float32), (READ_ROWS, READ_BYTES // READ_ROWS // 4))
 
 
 def read_memory(trees: Mapping[str, PyTree], memory: jax.Array) -> jax.Array:
@@ -139,9 +138,10 @@ def _encoded(model: Target, inputs: PyTree) -> KVCache | None:
     """Returns zeros as an encoder's output, for a model that reads it and is timed alone."""
     if model.encoded_dim is None:
         return None
-    encoded = jnp.zeros([*inputs.shape, model.encoded_dim], model.dtype)
-    mask = jnp.ones(inputs.shape, bool)
-    return KVCache((), (), jnp.zeros(len(inputs), jnp.int32), encoded=encoded, inputs_mask=mask)
+    tokens = tokens_of(inputs)
+    encoded = jnp.zeros([*tokens.shape, model.encoded_dim], model.dtype)
+    mask = jnp.ones(tokens.shape, bool)
+    return KVCache((), (), jnp.zeros(len(tokens), jnp.int32), encoded=encoded, inputs_mask=mask)
 
 
 def scan(role: str, call: Callable, width: int, steps: int) -> Callable:

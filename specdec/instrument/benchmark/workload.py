@@ -81,9 +81,13 @@ class Workload(NamedTuple):
         Raises:
           ValueError: the plans cannot be decoded.
         """
-        batch = batch_shapes(1, length, self.mesh)
+        batch = self._shapes(length)
         for mode, params in self.params(trees).items():
             self.generations[mode].lower(params, *batch)
+
+    def _shapes(self, length: int) -> tuple[PyTree, PyTree]:
+        """Returns the shapes of the key and of the inputs of a text."""
+        return batch_shapes(self.plan.target, 1, length, self.mesh)
 
     def compile(self, trees: Mapping[str, PyTree], length: int) -> dict[Key, float]:
         """Compiles everything for a text of `length` tokens, and returns each program's seconds."""
@@ -101,7 +105,7 @@ class Workload(NamedTuple):
         self, trees: Mapping[str, PyTree], length: int
     ) -> Iterator[tuple[Key, Program, tuple[PyTree, ...]]]:
         """Yields each program, compiled, with the shapes of its arguments."""
-        batch = batch_shapes(1, length, self.mesh)
+        batch = self._shapes(length)
         for mode, params in self.params(trees).items():
             self.generations[mode].compile(params, *batch)
             yield mode, self.generations[mode], (params, *batch)

@@ -180,7 +180,7 @@ def hostile(subject: BeamSubject) -> Check:
 
     They must not take more target calls than plain beams. Their cost in time is measured.
     """
-    rows, width = min(TEXTS, len(subject.subject.inputs)), subject.own.draft_beams
+    rows, width = min(TEXTS, subject.subject.count), subject.own.draft_beams
     runs = {"alone": functools.partial(subject.search, subject.plan.alone(), rows=rows)}
     cases = []
     for harm in HARMS:
@@ -285,7 +285,7 @@ def _gap(subject: BeamSubject, row: int, plan: BeamPlan, params: Params | None) 
     steps.
     """
     own = subject.subject
-    _, inputs = own.batches(len(own.inputs))[row // own.batch_size]
+    _, inputs = own.batches(own.count)[row // own.batch_size]
     row %= own.batch_size
     trees, alone = plan.params(params or own.params), plan.alone()
     ours = beam_search.prefill(trees, inputs, plan)
@@ -322,7 +322,7 @@ def _margin(
     again, without a draft.
     """
     rule, beams = plan.rule, jax.tree.map(lambda x: x[row], batch)
-    log_probs = _scored(own.params["target"], inputs[row], beams, plan)
+    log_probs = _scored(own.params["target"], jax.tree.map(lambda x: x[row], inputs), beams, plan)
     given = {"stop_ids": plan.stop_ids, "best_only": plan.best_only}
     after, _ = rule.advance(beams, log_probs, **given)
     shifted = (
@@ -341,17 +341,19 @@ def _margin(
 
 
 @functools.partial(jax.jit, static_argnames="plan")
-def _scored(params: PyTree, inputs: Array, beams: BeamSet, plan: BeamPlan) -> Array:
+def _scored(params: PyTree, inputs: PyTree, beams: BeamSet, plan: BeamPlan) -> Array:
     """Returns log-probabilities after the live beams of a text, [w, V], each beam in a row of its
     own."""
     target: Any = plan.target
     fed = beams.live_tokens[:, :-1]
-    cache = target.prefill(params, jnp.tile(inputs, (len(fed), 1)), fed.shape[1])
+    cache = target.prefill(
+        params, jax.tree.map(lambda x: jnp.repeat(x[None], len(fed), axis=0), inputs), fed.shape[1]
+    )
     logits = target.decode(params, fed, cache)[0].logits
     at = jnp.clip(beams.length - 1, 0, fed.shape[1] - 1)
     log_probs = jax.nn.log_softmax(logits[:, at], axis=-1)
-    one = jax.tree.map(lambda x: x[None], beams)
-    return beam_search.processed(log_probs[None], one, target.prompt(inputs[None]), plan)[0]
+    one, prompt = jax.tree.map(lambda x: x[None], (beams, inputs))
+    return beam_search.processed(log_probs[None], one, target.prompt(prompt), plan)[0]
 
 
 def _score(

@@ -26,7 +26,7 @@ def hostile(subject: Subject) -> Check:
 
     Each call must emit the tokens it accepted and one more. The slowdown is measured.
     """
-    rows = min(TEXTS, len(subject.inputs))
+    rows = min(TEXTS, subject.count)
     cases = []
     runs = {"alone": functools.partial(subject.decode, subject.alone(subject.greedy), rows=rows)}
     for name, (drafter, params) in _drafters(subject).items():

@@ -17,6 +17,7 @@ from specdec.common import hosts
 from specdec.decoding import naming_texts, row_keys
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.program import DecodeProgram, Program
+from specdec.decoding.states import rows_of
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter, Drawing
 from specdec.models import partitioning
@@ -62,7 +63,8 @@ class Subject:
     Args:
       plan: the plan.
       params: of target, drafter and schedule.
-      inputs: [R, S] int32, padded with the target's `pad_id`. Row i uses the key of example i.
+      inputs: [R, ...] of the target, tokens padded with its `pad_id`. Row i uses the key of
+        example i.
       seed: of all draws.
       batch_size: rows that are decoded together.
       mesh: the devices that the models are divided over, None for one device.
@@ -71,11 +73,16 @@ class Subject:
 
     plan: Plan
     params: Params
-    inputs: np.ndarray
+    inputs: PyTree
     seed: int = 0
     batch_size: int = 1
     mesh: Mesh | None = None
     clock: Callable[[], float] = time.perf_counter
+
+    @property
+    def count(self) -> int:
+        """R, the number of texts."""
+        return rows_of(self.inputs)
 
     @property
     def dtype(self) -> str:
@@ -112,7 +119,7 @@ class Subject:
             cache = target.prefill(params, inputs, 1)
             return target.decode(params, target.start(inputs)[:, None], cache)[0].logits
 
-        inputs = self._block(self.inputs, 0, self.plan.target.pad_id)  # a batch, for any mesh
+        inputs = self._inputs(0)  # a batch, for any mesh
         return jax.eval_shape(logits, self.params["target"], inputs).shape[-1]
 
     def variant(self, sampling: SamplingRule, **parts: Any) -> Plan:
@@ -133,7 +140,8 @@ class Subject:
             return self.variant(sampling, drafter=drafter), self.params
         drafter = _drawing_with(sampling, given)
         blocks = given.block is not None
-        if len(self.plan.models()) == 1 or given.tables() or self.plan.sources or blocks:
+        other = given.tables() or self.plan.sources or given.views() or blocks
+        if len(self.plan.models()) == 1 or other:
             drafter = Autoregressive(target, sampling)
         plan = self.variant(sampling, drafter=drafter)
         plan = plan.with_models(dict.fromkeys(plan.models(), target))
@@ -161,12 +169,12 @@ class Subject:
         self, program: Program, params: Params, rows: int | None = None, sample: int = 0
     ) -> Any:
         """Returns a program's output for the first `rows` texts, as `decode` does."""
-        rows = len(self.inputs) if rows is None else rows
+        rows = self.count if rows is None else rows
         outputs, read = [], 0
         for keys, inputs in self.batches(rows, sample):
-            with naming_texts(range(read, read + len(inputs))):
+            with naming_texts(range(read, read + len(keys))):
                 outputs.append(program.fetch(params, keys, inputs, everywhere=True)[0])
-            read += len(inputs)
+            read += len(keys)
         return joined(outputs, rows)
 
     def texts(self, plan: Plan) -> DecodeOutput:
@@ -199,14 +207,15 @@ class Subject:
             rows = (self._block(x, start, 0) for x in outputs)
             own = compare(self.params["target"], inputs, *rows)
             found.append(jax.tree.map(hosts.whole, own))
-        return joined(found, len(self.inputs))
+        return joined(found, self.count)
 
     def gap(self, row: int, ours: Array, plain: Array, sampling: SamplingRule) -> float:
         """Returns the gap between two outputs of a text at their first difference, in nats."""
         rows = 1 if self.mesh is None else self.mesh.shape[partitioning.DATA]
         keys = row_keys(self.seed, jnp.full(rows, row))
-        inputs, ours, plain = (
-            jnp.broadcast_to(x, (rows, *x.shape)) for x in (self.inputs[row], ours, plain)
+        own = jax.tree.map(lambda x: x[row], self.inputs)
+        inputs, ours, plain = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (rows, *x.shape)), (own, ours, plain)
         )
         found, *_ = divergences(
             self.plan.target,
@@ -242,7 +251,7 @@ class Subject:
     @property
     def _starts(self) -> range:
         """The first row of each batch."""
-        return range(0, len(self.inputs), self.batch_size)
+        return range(0, self.count, self.batch_size)
 
     @functools.cached_property
     def _by_sample(self) -> dict[int, list[tuple[Array, Array]]]:
@@ -251,15 +260,23 @@ class Subject:
     def _batches(self, sample: int) -> list[tuple[Array, Array]]:
         """Returns keys [B] and inputs [B, S], made once, so that only decoding is timed."""
         if sample not in self._by_sample:
-            padding = self.plan.target.pad_id
             self._by_sample[sample] = [
                 (
                     row_keys(self.seed, jnp.arange(start, start + self.batch_size), sample),
-                    jnp.asarray(self._block(self.inputs, start, padding)),
+                    jax.tree.map(jnp.asarray, self._inputs(start)),
                 )
                 for start in self._starts
             ]
         return self._by_sample[sample]
+
+    def _inputs(self, start: int) -> PyTree:
+        """Returns the inputs of the rows from `start` on, [B, ...]."""
+        pad_id = self.plan.target.pad_id
+
+        def block(x: np.ndarray) -> np.ndarray:
+            return self._block(x, start, pad_id if x.dtype == np.int32 else 0)
+
+        return jax.tree.map(block, self.inputs)
 
     def _block(self, array: np.ndarray | Array, start: int, padding: int) -> np.ndarray:
         """Returns [B, ...], the rows from `start` on, padded."""

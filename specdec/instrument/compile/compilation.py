@@ -19,7 +19,7 @@ from specdec.instrument.compile import hlo
 from specdec.instrument.compile.calls import device_bytes, silent_call, together, with_collectives
 from specdec.instrument.compile.hardware import Call
 from specdec.models import partitioning
-from specdec.models.inputs import read
+from specdec.models.inputs import read, tokens_of
 from specdec.plan import Plan
 from specdec.types import Array, Params, PyTree, of_depth, verifies
 
@@ -130,7 +130,7 @@ def compile_for(
     partitioning.check_batch(shape[0], mesh)
     tables, models = tables or {}, plan.models()
     trees = {role: partitioning.abstract(model, mesh) for role, model in models.items()}
-    keys, inputs = batch_shapes(*shape, mesh)
+    keys, inputs = batch_shapes(plan.target, *shape, mesh)
     with jax.set_mesh(mesh):
         progress("decode")
         params = plan.params({**trees, **tables})
@@ -260,10 +260,10 @@ def _views(plan: Plan | BeamPlan) -> dict[str, Callable]:
     return plan.drafter.views() if plan.drafter else {}
 
 
-def _length_of(role: str, plan: Plan | BeamPlan, inputs: jax.ShapeDtypeStruct) -> int:
+def _length_of(role: str, plan: Plan | BeamPlan, inputs: PyTree) -> int:
     """Returns the length of the inputs that a model reads."""
     view = _views(plan).get(role)
-    return inputs.shape[1] if view is None else jax.eval_shape(view, inputs).shape[1]
+    return tokens_of(inputs if view is None else jax.eval_shape(view, inputs)).shape[1]
 
 
 def _calls_of(plan: Plan | BeamPlan) -> list[tuple[str, int]]:

@@ -187,7 +187,11 @@ def abstract_pairs(run: TrainRun, mesh: Mesh) -> Pairs:
     laws, top = None, run.objective.top
     if top is not None:
         laws = TopLaws(array(targets, top), array(targets, top + 1, dtype=jnp.float32))
-    return Pairs(array(inputs), array(targets), laws)
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        run.reader.inputs_shape(run.batch_size, inputs),
+    )
+    return Pairs(shapes, array(targets), laws)
 
 
 def largest_batch(

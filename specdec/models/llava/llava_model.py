@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.common.values import NonNegativeInt, UsageError, check_is
+from specdec.common.values import NonNegativeInt, PositiveInt, UsageError, check_is
 from specdec.models.cache import PromptCache
 from specdec.models.inputs import check_last, check_tokens, tokens_of
 from specdec.models.llama.llama_model import LlamaConfig
@@ -58,9 +58,11 @@ class Llava(PromptModel):
 
     Args:
       config: the architecture. The other fields are those of `StackModel`.
+      pictures: P, the most pictures of a prompt that `inputs_shape` has room for.
     """
 
     config: LlavaConfig
+    pictures: PositiveInt = 1
     config_class: ClassVar[type[LlavaConfig]] = LlavaConfig
 
     @property
@@ -88,6 +90,14 @@ class Llava(PromptModel):
     def prompt(self, inputs: PyTree) -> Prompt:
         """Returns the tokens of the prompts, with `image_id` for each patch."""
         return super().prompt(tokens_of(inputs))
+
+    def inputs_shape(self, rows: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the shapes of tokens and of pixels."""
+        pixels = (rows, self.pictures, *self._picture)
+        return {
+            "tokens": jax.ShapeDtypeStruct((rows, length), jnp.int32),
+            "pixels": jax.ShapeDtypeStruct(pixels, jnp.float32),
+        }
 
     def check_inputs(self, inputs: PyTree) -> None:
         """Raises UsageError for a prompt whose pictures are not those that were given for it."""

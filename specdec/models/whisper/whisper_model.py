@@ -143,6 +143,10 @@ class Whisper(ReadsEncoder):
         sound = jnp.zeros([1, c.mel_bins, c.frames], jnp.float32)
         return sound, jnp.zeros([1, 1], jnp.int32)
 
+    def inputs_shape(self, rows: int, length: int) -> jax.ShapeDtypeStruct:
+        """Returns the shape of features, all of whose inputs have one length."""
+        return jax.ShapeDtypeStruct((rows, self.config.mel_bins, self.config.frames), jnp.float32)
+
     def active(self, inputs: Array) -> Array:
         """Returns [B] bool, the rows that have a number other than 0."""
         return jnp.any(inputs != 0, axis=(1, 2))

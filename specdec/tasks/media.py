@@ -1,0 +1,206 @@
+"""Vocabularies for texts that name files of pictures or of sound.
+
+`<image:cat.png>` in a prompt stands for a picture. The text of an input for a Whisper is the name
+of a WAV file, or `talk.wav#30` for what begins after 30 seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from specdec.common.values import Checked, NonNegativeInt, PositiveInt
+from specdec.tasks.loading import as_seqio
+from specdec.tasks.pictures import PictureSettings
+from specdec.tasks.plain import PlainVocabulary
+from specdec.tasks.sound import HOP, RATE, log_mel, read_wav
+from specdec.tasks.task_error import TaskError
+
+if TYPE_CHECKING:
+    from seqio import Vocabulary
+
+IMAGE = "<image>"
+_MARK = re.compile(r"<image:([^<>]+)>")
+
+
+class _WithFiles(PlainVocabulary):
+    """A vocabulary whose inputs are more than a text."""
+
+    def __init__(self, base: PlainVocabulary):
+        self.base = base
+        self.pad_id, self.eos_id, self.unk_id = base.pad_id, base.eos_id, base.unk_id
+        self.vocab_size, self.extra_ids = base.vocab_size, base.extra_ids
+        self.file, self.digest = base.file, base.digest
+        self.before, self.ends, self.continued = base.before, base.ends, base.continued
+
+    def encode(self, text: str) -> list[int]:
+        return self.base.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.base.decode(ids)
+
+    def pieces(self) -> list[str]:
+        return self.base.pieces()
+
+
+class Illustrated(_WithFiles):
+    """A vocabulary of prompts with pictures; see `WithPictures`."""
+
+    def __init__(self, base: PlainVocabulary, own: WithPictures):
+        super().__init__(base)
+        self.own = own
+
+    def input_ids(self, text: str, length: int | None = None) -> list[int]:
+        """Returns the ids of a prompt, with `image_id` for each patch of its pictures.
+
+        Raises:
+          TaskError: a mark of a picture names no file, or the prompt is too long.
+        """
+        names = _MARK.findall(text)
+        ids = np.array(self.base.input_ids(_MARK.sub(IMAGE, text)), np.int32)
+        is_picture = ids == self.own.image_id
+        if is_picture.sum() != len(names):
+            raise TaskError(
+                f"prompt {text[:60]!r} names {len(names)} pictures, and has the id "
+                f"{self.own.image_id} {is_picture.sum()} times; write <image:FILE> for each picture"
+            )
+        ids = np.repeat(ids, np.where(is_picture, self.own.patches, 1))
+        if names and length is not None and len(ids) > length:
+            raise TaskError(
+                f"prompt {text[:60]!r} has {len(ids)} tokens with its pictures, and inputs hold "
+                f"{length}; give TASK_FEATURE_LENGTHS more"
+            )
+        return ids.tolist() if names else self.base.input_ids(text, length)
+
+    def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: Any) -> Any:
+        """Returns tokens and pixels; tokens alone for a model without pictures."""
+        if not isinstance(shape, Mapping):
+            return ids
+        pixels: Any = np.zeros(shape["pixels"].shape, np.float32)
+        for row, text in zip(pixels, texts, strict=False):
+            names = _MARK.findall(text)
+            if len(names) > len(row):
+                raise TaskError(
+                    f"prompt {text[:60]!r} has {len(names)} pictures, and the target reads "
+                    f"{len(row)}; give llava.Llava.pictures = {len(names)}"
+                )
+            for place, name in enumerate(names):
+                found = self.own.settings.pixels(name)
+                if found.shape != row.shape[1:]:
+                    raise TaskError(
+                        f"picture {name} becomes {list(found.shape)} pixels, and the target reads "
+                        f"{list(row.shape[1:])}; give tasks.PictureSettings its size"
+                    )
+                row[place] = found
+        return {"tokens": ids, "pixels": pixels}
+
+
+class Spoken(_WithFiles):
+    """A vocabulary of transcripts, whose inputs are sound; see `WithSound`."""
+
+    def input_ids(self, text: str, length: int | None = None) -> list[int]:
+        """Returns EOS alone: sound has no ids."""
+        return [self.eos_id]
+
+    def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: Any) -> Any:
+        """Returns the log-mel features of the files that texts name."""
+        if isinstance(shape, Mapping) or shape.dtype != np.float32:
+            raise TaskError(
+                f"the input {texts[0] if texts else ''!r} is sound, and the target reads token "
+                "ids; give a Whisper"
+            )
+        features: Any = np.zeros(shape.shape, np.float32)
+        bins, frames = features.shape[1:]
+        if texts:
+            heard = np.stack([_samples(text, frames * HOP) for text in texts])
+            features[: len(texts)] = log_mel(heard, bins)
+        return features
+
+
+@dataclasses.dataclass(frozen=True)
+class WithPictures(Checked):
+    """The vocabulary of prompts with pictures, each written <image:FILE>.
+
+    Args:
+      image_id: the id of `<image>` in the vocabulary, which stands for a patch.
+      patches: of a picture.
+      settings: how pictures become pixels.
+      text: the vocabulary of the rest; None only until it is known.
+    """
+
+    image_id: NonNegativeInt
+    patches: PositiveInt
+    settings: PictureSettings = PictureSettings()
+    text: Any = None
+    error: ClassVar = TaskError
+
+    def plain(self) -> PlainVocabulary:
+        """Returns the vocabulary; raises TaskError if that of the rest cannot be read."""
+        return Illustrated(self.text.plain(), self)
+
+    def load(self) -> Vocabulary:
+        """Returns the vocabulary for seqio's tasks."""
+        return as_seqio(self.plain())
+
+
+@dataclasses.dataclass(frozen=True)
+class WithSound(Checked):
+    """The vocabulary of transcripts, whose inputs are names of WAV files.
+
+    Args:
+      text: the vocabulary of the transcripts; None only until it is known.
+    """
+
+    text: Any = None
+    error: ClassVar = TaskError
+
+    def plain(self) -> PlainVocabulary:
+        """Returns the vocabulary; raises TaskError if that of transcripts cannot be read."""
+        return Spoken(self.text.plain())
+
+    def load(self) -> Vocabulary:
+        """Returns the vocabulary for seqio's tasks."""
+        return as_seqio(self.plain())
+
+
+def with_files(text: str, names: Sequence[str]) -> str:
+    """Returns the text of an input with files.
+
+    Args:
+      text: with `<image>` for each of them; '' if the input is one file.
+      names: the files.
+
+    Raises:
+      TaskError: there are more or fewer files.
+    """
+    if not text and len(names) == 1:
+        return names[0]
+    if text.count(IMAGE) != len(names):
+        raise TaskError(
+            f"the text {text[:60]!r} has {IMAGE} {text.count(IMAGE)} times, and {len(names)} files "
+            f"are given; write {IMAGE} for each picture"
+        )
+    left = iter(names)
+    return re.sub(IMAGE, lambda _: f"<image:{next(left)}>", text)
+
+
+def _samples(text: str, size: int) -> np.ndarray:
+    """Returns `size` samples of the sound that a text names, filled up with silence."""
+    name, mark, start = text.strip().rpartition("#")
+    if not mark or not start.isdigit():
+        name, start = text.strip(), ""
+    try:
+        samples = read_wav(name)[int(start or 0) * RATE :]
+    except (ValueError, OSError) as error:
+        raise TaskError(f"sound {name!r} cannot be read ({error}); give a WAV file") from error
+    if not len(samples) or (len(samples) > size and not start):
+        seconds = len(samples) / RATE
+        raise TaskError(
+            f"sound {text!r} is {seconds:.1f} s long, and the target reads {size / RATE:g}; name "
+            f"its parts, as in {name}#0 and {name}#{size // RATE}"
+        )
+    return np.pad(samples[:size], (0, max(0, size - len(samples))))
