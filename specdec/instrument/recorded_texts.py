@@ -25,6 +25,7 @@ from specdec.common.gin_text import FORMAT, comment, settings_in
 from specdec.common.records import Lines, as_json
 from specdec.common.values import UsageError, one_line
 from specdec.decoding.refilling import Refilled
+from specdec.drafters import Drafter
 from specdec.instrument import acceptance
 from specdec.instrument.acceptance import Accepted
 from specdec.instrument.runs import Run, Variant, described
@@ -196,9 +197,19 @@ def _lines_of(lines: Lines) -> Iterator[Accepted]:
     return lines.map(lambda fields: Accepted(**fields), "acceptance")
 
 
+def refuse_adapting(drafter: Drafter) -> None:
+    """Raises UsageError for a drafter whose proposals do not follow from a recorded text."""
+    if drafter.adapts:
+        raise UsageError(
+            "DRAFTER adapts to what was accepted, and recorded texts do not tell of that; leave "
+            "out COMMITTEE_DECAY, or measure it with specdec bench"
+        )
+
+
 def refuse_other_than_plain(run: Run) -> None:
     """Raises UsageError for a run whose texts begin with a prefix, or have several samples, or
-    whose drafts have several paths."""
+    whose drafts have several paths or adapt."""
+    refuse_adapting(run.plan.drafter)
     if paths := run.plan.drafter.paths:
         raise UsageError(
             f"DRAFTER drafts {paths} paths, and recorded texts tell of one; record with "
