@@ -197,19 +197,9 @@ def _lines_of(lines: Lines) -> Iterator[Accepted]:
     return lines.map(lambda fields: Accepted(**fields), "acceptance")
 
 
-def refuse_adapting(drafter: Drafter) -> None:
-    """Raises UsageError for a drafter whose proposals do not follow from a recorded text."""
-    if drafter.adapts:
-        raise UsageError(
-            "DRAFTER adapts to what was accepted, and recorded texts do not tell of that; leave "
-            "out COMMITTEE_DECAY, or measure it with specdec bench"
-        )
-
-
 def refuse_other_than_plain(run: Run) -> None:
     """Raises UsageError for a run whose texts begin with a prefix, or have several samples, or
-    whose drafts have several paths or adapt."""
-    refuse_adapting(run.plan.drafter)
+    whose drafts have several paths."""
     if paths := run.plan.drafter.paths:
         raise UsageError(
             f"DRAFTER drafts {paths} paths, and recorded texts tell of one; record with "
@@ -220,6 +210,7 @@ def refuse_other_than_plain(run: Run) -> None:
     for name, value in given.items():
         if value:
             raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
+    refuse_adapting(run.plan.drafter)
     with one_line():
         refilled(run)
 
@@ -236,6 +227,15 @@ def refilled(run: Run) -> Refilled | None:
     decoder = alone.refilled(run.data.widths).decoder
     assert isinstance(decoder, Refilled)
     return decoder
+
+
+def refuse_adapting(drafter: Drafter) -> None:
+    """Raises UsageError for a drafter whose proposals do not follow from a recorded text."""
+    if drafter.adapts:
+        raise UsageError(
+            "DRAFTER adapts to what was accepted, and recorded texts do not tell of that; leave "
+            "out COMMITTEE_DECAY, or measure it with specdec bench"
+        )
 
 
 def batches_of(run: Run, purpose: str) -> Iterator[tasks.Batch]:
