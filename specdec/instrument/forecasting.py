@@ -149,7 +149,8 @@ def _plans(plan: Plan, gammas: Sequence[int]) -> list[Plan]:
 
 
 def _refuse(plan: Plan) -> None:
-    """Raises UsageError for a verifier whose acceptance does not follow from recorded texts."""
+    """Raises UsageError for a plan whose acceptance does not follow from recorded texts."""
+    recorded_texts.refuse_adapting(plan.drafter)
     if plan.drafter.paths:
         raise UsageError(
             f"DRAFTER drafts {plan.drafter.paths} paths, and recorded texts tell of one; compare "

@@ -25,6 +25,7 @@ from specdec.common.gin_text import FORMAT, comment, settings_in
 from specdec.common.records import Lines, as_json
 from specdec.common.values import UsageError, one_line
 from specdec.decoding.refilling import Refilled
+from specdec.drafters import Drafter
 from specdec.instrument import acceptance
 from specdec.instrument.acceptance import Accepted
 from specdec.instrument.runs import Run, Variant, described
@@ -216,6 +217,7 @@ def refuse_other_than_plain(run: Run, *, paths: bool = False) -> None:
     for name, value in given.items():
         if value:
             raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
+    refuse_adapting(run.plan.drafter)
     with one_line():
         refilled(run)
 
@@ -232,6 +234,15 @@ def refilled(run: Run) -> Refilled | None:
     decoder = alone.refilled(run.data.widths).decoder
     assert isinstance(decoder, Refilled)
     return decoder
+
+
+def refuse_adapting(drafter: Drafter) -> None:
+    """Raises UsageError for a drafter whose proposals do not follow from a recorded text."""
+    if drafter.adapts:
+        raise UsageError(
+            "DRAFTER adapts to what was accepted, and recorded texts do not tell of that; leave "
+            "out COMMITTEE_DECAY, or measure it with specdec bench"
+        )
 
 
 def batches_of(run: Run, purpose: str) -> Iterator[tasks.Batch]:

@@ -16,6 +16,7 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_search import beam_search
 from specdec.decoding.program import DecodeProgram, Program, batch_shapes
 from specdec.decoding.refilling import Refilled
+from specdec.decoding.states import rows_of
 from specdec.instrument.compile import hlo
 from specdec.instrument.compile.calls import device_bytes, silent_call, together, with_collectives
 from specdec.instrument.compile.hardware import Call
@@ -241,7 +242,7 @@ def _parts(
     for role, width in _calls_of(plan):
         name = _name(role, width)
         progress(name)
-        tokens = jax.ShapeDtypeStruct([inputs.shape[0], width], jnp.int32)
+        tokens = jax.ShapeDtypeStruct([rows_of(inputs), width], jnp.int32)
         own = plan.own_calls().get(role) if isinstance(plan, Plan) else None
         if isinstance(plan, Plan) and own and (role, width) != ("target", 1):
             given = trees, tokens, caches[plan.holder(role)]
