@@ -167,7 +167,7 @@ def test_all_that_ships_is_listed():
     runs_, fragments = ([row.name for row in rows()] for rows in (listing.runs, listing.fragments))
     folders = [
         f"{name}/common.gin"
-        for name in ("ladder", "leviathan", "madlad", "series", "t5gemma", "yan")
+        for name in ("ladder", "leviathan", "madlad", "series", "speech", "t5gemma", "yan")
     ]
     commons = (*folders, "train_demo.gin", "train_copying.gin")
     assert {*runs_, *fragments, *commons} == set(gin_files.own_names())
