@@ -171,7 +171,8 @@ def outputs(
         rows: list[tuple] = []
         for batch in run.batches():
             keys = row_keys(seed, jnp.asarray(batch.index), sample)
-            output = jax.device_get(program(params, keys, jnp.asarray(batch.inputs)))
+            inputs = jax.tree.map(jnp.asarray, batch.inputs)
+            output = jax.device_get(program(params, keys, inputs))
             for i in range(len(batch.input_texts)):
                 length = int(output.length[i])
                 ids, source = output.tokens[i, :length].tolist(), batch.input_texts[i]

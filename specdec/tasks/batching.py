@@ -245,7 +245,7 @@ def _pad_id(given: int | None, vocabulary: LoadedVocabulary) -> int:
 
 
 class _Maker(NamedTuple):
-    """What turns ids and texts into a model's inputs."""
+    """Makes the inputs of a model from ids and texts."""
 
     vocabulary: LoadedVocabulary
     pad_id: int

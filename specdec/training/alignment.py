@@ -9,7 +9,7 @@ losses that do so directly, and for losses that work while p and q have nothing 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
@@ -32,7 +32,7 @@ from specdec.training.loss import (
     shifted,
     teacher_forced,
 )
-from specdec.training.objectives import Objective
+from specdec.training.objectives import Objective, seen
 from specdec.types import Array, PyTree
 
 GAMMAS = (3, 5)  # draft lengths that evaluations speak of, those of Goel et al.
@@ -72,6 +72,7 @@ class Align(Objective):
       keep: the share of a batch's tokens that an update uses, those with most to learn. Their KL
         from the target exceeds that of a trained reference drafter most (AdaSPEC, Hu et al. 2025,
         2510.19779; `TrainRun.reference_path`). None for all tokens.
+      view: selects what the drafter reads of the inputs, if not all, as in `TeacherForced`.
     """
 
     divergences: Mapping[str, Any] | tuple[tuple[str, Any], ...]
@@ -79,6 +80,7 @@ class Align(Objective):
     on_policy: Probability = 0.0
     top: PositiveInt | None = None
     keep: InsideUnit | None = None
+    view: Callable[[PyTree], PyTree] | None = None
     reads_target: ClassVar[bool] = True
 
     def __post_init__(self):
@@ -168,7 +170,7 @@ class Align(Objective):
         if pairs.laws is None and reads_target(model):  # the target reads the inputs once, for both
             length = pairs.targets.shape[1]
             cache = frozen.model.prefill(frozen.params, pairs.inputs, length)
-        ours = teacher_forced(model, params, pairs, frozen, cache)
+        ours = teacher_forced(model, params, seen(model, self.view, pairs), frozen, cache)
         ids = cast(Any, frozen.model).vocab_size
         if ours.shape[-1] < ids:
             raise ValueError(

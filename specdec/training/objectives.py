@@ -99,14 +99,19 @@ class TeacherForced(Objective):
     """
 
     label_smoothing: Smoothing = 0.1
-    view: Callable[[Array], Array] | None = None
+    view: Callable[[PyTree], PyTree] | None = None
 
     def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
         model, params, frozen = learner
-        if self.view is not None:
-            pairs = pairs._replace(inputs=read_by(model, self.view)(pairs.inputs))
-        logits = teacher_forced(model, params, pairs, frozen)
+        logits = teacher_forced(model, params, seen(model, self.view, pairs), frozen)
         return cross_entropy(logits, pairs.targets, model.pad_id, smoothing)
+
+
+def seen(model: Any, view: Callable[[PyTree], PyTree] | None, pairs: Pairs) -> Pairs:
+    """Returns a batch with what a model reads of the inputs, which is all without a view."""
+    if view is None:
+        return pairs
+    return pairs._replace(inputs=read_by(model, view)(pairs.inputs))
 
 
 def fixed_key() -> Array:

@@ -1,0 +1,183 @@
+"""Texts that name pictures and sound: pytest tests/tasks/test_media.py"""
+
+from __future__ import annotations
+
+import wave
+
+import jax
+import numpy as np
+import pytest
+
+from specdec import tasks
+from specdec.tasks import media
+from specdec.tasks.plain import PlainBytes
+from specdec.tasks.sound import RATE, log_mel
+
+IMAGE, PATCHES, SIDE = 63, 2, 4  # '<' of bytes is id 63
+
+
+class Letters(PlainBytes):
+    """Bytes in which `<image>` is one id, and prompts go on."""
+
+    ends, continued = False, True
+
+    def encode(self, text):
+        ids = super().encode(text.replace("<image>", "<"))
+        return ids
+
+
+def pictures(**changes):
+    settings = tasks.PictureSettings(size=(SIDE,), crop=(SIDE, SIDE))
+    own = tasks.WithPictures(IMAGE, PATCHES, settings, **changes)
+    return media.Illustrated(Letters(0), own)
+
+
+def shape(rows, length, places=2):
+    return {
+        "tokens": jax.ShapeDtypeStruct((rows, length), np.int32),
+        "pixels": jax.ShapeDtypeStruct((rows, places, 3, SIDE, SIDE), np.float32),
+    }
+
+
+@pytest.fixture
+def files(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    colours = {"red": (255, 0, 0), "blue": (0, 0, 255)}
+    for name, colour in colours.items():
+        image.new("RGB", (SIDE, SIDE), colour).save(tmp_path / f"{name}.png")
+    return tmp_path
+
+
+def batch(texts, vocabulary, inputs_shape, length=12):
+    pairs = [(text, None) for text in texts]
+    given = {"inputs": length}, len(texts)
+    (found,) = tasks.text_batches(
+        pairs, vocabulary, given[0], batch_size=given[1], shape=inputs_shape
+    )
+    return found
+
+
+def test_a_prompt_has_a_place_for_each_patch_and_its_pictures(files):
+    text = f"a<image:{files}/red.png>b<image:{files}/blue.png>"
+    found = batch([f"{text}c", "d"], pictures(), shape)
+    a, b, c, d = (ord(letter) + 3 for letter in "abcd")
+    assert found.inputs["tokens"].tolist()[0][:7] == [a, IMAGE, IMAGE, b, IMAGE, IMAGE, c]
+    assert found.inputs["tokens"].tolist()[1] == [d] + 11 * [0]
+    assert (found.ids == found.inputs["tokens"]).all()
+    red, blue = found.inputs["pixels"][0, :, [0, 2], 0, 0].T
+    assert red[0] > red[1] and blue[0] < blue[1]  # each in the place of its mark
+    assert not found.inputs["pixels"][1].any()
+
+
+def test_a_model_of_texts_gets_the_tokens_alone(files):
+    text = f"<image:{files}/red.png>b"
+    plain = lambda rows, length: jax.ShapeDtypeStruct((rows, length), np.int32)  # noqa: E731
+    assert batch([text], pictures(), plain, 4).inputs.tolist() == [[IMAGE, IMAGE, 101, 0]]
+
+
+@pytest.mark.parametrize(
+    "text, length, places, message",
+    [
+        ("<image>b", 9, 1, "names 0 pictures, and has the id 63 1 times; write <image:FILE>"),
+        ("<image:{}/red.png>b", 2, 1, "3 tokens with its pictures, and inputs hold 2"),
+        ("<image:{0}/red.png><image:{0}/red.png>b", 9, 1, "reads 1; give llava.Llava.pictures = 2"),
+        ("<image:{}/gone.png>b", 9, 1, "gone.png"),
+    ],
+)
+def test_prompts_that_cannot_be_read(files, text, length, places, message):
+    with pytest.raises(tasks.TaskError, match=message):
+        batch([text.format(files)], pictures(), lambda *x: shape(*x, places), length)
+
+
+def test_a_picture_of_another_size_than_the_model_reads(files):
+    settings = tasks.PictureSettings(size=(8,), crop=(8, 8))
+    vocabulary = media.Illustrated(Letters(0), tasks.WithPictures(IMAGE, PATCHES, settings))
+    with pytest.raises(tasks.TaskError, match=r"becomes \[3, 8, 8\] pixels, .* \[3, 4, 4\]"):
+        batch([f"<image:{files}/red.png>b"], vocabulary, shape)
+
+
+def write(path, seconds, loud=1000):
+    """Writes a tone."""
+    samples = loud * np.sin(np.arange(int(seconds * RATE)) / 20)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes(samples.astype("<i2").tobytes())
+
+
+def sound_shape(rows, length):
+    return jax.ShapeDtypeStruct((rows, 8, 100), np.float32)  # a second
+
+
+def test_sound_is_read_from_the_file_that_a_text_names(tmp_path):
+    write(tmp_path / "long.wav", 1.5)
+    write(tmp_path / "short.wav", 0.5)
+    vocabulary = media.Spoken(PlainBytes(0))
+    texts = [f"{tmp_path}/short.wav", f"{tmp_path}/long.wav#0", f"{tmp_path}/long.wav#1"]
+    found = batch(texts, vocabulary, sound_shape)
+    assert found.ids[:, 0].tolist() == 3 * [vocabulary.eos_id]
+    tone = media.read_wav(tmp_path / "long.wav")
+    parts = [tone[: RATE // 2], tone[:RATE], tone[RATE:]]
+    expected = log_mel(np.stack([np.pad(x, (0, RATE - len(x))) for x in parts]), 8)
+    np.testing.assert_array_equal(found.inputs, expected)
+    rows = vocabulary.inputs(found.ids, texts[:1], sound_shape(3, 1))
+    assert rows[0].any() and not rows[1:].any()  # rows of padding
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("long.wav", "1.5 s long, and the target reads 1; name its parts, as in .*long.wav#0 and"),
+        ("long.wav#9", "is 0.0 s long"),
+        ("gone.wav", "gone.wav' cannot be read"),
+    ],
+)
+def test_sound_that_cannot_be_read(tmp_path, name, message):
+    write(tmp_path / "long.wav", 1.5)
+    with pytest.raises(tasks.TaskError, match=message):
+        batch([f"{tmp_path}/{name}"], media.Spoken(PlainBytes(0)), sound_shape)
+
+
+def test_a_vocabulary_of_texts_cannot_give_sound():
+    with pytest.raises(tasks.TaskError, match="reads sound, and the vocabulary is one of texts"):
+        batch(["a"], PlainBytes(0), sound_shape)
+    with pytest.raises(tasks.TaskError, match="'a' is sound, and the target reads token ids"):
+        batch(["a"], media.Spoken(PlainBytes(0)), shape)
+
+
+def test_a_vocabulary_of_texts_gives_prompts_without_pictures():
+    found = batch(["a"], PlainBytes(0), shape).inputs
+    assert found["tokens"][0, 0] == 100 and not found["pixels"].any()
+
+
+def test_a_column_of_files(tmp_path):
+    data = tmp_path / "test.tsv"
+    data.write_text("p.png q.png\tsee <image> and <image>\tyes\n")
+    columns = ("files", "inputs", "targets")
+    task = tasks.local_task("of_files", {"test": str(data)}, tasks.Bytes(), columns=columns)
+    (example,) = task.examples("test", {"inputs": 99, "targets": 9})
+    marks = [f"<image:{tmp_path}/{name}.png>" for name in "pq"]
+    assert example.input_text == f"see {marks[0]} and {marks[1]}"
+    assert example.target_text == "yes"
+    data.write_text("talk.wav\tyes\n")
+    alone = "files", "targets"
+    task = tasks.local_task("of_sound", {"test": str(data)}, tasks.Bytes(), columns=alone)
+    (example,) = task.examples("test", {"inputs": 99, "targets": 9})
+    assert example.input_text == f"{tmp_path}/talk.wav"
+
+
+def test_files_that_have_no_place(tmp_path):
+    with pytest.raises(tasks.TaskError, match="<image> 1 times, and 2 files are given"):
+        media.with_files("see <image>", ["p.png", "q.png"])
+    with pytest.raises(tasks.TaskError, match=r"give \('inputs', 'targets'\) .* with 'files'"):
+        tasks.local_task("none", {"test": "x"}, tasks.Bytes(), columns=("targets",))
+
+
+def test_vocabularies_with_files_mean_what_their_texts_mean():
+    text = tasks.Bytes()
+    plain = tasks.for_texts(text)
+    own = tasks.WithPictures(IMAGE, PATCHES, text=text), tasks.WithSound(text)
+    for definition in own:
+        assert tasks.same_vocabulary(tasks.for_texts(definition), plain)
+        assert tasks.detokenize(definition.plain(), plain.encode("hi")) == "hi"
