@@ -24,8 +24,10 @@ import jax
 import jax.numpy as jnp
 import matplotlib
 import numpy as np
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from specdec import Params, Plan, checkpoints, decode, row_keys, tasks
 from specdec.common import demo, terminal
@@ -136,7 +138,7 @@ def trace() -> str:
     output = jax.device_get(decode(params, keys, jnp.asarray(batch.inputs), plan))
     lines = [[(f"{terminal.LABELS[origin]}   ", origin) for origin in LEGEND], []]
     for row in map(output.row, range(SENTENCES)):
-        marked = terminal.origins(*row)
+        marked = terminal.origins(*row[:4])
         line = terminal.pieces(marked, lambda ids: tasks.detokenize(vocabulary, ids))
         counts = f"{len(row.tokens)} tokens, {len(row.drafted)} calls".replace(" ", "\xa0")
         lines.append([*line, (f"   {counts}", None)])
@@ -392,7 +394,36 @@ def series() -> Figure:
     return figure
 
 
-DRAWN = {one.__name__: one for one in (verifiers, exits, store, drafts, shallow, beams, series)}
+def pixels() -> Figure:
+    """Draws digits of the target alone and with a draft, and which pixels the draft proposed."""
+    lines = {one["way"]: one for one in lines_of("amd_epyc_avx512_2_cores/pixels/example")}
+    alone, fast = lines["alone"], lines["speculative"]
+    grey, kept, own = np.ones(3), to_rgb(canvas.SKY), to_rgb(canvas.ORANGE)
+    rows = {"target alone": tinted(alone, grey, grey), "with a draft": tinted(fast, grey, grey)}
+    rows["the same, by model"] = tinted(fast, kept, own)
+    figure = canvas.blank(3.6)
+    for panel, (title, picture) in zip(figure.subplots(3, 1), rows.items(), strict=True):
+        panel.imshow(picture, interpolation="nearest")
+        panel.set(title=title, xticks=[], yticks=[])
+        panel.spines[:].set_visible(False)
+    colours = {"drafted and accepted": canvas.SKY, "the target's own": canvas.ORANGE}
+    handles = [Patch(color=colour, label=label) for label, colour in colours.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    return figure
+
+
+def tinted(line: dict[str, Any], kept: Sequence[float], own: Sequence[float]) -> np.ndarray:
+    """Returns pictures in a row, [height, width, 3]: dark ink on one of two colours."""
+    pictures = []
+    for levels, accepted in zip(line["pixels"], line["accepted"], strict=True):
+        ground = np.where(np.isin(np.arange(64), accepted)[:, None], kept, own)
+        picture = (ground * (1 - 0.8 * np.array(levels)[:, None] / 16)).reshape(8, 8, 3)
+        pictures += [picture, np.ones([8, 2, 3])]
+    return np.concatenate(pictures[:-1], axis=1)
+
+
+MADE = (verifiers, exits, store, drafts, shallow, beams, series, pixels)
+DRAWN = {one.__name__: one for one in MADE}
 DRAWN |= {draw.__name__: functools.partial(reported, draw) for draw in REPORTED}
 FIGURE_OF: dict[str, Callable[[], str]] = {"trace": trace}
 FIGURE_OF |= {name: functools.partial(svg, draw) for name, draw in DRAWN.items()}

@@ -30,6 +30,7 @@ COLUMNS = ("texts", "temperature", "gamma", "paths", "tokens per call", "of one 
 def main() -> None:
     parser = harness.parser(__doc__, texts=400, pairs=("captions", "ende", "highlights"))
     parser.add_argument("--gammas", nargs="+", type=int, default=(4, 8), metavar="N")
+    parser.add_argument("--temperatures", nargs="+", type=int, default=(1, 0), metavar="T")
     args = parser.parse_args()
     keys = ("pair", "temperature", "gamma", "paths")
     lines = Results.of(args, "paths/lines", *keys)
@@ -45,7 +46,7 @@ def measured(pair: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yields a line for each temperature, draft length and number of paths."""
     run = harness.run_of(harness.pair_flags(pair), args.texts)
     params, texts = run.engine.read(), len(harness.references(run))
-    for temperature in (1, 0):
+    for temperature in args.temperatures:
         for gamma in args.gammas:
             first: Any = None
             for paths in PATHS:

@@ -32,7 +32,7 @@ DRAFTS = {  # the settings, and the checkpoint of the draft
     "adapter": ("pictures", "adapter", (VIEW,)),
     "full": ("pictures", "full", (VIEW,)),
     "committee": ("committee", "blind", ()),
-    "adaptive committee": ("committee", "blind", ("--gin.COMMITTEE_ADAPTS=0.9",)),
+    "adaptive committee": ("committee", "blind", ("--gin.COMMITTEE_DECAY=0.9",)),
 }
 TABLE = ("draft", "T", "parameters", "tokens per call", "over text only", "MBSU", "identical")
 TIMED = ("draft", "time over the target's alone", "processor time", "load")

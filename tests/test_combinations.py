@@ -98,7 +98,7 @@ DRAFTERS = {  # of the target's sampling
     "masks and states": lambda rule: Masked(MODERN, rule, masks=3, role="modern"),
     "heads": lambda rule: Blockwise(HEADS, rule, role="heads"),
     "first layer": lambda rule: EarlyExit(1, rule),
-    "committee": lambda rule: Committee((MODEL(rule), NGram(2, rule)), rule),
+    "committee": lambda rule: Committee((MODEL(rule), NGram(2, rule)), rule, decay=0.7),
 }
 VERIFIERS = {
     "match": GreedyMatch(),

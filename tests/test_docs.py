@@ -90,7 +90,9 @@ def made_by(command: list[str]) -> list[str]:
     """Returns the folders that a command writes, whose gin files later commands can read."""
     flags = dict(flag.split("=", 1) for flag in command if "=" in flag)
     made = [flags["--output_dir"]] if "--output_dir" in flags else []
-    return [*made, f"{flags['--target']}-drafter"] if command[:1] == ["distill"] else made
+    if command[:1] == ["distill"] and "--target" in flags:
+        made.append(f"{flags['--target']}-drafter")
+    return made
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)

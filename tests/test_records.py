@@ -98,6 +98,11 @@ def test_lines_belong_to_settings(tmp_path):
         ("A.x = 1\nA.name = 'a c'\n", ("A.name", "'a b'", "'a c'")),
         ("A.x = 1\n", ("A.name", "'a b'", "not set")),
         (f"{GIN}A.y = 3\n", ("A.y", "not set", "3")),
+        (f"{GIN}REFILL = False\ncli.Data.refill = %REFILL\nA.later = ()\n", None),
+        (f"{GIN}DRAFTER/drafters.Autoregressive.view = %DRAFT_READS\n", None),
+        (f"{GIN}REPETITION_PENALTY = 1.0\n", None),  # as in the installed gin files
+        (f"{GIN}NO_REPEAT_NGRAM_SIZE = 3\n", ("NO_REPEAT_NGRAM_SIZE", "not set", "3")),
+        (f"{GIN}REFILL = True\n", ("REFILL", "not set", "True")),
         (f"{GIN}# format of bench = 1\n", None),  # what says nothing is of version 1
         (f"{GIN}# format of bench = 2\n", ("format of bench", "1", "2")),
     ],
@@ -113,7 +118,8 @@ def test_gin_is_compared_as_settings(now, difference):
         ({"threads": 1}, ("threads", 2, 1)),
         ({"gin": "A.x = 2\n", "threads": 1}, ("A.x", "1", "2")),
         ({"sizes": [1, 3]}, ("sizes", [1, 2], [1, 3])),
-        ({"more": None}, ("more", "not set", None)),
+        ({"more": None}, None),
+        ({"more": 0}, ("more", "not set", 0)),
         ({"model": {"layers": 2, "states_dim": None, "head": False}}, None),
         ({"model": {"layers": 2, "states_dim": 8}}, ("model.states_dim", "not set", 8)),
         ({"model": {"layers": 0}}, ("model.layers", 2, 0)),
@@ -121,7 +127,7 @@ def test_gin_is_compared_as_settings(now, difference):
         ({"target": [{"layers": 6, "head": False}, "a"]}, None),
         ({"target": [{"layers": 6}, "b"]}, ("target.1", "a", "b")),
         ({"target": [{"layers": 5}, "a"]}, ("target.0.layers", 6, 5)),
-        ({"target": None}, ("target", "not set", None)),
+        ({"target": None}, ("target.0.layers", 6, "not set")),
     ],
 )
 def test_json_is_compared_by_name_and_gin_inside_it_as_settings(change, difference):

@@ -156,6 +156,7 @@ def _compiled(
             (run.data.batch_size, run.data.lengths["inputs"]),
             mesh,
             tables={role: placed.shape(x, paths[role]) for role, x in tables.items()},
+            widths=run.data.widths if run.data.refill else (),
             parts=parts,
             progress=show,
         )

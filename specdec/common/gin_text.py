@@ -6,12 +6,16 @@ The meaning of a macro is the comment after its value, and is written nowhere el
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import re
 import tokenize
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from specdec.common import resources
 
 # Comments of a gin file that count as settings: the meaning of its names, the form of the lines
 # that belong to it, and the machine.
@@ -19,6 +23,7 @@ FINGERPRINT, VERSION, FORMAT = "# fingerprint of ", "# version of ", "# format o
 MACHINE = "# machine's "
 COMPARED = (FINGERPRINT, VERSION, FORMAT, MACHINE)
 
+OFF = ("None", "False", "()", "[]", "{}", "''")  # the values of settings that are off
 _LAYOUT = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
 
 
@@ -88,14 +93,45 @@ def settings_in(text: str) -> dict[str, Any]:
 
 
 def first_difference(old: str, new: str) -> tuple[str, Any, Any] | None:
-    """Returns the first setting that differs between two texts: its name and both values."""
+    """Returns the first setting that differs between two texts: its name and both values.
+
+    A setting that only one text has does not differ if it is off, or as in the installed gin files:
+    the other text may be of a version without it.
+    """
     before, after = settings_in(old), settings_in(new)
     for name in [*after, *before]:
         missing = "1" if name.startswith(FORMAT[2:]) else "not set"  # the first did not say so
         values = before.get(name, missing), after.get(name, missing)
-        if values[0] != values[1]:
+        known = name in before and name in after
+        if values[0] != values[1] and (known or not _is_default(name, {**before, **after}[name])):
             return name, *values
     return None
+
+
+def _is_default(name: str, value: Any) -> bool:
+    if not isinstance(value, str):  # of JSON
+        return value is None or value is False
+    return value in OFF or _defaults().get(name.rpartition("/")[2]) == value
+
+
+@functools.cache
+def _defaults() -> dict[str, str]:
+    """Returns the values of the installed gin files, by name without scope.
+
+    The skeletons and what they include count first.
+    """
+    folder, found = resources.folder("gin"), {}
+
+    def add(file: Path) -> None:
+        text = file.read_text(encoding="utf-8")
+        for one in statements(text):
+            found.setdefault(one.name, one.value)
+        for name in re.findall(r"^include '(.+)'", text, re.MULTILINE):
+            add(folder / name)
+
+    for file in (folder / "decode.gin", *sorted(folder.glob("*.gin")), *folder.glob("*/*.gin")):
+        add(file)
+    return found
 
 
 def _gin_settings(text: str) -> dict[str, str]:
@@ -108,13 +144,10 @@ def _gin_settings(text: str) -> dict[str, str]:
 
 
 def _dotted(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the settings inside one setting.
-
-    A field that is off is treated as missing, because its class may have got it later.
-    """
+    """Yields the settings inside one setting."""
     inside: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, dict):
-        inside = ((k, x) for k, x in value.items() if x is not None and x is not False)
+        inside = value.items()
     elif isinstance(value, list) and any(isinstance(x, dict) for x in value):
         inside = enumerate(value)
     else:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Format, Layout
 
 from specdec import decoding
 from specdec.decoding.program import DecodeProgram, GivenBatch, Program, batch_shapes
@@ -91,7 +92,9 @@ class _Stream:
         return bool(self._waiting)
 
     def take(self, count: int, ahead: int) -> list[_Text]:
-        """Returns at most `count` texts: the next one, and preferably others of no more width.
+        """Returns at most `count` texts: the next one, and preferably others of its width.
+
+        Otherwise they are narrower ones, which are padded to it, and then wider ones.
 
         Args:
           count: the number of texts.
@@ -100,7 +103,12 @@ class _Stream:
         if not self.more(ahead):
             return []
         own = self.width(self._waiting[:1])
-        chosen = sorted(self._waiting, key=lambda text: self.width([text]) > own)[:count]
+
+        def order(text: _Text) -> tuple[bool, int]:
+            width = self.width([text])
+            return width > own, -width
+
+        chosen = sorted(self._waiting, key=order)[:count]
         places = {(id(text.batch), text.row) for text in chosen}
         self._waiting = [x for x in self._waiting if (id(x.batch), x.row) not in places]
         return chosen
@@ -148,8 +156,7 @@ class Refilled(DecodeProgram):
         self.rows, self.widths, self.count = rows, tuple(widths), max(1, rows // 4)
         self._plan = plan
         self._begin = Program(self._prefilled)
-        refill = functools.partial(decoding.refill, plan=plan)
-        self._jitted = jax.jit(refill, donate_argnums=1)
+        self._refill = functools.partial(decoding.refill, plan=plan)
         self._prefix = None if prefix is None else prefix[:1]
 
     def _prefill(self, params: PyTree, keys: Array, inputs: PyTree, live: Array) -> DecodeState:
@@ -177,9 +184,18 @@ class Refilled(DecodeProgram):
 
     def _lower(self, params: PyTree, keys: Array, inputs: PyTree) -> Any:
         integer = jax.ShapeDtypeStruct([], jnp.int32)
-        states = (self._shapes(params, rows) for rows in (self.rows, self.count))
+        states = [self._shapes(params, rows) for rows in (self.rows, self.count)]
         rows = jax.ShapeDtypeStruct([self.count], jnp.int32)
-        return self._jitted.lower(params, *states, rows, integer)
+        # In another layout than the loop's, each call would copy all caches to it and back.
+        best = [jax.tree.map(_any_layout, state) for state in states]
+        placed = {"in_shardings": (None, *best, None, None), "out_shardings": best[0]}
+        jitted = jax.jit(self._refill, donate_argnums=1, **placed)
+        return jitted.lower(params, *states, rows, integer)
+
+    def _compiled(self, lowered: Any) -> Any:
+        compiled = super()._compiled(lowered)
+        self._layouts = compiled.input_formats[0][1:3]  # of both states
+        return compiled
 
     def lower(self, params: PyTree, *_: PyTree) -> Any:
         """Traces; the shapes of batches do not matter."""
@@ -207,7 +223,8 @@ class Refilled(DecodeProgram):
             begin = self._prefill_program(params, given)
             start = time.perf_counter()
             places, left = self._places(texts, rows, stream.more())
-            state = go_on(params, state, begin(params, *given), places, left)
+            both = map(_laid_out, (state, begin(params, *given)), self._layouts)
+            state = go_on(params, *both, places, left)
             self._collect(state, rows)
             seconds += time.perf_counter() - start
             for output in stream.due():
@@ -275,3 +292,22 @@ class Refilled(DecodeProgram):
             if text is not None and not host.active[place]:
                 text.batch.put(text.row, output, place)
                 rows[place] = None
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _any_layout(leaf: jax.ShapeDtypeStruct) -> Format | None:
+    """Returns that the compiler chooses the memory layout of an array; keys have none to choose."""
+    return None if _is_key(leaf) else Format(Layout.AUTO)
+
+
+def _laid_out(state: DecodeState, layouts: PyTree) -> DecodeState:
+    """Returns the state in the memory layout of a program; what has it already is not copied."""
+
+    def put(leaf: Any, layout: Format) -> Array:
+        own = _is_key(leaf) or leaf.format == layout
+        return leaf if own else jax.device_put(leaf, layout)
+
+    return jax.tree.map(put, state, layouts)

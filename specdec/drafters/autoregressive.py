@@ -18,7 +18,7 @@ from specdec.drafters.matching import slices
 from specdec.models.inputs import read
 from specdec.models.model import Target, check_model
 from specdec.models.views import read_by
-from specdec.types import Array, Cache, Context, Params, Part, PyTree
+from specdec.types import Array, Cache, Context, Draft, Params, Part, PyTree
 
 
 class Memory(struct.PyTreeNode):
@@ -125,11 +125,11 @@ class Autoregressive(Checked, TokenByToken):
 
         return Steps(logits, advance, cache)
 
-    def end(self, cache: Cache, tokens: Array, context: Context, state: PyTree) -> PyTree:
-        """Returns the state after a draft of tokens [B, K]; `cache` holds all but the last one."""
+    def end(self, cache: Cache, draft: Draft, context: Context, state: PyTree) -> PyTree:
+        """Returns the state after a draft; `cache` holds all tokens but the last one."""
         memory: Memory = state
-        room = memory.tokens.shape[1] - tokens.shape[1]
-        return Memory(cache, jnp.pad(tokens, ((0, 0), (0, room))), context.length)
+        room = memory.tokens.shape[1] - draft.tokens.shape[1]
+        return Memory(cache, jnp.pad(draft.tokens, ((0, 0), (0, room))), context.length)
 
     def _catch_up(
         self, params: Params, context: Context, cache: Cache, until: Array, width: int

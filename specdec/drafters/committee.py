@@ -4,18 +4,82 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
-from specdec.common.values import Checked, check_is
+from specdec.common.values import Checked, InsideUnit, PositiveFloat, check_is
 from specdec.drafters.draft_loop import Steps
 from specdec.drafters.drafter import Drafter, Sampler, TokenByToken, shared_roles
+from specdec.drafters.matching import slices
 from specdec.sampling import fit_vocabulary
-from specdec.types import Array, Context, Params, PyTree
+from specdec.types import Array, Context, Draft, Params, PyTree
 
 REMEDY = "a drafter that proposes token by token, such as NGram(2, sampling)"
+LEAST = 0.01  # probability of a token, for its score: one token cannot decide about a member
+
+
+class Record(struct.PyTreeNode):
+    """The votes of the members along the last draft, and their scores for the text before it."""
+
+    scores: Array  # [B, M] float32
+    votes: Array  # [B, K, M] int32, the likeliest tokens, if greedy; else [B, K, M, V] float32
+    tokens: Array  # [B, K] int32, the last draft
+    start: Array  # [B] int32, the position of its first token
+    length: Array  # [B] int32, its tokens; within a draft, the votes so far
+
+    @classmethod
+    def empty(cls, context: Context, members: int, greedy: bool) -> Record:
+        """Returns the record before the first draft."""
+        assert context.vocab_size is not None
+        rows = len(context.length)
+        longest = context.cache.capacity - context.tokens.shape[1] + 1  # K, see `Plan.capacity`
+        votes = jnp.zeros([rows, longest, members], jnp.int32)
+        if not greedy:
+            votes = jnp.zeros([*votes.shape, context.vocab_size], jnp.float32)
+        none = jnp.zeros_like(context.length)
+        tokens = jnp.zeros([rows, longest], jnp.int32)
+        return cls(jnp.zeros([rows, members], jnp.float32), votes, tokens, none, none)
+
+    def scored(self, context: Context, decay: float) -> Record:
+        """Returns the record with new scores, and no votes.
+
+        They count the tokens that were committed where the draft had agreed with the text so far:
+        the accepted tokens, and the correction of a rejected one. There are no votes on the
+        target's token after a draft that was accepted as a whole.
+        """
+        longest = self.tokens.shape[1]
+        text, index = slices(context.tokens, self.start, longest), jnp.arange(longest)[None]
+        if self.votes.ndim == 3:
+            gains = (self.votes == text[:, :, None]).astype(jnp.float32)
+        else:
+            of_text = jnp.take_along_axis(self.votes, text[:, :, None, None], axis=3)[..., 0]
+            gains = jnp.log(jnp.maximum(of_text, LEAST))
+        end = jnp.where(text != self.tokens, index + 1, longest)
+        end = jnp.where(jnp.any(jnp.isnan(gains), axis=2), index, end)  # the draft ends before it
+        count = jnp.minimum(self.length, context.length - self.start)
+        count = jnp.minimum(count, jnp.min(end, axis=1))[:, None]
+        share = decay ** jnp.maximum(count - 1 - index, 0)
+        new = jnp.where((index < count)[:, :, None], share[:, :, None] * gains, 0)
+        scores = decay**count * self.scores + jnp.sum(new, axis=1)
+        return self.replace(scores=scores, length=jnp.zeros_like(self.length))
+
+    def voted(self, votes: list[Array]) -> Record:
+        """Returns the record with the votes, [B, V] each, on the next token of the draft."""
+        new = jnp.stack(votes, axis=1)
+        if self.votes.ndim == 3:
+            new = jnp.argmax(new, axis=2).astype(jnp.int32)
+        put = jax.vmap(lambda votes, place, new: votes.at[place].set(new))
+        return self.replace(votes=put(self.votes, self.length, new), length=self.length + 1)
+
+    def drafted(self, draft: Draft, context: Context) -> Record:
+        """Returns the record after a draft, whose tokens were voted on."""
+        room = self.tokens.shape[1] - draft.tokens.shape[1]
+        tokens = jnp.pad(draft.tokens, ((0, 0), (0, room)))
+        return self.replace(tokens=tokens, start=context.length, length=draft.length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +90,12 @@ class Committee(Checked, TokenByToken):
     from the mean, which is the q that the verifier reads, so the output stays exact. A committee
     may be accepted more often than its best member, and costs as much as all of them together.
 
+    With a `decay`, the weights of each row follow its text, as in TABED (Lee et al. 2026, arXiv
+    2601.20357). A member's score is the sum of its gains on the tokens that the target has
+    committed where the committee had drafted. If drafts are greedy, the gain is 1 for a token that
+    the member would have taken, else 0. Otherwise it is the log-probability of the token, and the
+    state takes M K V floats for each row. Weights are multiplied by exp(score / temperature).
+
     Args:
       members: drafters that propose token by token, such as `Autoregressive` and `NGram`. Each is
         fed the tokens that the committee has drafted. Each model needs a role of its own. Tables
@@ -33,11 +103,15 @@ class Committee(Checked, TokenByToken):
       sampling: the rule that tokens are drawn with from the mean, usually the target's. The
         members' own rules are not used.
       weights: positive weights of the members, which are divided by their sum; None for equal ones.
+      decay: what each further token leaves of a score, as in 0.9; None for fixed weights.
+      temperature: a higher one keeps the weights closer to the fixed ones.
     """
 
     members: tuple[TokenByToken, ...]
     sampling: Sampler
     weights: tuple[float, ...] | None = None
+    decay: InsideUnit | None = None
+    temperature: PositiveFloat = 1.0
 
     def __post_init__(self):
         super().__post_init__()
@@ -71,29 +145,61 @@ class Committee(Checked, TokenByToken):
     def with_inner(self, inner: Mapping[str, Drafter]) -> Committee:
         return dataclasses.replace(self, members=tuple(inner.values()))
 
+    @property
+    def adapts(self) -> bool:
+        return self.decay is not None or super().adapts
+
     def init(self, params: Params, context: Context) -> PyTree:
-        return tuple(member.init(params, context) for member in self.members)
+        members = tuple(member.init(params, context) for member in self.members)
+        if self.decay is None:
+            return members, None
+        return members, Record.empty(context, len(members), self.sampling.greedy)
 
     def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
-        asked = zip(self.members, state, strict=True)
+        members, record = state
+        asked = zip(self.members, members, strict=True)
         begun = [member.begin(params, context, own, longest) for member, own in asked]
+        if self.decay is not None:
+            record = record.scored(context, self.decay)
+        weights = self._weights(record)
 
-        def advance(carries: PyTree, tokens: Array) -> tuple[Array, PyTree]:
-            each = [one.advance(carry, tokens) for one, carry in zip(begun, carries, strict=True)]
+        def voted(
+            logits: Sequence[Array], carries: PyTree, record: Record | None
+        ) -> tuple[Array, PyTree]:
+            votes = _votes(logits, context.vocab_size)
+            return _mean(weights, votes), (carries, record and record.voted(votes))
+
+        def advance(carry: PyTree, tokens: Array) -> tuple[Array, PyTree]:
+            carries, record = carry
+            each = [one.advance(own, tokens) for one, own in zip(begun, carries, strict=True)]
             logits, carries = zip(*each, strict=True)
-            return self._mean(logits, context.vocab_size), carries
+            return voted(logits, carries, record)
 
         logits, _, carries = zip(*begun, strict=True)
-        return Steps(self._mean(logits, context.vocab_size), advance, carries)
+        mean, carry = voted(logits, carries, record)
+        return Steps(mean, advance, carry)
 
-    def end(self, carry: PyTree, tokens: Array, context: Context, state: PyTree) -> PyTree:
-        ended = zip(self.members, carry, state, strict=True)
-        return tuple(member.end(left, tokens, context, own) for member, left, own in ended)
+    def end(self, carry: PyTree, draft: Draft, context: Context, state: PyTree) -> PyTree:
+        (carries, record), (members, _) = carry, state
+        ended = zip(self.members, carries, members, strict=True)
+        after = tuple(member.end(left, draft, context, own) for member, left, own in ended)
+        return after, record and record.drafted(draft, context)
 
-    def _mean(self, logits: tuple[Array, ...], vocab_size: int | None) -> Array:
-        """Returns [B, V], the logarithm of the mean of the members' softmaxes."""
-        assert vocab_size is not None
-        votes = [jax.nn.softmax(fit_vocabulary(one, vocab_size)) for one in logits]
-        weights = self.weights or (1.0,) * len(votes)
-        given = zip(weights, votes, strict=True)
-        return jnp.log(sum(weight / sum(weights) * vote for weight, vote in given))
+    def _weights(self, record: Record | None) -> Sequence[Any]:
+        """Returns the members' weights: numbers, or [B, 1] if they follow a record."""
+        fixed = self.weights or (1.0,) * len(self.members)
+        if record is None:
+            return [weight / sum(fixed) for weight in fixed]
+        scores = jnp.log(jnp.array([fixed])) + record.scores / self.temperature
+        return jnp.split(jax.nn.softmax(scores), len(fixed), axis=1)
+
+
+def _votes(logits: Sequence[Array], vocab_size: int | None) -> list[Array]:
+    """Returns the softmaxes of members, [B, V] each."""
+    assert vocab_size is not None
+    return [jax.nn.softmax(fit_vocabulary(one, vocab_size)) for one in logits]
+
+
+def _mean(weights: Sequence[Any], votes: list[Array]) -> Array:
+    """Returns [B, V], the logarithm of the weighted mean of votes."""
+    return jnp.log(sum(weight * vote for weight, vote in zip(weights, votes, strict=True)))

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 from specdec.common.values import Rule
 from specdec.drafters.draft_loop import Steps, draft_loop
 from specdec.models.model import Target
-from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, SamplingRule, Table
+from specdec.types import Context, Draft, Params, Part, PyTree, Request, SamplingRule, Table
 
 Self = TypeVar("Self", bound="Drafter")
 
@@ -81,7 +81,7 @@ class Drafter(abc.ABC):
     @property
     def adapts(self) -> bool:
         """Whether a draft depends on anything but the text before it and the keys."""
-        return False
+        return any(one.adapts for one in self.inner().values())
 
     @property
     def reads_hidden(self) -> bool:
@@ -190,15 +190,15 @@ class TokenByToken(Drawing):
           longest: the most tokens that the draft may have.
         """
 
-    def end(self, carry: PyTree, tokens: Array, context: Context, state: PyTree) -> PyTree:
-        """Returns the state after a draft of tokens [B, K]; `carry` is what its `Steps` carried."""
+    def end(self, carry: PyTree, draft: Draft, context: Context, state: PyTree) -> PyTree:
+        """Returns the state after a draft; `carry` is what its `Steps` carried."""
         return state
 
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
         context = request.context
         steps = self.begin(params, context, state, longest=request.longest)
         draft, carry = draft_loop(steps, request, self.sampling)
-        return draft, self.end(carry, draft.tokens, context, state)
+        return draft, self.end(carry, draft, context, state)
 
 
 def shared_roles(drafters: Iterable[Drafter]) -> list[str]:

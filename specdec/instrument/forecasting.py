@@ -149,7 +149,8 @@ def _plans(plan: Plan, gammas: Sequence[int]) -> list[Plan]:
 
 
 def _refuse(plan: Plan) -> None:
-    """Raises UsageError for a verifier whose acceptance does not follow from recorded texts."""
+    """Raises UsageError for a plan whose acceptance does not follow from recorded texts."""
+    recorded_texts.refuse_adapting(plan.drafter)
     if plan.drafter.paths:
         raise UsageError(
             f"DRAFTER drafts {plan.drafter.paths} paths, and recorded texts tell of one; compare "
@@ -224,3 +225,24 @@ def replayed(
             samples=samples,
             seed=run.data.seed,
         )
+
+
+def decoded(run: Run, plan: Plan, texts: Sequence[Accepted]) -> Replayed:
+    """Returns the calls of the recorded texts' inputs, decoded anew by a plan of the run's models.
+
+    Drafts of several paths are not recorded. If tokens are drawn, the outputs are other ones.
+    """
+    engine = run.engine.variant(schedule=plan.schedule)
+    found: dict[int, Replayed] = {}
+    wanted = {text.index for text in texts}
+    for batch in run.batches(everywhere=True):
+        output, _ = engine.decode(batch, seed=run.data.seed)
+        trace = output.trace
+        counts: Any = output.length, trace.calls, trace.drafted, trace.accepted
+        of_rows = Replayed(*counts, source=None)
+        for row, index in enumerate(batch.index):
+            if index in wanted:
+                found[int(index)] = jax.tree.map(lambda x, row=row: x[row], of_rows)
+        if len(found) == len(wanted):
+            break
+    return jax.tree.map(lambda *rows: np.stack(rows), *(found[text.index] for text in texts))

@@ -25,6 +25,7 @@ from specdec.common.gin_text import FORMAT, comment, settings_in
 from specdec.common.records import Lines, as_json
 from specdec.common.values import UsageError, one_line
 from specdec.decoding.refilling import Refilled
+from specdec.drafters import Drafter
 from specdec.instrument import acceptance
 from specdec.instrument.acceptance import Accepted
 from specdec.instrument.runs import Run, Variant, described
@@ -196,12 +197,19 @@ def _lines_of(lines: Lines) -> Iterator[Accepted]:
     return lines.map(lambda fields: Accepted(**fields), "acceptance")
 
 
-def refuse_other_than_plain(run: Run) -> None:
-    """Raises UsageError for a run whose texts begin with a prefix, or have several samples, or
-    whose drafts have several paths."""
-    if paths := run.plan.drafter.paths:
+def refuse_other_than_plain(run: Run, *, paths: bool = False) -> None:
+    """Raises UsageError for a run whose texts begin with a prefix, or have several samples.
+
+    Args:
+      run: the run.
+      paths: whether drafts may have several paths.
+
+    Raises:
+      UsageError: the run is refused.
+    """
+    if (drafted := run.plan.drafter.paths) and not paths:
         raise UsageError(
-            f"DRAFTER drafts {paths} paths, and recorded texts tell of one; record with "
+            f"DRAFTER drafts {drafted} paths, and recorded texts tell of one; record with "
             "drafters/autoregressive.gin, and compare paths with specdec bench"
         )
     samples = run.data.num_samples
@@ -209,6 +217,7 @@ def refuse_other_than_plain(run: Run) -> None:
     for name, value in given.items():
         if value:
             raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
+    refuse_adapting(run.plan.drafter)
     with one_line():
         refilled(run)
 
@@ -225,6 +234,15 @@ def refilled(run: Run) -> Refilled | None:
     decoder = alone.refilled(run.data.widths).decoder
     assert isinstance(decoder, Refilled)
     return decoder
+
+
+def refuse_adapting(drafter: Drafter) -> None:
+    """Raises UsageError for a drafter whose proposals do not follow from a recorded text."""
+    if drafter.adapts:
+        raise UsageError(
+            "DRAFTER adapts to what was accepted, and recorded texts do not tell of that; leave "
+            "out COMMITTEE_DECAY, or measure it with specdec bench"
+        )
 
 
 def batches_of(run: Run, purpose: str) -> Iterator[tasks.Batch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from specdec.instrument import acceptance, forecast, recorded_texts
 from specdec.instrument.acceptance import Accepted
 from specdec.instrument.forecast import Costs, Replayed, tuning
 from specdec.instrument.forecast.tuning import Candidate, Tried
-from specdec.instrument.forecasting import measured, replayed
+from specdec.instrument.forecasting import decoded, measured, replayed
 from specdec.instrument.runs import Run, Variant
 from specdec.plan import Plan
 from specdec.schedules import Fixed
@@ -36,12 +37,14 @@ class Prepared(NamedTuple):
       texts: the recorded texts.
       costs: of its parts.
       rows: texts that are decoded together.
+      counted: the calls of drafts with several paths, by schedule.
     """
 
     variant: Variant
     texts: Sequence[Accepted]
     costs: Costs
     rows: int
+    counted: dict[Any, Replayed]
 
     @property
     def run(self) -> Run:
@@ -65,12 +68,35 @@ class Prepared(NamedTuple):
         return self.costs.prefill_alone + longest * self.costs.step
 
     def replayed(self, plan: Plan) -> tuple[Replayed, Replayed]:
-        """Returns the calls of each text by a plan, and of each batch."""
-        found = replayed(self.run, plan, self.texts, SAMPLES)
+        """Returns the calls of each text by a plan, and of each batch.
+
+        Drafts of several paths are not recorded, so that texts are decoded anew.
+        """
+        if not plan.drafter.paths:
+            found = replayed(self.run, plan, self.texts, SAMPLES)
+        else:
+            if plan.schedule not in self.counted:
+                self.counted[plan.schedule] = decoded(self.run, plan, self.texts)
+            found = self.counted[plan.schedule]
         return found, forecast.grouped(found, len(self.texts), self.rows)
+
+    def seconds(self, plan: Plan, by_batch: Replayed) -> np.ndarray | None:
+        """Returns [batches], the seconds of a plan; None if a call's are not known.
+
+        Texts that were drawn anew count as if they had as many tokens as the recorded ones.
+        """
+        found = forecast.seconds(plan, by_batch, self.costs, self.batches)
+        if found is None or not plan.drafter.paths or plan.sampling.greedy:
+            return found
+        recorded = sum(text.tokens for text in self.texts)
+        share = recorded / int(self.counted[plan.schedule].tokens.sum())
+        return self.costs.prefill + share * (found - self.costs.prefill)
 
     def oracle(self, longest: int) -> np.ndarray:
         """Returns [batches], the seconds if every draft stopped just before its first rejection."""
+        if self.run.plan.drafter.paths:
+            *_, last = tuning.of_paths(longest)
+            longest = last.schedule.gamma
         plan = dataclasses.replace(self.run.plan, schedule=Fixed(longest))
         costs = dict.fromkeys([None, *range(1, longest + 1)], self.costs)
         found = forecast.oracle_seconds(plan, self.replayed(plan)[1], costs, self.batches)
@@ -167,6 +193,11 @@ class Search(NamedTuple):
         for one in variants:
             _refuse(one.run)
             chosen.append(one)
+            if chosen[0].run.plan.drafter.paths:
+                raise UsageError(
+                    f"DRAFTER drafts {chosen[0].run.plan.drafter.paths} paths, and texts are "
+                    "recorded with one; begin with --variant=drafters/autoregressive.gin"
+                )
             recorded_texts.refuse_another(
                 one.name, recorded_texts.key(chosen[0].run), recorded_texts.key(one.run)
             )
@@ -196,7 +227,7 @@ class Search(NamedTuple):
         for one in self.variants:
             texts = self._texts(prepared, one)
             costs = self.given or self._costs(len(prepared), one.run, texts)
-            prepared.append(Prepared(one, texts, costs, self.rows))
+            prepared.append(Prepared(one, texts, costs, self.rows, {}))
         tried = list(self._tried(prepared))
         results = []
         for one in prepared:
@@ -211,10 +242,11 @@ class Search(NamedTuple):
         """Returns the recorded texts of a variant.
 
         A drafter that only copies needs no recording of its own, so it reuses the first variant's.
+        One of several paths has none.
         """
         run, path = variant.run, self.folder / "passes.jsonl"
         if before:
-            if not dict(acceptance.recorded(run.plan.drafter)):
+            if run.plan.drafter.paths or not dict(acceptance.recorded(run.plan.drafter)):
                 return before[0].texts
             path = self.folder / f"passes_{len(before)}.jsonl"
         batches = recorded_texts.batches_of(run, "tune on")
@@ -231,12 +263,23 @@ class Search(NamedTuple):
         path = self.folder / (f"costs_{number}.json" if number else "costs.json")
         if path.exists():
             return forecast.read(str(path), None)
-        shorter = tuple(range(self.longest))
-        every = dataclasses.replace(run.plan, schedule=Fixed(self.longest, shorter=shorter))
-        own = measured(run, texts, {None: every}, self.rows)[None]
+        if run.plan.drafter.paths:
+            own = self._costs_of_paths(run, texts)
+        else:
+            shorter = tuple(range(self.longest))
+            every = dataclasses.replace(run.plan, schedule=Fixed(self.longest, shorter=shorter))
+            own = measured(run, texts, {None: every}, self.rows)[None]
         found = Costs.of_record(hosts.exchanged(own.record())[0])  # all hosts replay with the same
         records.write(path, records.as_json(found.record(), indent=1))
         return found
+
+    def _costs_of_paths(self, run: Run, texts: Sequence[Accepted]) -> Costs:
+        """Returns the costs of drafts of every length with several paths; lengths cannot vary."""
+        lengths = range(1, self.longest + 1)
+        plans = {x: dataclasses.replace(run.plan, schedule=Fixed(x)) for x in lengths}
+        found = measured(run, texts, plans, self.rows)
+        calls = {key: value for one in found.values() for key, value in one.calls.items()}
+        return found[self.longest]._replace(calls=calls)
 
     def _tried(self, prepared: Sequence[Prepared]) -> Iterator[Tried]:
         """Yields every candidate; earlier results are read."""
@@ -244,12 +287,7 @@ class Search(NamedTuple):
         known = {(one["variant"], one["schedule"]): one for one in lines}
         lines.replace(known.values())
         for one in prepared:
-            plan = one.run.plan
-            first = [
-                *tuning.fixed(self.longest),
-                *tuning.varying(plan, one.costs, self.longest, one.texts),
-            ]
-            found = []
+            first, found = list(self._candidates(one)), []
             with progress.bar("replaying", len(first), "schedule") as bar:
                 for candidate in first:
                     found.append(_one(lines, known, one, candidate))
@@ -258,15 +296,23 @@ class Search(NamedTuple):
             for candidate in tuning.shorter(found, one.halves[0], self.longest):
                 yield _one(lines, known, one, candidate)
 
+    def _candidates(self, one: Prepared) -> Iterator[Candidate]:
+        """Returns the schedules that are tried first."""
+        if one.run.plan.drafter.paths:
+            return tuning.of_paths(self.longest)
+        varying = tuning.varying(one.run.plan, one.costs, self.longest, one.texts)
+        return itertools.chain(tuning.fixed(self.longest), varying)
+
 
 def _refuse(run: Run) -> None:
     """Raises UsageError for a run that cannot be tuned."""
-    recorded_texts.refuse_other_than_plain(run)
+    recorded_texts.refuse_other_than_plain(run, paths=True)
     plan = run.plan
     if not plan.exact:
         raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
     try:
-        forecast.check(plan, ())
+        if not plan.drafter.paths:
+            forecast.check(plan, ())
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -287,7 +333,7 @@ def _one(
     if line is None:
         plan = dataclasses.replace(one.run.plan, schedule=candidate.schedule)
         by_text, by_batch = one.replayed(plan)
-        seconds = forecast.seconds(plan, by_batch, one.costs, one.batches)
+        seconds = one.seconds(plan, by_batch)
         if seconds is None:
             raise UsageError(f"--costs lack the calls of {plan}; measure them with `specdec bench`")
         line = {

@@ -11,8 +11,9 @@ write overwrites them. Rolling back rejected tokens therefore changes one intege
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -27,8 +28,8 @@ from specdec.types import Array, AxisRules
 
 Self = TypeVar("Self", bound="KVCache")
 
-# Up to this many rows are written one by one, in place. Together they are a scatter. A TPU's
-# compiler makes it a loop with the cache in another layout: two copies of each cache in every call.
+# Up to this many rows are written one by one, in place; more of them in a loop. Together they would
+# be a scatter, for which a TPU's compiler copies each cache to another layout and back.
 ONE_BY_ONE = 16
 
 
@@ -104,8 +105,9 @@ class KVCache(struct.PyTreeNode):
         """
         key, value = (jnp.where(jnp.isfinite(x), x, 0) for x in (key, value))
         keys, values = list(self.keys), list(self.values)
-        keys[layer] = _placed(write_rows(keys[layer], key, self.slots(self.length)))
-        values[layer] = _placed(write_rows(values[layer], value, self.slots(self.length)))
+        start = self.slots(self.length)
+        keys[layer] = _placed(write_rows(keys[layer], key, start, _placed))
+        values[layer] = _placed(write_rows(values[layer], value, start, _placed))
         return self.replace(keys=tuple(keys), values=tuple(values))
 
     def placed(self: Self) -> Self:
@@ -135,9 +137,7 @@ class KVCache(struct.PyTreeNode):
         """
 
         def moved(array: Array) -> Array:
-            block = read_rows(array, start, width)
-            block = jnp.take_along_axis(block, kept[:, None, :, None], axis=2)
-            return _placed(write_rows(array, block.swapaxes(1, 2), start))
+            return _placed(moved_rows(array, start, kept, width))
 
         start = self.slots(start)
         with nn.logical_axis_rules(self.axis_rules):
@@ -236,29 +236,98 @@ def _placed(array: Array) -> Array:
     return constrain(array, "batch", "heads", "length", "kv", tpu_order=(0, 1, 3, 2))
 
 
-def write_rows(array: Array, block: Array, start: Array) -> Array:
-    """Writes array[b, :, start[b]:start[b]+T] = block[b], for [B, H, C, E] and [B, T, H, E]."""
+def write_rows(
+    array: Array, block: Array, start: Array, place: Callable[[Array], Array] = lambda x: x
+) -> Array:
+    """Writes array[b, :, start[b]:start[b]+T] = block[b], for [B, H, C, E] and [B, T, H, E].
+
+    Args:
+      array: the array.
+      block: what is written.
+      start: [B] int32.
+      place: returns the array in its memory layout, which a loop over rows must keep.
+    """
     block = block.swapaxes(1, 2).astype(array.dtype)
+    if not _one_by_one(array):
+        loop = functools.partial(_written_in_a_loop, place=place)
+        return _on_tpus(loop, _written_together, array, block, start)
     zero = jnp.zeros([], start.dtype)
-    if _one_by_one(array):
-        for row in range(array.shape[0]):
-            place = (zero + row, zero, start[row], zero)
-            array = jax.lax.dynamic_update_slice(array, block[row : row + 1], place)
-        return array
-    update = jax.vmap(lambda a, b, s: jax.lax.dynamic_update_slice(a, b, (zero, s, zero)))
-    return update(array, block, start)
+    for row in range(array.shape[0]):
+        at = (zero + row, zero, start[row], zero)
+        array = jax.lax.dynamic_update_slice(array, block[row : row + 1], at)
+    return array
 
 
-def read_rows(array: Array, start: Array, width: int) -> Array:
-    """Returns array[b, :, start[b]:start[b]+width] of [B, H, C, E]."""
-    if _one_by_one(array):
-        slots = zip(array, start, strict=True)
-        rows = [jax.lax.dynamic_slice_in_dim(row, first, width, axis=1) for row, first in slots]
-        return jnp.stack(rows)
-    read = jax.vmap(lambda row, first: jax.lax.dynamic_slice_in_dim(row, first, width, axis=1))
-    return read(array, start)
+def moved_rows(array: Array, start: Array, kept: Array, width: int) -> Array:
+    """Writes array[b, :, start[b]+k] = array[b, :, start[b]+kept[b, k]] of [B, H, C, E].
+
+    Args:
+      array: keys or values of a cache.
+      start: [B] int32.
+      kept: [B, K] int32, each below `width`.
+      width: the slots that are read.
+    """
+    if not _one_by_one(array):
+        loop = functools.partial(_moved_in_a_loop, width=width)
+        together = functools.partial(_moved_together, width=width)
+        return _on_tpus(loop, together, array, start, kept)
+    slots = zip(array, start, strict=True)
+    rows = [jax.lax.dynamic_slice_in_dim(row, first, width, axis=1) for row, first in slots]
+    return _with_kept(array, jnp.stack(rows), start, kept)
 
 
 def _one_by_one(array: Array) -> bool:
     """Whether the rows of a cache are read and written one after the other."""
     return array.shape[0] <= ONE_BY_ONE and not _divided("batch")
+
+
+def _on_tpus(loop: Callable[..., Array], together: Callable[..., Array], *given: Array) -> Array:
+    """Returns `loop` of what is given on a TPU that has all rows, and `together` elsewhere."""
+    if _divided("batch"):
+        return together(*given)
+    return jax.lax.platform_dependent(*given, tpu=loop, default=together)
+
+
+def _written_together(array: Array, block: Array, start: Array) -> Array:
+    zero = jnp.zeros([], start.dtype)
+    update = jax.vmap(lambda a, b, s: jax.lax.dynamic_update_slice(a, b, (zero, s, zero)))
+    return update(array, block, start)
+
+
+def _written_in_a_loop(
+    array: Array, block: Array, start: Array, place: Callable[[Array], Array]
+) -> Array:
+    zero = jnp.zeros([], start.dtype)
+
+    def put(array: Array, given: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        row, own, first = given
+        array = jax.lax.dynamic_update_slice(array, own[None], (row, zero, first, zero))
+        return place(array), None
+
+    rows = jnp.arange(array.shape[0], dtype=start.dtype)
+    return jax.lax.scan(put, place(array), (rows, block, start))[0]
+
+
+def _moved_together(array: Array, start: Array, kept: Array, width: int) -> Array:
+    read = jax.vmap(lambda row, first: jax.lax.dynamic_slice_in_dim(row, first, width, axis=1))
+    return _with_kept(array, read(array, start), start, kept)
+
+
+def _with_kept(array: Array, block: Array, start: Array, kept: Array) -> Array:
+    block = jnp.take_along_axis(block, kept[:, None, :, None], axis=2)
+    return write_rows(array, block.swapaxes(1, 2), start, _placed)
+
+
+def _moved_in_a_loop(array: Array, start: Array, kept: Array, width: int) -> Array:
+    """Returns the array as `moved_rows` does; read and written at once, no row is copied."""
+
+    def move(array: Array, given: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        row, first, own = given
+        zero = jnp.zeros([], start.dtype)
+        _, heads, _, size = array.shape
+        block = jax.lax.dynamic_slice(array, (row, zero, first, zero), (1, heads, width, size))
+        block = jnp.take(block, own, axis=2)
+        return _placed(jax.lax.dynamic_update_slice(array, block, (row, zero, first, zero))), None
+
+    rows = jnp.arange(array.shape[0], dtype=start.dtype)
+    return jax.lax.scan(move, _placed(array), (rows, start, kept))[0]

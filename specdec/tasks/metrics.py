@@ -83,6 +83,14 @@ class Bleu(SumMetric):
         score = compute(ngrams[:4], ngrams[4:], predicted, expected, smooth_method="exp")
         return {"bleu": score.score}
 
+    def sentence(self, target: str, prediction: str) -> float:
+        """Returns the smoothed BLEU of one text, over the n-gram lengths that it has.
+
+        >>> round(Bleu().sentence("the cat sleeps", "the cat sleeps"))
+        100
+        """
+        return _sacrebleu(self.tokenize).sentence_score(prediction, [target]).score
+
     @property
     def signature(self) -> str:
         from sacrebleu import BLEU
@@ -96,7 +104,7 @@ class Bleu(SumMetric):
 def _sacrebleu(tokenize: str):
     from sacrebleu import BLEU
 
-    # Effective order concerns scores of single texts, which are not used here, and their warning.
+    # Effective order concerns scores of single texts only.
     return BLEU(tokenize=tokenize, effective_order=True)
 
 

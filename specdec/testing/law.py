@@ -132,7 +132,38 @@ def compare(law: Law, tokens: np.ndarray) -> Comparison:
     found = np.array([cells.get(tuple(row), len(cells)) for row in tokens.tolist()])
     counts = np.bincount(found, minlength=len(cells) + 1)
     impossible = int(counts[-1])
-    counts, expected = counts[:-1], law.probs * rows
+    statistic, cells_left = _chi_square(counts[:-1], law.probs * rows)
+    return _compared(statistic, cells_left - 1, rows, rows, impossible)
+
+
+def compare_samples(ours: np.ndarray, theirs: np.ndarray, groups: int = 1) -> Comparison:
+    """Returns a chi-square test of whether two equally large samples have one distribution.
+
+    The distribution itself need not be known. `detectable_tv` is the distance between the two
+    distributions of cells. It is that of a test of R / 2 rows against a known distribution, because
+    both samples vary.
+
+    Args:
+      ours: [R] int, the cell of each outcome.
+      theirs: [R] int, the same of the other sample.
+      groups: the number of groups of cells that have as many outcomes in one sample as in the
+        other, by design.
+
+    Raises:
+      ValueError: the samples differ in size.
+    """
+    rows = len(ours)
+    if len(theirs) != rows:
+        raise ValueError(f"the samples have {rows} and {len(theirs)} outcomes; give equally many")
+    cells = np.unique(np.concatenate([ours, theirs]))
+    both = [np.searchsorted(cells, sample) for sample in (ours, theirs)]
+    counts, others = (np.bincount(sample, minlength=len(cells)) for sample in both)
+    statistic, cells_left = _chi_square(counts, (counts + others) / 2)
+    return _compared(2 * statistic, max(cells_left - groups, 0), rows, rows / 2)
+
+
+def _chi_square(counts: np.ndarray, expected: np.ndarray) -> tuple[float, int]:
+    """Returns the statistic, and the number of cells that are left after rare ones are pooled."""
     order = np.argsort(expected)
     counts, expected = counts[order], expected[order]
     # Pool from the rarest on, until the pool itself is large enough.
@@ -142,17 +173,22 @@ def compare(law: Law, tokens: np.ndarray) -> Comparison:
     if rare:
         counts = np.append(counts[rare:], counts[:rare].sum())
         expected = np.append(expected[rare:], expected[:rare].sum())
-    statistic = float(np.sum((counts - expected) ** 2 / expected))
-    degrees = len(expected) - 1
+    return float(np.sum((counts - expected) ** 2 / expected)), len(expected)
+
+
+def _compared(
+    statistic: float, degrees: int, rows: int, effective_rows: float, impossible: int = 0
+) -> Comparison:
     if degrees == 0:
         return Comparison(0.0, 0, 1.0, impossible, rows, 0.0)
     from scipy import special  # here and below: a second to import
 
     p_value = float(special.chdtrc(degrees, statistic))
-    return Comparison(statistic, degrees, p_value, impossible, rows, _detectable_tv(degrees, rows))
+    seen = _detectable_tv(degrees, effective_rows)
+    return Comparison(statistic, degrees, p_value, impossible, rows, seen)
 
 
-def _detectable_tv(degrees: int, rows: int) -> float:
+def _detectable_tv(degrees: int, rows: float) -> float:
     """Returns the smallest total variation that a test with this many rows detects.
 
     The chi-square distance is at least (2 TV)^2, so a TV guarantees a noncentrality of rows * (2

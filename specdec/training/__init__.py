@@ -7,9 +7,10 @@ from specdec.training.alignment import Align
 from specdec.training.exits import AllExits, ExitClassifier, ExitHead
 from specdec.training.fill_masks import ConfidenceHead, FillMasks
 from specdec.training.look_ahead import LookAhead
-from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, teacher_forced
+from specdec.training.loss import Drawn, Frozen, Pairs, Sums, cross_entropy, teacher_forced
 from specdec.training.objectives import Objective, TeacherForced
 from specdec.training.optimizer import Adafactor, LearningRate
+from specdec.training.policy_gradient import FineTuning, PolicyGradient, leave_one_out
 from specdec.training.training_batches import Batches
 from specdec.training.training_error import TrainingError
 from specdec.training.training_loop import train
@@ -22,20 +23,24 @@ __all__ = [
     "AllExits",
     "Batches",
     "ConfidenceHead",
+    "Drawn",
     "ExitClassifier",
     "ExitHead",
     "FillMasks",
+    "FineTuning",
     "LookAhead",
     "Frozen",
     "LearningRate",
     "Objective",
     "Pairs",
+    "PolicyGradient",
     "State",
     "Sums",
     "TeacherForced",
     "TrainRun",
     "TrainingError",
     "cross_entropy",
+    "leave_one_out",
     "teacher_forced",
     "train",
     "train_step",

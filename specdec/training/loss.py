@@ -20,6 +20,14 @@ class TopLaws(NamedTuple):
     log_probs: Any  # [B, T, m+1] float32, the last one of all other ids together
 
 
+class Drawn(NamedTuple):
+    """Facts about targets that the trained model drew itself, for a policy gradient."""
+
+    log_probs: Any  # [B, T] float32, of each token when it was drawn; 0 after the last
+    lengths: Any  # [B] int32, tokens
+    advantages: Any  # [B] float32, the reward minus a baseline
+
+
 class Pairs(NamedTuple):
     """A batch of texts; inputs and targets end in EOS, and the model's `pad_id` follows.
 
@@ -29,6 +37,7 @@ class Pairs(NamedTuple):
     inputs: Any  # those of the target, of numpy or JAX
     targets: Any  # [B, T] int32
     laws: TopLaws | None = None  # what its target was stored to say of it, see `laws`
+    drawn: Drawn | None = None  # of roll-outs, see `policy_gradient`
 
 
 class Sums(NamedTuple):

@@ -627,9 +627,9 @@ def without_samples(seed, examples, samples=0, real=keys.row_keys):
     return real(seed, examples)
 
 
-def where_the_first_row_is(array, block, start, real=cache_module.write_rows):
+def where_the_first_row_is(array, block, start, *place, real=cache_module.write_rows):
     few = array.shape[0] <= cache_module.ONE_BY_ONE
-    return real(array, block, jnp.full_like(start, start[0]) if few else start)
+    return real(array, block, jnp.full_like(start, start[0]) if few else start, *place)
 
 
 def rows_that_are(test):

@@ -95,8 +95,6 @@ def test_every_command_reads_pictures(flags, folder, tmp_path):
     data.write_text("a.png\tuser: <image> what?\tyes\nb.png\t<image> is\tno\n")
     task = ["--gin_file=tasks/local.gin", f'--gin.TASK_FILES={{"test":"{data}","train":"{data}"}}']
     task += ['--gin.TASK_COLUMNS=("files","inputs","targets")']
-    task += ["--gin.VOCABULARY=@cli.saved_vocabulary()"]
-    task += [f'--gin.cli.saved_vocabulary.path="{folder / "target"}"']
     passes = tmp_path / "passes.jsonl"
     commands = [
         ["verify", *given, texts, f"--output_file={tmp_path / 'certificate.json'}"],
@@ -105,7 +103,7 @@ def test_every_command_reads_pictures(flags, folder, tmp_path):
         ["forecast", *given, texts, f"--passes={passes}"],
         ["decode", *given, texts, "--num_beams=2"],
         ["decode", *given, *task, "--dry_run"],
-        ["eval", *given, *task, f"--output_dir={tmp_path / 'eval'}", "--compare"],
+        ["eval", *given, *task, f"--output_dir={tmp_path / 'eval'}", "--compare", "--metric=bleu"],
         ["score", given[0], *task, *LENGTHS],
     ]
     for command in commands:

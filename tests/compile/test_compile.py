@@ -184,14 +184,33 @@ def test_processors_copy_nothing_and_gather_nothing_more(report, four_chips):
 
 
 @pytest.mark.slow
-def test_no_cache_is_copied_with_several_rows(report):
-    found = report("v4:1x1x1", "--whole_only", "--gin.BATCH_SIZE=8")
-    slots = (MAX_LENGTH + GAMMA, LENGTH)
-    caches = {f"bf16[8,{heads},{n},{HEAD_DIM}]" for heads in (HEADS, 6) for n in slots}
+@pytest.mark.parametrize("rows", [8, 32])
+@pytest.mark.parametrize("paths", [1, 3])
+def test_no_cache_is_copied_with_several_rows(rows, paths, report):
+    flags = ["--drafter=multi_path", f"--gin.NUM_PATHS={paths}"] if paths > 1 else []
+    found = report("v4:1x1x1", "--whole_only", f"--gin.BATCH_SIZE={rows}", *flags)
+    slots = (MAX_LENGTH + paths * GAMMA, LENGTH)
+    caches = {f"bf16[{rows},{heads},{n},{HEAD_DIM}]" for heads in (HEADS, 6) for n in slots}
     loops = counts(found, "copies")
-    assert {"decode", "decode/catch_up", "decode/extend"} <= loops.keys()
+    drafting = "decode/extend" if paths == 1 else "decode/draft"
+    assert {"decode", "decode/catch_up", drafting} <= loops.keys()
     for loop, copies in loops.items():
         assert not loop or not copies.keys() & caches, loop
+
+
+@pytest.mark.slow
+def test_no_cache_is_copied_where_rows_are_refilled(report):
+    """Neither in the token loop nor at a refill."""
+    rows = 32
+    flags = "--whole_only", f"--gin.BATCH_SIZE={rows}", "--gin.REFILL=True"
+    found = report("v4:1x1x1", *flags)
+    slots = MAX_LENGTH + GAMMA, LENGTH
+    pairs = [pair for n in slots for pair in ((n, HEAD_DIM), (HEAD_DIM, n))]
+    caches = {f"bf16[{rows},{heads},{n},{m}]" for heads in (HEADS, 6) for n, m in pairs}
+    loops = counts(found, "copies")
+    assert {"", "refill", "refill/catch_up", "refill/extend"} <= loops.keys()
+    assert not [loop for loop, copies in loops.items() if copies.keys() & caches]
+    assert found["memory"]["donated"] > found["memory"]["caches"]
 
 
 BLOCKS = {

@@ -20,7 +20,7 @@ from tolerances import SMALL_LOGITS
 
 from specdec.decoding import decode, loop, row_keys
 from specdec.decoding.program import GivenBatch
-from specdec.decoding.refilling import Refilled
+from specdec.decoding.refilling import Refilled, _Stream
 from specdec.decoding.rows import replaced
 from specdec.drafters import (
     Autoregressive,
@@ -299,3 +299,14 @@ def test_a_state_without_rows_is_refused():
 def test_one_row_is_refused():
     with pytest.raises(ValueError, match="REFILL needs several rows and BATCH_SIZE is 1; give"):
         Refilled(MODEL_PLAN, 1, WIDTHS)
+
+
+def test_texts_of_one_width_are_read_together():
+    """A narrow text that is read with a wide one would be padded."""
+    lengths = [4, 2, 1, 4, 3, 2]
+    inputs = np.array([[5] * n + [0] * (4 - n) for n in lengths], np.int32)
+    keys = jax.random.split(jax.random.key(0), len(lengths))
+    shapes: Any = ()
+    stream = _Stream([GivenBatch(keys, inputs, np.ones(len(lengths), bool))], shapes, (2, 4), 0)
+    taken = [[text.row for text in stream.take(2, len(lengths))] for _ in range(4)]
+    assert taken == [[0, 3], [1, 2], [4, 5], []]

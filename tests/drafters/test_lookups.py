@@ -27,6 +27,7 @@ from specdec.drafters import (
     Retrieval,
     SuffixDecoding,
 )
+from specdec.drafters.committee import _mean, _votes
 from specdec.drafters.matching import last_tokens, matches, slices
 from specdec.instrument.forecast.recorded import Recorded
 from specdec.plan import Plan
@@ -398,7 +399,8 @@ def test_a_committee_has_the_mean_of_its_members_weighted_votes():
     votes = [jnp.log(jnp.array([[0.5, 0.3, 0.2]])), jnp.log(jnp.array([[0.1, 0.9]]))]
     members = NGram(1, Greedy()), Autoregressive(Recorded(V), Greedy())
     for weights, shares in ((None, [0.3, 0.6, 0.1]), ((3.0, 1.0), [0.4, 0.45, 0.15])):
-        mean = Committee(members, Greedy(), weights)._mean(votes, 3)
+        fixed = Committee(members, Greedy(), weights)._weights(None)
+        mean = _mean(fixed, _votes(votes, 3))
         np.testing.assert_allclose(np.exp(mean), [shares], rtol=1e-6)
 
 

@@ -143,7 +143,7 @@ DRAFTERS = {
         {"draft": OTHER, "table": NGRAMS},
         None,
     ),
-    "committee of models, sometimes asked": (
+    "adaptive committee, sometimes asked": (
         Skipping(
             Committee(
                 (
@@ -151,6 +151,7 @@ DRAFTERS = {
                     Autoregressive(WIDER, Sampling(), role="draft_2"),
                 ),
                 Sampling(),
+                decay=0.8,
             )
         ),
         {"draft": OTHER, "draft_2": WIDER.init(jax.random.key(8))},
@@ -248,7 +249,7 @@ def seldom(names, *slow, ci=()):
         "hybrid",  # test_combinations has it too
         "hybrid of a store, sometimes empty",
         "committee",
-        "committee of models, sometimes asked",
+        "adaptive committee, sometimes asked",
         ci=("a head of some ids", "masked", "masked, greedy, sometimes asked", "suffix decoding"),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,8 @@ from jax.sharding import Mesh
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_search import beam_search
 from specdec.decoding.program import DecodeProgram, Program, batch_shapes
+from specdec.decoding.refilling import Refilled
+from specdec.decoding.states import rows_of
 from specdec.instrument.compile import hlo
 from specdec.instrument.compile.calls import device_bytes, silent_call, together, with_collectives
 from specdec.instrument.compile.hardware import Call
@@ -107,6 +109,7 @@ def compile_for(
     mesh: Mesh,
     *,
     tables: Mapping[str, PyTree] | None = None,
+    widths: Sequence[int] = (),
     parts: bool = True,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Compilation:
@@ -118,6 +121,8 @@ def compile_for(
       shape: rows and length of the inputs.
       mesh: of devices that need not be present (`Topology.devices`).
       tables: the shapes of the drafter's tables, by role.
+      widths: the lengths of inputs if rows are refilled, see `Refilled`; the whole program is then
+        a refill with the token loop behind it.
       parts: compile the parts as well, and not only the whole program.
       progress: called with the name of each program before it is compiled.
 
@@ -134,7 +139,8 @@ def compile_for(
     with jax.set_mesh(mesh):
         progress("decode")
         params = plan.params({**trees, **tables})
-        whole, _ = _compiled("decode", _program(plan, mesh), params, keys, inputs)
+        program = _program(plan, mesh, shape[0], widths)
+        whole, _ = _compiled("decode", program, params, keys, inputs)
         made = tuple(_parts(plan, trees, inputs, progress)) if parts else ()
 
     def call_of(model: Any, tree: PyTree, length: int = shape[1]) -> tuple[Call, int]:
@@ -177,10 +183,12 @@ def program_count(plan: Plan | BeamPlan, parts: bool = True) -> int:
     return 2 + len(_calls_of(plan)) if parts else 1
 
 
-def _program(plan: Plan | BeamPlan, mesh: Mesh) -> Program:
+def _program(
+    plan: Plan | BeamPlan, mesh: Mesh, rows: int = 1, widths: Sequence[int] = ()
+) -> Program:
     """Returns the whole program: (params, keys, inputs) -> output."""
     if isinstance(plan, Plan):
-        return DecodeProgram(plan, mesh=mesh)
+        return Refilled(plan, rows, widths) if widths else DecodeProgram(plan, mesh=mesh)
 
     def search(params: Params, keys: Array, inputs: PyTree) -> PyTree:
         return beam_search(params, inputs, plan)
@@ -234,7 +242,7 @@ def _parts(
     for role, width in _calls_of(plan):
         name = _name(role, width)
         progress(name)
-        tokens = jax.ShapeDtypeStruct([inputs.shape[0], width], jnp.int32)
+        tokens = jax.ShapeDtypeStruct([rows_of(inputs), width], jnp.int32)
         own = plan.own_calls().get(role) if isinstance(plan, Plan) else None
         if isinstance(plan, Plan) and own and (role, width) != ("target", 1):
             given = trees, tokens, caches[plan.holder(role)]

@@ -38,6 +38,7 @@ from specdec.plan import Plan, plain_call
 from specdec.types import UNKNOWN_CALL, Part, PyTree, TargetCall
 
 ROUNDS = 7  # of each part, in turns
+WIDEST = 128  # tokens of a call of which a roofline is given
 
 
 class Costs(NamedTuple):
@@ -120,7 +121,7 @@ def of_compile(path: str, topology: str | None) -> Costs:
     calls: dict[Key, float] = {
         Calls(role, width): Call(**call).seconds(chip, width, layer)
         for role, call in one["calls"].items()
-        for width in range(1, LONGEST_SCAN + 1)
+        for width in range(1, WIDEST + 1)
     }
     source = f"{path}, a roofline of {name} and {layer * 1e6:.0f} us for each layer, no prefill"
     return Costs(calls, 0.0, 0.0, calls[Calls("target", 1)], source)

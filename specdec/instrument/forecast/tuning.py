@@ -27,6 +27,7 @@ from specdec.schedules import (
 LONGEST = 10
 OTHERS = (3, 5, 7)  # longest drafts that are tried for the best of each kind that varies
 WIDTHS = (1, 3, 7)  # draft lengths that the target's call is narrowed to
+OF_PATHS = (2, 4, 6, 8)  # draft lengths that are tried with several paths, which are decoded anew
 CONFIDENCES = tuple(x / 10 for x in range(1, 10))
 ENTROPIES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 
@@ -86,6 +87,12 @@ def fixed(longest: int) -> Iterator[Candidate]:
     """Yields every draft length; drafting stops where the text ends."""
     for gamma in range(1, longest + 1):
         yield Candidate("fixed", gamma, Fixed(gamma, stop_at_end=True))
+
+
+def of_paths(longest: int) -> Iterator[Candidate]:
+    """Yields the draft lengths that are tried with several paths, at least one."""
+    for gamma in [x for x in OF_PATHS if x <= longest] or [longest]:
+        yield Candidate("fixed", gamma, Fixed(gamma))
 
 
 def varying(

@@ -1,0 +1,66 @@
+"""Figures of other domains are those of the lines: pytest tests/benchmark/test_other_domains.py"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "explanation" / "other-domains.md").read_text(encoding="utf-8")
+
+
+def lines_of(name: str, *key: str) -> dict:
+    text = (DOCS / "results" / "amd_epyc_avx512_2_cores" / f"{name}.jsonl").read_text()
+    found = [json.loads(line) for line in text.splitlines()]
+    return {tuple(str(one[name]) for name in key): one for one in found}
+
+
+def rows(mark: str) -> list[list[str]]:
+    """Returns the cells of the first table after a mark."""
+    table = re.search(r"\n\|.*\n\|[-:| ]+\n((?:\|.*\n)+)", PAGE[PAGE.index(mark) :])
+    split = (row.strip("|").split("|") for row in table[1].splitlines())
+    return [[cell.strip() for cell in row] for row in split]
+
+
+def interval(given: list[float], digits: int = 2) -> str:
+    value, low, high = (f"{x:.{digits}f}" for x in given)
+    return f"{value} ({low} to {high})"
+
+
+def test_pixels_of_speculation_follow_the_targets_law():
+    lines = lines_of("pixels/law", "sample")
+    table = {row[0].strip("`"): row[1:] for row in rows("**The same law.**")}
+    assert table.keys() == {sample for (sample,) in lines}
+    for (sample,), line in lines.items():
+        small = f"{line['p_value']:.2g}" if line["p_value"] >= 1e-9 else "below 1e-9"
+        assert table[sample] == [f"{line['statistic']:.0f}", str(line["degrees"]), small]
+        assert line["passed"] == ("Lenient" not in sample)
+        assert f"{line['rows']:,}" in PAGE and f"{line['detectable_tv']:.3f}" in PAGE
+
+
+def test_coupled_pixels_are_the_targets():
+    lines = lines_of("pixels/coupled", "draft").values()
+    assert lines and all(line["identical"] == line["pictures"] for line in lines)
+
+
+def test_the_distance_of_pixels_is_never_above_its_bound():
+    lines = lines_of("pixels/distance", "draft", "bound")
+    table = rows("**A distance instead of equality.**")
+    assert len(table) == len(lines) == 4
+    for line, row in zip(lines.values(), table, strict=True):
+        figures = [line["bound"], interval(line["tokens_per_call"])]
+        figures += [f"{line[name]:,}" for name in ("kept", "changed", "furthest", "violations")]
+        assert row == [*map(str, figures), f"{line['difference']:.2f}"]
+        assert line["violations"] == 0 and line["furthest"] <= line["bound"]
+
+
+def test_tokens_per_call_of_pixels_are_in_the_lines():
+    lines = lines_of("pixels/calls", "draft", "gamma")
+    table = {first: cells for first, *cells in rows("**Fewer calls.**")}
+    assert len(table) == len(lines) / 3
+    for draft, cells in table.items():
+        line = lines[draft, "2"]
+        assert cells[:2] == [f"{line['parameters']:,}", interval(line["alpha"], 3)]
+        by_gamma = [interval(lines[draft, str(gamma)]["tokens_per_call"]) for gamma in (2, 4, 8)]
+        assert cells[2:] == by_gamma
