@@ -64,3 +64,19 @@ def test_tokens_per_call_of_pixels_are_in_the_lines():
         assert cells[:2] == [f"{line['parameters']:,}", interval(line["alpha"], 3)]
         by_gamma = [interval(lines[draft, str(gamma)]["tokens_per_call"]) for gamma in (2, 4, 8)]
         assert cells[2:] == by_gamma
+
+
+def test_drafts_of_the_picture_task_are_in_the_lines():
+    lines, table = (
+        lines_of("pictures/counted", "temperature", "draft"),
+        rows("MBSU is the speed-up"),
+    )
+    assert len(table) == len(lines) == 10
+    for draft, temperature, *cells in table:
+        line = lines[f"{temperature}.0", draft]
+        alpha = interval(line["alpha"], 3) if "alpha" in line else "-"
+        names = ("tokens_per_call", "over_text_only", "mbsu")
+        shown = [f"{line['parameters']:,}", alpha, *(interval(line[name]) for name in names)]
+        assert cells == shown
+        assert line.get("identical", 200) == line["texts"] == 200
+    assert f"{100 * lines['0.0', 'full']['right']:.1f} %" in PAGE
