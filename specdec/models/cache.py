@@ -319,7 +319,7 @@ def _with_kept(array: Array, block: Array, start: Array, kept: Array) -> Array:
 
 
 def _moved_in_a_loop(array: Array, start: Array, kept: Array, width: int) -> Array:
-    """Returns the array as `moved_rows` does; read and written at once, no row is copied."""
+    """Moves each row's slots. Rows that are only read in a loop would have the array copied."""
 
     def move(array: Array, given: tuple[Array, Array, Array]) -> tuple[Array, None]:
         row, first, own = given

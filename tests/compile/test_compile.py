@@ -768,7 +768,9 @@ def test_every_label_is_explained():
     loops = told["programs"]["decode"]["collectives"]
     assert [one for one in labels if f"{one}:" not in text and one not in loops] == ["no loop"]
     assert "no loop, or the name of a loop: " in text
-    assert f"v({GAMMA}): a target call of {GAMMA + 1} tokens" in text
+    assert f"v({GAMMA}): the call on a draft of {GAMMA} over" in text
+    of_paths = "\n".join(explanation([{**told, "paths": 4}]))
+    assert of_paths.removeprefix(text).startswith("\npaths: the speed-ups have the calls of all")
 
 
 def test_a_step_updates_its_state_where_it_lies():

@@ -68,7 +68,8 @@ def _predicted(
 def _lengths(plan: Plan | BeamPlan) -> dict[str, int]:
     """Returns the lengths of drafts, and the numbers of beams."""
     if isinstance(plan, Plan):
-        return {"gamma": plan.longest_draft}
+        paths = {"paths": count} if (count := plan.drafter.paths) else {}
+        return {"gamma": plan.longest_draft, **paths}
     of_draft = plan.drafter.width if plan.drafter else 0
     return {"beams": plan.beams, "draft_beams": of_draft, "draft_steps": plan.depth}
 
@@ -217,8 +218,8 @@ def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if any("roofline" in found for found in records):
         gamma = records[0]["gamma"]
         yield (
-            f"c: a draft token over a target call of one; v({gamma}): a target call of "
-            f"{gamma + 1} tokens over one of one"
+            f"c: a draft token over a target call of one; v({gamma}): the call on a draft of "
+            f"{gamma} over one of one"
         )
         yield (
             "tokens/s: of one text, by TAR, the tokens of a target call with its own (Yan et al. "
@@ -228,6 +229,8 @@ def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             "speed-up: over the target alone; a row for each acceptance rate alpha, a column for "
             "each number of draft tokens per target call"
         )
+    if any(found.get("paths") for found in records):
+        yield "paths: the speed-ups have the calls of all paths, and the accepted tokens of one"
 
 
 def _contents_lines(whole: Mapping[str, Any]) -> Iterator[str]:
