@@ -425,6 +425,28 @@ def tinted(line: dict[str, Any], kept: Sequence[float], own: Sequence[float]) ->
     return np.concatenate(pictures[:-1], axis=1)
 
 
+def rollouts() -> Figure:
+    """Draws held-out BLEU and the draft's acceptance over the updates of policy gradients."""
+    found = collections.defaultdict(list)
+    for line in lines_of("amd_epyc_avx512_2_cores/rollouts/learned"):
+        found[line["way"]].append(line["held_out"])
+    names = {"alone": "target alone", "draft": "fixed draft", "realigned draft": "realigned draft"}
+    figure, colours = canvas.blank(3.2), (canvas.GREY, canvas.ORANGE, canvas.BLUE)
+    panels = {"reward": "BLEU at temperature 1", "alpha": "acceptance rate (alpha)"}
+    for panel, (figure_of, label) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        for colour, (way, name) in zip(colours, names.items(), strict=True):
+            if figure_of in found[way][0][0]:
+                x = [one["update"] for one in found[way][0]]
+                seeds = np.array([[one[figure_of] for one in run] for run in found[way]])
+                panel.plot(x, seeds.T, color=colour, linewidth=0.6, alpha=0.5)
+                panel.plot(x, seeds.mean(axis=0), "o-", color=colour, markersize=4, label=name)
+        panel.set(xlabel="updates", title=label)
+    axes = figure.axes[0]
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+MADE = (verifiers, exits, store, drafts, shallow, beams, series, pixels, rollouts)
 def pictures() -> Figure:
     """Draws pictures, and which words of their captions two drafts proposed."""
     lines = lines_of("amd_epyc_avx512_2_cores/pictures/example")
