@@ -21,9 +21,11 @@ import numpy as np
 from specdec import cli, tasks
 from specdec.cli import run as runs
 from specdec.cli import settings
+from specdec.common import terminal
 from specdec.common.environment import environment, hardware, load_average
 from specdec.common.records import Lines
 from specdec.common.statistics import bootstrap
+from specdec.common.terminal import Origin
 from specdec.decoding import row_keys
 from specdec.decoding.program import DecodeProgram
 from specdec.instrument import acceptance, output_metrics
@@ -182,6 +184,12 @@ def outputs(
         found.append([list(column) for column in zip(*rows, strict=True)])
     texts, *numbers = zip(*found, strict=True)
     return Outputs(list(texts), *(np.array(x) for x in numbers))
+
+
+def accepted(output: Any, row: int) -> list[bool]:
+    """Returns whether each token of a row was drafted, [N]."""
+    origins = (origin for _, origin in terminal.origins(*output.row(row)[:4]))
+    return [origin is Origin.ACCEPTED for origin in origins if origin is not Origin.REJECTED]
 
 
 def read_by_step(model: Any, tree: PyTree) -> int:

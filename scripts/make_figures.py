@@ -8,9 +8,11 @@ Needs the extra `report`.
 from __future__ import annotations
 
 import argparse
+import base64
 import collections
 import functools
 import html
+import io
 import itertools
 import json
 import re
@@ -26,6 +28,7 @@ import matplotlib
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.image import imread
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -422,7 +425,35 @@ def tinted(line: dict[str, Any], kept: Sequence[float], own: Sequence[float]) ->
     return np.concatenate(pictures[:-1], axis=1)
 
 
-MADE = (verifiers, exits, store, drafts, shallow, beams, series, pixels)
+def pictures() -> Figure:
+    """Draws pictures, and which words of their captions two drafts proposed."""
+    lines = lines_of("amd_epyc_avx512_2_cores/pictures/example")
+    first, figure = lines[0], canvas.blank(3.4)
+    panels = figure.subplots(len(first["words"]), 2, width_ratios=(1, 7))
+    for row, (still, panel) in enumerate(panels):
+        file = io.BytesIO(base64.b64decode(first["pictures"][row]))
+        still.imshow(imread(file, format="png"), interpolation="nearest")
+        for one in (still, panel):
+            one.axis("off")
+        for number, line in enumerate(lines):
+            height = 0.85 - 0.5 * number
+            panel.text(-0.02, height, line["draft"], va="top", ha="right", fontsize=7)
+            x, y = 0.0, height
+            for word, drafted in zip(line["words"][row], line["accepted"][row], strict=True):
+                width = 0.0125 * (len(word) + 1)
+                if x + width > 1:
+                    x, y = 0.0, y - 0.2
+                ground = canvas.SKY if drafted else canvas.ORANGE
+                box = {"facecolor": ground, "edgecolor": "none", "pad": 0.6}
+                panel.text(x, y, word, va="top", fontsize=7, family="monospace", bbox=box)
+                x += width
+    colours = {"drafted and accepted": canvas.SKY, "the target's own": canvas.ORANGE}
+    handles = [Patch(color=colour, label=label) for label, colour in colours.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    return figure
+
+
+MADE = (verifiers, exits, store, drafts, shallow, beams, series, pixels, pictures)
 DRAWN = {one.__name__: one for one in MADE}
 DRAWN |= {draw.__name__: functools.partial(reported, draw) for draw in REPORTED}
 FIGURE_OF: dict[str, Callable[[], str]] = {"trace": trace}

@@ -11,6 +11,7 @@ root of a checkout.
 from __future__ import annotations
 
 import argparse
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,15 @@ def main() -> None:
     parser.add_argument("--timed_texts", type=int, default=8, metavar="N")
     parser.add_argument("--repeats", type=int, default=3, metavar="N")
     parser.add_argument("--drafts", nargs="+", choices=DRAFTS, default=list(DRAFTS))
-    parts = ("counted", "timed")
+    parts = ("counted", "timed", "example")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts, metavar="PART")
     args = parser.parse_args()
     if "counted" in args.parts:
         counted(args)
     if "timed" in args.parts:
         timed(args)
+    if "example" in args.parts:
+        example(args)
 
 
 def run_of(args: argparse.Namespace, draft: str, texts: int, *more: str, rows: int = 20) -> Run:
@@ -132,6 +135,23 @@ def timed(args: argparse.Namespace) -> None:
     print(harness.head(*TIMED))
     for name, _, found in harness.compared(list(lines), "alone"):
         print(harness.row(name, *found))
+
+
+def example(args: argparse.Namespace) -> None:
+    """Writes some captions word by word, and which words two drafts proposed, for the figure."""
+    lines = Results.of(args, "pictures/example", "draft")
+    for draft in ("text only", "full"):
+        run = run_of(args, draft, 3, rows=3)
+        (batch,) = run.batches()
+        output = way(run, run.plan)(batch)
+        line: dict[str, Any] = {"draft": draft, "pictures": [], "words": [], "accepted": []}
+        for row, text in enumerate(batch.input_texts):
+            file = text.partition("<image:")[2].partition(">")[0]
+            line["pictures"].append(base64.b64encode(Path(file).read_bytes()).decode())
+            ids = output.tokens[row, : output.length[row]].tolist()
+            line["words"].append([run.engine.vocabulary.decode([id]) for id in ids[:-1]])
+            line["accepted"].append(harness.accepted(output, row)[: len(ids) - 1])
+        lines.put(line | harness.about())
 
 
 def way(run: Run, plan: Any) -> Any:

@@ -20,8 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from harness import Outputs, Results, Run, interval
 
-from specdec.common import terminal
-from specdec.common.terminal import Origin
 from specdec.decoding import row_keys
 from specdec.decoding.program import DecodeProgram
 from specdec.instrument.certificate.subject import taught_scores
@@ -187,7 +185,7 @@ def bounded(run: Run, plan: Plan, params: Params, output: Any) -> dict[str, Any]
     inputs, tokens = jnp.asarray(batch.inputs), jnp.asarray(output.tokens)
     scores = jax.jit(lambda params: taught_scores(params, inputs, tokens, plan=plan)[1])
     own = np.argmax(scores(params["target"]), axis=2)
-    kept = np.array([accepted(output, row) for row in range(len(tokens))])
+    kept = np.array([harness.accepted(output, row) for row in range(len(tokens))])
     far = np.abs(output.tokens - own)
     assert isinstance(plan.verifier, Distance)
     return {
@@ -201,12 +199,6 @@ def bounded(run: Run, plan: Plan, params: Params, output: Any) -> dict[str, Any]
             [output.length, output.trace.calls], lambda s: s[0] / s[1]
         ),
     }
-
-
-def accepted(output: Any, row: int) -> list[bool]:
-    """Returns whether each token of a row was drafted, [N]."""
-    origins = (origin for _, origin in terminal.origins(*output.row(row)[:4]))
-    return [origin is Origin.ACCEPTED for origin in origins if origin is not Origin.REJECTED]
 
 
 def calls(args: argparse.Namespace) -> None:
@@ -241,7 +233,7 @@ def example(args: argparse.Namespace) -> None:
     for way, plan in ways.items():
         output = decoded(run, plan, run.engine.params)
         line: dict[str, Any] = {"way": way, "pixels": [output.tokens[row].tolist() for row in rows]}
-        line["accepted"] = [np.flatnonzero(accepted(output, row)).tolist() for row in rows]
+        line["accepted"] = [np.flatnonzero(harness.accepted(output, row)).tolist() for row in rows]
         line["calls"] = [int(output.trace.calls[row]) for row in rows]
         lines.put(line | harness.about())
 

@@ -30,7 +30,7 @@ from specdec.instrument.prediction_files import PredictionsFolder
 from specdec.instrument.runs import Run, Variant
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
-from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad
+from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad, wer
 
 # A target as metrics want it, and what makes of an output what they compare with it.
 Reference: TypeAlias = tuple[Any, Callable[[str], Any]]
@@ -40,7 +40,7 @@ NONE = 2**31 - 1  # batches: none is left
 NEEDED = ("prediction", "tokens", "calls", "drafted", "accepted")
 COMPARED = ("alone", "alone_tokens")
 NEEDED_OF_BEAMS = ("predictions", "tokens", "scores", "steps", "calls")
-METRICS: Mapping[str, Callable] = {"bleu": bleu, "rouge": rouge, "squad": squad}
+METRICS: Mapping[str, Callable] = {"bleu": bleu, "rouge": rouge, "squad": squad, "wer": wer}
 
 
 class Evaluation(NamedTuple):

@@ -16,7 +16,7 @@ from specdec.tasks.batching import (
 from specdec.tasks.loading import TaskError
 from specdec.tasks.local import local_task
 from specdec.tasks.media import WithPictures, WithSound
-from specdec.tasks.metrics import Bleu, Rouge, Squad, bleu, rouge, squad
+from specdec.tasks.metrics import Bleu, Rouge, Squad, WordErrors, bleu, rouge, squad, wer
 from specdec.tasks.model_outputs import longest_output, predictions_task, token_counts
 from specdec.tasks.pictures import PictureSettings
 from specdec.tasks.plain import without_media
@@ -84,6 +84,7 @@ __all__ = [
     "WeightedQuantileLoss",
     "WithPictures",
     "WithSound",
+    "WordErrors",
     "batches",
     "special_ids",
     "check_lengths",
@@ -126,6 +127,7 @@ __all__ = [
     "use_tfds_data_dir",
     "values_of",
     "vocabulary_file",
+    "wer",
     "without_media",
     "wql",
 ]

@@ -58,7 +58,8 @@ class Bpe(PlainVocabulary):
         self.before, self.ends = self._framing(framing, names)
         self.continued = framing.continued and not self.ends
         self._context = [self._any_piece()] if framing.continued else []
-        self.pad_id = None if framing.continued else self._ids.get(names.get("pad_token", ""))
+        pad = self._ids.get(names.get("pad_token", ""))
+        self.pad_id = None if framing.continued or pad == self.eos_id else pad
         self._chat = None
         if framing.chat and framing.chat_template is not None:
             self._chat = prompts_of(framing.chat_template, names, file)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from specdec.tasks.loading import TaskError
-from specdec.tasks.media import with_files
+from specdec.tasks.media import part_of, with_files
 from specdec.tasks.registry import check_definition, registered
 from specdec.tasks.task import FEATURES, Task, TextTask
 from specdec.tasks.vocabularies import VocabularyDefinition, for_texts
@@ -87,10 +87,13 @@ def _pairs(
             example = dict(zip(columns, fields, strict=True))
             given = prefix + example.get("inputs", "")
             if FILES in example:
-                folder = os.path.dirname(files[split])
-                names = [os.path.join(folder, name) for name in example[FILES].split()]
-                given = with_files(given, names)
+                given = with_files(given, _names(files[split], example[FILES]))
             yield given, example.get("targets")
+
+
+def _names(path: str, column: str) -> list[str]:
+    """Returns the files that a line of the file `path` names."""
+    return [os.path.join(os.path.dirname(path), name) for name in column.split()]
 
 
 def _examine(path: str, columns: Sequence[str]) -> int:
@@ -102,13 +105,14 @@ def _examine(path: str, columns: Sequence[str]) -> int:
     number = 0
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
-            _examine_line(line, f"{path}, line {number}", columns)
+            _examine_line(line, path, number, columns)
     if not number:
         raise TaskError(f"data file {path} is empty; write one example per line")
     return number
 
 
-def _examine_line(line: bytes, place: str, columns: Sequence[str]) -> None:
+def _examine_line(line: bytes, path: str, number: int, columns: Sequence[str]) -> None:
+    place = f"{path}, line {number}"
     found = line.count(b"\t") + 1
     if len(columns) > 1 and found != len(columns):
         without = ", or set TASK_COLUMNS = ('inputs',) for inputs alone" * (found == 1)
@@ -117,9 +121,14 @@ def _examine_line(line: bytes, place: str, columns: Sequence[str]) -> None:
             f"write one example per line{without}"
         )
     try:
-        line.decode("utf-8")
+        text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise TaskError(f"{place}: not UTF-8 ({error.reason}); convert the file") from error
+    if FILES in columns:
+        fields = line_text(text, first=number == 1).split("\t")
+        for name in _names(path, fields[columns.index(FILES)]):
+            if not os.path.isfile(part_of(name)[0]):
+                raise TaskError(f"{place}: there is no file {name}; check the column 'files'")
 
 
 def line_text(line: str, first: bool) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 IMAGE = "<image>"
 _MARK = re.compile(r"<image:([^<>]+)>")
+_PART = re.compile(r"(.*?)(?:#(\d+(?:\.\d+)?))?", re.DOTALL)
 
 
 class _WithFiles(PlainVocabulary):
@@ -188,19 +189,28 @@ def with_files(text: str, names: Sequence[str]) -> str:
     return re.sub(IMAGE, lambda _: f"<image:{next(left)}>", text)
 
 
+def part_of(text: str) -> tuple[str, float | None]:
+    """Returns the file that the text of an input names, and the second from which it is read."""
+    name, start = _PART.fullmatch(text.strip()).groups()  # type: ignore[union-attr]
+    return name, None if start is None else float(start)
+
+
 def _samples(text: str, size: int) -> np.ndarray:
     """Returns `size` samples of the sound that a text names, filled up with silence."""
-    name, mark, start = text.strip().rpartition("#")
-    if not mark or not start.isdigit():
-        name, start = text.strip(), ""
+    name, start = part_of(text)
     try:
-        samples = read_wav(name)[int(start or 0) * RATE :]
-    except (ValueError, OSError) as error:
-        raise TaskError(f"sound {name!r} cannot be read ({error}); give a WAV file") from error
-    if not len(samples) or (len(samples) > size and not start):
-        seconds = len(samples) / RATE
+        samples = read_wav(name)[round((start or 0) * RATE) :]
+    except ValueError as error:
+        raise TaskError(str(error)) from error
+    except OSError as error:
         raise TaskError(
-            f"sound {text!r} is {seconds:.1f} s long, and the target reads {size / RATE:g}; name "
-            f"its parts, as in {name}#0 and {name}#{size // RATE}"
+            f"sound {name!r} cannot be read ({error.strerror}); give a WAV file"
+        ) from error
+    if not len(samples):
+        raise TaskError(f"sound {text!r} has no samples; give a file or a part that has some")
+    if len(samples) > size and start is None:
+        raise TaskError(
+            f"sound {text!r} is {len(samples) / RATE:g} s long, and the target reads "
+            f"{size / RATE:g}; name its parts, as in {name}#0 and {name}#{size / RATE:g}"
         )
     return np.pad(samples[:size], (0, max(0, size - len(samples))))

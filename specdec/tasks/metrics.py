@@ -167,6 +167,32 @@ class Squad(SumMetric):
         return "squad:1.1|answers:best"
 
 
+@dataclasses.dataclass(frozen=True)
+class WordErrors(SumMetric):
+    """The word error rate of transcripts, in per cent of the targets' words.
+
+    Errors are the words to insert, delete or replace. Words are compared as they are, with their
+    case and punctuation.
+    """
+
+    def statistics(self, target: str, prediction: str) -> np.ndarray:
+        """Returns [2]: the errors, and the target's words."""
+        said, words = np.array(prediction.split()), target.split()
+        places = np.arange(len(said) + 1)
+        errors = places  # between the words so far and each begin of the prediction
+        for number, word in enumerate(words, start=1):
+            either = np.minimum(errors[1:] + 1, errors[:-1] + (said != word))
+            errors = np.minimum.accumulate(np.append(number, either) - places) + places
+        return np.array([errors[-1], len(words)])
+
+    def values(self, sums: np.ndarray) -> dict[str, float]:
+        return {"wer": float(100 * sums[0] / max(sums[1], 1))}
+
+    @property
+    def signature(self) -> str:
+        return "words:whitespace|case:kept|punctuation:kept"
+
+
 def _words(text: str) -> list[str]:
     text = "".join(letter for letter in text.lower() if letter not in string.punctuation)
     return re.sub(r"\b(a|an|the)\b", " ", text).split()
@@ -182,7 +208,7 @@ def _percentages(sums: np.ndarray) -> list[float]:
     return [float(100 * total / sums[0]) for total in sums[1:]]
 
 
-bleu, rouge, squad = Bleu(), Rouge(), Squad()
+bleu, rouge, squad, wer = Bleu(), Rouge(), Squad(), WordErrors()
 
 
 def references(

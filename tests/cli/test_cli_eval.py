@@ -385,7 +385,7 @@ def test_tensorboard_without_its_package_is_one_line(evaluate, tmp_path, monkeyp
 
 
 MISTAKES = {
-    "no metrics": ([], "the task has no metrics; give one, --metric=bleu or rouge or squad"),
+    "no metrics": ([], "the task has no metrics; give one, --metric=bleu or rouge or squad or wer"),
     "length without room": (["--gin.MIN_LENGTH=8"], "MIN_LENGTH is 8 but targets hold 8"),
     "hosts": (["--distributed"], "--distributed: JAX finds no other hosts (none)"),
 }

@@ -165,10 +165,8 @@ def test_a_verifier_says_what_it_does_and_costs():
 def test_all_that_ships_is_listed():
     """But for what several runs include, which is no run."""
     runs_, fragments = ([row.name for row in rows()] for rows in (listing.runs, listing.fragments))
-    folders = [
-        f"{name}/common.gin"
-        for name in ("ladder", "leviathan", "madlad", "pictures", "series", "t5gemma", "yan")
-    ]
+    names = ("ladder", "leviathan", "madlad", "pictures", "series", "speech", "t5gemma", "yan")
+    folders = [f"{name}/common.gin" for name in names]
     commons = (*folders, "pictures/task.gin", "train_demo.gin", "train_copying.gin")
     assert {*runs_, *fragments, *commons} == set(gin_files.own_names())
     tasks = [row.name for row in listing.tasks()]

@@ -10,7 +10,7 @@ import sacrebleu
 
 from specdec import tasks
 from specdec.tasks import metrics
-from specdec.tasks.metrics import Bleu, Rouge, bleu, references, rouge, squad
+from specdec.tasks.metrics import Bleu, Rouge, bleu, references, rouge, squad, wer
 
 TARGETS = [
     "The cat sat on the mat . It was „happy“ .",
@@ -119,6 +119,26 @@ def test_squad(target, prediction, em, f1):
 
 def test_squad_is_a_mean_over_texts():
     assert squad(["cat", ["a", "dog"]], ["cat", "x"]) == {"em": 50, "f1": 50}
+
+
+def test_word_errors_are_those_of_jiwer():
+    """The figures are from jiwer 4.0.0, for words drawn at random."""
+    spoken = {
+        ("d b b c", "d d d"): 3,
+        ("c d c", "a a"): 3,
+        ("d c c", "d b c d"): 2,
+        ("b c b b c a", "b d b d"): 4,
+        ("d a d c d", "a b d a b"): 4,
+        ("a", "a d a c"): 3,
+        ("a", "d d"): 2,
+        ("a c c c", "d a d c b a"): 4,
+        ("two words", ""): 2,
+    }
+    for (target, prediction), errors in spoken.items():
+        assert wer.statistics(target, prediction).tolist() == [errors, len(target.split())]
+    targets, predictions = zip(*list(spoken)[:8], strict=True)
+    assert wer(targets, predictions) == {"wer": pytest.approx(92.5925925925926)}
+    assert wer([""], [""]) == {"wer": 0}
 
 
 def test_a_task_has_them(tmp_path):
