@@ -35,7 +35,16 @@ DRAFTS = {  # the settings, and the checkpoint of the draft
     "committee": ("committee", "blind", ()),
     "adaptive committee": ("committee", "blind", ("--gin.COMMITTEE_DECAY=0.9",)),
 }
-TABLE = ("draft", "T", "parameters", "tokens per call", "over text only", "MBSU", "identical")
+TABLE = (
+    "draft",
+    "T",
+    "parameters",
+    "alpha",
+    "tokens per call",
+    "over text only",
+    "MBSU",
+    "identical",
+)
 TIMED = ("draft", "time over the target's alone", "processor time", "load")
 
 
@@ -99,6 +108,8 @@ def counted(args: argparse.Namespace) -> None:
             "over_text_only": harness.calls_over(found, base[temperature]),
             "mbsu": [theory.mbsu(x, GAMMA, ratio) for x in efficiency],
         }
+        if not run.plan.drafter.adapts:
+            line["alpha"] = harness.alpha(harness.passes(run, params))
         if not temperature:
             alone = harness.outputs(run, run.plan.baseline(), params)
             line["identical"] = int(np.sum(np.array(alone.texts[0]) == np.array(found.texts[0])))
@@ -115,6 +126,7 @@ def cells(line: dict[str, Any]) -> Iterator[str]:
     yield line["draft"]
     yield f"{line['temperature']:g}"
     yield f"{line['parameters']:,}"
+    yield interval(line["alpha"], ".3f") if "alpha" in line else "-"
     yield interval(line["tokens_per_call"])
     yield interval(line["over_text_only"])
     yield interval(line["mbsu"])

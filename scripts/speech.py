@@ -1,10 +1,10 @@
-"""Measures the draft of the synthetic speech pair: word error rate, acceptance and time.
+"""Measures the draft of the synthetic speech pair: word error rate and acceptance.
 
   python scripts/speech.py FOLDER DATA [--texts 300]
 
 FOLDER has the checkpoints "target" and "draft" that configs/speech/ has trained, each with its
 "export". DATA has the sounds of scripts/make_speech.py. Lines go to speech/. Run it from the root
-of a checkout.
+of a checkout. `specdec bench` measures time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import harness
 import jax
@@ -20,27 +19,16 @@ import numpy as np
 from harness import Results, Run, interval
 
 from specdec import tasks
-from specdec.decoding import row_keys
-from specdec.decoding.program import DecodeProgram
 
 GAMMAS = (4, 8)
 JUDGED = ("gamma", "tokens per call", "alpha", "identical texts", "WER", "WER alone")
-TIMED = ("gamma", "time over the target's alone", "processor time", "load")
 
 
 def main() -> None:
     parser = harness.parser(__doc__, texts=300)
     parser.add_argument("folder", type=Path)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--timed_texts", type=int, default=20, metavar="N")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N")
-    parts = ("judged", "timed")
-    parser.add_argument("--parts", nargs="+", choices=parts, default=parts, metavar="PART")
-    args = parser.parse_args()
-    if "judged" in args.parts:
-        judged(args)
-    if "timed" in args.parts:
-        timed(args)
+    judged(parser.parse_args())
 
 
 def run_of(args: argparse.Namespace, gamma: int, texts: int, rows: int) -> Run:
@@ -93,33 +81,6 @@ def wer(targets: Sequence[str], texts: Sequence[str]) -> list[float]:
     """Returns the word error rate of texts, and its 95 % interval."""
     counts = [tasks.wer.statistics(*pair) for pair in zip(targets, texts, strict=True)]
     return harness.of_sums(np.array(counts).T, lambda s: 100 * s[0] / s[1])
-
-
-def timed(args: argparse.Namespace) -> None:
-    """Times the draft at several lengths, in turns with the target alone, and prints a table."""
-    lines = Results.of(args, "speech/timed", "text", "repeat")
-    ways: dict[str, Any] = {}
-    for gamma in GAMMAS:
-        run = run_of(args, gamma, args.timed_texts, rows=1)
-        ways[str(gamma)] = way(run, run.plan)
-    ways["alone"] = way(run, run.plan.baseline())
-    batches = list(run.batches())
-    for line, _ in harness.turns(ways, batches, args.repeats, harness.about(), lines):
-        lines.put(line)
-    print(harness.head(*TIMED))
-    for name, _, found in harness.compared(list(lines), "alone"):
-        print(harness.row(name, *found))
-
-
-def way(run: Run, plan: Any) -> Any:
-    """Returns a function that writes the texts of a batch by a plan."""
-    program = DecodeProgram(plan)
-
-    def decoded(batch: Any) -> Any:
-        keys = row_keys(run.data.seed, batch.index)
-        return jax.device_get(program(run.engine.params, keys, batch.inputs))
-
-    return decoded
 
 
 if __name__ == "__main__":

@@ -64,3 +64,42 @@ def test_tokens_per_call_of_pixels_are_in_the_lines():
         assert cells[:2] == [f"{line['parameters']:,}", interval(line["alpha"], 3)]
         by_gamma = [interval(lines[draft, str(gamma)]["tokens_per_call"]) for gamma in (2, 4, 8)]
         assert cells[2:] == by_gamma
+
+
+def test_drafts_for_speech_change_no_transcript():
+    lines = lines_of("speech/judged", "gamma")
+    table = {row[0]: row[1:] for row in rows("WER is the word error rate")}
+    assert table.keys() == {gamma for (gamma,) in lines}
+    for (gamma,), line in lines.items():
+        assert table[gamma] == [
+            interval(line["tokens_per_call"]),
+            interval(line["alpha"], 3),
+            f"{line['identical']} of {line['texts']}",
+            *(interval(line["wer"][way]) for way in ("speculative", "alone")),
+        ]
+        assert line["identical"] == line["texts"] and line["wer"]["alone"][2] < 20
+    timed = {
+        str(line["run"]["gamma"]): line for (_,), line in lines_of("speech/bench", "run").items()
+    }
+    for gamma, *cells in rows("`bench` timed 40 sounds"):
+        line = timed.pop(gamma)
+        ratio, predicted = line["speedup"], line["prediction"]
+        costs = (predicted[name] for name in ("these_texts", "cost_ratio", "verify_cost"))
+        speed_up = interval([ratio[name] for name in ("ratio", "low", "high")])
+        assert cells == [speed_up, *(f"{cost:.2f}" for cost in costs)]
+        assert line["identical"] == line["texts"] * line["repeats"]
+    assert not timed
+def test_drafts_of_the_picture_task_are_in_the_lines():
+    lines, table = (
+        lines_of("pictures/counted", "temperature", "draft"),
+        rows("MBSU is the speed-up"),
+    )
+    assert len(table) == len(lines) == 10
+    for draft, temperature, *cells in table:
+        line = lines[f"{temperature}.0", draft]
+        alpha = interval(line["alpha"], 3) if "alpha" in line else "-"
+        names = ("tokens_per_call", "over_text_only", "mbsu")
+        shown = [f"{line['parameters']:,}", alpha, *(interval(line[name]) for name in names)]
+        assert cells == shown
+        assert line.get("identical", 200) == line["texts"] == 200
+    assert f"{100 * lines['0.0', 'full']['right']:.1f} %" in PAGE
