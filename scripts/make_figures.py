@@ -447,6 +447,8 @@ def rollouts() -> Figure:
 
 
 MADE = (verifiers, exits, store, drafts, shallow, beams, series, pixels, rollouts)
+
+
 def pictures() -> Figure:
     """Draws pictures, and which words of their captions two drafts proposed."""
     lines = lines_of("amd_epyc_avx512_2_cores/pictures/example")
