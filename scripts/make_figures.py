@@ -446,9 +446,6 @@ def rollouts() -> Figure:
     return figure
 
 
-MADE = (verifiers, exits, store, drafts, shallow, beams, series, pixels, rollouts)
-
-
 def pictures() -> Figure:
     """Draws pictures, and which words of their captions two drafts proposed."""
     lines = lines_of("amd_epyc_avx512_2_cores/pictures/example")
@@ -477,7 +474,7 @@ def pictures() -> Figure:
     return figure
 
 
-MADE = (verifiers, exits, store, drafts, shallow, beams, series, pixels, pictures)
+MADE = (verifiers, exits, store, drafts, shallow, beams, series, pixels, pictures, rollouts)
 DRAWN = {one.__name__: one for one in MADE}
 DRAWN |= {draw.__name__: functools.partial(reported, draw) for draw in REPORTED}
 FIGURE_OF: dict[str, Callable[[], str]] = {"trace": trace}
