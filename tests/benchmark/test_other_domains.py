@@ -89,6 +89,8 @@ def test_drafts_for_speech_change_no_transcript():
         assert cells == [speed_up, *(f"{cost:.2f}" for cost in costs)]
         assert line["identical"] == line["texts"] * line["repeats"]
     assert not timed
+
+
 def test_drafts_of_the_picture_task_are_in_the_lines():
     lines, table = (
         lines_of("pictures/counted", "temperature", "draft"),
