@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -105,3 +106,17 @@ def test_drafts_of_the_picture_task_are_in_the_lines():
         assert cells == shown
         assert line.get("identical", 200) == line["texts"] == 200
     assert f"{100 * lines['0.0', 'full']['right']:.1f} %" in PAGE
+
+
+def test_roll_outs_learn_alike():
+    lines = lines_of("rollouts/learned", "way", "seed")
+    table = rows("## Roll-outs")
+    assert len(lines) == 9 and all(min(line["same"]) == 1 for line in lines.values())
+    for way, cells in zip(("alone", "draft", "realigned draft"), table, strict=True):
+        runs = [line["held_out"] for (name, _), line in lines.items() if name == way]
+        for place, column in ((0, 1), (-1, 2)):
+            mean = statistics.mean(run[place]["reward"] for run in runs)
+            assert cells[column].startswith(f"{mean:.1f} ±")
+            if way != "alone":
+                mean = statistics.mean(run[place]["alpha"] for run in runs)
+                assert cells[column + 2].startswith(f"{mean:.3f} ±")
