@@ -171,8 +171,7 @@ class Squad(SumMetric):
 class WordErrors(SumMetric):
     """The word error rate of transcripts, in per cent of the targets' words.
 
-    Errors are the words to insert, delete or replace. Words are compared as they are, with their
-    case and punctuation.
+    Errors are the words to insert, delete or replace. Case and punctuation count.
     """
 
     def statistics(self, target: str, prediction: str) -> np.ndarray:
