@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+import statistics
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -120,3 +121,18 @@ def test_roll_outs_learn_alike():
             if way != "alone":
                 mean = statistics.mean(run[place]["alpha"] for run in runs)
                 assert cells[column + 2].startswith(f"{mean:.3f} ±")
+
+
+def test_times_of_the_picture_task_are_in_the_lines():
+    file = DOCS / "results" / "amd_epyc_avx512_2_cores" / "pictures" / "timed.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    table = rows("The next table has times")
+    assert len(lines) == 30 and len(table) == 5
+    for draft, *cells in table:
+        for cell, clock in zip(cells, ("seconds", "processor_seconds"), strict=True):
+            sums = dict.fromkeys((draft, "alone"), 0.0)
+            for text in {line["text"] for line in lines}:
+                own = [line[clock] for line in lines if line["text"] == text]
+                for way in sums:
+                    sums[way] += statistics.median(one[way] for one in own)
+            assert cell.split()[0] == f"{sums[draft] / sums['alone']:.2f}"
