@@ -397,6 +397,31 @@ def series() -> Figure:
     return figure
 
 
+def batches() -> Figure:
+    """Draws the speed-up and the tokens per second of batches of each size."""
+    ways = collections.defaultdict(list)
+    for one in lines_of("amd_epyc_avx512_2_cores/batches/curve"):
+        ways[one["pair"], one["way"]].append(one)
+    figure = canvas.blank(3.5)
+    left, right = figure.subplots(1, 2)
+    for (pair, way), lines in ways.items():
+        rows = [one["rows"] for one in lines]
+        label = f"{pair}, {way.replace('alone', 'target alone').replace('gamma', 'drafts of')}"
+        right.plot(rows, [np.median(one["tokens_per_second"]) for one in lines], "o-", label=label)
+        if way != "alone":
+            middle, low, high = np.array([one["speedup"] for one in lines]).T
+            colour = right.lines[-1].get_color()
+            left.errorbar(rows, middle, [middle - low, high - middle], fmt="o-", color=colour)
+    left.axhline(1, color=canvas.GREY, linestyle="--", linewidth=1)
+    left.set(ylabel="times as fast as the target alone", ylim=(0, None))
+    right.set(ylabel="tokens per second", ylim=(0, None))
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set(xlabel="texts at a time", xticks=rows, xticklabels=rows)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
 def pixels() -> Figure:
     """Draws digits of the target alone and with a draft, and which pixels the draft proposed."""
     lines = {one["way"]: one for one in lines_of("amd_epyc_avx512_2_cores/pixels/example")}
@@ -474,7 +499,19 @@ def pictures() -> Figure:
     return figure
 
 
-MADE = (verifiers, exits, store, drafts, shallow, beams, series, pixels, pictures, rollouts)
+MADE = (
+    verifiers,
+    exits,
+    store,
+    drafts,
+    shallow,
+    beams,
+    series,
+    batches,
+    pixels,
+    pictures,
+    rollouts,
+)
 DRAWN = {one.__name__: one for one in MADE}
 DRAWN |= {draw.__name__: functools.partial(reported, draw) for draw in REPORTED}
 FIGURE_OF: dict[str, Callable[[], str]] = {"trace": trace}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import statistics
-import statistics
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -130,11 +130,14 @@ def test_refilled_rows_are_those_of_the_lines():
     page = (ROOT / "docs" / "log" / "performance-log.md").read_text(encoding="utf-8")
     for line in stored("amd_epyc_avx512_2_cores", "batches", "refill.jsonl"):
         figures = interval(line["speedup"]), f"{line['equal']} of {line['texts']}"
-        assert f"| {line['way']} | {line['steps']} | {' | '.join(figures)} |" in page
+        assert f"| {line['way']} | {line['steps'] or '-'} | {' | '.join(figures)} |" in page
         assert line["equal"] == line["texts"]
     for line in stored("amd_epyc_avx512_2_cores", "batches", "curve.jsonl"):
         same, memory = f"{line['equal']} of {line['texts']}", f"{line['bytes'] / 2**20:.0f}"
-        assert f"| {line['rows']} | {line['way']} | {same} | {memory} |" in page
+        ratio = "1" if line["way"] == "alone" else interval(line["speedup"])
+        rate = f"{statistics.median(line['tokens_per_second']):,.0f}"
+        cells = line["pair"], str(line["rows"]), line["way"], ratio, rate, same, memory
+        assert f"| {' | '.join(cells)} |" in page and line["equal"] == line["texts"]
         # Rows of other outputs begin with a near-tie of the logits.
         assert all(gap < 1e-4 for gap in line["gaps"])
 

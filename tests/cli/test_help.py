@@ -165,7 +165,17 @@ def test_a_verifier_says_what_it_does_and_costs():
 def test_all_that_ships_is_listed():
     """But for what several runs include, which is no run."""
     runs_, fragments = ([row.name for row in rows()] for rows in (listing.runs, listing.fragments))
-    names = ("ladder", "leviathan", "madlad", "pictures", "series", "speech", "t5gemma", "yan")
+    names = (
+        "ladder",
+        "leviathan",
+        "madlad",
+        "pictures",
+        "series",
+        "speech",
+        "t5gemma",
+        "whisper",
+        "yan",
+    )
     folders = [f"{name}/common.gin" for name in names]
     commons = (*folders, "pictures/task.gin", "train_demo.gin", "train_copying.gin")
     assert {*runs_, *fragments, *commons} == set(gin_files.own_names())
