@@ -48,7 +48,7 @@ def batch() -> tuple[Pairs, dict]:
 
 def state_of(layers: int) -> tuple[np.ndarray, np.ndarray]:
     """[B, T, D] float64 states, and [B, T, V] logits, of the network that ends there."""
-    (inputs, targets, _), params = batch()
+    (inputs, targets, *_), params = batch()
     shallow = MODEL.first(layers)
     tree, config = shallow.part_of(params), dataclasses.asdict(shallow.config)
     fed = np.concatenate([np.zeros([4, 1], np.int32), targets[:, :-1]], axis=1)

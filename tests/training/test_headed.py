@@ -52,7 +52,7 @@ def batch() -> tuple[Pairs, dict]:
 
 def nats() -> list[float]:
     """Of each place, from the target's own next token on."""
-    (inputs, targets, _), params = batch()
+    (inputs, targets, *_), params = batch()
     inputs, targets = inputs[:3], targets[:3]
     params = t5_in_numpy.in_float64(params)
     fed = np.concatenate([np.zeros([3, 1], np.int32), targets[:, :-1]], axis=1)
