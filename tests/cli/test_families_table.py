@@ -193,8 +193,8 @@ def test_a_text_with_the_id_of_a_picture_is_refused(cache, tmp_path, capsys):
     pair = f"--target={tmp_path / 'llava'}", f"--draft={tmp_path / 'llava'}"
     lengths = (flag.replace("CACHE", str(cache)) for flag in LENGTHS)
     assert cli.main(["decode", *pair, "--gamma=2", ONE, *lengths]) == 2
-    said = "prompt 1 has the id 100 3 times; give it 4 times for each of at most 0 pictures"
-    assert capsys.readouterr().err.splitlines()[-1] == f"specdec: {said}"
+    said = "prompt 'a cat sat' names 0 pictures, and has the id 100 3 times; write <image:FILE>"
+    assert capsys.readouterr().err.splitlines()[-1] == f"specdec: {said} for each picture"
 
 
 def test_the_page_has_the_table():

@@ -36,7 +36,7 @@ def run(folder, *arguments):
         ("decode", *DEMO),
         ("train", *TWO_STEPS, "--output_dir=drafter"),
         pytest.param(("bench", *DEMO, "--repeats=1"), marks=pytest.mark.ci),
-        pytest.param(("verify", *DEMO), marks=pytest.mark.ci),
+        pytest.param(("verify", *DEMO), marks=pytest.mark.slow),
     ],
     ids=lambda command: command[0],
 )

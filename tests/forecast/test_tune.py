@@ -338,7 +338,7 @@ def test_a_classifier_is_trained_saved_and_decoded_with(run, done, trained, caps
     assert "SCHEDULE_TABLE_PATH is required" in capsys.readouterr().err
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_trained_schedule_is_benchmarked(trained, tmp_path):
     path = tmp_path / "bench.jsonl"
     flags = [*trained[0], "--limit=3", "--repeats=1", f"--output_file={path}"]

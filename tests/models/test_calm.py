@@ -274,7 +274,7 @@ def test_a_replay_knows_how_deep_calls_go(drafts):
         forecast.replay(plan, without, vocab_size=V)
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_commands_measure_it_against_the_whole_model(tmp_path, capsys):
     """Passes, a forecast and a benchmark of the embedded target, whose tokens leave early."""
     run = ["--gin_file=demo.gin", "--gin_file=models/calm.gin", "--gin.EXIT_THRESHOLD=0.3"]

@@ -411,7 +411,8 @@ def test_the_command_refuses_in_one_line(preset, message, saved, tmp_path, capsy
     assert not (tmp_path / "large").exists()
 
 
-@pytest.mark.parametrize("name", ["tied", pytest.param("untied", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tied", "untied"])
 def test_a_drafter_grows_with_the_target_that_it_reads(name, request):
     """Its encoder's output and its states, by the loop: with one key both grow alike."""
     (config, to), (small, large) = MODELS[name], request.getfixturevalue(name)

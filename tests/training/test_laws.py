@@ -374,6 +374,7 @@ def run(tmp_path_factory) -> TrainRun:
     )
 
 
+@pytest.mark.slow
 def test_runs_share_what_is_stored(run, tmp_path, monkeypatch):
     """A run with another objective and seed stores nothing; one that is told nothing keeps its own.
     What is interrupted and resumed is what it would have been."""

@@ -141,7 +141,7 @@ def alone(name: str) -> Trained:
     return trained(name, None)
 
 
-QUICK = {("aligned", "2x4"), ("masks and states", "4x2"), ("look ahead together", "1x8")}
+QUICK = {("aligned", "2x4"), ("look ahead together", "1x8")}
 
 
 def marked(name: str, mesh: str) -> Any:
