@@ -22,7 +22,7 @@ REMEDY = "a drafter that proposes token by token, such as NGram(2, sampling)"
 LEAST = 0.01  # probability of a token, for its score: one token cannot decide about a member
 
 
-class Record(struct.PyTreeNode):
+class VoteRecord(struct.PyTreeNode):
     """The votes of the members along the last draft, and their scores for the text before it."""
 
     scores: Array  # [B, M] float32
@@ -32,7 +32,7 @@ class Record(struct.PyTreeNode):
     length: Array  # [B] int32, its tokens; within a draft, the votes so far
 
     @classmethod
-    def empty(cls, context: Context, members: int, greedy: bool) -> Record:
+    def empty(cls, context: Context, members: int, greedy: bool) -> VoteRecord:
         """Returns the record before the first draft."""
         assert context.vocab_size is not None
         rows = len(context.length)
@@ -44,7 +44,7 @@ class Record(struct.PyTreeNode):
         tokens = jnp.zeros([rows, longest], jnp.int32)
         return cls(jnp.zeros([rows, members], jnp.float32), votes, tokens, none, none)
 
-    def scored(self, context: Context, decay: float) -> Record:
+    def scored(self, context: Context, decay: float) -> VoteRecord:
         """Returns the record with new scores, and no votes.
 
         They count the tokens that were committed where the draft had agreed with the text so far:
@@ -67,7 +67,7 @@ class Record(struct.PyTreeNode):
         scores = decay**count * self.scores + jnp.sum(new, axis=1)
         return self.replace(scores=scores, length=jnp.zeros_like(self.length))
 
-    def voted(self, votes: list[Array]) -> Record:
+    def voted(self, votes: list[Array]) -> VoteRecord:
         """Returns the record with the votes, [B, V] each, on the next token of the draft."""
         new = jnp.stack(votes, axis=1)
         if self.votes.ndim == 3:
@@ -75,7 +75,7 @@ class Record(struct.PyTreeNode):
         put = jax.vmap(lambda votes, place, new: votes.at[place].set(new))
         return self.replace(votes=put(self.votes, self.length, new), length=self.length + 1)
 
-    def drafted(self, draft: Draft, context: Context) -> Record:
+    def drafted(self, draft: Draft, context: Context) -> VoteRecord:
         """Returns the record after a draft, whose tokens were voted on."""
         room = self.tokens.shape[1] - draft.tokens.shape[1]
         tokens = jnp.pad(draft.tokens, ((0, 0), (0, room)))
@@ -153,7 +153,7 @@ class Committee(Checked, TokenByToken):
         members = tuple(member.init(params, context) for member in self.members)
         if self.decay is None:
             return members, None
-        return members, Record.empty(context, len(members), self.sampling.greedy)
+        return members, VoteRecord.empty(context, len(members), self.sampling.greedy)
 
     def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
         members, record = state
@@ -164,7 +164,7 @@ class Committee(Checked, TokenByToken):
         weights = self._weights(record)
 
         def voted(
-            logits: Sequence[Array], carries: PyTree, record: Record | None
+            logits: Sequence[Array], carries: PyTree, record: VoteRecord | None
         ) -> tuple[Array, PyTree]:
             votes = _votes(logits, context.vocab_size)
             return _mean(weights, votes), (carries, record and record.voted(votes))
@@ -185,7 +185,7 @@ class Committee(Checked, TokenByToken):
         after = tuple(member.end(left, draft, context, own) for member, left, own in ended)
         return after, record and record.drafted(draft, context)
 
-    def _weights(self, record: Record | None) -> Sequence[Any]:
+    def _weights(self, record: VoteRecord | None) -> Sequence[Any]:
         """Returns the members' weights: numbers, or [B, 1] if they follow a record."""
         fixed = self.weights or (1.0,) * len(self.members)
         if record is None:

@@ -104,8 +104,7 @@ class Engine:
           rows: the size of a batch.
           int8: roles of models whose kernels are rounded to eight bits.
           int8_tokens: whether these models' tokens are rounded as well.
-          generation_settings: "obey" or "ignore" those of the target's checkpoint, or what is
-            chosen for a Whisper, see `Transcribed`.
+          generation_settings: "obey" or "ignore" the checkpoint's; for a Whisper a `Transcribed`.
           num_samples: outputs per text, which a checkpoint may state.
           num_beams: beams of a search, which a checkpoint may state.
           prefix: the text that every output begins with.

@@ -92,7 +92,7 @@ class Policy(NamedTuple):
     step: int  # updates so far
 
 
-class Update(NamedTuple):
+class PolicyUpdate(NamedTuple):
     """Figures of one update."""
 
     reward: float  # mean over roll-outs
@@ -208,7 +208,7 @@ class FineTuning(Checked):
         keys = row_keys(self.seed, rows + step * count, samples)
         return inputs, *self.program.fetch(params, keys, inputs)
 
-    def update(self, policy: Policy, texts: Pairs, reward: Reward) -> tuple[Policy, Update]:
+    def update(self, policy: Policy, texts: Pairs, reward: Reward) -> tuple[Policy, PolicyUpdate]:
         """Draws roll-outs, rewards them, and updates the target and, if it is due, the draft.
 
         Args:
@@ -230,7 +230,7 @@ class FineTuning(Checked):
             policy, _ = self.train("draft", policy, pairs._replace(drawn=None))
         clock.append(time.perf_counter())
         parts = "rewards", "update", "realignment"
-        found = Update(
+        found = PolicyUpdate(
             reward=float(np.mean(rewards)),
             same=float(sums.correct / max(sums.tokens, 1)),
             tokens=int(output.length.sum()),

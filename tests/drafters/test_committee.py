@@ -27,7 +27,7 @@ from specdec.drafters import (
     PromptLookup,
     WithoutPictures,
 )
-from specdec.drafters.committee import LEAST, Record
+from specdec.drafters.committee import LEAST, VoteRecord
 from specdec.instrument import forecasting, recorded_texts
 from specdec.models.families import model_of
 from specdec.models.llama import Llama, LlamaConfig
@@ -188,7 +188,7 @@ def test_planted_bugs_in_the_scores_are_seen(bug):
 
     @jax.jit
     def scored(record, tokens, length):
-        return Record.scored(*BUGS[bug](record, context_of(tokens, length)), DECAY)
+        return VoteRecord.scored(*BUGS[bug](record, context_of(tokens, length)), DECAY)
 
     def planted(state):
         record = scored(state.drafter[1], state.tokens, state.length)
