@@ -1,4 +1,4 @@
-"""MADLAD-400 and LLaVA with their drafts, compiled: pytest tests/compile/test_compiled_pairs.py"""
+"""MADLAD, LLaVA and Whisper with drafts, compiled: pytest tests/compile/test_compiled_pairs.py"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specdec.instrument.compile.hardware import GIB
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
-RECORDS = {"madlad": 4, "llava": 2}  # folder of configs/ -> the records at least
+RECORDS = {"madlad": 4, "llava": 2, "whisper": 1}  # folder of configs/ -> the records at least
 ALPHAS = ("0.3", "0.5", "0.7", "0.9")
 # Parameters in millions, of the files as they are published; our draft's are its own.
 SIZES = {"madlad_3b": (2_940, 312.5), "madlad_7b": (8_297, 625), "madlad_10b": (10_713, 709)}
