@@ -259,7 +259,7 @@ def _media(path: str | os.PathLike) -> tasks.WithPictures | tasks.WithSound | No
     """Returns how the texts of a checkpoint's model name pictures or sound."""
     try:
         config = config_from(path)
-    except CheckpointError:  # which whoever asks for the model meets as well
+    except CheckpointError:  # reported when the model is opened
         return None
     if isinstance(config, WhisperConfig):
         return tasks.WithSound()

@@ -168,6 +168,10 @@ class Target(Weights):
         """
         return jax.ShapeDtypeStruct((rows, length), jnp.int32)
 
+    def encoded_shape(self, inputs: PyTree) -> tuple[int, ...]:
+        """Returns rows and positions of an encoder's output; by default one for each token."""
+        return inputs.shape
+
     def check_inputs(self, inputs: PyTree) -> None:  # noqa: B027, most targets read all values
         """Raises UsageError for values that the target cannot read; by default it accepts all.
 

@@ -19,7 +19,6 @@ from specdec.tasks.media import WithPictures, WithSound
 from specdec.tasks.metrics import Bleu, Rouge, Squad, WordErrors, bleu, rouge, squad, wer
 from specdec.tasks.model_outputs import longest_output, predictions_task, token_counts
 from specdec.tasks.pictures import PictureSettings
-from specdec.tasks.plain import without_media
 from specdec.tasks.registry import VOCABULARIES, get_task, mixture
 from specdec.tasks.seqio_tasks import use_tfds_data_dir
 from specdec.tasks.series import (
@@ -128,6 +127,5 @@ __all__ = [
     "values_of",
     "vocabulary_file",
     "wer",
-    "without_media",
     "wql",
 ]

@@ -191,7 +191,9 @@ def with_files(text: str, names: Sequence[str]) -> str:
 
 def part_of(text: str) -> tuple[str, float | None]:
     """Returns the file that the text of an input names, and the second from which it is read."""
-    name, start = _PART.fullmatch(text.strip()).groups()  # type: ignore[union-attr]
+    match = _PART.fullmatch(text.strip())
+    assert match is not None, "the pattern fits every text"
+    name, start = match.groups()
     return name, None if start is None else float(start)
 
 

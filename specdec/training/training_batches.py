@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from specdec import tasks
 from specdec.training.loss import Pairs
 from specdec.training.training_error import TrainingError
 
+# Makes the inputs of a model from ids [B, S] and their texts.
+MakeInputs: TypeAlias = Callable[[np.ndarray, Sequence[str]], Any]
 WINDOW = 32  # batches that are sorted by length together
 
 
@@ -32,21 +34,6 @@ class TokenPair(NamedTuple):
     inputs: np.ndarray
     targets: np.ndarray
     text: str = ""
-
-
-class InputsMaker(NamedTuple):
-    """The inputs of a model, from ids and texts, see `tasks.inputs_of`.
-
-    Attributes:
-      vocabulary: of the task.
-      shape: the model's `inputs_shape`.
-    """
-
-    vocabulary: tasks.LoadedVocabulary
-    shape: Callable[[int, int], Any]
-
-    def __call__(self, ids: np.ndarray, texts: Sequence[str]) -> Any:
-        return tasks.inputs_of(self.vocabulary, ids, texts, self.shape)
 
 
 class Batches:
@@ -75,7 +62,7 @@ class Batches:
         seed: int,
         buckets: int,
         pad_id: int,
-        make: InputsMaker | None = None,
+        make: MakeInputs | None = None,
     ):
         self._read, self._make = reader(task, split, lengths, seed), make
         self._lengths, self._size, self._buckets = lengths, batch_size, buckets
@@ -103,7 +90,7 @@ def pack(
     size: int,
     buckets: int,
     pad_id: int,
-    make: InputsMaker | None = None,
+    make: MakeInputs | None = None,
 ) -> list[Pairs]:
     """Returns batches of `size` rows, shortest examples first, filled up with rows of padding.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import math
@@ -28,7 +29,7 @@ from specdec.training import laws
 from specdec.training.folder import Folder
 from specdec.training.layout import Layout
 from specdec.training.loss import Pairs, Sums
-from specdec.training.training_batches import Batches, InputsMaker, TokenPair, pack, read_split
+from specdec.training.training_batches import Batches, MakeInputs, TokenPair, pack, read_split
 from specdec.training.training_error import TrainingError
 from specdec.training.training_run import TrainRun
 from specdec.training.updates import (
@@ -298,9 +299,11 @@ def _packed(run: TrainRun, examples: Iterable[TokenPair]) -> list[Pairs]:
     return pack(examples, run.lengths, *sizes, _maker(run))
 
 
-def _maker(run: TrainRun) -> InputsMaker:
+def _maker(run: TrainRun) -> MakeInputs:
     """Returns what makes the inputs of the run's reader."""
-    return InputsMaker(tasks.get_task(run.task).vocabulary, run.reader.inputs_shape)
+    return functools.partial(
+        tasks.inputs_of, tasks.get_task(run.task).vocabulary, shape=run.reader.inputs_shape
+    )
 
 
 def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:

@@ -84,6 +84,21 @@ def test_a_file_becomes_the_tokens_of_transformers(decoded, folder):
 
 
 @pytest.mark.ci
+def test_recorded_sounds_predict_the_speed_of_a_draft_on_the_shared_encoder(
+    folder, monkeypatch, capsys
+):
+    monkeypatch.chdir(folder)
+    trim = ["--shared_encoder", "--decoder_layers=0", "--output=draft"]
+    assert cli.main(["trim", "--input=whisper", *trim]) == 0
+    given = ["--target=whisper", "--draft=draft", "--gin_file=transcribe.gin", "--text=b.wav"]
+    given += ["--gin.LANGUAGE='en'", "--gin.TASK_FEATURE_LENGTHS={'inputs': 1, 'targets': 27}"]
+    recorded = ["--tokens=4", "--output_file=passes.jsonl"]
+    assert cli.main(["acceptance", *given, *recorded]) == 0
+    assert cli.main(["forecast", *given, "--passes=passes.jsonl", "--gammas=1-2"]) == 0
+    assert "best     " in capsys.readouterr().out
+
+
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "text, says",
     [

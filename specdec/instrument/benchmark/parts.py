@@ -30,7 +30,7 @@ import jax.numpy as jnp
 
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.models.cache import KVCache
-from specdec.models.inputs import read, tokens_of
+from specdec.models.inputs import read
 from specdec.models.model import Target
 from specdec.plan import Plan
 from specdec.types import Cache, Part, PyTree, TargetCall, verifies
@@ -138,10 +138,10 @@ def _encoded(model: Target, inputs: PyTree) -> KVCache | None:
     """Returns zeros as an encoder's output, for a model that reads it and is timed alone."""
     if model.encoded_dim is None:
         return None
-    tokens = tokens_of(inputs)
-    encoded = jnp.zeros([*tokens.shape, model.encoded_dim], model.dtype)
-    mask = jnp.ones(tokens.shape, bool)
-    return KVCache((), (), jnp.zeros(len(tokens), jnp.int32), encoded=encoded, inputs_mask=mask)
+    shape = model.encoded_shape(inputs)
+    encoded = jnp.zeros([*shape, model.encoded_dim], model.dtype)
+    mask = jnp.ones(shape, bool)
+    return KVCache((), (), jnp.zeros(shape[0], jnp.int32), encoded=encoded, inputs_mask=mask)
 
 
 def scan(role: str, call: Callable, width: int, steps: int) -> Callable:

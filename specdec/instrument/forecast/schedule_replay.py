@@ -115,7 +115,7 @@ def _replayed(
     played = _played(plan, 4 if whole else vocab_size, whole)
     draws = any(not drafter.sampling.greedy for drafter in names.values())
     size = min(ROWS[whole], len(passes))
-    width = 1 if whole else length or max(1, *(len(one.inputs) for one in passes))
+    width = 1 if whole else length or max([1, *(len(one.inputs) for one in passes)])
     program, rule = _program(played), Params(**tables)
     found = []
     for sample in range(samples if draws else 1):

@@ -147,6 +147,10 @@ class Whisper(ReadsEncoder):
         """Returns the shape of features, all of whose inputs have one length."""
         return jax.ShapeDtypeStruct((rows, self.config.mel_bins, self.config.frames), jnp.float32)
 
+    def encoded_shape(self, inputs: Array) -> tuple[int, int]:
+        """Returns rows and positions of the encoder's output."""
+        return len(inputs), self.config.input_positions
+
     def active(self, inputs: Array) -> Array:
         """Returns [B] bool, the rows that have a number other than 0."""
         return jnp.any(inputs != 0, axis=(1, 2))
