@@ -1,9 +1,13 @@
 """Shared set-up: the devices tests see, repeatable examples, and the optional development data."""
 
 import contextlib
+import ctypes
 import gc
 import importlib.metadata
 import os
+import resource
+import shutil
+import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -26,12 +30,25 @@ os.environ["XLA_FLAGS"] = " ".join([*XLA_FLAGS, os.environ.get("XLA_FLAGS", "")]
 DEVICE = Path(__file__).parent / "golden" / "devices" / "epyc_avx2.json"
 os.environ.setdefault("SPECDEC_PRODUCTS", str(DEVICE))
 
+# A run has a folder for temporary files, which is removed at its end: libraries leave some behind.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    RUN = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="specdec.tests.")
+
+pytest_plugins = ["margins"]
+
+MEMORY = 1.6e9  # bytes that a process may hold after a test, with its compiled programs
+
 # Tracing makes millions of objects that live on: looking for garbage among them is 4 % of the time.
 gc.set_threshold(100_000, 50, 50)
 
 # The same examples on every run, so that a failure is a change and not a draw.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_unconfigure(config):
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(RUN, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +64,6 @@ def shared() -> Path:
 def small_files():
     """A context in which no file of this process may grow beyond 2,000 bytes: a full disk, but for
     the number of the error."""
-    import resource
 
     @contextlib.contextmanager
     def small():
@@ -71,49 +87,51 @@ def plant(monkeypatch):
     support.forget_programs()
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """A folder of compiled programs, for `--compilation_cache_dir`: JAX looks only once whether
-    there is one."""
-    import jax
+@pytest.fixture(scope="session")
+def cache() -> Path:
+    """A folder of compiled programs that the processes of a run share, for
+    `--compilation_cache_dir`. To cache the programs of all tests takes longer than to compile."""
+    return Path(os.environ["TMPDIR"]) / "programs"
+
+
+@pytest.fixture
+def empty_cache(tmp_path):
+    """A folder of compiled programs of a test's own: JAX looks only once whether there is one."""
     from jax.experimental.compilation_cache import compilation_cache
 
     compilation_cache.reset_cache()
-    yield tmp_path_factory.mktemp("cache")
-    jax.config.update("jax_compilation_cache_dir", None)
+    yield tmp_path
     compilation_cache.reset_cache()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def files_leave_nothing_behind():
-    """No setting of JAX's, and not too many compiled programs."""
+    """No setting of JAX's."""
     import jax
+    from jax.experimental.compilation_cache import compilation_cache
 
     before = jax.config.values.copy()
     yield
-    # Where programs are cached changes nothing in them.
-    after = {
-        name: value
-        for name, value in jax.config.values.items()
-        if before[name] != value and "_cache_" not in name
-    }
+    folder = "jax_compilation_cache_dir"  # commands set it
+    jax.config.update(folder, before[folder])
+    compilation_cache.reset_cache()
+    after = {name: value for name, value in jax.config.values.items() if before[name] != value}
     assert not after, f"a test file left JAX set otherwise than it found it: {after}"
-    _forget_programs_if_many()
 
 
 @pytest.fixture(autouse=True)
-def a_slow_test_leaves_few_programs(request):
-    """A file may have hundreds of slow tests, and each compiles some."""
-    yield
-    if request.node.get_closest_marker("slow"):
-        _forget_programs_if_many()
+def few_programs_stay():
+    """Gives the memory of compiled programs back when a process holds much of it.
 
-
-def _forget_programs_if_many() -> None:
-    """On a CPU each compiled program maps memory, and thousands of them are more mappings than
-    Linux allows a process (65,530), which ends it."""
+    A program is hundreds of kilobytes, in pieces that the allocator keeps for the next one unless
+    it is asked to return them. Each also maps memory, which Linux allows a process 65,530 times.
+    """
     import jax
 
-    maps = Path("/proc/self/maps")
-    if not maps.exists() or len(maps.read_bytes().splitlines()) > 15_000:
-        jax.clear_caches()
+    yield
+    statm = Path("/proc/self/statm")  # of Linux
+    if not statm.exists() or int(statm.read_text().split()[1]) * resource.getpagesize() < MEMORY:
+        return
+    jax.clear_caches()
+    gc.collect()
+    getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # glibc has it

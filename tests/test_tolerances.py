@@ -1,7 +1,11 @@
-"""Absolute tolerances of the tests have their reasons: pytest tests/test_tolerances.py
+"""Absolute tolerances have reasons, and comparisons margins: pytest tests/test_tolerances.py
 
-One that is a number has a comment on its statement's lines or right above. One that has a name has
-its reason where the name is given (`tolerances.py`, or the same file).
+A tolerance that is a number has a comment on its statement's lines or right above. One that has a
+name has its reason where the name is given (`tolerances.py`, or the same file).
+
+Two numbers that should be equal are compared by `pytest.approx` or `assert_allclose`, so that a run
+knows the margin of the comparison (`margins.py`). An assertion that a difference is below a small
+number would have none.
 """
 
 from __future__ import annotations
@@ -11,7 +15,10 @@ import io
 import tokenize
 from pathlib import Path
 
+import margins
+import numpy as np
 import pytest
+import tolerances as shared_tolerances
 
 TESTS = Path(__file__).parent
 SMALL = 1e-3  # a bound up to this is one of rounding
@@ -48,10 +55,39 @@ def without_reason(source: str) -> list[int]:
     return sorted(bare)
 
 
+def without_margin(source: str) -> list[int]:
+    """The lines that compare numbers and do not record a margin."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assert):
+            found += [x.lineno for x in ast.walk(node.test) if is_small_difference(x)]
+        if isinstance(node, ast.Attribute) and node.attr in ("allclose", "isclose"):
+            found.append(node.lineno)
+    return sorted(found)
+
+
+def is_small_difference(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[-1], ast.Lt | ast.LtE):
+        return False
+    calls = [x.func for x in ast.walk(node.left) if isinstance(x, ast.Call)]
+    of_difference = any(getattr(x, "attr", getattr(x, "id", "")) == "abs" for x in calls)
+    bound = list(ast.walk(node.comparators[-1]))
+    named = any(isinstance(x, ast.Name) and hasattr(shared_tolerances, x.id) for x in bound)
+    return of_difference and (named or any(is_number(x) and x.value <= SMALL for x in bound))
+
+
+def sources() -> dict[str, str]:
+    return {str(path.relative_to(TESTS)): path.read_text() for path in TESTS.rglob("*.py")}
+
+
 def test_every_tolerance_has_a_reason():
-    files = {str(path.relative_to(TESTS)): path.read_text() for path in TESTS.rglob("*.py")}
-    bare = {name: lines for name, source in files.items() if (lines := without_reason(source))}
+    bare = {name: lines for name, source in sources().items() if (lines := without_reason(source))}
     assert not bare, "lines that tolerate a number and do not say why"
+
+
+def test_every_comparison_has_a_margin():
+    bare = {name: lines for name, source in sources().items() if (lines := without_margin(source))}
+    assert not bare, "lines that compare numbers; use pytest.approx or np.testing.assert_allclose"
 
 
 @pytest.mark.parametrize(
@@ -67,5 +103,46 @@ def test_every_tolerance_has_a_reason():
         ("assert x < 0.5", []),
     ],
 )
-def test_the_rule_sees_what_it_is_for(source, lines):
+def test_the_rule_of_reasons_sees_what_it_is_for(source, lines):
     assert without_reason(source) == lines
+
+
+@pytest.mark.parametrize(
+    "source, lines",
+    [
+        ("assert np.abs(x - y).max() < 1e-5", [1]),
+        ("assert abs(x - y) <= 2 * LOGITS", [1]),
+        ("assert np.allclose(x, y)", [1]),
+        ("assert x == pytest.approx(y)", []),
+        ("assert abs(x - y) < 0.1", []),
+        ("assert p_value < 1e-9", []),
+        ("near = abs(x - y) < 1e-5", []),
+    ],
+)
+def test_the_rule_of_margins_sees_what_it_is_for(source, lines):
+    assert without_margin(source) == lines
+
+
+def test_a_margin_is_the_largest_share_of_what_is_tolerated():
+    # What is tolerated makes the margins powers of two.
+    found, expected = [1.0, 2.0, np.inf, np.nan], [1.5, 2.0, np.inf, np.nan]
+    assert margins.margin(found, expected, atol=2.0) == 0.25
+    assert margins.margin(found, expected, rtol=0.5, atol=0.25) == 0.5
+    assert margins.margin(1.0, 1.0) == 0.0
+    assert margins.margin(1.0, 2.0) == np.inf
+
+
+@pytest.mark.parametrize("compare", ["approx", "approx of a list", "allclose"])
+def test_comparisons_record_their_margins(monkeypatch, compare):
+    monkeypatch.setattr(margins, "largest", {})
+    if compare == "approx":
+        assert 1.25 == pytest.approx(1.0, abs=1.0)  # a power of two
+    elif compare == "approx of a list":
+        assert [1.0, 1.25] == pytest.approx([1.0, 1.0], abs=1.0)  # the same
+    else:
+        np.testing.assert_allclose([1.0, 1.25], 1.0, rtol=0, atol=1.0)  # the same
+    ((place, value),) = margins.largest.items()
+    assert place.startswith("tests/test_tolerances.py:") and place.endswith("_their_margins")
+    assert value == 0.25
+    assert 3.0 != pytest.approx(1.0, abs=1.0)  # is no comparison of equal numbers
+    assert margins.tightest() == [(place, 0.25)]

@@ -381,12 +381,15 @@ def test_a_registered_task_is_found_by_name(decode, folder):
     assert code == 0 and out.count("\n") == 1, err
 
 
-def test_programs_are_kept(decode, cache):
-    decode("--limit=1")
-    programs = {entry.name for entry in cache.iterdir() if entry.name.startswith("jit_decode")}
+def test_programs_are_kept(decode, empty_cache):
+    kept = f"--compilation_cache_dir={empty_cache}"
+    decode("--limit=1", kept)
+    programs = {
+        entry.name for entry in empty_cache.iterdir() if entry.name.startswith("jit_decode")
+    }
     assert programs
-    decode("--limit=2")
-    assert programs == {e.name for e in cache.iterdir() if e.name.startswith("jit_decode")}
+    decode("--limit=2", kept)
+    assert programs == {e.name for e in empty_cache.iterdir() if e.name.startswith("jit_decode")}
     decode("--limit=1", "--compilation_cache_dir=")
     assert jax.config.jax_compilation_cache_dir is None
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 import gin
 from specdec import checkpoints, cli
@@ -200,15 +199,14 @@ def saved(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def specdec(tiny, saved, tmp_path_factory):
-    """Runs a command on a file made tiny; returns its records. Equal programs are compiled once."""
-    compilation_cache.reset_cache()
-    cache = tmp_path_factory.mktemp("cache")
+def specdec(tiny, saved, cache, tmp_path_factory):
+    """Runs a command on a file made tiny; returns its records."""
+    folder = tmp_path_factory.mktemp("outputs")
 
     def run(command: str, file: str, *more: str) -> list[dict]:
         models = built(file, tiny, bindings=CHECKPOINTS).plan.models()
         target, draft = (saved(model, seed) for seed, model in enumerate(models.values()))
-        output = cache / f"{command}_{Path(file).stem}.jsonl"
+        output = folder / f"{command}_{Path(file).stem}.jsonl"
         flags = [
             f"--gin_file={file}",
             f"--gin_file={tiny}",
@@ -220,9 +218,7 @@ def specdec(tiny, saved, tmp_path_factory):
         assert cli.main([command, *flags, *more]) == 0
         return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
 
-    yield run
-    jax.config.update("jax_compilation_cache_dir", None)
-    compilation_cache.reset_cache()
+    return run
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from margins import margin
 from support import forget_programs, load
 
 from specdec.decoding import beam_rules, beam_search, draft_beams
@@ -53,7 +54,7 @@ def differs(rule=PLAIN, drafter=True, stop_ids=(1,)) -> bool:
     """Whether ids or scores of a search are wrong. `right` must be asked before a bug is there."""
     good, found = right(rule, drafter, stop_ids), search(plan(rule, drafter, stop_ids))
     same = np.array_equal(good.tokens, found.tokens)
-    return not (same and np.allclose(good.scores, found.scores, **SAME))
+    return not (same and margin(good.scores, found.scores, **SAME) <= 1)
 
 
 def calls(drafter=True) -> int:

@@ -96,8 +96,8 @@ def test_logits_of_a_block_are_those_of_all_at_once(name, shape):
     ancestors = np.stack([shape(generator) for _ in LENGTHS])
     found = ours(name, ancestors)
     for row, mask in enumerate(ancestors):
-        error = np.abs(found[row] - exact(name, row, mask)).max()
-        assert error < 2 * T5X_DISTANCE[name][1]
+        expected = exact(name, row, mask)
+        np.testing.assert_allclose(found[row], expected, rtol=0, atol=2 * T5X_DISTANCE[name][1])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -110,7 +110,8 @@ def test_a_token_of_a_tree_is_as_if_its_path_were_the_text(name):
             path = tokens[row, length + np.flatnonzero(ancestors[row, i])]
             text = np.concatenate([tokens[row, :length], path])[None]
             last = t5_in_numpy.logits(params, config, inputs[row : row + 1], text)[0, -1]
-            assert np.abs(found[row, i] - last).max() < 2 * T5X_DISTANCE[name][1]
+            tolerance = 2 * T5X_DISTANCE[name][1]
+            np.testing.assert_allclose(found[row, i], last, rtol=0, atol=tolerance)
 
 
 def test_a_block_of_text_needs_no_ancestors_and_has_the_same_logits():

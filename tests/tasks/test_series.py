@@ -152,9 +152,10 @@ def test_the_side_of_padding_changes_no_logits(model):
     split[2, [-1, 6]] = split[2, [6, -1]]
     inputs = np.concatenate([THEIRS["ids"], behind, split])
     logits = support.teacher_forced(*model, inputs, np.tile(THEIRS["fed"], (3, 1)))
-    in_front, behind, split = np.abs(np.split(np.asarray(logits), 3) - THEIRS["logits"])
-    assert max(in_front.max(), behind.max()) < LOGITS
-    assert split[2].max() > 1e-2
+    in_front, behind, split = np.split(np.asarray(logits), 3)
+    for ours in (in_front, behind):
+        np.testing.assert_allclose(ours, THEIRS["logits"], rtol=0, atol=LOGITS)
+    assert np.abs(split - THEIRS["logits"])[2].max() > 1e-2
 
 
 @pytest.mark.ci

@@ -90,8 +90,8 @@ def test_a_block_sees_the_text_before_it_and_itself(model, objective):
                 previous=np.concatenate([text[-1:], behind[:-1]]) if frozen else None,
                 target=(frozen.params, TARGET.config) if frozen else None,
             )
-            error = np.abs(logits[row, number] - exact)[: len(behind)]
-            assert error.max() < 1e-4 * np.abs(exact).std()
+            found, expected = (x[: len(behind)] for x in (logits[row, number], exact))
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(exact).std())
             behind = np.pad(behind, (0, K - len(behind)))
             np.testing.assert_array_equal(blocks.targets[row, number], behind)
 

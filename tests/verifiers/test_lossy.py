@@ -77,7 +77,8 @@ def test_a_call_emits_the_stated_law(name):
                 for length in range(gamma + 1):
                     right = emitted(rule, trees.p, trees.q, length)
                     law = output_law(verifier, trees, length)
-                    assert np.max(np.abs(law - right)) <= FLOAT64, (case, gamma, length)
+                    name = f"{case}, gamma {gamma}, length {length}"
+                    np.testing.assert_allclose(law, right, rtol=0, atol=FLOAT64, err_msg=name)
 
 
 @pytest.mark.parametrize("lenience", [0.5, 0.1])
@@ -87,7 +88,7 @@ def test_lenience_is_bounded(lenience):
         for trees in adversarial_trees(1, 4, 1, Sampling()).values():
             law = output_law(Lenient(lenience), trees, 1).sum(axis=1)
             assert np.all(law <= trees.p[0] / lenience + 1e-12)
-            assert np.isclose(law.sum(), 1)
+            assert law.sum() == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

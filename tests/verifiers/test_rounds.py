@@ -16,6 +16,10 @@ SIZES = [(2, 1, 3), (2, 2, 3)]
 MORE = [(3, 1, 4), (3, 2, 2), (2, 3, 4), (3, 2, 4), (3, 3, 2), (4, 1, 4), (4, 2, 3), (4, 3, 2)]
 
 
+def assert_close(found, expected, case):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=FLOAT64, err_msg=case)
+
+
 def tokens(kept):
     return float(kept @ np.arange(len(kept)))
 
@@ -34,7 +38,7 @@ def test_the_law_is_the_targets_and_no_path_lowers_the_number_of_tokens(
             before = tokens(accepted_law(verifier, trees, gamma))
             for count in {1, paths}:
                 found = rounds_law(verifier, trees, gamma, count)
-                assert abs(found.emitted - trees.joint).max() <= FLOAT64, (name, count)
+                assert_close(found.emitted, trees.joint, f"{name}, {count} paths")
                 assert tokens(found.kept) >= before - FLOAT64, (name, count)
                 if count == 1:
                     assert tokens(found.kept) == pytest.approx(before, abs=FLOAT64)
@@ -48,7 +52,7 @@ def test_the_law_is_right_for_short_drafts_and_broken_ones():
             length = 2 if trees else 1
             trees = trees or adversarial_trees(0, 3, 2, Sampling())["random"]
             found = rounds_law(Block(), trees, length, 2)
-            assert abs(found.emitted - trees.joint).max() <= FLOAT64, name
+            assert_close(found.emitted, trees.joint, name)
 
 
 @pytest.mark.planted
