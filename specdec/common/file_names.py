@@ -1,4 +1,4 @@
-"""Names of files in records, which may come from anybody together with a checkpoint or a task."""
+"""Names of files in records, which come with a checkpoint or a task from any source."""
 
 from __future__ import annotations
 
