@@ -60,8 +60,10 @@ def _answer(request: Any) -> dict[str, str]:
             process.stdin.write(f"{json.dumps(request)}\n")
             process.stdin.flush()
             line = process.stdout.readline()
+        except BrokenPipeError:  # it has ended before it read everything
+            pass
         finally:
-            if not line:  # also if the user interrupts it, whose answer would be the next one's
+            if not line:  # after Ctrl-C too: the answer would be taken for the next one
                 process.kill()
                 process.wait()
     return json.loads(line) if line else {"error": chat_process.LIMITS}

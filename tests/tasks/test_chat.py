@@ -66,6 +66,17 @@ def test_time_is_limited():
     refused("{{ 2 ** 99999999 ** 9 }}")  # without a step of Python's
 
 
+def test_a_process_that_ends_before_it_has_read_is_one_line(monkeypatch):
+    def broken():
+        raise BrokenPipeError
+
+    render = chat.prompts_of(ECHO, {}, "FILE")
+    with monkeypatch.context() as patched, pytest.raises(TaskError, match="it takes more than 10"):
+        patched.setattr(chat._process().stdin, "flush", broken)
+        render("first")
+    assert render("second") == "second"
+
+
 def test_a_process_that_was_interrupted_answers_nothing_later(monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
