@@ -17,6 +17,7 @@ from specdec.checkpoints import hub, huggingface, tokenizer_files
 from specdec.checkpoints.cloud_storage import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
+from specdec.common.file_names import own_file
 from specdec.common.records import write
 from specdec.models import families
 from specdec.models.family import Config
@@ -314,7 +315,7 @@ def _vocabulary(path: str | os.PathLike, needed: bool) -> Vocabulary | None:
     extra_ids = recorded.get("extra_ids", 0)
     if recorded["file"] is None:
         return _with_files(Vocabulary(None, extra_ids), directory)
-    file = directory / recorded["file"]
+    file = directory / own_file(file, recorded["file"], CheckpointError)
     if not file.is_file() or sha256(file) != recorded["sha256"]:
         raise CheckpointError(
             f"checkpoint {directory} was saved with the vocabulary {recorded['file']} "

@@ -16,6 +16,7 @@ import numpy as np
 from specdec.checkpoints import safetensors
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError
+from specdec.common.file_names import own_file
 
 CONFIG = "config.json"
 _SAFETENSORS, _PYTORCH, _INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
@@ -40,17 +41,22 @@ def read(directory: Path) -> dict[str, np.ndarray]:
 
 
 def parts(directory: Path) -> list[str]:
-    """Returns the files that `read` reads; raises CheckpointError if one is missing."""
+    """Returns the files that `read` reads.
+
+    Raises:
+      CheckpointError: a file is missing, or is not in the directory.
+    """
     found = next((name for name in _WHERE if (directory / name).is_file()), None)
     if found is None:
         raise CheckpointError(f"{directory} has none of {', '.join(_WHERE)}; copy it again")
     if not found.endswith(_INDEX):
         return [found]
-    files = sorted(set(read_json(directory / found).get("weight_map", {}).values()))
+    named = read_json(index := directory / found).get("weight_map", {}).values()
+    files = sorted({own_file(index, name, CheckpointError) for name in named})
     missing = [name for name in files if not (directory / name).is_file()]
     if missing or not files:
         raise CheckpointError(
-            f"{len(missing)} of the {len(files)} files that {directory / found} names are missing "
+            f"{len(missing)} of the {len(files)} files that {index} names are missing "
             f"({', '.join(missing[:3])}); copy the whole checkpoint"
         )
     return files

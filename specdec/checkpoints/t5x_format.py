@@ -16,11 +16,13 @@ from specdec.checkpoints import arrays, directory, tree
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.directory import Vocabulary
 from specdec.checkpoints.errors import CheckpointError
+from specdec.common.file_names import own_file
 from specdec.models.family import Config
 from specdec.types import PyTree
 
 _VERSIONS = (2, 3)  # 3 differs in that bfloat16 is written as such
 _TARGET = "target"
+_RECORD = "checkpoint"  # the file
 
 
 def native(folder: Location) -> dict[str, arrays.Source]:
@@ -29,7 +31,7 @@ def native(folder: Location) -> dict[str, arrays.Source]:
     It is a msgpack tree whose large leaves name a zarr folder next to it. Small leaves are in the
     msgpack file itself.
     """
-    file = folder / "checkpoint"
+    file = folder / _RECORD
     try:
         contents = serialization.msgpack_restore(file.read_bytes())
         version, target = contents["version"], contents["optimizer"][_TARGET]
@@ -84,7 +86,7 @@ def write(folder: Path, params: PyTree, config: Config, vocabulary: Vocabulary |
     state = {"step": np.int32(0)}
     contents = {"version": _VERSIONS[-1], "optimizer": {_TARGET: target, "state": state}}
     directory.describe(folder, config, vocabulary)
-    (folder / "checkpoint").write_bytes(serialization.msgpack_serialize(contents))
+    (folder / _RECORD).write_bytes(serialization.msgpack_serialize(contents))
 
 
 def _is_leaf(keys: object, value: object) -> bool:
@@ -96,8 +98,8 @@ def _source(leaf: Any, folder: Location) -> arrays.Source:
         return leaf
     # The path is relative to the checkpoint, wherever that was written (often a bucket). Before
     # TensorStore 0.1.14 it was a field of the array, not of its kvstore.
-    path = leaf["kvstore"].get("path") or leaf["path"]
-    return arrays.spec(arrays.folder(folder / path))
+    path = leaf["kvstore"].get("path") or leaf.get("path")
+    return arrays.spec(arrays.folder(folder / own_file(folder / _RECORD, path, CheckpointError)))
 
 
 def _folder(directory: Location) -> arrays.Spec:

@@ -136,13 +136,15 @@ def _framed(
     _check_class(directory, config.get("tokenizer_class"), _BPE_CLASSES[kind])
     tokens = _added(directory, config, special, added)
     _check_tokens(directory, tokens.values(), added)
+    template, template_file = _chat_template(directory, config)
     framing = Framing(
         names=tuple(_special_names(directory, file, config, special).items()),
         continued=_is_continued(directory / MODEL),
         add_bos=_or(config.get("add_bos_token"), _ADDS_BOS[kind]),
         add_eos=_or(config.get("add_eos_token"), None if kind == _JSON else False),
         prefix_space=config.get("add_prefix_space"),
-        chat_template=_chat_template(directory, config),
+        chat_template=template,
+        chat_file=str(template_file),
     )
     legacy = config.get("legacy") is not False
     ordered = tuple(sorted(tokens.values(), key=lambda token: token.id))
@@ -192,15 +194,16 @@ def _or(stated: bool | None, usual: bool | None) -> bool | None:
     return usual if stated is None else stated
 
 
-def _chat_template(directory: Location, config: Mapping[str, Any]) -> str | None:
-    """Returns the default chat template, None if there is none."""
-    if (directory / CHAT).is_file():
-        return (directory / CHAT).read_text(encoding="utf-8")
+def _chat_template(directory: Location, config: Mapping[str, Any]) -> tuple[str | None, Location]:
+    """Returns the default chat template, None if there is none, and its file."""
+    if (file := directory / CHAT).is_file():
+        with about(file):
+            return file.read_text(encoding="utf-8"), file
     found = config.get("chat_template")
     if isinstance(found, list):
         by_name = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
         found = by_name.get("default")
-    return found if isinstance(found, str) else None
+    return found if isinstance(found, str) else None, directory / CONFIG
 
 
 def _added(

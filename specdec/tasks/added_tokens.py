@@ -44,6 +44,7 @@ class Framing:
       prefix_space: whether a byte-level tokenizer puts a space before a text; None for what its
         file says.
       chat_template: the Jinja template of conversations; None if there is none.
+      chat_file: the file that has the template, for errors.
       chat: whether each input is a user's message, which the template turns into a prompt.
     """
 
@@ -53,6 +54,7 @@ class Framing:
     add_eos: bool | None = None
     prefix_space: bool | None = None
     chat_template: str | None = None
+    chat_file: str = ""
     chat: bool = False
 
 

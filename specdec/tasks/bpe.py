@@ -62,7 +62,7 @@ class Bpe(PlainVocabulary):
         self.pad_id = None if framing.continued or pad == self.eos_id else pad
         self._chat = None
         if framing.chat and framing.chat_template is not None:
-            self._chat = prompts_of(framing.chat_template, names, file)
+            self._chat = prompts_of(framing.chat_template, names, framing.chat_file)
 
     def encode(self, text: str) -> list[int]:
         return self._backend.encode(text, add_special_tokens=False).ids

@@ -7,11 +7,17 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from specdec.common.file_names import own_file
 from specdec.tasks.loading import TaskError
 from specdec.tasks.media import part_of, with_files
 from specdec.tasks.registry import check_definition, registered
 from specdec.tasks.task import FEATURES, Task, TextTask
-from specdec.tasks.vocabularies import VocabularyDefinition, for_texts
+from specdec.tasks.vocabularies import (
+    LoadedVocabulary,
+    VocabularyDefinition,
+    files_of,
+    for_texts,
+)
 
 FILES = "files"  # the column of pictures or of sound
 
@@ -38,15 +44,15 @@ def local_task(
       columns: the features in the TAB-separated columns of a line; ('inputs',) uses the whole line
         as an input without a target. 'files' names pictures, with spaces between them, that stand
         for each `<image>` of the input, or a file of sound that is the input. Files are found from
-        the text file's folder.
+        the text file's folder, and are inside it.
       metric_fns: metrics, such as `bleu`.
 
     Returns:
       The task.
 
     Raises:
-      TaskError: a file is missing, empty or malformed, the vocabulary cannot be read, or another
-        task is called `name`.
+      TaskError: a file is missing, empty or malformed, or names a picture or sound outside its
+        folder. The vocabulary cannot be read, or another task is called `name`.
     """
     check_definition(name, "files", files, "split -> path, as in {'test': 'test.tsv'}", vocabulary)
     if not isinstance(prefix, str):
@@ -71,9 +77,10 @@ def _register(
     columns: tuple[str, ...],
     metric_fns: tuple[Callable, ...],
 ) -> Task:
-    sizes = {split: _examine(path, columns) for split, path in files}
+    vocabulary = for_texts(definition)
+    sizes = {split: _examine(path, columns, vocabulary) for split, path in files}
     pairs = functools.partial(_pairs, dict(files), columns, prefix)
-    return registered(TextTask(name, pairs, sizes, for_texts(definition), metric_fns))
+    return registered(TextTask(name, pairs, sizes, vocabulary, metric_fns))
 
 
 def _pairs(
@@ -96,7 +103,7 @@ def _names(path: str, column: str) -> list[str]:
     return [os.path.join(os.path.dirname(path), name) for name in column.split()]
 
 
-def _examine(path: str, columns: Sequence[str]) -> int:
+def _examine(path: str, columns: Sequence[str], vocabulary: LoadedVocabulary) -> int:
     """Counts the lines, and checks that each is well-formed."""
     if os.path.isdir(path):
         raise TaskError(f"data file {path} is a folder; give the file in it")
@@ -105,13 +112,15 @@ def _examine(path: str, columns: Sequence[str]) -> int:
     number = 0
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
-            _examine_line(line, path, number, columns)
+            _examine_line(line, path, number, columns, vocabulary)
     if not number:
         raise TaskError(f"data file {path} is empty; write one example per line")
     return number
 
 
-def _examine_line(line: bytes, path: str, number: int, columns: Sequence[str]) -> None:
+def _examine_line(
+    line: bytes, path: str, number: int, columns: Sequence[str], vocabulary: LoadedVocabulary
+) -> None:
     place = f"{path}, line {number}"
     found = line.count(b"\t") + 1
     if len(columns) > 1 and found != len(columns):
@@ -124,11 +133,14 @@ def _examine_line(line: bytes, path: str, number: int, columns: Sequence[str]) -
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise TaskError(f"{place}: not UTF-8 ({error.reason}); convert the file") from error
-    if FILES in columns:
-        fields = line_text(text, first=number == 1).split("\t")
-        for name in _names(path, fields[columns.index(FILES)]):
-            if not os.path.isfile(part_of(name)[0]):
-                raise TaskError(f"{place}: there is no file {name}; check the column 'files'")
+    fields = line_text(text, first=number == 1).split("\t", len(columns) - 1)
+    example = dict(zip(columns, fields, strict=True))
+    column = example.get(FILES, "")
+    for name in [*column.split(), *files_of(vocabulary, example.get("inputs", ""))]:
+        own_file(place, name, TaskError, folders=True)
+    for name in _names(path, column):
+        if not os.path.isfile(part_of(name)[0]):
+            raise TaskError(f"{place}: there is no file {name}; check the column 'files'")
 
 
 def line_text(line: str, first: bool) -> str:

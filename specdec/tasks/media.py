@@ -61,7 +61,7 @@ class Illustrated(_WithFiles):
         Raises:
           TaskError: a mark of a picture names no file, or the prompt is too long.
         """
-        names = _MARK.findall(text)
+        names = self.files_of(text)
         ids = np.array(self.base.input_ids(_MARK.sub(IMAGE, text)), np.int32)
         is_picture = ids == self.own.image_id
         if is_picture.sum() != len(names):
@@ -77,13 +77,16 @@ class Illustrated(_WithFiles):
             )
         return ids.tolist() if names else self.base.input_ids(text, length)
 
+    def files_of(self, text: str) -> list[str]:
+        return _MARK.findall(text)
+
     def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: Any) -> Any:
         """Returns tokens and pixels; tokens alone for a model without pictures."""
         if not isinstance(shape, Mapping):
             return ids
         pixels: Any = np.zeros(shape["pixels"].shape, np.float32)
         for row, text in zip(pixels, texts, strict=False):
-            names = _MARK.findall(text)
+            names = self.files_of(text)
             if len(names) > len(row):
                 raise TaskError(
                     f"prompt {text[:60]!r} has {len(names)} pictures, and the target reads "
@@ -106,6 +109,9 @@ class Spoken(_WithFiles):
     def input_ids(self, text: str, length: int | None = None) -> list[int]:
         """Returns EOS alone: sound has no ids."""
         return [self.eos_id]
+
+    def files_of(self, text: str) -> list[str]:
+        return [part_of(text)[0]] if text.strip() else []
 
     def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: Any) -> Any:
         """Returns the log-mel features of the files that texts name."""

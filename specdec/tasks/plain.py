@@ -87,6 +87,11 @@ class PlainVocabulary:
             return list(ids)
         return list(ids[len(ids) - room :] if self.continued else ids[:room])
 
+    def files_of(self, text: str) -> list[str]:
+        """Returns the names of files that the text of an input has."""
+        del text
+        return []
+
     def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: Any) -> Any:
         """Returns a batch of a target's inputs.
 

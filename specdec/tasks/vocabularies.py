@@ -229,6 +229,17 @@ def input_ids(vocabulary: LoadedVocabulary, text: str, length: int | None = None
     return [*ids[: None if length is None else length - 1], vocabulary.eos_id]
 
 
+def files_of(vocabulary: LoadedVocabulary, text: str) -> list[str]:
+    """Returns the names of pictures or of sound in the text of an input.
+
+    Args:
+      vocabulary: any vocabulary.
+      text: the text.
+    """
+    own = _own(vocabulary)
+    return [] if own is None else own.files_of(text)
+
+
 def inputs_of(
     vocabulary: LoadedVocabulary,
     ids: np.ndarray,
@@ -297,8 +308,10 @@ def chatting(definition: VocabularyDefinition) -> VocabularyDefinition:
             framing = dataclasses.replace(said.framing, chat=True)
             said = dataclasses.replace(said, framing=framing)
             return dataclasses.replace(definition, tokenization=said)
+    path = getattr(definition, "path", None)
+    where = definition if path is None else os.path.dirname(path) or os.curdir
     raise TaskError(
-        f"{definition} has no chat template, which is chat_template.jinja or chat_template in "
+        f"{where} has no chat template, which is chat_template.jinja or chat_template in "
         "tokenizer_config.json; decode without chat"
     )
 

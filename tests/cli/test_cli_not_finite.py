@@ -115,6 +115,7 @@ def test_every_json_file_is_written_by_one_function():
         "common/records.py",
         "checkpoints/tables/files.py",
         "tasks/chat.py",
+        "tasks/chat_process.py",
         "tasks/tokenizer_json.py",
         "training/folder.py",
         "training/laws.py",

@@ -188,24 +188,41 @@ def test_half_of_vocab_and_merges_is_refused(tmp_path):
     assert "merges.txt is not a file" in error_of(folder)
 
 
-def test_chat_templates_that_cannot_be_used(edited, monkeypatch):
-    with pytest.raises(tasks.TaskError, match="has no chat template, which is chat_template.jinja"):
+@pytest.mark.parametrize("file", ("tokenizer_config.json", "chat_template.jinja"))
+@pytest.mark.parametrize(
+    "source", ("{{ raise_exception('no user') }}", "{{ messages[3].content }}", "{% if %}")
+)
+def test_a_chat_template_that_cannot_be_used_is_named(edited, source, file):
+    folder = edited("llama2", chat_template=source if file.endswith("json") else "unread")
+    if not file.endswith("json"):
+        (folder / file).write_text(source)
+    with pytest.raises(tasks.TaskError) as found:
+        tasks.chatting(definition(folder)).plain().input_ids("a")
+    said = str(found.value)
+    assert said.startswith(f"the chat template of {folder / file} cannot be used (")
+    assert said.endswith("); correct it, or decode without chat") and "\n" not in said
+
+
+def test_a_chat_template_that_is_no_text_is_named(edited):
+    (file := edited("llama2") / "chat_template.jinja").write_bytes(b"\xff")
+    assert error_of(file.parent).startswith(f"{file}: 'utf-8' codec can't decode")
+
+
+def test_a_chat_needs_a_template_and_jinja2(edited, monkeypatch):
+    where = "which is chat_template.jinja or chat_template in tokenizer_config.json; decode without"
+    with pytest.raises(tasks.TaskError, match=f"^{GOLDEN}/opt has no chat template, {where} chat"):
         tasks.chatting(definition(GOLDEN / "opt"))
-    with pytest.raises(tasks.TaskError, match="has no chat template"):
+    with pytest.raises(tasks.TaskError, match=r"^Bytes\(.*\) has no chat template, which"):
         tasks.chatting(tasks.Bytes())
-    for source in ("{{ raise_exception('no user') }}", "{{ messages[3].content }}", "{% if %}"):
-        definition_ = tasks.chatting(definition(edited("llama2", chat_template=source)))
-        with pytest.raises(
-            tasks.TaskError, match="the chat template of .* cannot be used"
-        ) as found:
-            definition_.plain().input_ids("a")
-        assert "\n" not in str(found.value)
-    named = [{"name": "tools", "template": "b"}, {"name": "default", "template": "a"}]
-    chatting = tasks.chatting(definition(edited("llama2", chat_template=named))).plain()
-    assert chatting.input_ids("x") == chatting.encode("a")
     monkeypatch.setitem(sys.modules, "jinja2", None)
     missing = tasks.chatting(definition(edited("llama2", chat_template="c")))
     with pytest.raises(
         tasks.TaskError, match=r"a chat template needs jinja2: pip install '.\[chat"
     ):
         missing.plain()
+
+
+def test_the_default_of_several_chat_templates_is_used(edited):
+    named = [{"name": "tools", "template": "b"}, {"name": "default", "template": "a"}]
+    chatting = tasks.chatting(definition(edited("llama2", chat_template=named))).plain()
+    assert chatting.input_ids("x") == chatting.encode("a")

@@ -16,6 +16,7 @@ from jax.sharding import Sharding
 from specdec import tasks
 from specdec.checkpoints.checksums import checksum, damage
 from specdec.common import records
+from specdec.common.file_names import own_file
 from specdec.tasks import LoadedVocabulary
 from specdec.types import Table
 
@@ -186,6 +187,8 @@ def _record(path: str | os.PathLike, table: Table) -> dict[str, Any]:
             f"{path} is a table of kind {record['kind']} and the run needs {table.kind}; "
             f"make one with specdec train --table={table.kind}"
         )
+    for name in record["arrays"]:
+        own_file(file, name, TableError)
     return record
 
 

@@ -45,6 +45,14 @@ TSV = {
         "empty.tsv": "empty.tsv is empty; write one example per line",
         "noise.bin": "noise.bin, line 2: not UTF-8 .*; convert",
     }.items()
+} | {
+    "data file elsewhere.tsv": case(
+        "decode",
+        RUN,
+        "--gin.TASK_FILES={'test': 'YARD/elsewhere.tsv'}",
+        "--gin.TASK_COLUMNS=('files', 'inputs')",
+        says="elsewhere.tsv, line 1 names the file '../.*', .* not inside its folder; move",
+    ),
 }
 PAIRS = {
     f"pairs {name}": case("score", *PAIR, f"--pairs=YARD/{name}", says=says)
@@ -137,6 +145,7 @@ CHECKPOINTS = (
             "config_model_activations": "config.json does not describe .*'swish'; known",
             "config_model_activations_kind": "config.json does not describe .*activations is 3; ",
             "config_vocabulary_kind": "config.json .*vocabulary.*'spiece.model'.*; ",
+            "config_vocabulary_elsewhere": "config.json names the file '../pieces/.*'.*; move",
             "config_vocabulary_fields": "config.json .*vocabulary.*'name'.*; ",
             "vocabulary_gone": "was saved with the vocabulary vocabulary.model .*; put it back",
             "vocabulary_changed": "was saved with the vocabulary vocabulary.model .*; put it back",
@@ -154,6 +163,7 @@ CHECKPOINTS = (
             "hf_padding": "T5Config.pad_id is 261 but the model has .* ids; give one of them",
             "hf_prefix": "begin with 'module.' .*DistributedDataParallel.*; save",
             "hf_encoder": "has no decoder .*but classifier; give",
+            "hf_elsewhere": "index.json names the file '../hf/model.*'.* not in its folder; move",
             "hf_adapter": "shared.base_layer.weight is of an adapter .*; merge",
             "hf_float8": "shared.weight .* is F8_E4M3, which is not read; save",
             "hf_quantised": r"quantised \(quantization_config, fp8\), .*; save",

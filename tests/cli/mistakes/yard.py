@@ -99,6 +99,7 @@ def _texts(yard: Path) -> None:
         "columns.tsv": b"a\tb\tc\n",
         "no_tab.tsv": b"a\tb\nno tab\n",
         "empty.tsv": b"",
+        "elsewhere.tsv": b"../yard/test.tsv\t<image>\n",
         "inputs.txt": b"one\ntwo\n",
         "blank.tsv": b"a\tb\n\nc\td\n",
         "long.tsv": b"a text of many more bytes than sixteen\tb\n",
@@ -226,6 +227,10 @@ _DAMAGED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "config_model_activations_kind": ("target", _model(mlp_activations=3)),
     "config_other_size": ("target", _model(emb_dim=12)),
     "config_vocabulary_kind": ("pieces", _record(vocabulary="spiece.model")),
+    "config_vocabulary_elsewhere": (
+        "pieces",
+        _record(vocabulary={"file": "../pieces/vocabulary.model", "sha256": ""}),
+    ),
     "config_vocabulary_fields": ("pieces", _record(vocabulary={"name": "x"})),
     "vocabulary_gone": ("pieces", _without("*.model")),
     "vocabulary_changed": ("pieces", _write("vocabulary.model", b"noise")),
@@ -256,6 +261,13 @@ _DAMAGED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "hf_padding": ("hf", _generation(pad_token_id=261)),
     "hf_prefix": ("hf", _header({"module.shared.weight": _ENTRY}, b"\0" * 8)),
     "hf_encoder": ("hf", _header({"shared.weight": _ENTRY, "classifier": _ENTRY}, b"\0" * 8)),
+    "hf_elsewhere": (
+        "hf",
+        _both(
+            _without("model.safetensors"),
+            _json("model.safetensors.index.json", weight_map={"a": "../hf/model.safetensors"}),
+        ),
+    ),
     "hf_adapter": ("hf", _header({"shared.base_layer.weight": _ENTRY}, b"\0" * 8)),
     "hf_float8": ("hf", _header({"shared.weight": _ENTRY | {"dtype": "F8_E4M3"}}, b"\0" * 8)),
     "hf_quantised": ("hf", _record(quantization_config={"quant_method": "fp8"})),

@@ -1,0 +1,32 @@
+"""Names of files in records, which come with a checkpoint or a task from any source."""
+
+from __future__ import annotations
+
+from pathlib import PureWindowsPath
+
+
+def own_file(
+    record: object, name: object, error: type[ValueError], *, folders: bool = False
+) -> str:
+    """Returns the name of a file that a record gives, which must be in the record's folder.
+
+    Separators and drives of Windows count on every system. Links are followed, since the cache of
+    the Hugging Face Hub consists of links.
+
+    Args:
+      record: the record, for the error.
+      name: the name.
+      error: the class of the error.
+      folders: whether the file may also be in a folder inside the record's.
+
+    Raises:
+      ValueError: of the class `error`; the name is not a file's, or leads elsewhere.
+    """
+    path = PureWindowsPath(name if isinstance(name, str) else "")
+    inside = path.parts and not path.anchor and ".." not in path.parts
+    if not inside or len(path.parts) > 1 and not folders:
+        raise error(
+            f"{record} names the file {name!r}, which is not {'inside' if folders else 'in'} its "
+            "folder; move the file there, and correct the name"
+        )
+    return str(name)
