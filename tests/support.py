@@ -128,7 +128,7 @@ def context_of(tokens, length=None, **given) -> Context:
 def forget_programs() -> None:
     """Has the package's own functions traced and compiled anew; JAX's small programs stay."""
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "specdec":
+        if name.partition(".")[0] in ("specdec", "by_definition"):
             for value in list(vars(module).values()):
                 if hasattr(value, "clear_cache"):
                     value.clear_cache()

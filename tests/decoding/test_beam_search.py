@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 
+import by_definition
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -281,6 +282,12 @@ def test_the_search_as_it_is_defined(rule):
         ]
         assert ours == texts
         np.testing.assert_allclose(found.scores[row, : len(texts)], scores, **SCORES)
+
+
+@pytest.mark.parametrize("check", [by_definition.check_beams, by_definition.check_draft_beams])
+def test_beams_are_as_defined(check):
+    """With processors that read prompts, rows that are full before others, and beams of NaN."""
+    check()
 
 
 def test_beams_over_a_mesh():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+import by_definition
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -93,3 +94,8 @@ def test_processors_see_the_start_token_and_the_text_before_each_token():
     sampling = Processed(Greedy(), (NotAgain(),))
     found = score(TREE, INPUTS, TEXTS, target=TARGET, sampling=sampling)
     np.testing.assert_allclose(found, expected(jax.nn.log_softmax(left)), atol=PROBABILITIES)
+
+
+def test_scores_are_as_defined():
+    """After prompts, by position, and an error for the first token whose logits are NaN."""
+    by_definition.check_scoring()

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from typing import ClassVar
 
+import by_definition
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -615,3 +616,8 @@ def test_keys_of_an_iteration_follow_the_contract():
                 expected = fold(fold(fold(row, purpose), 6), j)
                 np.testing.assert_array_equal(data(keys[j]), data(expected))
     np.testing.assert_array_equal(data(shared.draft), data(shared.correct[:3]))
+
+
+def test_texts_are_as_defined():
+    """One token after the other, by position, history, prompt and key, with rows that fail."""
+    by_definition.check_plain()

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 from typing import Any
 
+import by_definition
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -172,6 +173,11 @@ def test_real_models(family, exits):
     params = plan.params(trees)
     found = list(Refilled(plan, ROWS, WIDTHS).outputs(params, batches(target)))
     assert_same_texts(params, plan, found)
+
+
+def test_texts_are_as_defined():
+    """Prompts of two widths are padded with an id that is not 0, and some texts fail."""
+    by_definition.check_refilled()
 
 
 @pytest.mark.ci

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 
+import by_definition
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -110,6 +111,11 @@ def test_probabilities_are_those_of_each_model_by_itself(plan, given):
             np.testing.assert_allclose(found.own_q[row, call], own_q, atol=PROBABILITIES)
             kinds.add((corrects, len(drafted) > accepted + 1))
     assert {(True, True), (True, False), (False, False)} <= kinds
+
+
+def test_probabilities_are_as_defined():
+    """Of rows of different prefixes, some of which are full before others."""
+    by_definition.check_replay()
 
 
 def test_nothing_is_known_behind_a_token_that_the_drafter_proposes_no_more():

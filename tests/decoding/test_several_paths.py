@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import by_definition
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,6 +91,12 @@ def test_processors_read_the_path_of_each_node(base):
     else:
         result = bench.compare(output.tokens, sampling)
         assert result.passed, str(result)
+
+
+@pytest.mark.parametrize("check", [by_definition.check_paths, by_definition.check_tree])
+def test_texts_are_as_defined(check):
+    """By position, history and prompt of each node, with rows that fail and rows that are full."""
+    check()
 
 
 @pytest.mark.ci
