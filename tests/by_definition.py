@@ -31,10 +31,11 @@ from specdec.models.blocks import view
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Processed, Sampling
 from specdec.schedules import Fixed
-from specdec.types import LogitsProcessor, ModelOutput, Params
+from specdec.types import DecodeOutput, LogitsProcessor, ModelOutput, Params
 from specdec.verifiers import Block, Coupled
 
 V, CLASSES, PAD, STOP = 7, 3, 6, 1
+SPOILED = np.float32(1e30)  # logits of which `Rolls` makes NaN
 ROWS, WIDTH, LONGEST = 20, 4, 8  # more rows than are written to a cache one by one
 SCORES = dict(rtol=1e-4)  # float32 sums of a few logarithms against float64's
 
@@ -69,12 +70,17 @@ class Placed(PromptTable):
 
 @dataclasses.dataclass(frozen=True)
 class Rolls(LogitsProcessor):
-    """Rolls the logits by a sum over prompt and text, in which the order counts."""
+    """Rolls the logits by a sum over prompt and text, in which the order counts.
+
+    It hides NaN, as a processor may, and makes NaN of other logits.
+    """
 
     def process(self, logits, history):
         index = jnp.arange(len(history.tokens))
         each = jnp.where(index < history.length, (index + 2) * (history.tokens + 1), 0)
-        return jnp.roll(logits, jnp.sum(each) + history.position)
+        rolled = jnp.roll(logits, jnp.sum(each) + history.position)
+        rolled = jnp.where(jnp.isnan(rolled), jnp.arange(V, dtype=jnp.float32), rolled)
+        return jnp.where(rolled >= SPOILED, jnp.nan, rolled)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,10 +105,14 @@ PREFIX[np.arange(3) >= GIVEN[:, None]] = PAD
 
 @functools.cache
 def tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Logits of the target, those of a draft that is often right, and the target's with NaN."""
+    """Logits of the target, those of a draft that is often right, and the target's with NaN.
+
+    Of the last ones some become NaN by the processor.
+    """
     target, noise = np.random.default_rng(2).normal(size=[2, CLASSES, V, V, V]).astype(np.float32)
     broken = target.copy()
     broken[:, 3, 2] = broken[:, 5, 4] = np.nan
+    broken[:, 1, 3] = SPOILED
     return target, target + 0.7 * noise, broken
 
 
@@ -116,16 +126,18 @@ def prompt_of(row: int) -> list[int]:
     return PROMPTS[row, : LENGTHS[row]].tolist()
 
 
-def logits_after(
-    table: np.ndarray, row: int, words: Sequence[int], processed: bool = True
-) -> np.ndarray:
-    """Returns the logits [V] after some words, the first of which is the start token."""
-    prompt, last = prompt_of(row), len(words) - 1
+def logits_after(table: np.ndarray, row: int, words: Sequence[int]) -> np.ndarray:
+    """Returns the target's logits [V] after some words, the first of which is the start token."""
+    last = len(words) - 1
     total = sum((word + i + 1) * (1 + (last - i) % 3) for i, word in enumerate(words)) + 2 * last
-    logits = table[sum(prompt) % CLASSES, total % V, words[-1]].astype(np.float64)
-    text = [*prompt[:-1], *words]
-    code = sum((i + 2) * (word + 1) for i, word in enumerate(text)) + last
-    return np.roll(logits, code if processed else 0)
+    return table[sum(prompt_of(row)) % CLASSES, total % V, words[-1]].astype(np.float64)
+
+
+def rolled(logits: np.ndarray, row: int, words: Sequence[int]) -> np.ndarray:
+    """Returns what `Rolls` makes of the logits after some words; NaN stays."""
+    text = [*prompt_of(row)[:-1], *words]
+    code = sum((i + 2) * (word + 1) for i, word in enumerate(text)) + len(words) - 1
+    return np.where(logits >= SPOILED, np.nan, np.roll(logits, code))
 
 
 def turned(logits: np.ndarray, words: Sequence[int]) -> np.ndarray:
@@ -144,17 +156,10 @@ class Text(NamedTuple):
 def text_of(
     row: int, table: np.ndarray, choose: Callable[[np.ndarray, list[int]], Any], given=()
 ) -> Text:
-    """Returns a row's text.
-
-    Args:
-      row: the row.
-      table: the target's logits.
-      choose: returns a token, given the logits before it and the words.
-      given: the tokens of a prefix.
-    """
+    """Returns a row's text after a prefix; `choose` returns a token, given logits and words."""
     words = [prompt_of(row)[-1], *given]
     while len(words) <= LONGEST:
-        logits = logits_after(table, row, words)
+        logits = rolled(logits_after(table, row, words), row, words)
         if np.isnan(logits).any():
             return Text(words[1:], True)
         words.append(int(choose(logits, words)))
@@ -221,14 +226,44 @@ def traced(params, plan, prefix):
 
 def check_texts(plan: Plan, choose) -> None:
     """Compares texts of sound and of broken logits with the definition."""
-    for table in (0, 2):
+    for table, draft in ((0, 1), (2, 1), (2, 2)):  # the last goes on where processors hide NaN
         right = texts(choose, table, PREFIX)
-        assert kinds(right) == ({"ended", "full", "failed"} if table else {"ended", "full"})
-        output = jax.device_get(traced(params(table), plan, jnp.asarray(PREFIX)))
+        assert kinds(right) >= ({"ended", "failed"} if table else {"ended", "full"})
+        output = jax.device_get(traced(params(table, draft), plan, jnp.asarray(PREFIX)))
         for row, text in enumerate(right):
-            assert output.tokens[row, : output.length[row]].tolist() == text.words, (table, row)
-            assert output.trace.failed[row] == text.failed, (table, row)
+            check_row(output, row, row, text, table, given_to(row, PREFIX))
+        assert np.any(output.trace.broken_drafts) == (draft == 2)
         assert 0 < np.sum(output.trace.accepted) < np.sum(output.trace.drafted)
+
+
+def check_row(
+    output: DecodeOutput, place: int, row: int, text: Text, table: int, given: Sequence[int]
+) -> None:
+    """Compares a text with the definition, its log-probabilities, and the trace of its calls."""
+    size, (words, failed) = len(text.words), text
+    assert output.length[place] == size, row
+    assert output.tokens[place].tolist() == [*words, *[0] * (LONGEST - size)], row
+    start = [prompt_of(row)[-1], *words]
+    logits = [logits_after(tables()[table], row, start[: j + 1]) for j in range(size)]
+    own = [log_softmax(each)[word] for each, word in zip(logits, words, strict=True)]
+    np.testing.assert_allclose(output.log_probs[place, :size], own, **SCORES)
+    assert not np.any(output.log_probs[place, size:])
+    trace, at = output.trace, len(given)
+    assert trace.failed[place] == failed, row
+    for call in range(trace.calls[place]):
+        accepted = trace.accepted[place, call]
+        assert accepted <= trace.drafted[place, call]
+        assert trace.proposed[place, call, :accepted].tolist() == words[at : at + accepted], row
+        at += accepted + 1
+    assert at - (trace.ended_in_draft[place] | failed) == size, row
+
+
+def check_broken_drafts(plan: Plan, choose) -> None:
+    """Requires the texts of the target if the draft's logits are NaN at some tokens."""
+    output = jax.device_get(traced(params(0, 2), plan, jnp.asarray(PREFIX)))
+    for row, text in enumerate(texts(choose, 0, PREFIX)):
+        check_row(output, row, row, text, 0, given_to(row, PREFIX))
+    assert np.any(output.trace.broken_drafts)
 
 
 def check_calls(plan: Plan, choose) -> None:
@@ -242,30 +277,34 @@ def check_calls(plan: Plan, choose) -> None:
 def check_plain() -> None:
     """Checks the loop of `decode` with drafts that are one text."""
     check_texts(PLAIN, drawn)
+    check_broken_drafts(PLAIN, drawn)
     check_calls(PLAIN, drawn)
 
 
 def check_paths() -> None:
     """Checks drafts of several drawn paths."""
     check_texts(PATHS, likeliest_turned)
+    check_broken_drafts(PATHS, likeliest_turned)
 
 
 def check_tree() -> None:
     """Checks drafts that are a tree."""
     check_texts(TREE, likeliest)
+    check_broken_drafts(TREE, likeliest)
     check_calls(TREE, likeliest)
 
 
-def check_refilled(plan: Plan = PLAIN, choose=drawn) -> None:
+def check_refilled() -> None:
     """Checks a stream of texts in rows that are filled again; inputs have two widths."""
     common = np.full([ROWS, 1], 3, np.int32)
-    program = Refilled(plan, 8, (2, WIDTH), prefix=jnp.asarray(common[:8]))
+    program = Refilled(PLAIN, 8, (2, WIDTH), prefix=jnp.asarray(common[:8]))
     each = np.arange(ROWS).reshape(4, -1)
     for table in (0, 2):
         batches = [GivenBatch(KEYS[rows], PROMPTS[rows], np.ones(len(rows), bool)) for rows in each]
-        right, found, error = texts(choose, table, common), [], None
+        right, found, error = texts(drawn, table, common), [], None
         try:
-            found.extend(output for output, _ in program.outputs(params(table), batches))
+            given = params(table, table or 1)
+            found.extend(output for output, _ in program.outputs(given, batches))
         except NonFiniteLogits as raised:
             error = raised.row, raised.position
         fails = [[row for row in rows if right[row].failed] for rows in each]
@@ -276,7 +315,7 @@ def check_refilled(plan: Plan = PLAIN, choose=drawn) -> None:
             assert error == (row - each[sound][0], len(right[row].words))
         for rows, output in zip(each[:sound], found, strict=True):
             for i, row in enumerate(rows):
-                assert output.tokens[i, : output.length[i]].tolist() == right[row].words, row
+                check_row(output, i, row, right[row], table, given_to(row, common))
 
 
 def check_replay() -> None:
@@ -297,7 +336,7 @@ def check_replay() -> None:
             proposed = trace.proposed[row, call, :drafted].tolist()
             before = [[*words, *proposed[:j]] for j in range(drafted + 1)]
             p, q = ([likely(table, row, each) for each in before] for table in (target, draft))
-            plain = [log_softmax(logits_after(target, row, each, False)) for each in before]
+            plain = [log_softmax(logits_after(target, row, each)) for each in before]
             for j, token in enumerate(proposed):
                 own = [x[row, call, j] for x in (found.p, found.q, found.softmax)]
                 np.testing.assert_allclose(
@@ -317,12 +356,13 @@ def check_replay() -> None:
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
+    logits = logits - np.max(logits)
     return logits - np.log(np.sum(np.exp(logits)))
 
 
 def likely(table: np.ndarray, row: int, words: Sequence[int]) -> np.ndarray:
     """Returns the log-probabilities [V] of `RULE` after some words."""
-    return turned(logits_after(table, row, words), words)
+    return turned(rolled(logits_after(table, row, words), row, words), words)
 
 
 def check_scoring() -> None:
@@ -337,23 +377,31 @@ def check_scoring() -> None:
         text = [prompt_of(row)[-1], *words]
         for j, word in enumerate(words):
             before = text[: j + 1]
-            plain = log_softmax(logits_after(table, row, before, False))
+            plain = log_softmax(logits_after(table, row, before))
             own = likely(table, row, before)[word], plain[word]
             np.testing.assert_allclose([found[row, j], raw[row, j]], own, **SCORES)
         assert not np.any(found[row, len(words) :]) and not np.any(raw[row, len(words) :])
-    broken = [
-        (row, j)
-        for row, words in enumerate(right)
-        for j in range(len(words))
-        if np.isnan(logits_after(tables()[2], row, [prompt_of(row)[-1], *words[:j]])).any()
-    ]
-    for rule in (rules, {"target": TARGET}):
+    broken: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
+    for row, words in enumerate(right):
+        for j in range(len(words)):
+            before = [prompt_of(row)[-1], *words[:j]]
+            logits = logits_after(tables()[2], row, before)
+            broken[False] += [(row, j)] * bool(np.isnan(logits).any())
+            broken[True] += [(row, j)] * bool(np.isnan(rolled(logits, row, before)).any())
+    assert set(broken[True]) - set(broken[False])
+    for processed, rule in ((True, rules), (False, {"target": TARGET})):
+        first = None
         try:
             score(params(2)["target"], inputs, given, **rule)
         except NonFiniteLogits as error:
-            assert (error.row, error.position) == broken[0]
-        else:
-            raise AssertionError("no error")
+            first = error.row, error.position
+        assert first == broken[processed][0]
+
+
+def scores(logits: np.ndarray, row: int, words: Sequence[int], processed: bool) -> np.ndarray:
+    """Returns the log-probabilities [V] of a beam's next token, which processors have changed."""
+    left = log_softmax(logits)
+    return rolled(left, row, words) if processed else left
 
 
 class Search(NamedTuple):
@@ -372,14 +420,14 @@ def search_of(
     start = [prompt_of(row)[-1], *given]
     live, done, steps, failed = [(0.0, start)], [], 0, False
     while True:
-        logits = [logits_after(table, row, words, processed) for _, words in live]
+        logits = [logits_after(table, row, words) for _, words in live]
         if failed := bool(np.isnan(logits).any()):
             break
         steps += 1
         found = [
             (total + own, [*words, token])
             for (total, words), each in zip(live, logits, strict=True)
-            for token, own in enumerate(log_softmax(each))
+            for token, own in enumerate(scores(each, row, words, processed))
         ]
         found = sorted(found, key=lambda one: -one[0])[: 2 * beams]
         size = len(found[0][1]) - 1
@@ -425,8 +473,12 @@ def check_search(plan: BeamPlan) -> None:
             failures += right.failed
             if not right.failed:
                 assert output.texts(row) == right.words, (table, row)
-                scores = output.scores[row, : len(right.scores)]
-                np.testing.assert_allclose(scores, right.scores, **SCORES)
+                for words, tokens in zip(right.words, output.tokens[row], strict=False):
+                    assert tokens.tolist() == [*words, *[0] * (LONGEST - len(words))], (table, row)
+                ended = [x[-1] == STOP or plan.rule.ends_at_limit for x in right.words]
+                assert output.finished[row].tolist() == ended + [False] * (BEAMS - len(ended))
+                found = output.scores[row, : len(right.scores)]
+                np.testing.assert_allclose(found, right.scores, **SCORES)
         assert (failures > 0) == (table == 2) and failures < ROWS
 
 

@@ -19,7 +19,7 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamSet, best_first
 from specdec.decoding.draft_beams import Continued, Layer, Scored, Tree, rooted, view_of
 from specdec.decoding.finite import check_finite
-from specdec.decoding.forcing import given_lengths
+from specdec.decoding.forcing import given_lengths, unpadded
 from specdec.sampling import Greedy, Processed
 from specdec.types import Array, History, Params, Prompt, PyTree
 
@@ -134,7 +134,7 @@ def prefill(
     given = jnp.zeros([rows], jnp.int32)
     shapes, _ = jax.eval_shape(target.decode, params["target"], tokens[:, :1], cache)
     if prefix is not None:
-        tokens = tokens.at[:, 1 : 1 + prefix.shape[1]].set(prefix)
+        tokens = tokens.at[:, 1 : 1 + prefix.shape[1]].set(unpadded(target, prefix))
         given = given_lengths(target, prefix)
         fed = jnp.repeat(tokens[:, : prefix.shape[1]], plan.beams, axis=1)
         seen = plan.slots.of_prefix(rows, prefix.shape[1])

@@ -68,7 +68,8 @@ def _score(
     history = before_each(fed, stop_ids, target.prompt(inputs))
     left, probs = standardised(sampling, output.logits, *history)
     scores = jax.nn.log_softmax(left, axis=-1) if sampling.greedy else jnp.log(probs)
-    return _of_tokens(target, scores, targets)
+    # A processor may hide NaN, and `decode` would end there.
+    return jnp.where(jnp.isnan(log_probs), jnp.nan, _of_tokens(target, scores, targets))
 
 
 def force(
@@ -91,6 +92,12 @@ def _of_tokens(target: Target, scores: Array, tokens: Array) -> Array:
     scores = jnp.take_along_axis(scores, tokens[:, :, None], axis=2)[:, :, 0]
     inside = jnp.arange(tokens.shape[1])[None] < given_lengths(target, tokens)[:, None]
     return jnp.where(inside, scores, 0.0)
+
+
+def unpadded(target: Target, tokens: Array) -> Array:
+    """Returns tokens [B, T] with 0 in place of the padding after each row's last token."""
+    inside = jnp.arange(tokens.shape[1])[None] < given_lengths(target, tokens)[:, None]
+    return jnp.where(inside, tokens, 0)
 
 
 def given_lengths(target: Target, tokens: Array) -> Array:

@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
 from specdec.decoding.finite import is_known
-from specdec.decoding.forcing import force, given_lengths
+from specdec.decoding.forcing import force, given_lengths, unpadded
 from specdec.decoding.keys import purpose_keys
 from specdec.models.cache import write_rows
 from specdec.models.model import Target
@@ -108,7 +108,7 @@ def begin_with(prefix: Array, state: DecodeState, target: Target, params: PyTree
     given = given_lengths(target, prefix)
     size = prefix.shape[1]
     return state.replace(
-        tokens=state.tokens.at[:, 1 : 1 + size].set(prefix),
+        tokens=state.tokens.at[:, 1 : 1 + size].set(unpadded(target, prefix)),
         length=1 + given,
         active=state.active & (given < state.log_probs.shape[1]),
         cache=cache.rewind(given),

@@ -192,6 +192,6 @@ def _likeliest(
     tokens = jnp.take_along_axis(ids.reshape(rows, -1), index, axis=1)
     own = jnp.take_along_axis(of_paths, index, axis=1)
     # No token is the likeliest of logits that are not finite: an id that does not exist says so.
-    tokens = jnp.where(own > -jnp.inf, tokens, jnp.where(there, size, NOTHING))
+    tokens = jnp.where(there & (own > -jnp.inf), tokens, jnp.where(there, size, NOTHING))
     ends = jnp.isin(tokens, jnp.array(stop_ids, int))
     return tokens.astype(jnp.int32), parents, jnp.where(there & ~ends, own, -jnp.inf)

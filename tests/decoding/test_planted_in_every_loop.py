@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +135,11 @@ def test_each_loop_sees_each_bug(plant, name):
     with planted(module_of(plant.file), plant.before, plant.after):
         with pytest.raises(AssertionError):
             check()
+
+
+def test_each_bug_has_one_place():
+    for plant in PLANTS:
+        assert inspect.getsource(module_of(plant.file)).count(plant.before) == 1, plant
 
 
 def test_each_kind_is_planted_in_each_loop_or_has_no_place_there():

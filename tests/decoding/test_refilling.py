@@ -316,3 +316,22 @@ def test_texts_of_one_width_are_read_together():
     stream = _Stream([GivenBatch(keys, inputs, np.ones(len(lengths), bool))], shapes, (2, 4), 0)
     taken = [[text.row for text in stream.take(2, len(lengths))] for _ in range(4)]
     assert taken == [[0, 3], [1, 2], [4, 5], []]
+
+
+@pytest.mark.parametrize(
+    "running, texts, more, places, left",
+    [
+        (0, 2, True, [0, 1], 8),  # there is room for the next two, which come first
+        (5, 2, True, [5, 6], 6),  # and for one only: until two rows are finished
+        (6, 2, True, [6, 7], 6),
+        (6, 1, True, [6, 7], 6),
+        (4, 2, True, [4, 5], 8),
+        (6, 2, False, [6, 7], 0),  # to the end
+    ],
+)
+def test_a_refill_ends_when_there_is_room_for_the_next_texts(running, texts, more, places, left):
+    program = Refilled(MODEL_PLAN, 8, WIDTHS)
+    rows: list[Any] = [running > place or None for place in range(8)]
+    found = program._places(["a text"] * texts, rows, more)  # type: ignore[list-item]
+    assert [x.tolist() for x in found] == [places, left]
+    assert rows.count("a text") == texts and rows.count(None) == 8 - running - texts

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from tolerances import SMALL_LOGITS
 
-from specdec.decoding import loop
+from specdec.decoding import loop, several_paths
 from specdec.drafters import Autoregressive, Committee, Hybrid, MultiPath, PromptLookup
+from specdec.drafters.multi_path import _Depth, _likeliest
 from specdec.models import draft_tree
 from specdec.models.cache import KVCache
 from specdec.models.draft_tree import Nodes
@@ -21,6 +22,7 @@ from specdec.models.t5 import T5Config, T5Target
 from specdec.sampling import Greedy, NoRepeatNGram, Processed, RepetitionPenalty, Sampling
 from specdec.schedules import Fixed, Heuristic
 from specdec.testing import Bench
+from specdec.types import Draft
 from specdec.verifiers import Block, Coupled, SpeculativeSampling, rounds
 
 BENCH = Bench.create(rows=8_000)
@@ -97,6 +99,51 @@ def test_processors_read_the_path_of_each_node(base):
 def test_texts_are_as_defined(check):
     """By position, history and prompt of each node, with rows that fail and rows that are full."""
     check()
+
+
+STOP, SIZE, NOTHING = 1, 6, -1
+WHOLE = [True] * 6
+
+
+@pytest.mark.parametrize(
+    "tokens, length, want, valid, broken",
+    [
+        ((2, 3, 4, 5, 0, 5), 3, 3, WHOLE, False),  # the first id there is, and the last
+        ((2, 3, 4, 5, 0, 5), 2, 3, [True] * 4 + [False] * 2, False),
+        ((2, 3, 4, 5, 0, 5), 3, 1, [True] * 2 + [False] * 4, False),
+        ((2, 3, 4, 5, 0, 5), 3, 0, [False] * 6, False),
+        ((2, 3, SIZE, 5, 0, 5), 3, 3, [True, True, False, True, False, True], True),
+        ((2, -2, 4, 5, 0, 5), 3, 3, [True, False, True, False, True, False], True),
+        ((2, NOTHING, 4, 5, 0, 5), 3, 3, [True, False, True, False, True, False], False),
+        ((STOP, 3, 4, 5, 0, 5), 3, 3, [True, True, False, True, False, True], False),
+        ((STOP, 3, SIZE, 5, 0, 5), 3, 3, [True, True, False, True, False, True], False),
+        ((2, 3, 4, 5, SIZE, 5), 3, 2, [True] * 4 + [False] * 2, False),  # and is not wanted
+    ],
+)
+def test_nodes_are_cut_to_what_can_be_verified(tokens, length, want, valid, broken):
+    """Two paths of three tokens; a draft is broken where an unusable token would be next."""
+    nodes = Nodes(jnp.array([[-1, -1, 0, 1, 2, 3]]), jnp.ones([1, 6], bool), 2)
+    draft = Draft(jnp.array([tokens]), None, jnp.array([length]), nodes=nodes)
+    cut = several_paths.trim(draft, jnp.array([want]), SIZE, (STOP,))
+    assert cut.nodes is not None and cut.broken is not None
+    assert cut.nodes.valid[0].tolist() == valid and cut.broken.tolist() == [broken]
+    assert cut.tokens[0].tolist() == [x if own else 0 for x, own in zip(tokens, valid, strict=True)]
+
+
+def test_the_likeliest_continuations_of_two_nodes():
+    """The first node's likeliest token comes first, whatever its score, and all six have places."""
+    rows = np.log([[0.1, 0.6, 0.3], [0.2, 0.3, 0.5]]).astype(np.float32)
+    scores = np.log([[0.01, 0.9]]).astype(np.float32)
+    last = _Depth(jnp.zeros([1, 2]), jnp.zeros([1, 2, 2], bool), jnp.asarray(scores), None)
+    tokens, parents, own = _likeliest(jnp.asarray(rows[None]), last, 8, (2,))
+    order = [(0, 1), (1, 2), (1, 1), (1, 0), (0, 2), (0, 0)]
+    assert tokens[0].tolist() == [token for _, token in order] + [NOTHING] * 2
+    assert parents[0, :6].tolist() == [parent for parent, _ in order]
+    right = [-np.inf if x == 2 else rows[i, x] + scores[0, i] for i, x in order]
+    np.testing.assert_allclose(own[0], [*right, -np.inf, -np.inf], rtol=1e-5)
+    broken = jnp.full([1, 1, 3], jnp.nan)
+    root = last._replace(scores=jnp.zeros([1, 1]))
+    assert _likeliest(broken, root, 2, ())[0].tolist() == [[3, NOTHING]]  # no id that exists
 
 
 @pytest.mark.ci
