@@ -36,7 +36,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 pytest_plugins = ["margins"]
 
-MEMORY = 1.6e9  # bytes that a process may hold after a test, with its compiled programs
+MEMORY = 2e9  # bytes that a process may hold after a test, with its compiled programs
 
 # Tracing makes millions of objects that live on: looking for garbage among them is 4 % of the time.
 gc.set_threshold(100_000, 50, 50)
@@ -121,17 +121,25 @@ def files_leave_nothing_behind():
 
 @pytest.fixture(autouse=True)
 def few_programs_stay():
-    """Gives the memory of compiled programs back when a process holds much of it.
+    """Forgets compiled programs when the process holds much memory."""
+    yield
+    statm = Path("/proc/self/statm")  # of Linux
+    if statm.exists() and int(statm.read_text().split()[1]) * resource.getpagesize() > MEMORY:
+        forget_programs()
+
+
+def pytest_collection_finish():
+    forget_programs()  # of constants of test files
+
+
+def forget_programs() -> None:
+    """Gives the memory of compiled programs back to the system.
 
     A program is hundreds of kilobytes, in pieces that the allocator keeps for the next one unless
     it is asked to return them. Each also maps memory, which Linux allows a process 65,530 times.
     """
     import jax
 
-    yield
-    statm = Path("/proc/self/statm")  # of Linux
-    if not statm.exists() or int(statm.read_text().split()[1]) * resource.getpagesize() < MEMORY:
-        return
     jax.clear_caches()
     gc.collect()
     getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # glibc has it

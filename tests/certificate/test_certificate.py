@@ -141,6 +141,7 @@ def test_one_token_that_is_not_the_argmax_is_too_many():
     assert found.figures["not_argmax"] == 1
 
 
+@pytest.mark.ci
 def test_a_sound_run_is_certified(verify, folder, monkeypatch):
     monkeypatch.setattr(exactness, "LAW_ROWS", 20_000)
     code, record, out, err = verify("--seed=3")
@@ -311,8 +312,22 @@ def test_a_verifier_that_only_compares_argmaxes(check):
 PROCESSORS = (RepetitionPenalty(1.3), NoRepeatNGram(2), MinLength(3))
 
 
-@pytest.mark.parametrize("check", ["greedy", "seeds", "perfect", "afresh", "audit", "draws"])
-@pytest.mark.parametrize("base", [Greedy(), Sampling(0.8)])
+@pytest.mark.parametrize(
+    "check, base",
+    [
+        ("greedy", Greedy()),
+        ("draws", Sampling(0.8)),
+        *(
+            pytest.param(check, base, marks=pytest.mark.ci)
+            for check, base in [
+                ("perfect", Greedy()),
+                ("audit", Greedy()),
+                ("seeds", Sampling(0.8)),
+            ]
+        ),
+        pytest.param("afresh", Sampling(0.8), marks=pytest.mark.slow),
+    ],
+)
 def test_processors_are_certified_with_the_rest(check, base):
     result = outcome(check, sampling=Processed(base, PROCESSORS))
     assert result.passed, str(result)
@@ -409,7 +424,8 @@ def test_a_drafter_without_a_model_and_one_around_another():
     assert copier[1]["draft"] is params["draft"] is BENCH.params["target"]
 
 
-@pytest.mark.parametrize("kind", ["masks", pytest.param("heads", marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("kind", ["masks", "heads"])
 def test_a_drafter_of_blocks(kind):
     """A target fills in no blocks, so it drafts for itself as any other; with models of its own the
     drafter has its state compared."""
@@ -458,6 +474,7 @@ def test_what_cannot_be_certified_is_refused_before_anything_runs(monkeypatch, p
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "flags",
     [

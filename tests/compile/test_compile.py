@@ -544,7 +544,7 @@ def test_with_layers_the_papers_cost_ratios_come_out(draft, layers, cost_ratio):
     calls = {"target": call(4096, 64, 10240, 24), "draft": call(*drafts[draft], layers)}
     alphas = PAPER_ALPHAS[draft]
     roofline, with_layers = predict(CHIPS["v4"], PLAN, calls, alphas)
-    assert with_layers.cost_ratio == pytest.approx(cost_ratio, abs=0.012)  # 0.099 of 0.11
+    assert abs(with_layers.cost_ratio - cost_ratio) < 0.012  # 0.099 of 0.11
     assert roofline.cost_ratio < with_layers.cost_ratio
     assert with_layers.speedups["EnDe T=0"][6] == pytest.approx(
         theory.speedup(alphas["EnDe T=0"], 7, with_layers.cost_ratio, with_layers.verify_cost[7])

@@ -120,7 +120,7 @@ RULE = {
 }
 
 
-@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize("reuse", [pytest.param(False, marks=pytest.mark.ci), True])
 @pytest.mark.parametrize(
     "rule, beams, width, depth",
     [
@@ -184,16 +184,21 @@ def test_positions_are_right_beyond_the_exact_buckets(name):
     assert np.sum(perfect.trace.calls) < np.sum(drafted.trace.calls)
 
 
-def test_prefixes_of_different_lengths():
+@pytest.mark.parametrize(
+    "rule", [pytest.param(name, marks=[pytest.mark.ci] * (name != "t5x")) for name in RULE]
+)
+def test_prefixes_of_different_lengths(rule):
     prefix = jnp.asarray([[3, 2, 5], [4, 0, 0], [2, 2, 0], [0, 0, 0]] * 4, jnp.int32)
-    for rule in RULE.values():
-        plan = BeamPlan(TABLE, 4, rule, 12, DraftBeams(TABLE, 8, 2))
-        _, drafted = check_same(plan, tables(), TEXTS, prefix=prefix)
-        for row, given in enumerate(np.asarray(prefix)):
-            count = np.count_nonzero(given)
-            kept = np.asarray(drafted.tokens)[row, :, :count]
-            assert np.all((kept == given[:count]) | (np.asarray(drafted.length)[row] == 0)[:, None])
-    # A prefix of nothing is none.
+    plan = BeamPlan(TABLE, 4, RULE[rule], 12, DraftBeams(TABLE, 8, 2))
+    _, drafted = check_same(plan, tables(), TEXTS, prefix=prefix)
+    for row, given in enumerate(np.asarray(prefix)):
+        count = np.count_nonzero(given)
+        kept = np.asarray(drafted.tokens)[row, :, :count]
+        assert np.all((kept == given[:count]) | (np.asarray(drafted.length)[row] == 0)[:, None])
+
+
+def test_a_prefix_of_nothing_is_none():
+    plan = BeamPlan(TABLE, 4, RULE["t5x"], 12, DraftBeams(TABLE, 8, 2))
     none = beam_search(tables(), TEXTS, plan, prefix=jnp.zeros([16, 1], jnp.int32))
     assert none.tokens.tolist() == beam_search(tables(), TEXTS, plan).tokens.tolist()
 
@@ -219,6 +224,7 @@ def test_a_row_does_not_depend_on_its_neighbours():
         assert alone.trace.calls[0] == whole.trace.calls[row]
 
 
+@pytest.mark.ci
 def test_the_best_text_alone_takes_fewer_steps():
     for rule in (
         *RULE.values(),

@@ -93,8 +93,8 @@ def filled_in(drafter: Masked, row: int, text: np.ndarray, drafted: np.ndarray) 
         Masked(FILLING, Greedy(), K, reread=N),
         Skipping(Masked(FILLING, Greedy(), K)),
         Masked(MODERN, Greedy(), K),
-        Masked(MODERN, Greedy(), K, reread=N),
-        Skipping(Masked(MODERN, Greedy(), K)),
+        pytest.param(Masked(MODERN, Greedy(), K, reread=N), marks=pytest.mark.ci),
+        pytest.param(Skipping(Masked(MODERN, Greedy(), K)), marks=pytest.mark.ci),
     ],
     ids=[
         "distinct",
@@ -106,7 +106,7 @@ def filled_in(drafter: Masked, row: int, text: np.ndarray, drafted: np.ndarray) 
         "target's states, sometimes asked",
     ],
 )
-@pytest.mark.parametrize("least", [2, 3])
+@pytest.mark.parametrize("least", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_every_draft_is_what_the_text_alone_leads_to(drafter, least):
     keys = row_keys(0, jnp.arange(len(INPUTS)))
     inner = getattr(drafter, "drafter", drafter)
@@ -152,7 +152,7 @@ def test_an_opinion_of_a_text_is_behind_the_texts_own_neighbours():
     np.testing.assert_allclose(logs[0][:, 0], logs[1][:, 0], atol=SMALL_LOGITS)
 
 
-@pytest.mark.parametrize("sampling", [Greedy(), Sampling()])
+@pytest.mark.parametrize("sampling", [Greedy(), pytest.param(Sampling(), marks=pytest.mark.ci)])
 def test_a_block_is_cut_by_what_its_states_foresee(sampling):
     """Whatever is drawn: by the text alone, in float64."""
     cuts = ForeseenCost(0.3, (1.0, 1.2, 1.5), buckets=(1, 2, K))

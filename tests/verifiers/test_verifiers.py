@@ -42,7 +42,7 @@ VERIFIERS = (Block(), SpeculativeSampling(), GreedyMatch(), Coupled())
 
 
 ALL: dict = {}
-SOME = {"samplings": (Sampling(), Sampling(1.2, top_k=3, top_p=0.7)), "gammas": (2,)}
+SOME = {"samplings": (Sampling(1.2, top_k=3, top_p=0.7),), "gammas": (2,)}
 
 
 @pytest.mark.parametrize("cases", [SOME, pytest.param(ALL, marks=pytest.mark.slow)])
