@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def main() -> int:
     parser.add_argument("--output_file", required=True, metavar="FILE")
     kinds = "stored", "int8", "int8_tokens"
     parser.add_argument("--weights", default="int8_tokens", choices=kinds, help="of ours")
+    parser.add_argument("--peers", nargs="+", default=PEERS, choices=PEERS, metavar="NAME")
     parser.add_argument("--gamma", type=int, default=7, metavar="N")
     parser.add_argument("--texts", type=int, default=6, metavar="N")
     parser.add_argument("--repeats", type=int, default=2, metavar="N")
@@ -59,7 +61,7 @@ def _compare(args: argparse.Namespace) -> None:
     about = {**vars(args), "output_file": None, "threads": THREADS, **environment()}
     file = table.File(args.output_file, about)
     ready = _ours(target, checkpoints.load(folder, config=target.config, dtype="float32"), args)
-    ready |= _peers(folder)
+    ready |= _peers(folder, args.peers)
     drawn = np.random.default_rng(0).integers(3, target.config.vocab_size, (args.texts, PROMPT))
     texts = dict(enumerate(drawn.tolist()))
     for engine in ready.values():
@@ -117,13 +119,13 @@ def _ours(target: Any, params: Any, args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _peers(folder: Path) -> dict[str, Any]:
+def _peers(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     import engines
 
     work = engines.Work((PROMPT,), NEW, 2, 0, THREADS, "cpu")
     return {
         name: engines.CTranslate2Decoder(folder, name.removeprefix("ctranslate2_"), work)
-        for name in PEERS
+        for name in names
     }
 
 
