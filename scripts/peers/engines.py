@@ -168,17 +168,7 @@ class CTranslate2:
     """A `Translator` that searches greedily; its tokens are the ids in decimal."""
 
     def __init__(self, checkpoint: Path, compute_type: str, work: Work):
-        import ctranslate2
-
-        folder = checkpoint.with_name(f"{checkpoint.name}-ctranslate2-{compute_type}")
-        if not folder.exists():
-            _convert(checkpoint, folder, compute_type, work.eos_id)
-        self._translator = ctranslate2.Translator(
-            str(folder),
-            device=work.device,
-            compute_type=compute_type,
-            intra_threads=work.threads,
-        )
+        self._translator = _ctranslate2("Translator", checkpoint, compute_type, work)
         self._options = {
             "beam_size": 1,
             "max_input_length": 0,
@@ -198,6 +188,34 @@ class CTranslate2:
         return [[int(token) for token in one.hypotheses[0]] for one in found]
 
 
+class CTranslate2Decoder:
+    """A `Generator` of a decoder, with as many tokens as there may be."""
+
+    def __init__(self, checkpoint: Path, compute_type: str, work: Work):
+        self._generator = _ctranslate2("Generator", checkpoint, compute_type, work)
+        self._options = {
+            "max_length": work.max_length,
+            "min_length": work.max_length,
+            "sampling_topk": 1,
+            "include_prompt_in_result": False,
+        }
+
+    def generate(self, ids: list[int]) -> list[int]:
+        found = self._generator.generate_batch([list(map(str, ids))], **self._options)
+        return list(found[0].sequences_ids[0])
+
+
+def _ctranslate2(kind: str, checkpoint: Path, compute_type: str, work: Work) -> Any:
+    """Returns a `Translator` or a `Generator` of a checkpoint, which is converted once."""
+    import ctranslate2
+
+    folder = checkpoint.with_name(f"{checkpoint.name}-ctranslate2-{compute_type}")
+    if not folder.exists():
+        _convert(checkpoint, folder, compute_type, work.eos_id)
+    options = {"compute_type": compute_type, "intra_threads": work.threads}
+    return getattr(ctranslate2, kind)(str(folder), device=work.device, **options)
+
+
 def _convert(checkpoint: Path, folder: Path, quantization: str, eos_id: int) -> None:
     """Makes CTranslate2's directory, which appears when it is complete.
 
@@ -209,7 +227,7 @@ def _convert(checkpoint: Path, folder: Path, quantization: str, eos_id: int) -> 
     class Ids:
         """In place of a tokenizer; the converter names all ids that this lacks."""
 
-        pad_token, eos_token, unk_token = "0", str(eos_id), "2"
+        pad_token, bos_token, eos_token, unk_token = "0", "1", str(eos_id), "2"
         convert_ids_to_tokens = staticmethod(str)
 
         def get_vocab(self) -> dict[str, int]:

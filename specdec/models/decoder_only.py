@@ -248,7 +248,7 @@ class PromptDecoder(nn.Module):
         if c.table_dim is not None:
             self.project_in = dense(c.emb_dim, kernels=self.kernels)
             self.project_out = dense(c.table_dim, kernels=self.kernels)
-        if not logits_from_table(c, self.layout):
+        if not logits_from_table(c, self.layout, self.kernels.int8_tokens):
             kernels = of_logits(self.kernels)
             self.logits_dense = Logits(c.vocab_size, kernels=kernels, ids=c.head_ids)
 
@@ -325,7 +325,7 @@ class DecoderOnly(nn.Module):
         return cache.rewind(cache.length + stream.shape[1])
 
     def logits(self, hidden: Array) -> Array:
-        if not logits_from_table(self.config, self.layout):
+        if not logits_from_table(self.config, self.layout, self.weights == "int8_tokens"):
             return self.decoder.logits_dense(hidden)
         table = dataclasses.replace(of_logits(self._kernels()), transposed=True)
         return self.token_embedder.logits(hidden, table, scaled=False)

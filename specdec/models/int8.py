@@ -5,8 +5,9 @@
 
 With the weights "int8", only kernels are rounded: a product multiplies by their int8 numbers, which
 bfloat16 represents exactly, and its result by the scales. With "int8_tokens", the tokens of each
-product are rounded as well, so that both operands have eight bits and the sums are int32. Either
-is another model than the checkpoint's, and reports say so.
+product are rounded as well, so that both operands have eight bits and the sums are int32. The
+kernel of the logits is rounded then, too. Either is another model than the checkpoint's, and
+reports say so.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -121,8 +120,7 @@ class Dense(nn.Module):
             x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
             y = matmul(x, kernel, self.kernels, precision=precision(self.dtype))
         if self.kernels.int8:
-            scale = parameter(self, SCALE, nn.initializers.ones, self.axes[1:], shape[1:])
-            y = (y * jnp.expand_dims(scale, range(y.ndim - 1))).astype(self.dtype)
+            y = rescaled(self, y, self.axes[1:]).astype(self.dtype)
         if self.bias:
             bias = parameter(self, "bias", nn.initializers.zeros, self.axes[1:], shape[1:])
             y += jnp.expand_dims(bias.astype(self.dtype), range(y.ndim - 1))
@@ -142,6 +140,12 @@ def kernel_of(
     if kernels.transposed:  # the model draws its values [in, out]: `init` is only asked for a shape
         axes, shape = axes[::-1], shape[::-1]
     return parameter(module, "kernel", init, axes, shape)
+
+
+def rescaled(module: nn.Module, y: Array, axes: tuple[str, ...]) -> Array:
+    """Multiplies a product [..., out] with an int8 kernel by the scales of the outputs."""
+    scale = parameter(module, SCALE, nn.initializers.ones, axes, y.shape[-1:])
+    return y * jnp.expand_dims(scale, range(y.ndim - 1))
 
 
 def matmul(x: Array, kernel: Array, kernels: Kernels = STORED, **options) -> Array:
@@ -276,6 +280,8 @@ class Embedding(nn.Module):
 class Logits(nn.Module):
     """Maps [..., D] to [..., V] float32. The kernel is used in the dtype it is stored in.
 
+    A kernel in eight bits is multiplied by tokens in eight bits.
+
     Args:
       vocab_size: V.
       scaled: whether logits are scaled by 1/sqrt(D), like a tied model's.
@@ -292,9 +298,11 @@ class Logits(nn.Module):
     def __call__(self, x: Array) -> Array:
         init = fan_in("truncated_normal")
         shape = (x.shape[-1], self.vocab_size if self.ids is None else len(self.ids))
-        kernels = dataclasses.replace(self.kernels, int8=False)
-        kernel = kernel_of(self, init, ("embed", "vocab"), shape, kernels)
-        logits = float32_matmul(x, kernel, self.kernels)
+        kernel = kernel_of(self, init, ("embed", "vocab"), shape, self.kernels)
+        if self.kernels.int8:
+            logits = rescaled(self, rounded_matmul(x, kernel, self.kernels), ("vocab",))
+        else:
+            logits = float32_matmul(x, kernel, self.kernels)
         logits = logits / math.sqrt(x.shape[-1]) if self.scaled else logits
         if self.ids is not None:
             none = jnp.full((*logits.shape[:-1], self.vocab_size), -jnp.inf, logits.dtype)

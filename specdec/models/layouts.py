@@ -10,6 +10,7 @@ contiguous, and which of the operands comes first; see `specdec.models.products`
   "all_out_in"  [out, in]            [out, in]     from the table of tokens [V, D]
 
 "checkpoint" is the tree of checkpoints: T5X's for a T5, and the same names in other families.
+A tied model with tokens in eight bits has a second table in every layout, see `models.int8`.
 Kernels of prefill are those of an encoder, and of cross-attention's keys and values, which process
 many tokens in one call. Fusing query, key and value, or the gates of an MLP, made no difference.
 """
@@ -105,40 +106,44 @@ def _fastest(
     return out_in, Fastest("out_in" if prefill == "in_out" else "all_out_in", orders)
 
 
-def from_stored(params: PyTree, config: Tied, layout: Layout) -> PyTree:
+def from_stored(params: PyTree, config: Tied, layout: Layout, int8_tokens: bool = False) -> PyTree:
     """Returns a checkpoint's tree in a layout.
 
     Arrays that keep their shape are shared, not copied. A transposed array keeps its division over
     the devices. For a moment both trees are in memory: drop the first one.
 
+    Args:
+      params: the tree.
+      config: the model's config.
+      layout: the layout.
+      int8_tokens: whether tokens have eight bits. A tied model then has a second table.
+
     Raises:
       ValueError: the layout does not exist.
     """
-    return _moved(params, config, layout, back=False)
+    check("layout", layout, Layout)
+    if config.head_is_table and not logits_from_table(config, layout, int8_tokens):
+        # The table of tokens is kept a second time, for the logits.
+        head = {"kernel": jnp.swapaxes(params["token_embedder"]["embedding"], 0, 1)}
+        params = params | {"decoder": params["decoder"] | {"logits_dense": head}}
+    return _transposed(params, layout)
 
 
 def to_stored(params: PyTree, config: Tied, layout: Layout) -> PyTree:
     """Returns the inverse of `from_stored`, bit for bit; raises as it does."""
-    return _moved(params, config, layout, back=True)
-
-
-def _moved(params: PyTree, config: Tied, layout: Layout, back: bool) -> PyTree:
     check("layout", layout, Layout)
-    if layout in TRANSPOSED:
-        return _with_kernels_transposed(params, prefill=layout == "all_out_in")
-    if not (config.head_is_table and layout == "in_out"):
-        return params
-    # The table of tokens is kept a second time, for the logits.
-    decoder = {name: leaf for name, leaf in params["decoder"].items() if name != "logits_dense"}
-    if not back:
-        table = params["token_embedder"]["embedding"]
-        decoder["logits_dense"] = {"kernel": jnp.swapaxes(table, 0, 1)}
-    return params | {"decoder": decoder}
+    if config.head_is_table:
+        decoder = {name: leaf for name, leaf in params["decoder"].items() if name != "logits_dense"}
+        params = params | {"decoder": decoder}
+    return _transposed(params, layout)
 
 
-def logits_from_table(config: Tied, layout: Layout) -> bool:
-    """Returns whether the token table itself projects to the logits."""
-    return config.head_is_table and layout != "in_out"
+def logits_from_table(config: Tied, layout: Layout, int8_tokens: bool) -> bool:
+    """Returns whether the token table itself projects to the logits.
+
+    It has the rows of tokens in float, so eight bits need a second one.
+    """
+    return config.head_is_table and layout != "in_out" and not int8_tokens
 
 
 def _stacks(params: PyTree) -> list[str]:
@@ -155,9 +160,11 @@ def read_in_step(decoder: Mapping[Path, Any]) -> dict[Path, Any]:
     return {path: leaf for path, leaf in decoder.items() if path[-3:] not in _IN_PREFILL}
 
 
-def _with_kernels_transposed(params: PyTree, prefill: bool) -> PyTree:
-    """Transposes the kernels that a decoder step reads, or all; its own inverse."""
-    found = dict(params)
+def _transposed(params: PyTree, layout: Layout) -> PyTree:
+    """Transposes the kernels that a layout has [out, in]; its own inverse."""
+    if layout not in TRANSPOSED:
+        return params
+    found, prefill = dict(params), layout == "all_out_in"
     for part in _stacks(params) if prefill else ("decoder",):
         leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(params[part]))
         for path, leaf in (leaves if prefill else read_in_step(leaves)).items():
@@ -181,29 +188,30 @@ def kernels_of(
 
 
 def of_logits(kernels: Kernels) -> Kernels:
-    """Returns the kernels of the logits, which are float, from those of a decoder step.
+    """Returns the kernels of the logits from those of a decoder step.
 
-    With tokens in eight bits all widths have one order, so that they have the same bits.
+    They have eight bits if tokens have them too, and otherwise stay float.
     """
-    kernels = dataclasses.replace(kernels, int8=False)
-    if not kernels.int8_tokens:
-        return kernels
-    others = "kernel_first" if kernels.transposed else None
-    return dataclasses.replace(kernels, orders=(), others=others)
+    return kernels if kernels.int8_tokens else dataclasses.replace(kernels, int8=False)
 
 
-def quantized(params: PyTree, layout: Layout, dtype: str = "int8") -> PyTree:
-    """Returns the parameters of a layout with kernels in eight bits, except those of the logits.
+def quantized(
+    params: PyTree, layout: Layout, int8_tokens: bool = False, dtype: str = "int8"
+) -> PyTree:
+    """Returns the parameters of a layout with kernels in eight bits.
 
     Args:
       params: the parameters.
       layout: their layout.
+      int8_tokens: whether tokens have eight bits. Kernels of logits then have them too.
       dtype: of the kernels.
     """
     found = dict(params)
     for part in _stacks(params):
         leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(params[part]))
-        for path in [path for path in leaves if _has_eight_bits(path)]:
+        for path in [path for path in leaves if path[-1] == "kernel"]:
+            if path[-2] == "logits_dense" and not int8_tokens:
+                continue
             layer = int8.quantized(leaves.pop(path), inputs=_inputs(part, path, layout))
             leaves |= {(*path[:-1], name): leaf for name, leaf in layer.items()}
             leaves[path] = leaves[path].astype(dtype)
@@ -216,15 +224,12 @@ def dequantized(params: PyTree, layout: Layout) -> PyTree:
     found = dict(params)
     for part in _stacks(params):
         leaves = dict(traverse_util.flatten_dict(params[part]))
-        for path in [path for path in leaves if _has_eight_bits(path)]:
-            layer = {"kernel": leaves[path], int8.SCALE: leaves.pop((*path[:-1], int8.SCALE))}
+        for *module, _ in [path for path in leaves if path[-1] == int8.SCALE]:
+            path = (*module, "kernel")
+            layer = {"kernel": leaves[path], int8.SCALE: leaves.pop((*module, int8.SCALE))}
             leaves[path] = int8.dequantized(layer, inputs=_inputs(part, path, layout))
         found[part] = traverse_util.unflatten_dict(leaves)
     return found
-
-
-def _has_eight_bits(path: Path) -> bool:
-    return path[-1] == "kernel" and path[-2] != "logits_dense"
 
 
 def _inputs(part: str, path: Path, layout: Layout) -> int:

@@ -52,12 +52,19 @@ class Kernels:
         return dict(self.orders).get(tokens, others)
 
 
-def described(layout: str, orders: Orders) -> str:
-    """Describes a model's layout in words: 'out_in, kernel_first at 1 and 8 tokens'."""
+def described(layout: str, orders: Orders, widened: bool = False) -> str:
+    """Describes a model's layout in words: 'out_in, kernel_first at 1 and 8 tokens'.
+
+    Args:
+      layout: how kernels are stored.
+      orders: the orders of products with them.
+      widened: whether numbers of eight bits are stored as float, because int8 was measured slower.
+    """
     by_order: dict[str, list[str]] = {}
     for tokens, order in orders:
         by_order.setdefault(order, []).append(str(tokens))
-    return "".join([layout, *(f", {o} at {' and '.join(n)} tokens" for o, n in by_order.items())])
+    found = [layout, *(f"{o} at {' and '.join(n)} tokens" for o, n in by_order.items())]
+    return ", ".join(found + widened * ["int8 kept in float, which is faster here"])
 
 
 STORED = Kernels()  # as checkpoints have them

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from specdec.types import Array
 
+ROWS = 32  # of one product: without AVX-512, XLA's CPU backend adds more than 64 in another order
 ONES = 8  # columns, because XLA would turn a product with one column into a sum
 NEGLIGIBLE = -100.0  # e^-100 is below the smallest normal float32 number
 
@@ -30,8 +31,11 @@ def sums(x: Array) -> Array:
 
     def by_product(x: Array) -> Array:
         flat = at_least_two(x.reshape(-1, x.shape[-1]))
-        ones = jnp.ones([x.shape[-1], ONES], x.dtype)
-        found = jnp.matmul(flat, ones, precision="highest")[:, :1]
+        if len(flat) > ROWS:
+            flat = jnp.pad(flat, ((0, -len(flat) % ROWS), (0, 0)))
+            flat = flat.reshape(-1, ROWS, x.shape[-1])
+        ones = jnp.ones([*flat.shape[:-2], x.shape[-1], ONES], x.dtype)
+        found = jnp.matmul(flat, ones, precision="highest").reshape(-1, ONES)[:, :1]
         return found[: x[..., 0].size].reshape(*x.shape[:-1], 1)
 
     def by_sum(x: Array) -> Array:

@@ -106,10 +106,12 @@ class StackModel(LinenModel, LayeredTarget):
 
     def from_stored(self, params: PyTree) -> PyTree:
         """Returns a checkpoint's tree in this layout; arrays that keep their shape are shared."""
-        params = layouts.from_stored(params, self.config, self.layout)
+        int8_tokens = self.weights == "int8_tokens"
+        params = layouts.from_stored(params, self.config, self.layout, int8_tokens)
         if self.weights == "stored":
             return params
-        return layouts.quantized(params, self.layout, self.dtype if self.widened else "int8")
+        dtype = self.dtype if self.widened else "int8"
+        return layouts.quantized(params, self.layout, int8_tokens, dtype)
 
     def to_stored(self, params: PyTree) -> PyTree:
         """Returns the inverse of `from_stored`, bit for bit unless weights have eight bits."""
@@ -184,7 +186,7 @@ class StackModel(LinenModel, LayeredTarget):
         read: dict[str, Any] = {
             "decoder": traverse_util.unflatten_dict(layouts.read_in_step(decoder))
         }
-        if layouts.logits_from_table(self.config, self.layout):
+        if layouts.logits_from_table(self.config, self.layout, self.weights == "int8_tokens"):
             read["token_embedder"] = params["token_embedder"]
         return read
 

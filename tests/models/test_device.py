@@ -15,7 +15,7 @@ from support import device_of, tiny_t5
 
 from specdec.models import device
 from specdec.models.device import SIZES, Device
-from specdec.models.products import ORDERS, Kernels, product
+from specdec.models.products import ORDERS, Kernels, Orders, described, product
 from specdec.models.t5 import T5Target
 
 DEVICES = Path(__file__).resolve().parents[1] / "golden" / "devices"
@@ -198,6 +198,12 @@ def test_eight_bits_are_widened_where_they_are_no_faster(int8, calls, widened):
     found = T5Target(LARGE, weights="int8_tokens").laid_out(calls, one)
     assert (found.widened, found.layout) == (widened, "out_in")
     assert not T5Target(LARGE).laid_out(calls, one).widened
+
+
+def test_a_description_says_that_int8_is_kept_in_float():
+    orders: Orders = ((1, "kernel_first"), (8, "kernel_first"))
+    assert described("out_in", orders) == "out_in, kernel_first at 1 and 8 tokens"
+    assert described("in_out", (), True) == "in_out, int8 kept in float, which is faster here"
 
 
 def test_times_are_by_kernel_and_tokens():

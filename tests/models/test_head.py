@@ -92,14 +92,17 @@ def test_a_head_is_trimmed_twice(name):
 
 
 @either
-def test_eight_bits_are_not_for_the_head(name):
+@pytest.mark.parametrize("weights", ["int8", "int8_tokens"])
+def test_eight_bits_are_for_the_head_where_tokens_have_them(name, weights):
     model, params = trimmed(name)
-    rounded = dataclasses.replace(model, weights="int8")
+    rounded = dataclasses.replace(model, weights=weights)
     tree = rounded.from_stored(params)
     head = tree["decoder"]["logits_dense"]["kernel"]
-    np.testing.assert_array_equal(head, params["decoder"]["logits_dense"]["kernel"])
+    if weights == "int8":
+        np.testing.assert_array_equal(head, params["decoder"]["logits_dense"]["kernel"])
+    assert head.dtype == ("float32" if weights == "int8" else "int8")
     large, small = whole(name)
-    expected = dataclasses.replace(large, weights="int8")
+    expected = dataclasses.replace(large, weights=weights)
     expected = logits_of(expected, expected.from_stored(small))
     kept = jnp.asarray(IDS)
     found = logits_of(rounded, tree)

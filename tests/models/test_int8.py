@@ -16,7 +16,7 @@ from support import tiny_t5
 from specdec import Plan, checkpoints
 from specdec.common import demo
 from specdec.drafters import Autoregressive
-from specdec.models import partitioning
+from specdec.models import partitioning, rowwise
 from specdec.models.int8 import LEVELS, SCALE, dequantized, quantized, rounded
 from specdec.models.layouts import Layout
 from specdec.models.products import Orders
@@ -34,6 +34,7 @@ CONFIGS = {
 }
 INPUTS = jnp.array([[5, 9, 7, 1], [8, 3, 1, 0]], jnp.int32)
 TOKENS = jnp.array([[0, 3, 4], [0, 7, 6]], jnp.int32)
+NEAR = 1e-3  # of sums of 1,024 float32 numbers: 2^-24 of about 30 in each step
 LAYOUTS = ("checkpoint", "in_out", "out_in", "all_out_in")
 
 each_model = pytest.mark.parametrize("name", CONFIGS)
@@ -126,6 +127,24 @@ def test_tokens_in_eight_bits_are_one_model_in_all_layouts(name, layout, widened
     assert 1e-4 < off < 0.1
 
 
+@each_model
+@each_layout
+def test_logits_have_eight_bits_where_tokens_have_them(name, layout):
+    """A tied model's table keeps the rows of its tokens in float."""
+    params = T5Target(CONFIGS[name]).init(jax.random.key(0))
+    kept = flat(tokens_too(name, layout).from_stored(params))
+    table = params["token_embedder"]["embedding"]
+    np.testing.assert_array_equal(kept["token_embedder/embedding"], table)
+    head = table.T if name == "v1_0" else params["decoder"]["logits_dense"]["kernel"]
+    expected = quantized(head, inputs=0)
+    kernel = kept["decoder/logits_dense/kernel"]
+    found = kernel if layout in ("checkpoint", "in_out") else kernel.T
+    np.testing.assert_array_equal(found, expected["kernel"])
+    np.testing.assert_array_equal(kept["decoder/logits_dense/" + SCALE], expected[SCALE])
+    weights_only = T5Target(CONFIGS[name], layout=layout, weights="int8").from_stored(params)
+    assert "decoder/logits_dense/" + SCALE not in flat(weights_only)
+
+
 def test_products_take_eight_bits_on_both_sides_and_round_a_token_once():
     """Query, key and value read the same rounded token, and both gates of an MLP."""
     target = tokens_too("v1_1", "all_out_in")
@@ -135,8 +154,8 @@ def test_products_take_eight_bits_on_both_sides_and_round_a_token_once():
     compiled = str(lowered.compile().as_text())
     layers = V1_1.num_decoder_layers
     products = re.findall(r"tensor<\w+xi8>, tensor<\w+xi8>\) -> tensor<\w+xi32>", lowered.as_text())
-    assert len(products) == 9 * layers  # 4 and 2 of attention, 3 of the MLP
-    assert len(re.findall(r" = f32\S* round-nearest-even\(", compiled)) == 6 * layers
+    assert len(products) == 9 * layers + 1  # 4 and 2 of attention, 3 of the MLP; logits
+    assert len(re.findall(r" = f32\S* round-nearest-even\(", compiled)) == 6 * layers + 1
 
 
 def test_a_single_token_is_multiplied_as_two():
@@ -146,7 +165,7 @@ def test_a_single_token_is_multiplied_as_two():
     cache = target.prefill(params, INPUTS[:1], 4)
     text = jax.jit(target.decode).lower(params, TOKENS[:1, :1], cache).as_text()
     products = re.findall(r"dot_general .*: \(tensor<(\d+)x\d+xi8>", text)
-    assert len(products) == 9 * V1_1.num_decoder_layers and set(products) == {"2"}
+    assert len(products) == 9 * V1_1.num_decoder_layers + 1 and set(products) == {"2"}
 
 
 @each_model
@@ -220,6 +239,19 @@ def test_the_embedded_target_says_nearly_the_same():
 
     expected, other = found(stored, params), found(rounded, rounded.from_stored(params))
     assert 0 < float(jnp.abs(other - expected).max()) < 0.1 * float(expected.std())
+
+
+@pytest.mark.parametrize("numbers", [32, 1024])
+def test_sums_have_the_same_bits_among_any_number_of_rows(numbers):
+    """Without AVX-512 one product of more than 64 rows of 32 numbers adds in another order."""
+    x = np.random.default_rng(0).standard_normal((192, numbers), dtype=np.float32)
+    sums = jax.jit(rowwise.sums)
+    expected = np.concatenate([sums(x[i : i + 1]) for i in range(len(x))])
+    exact = x.astype(np.float64).sum(1, keepdims=True)
+    np.testing.assert_allclose(expected, exact, rtol=0, atol=NEAR)
+    for rows in (2, 8, 48, 96, 192):
+        found = np.concatenate([sums(x[i : i + rows]) for i in range(0, len(x), rows)])
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_token_has_the_same_bits_in_a_call_of_any_width():

@@ -230,7 +230,9 @@ class _Always(Calm):
         asked = [x for x in self._exits if x < self.depth] if self.confidence == "softmax" else []
         below = self.whole.first(self.depth)
         above = [params["decoder"][f"layers_{i}"] for i in range(self.depth, self.num_layers)]
-        from_table = layouts.logits_from_table(self.config, self.layout)
+        from_table = layouts.logits_from_table(
+            self.config, self.layout, self.weights == "int8_tokens"
+        )
         head = params["token_embedder"] if from_table else params["decoder"]["logits_dense"]
         return {
             "below": below.read_by_decode(below.part_of(params)),

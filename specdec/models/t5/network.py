@@ -154,7 +154,7 @@ class Decoder(nn.Module):
         layer = layer_class(DecoderLayer, static=(3,))
         self.layers = [layer(config, *kernels) for _ in range(config.num_decoder_layers)]
         self.decoder_norm = _norm(config, kernels[0])
-        if not logits_from_table(config, self.layout):
+        if not logits_from_table(config, self.layout, self.kernels[0].int8_tokens):
             self.logits_dense = self.head()
 
     @nn.nowrap
@@ -272,7 +272,7 @@ class T5(nn.Module):
         return self.decoder.pass_by(stream, cache, range(*layers))
 
     def logits(self, hidden: Array) -> Array:
-        if not logits_from_table(self.config, self.layout):
+        if not logits_from_table(self.config, self.layout, self.weights == "int8_tokens"):
             return self.decoder.logits_dense(hidden)
         kernels = kernels_of(self.layout, self.orders, self.weights, self.widened)[0]
         table = dataclasses.replace(of_logits(kernels), transposed=True)

@@ -253,7 +253,7 @@ class GemmaDecoder(nn.Module):
         layer = layer_class(self.layer_type)
         self.layers = [layer(*given, c.is_local(i)) for i in range(c.num_decoder_layers)]
         self.decoder_norm = GemmaNorm(c, self.kernels[0])
-        if not logits_from_table(c, self.layout):
+        if not logits_from_table(c, self.layout, self.kernels[0].int8_tokens):
             kernels = of_logits(self.kernels[0])
             self.logits_dense = Logits(c.vocab_size, kernels=kernels, ids=c.head_ids)
 
@@ -350,7 +350,7 @@ class GemmaNetwork(nn.Module):
         return cache.rewind(cache.length + width)
 
     def logits(self, hidden: Array) -> Array:
-        if logits_from_table(self.config, self.layout):
+        if logits_from_table(self.config, self.layout, self.weights == "int8_tokens"):
             table = dataclasses.replace(of_logits(self._kernels()[0]), transposed=True)
             logits = self.token_embedder.logits(hidden, table, scaled=False)
         else:

@@ -215,7 +215,7 @@ class WhisperDecoder(nn.Module):
         given = c, *self.kernels, True
         self.layers = [_layer()(*given) for _ in range(c.num_decoder_layers)]
         self.decoder_norm = _norm(c, self.kernels[0])
-        if not logits_from_table(c, self.layout):
+        if not logits_from_table(c, self.layout, self.kernels[0].int8_tokens):
             kernels = of_logits(self.kernels[0])
             self.logits_dense = Logits(c.vocab_size, kernels=kernels, ids=c.head_ids)
 
@@ -306,7 +306,7 @@ class WhisperNetwork(nn.Module):
         return cache.rewind(cache.length + stream.shape[1])
 
     def logits(self, hidden: Array) -> Array:
-        if not logits_from_table(self.config, self.layout):
+        if not logits_from_table(self.config, self.layout, self.weights == "int8_tokens"):
             return self.decoder.logits_dense(hidden)
         table = dataclasses.replace(of_logits(self._kernels()[0]), transposed=True)
         return self.token_embedder.logits(hidden, table, scaled=False)
