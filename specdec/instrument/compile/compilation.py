@@ -211,17 +211,12 @@ def _communicating(
     found, layers, widest = {}, plan.models()["target"].num_layers, _widest(plan)
     for role, call in calls.items():
         width = widest.get(role, 1)
-        part = parts.get(_name(_compiled_as(role), width))
+        part = parts.get(part_name(role, width))
         if part is None or part.module is None:
             return {}
         share = call.layers / layers if role != _compiled_as(role) else 1.0
         found[role] = with_collectives(call, part.module, width, share)
     return found
-
-
-def _compiled_as(role: str) -> str:
-    """Returns the role whose program a call uses; the target's depths share one program."""
-    return "target" if verifies(role) else role
 
 
 def _parts(
@@ -240,7 +235,7 @@ def _parts(
         executable.out_info,
     )
     for role, width in _calls_of(plan):
-        name = _name(role, width)
+        name = part_name(role, width)
         progress(name)
         tokens = jax.ShapeDtypeStruct([rows_of(inputs), width], jnp.int32)
         own = plan.own_calls().get(role) if isinstance(plan, Plan) else None
@@ -280,8 +275,18 @@ def _calls_of(plan: Plan | BeamPlan) -> list[tuple[str, int]]:
     return list(dict.fromkeys((_compiled_as(role), width) for role, width, _ in parts))
 
 
-def _name(role: str, width: int) -> str:
-    return f"{role} {width}"
+def part_name(role: str, width: int) -> str:
+    """Returns the name of a call's program; the target's depths share one.
+
+    Args:
+      role: of the model, or of a drafter's own call.
+      width: the tokens of the call.
+    """
+    return f"{_compiled_as(role)} {width}"
+
+
+def _compiled_as(role: str) -> str:
+    return "target" if verifies(role) else role
 
 
 def compiled(name: str, make: Callable[[], Any]) -> tuple[Compiled, Any]:
