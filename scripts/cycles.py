@@ -3,9 +3,10 @@
   PYTHONPATH=. python scripts/cycles.py v4:1x1x1 t5_1_1_xxl 1 2 8 >> FILE
   PYTHONPATH=. python scripts/cycles.py --tables FILE
 
-Compiles calls of `decode` on one text, bfloat16 with 64 tokens of inputs and a cache of 128 slots,
-for one device that need not be there, and prints a JSON line for each. `--tables` prints the tables
-of docs/log/tpu-log.md from such lines. Compiling needs libtpu, see docs/how-to/run-on-a-tpu.md.
+Compiles calls of `decode` on one text, in bfloat16 with 64 tokens of inputs and a
+cache of 128 slots, for one device that need not be there, and prints a JSON line for each.
+`--tables` prints the tables of docs/log/tpu-log.md from such lines. Compiling needs libtpu, see
+docs/how-to/run-on-a-tpu.md.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def measured(topology: str, name: str, tokens: Sequence[int], weights: str) -> I
     with jax.set_mesh(mesh):
         cache = jax.eval_shape(functools.partial(model.prefill, capacity=SLOTS), params, inputs)
         whole = partitioning.whole(mesh)
-        place = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole)  # noqa: E731
+        place = functools.partial(_placed, sharding=whole)
         cache = jax.tree.map(place, cache)
         for width in tokens:
             fed = jax.ShapeDtypeStruct([1, width], jnp.int32, sharding=whole)
@@ -70,6 +71,10 @@ def measured(topology: str, name: str, tokens: Sequence[int], weights: str) -> I
             yield {**about, **found, "jax": version("jax"), "libtpu": version("libtpu")}
 
 
+def _placed(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+
 def tables(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields the rows of both tables: the calls, and c of the paper's drafts."""
     cycles = {
@@ -78,14 +83,14 @@ def tables(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if "cycles" in one
     }
     widths = sorted({key[3] for key in cycles})
-    yield row("topology", "model", *(f"{n} token{'s' * (n > 1)}" for n in widths), "1 to 8")
-    yield "|---|---|" + "---:|" * (len(widths) + 1)
+    names = (f"{n} token{'s' * (n > 1)}" for n in widths)
+    yield row("topology", "model", *names, "1 over 8", "2 over 8")
+    yield "|---|---|" + "---:|" * (len(widths) + 2)
     for topology, model, weights in dict.fromkeys(key[:3] for key in cycles):
-        found = [cycles.get((topology, model, weights, n)) for n in widths]
-        ends = [cycles.get((topology, model, weights, n)) for n in (1, 8)]
-        ratio = f"{ends[0]['cycles'] / ends[1]['cycles']:.2f}" if all(ends) else ""
+        found = {n: cycles.get((topology, model, weights, n)) for n in widths}
         name = model.removeprefix("t5_1_1_") + (" in int8" if weights == "int8" else "")
-        yield row(topology, name, *map(_cell, found), ratio)
+        ratios = (_ratio(found[n], found.get(8)) for n in (1, 2))
+        yield row(topology, name, *map(_cell, found.values()), *ratios)
     yield ""
     yield row("draft", "c, calls of 1 token", "c, calls of 2 tokens", "c of the paper")
     yield "|---|---:|---:|---:|"
@@ -96,6 +101,10 @@ def tables(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             for n in (1, 2)
         ]
         yield row(draft, *(f"{c:.3f}" for c in calls), paper)
+
+
+def _ratio(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> str:
+    return f"{one['cycles'] / other['cycles']:.2f}" if one and other else ""
 
 
 def _cell(one: Mapping[str, Any] | None) -> str:

@@ -52,12 +52,18 @@ class Kernels:
         return dict(self.orders).get(tokens, others)
 
 
-def described(layout: str, orders: Orders) -> str:
-    """Describes a model's layout in words: 'out_in, kernel_first at 1 and 8 tokens'."""
+def described(layout: str, orders: Orders, least_width: int = 1) -> str:
+    """Describes a model's layout in words: 'out_in, kernel_first at 1 and 8 tokens'.
+
+    A least width above 1 adds ', calls on 2 tokens or more'.
+    """
     by_order: dict[str, list[str]] = {}
     for tokens, order in orders:
         by_order.setdefault(order, []).append(str(tokens))
-    return "".join([layout, *(f", {o} at {' and '.join(n)} tokens" for o, n in by_order.items())])
+    known = [f", {order} at {' and '.join(n)} tokens" for order, n in by_order.items()]
+    if least_width > 1:
+        known.append(f", calls on {least_width} tokens or more")
+    return "".join([layout, *known])
 
 
 STORED = Kernels()  # as checkpoints have them

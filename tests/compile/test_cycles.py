@@ -1,6 +1,9 @@
 """The compiler's own estimate of programs: pytest tests/compile/test_cycles.py"""
 
 import dataclasses
+import json
+import runpy
+from pathlib import Path
 
 import jax
 import pytest
@@ -8,7 +11,15 @@ from support import tiny_t5
 
 from specdec.common import theory
 from specdec.drafters import Autoregressive
-from specdec.instrument.compile import Topology, compile_for, explanation, lines, markdown, record
+from specdec.instrument.compile import (
+    Topology,
+    compilation,
+    compile_for,
+    explanation,
+    lines,
+    markdown,
+    record,
+)
 from specdec.instrument.compile.cycles import estimate, of_module
 from specdec.instrument.compile.hlo import read
 from specdec.models import partitioning
@@ -18,6 +29,7 @@ from specdec.sampling import Sampling
 from specdec.schedules import Fixed
 from specdec.verifiers import SpeculativeSampling
 
+ROOT = Path(__file__).resolve().parents[2]
 GAMMA = 3
 MODEL = T5Target(tiny_t5(16, 8, 8, heads=2, decoder=2))
 PLAN = Plan(
@@ -92,6 +104,27 @@ def test_a_part_that_does_not_fit_leaves_the_costs_out(estimated):
     assert found is not None and found.cost_ratio is None and not found.speedups
 
 
+def test_the_cycles_decide_how_calls_on_one_token_are_computed(monkeypatch):
+    """The target's with two tokens, and the draft's as they are; a CPU's compiler is not asked."""
+    real, cycles = compilation._compiled, iter([100, 300, 300, 100])  # with two, with one
+    scope = "T5.run/decoder/layers_0/mlp/wi/dot_general"
+
+    def compiled(name, *given):
+        part, executable = real(name, *given)
+        if name in ("target", "draft"):
+            part = dataclasses.replace(part, module=program(("fusion", scope, next(cycles))))
+        return part, executable
+
+    monkeypatch.setattr(compilation, "_platform", lambda mesh: "tpu")
+    monkeypatch.setattr(compilation, "_compiled", compiled)
+    mesh = partitioning.make_mesh(1, jax.devices()[:1])
+    found = compile_for(PLAN, (1, 8), mesh)
+    models = found.plan.models()
+    assert (models["target"].least_width, models["draft"].least_width) == (2, 1)
+    assert list(found.parts) == ["prefill", "target 2", "target 4", "draft 2", "draft 1"]
+    assert compile_for(PLAN, (2, 8), mesh, parts=False).plan == PLAN
+
+
 def test_the_report_names_the_estimate_and_keeps_it_apart(estimated):
     told = record(Topology.parse("v4:1x1x1"), estimated, {"0.8": 0.8})
     text = list(lines(told))
@@ -102,3 +135,24 @@ def test_the_report_names_the_estimate_and_keeps_it_apart(estimated):
     tables = markdown([told])
     assert "v4:1x1x1: the compiler's own estimate, not a time. c 0.120" in tables
     assert "| target 1 | 1,000 | 1 | 1.0 |" in tables
+
+
+def test_the_tables_are_those_of_the_results():
+    file = ROOT / "docs" / "results" / "compiled_cycles" / "cycles.jsonl"
+    found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    tables = runpy.run_path(str(ROOT / "scripts" / "cycles.py"))["tables"]
+    page = (ROOT / "docs" / "log" / "tpu-log.md").read_text(encoding="utf-8")
+    for table in "\n".join(tables(found)).split("\n\n"):
+        assert table in page
+
+
+def test_a_call_on_two_tokens_costs_no_more_than_one_on_eight():
+    """Of T5-XXL; a call on one token, as the compiler takes it, costs more."""
+    file = ROOT / "docs" / "results" / "compiled_cycles" / "cycles.jsonl"
+    found = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    xxl = [one for one in found if one["model"] == "t5_1_1_xxl"]
+    cycles = {(one["topology"], one["weights"], one["tokens"]): one["cycles"] for one in xxl}
+    places = {key[:2] for key in cycles}
+    assert len(places) >= 2
+    for place in places:
+        assert cycles[*place, 2] <= 1.1 * cycles[*place, 8] < cycles[*place, 1]
