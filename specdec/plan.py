@@ -50,6 +50,9 @@ class Plan:
       max_length: N, the longest output in tokens, including the stop id.
       stop_ids: token ids that end a row; None for the target's own. With `()`, every row has
         `max_length` tokens.
+      same_bits: whether every call of the target is computed so that its rows may have the same
+        bits as in other calls. Greedy tokens, and those of `Coupled`, are then the target's own in
+        bfloat16 too, on devices where `decoding.row_bits` finds no difference.
 
     Raises:
       ValueError: the components do not fit each other.
@@ -62,9 +65,13 @@ class Plan:
     sampling: SamplingRule
     max_length: int
     stop_ids: tuple[int, ...] = None  # type: ignore[assignment]
+    same_bits: bool = False
 
     def __post_init__(self):
         check_model("Plan.target", self.target)
+        check_is("Plan.same_bits", self.same_bits, bool, "True or False")
+        if self.same_bits:  # also after a layout was chosen
+            object.__setattr__(self, "target", self.target.same_bits())
         check_is("Plan.sampling", self.sampling, SamplingRule, "a rule, such as Greedy()")
         if self.drafter is None or isinstance(self.drafter, Alone):
             width = 1 if self.drafter is None else self.drafter.width
@@ -170,7 +177,9 @@ class Plan:
         return Params(**{role: trees[role] for role in self.owned()})
 
     def parts(self, calls: Iterable[TargetCall] = (UNKNOWN_CALL,)) -> tuple[Part, ...]:
-        """Returns the model calls of one iteration. Other work takes negligible time.
+        """Returns the model calls of one iteration, with the widths that they are computed with.
+
+        Other work takes negligible time.
 
         Args:
           calls: measured target calls, over which the result is a mean. A field that is None stands
@@ -184,6 +193,17 @@ class Plan:
             times[of_depth(depth), self.nodes_of(bucket) + 1] += share
             for role, width, of in self.drafter.parts(length, source) if bucket else ():
                 times[role, width] += share * of
+        return self.computed(Part(*one, count) for one, count in times.items())
+
+    def computed(self, calls: Iterable[Part]) -> tuple[Part, ...]:
+        """Returns calls with the widths that they are computed with, see `Target.computed_width`.
+
+        Args:
+          calls: with the tokens that count.
+        """
+        models, times = self.models(), collections.defaultdict[tuple[str, int], float](float)
+        for role, width, count in calls:
+            times[role, models[self.holder(role)].computed_width(width)] += count
         return tuple(Part(*one, count) for one, count in times.items() if count)
 
     def holder(self, role: str) -> str:
@@ -326,6 +346,12 @@ class Plan:
             )
         if self.drafter.paths:
             self._check_paths()
+            if self.same_bits:
+                raise ValueError(
+                    f"same_bits is True and {type(self.drafter).__name__} drafts "
+                    f"{self.drafter.paths} paths, whose tokens have other slots of the cache than "
+                    "a text; give a drafter of one path, or same_bits=False"
+                )
 
     def _check_paths(self) -> None:
         """Raises ValueError for parts that do not take a draft with several paths."""

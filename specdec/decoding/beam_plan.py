@@ -31,6 +31,9 @@ class BeamPlan(Checked):
         in Hugging Face's beam search.
       best_only: return the best text alone, and stop as soon as it cannot change.
       stop_ids: token ids that end a text; None for the target's own.
+      same_bits: whether calls of the target alone are computed as wide as those on a draft's tree.
+        All beams and scores are then those of the target alone in bfloat16 too, on devices where
+        `decoding.row_bits` finds no difference.
 
     Raises:
       ValueError: the parts do not go together.
@@ -44,10 +47,13 @@ class BeamPlan(Checked):
     processors: tuple[LogitsProcessor, ...] = ()
     best_only: bool = False
     stop_ids: tuple[int, ...] = None  # type: ignore[assignment]
+    same_bits: bool = False
 
     def __post_init__(self):
         super().__post_init__()
         check_model("BeamPlan.target", self.target)
+        if self.same_bits:
+            object.__setattr__(self, "target", self.target.same_bits(self.width))
         check_is("BeamPlan.rule", self.rule, BeamRule, "a rule, such as T5XBeams(0.6)")
         object.__setattr__(self, "processors", tuple(self.processors))
         for one in self.processors:
@@ -126,7 +132,8 @@ class BeamPlan(Checked):
     def parts(self, calls: Iterable[TargetCall] = ()) -> tuple[Part, ...]:
         """Returns the model calls of one iteration, as `Plan.parts` does."""
         drafted = self.drafter.parts(self.beams) if self.drafter else ()
-        return Part("target", self.width, 1), *(part for part in drafted if part.calls)
+        width = self.target.computed_width(self.width)
+        return Part("target", width, 1), *(part for part in drafted if part.calls)
 
     def holder(self, role: str) -> str:
         """Returns whose cache the calls of a part run on; see `Plan.holder`."""
@@ -147,9 +154,11 @@ class BeamPlan(Checked):
 
     def laid_out(self, rows: int) -> BeamPlan:
         """Returns this plan with its models in the layouts that suit their calls, as
-        `Plan.laid_out` does."""
-        models = {}
+        `Plan.laid_out` does. With `same_bits` the target's does not change."""
+        models = {"target": self.target}
         for role, model in self.models().items():
+            if self.same_bits and role == "target":
+                continue
             calls = {rows * part.width: part.calls for part in self.parts() if part.role == role}
             models[role] = model.laid_out(calls)
         drafter = self.drafter

@@ -6,15 +6,18 @@ import dataclasses
 import functools
 
 from specdec import decoding, tasks
+from specdec.common import progress
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule
 from specdec.decoding.beam_search import BeamOutput
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.decoding.program import BeamProgram, batch_shapes
+from specdec.decoding.row_bits import check_same_beams
 from specdec.drafters import Autoregressive
-from specdec.engine.engine import Engine
+from specdec.engine.engine import BITS_INPUTS, Engine
 from specdec.plan import Plan
 from specdec.sampling import looks_back
+from specdec.types import Params
 
 
 def beam_plan(
@@ -59,7 +62,7 @@ def beam_plan(
     processors = plan.sampling.processors if looks_back(plan.sampling) else ()
     best_only = best_only and not processors
     given = plan.target, beams, rule, plan.max_length, drafter, processors, best_only, plan.stop_ids
-    return BeamPlan(*given)
+    return BeamPlan(*given, same_bits=plan.same_bits)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,8 +77,25 @@ class BeamEngine:
 
     def __post_init__(self):
         plan = self.engine.placement.laid_out(self.plan, self.engine.rows)
+        engine = self.engine.with_models(plan.models())
+        # A search measures its own calls, and not those of decoding.
+        decoding_plan = dataclasses.replace(engine.plan, same_bits=False)
+        engine = dataclasses.replace(engine, plan=decoding_plan)
         object.__setattr__(self, "plan", plan)
-        object.__setattr__(self, "engine", self.engine.with_models(plan.models()))
+        object.__setattr__(self, "engine", engine)
+
+    @functools.cached_property
+    def params(self) -> Params:
+        """The parameters of the search's models, by role.
+
+        Raises:
+          NotTheSameBits: the plan asks for the same bits, and this device does not give them.
+        """
+        params = self.plan.params(self.engine.params)
+        if self.plan.same_bits and self.plan.drafts:
+            with progress.stage("measuring", "measuring the bits of the target's calls"):
+                check_same_beams(self.plan, params, self.engine.rows, BITS_INPUTS)
+        return params
 
     @functools.cached_property
     def program(self) -> BeamProgram:
@@ -102,9 +122,9 @@ class BeamEngine:
         Raises:
           NonFiniteLogits: the target's logits are not finite; the error has the index of the text.
         """
-        params, keys = self.plan.params(self.engine.params), self.engine.keys(batch, seed=0)
+        keys = self.engine.keys(batch, seed=0)
         with decoding.naming_texts(batch.index):
-            return self.program.fetch(params, keys, batch.inputs)
+            return self.program.fetch(self.params, keys, batch.inputs)
 
     def alone(self) -> BeamEngine:
         """Returns the same search by the target alone, one step per call."""

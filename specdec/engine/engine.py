@@ -27,6 +27,7 @@ from specdec.decoding.program import (
     batch_shapes,
 )
 from specdec.decoding.refilling import Refilled
+from specdec.decoding.row_bits import check_same_bits
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
 from specdec.models import partitioning
@@ -38,6 +39,7 @@ from specdec.tasks import LoadedVocabulary
 from specdec.types import Array, DecodeOutput, Params, PyTree, Revised
 
 LOCAL = Placement()  # one device, no mesh
+BITS_INPUTS = 64  # tokens of the made-up inputs that the bits of calls are measured with
 
 
 class NotExact(ValueError):
@@ -170,8 +172,16 @@ class Engine:
 
     @functools.cached_property
     def params(self) -> Params:
-        """The parameters of all roles, read at first use and kept."""
-        return self.read()
+        """The parameters of all roles, read at first use and kept.
+
+        Raises:
+          NotTheSameBits: the plan asks for the same bits, and this device does not give them.
+        """
+        params = self.read()
+        if self.plan.same_bits and self.plan.drafts:
+            with progress.stage("measuring", "measuring the bits of the target's calls"):
+                check_same_bits(self.plan, params["target"], self.rows, BITS_INPUTS)
+        return params
 
     def load(self) -> Params:
         """Reads `params` now rather than at first use, and returns them."""

@@ -102,7 +102,8 @@ class Placement:
                 )
             return trees[model, path]
         stored = model.stored()
-        kept = dataclasses.replace(model, orders=())  # which parameters do not depend on
+        # Parameters do not depend on these.
+        kept = dataclasses.replace(model, orders=(), least_width=1)
         if (kept, path) not in trees:
             with self._rounding(model):
                 if (stored, path) not in trees:

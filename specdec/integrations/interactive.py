@@ -65,6 +65,7 @@ class InteractiveModel:
       generation_settings: 'obey' the generation settings in the target's checkpoint, or 'ignore'
         all but the ids that outputs start and end with.
       chat: whether each input is a user's message, for the target's own chat template.
+      same_bits: whether the texts must be the target's own in bfloat16 too, see `Plan`.
 
     Raises:
       CheckpointError, TaskError, ValueError: before any parameter is read, if something does not
@@ -98,6 +99,7 @@ class InteractiveModel:
         dtype: str | None = None,
         generation_settings: generation.Choice = "obey",
         chat: bool = False,
+        same_bits: bool = False,
     ):
         check("generation_settings", generation_settings, generation.Choice)
         sampling = sampling or Greedy()
@@ -116,7 +118,8 @@ class InteractiveModel:
         model, longest = checkpoints.model_from(target, dtype), lengths["targets"]
         if chat:
             vocabulary = tasks.chatting(vocabulary or saved_vocabulary(target))
-        plan = Plan(model, **parts, sampling=sampling, max_length=longest, stop_ids=())
+        parts |= {"sampling": sampling, "max_length": longest, "same_bits": same_bits}
+        plan = Plan(model, **parts, stop_ids=())
         check_room(plan.models(), lengths["inputs"], longest)
         try:
             self._engine = Engine.open(

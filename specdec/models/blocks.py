@@ -31,6 +31,41 @@ class View(NamedTuple):
     visible: Array  # [B, T, C] bool
 
 
+def filled_up(ancestors: Array | View | None, more: int) -> Array | View | None:
+    """Returns the arrangement of a block with `more` tokens behind it that no token attends to.
+
+    Args:
+      ancestors: the arrangement of the block alone, as for `view`.
+      more: the number of tokens that fill the block up.
+    """
+    if ancestors is None:
+        return None
+    if isinstance(ancestors, View):
+        queries, visible = (
+            jnp.pad(x, [(0, 0), (0, more), *((0, 0) for _ in x.shape[2:])], mode="edge")
+            for x in (ancestors.queries, ancestors.visible)
+        )
+        return ancestors._replace(queries=queries, visible=visible)
+    width = ancestors.shape[-1]
+    ends = [(0, 0)] * (ancestors.ndim - 2) + [(0, more)] * 2
+    itself = jnp.arange(width + more) >= width
+    return jnp.pad(ancestors, ends) | jnp.diag(itself)
+
+
+def widened(view: View, slots: int) -> View:
+    """Returns a view of more slots, of which no token attends to those behind its own.
+
+    Args:
+      view: a view of the first slots.
+      slots: the slots of the cache.
+    """
+    more = slots - view.visible.shape[2]
+    keys, visible = (
+        jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, more)]) for x in (view.keys, view.visible)
+    )
+    return view._replace(keys=keys, visible=visible)
+
+
 def view(length: Array, capacity: int, width: int, ancestors: Array | View | None = None) -> View:
     """Returns the view of a block of `width` tokens that is written from slot `length` [B] on.
 

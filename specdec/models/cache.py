@@ -49,6 +49,8 @@ class KVCache(struct.PyTreeNode):
     cross_keys: tuple[Array, ...] = ()  # each [B, H, head_dim, S], computed once
     cross_values: tuple[Array, ...] = ()  # each [B, H, S, head_dim]
     axis_rules: Any = struct.field(pytree_node=False, default=())  # of the model, AxisRules
+    # Slots behind `capacity`, for the tokens that fill up a call; see `Target.computed_width`.
+    spare: int = struct.field(pytree_node=False, default=0)
 
     @classmethod
     def create(
@@ -84,9 +86,25 @@ class KVCache(struct.PyTreeNode):
         return cache.placed()
 
     @property
-    def capacity(self) -> int:
-        """C, the number of slots of each row."""
+    def slot_count(self) -> int:
+        """The number of slots of each row's arrays."""
         return self.keys[0].shape[2]
+
+    @property
+    def capacity(self) -> int:
+        """C, the number of slots of each row that hold a text."""
+        return self.slot_count - self.spare
+
+    def view(self, width: int, ancestors: Array | View | None = None) -> View:
+        """Returns the view of the next `width` tokens over all slots; see `blocks.view`.
+
+        Args:
+          width: T.
+          ancestors: as for `blocks.view`; a `View` may lack the spare slots.
+        """
+        if isinstance(ancestors, View) and self.spare:
+            return blocks.widened(ancestors, self.slot_count)
+        return blocks.view(self.length, self.slot_count, width, ancestors)
 
     def slots(self, positions: Array) -> Array:
         """Returns [B] int32, the slots that hold these positions [B]; here they are the same."""
@@ -184,7 +202,7 @@ class PromptCache(KVCache):
           width: T.
           ancestors: as for `blocks.view`; a `View` is one of outputs alone.
         """
-        slots = super().capacity
+        slots = self.slot_count
         if not isinstance(ancestors, View):
             return blocks.view(self.slots(self.length), slots, width, ancestors)
         place = jnp.arange(slots, dtype=jnp.int32)[None] - self.base[:, None]

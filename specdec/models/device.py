@@ -148,6 +148,14 @@ def this(int8: bool = False) -> Device | None:
     return read(Path(given)) if given else _this(str(file(int8)), int8)
 
 
+def measures_calls() -> bool:
+    """Returns whether the default device's calls on one and two tokens are compared.
+
+    They are on devices other than CPUs, where no products are measured.
+    """
+    return jax.default_backend() != "cpu" and os.environ.get(SETTING) != STORED
+
+
 @functools.cache
 def _this(path: str, int8: bool) -> Device:
     kept = Path(path)

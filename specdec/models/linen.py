@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.core import meta
 
-from specdec.common.values import Checked
+from specdec.common.values import Checked, PositiveInt
 from specdec.models.cache import kv_bytes
 from specdec.models.model import Model
 from specdec.models.products import Orders
@@ -35,6 +35,7 @@ class LinenModel(Checked, Model):
     orders: Orders = ()
     weights: str = "stored"
     widened: bool = False
+    least_width: PositiveInt = 1
     pad_id: ClassVar[int] = 0
     exact: ClassVar[bool] = True
 
@@ -83,14 +84,20 @@ class LinenModel(Checked, Model):
     def stored(self) -> Any:
         """Returns this model with parameters as in checkpoints."""
         plain = {"layout": "checkpoint", "orders": (), "weights": "stored", "widened": False}
-        return dataclasses.replace(self, **plain)
+        return dataclasses.replace(self, **plain, least_width=1)
+
+    @property
+    def spare(self) -> int:
+        """Slots of a cache behind its capacity, for the tokens that fill up a call."""
+        return self.least_width - 1
 
     def cache_bytes(
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
     ) -> int:
         """Returns the bytes of keys and values on one device, of outputs and inputs."""
         config = self.config
-        shape = (rows, config.num_heads, slots + inputs_length, config.head_dim)
+        slots += self.spare + inputs_length
+        shape = (rows, config.num_heads, slots, config.head_dim)
         return self.num_layers * kv_bytes(shape, config.dtype, self.axis_rules, mesh)
 
     def _boxed(self, key: Array) -> PyTree:

@@ -151,6 +151,25 @@ class Target(Weights):
           The output for each token, and the cache.
         """
 
+    def computed_width(self, width: int) -> int:
+        """Returns the tokens that a call of `decode` on `width` tokens is computed with.
+
+        The tokens that fill it up do not count, and the next call overwrites their slots. By
+        default there are none.
+        """
+        return width
+
+    def same_bits(self: Target, width: int = 2) -> Any:
+        """Returns this target with all calls computed by products whose rows may have equal bits.
+
+        Whether they have depends on the device; see `decoding.row_bits`. By default it is
+        unchanged.
+
+        Args:
+          width: the fewest tokens that a call is computed with.
+        """
+        return self
+
     def prompt(self, inputs: PyTree) -> Prompt | None:
         """Returns the text that outputs continue, or None if inputs are another text.
 
@@ -306,6 +325,7 @@ class Model(Target):
       weights: "int8" for kernels in eight bits, "int8_tokens" for tokens in eight bits as well.
         Each is another model than the checkpoint's.
       widened: whether the eight bits are stored in the model's dtype.
+      least_width: the fewest tokens that a call of `decode` is computed with.
     """
 
     config: Any
@@ -314,6 +334,7 @@ class Model(Target):
     orders: tuple[tuple[int, str], ...]
     weights: str
     widened: bool
+    least_width: int
     has_int8: ClassVar[bool] = False  # whether `weights` may be other than "stored"
 
     @property

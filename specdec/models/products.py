@@ -52,19 +52,24 @@ class Kernels:
         return dict(self.orders).get(tokens, others)
 
 
-def described(layout: str, orders: Orders, widened: bool = False) -> str:
+def described(layout: str, orders: Orders, widened: bool = False, least_width: int = 1) -> str:
     """Describes a model's layout in words: 'out_in, kernel_first at 1 and 8 tokens'.
 
     Args:
       layout: how kernels are stored.
       orders: the orders of products with them.
       widened: whether numbers of eight bits are stored as float, because int8 was measured slower.
+      least_width: the least number of tokens in a call.
     """
     by_order: dict[str, list[str]] = {}
     for tokens, order in orders:
         by_order.setdefault(order, []).append(str(tokens))
     found = [layout, *(f"{o} at {' and '.join(n)} tokens" for o, n in by_order.items())]
-    return ", ".join(found + widened * ["int8 kept in float, which is faster here"])
+    if widened:
+        found.append("int8 kept in float, which is faster here")
+    if least_width > 1:
+        found.append(f"calls on {least_width} tokens or more")
+    return ", ".join(found)
 
 
 STORED = Kernels()  # as checkpoints have them

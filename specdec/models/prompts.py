@@ -112,7 +112,8 @@ class PromptReader(LinenModel):
     ) -> int:
         """Returns the bytes of keys and values on one device, of outputs and prompts."""
         sizes = self.cache_sizes
-        shape = (rows, sizes["heads"], slots + inputs_length - 1, sizes["head_dim"])
+        slots += self.spare + inputs_length - 1
+        shape = (rows, sizes["heads"], slots, sizes["head_dim"])
         return sizes["layers"] * kv_bytes(shape, self.dtype, self.axis_rules, mesh)
 
     def _base(self, inputs: Array) -> Array:
@@ -124,7 +125,7 @@ class PromptReader(LinenModel):
         base = jnp.zeros([rows], jnp.int32) if base is None else base
         given = {"dtype": self.dtype, **self.cache_sizes, "base": base, "room": room}
         with nn.logical_axis_rules(self.axis_rules):
-            return PromptCache.create(rows, slots, **given)
+            return PromptCache.create(rows, slots + self.spare, **given, spare=self.spare)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
+from specdec.models import blocks, layouts, single_rows
 from specdec.models import device as devices
-from specdec.models import layouts
 from specdec.models.blocks import View
 from specdec.models.cache import KVCache
 from specdec.models.device import Device
@@ -47,6 +47,8 @@ class StackModel(LinenModel, LayeredTarget):
         Each is another model than the checkpoint's.
       widened: whether kernels in eight bits are stored in the model's dtype, where a device
         multiplies that faster. The model is the same.
+      least_width: the fewest tokens that a call of `decode` is computed with. Some devices multiply
+        a single row more slowly than two rows, and with other rounding.
     """
 
     layout: Layout = "checkpoint"
@@ -82,6 +84,9 @@ class StackModel(LinenModel, LayeredTarget):
     def laid_out(self: Self, calls: Mapping[int, float], device: Device | None = None) -> Self:
         """Returns this model in the layout that was measured to be fastest on a device.
 
+        A call on one token is computed with two where that is faster. On a CPU the time of products
+        decides this, and on other devices the time of whole calls.
+
         Logits are equal up to the order of summation, so a near-tie may be decided differently.
 
         Args:
@@ -102,6 +107,8 @@ class StackModel(LinenModel, LayeredTarget):
         elif device is not None:
             kernels = _kernels_of_step(self.whole.stored())
             found = layouts.fastest(kernels, calls, device, int8_tokens)
+        elif 1 in calls and devices.measures_calls():
+            found = found._replace(least_width=single_rows.least_width(self.whole.stored()))
         return dataclasses.replace(self, **found._asdict())
 
     def from_stored(self, params: PyTree) -> PyTree:
@@ -143,8 +150,55 @@ class StackModel(LinenModel, LayeredTarget):
           ValueError: there are no such layers.
         """
         check_layers(layers, resume, self.num_layers)
-        given = tokens, cache, ancestors, layers, resume
-        return cast(tuple[ModelOutput, KVCache], self.apply(params, *given, method="decode"))
+        return self._fed(params, tokens, cache, ancestors, layers, resume)
+
+    def computed_width(self, width: int) -> int:
+        return max(width, self.least_width)
+
+    def same_bits(self: Self, width: int = 2) -> Self:
+        """Returns this model with one order of products for all calls, see `Target.same_bits`.
+
+        A single row is multiplied by other code than several rows.
+        """
+        one = {"layout": "checkpoint", "orders": (), "widened": False}
+        return dataclasses.replace(self, **one, least_width=max(width, self.least_width))
+
+    def _fed(
+        self,
+        params: PyTree,
+        tokens: Array,
+        cache: KVCache,
+        ancestors: Array | View | None,
+        layers: tuple[int, int] | None,
+        *others: Array | None,
+    ) -> tuple[ModelOutput, KVCache]:
+        """Runs the network on a block, filled up to its computed width.
+
+        The slots of the tokens that fill it up lie behind the cache's new length, so that they are
+        garbage like those of rejected tokens.
+
+        Args:
+          params: the parameters.
+          tokens: [B, T] int32.
+          cache: the cache.
+          ancestors: see `models.blocks`.
+          layers: see `LayeredTarget`.
+          *others: further arrays [B, T, ..] of the network's `decode`, one for each token.
+        """
+        width = tokens.shape[1]
+        more = self.computed_width(width) - width
+        if more:
+            tokens = _filled_up(tokens, more)
+            others = tuple(_filled_up(x, more) for x in others)
+            ancestors = blocks.filled_up(ancestors, more)
+        given = tokens, cache, ancestors, layers, *others
+        output, fed = cast(tuple[ModelOutput, KVCache], self.apply(params, *given, method="decode"))
+        if not more:
+            return output, fed
+        # Without the barrier a compiler may compute only the rows that are read.
+        output = jax.lax.optimization_barrier(output)
+        output = jax.tree.map(lambda x: x[:, :width], output)
+        return output, fed.rewind(cache.length + width)
 
     def first(self: Self, layers: int) -> Self:
         """Returns the model of the first decoder layers; its `part_of` gives its parameters."""
@@ -215,7 +269,9 @@ class EncoderDecoder(StackModel):
           ValueError: `check_arrays` raises.
         """
         self.check_arrays(inputs)
-        return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
+        given = inputs, capacity + self.spare
+        cache = cast(KVCache, self.apply(params, *given, method="encode"))
+        return cache.replace(spare=self.spare)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,8 +311,16 @@ class ReadsEncoder(EncoderDecoder):
           mask: [B, S] bool, True where the input is a token.
           capacity: C, the slots of the cache.
         """
-        given = encoded.astype(self.config.dtype), mask, capacity
-        return cast(KVCache, self.apply(params, *given, method="attach"))
+        given = encoded.astype(self.config.dtype), mask, capacity + self.spare
+        cache = cast(KVCache, self.apply(params, *given, method="attach"))
+        return cache.replace(spare=self.spare)
+
+
+def _filled_up(x: Array | None, more: int) -> Any:
+    """Returns [B, T, ..] with the last token of each row `more` times behind it."""
+    if x is None:
+        return None
+    return jnp.pad(x, [(0, 0), (0, more), *((0, 0) for _ in x.shape[2:])], mode="edge")
 
 
 @functools.cache

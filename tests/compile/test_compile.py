@@ -161,6 +161,20 @@ def test_collectives_of_the_decode_program(four_chips):
 
 
 @pytest.mark.slow
+def test_the_compiler_estimates_each_part(four_chips):
+    """Each part has cycles, and fusions in its layers; prefill has none of a decoder layer."""
+    made = four_chips["compiler"]
+    assert made["parts"].keys() == four_chips["programs"].keys() - {"decode"}
+    for name, part in made["parts"].items():
+        assert part["cycles"] > 0 and part["fusions"] > 0, name
+        layers = {"target": LAYERS, "draft": 2}.get(name.split()[0])
+        if layers:
+            assert 5 < part["fusions_per_layer"] < part["fusions"] / layers, name
+    alone, last = (made["parts"][f"target {n}"]["cycles"] for n in (1, GAMMA + 1))
+    assert made["verify_cost"] == pytest.approx(last / alone)
+
+
+@pytest.mark.slow
 def test_no_cache_and_no_kernel_is_copied(four_chips):
     """Neither in a loop nor before it, but for kernels that only the drafter's encoder reads."""
     slots = (MAX_LENGTH + GAMMA, LENGTH)

@@ -204,6 +204,27 @@ def test_layouts_compute_the_same(name):
 
 
 @each_family
+def test_a_call_on_one_token_may_be_computed_with_two(name):
+    """Token by token, to the last slot of the cache, as in one call; `rotary` fills up no call."""
+    model = model_of(TINY[name])
+    pair = dataclasses.replace(model, least_width=2)
+    assert pair.stored() == model
+    given = params_of(name), inputs_of(name), TOKENS.shape[1]
+    expected, whole = model.decode(given[0], TOKENS, model.prefill(*given))
+    cache = pair.prefill(*given)
+    assert cache.capacity == TOKENS.shape[1]
+    atol = 1e-5 * np.abs(expected.logits).max()  # other widths, of tiny networks
+    for i in range(TOKENS.shape[1]):
+        output, cache = pair.decode(given[0], TOKENS[:, i : i + 1], cache)
+        assert output.logits.shape[1] == output.hidden.shape[1] == 1
+        logits = expected.logits[:2, i]
+        np.testing.assert_allclose(output.logits[:2, 0], logits, rtol=0, atol=atol)
+    assert cache.length.tolist() == whole.length.tolist()
+    widths = [pair.computed_width(n) for n in (1, 2, 3)]
+    assert widths == ([1, 2, 3] if name == "rotary" else [2, 2, 3])
+
+
+@each_family
 def test_rows_begin_and_are_told_from_padding(name):
     model = model_of(TINY[name])
     start = model.start(inputs_of(name))

@@ -59,7 +59,8 @@ class Turn(NamedTuple):
 
 Key: TypeAlias = Calls | Turn | str
 MEMORY, MEMORY_READ, PREFILL, PREFILL_ALONE = "memory", "memory_read", "prefill", "alone prefill"
-STEP = Calls("alone", 1)
+STEP = Calls("alone", 1)  # a step of the target alone
+STEPS = STEP, Calls("alone", 2)  # the same, by the width that it is computed with
 _TURN = "turn of "
 
 

@@ -7,6 +7,7 @@ Each check is a function of a `Subject`, and detects what the others cannot:
   algebra   the verifier's output distribution, enumerated in float64, without loop and models
   greedy    the texts, token by token against the target alone
   seeds     the same at a temperature, with `Coupled` and the same keys
+  bits      with `Plan.same_bits`: a row of the target's calls has the same bits in every place
   perfect   the target as its own drafter: everything is accepted, so no cache lost anything
   afresh    the drafter proposes the same as with a new state: it has lost nothing
   hostile   drafters that try to do harm: the texts are the same, and how much slower
@@ -37,6 +38,7 @@ from specdec.instrument.certificate.drawn import draws
 from specdec.instrument.certificate.exactness import (
     algebra,
     audit,
+    bits,
     broken,
     greedy,
     law,
@@ -63,7 +65,7 @@ __all__ = [
     "stand_in",
 ]
 
-CHECKS = (algebra, greedy, seeds, perfect, afresh, hostile, audit, draws, law, broken)
+CHECKS = (algebra, greedy, seeds, bits, perfect, afresh, hostile, audit, draws, law, broken)
 
 
 def certify(
@@ -105,10 +107,12 @@ def _run(
     subject: Subject, started: Callable[[str], None], lossy: bool, known: Mapping[str, Check]
 ) -> Iterator[Check]:
     certified, verifier = subject, stand_in(subject.plan)
+    left_out = [seeds] if subject.plan.drafter.paths else []  # they have no shared noise
+    left_out += [] if subject.plan.same_bits else [bits]
     checks: dict[str, Callable[[], Check]] = {
         check.__name__: lambda check=check: check(certified)
         for check in CHECKS
-        if check is not seeds or not subject.plan.drafter.paths  # which have no shared noise
+        if check not in left_out
     }
     if verifier is not None:
         exact = dataclasses.replace(subject.plan, verifier=verifier)

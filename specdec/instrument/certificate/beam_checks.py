@@ -118,13 +118,15 @@ def refuse_beams(plan: BeamPlan) -> None:
       plan: the plan of the search.
 
     Raises:
-      ValueError: nothing is drafted, the target is not exact, or it does not compute in float32.
+      ValueError: nothing is drafted, the target is not exact, or it does not compute in float32
+        and the search does not ask for the same bits.
     """
     refuse(plan)
-    if plan.target.dtype != "float32":
+    if plan.target.dtype != "float32" and not plan.same_bits:
         raise ValueError(
             f"the target computes in {plan.target.dtype}, whose rounding is as large as the gaps "
-            "between beams; certify beams in float32, --gin.DTYPE=\"'float32'\""
+            "between beams; certify beams in float32, --gin.DTYPE=\"'float32'\", or with "
+            "--gin.SAME_BITS=True"
         )
 
 
@@ -249,6 +251,7 @@ def _agreement(
     gap = _largest(gaps)
     slower = int(np.sum(~differ & (output.trace.calls > plain.trace.calls)))
     same = rows - len(gaps)
+    exact: dict[str, tuple[str, float]] = {"identical": ("==", rows), "score_error": ("==", 0)}
     note = f"{same} of {rows} texts the same {plan.beams} beams in the same steps as plain beams"
     if gaps:
         note += f", the others part at a gap of at most {gap:.1e} nats"
@@ -268,6 +271,7 @@ def _agreement(
             "largest_gap": ("<=", subject.limit),
             "score_error": ("<=", subject.limit),
             "texts_with_more_calls": ("==", 0),
+            **(exact if subject.own.same_bits else {}),
         },
         f"{note}; scores off by {error:.1e} at most (threshold of both {subject.limit:.2g})",
     )

@@ -9,9 +9,11 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from specdec.decoding.row_bits import compared
 from specdec.drafters import MultiPath
 from specdec.instrument.certificate.outcome import Check, agreement
 from specdec.instrument.certificate.subject import Subject
+from specdec.models.inputs import tokens_of
 from specdec.sampling import Greedy, Sampling, unprocessed
 from specdec.testing import BROKEN, FALSE_ALARM, Bench, Skipping, law_errors, rounds_errors
 from specdec.types import DecodeOutput, Trace
@@ -68,6 +70,21 @@ def seeds(subject: Subject) -> Check:
     sampling = subject.drawn
     output = subject.texts(subject.variant(sampling, verifier=Coupled()))
     return agreement("seeds", subject, sampling, output)
+
+
+def bits(subject: Subject) -> Check:
+    """Checks that a row of the target's calls has the same bits in every place and width."""
+    plan, rows = subject.plan, subject.batch_size
+    widths = range(2, plan.longest_draft + 2)
+    length = tokens_of(subject.inputs).shape[1]
+    places, differ = compared(plan, subject.params["target"], rows, length, widths)
+    return Check(
+        "bits",
+        {"places": places, "differing": len(differ), "widths": list(widths)},
+        {"places": (">=", 2), "differing": ("==", 0)},
+        f"a row has the same bits in {places - len(differ)} of {places} places of calls on 2 to "
+        f"{widths[-1]} tokens (all must be)",
+    )
 
 
 def perfect(subject: Subject) -> Check:

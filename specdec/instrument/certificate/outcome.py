@@ -78,7 +78,8 @@ def agreement(name: str, subject: Subject, sampling: SamplingRule, output: Decod
     """Compares outputs with those of the target alone; a difference is a near-tie or a mistake.
 
     In bfloat16, a call of another width rounds differently. If the schedule has only one width,
-    outputs must therefore also equal those of the target alone in calls of that width.
+    outputs must therefore also equal those of the target alone in calls of that width. With
+    `Plan.same_bits` all outputs must be identical.
     """
     rows = len(output.tokens)
     plain = subject.plain(sampling).tokens[:rows]
@@ -97,6 +98,8 @@ def agreement(name: str, subject: Subject, sampling: SamplingRule, output: Decod
         {"largest_gap": ("<=", limit)},
         f"{note} (threshold {limit:.2g} nats)",
     )
+    if subject.plan.same_bits:
+        return dataclasses.replace(check, demands=check.demands | {"identical": ("==", rows)})
     if subject.float32 or subject.plan.width is None:
         return check
     return _at_same_width(check, subject, sampling, output)

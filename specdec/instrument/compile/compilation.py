@@ -22,6 +22,7 @@ from specdec.instrument.compile.calls import device_bytes, silent_call, together
 from specdec.instrument.compile.hardware import Call
 from specdec.models import partitioning
 from specdec.models.inputs import read, tokens_of
+from specdec.models.stack import StackModel
 from specdec.plan import Plan
 from specdec.types import Array, Params, PyTree, of_depth, verifies
 
@@ -123,7 +124,8 @@ def compile_for(
       tables: the shapes of the drafter's tables, by role.
       widths: the lengths of inputs if rows are refilled, see `Refilled`; the whole program is then
         a refill with the token loop behind it.
-      parts: compile the parts as well, and not only the whole program.
+      parts: compile the parts as well, and not only the whole program. The compiler's cycles then
+        decide whether calls on one token are computed with two.
       progress: called with the name of each program before it is compiled.
 
     Returns:
@@ -133,11 +135,12 @@ def compile_for(
       ValueError: the plan cannot be decoded, or cannot be divided over the mesh.
     """
     partitioning.check_batch(shape[0], mesh)
-    tables, models = tables or {}, plan.models()
-    trees = {role: partitioning.abstract(model, mesh) for role, model in models.items()}
+    tables = tables or {}
     keys, inputs = batch_shapes(plan.target, *shape, mesh)
+    trees = {role: partitioning.abstract(model, mesh) for role, model in plan.models().items()}
     with jax.set_mesh(mesh):
         progress("decode")
+        plan = _in_pairs(plan, trees, inputs, mesh) if parts else plan
         params = plan.params({**trees, **tables})
         program = _program(plan, mesh, shape[0], widths)
         whole, _ = _compiled("decode", program, params, keys, inputs)
@@ -149,13 +152,13 @@ def compile_for(
 
     found = {
         role: call_of(model, trees[role], _length_of(role, plan, inputs))
-        for role, model in models.items()
+        for role, model in plan.models().items()
     }
     calls = {role: call for role, (call, _) in found.items()}
     partial = plan.drafter.partial_models(plan.target) if isinstance(plan, Plan) else {}
     for role, model in partial.items():
         of_layers, _ = call_of(model, model.part_of(trees["target"]))
-        heads = [one for one in models if one not in _widest(plan)]
+        heads = [one for one in plan.models() if one not in _widest(plan)]
         calls[role] = together(of_layers, *(calls.pop(one) for one in heads))
     for depth in plan.target.depths:
         call, _ = call_of(plan.target.always(depth), trees["target"])
@@ -171,6 +174,43 @@ def compile_for(
         cache_bytes=sum(cache for _, cache in found.values()),
         calls=_communicating(plan, calls, compiled),
     )
+
+
+def _in_pairs(
+    plan: Plan | BeamPlan, trees: Mapping[str, PyTree], inputs: PyTree, mesh: Mesh
+) -> Plan | BeamPlan:
+    """Returns the plan with calls on one token computed with two, where that takes fewer cycles.
+
+    Compilers that state no cycles, such as a CPU's, are not asked. Several rows and beams have no
+    call on one token.
+    """
+    if not isinstance(plan, Plan) or rows_of(inputs) > 1 or _platform(mesh) != "tpu":
+        return plan
+    calls = (*plan.alone().parts(), *plan.parts())
+    single = {plan.holder(role) for role, width, _ in calls if width == 1}
+    models = {role: model for role, model in plan.models().items() if role in single}
+    models = {role: model for role, model in models.items() if isinstance(model, StackModel)}
+    paired = {role: dataclasses.replace(model, least_width=2) for role, model in models.items()}
+    _, executable = _compiled("prefill", _prefills(plan.with_models(paired)), trees, inputs)
+    if executable is None:
+        return plan
+    caches, tokens = _shapes_of(executable), jax.ShapeDtypeStruct([1, 1], jnp.int32)
+
+    def cycles(role: str, model: StackModel) -> int:
+        call = Program(model.decode, donate=[2])
+        part, _ = _compiled(role, call, trees[role], tokens, caches[role])
+        return sum(one.cycles for one in part.module.operations) if part.module else 0
+
+    faster = {
+        role: model
+        for role, model in paired.items()
+        if 0 < cycles(role, model) < cycles(role, models[role])
+    }
+    return plan.with_models(faster)
+
+
+def _platform(mesh: Mesh) -> str:
+    return mesh.devices.flat[0].platform
 
 
 def program_count(plan: Plan | BeamPlan, parts: bool = True) -> int:
@@ -211,7 +251,7 @@ def _communicating(
     found, layers, widest = {}, plan.models()["target"].num_layers, _widest(plan)
     for role, call in calls.items():
         width = widest.get(role, 1)
-        part = parts.get(_name(_compiled_as(role), width))
+        part = parts.get(part_name(role, width))
         if part is None or part.module is None:
             return {}
         share = call.layers / layers if role != _compiled_as(role) else 1.0
@@ -219,37 +259,40 @@ def _communicating(
     return found
 
 
-def _compiled_as(role: str) -> str:
-    """Returns the role whose program a call uses; the target's depths share one program."""
-    return "target" if verifies(role) else role
-
-
 def _parts(
     plan: Plan | BeamPlan, trees: Mapping[str, PyTree], inputs: Any, progress: Callable[[str], None]
 ) -> Iterator[Compiled]:
     """Yields the parts in the order of an iteration, or only the first one if that is too large."""
     progress("prefill")
-    reading, executable = _compiled(
-        "prefill", Program(functools.partial(_prefill, plan=plan)), trees, inputs
-    )
+    reading, executable = _compiled("prefill", _prefills(plan), trees, inputs)
     yield reading
     if executable is None:
         return
-    caches = jax.tree.map(
-        lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=info.sharding),
-        executable.out_info,
-    )
+    caches = _shapes_of(executable)
+    alone = plan.target.computed_width(1)  # the width of a plain call of the target
     for role, width in _calls_of(plan):
-        name = _name(role, width)
+        name = part_name(role, width)
         progress(name)
         tokens = jax.ShapeDtypeStruct([rows_of(inputs), width], jnp.int32)
         own = plan.own_calls().get(role) if isinstance(plan, Plan) else None
-        if isinstance(plan, Plan) and own and (role, width) != ("target", 1):
+        if isinstance(plan, Plan) and own and (role, width) != ("target", alone):
             given = trees, tokens, caches[plan.holder(role)]
             yield _compiled(name, Program(own, donate=[2]), *given)[0]
             continue
         call = Program(plan.models()[role].decode, donate=[2])
         yield _compiled(name, call, trees[role], tokens, caches[role])[0]
+
+
+def _shapes_of(executable: Any) -> Any:
+    """Returns the shapes of a program's results, with their shardings."""
+    return jax.tree.map(
+        lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=info.sharding),
+        executable.out_info,
+    )
+
+
+def _prefills(plan: Plan | BeamPlan) -> Program:
+    return Program(functools.partial(_prefill, plan=plan))
 
 
 def _prefill(
@@ -280,8 +323,18 @@ def _calls_of(plan: Plan | BeamPlan) -> list[tuple[str, int]]:
     return list(dict.fromkeys((_compiled_as(role), width) for role, width, _ in parts))
 
 
-def _name(role: str, width: int) -> str:
-    return f"{role} {width}"
+def part_name(role: str, width: int) -> str:
+    """Returns the name of a call's program; the target's depths share one.
+
+    Args:
+      role: of the model, or of a drafter's own call.
+      width: the tokens of the call.
+    """
+    return f"{_compiled_as(role)} {width}"
+
+
+def _compiled_as(role: str) -> str:
+    return "target" if verifies(role) else role
 
 
 def compiled(name: str, make: Callable[[], Any]) -> tuple[Compiled, Any]:

@@ -11,6 +11,7 @@ from specdec.common.terminal import counted
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.instrument.compile import hlo
 from specdec.instrument.compile.compilation import Compilation, Compiled
+from specdec.instrument.compile.cycles import estimate
 from specdec.instrument.compile.hardware import GIB, HOP_SECONDS, LAYER_SECONDS, Topology
 from specdec.instrument.compile.roofline import exits, predict, predict_beams
 from specdec.plan import Plan
@@ -43,6 +44,8 @@ def record(
         "calls": {role: dataclasses.asdict(call) for role, call in compilation.calls.items()},
         "assumed": {"hop_seconds": HOP_SECONDS, "layer_seconds": LAYER_SECONDS},
     }
+    if by_compiler := estimate(compilation, alphas):
+        found["compiler"] = dataclasses.asdict(by_compiler)
     if compilation.calls and compilation.whole.module:
         found |= _predicted(topology, compilation, alphas)
     return found
@@ -150,6 +153,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield from _contents_lines(found["programs"]["decode"])
     if "roofline" in found:
         yield from _prediction_lines(found)
+    if "compiler" in found:
+        yield from _compiler_lines(found)
     if "beams_predicted" in found:
         yield from _beam_lines(found)
     if "exits" in found:
@@ -204,6 +209,12 @@ def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield (
             "roofline: reading memory or computing, whichever takes longer, then communicating; "
             f"with layers: and {LAYER_SECONDS * 1e6:.0f} us for each layer"
+        )
+    if any("compiler" in found for found in records):
+        yield (
+            "compiler: its own estimate, the sum of the cycles of all instructions, which may "
+            "overlap, so compare sums with each other; and the fusions, of a decoder layer in "
+            "brackets"
         )
     if any("exits" in found for found in records):
         yield (
@@ -306,6 +317,25 @@ def _prediction_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"    {name:<20}" + "".join(f"{f'{a:.2f}/{b:.2f}':>12}" for a, b in pairs)
 
 
+def _compiler_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    made = found["compiler"]
+    for name, part in made["parts"].items():
+        layer = part["fusions_per_layer"]
+        of_layer = "" if layer is None else f" ({layer:g})"
+        counts = f"{part['cycles']:,} cycles, {part['fusions']} fusions{of_layer}"
+        yield f"  {'compiler':<11} {name}: {counts}"
+    if made["cost_ratio"] is not None:
+        yield f"  {'compiler':<11} {_compiler_costs(found)}"
+
+
+def _compiler_costs(found: Mapping[str, Any]) -> str:
+    """Returns c, v and the speed-ups that follow from the compiler's cycles."""
+    made, gamma = found["compiler"], found["gamma"]
+    costs = f"c {made['cost_ratio']:.3f}, v({gamma}) {made['verify_cost']:.2f}"
+    speedups = (f"{s:.2f} at alpha {alpha}" for alpha, s in made["speedups"].items())
+    return f"{costs}; speed-up with drafts of {gamma}: {', '.join(speedups)}"
+
+
 def _beam_lines(found: Mapping[str, Any]) -> Iterator[str]:
     step, iteration, pays_from = (
         [one[name] for one in found["beams_predicted"]]
@@ -361,6 +391,8 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> str:
     for found in records:
         if "roofline" in found:
             rows += ["", *_prediction_table(found)]
+        if "compiler" in found:
+            rows += ["", *_compiler_table(found)]
         if "exits" in found:
             rows += ["", *_exit_table(found)]
         if "beams_predicted" in found:
@@ -413,6 +445,18 @@ def _prediction_table(found: Mapping[str, Any]) -> Iterator[str]:
     yield "|---" * (len(lengths) + 1) + "|"
     for name, pairs in _speedups(found, "{} ({})"):
         yield row(name, *(f"{a:.2f} / {b:.2f}" for a, b in pairs))
+
+
+def _compiler_table(found: Mapping[str, Any]) -> Iterator[str]:
+    made = found["compiler"]
+    costs = "" if made["cost_ratio"] is None else f" {_compiler_costs(found)}."
+    yield f"{found['topology']}: the compiler's own estimate, not a time.{costs}"
+    yield ""
+    yield row("program", "cycles", "fusions", "fusions in a decoder layer")
+    yield "|---|---:|---:|---:|"
+    for name, part in made["parts"].items():
+        layer = part["fusions_per_layer"]
+        yield row(name, f"{part['cycles']:,}", part["fusions"], "" if layer is None else layer)
 
 
 def _exit_table(found: Mapping[str, Any]) -> Iterator[str]:

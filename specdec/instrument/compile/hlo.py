@@ -57,6 +57,7 @@ _AROUND = re.compile(r"(?:^|/)while/(?:body|cond)(?=/|$)")  # of a scope, what e
 _WRAPPED = re.compile(r"\w+\((.*)\)")  # jit(f), vmap(f)
 _MACHINERY = re.compile(r"|while|cond|branch_\d+_fun|closed_call")
 _CHANNEL = re.compile(r" channel_id=(\d+)")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _HOST_CALL = re.compile(r'custom_call_target="[^"]*(?:callback|host|MoveToDevice)', re.IGNORECASE)
 _RESIZE = re.compile(r'custom_call_target="(?:PadToStatic|SliceToDynamic)"')
@@ -77,6 +78,7 @@ class Instruction(NamedTuple):
     loop: tuple[str, ...]  # names of the loops around it, outermost first
     fused: bool  # within a fusion and not its result, so without an array of its own
     operand: str  # the shape of the first operand; "" if there is none
+    cycles: int = 0  # by the compiler's own estimate; 0 where it states none, as on CPUs
 
 
 class Loop(NamedTuple):
@@ -186,7 +188,8 @@ class _Line(NamedTuple):
         shape = _LAYOUT.sub("", _result(self.opcode, self.shape))
         opcode, scope = self.opcode.removesuffix("-start"), self.attribute(_SCOPE)
         operand = _LAYOUT.sub("", self.operand)
-        return Instruction(opcode, self.name, shape, _bytes(shape), scope, loop, fused, operand)
+        size, cycles = _bytes(shape), int(self.attribute(_CYCLES) or 0)
+        return Instruction(opcode, self.name, shape, size, scope, loop, fused, operand, cycles)
 
 
 @dataclass

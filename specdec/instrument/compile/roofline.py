@@ -75,7 +75,8 @@ def predict(
             gamma: _costs(chip, plan, calls, gamma, layer_seconds)
             for gamma in {*draft_lengths, plan.longest_draft}
         }
-        alone = calls["target"].seconds(chip, 1, layer_seconds)
+        (step,) = plan.alone().parts()[:1]
+        alone = calls["target"].seconds(chip, step.width, layer_seconds)
         longest_draft = costs[plan.longest_draft]
         draft = longest_draft.draft
         # c and v(gamma), as in `theory`.

@@ -21,7 +21,7 @@ from specdec.instrument.benchmark.parts import (
     LONGEST_TURNS,
     PREFILL,
     PREFILL_ALONE,
-    STEP,
+    STEPS,
     Calls,
     Key,
     by_turns,
@@ -264,7 +264,8 @@ def _in_iterations(calls: Mapping[Key, float], times: float) -> dict[Key, float]
 
 
 def _costs(medians: Mapping[Key, float], path: str) -> Costs:
-    prefill, alone, step = (medians.get(key) for key in (PREFILL, PREFILL_ALONE, STEP))
+    prefill, alone = (medians.get(key) for key in (PREFILL, PREFILL_ALONE))
+    step = next((medians[key] for key in STEPS if key in medians), None)
     if prefill is None or alone is None or step is None:
         raise RecordsError(
             f"{path} has no timings of parts; give the lines of `specdec bench`, or leave --costs "

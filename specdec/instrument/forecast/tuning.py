@@ -69,7 +69,8 @@ def buckets(longest: int) -> tuple[int, ...]:
 
 def units(plan: Plan, costs: Costs, lengths: Sequence[int]) -> tuple[float, tuple[float, ...]]:
     """Returns c, and v of a target call on each of these drafts, in target steps of one token."""
-    v = tuple(round(costs.calls[Calls("target", length + 1)] / costs.step, 3) for length in lengths)
+    widths = (plan.target.computed_width(length + 1) for length in lengths)
+    v = tuple(round(costs.calls[Calls("target", width)] / costs.step, 3) for width in widths)
     drafting = sum(costs.calls[Calls(role, width)] * times for role, width, times in _drafts(plan))
     return round(drafting / costs.step, 4), v
 
@@ -77,8 +78,9 @@ def units(plan: Plan, costs: Costs, lengths: Sequence[int]) -> tuple[float, tupl
 def _drafts(plan: Plan) -> Iterator[tuple[str, int, float]]:
     """Yields the calls of one more draft token, which a draft of two has and one of one lacks."""
     dearest = len(plan.sources) - 1  # the last source
-    less = {(role, width): times for role, width, times in plan.drafter.parts(1, dearest)}
-    for role, width, times in plan.drafter.parts(2, dearest):
+    one, two = (plan.computed(plan.drafter.parts(length, dearest)) for length in (1, 2))
+    less = {(role, width): times for role, width, times in one}
+    for role, width, times in two:
         if extra := times - less.get((role, width), 0):
             yield role, width, extra
 

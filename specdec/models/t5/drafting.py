@@ -283,8 +283,7 @@ class T5Draft(ReadsEncoder, T5Target):
                 "it in a drafter that gives it some, such as Masked"
             )
         check_layers(layers, resume, self.num_layers)
-        given = tokens, cache, ancestors, layers, resume, states
-        return cast(tuple[ModelOutput, KVCache], self.apply(params, *given, method="decode"))
+        return self._fed(params, tokens, cache, ancestors, layers, resume, states)
 
     def markov(self, params: PyTree, tokens: Array) -> Array:
         """Returns what tokens [B, T] of a block add to the logits of the next ones, [B, T, V]

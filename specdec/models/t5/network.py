@@ -8,7 +8,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from flax import linen as nn
 
-from specdec.models.blocks import View, view
+from specdec.models.blocks import View
 from specdec.models.cache import KVCache
 from specdec.models.int8 import Weights
 from specdec.models.layers import (
@@ -186,7 +186,7 @@ class Decoder(nn.Module):
             cache.
         """
         cache = cache.placed()
-        block = view(cache.length, cache.capacity, x.shape[1], ancestors)
+        block = cache.view(x.shape[1], ancestors)
         cross_bias = _mask(cache.inputs_mask[:, None, None, :])
         run = [self.layers[i] for i in layers]
         biases = _biases(self, run, block.queries, block.keys, _mask(block.visible[:, None]))

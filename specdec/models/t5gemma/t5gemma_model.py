@@ -177,6 +177,6 @@ class T5Gemma(ReadsEncoder):
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
     ) -> int:
         """Returns the bytes of keys and values on one device, of outputs and inputs."""
-        c = self.config
-        shape = (rows, c.num_kv_heads, slots + inputs_length, c.head_dim)
+        c, slots = self.config, slots + self.spare + inputs_length
+        shape = (rows, c.num_kv_heads, slots, c.head_dim)
         return self.num_layers * kv_bytes(shape, c.dtype, self.axis_rules, mesh)

@@ -15,7 +15,7 @@ import numpy as np
 from flax import linen as nn
 
 from specdec.models import rowwise
-from specdec.models.blocks import View, view
+from specdec.models.blocks import View
 from specdec.models.cache import KVCache
 from specdec.models.decoder_only import SPREAD, rotated
 from specdec.models.int8 import Weights
@@ -334,7 +334,7 @@ class GemmaNetwork(nn.Module):
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        seen = view(cache.length, cache.capacity, tokens.shape[1], ancestors)
+        seen = cache.view(tokens.shape[1], ancestors)
         x = self.embed(tokens) if resume is None else resume
         run = range(self.config.num_decoder_layers)
         run = run if layers is None else run[slice(*layers)]
@@ -344,7 +344,7 @@ class GemmaNetwork(nn.Module):
 
     def pass_by(self, stream: Array, cache: KVCache, layers: tuple[int, int]) -> KVCache:
         cache, width = cache.placed(), stream.shape[1]
-        positions = view(cache.length, cache.capacity, width).queries
+        positions = cache.view(width).queries
         for i in range(*layers):
             cache = self.decoder.layers[i].pass_by(stream, cache, i, positions)
         return cache.rewind(cache.length + width)

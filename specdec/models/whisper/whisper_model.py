@@ -172,6 +172,6 @@ class Whisper(ReadsEncoder):
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
     ) -> int:
         """Returns the bytes of keys and values on one device; all inputs have one length."""
-        slots += self.config.input_positions
+        slots += self.spare + self.config.input_positions
         shape = (rows, self.config.num_heads, slots, self.config.head_dim)
         return self.num_layers * kv_bytes(shape, self.config.dtype, self.axis_rules, mesh)

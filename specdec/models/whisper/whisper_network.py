@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from specdec.models.blocks import View, view
+from specdec.models.blocks import View
 from specdec.models.cache import KVCache
 from specdec.models.decoder_only import SPREAD
 from specdec.models.int8 import Weights
@@ -289,7 +289,7 @@ class WhisperNetwork(nn.Module):
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        seen = view(cache.length, cache.capacity, tokens.shape[1], ancestors)
+        seen = cache.view(tokens.shape[1], ancestors)
         x = resume
         if x is None:  # padding may be -1
             x = self.decoder.enter(self.token_embedder(jnp.maximum(tokens, 0)), seen.queries)

@@ -1,0 +1,196 @@
+"""Measures whether a row of a target's calls has the same bits in each place and width.
+
+A token's logits are one row of a call. With `Plan.same_bits`, a text is the target's own in every
+number format if that row has the same bits in the calls of the target alone and in those that
+verify drafts, wherever in the call it stands. Devices differ in this: a product of a few rows may
+be computed by other code, or its sums in another order. So it is measured on the device at hand.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.common import hosts
+from specdec.common.values import UsageError
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_search import beam_search
+from specdec.models.model import Target
+from specdec.plan import Plan
+from specdec.sampling import looks_back, standardised
+from specdec.types import Array, Params, PyTree
+
+SEARCHES = 2  # made-up batches that beams are compared on
+TEXT = 24  # tokens before the row that is compared, if outputs are that long
+
+
+class NotTheSameBits(UsageError):
+    """A row of the target's calls has other bits in another place or width, on this device."""
+
+
+class Place(NamedTuple):
+    """The place of a row.
+
+    Attributes:
+      width: the tokens of the call.
+      index: the row's token in it.
+      capacity: the slots of the cache.
+    """
+
+    width: int
+    index: int
+    capacity: int
+
+
+def check_same_bits(plan: Plan, params: PyTree, rows: int, length: int) -> None:
+    """Measures whether rows have the same bits in all calls of a plan's target.
+
+    Args:
+      plan: the plan.
+      params: the target's parameters.
+      rows: the size of a batch.
+      length: the tokens of an input.
+
+    Raises:
+      NotTheSameBits: they have not.
+    """
+    _, found = compared(plan, params, rows, length, widths_of(plan))
+    for place in found[:1]:
+        raise NotTheSameBits(
+            f"SAME_BITS is True, but on this device ({jax.devices()[0].device_kind}) token "
+            f"{place.index + 1} of a call on {place.width} has other bits than in a call on "
+            f"{plan.target.computed_width(1)}, with BATCH_SIZE {rows}; set SAME_BITS to False, or "
+            "change BATCH_SIZE or GAMMA"
+        )
+
+
+def widths_of(plan: Plan) -> tuple[int, ...]:
+    """Returns the widths of the calls that verify drafts, as they are computed."""
+    widths = (plan.target.computed_width(bucket + 1) for bucket in plan.buckets)
+    return tuple(dict.fromkeys(widths))
+
+
+def compared(
+    plan: Plan, params: PyTree, rows: int, length: int, widths: Sequence[int]
+) -> tuple[int, list[Place]]:
+    """Compares the rows of calls with that of a call of the target alone, bit by bit.
+
+    Args:
+      plan: the plan.
+      params: the target's parameters.
+      rows: the size of a batch.
+      length: the tokens of an input.
+      widths: the tokens of the calls.
+
+    Returns:
+      The number of places that were compared, and those whose bits differ.
+    """
+    alone = plan.target.computed_width(1), plan.alone().capacity
+    calls = (alone, *((width, plan.capacity) for width in widths))
+    before = max(min(plan.max_length - 1, max(TEXT, *widths)), 0)
+    text = made_up(plan.target, rows, length, before + max(alone[0], *widths))
+    found = [one for call in calls for one in _rows(plan, params, *text, before, *call)]
+    (_, first), *others = found
+    differ = [place for place, row in others if not _equal(row, first)]
+    return len(others), differ
+
+
+def check_same_beams(plan: BeamPlan, params: Params, rows: int, length: int) -> None:
+    """Measures whether a search with drafts has the bits of the search by the target alone.
+
+    The tokens of a tree have other slots of the cache than those of plain beams, so whole searches
+    of made-up inputs are compared, with all beams and scores.
+
+    Args:
+      plan: the plan of the search, which drafts.
+      params: of its models.
+      rows: the size of a batch.
+      length: the tokens of an input.
+
+    Raises:
+      NotTheSameBits: a beam or a score differs.
+    """
+    searches = [
+        functools.partial(jax.jit(functools.partial(beam_search, plan=one)), one.params(params))
+        for one in (plan, plan.alone())
+    ]
+    for seed in range(SEARCHES):
+        inputs, _ = made_up(plan.target, rows, length, 1, seed)
+        found = [search(inputs) for search in searches]
+        ours, plain = (jax.tree.map(hosts.whole, (one.tokens, one.scores)) for one in found)
+        if not _equal(ours, plain):
+            raise NotTheSameBits(
+                f"SAME_BITS is True, but on this device ({jax.devices()[0].device_kind}) a search "
+                f"for {plan.beams} beams has other bits with a draft than without, with BATCH_SIZE "
+                f"{rows}; set SAME_BITS to False, or change BATCH_SIZE or DRAFT_STEPS"
+            )
+
+
+def _equal(one: PyTree, other: PyTree) -> bool:
+    return all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))
+
+
+def _rows(
+    plan: Plan,
+    params: PyTree,
+    inputs: PyTree,
+    tokens: Array,
+    before: int,
+    width: int,
+    capacity: int,
+) -> Iterator[tuple[Place, PyTree]]:
+    """Yields one token's logits [B, V], and its probabilities, in each place of a call.
+
+    The text before the call is fed in calls of the same width, as in decoding.
+    """
+    target = plan.target
+    prefill = jax.jit(functools.partial(target.prefill, capacity=capacity))
+
+    @jax.jit
+    def decode(params: PyTree, tokens: Array, cache: Any) -> tuple[PyTree, Any]:
+        output, fed = target.decode(params, tokens, cache)
+        if looks_back(plan.sampling):  # processors work on logits, number by number
+            return output.logits, fed
+        positions = cache.length[:, None] + jnp.arange(width)[None]
+        return standardised(plan.sampling, output.logits, positions, None), fed
+
+    def fed(cache: Any, start: int) -> tuple[PyTree, Any]:
+        at = cache.rewind(jnp.full([len(tokens)], start, jnp.int32))
+        return decode(params, tokens[:, start : start + width], at)
+
+    cache = prefill(params, inputs)
+    for start in range(0, before, width):
+        _, cache = fed(cache, start)
+    for index in range(min(width, before + 1)):
+        found, _ = fed(cache, before - index)
+        row = jax.tree.map(lambda x, index=index: hosts.whole(x[:, index]), found)
+        yield Place(width, index, capacity), row
+
+
+def made_up(
+    target: Target, rows: int, length: int, width: int, seed: int = 0
+) -> tuple[PyTree, Array]:
+    """Returns made-up inputs, and the tokens [rows, width] of a text.
+
+    Args:
+      target: the target.
+      rows: B.
+      length: the tokens of an input.
+      width: the tokens of the text.
+      seed: of the draws.
+    """
+    draw, shapes = np.random.default_rng(seed), target.inputs_shape(rows, length)
+    vocab_size: int = getattr(target, "vocab_size", 2)
+
+    def drawn(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        if jnp.issubdtype(dtype, jnp.integer):
+            return draw.integers(0, vocab_size, shape).astype(dtype)
+        return draw.normal(size=shape).astype(dtype)
+
+    inputs = jax.tree.map(lambda x: jnp.asarray(drawn(x.shape, x.dtype)), shapes)
+    return inputs, jnp.asarray(drawn((rows, width), jnp.int32))

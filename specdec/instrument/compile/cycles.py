@@ -1,0 +1,98 @@
+"""The compiler's own estimate of each program: cycles and fusions.
+
+A TPU's compiler writes the cycles that it expects next to most instructions of an optimised
+program, and orders the program by them. A sum of cycles adds up work that may overlap. So it is
+compared with other sums, and not with a clock. Backends that state no cycles have no estimate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from specdec.common import theory
+from specdec.instrument.compile import hlo
+from specdec.instrument.compile.compilation import Compilation, part_name
+from specdec.plan import Plan
+from specdec.types import Part, verifies
+
+_LAYER = re.compile(r"/decoder/layers_(\d+)/")
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramCycles:
+    """The compiler's estimate of one program; the body of a loop counts once.
+
+    Attributes:
+      cycles: the sum over all instructions.
+      fusions: the number of fusions.
+      fusions_per_layer: the mean number of fusions in a decoder layer; None if no instruction is
+        one of a layer.
+    """
+
+    cycles: int
+    fusions: int
+    fusions_per_layer: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class CompilerEstimate:
+    """The compiler's estimate of a plan's parts, and the costs that follow from their cycles.
+
+    Attributes:
+      parts: the estimate of each part, by its name.
+      cost_ratio: c, the cycles of a draft token divided by those of a target call on one token.
+        None if a call has no estimate, or nothing is drafted.
+      verify_cost: v(gamma), for the plan's longest draft.
+      speedups: {alpha: S} at the plan's longest draft, if nothing but these cycles takes time.
+    """
+
+    parts: Mapping[str, ProgramCycles]
+    cost_ratio: float | None = None
+    verify_cost: float | None = None
+    speedups: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+def of_module(module: hlo.Module) -> ProgramCycles:
+    """Returns the compiler's estimate of a program.
+
+    Args:
+      module: its contents.
+    """
+    fusions = [one for one in module.operations if one.opcode == "fusion"]
+    layers = [found[1] for one in fusions if (found := _LAYER.search(one.scope))]
+    per_layer = round(len(layers) / len(set(layers)), 1) if layers else None
+    cycles = sum(one.cycles for one in (*module.operations, *module.moves))
+    return ProgramCycles(cycles, len(fusions), per_layer)
+
+
+def estimate(compilation: Compilation, alphas: Mapping[str, float]) -> CompilerEstimate | None:
+    """Returns the compiler's estimate of a plan's parts; None if it states no cycles.
+
+    Args:
+      compilation: the programs, compiled with their parts.
+      alphas: acceptance rates, by label.
+    """
+    parts = {name: of_module(one.module) for name, one in compilation.parts.items() if one.module}
+    if not any(part.cycles for part in parts.values()):
+        return None
+    plan = compilation.plan
+    if not (isinstance(plan, Plan) and plan.drafts):
+        return CompilerEstimate(parts)
+    cycles = {name: part.cycles for name, part in parts.items()}
+
+    def of(*calls: Part) -> float:
+        return sum(count * cycles[part_name(role, width)] for role, width, count in calls)
+
+    calls = plan.parts()
+    if any(part_name(role, width) not in cycles for role, width, _ in calls):
+        return CompilerEstimate(parts)  # one of them does not fit
+    gamma, alone = plan.longest_draft, of(*plan.alone().parts())
+    cost_ratio = of(*(one for one in calls if not verifies(one.role))) / gamma / alone
+    verify_cost = of(*(one for one in calls if verifies(one.role))) / alone
+    speedups = {
+        label: theory.speedup(alpha, gamma, cost_ratio, verify_cost)
+        for label, alpha in alphas.items()
+    }
+    return CompilerEstimate(parts, cost_ratio, verify_cost, speedups)

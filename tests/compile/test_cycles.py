@@ -1,0 +1,158 @@
+"""The compiler's own estimate of programs: pytest tests/compile/test_cycles.py"""
+
+import dataclasses
+import json
+import runpy
+from pathlib import Path
+
+import jax
+import pytest
+from support import tiny_t5
+
+from specdec.common import theory
+from specdec.drafters import Autoregressive
+from specdec.instrument.compile import (
+    Topology,
+    compilation,
+    compile_for,
+    explanation,
+    lines,
+    markdown,
+    record,
+)
+from specdec.instrument.compile.cycles import estimate, of_module
+from specdec.instrument.compile.hlo import read
+from specdec.models import partitioning
+from specdec.models.t5 import T5Target
+from specdec.plan import Plan
+from specdec.sampling import Sampling
+from specdec.schedules import Fixed
+from specdec.verifiers import SpeculativeSampling
+
+ROOT = Path(__file__).resolve().parents[2]
+GAMMA = 3
+MODEL = T5Target(tiny_t5(16, 8, 8, heads=2, decoder=2))
+PLAN = Plan(
+    MODEL,
+    Autoregressive(MODEL, Sampling()),
+    SpeculativeSampling(),
+    Fixed(GAMMA),
+    Sampling(),
+    max_length=8,
+)
+CYCLES = {"prefill": 5000, "target 1": 1000, "target 4": 1200, "draft 2": 100, "draft 1": 130}
+
+
+def instruction(name, opcode, scope, cycles):
+    """A line of HLO text, as a TPU's compiler writes it."""
+    config = f'backend_config={{"window_config":{{"estimated_cycles":"{cycles}"}}}}'
+    source = f'metadata={{op_name="jit(decode)/T5.decode/{scope}"}}'
+    called = ", calls=%fused" if opcode == "fusion" else ""
+    return f"  %{name} = f32[4]{{0}} {opcode}(%x){called}, {source}, {config}"
+
+
+def program(*given):
+    """The contents of a program with these instructions."""
+    fused = "%fused (p: f32[]) -> f32[] {\n  ROOT %s = f32[4]{0} sine(%p)\n}\n"
+    body = "\n".join(instruction(f"i.{i}", *one) for i, one in enumerate(given))
+    return read(f"{fused}ENTRY %main (p: f32[]) -> f32[] {{\n{body}\n}}\n")
+
+
+def test_cycles_and_fusions_of_a_program():
+    """Fusions of a decoder layer are those in its scope, and a layer of an encoder is not one."""
+    found = of_module(
+        program(
+            ("fusion", "T5.run/decoder/layers_0/mlp/wi/dot_general", 700),
+            ("fusion", "T5.run/decoder/layers_0/mlp/wo/dot_general", 300),
+            ("fusion", "T5.run/decoder/layers_1/mlp/wi/dot_general", 50),
+            ("fusion", "T5.encode/encoder/layers_0/mlp/wi/dot_general", 9),
+            ("fusion", "T5.run/decoder/logits_dense/dot_general", 8),
+            ("copy", "T5.run/decoder/layers_1/transpose", 6),
+        )
+    )
+    assert (found.cycles, found.fusions, found.fusions_per_layer) == (1073, 5, 1.5)
+
+
+@pytest.fixture(scope="module")
+def estimated():
+    """A plan compiled for one CPU, with programs that state cycles in place of its own."""
+    mesh = partitioning.make_mesh(1, jax.devices()[:1])
+    compilation = compile_for(PLAN, (1, 8), mesh)
+    assert compilation.parts.keys() == CYCLES.keys()
+    assert estimate(compilation, {}) is None  # a CPU's compiler states none
+    scope = "T5.run/decoder/layers_0/mlp/wi/dot_general"
+    parts = {
+        name: dataclasses.replace(part, module=program(("fusion", scope, CYCLES[name])))
+        for name, part in compilation.parts.items()
+    }
+    return dataclasses.replace(compilation, parts=parts)
+
+
+def test_costs_follow_from_the_cycles(estimated):
+    found = estimate(estimated, {"0.8": 0.8})
+    assert found is not None
+    assert {name: part.cycles for name, part in found.parts.items()} == CYCLES
+    assert found.cost_ratio == pytest.approx((100 + 2 * 130) / 3 / 1000)
+    assert found.verify_cost == pytest.approx(1.2)
+    assert found.speedups["0.8"] == pytest.approx(theory.speedup(0.8, 3, 0.12, 1.2))
+
+
+def test_a_part_that_does_not_fit_leaves_the_costs_out(estimated):
+    parts = dict(estimated.parts)
+    parts["target 4"] = dataclasses.replace(parts["target 4"], module=None)
+    found = estimate(dataclasses.replace(estimated, parts=parts), {"0.8": 0.8})
+    assert found is not None and found.cost_ratio is None and not found.speedups
+
+
+def test_the_cycles_decide_how_calls_on_one_token_are_computed(monkeypatch):
+    """The target's with two tokens, and the draft's as they are; a CPU's compiler is not asked."""
+    real, cycles = compilation._compiled, iter([100, 300, 300, 100])  # with two, with one
+    scope = "T5.run/decoder/layers_0/mlp/wi/dot_general"
+
+    def compiled(name, *given):
+        part, executable = real(name, *given)
+        if name in ("target", "draft"):
+            part = dataclasses.replace(part, module=program(("fusion", scope, next(cycles))))
+        return part, executable
+
+    monkeypatch.setattr(compilation, "_platform", lambda mesh: "tpu")
+    monkeypatch.setattr(compilation, "_compiled", compiled)
+    mesh = partitioning.make_mesh(1, jax.devices()[:1])
+    found = compile_for(PLAN, (1, 8), mesh)
+    models = found.plan.models()
+    assert (models["target"].least_width, models["draft"].least_width) == (2, 1)
+    assert list(found.parts) == ["prefill", "target 2", "target 4", "draft 2", "draft 1"]
+    assert compile_for(PLAN, (2, 8), mesh, parts=False).plan == PLAN
+
+
+def test_the_report_names_the_estimate_and_keeps_it_apart(estimated):
+    told = record(Topology.parse("v4:1x1x1"), estimated, {"0.8": 0.8})
+    text = list(lines(told))
+    assert "  compiler    target 1: 1,000 cycles, 1 fusions (1)" in text
+    (costs,) = (line for line in text if "c 0.120, v(3) 1.20" in line)
+    assert costs.startswith("  compiler ")
+    assert any(line.startswith("compiler: its own estimate") for line in explanation([told]))
+    tables = markdown([told])
+    assert "v4:1x1x1: the compiler's own estimate, not a time. c 0.120" in tables
+    assert "| target 1 | 1,000 | 1 | 1.0 |" in tables
+
+
+def test_the_tables_are_those_of_the_results():
+    file = ROOT / "docs" / "results" / "compiled_cycles" / "cycles.jsonl"
+    found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    tables = runpy.run_path(str(ROOT / "scripts" / "cycles.py"))["tables"]
+    page = (ROOT / "docs" / "log" / "tpu-log.md").read_text(encoding="utf-8")
+    for table in "\n".join(tables(found)).split("\n\n"):
+        assert table in page
+
+
+def test_a_call_on_two_tokens_costs_no_more_than_one_on_eight():
+    """Of T5-XXL; a call on one token, as the compiler takes it, costs more."""
+    file = ROOT / "docs" / "results" / "compiled_cycles" / "cycles.jsonl"
+    found = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    xxl = [one for one in found if one["model"] == "t5_1_1_xxl"]
+    cycles = {(one["topology"], one["weights"], one["tokens"]): one["cycles"] for one in xxl}
+    places = {key[:2] for key in cycles}
+    assert len(places) >= 2
+    for place in places:
+        assert cycles[*place, 2] <= 1.1 * cycles[*place, 8] < cycles[*place, 1]

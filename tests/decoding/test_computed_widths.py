@@ -1,0 +1,142 @@
+"""Calls on one token that are computed with two: pytest tests/decoding/test_computed_widths.py"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import device_of, tiny_t5
+
+from specdec.decoding import decode, row_keys, score
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_rules import T5XBeams
+from specdec.decoding.beam_search import beam_search
+from specdec.decoding.draft_beams import DraftBeams
+from specdec.drafters import Autoregressive, EarlyExit, Hybrid, MultiPath, PromptLookup
+from specdec.models import device, layouts, single_rows
+from specdec.models.t5 import T5Target
+from specdec.plan import Plan
+from specdec.sampling import Greedy
+from specdec.schedules import Fixed, Heuristic
+from specdec.types import Params
+from specdec.verifiers import Block, GreedyMatch
+
+V, N = 40, 12
+PLAIN = T5Target(tiny_t5(V, 16, 24, decoder=2))
+PAIRED = dataclasses.replace(PLAIN, least_width=2)
+INPUTS = jnp.asarray(np.random.default_rng(0).integers(2, V, [3, 7]), jnp.int32)
+
+
+@functools.cache
+def params():
+    """Logits far apart, so that no near-tie is decided by rounding."""
+    return jax.tree.map(lambda x: 3 * x, PLAIN.init(jax.random.key(1)))
+
+
+def plan(target, drafter, schedule, verifier=GreedyMatch()) -> Plan:  # noqa: B008
+    return Plan(target, drafter, verifier, schedule, Greedy(), N, stop_ids=())
+
+
+def decoded(plan: Plan):
+    roles = {role: params() for role in plan.owned()}
+    keys = row_keys(0, jnp.arange(len(INPUTS)))
+    return jax.device_get(decode(Params(**roles), keys, INPUTS, plan))
+
+
+def alone(target):
+    return decoded(plan(target, None, None, None))  # type: ignore[arg-type]
+
+
+def test_the_target_alone_fills_its_cache():
+    """To the last slot: a write behind it would be shifted silently."""
+    found, expected = alone(PAIRED), alone(PLAIN)
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)  # of 12 tokens
+    assert expected.length.tolist() == [N, N, N]
+
+
+def of_model(model):
+    return Autoregressive(model, Greedy())
+
+
+@pytest.mark.parametrize(
+    "drafter, schedule, verifier",
+    [
+        (of_model, Fixed(1), GreedyMatch()),
+        (of_model, Fixed(4), GreedyMatch()),
+        (of_model, Heuristic(2, (1, 4)), GreedyMatch()),
+        (lambda model: EarlyExit(2, Greedy()), Fixed(3), GreedyMatch()),
+        (lambda model: Hybrid(PromptLookup(), of_model(model)), Fixed(3), GreedyMatch()),
+        (lambda model: MultiPath(model, Greedy(), paths=2), Fixed(3), Block()),
+    ],
+    ids=["one token", "tokens", "varying", "own layers", "hybrid", "paths"],
+)
+def test_a_drafter_equal_to_the_target_has_everything_accepted(drafter, schedule, verifier):
+    found = decoded(plan(PAIRED, drafter(PAIRED), schedule, verifier))
+    np.testing.assert_array_equal(found.tokens, alone(PLAIN).tokens)
+    if isinstance(schedule, Fixed) and found.trace.source is None:
+        assert (found.trace.accepted == found.trace.drafted).all()
+
+
+def test_a_tree_of_one_beam():
+    """Its calls have one token, and a view of the cache's slots."""
+    inputs, texts = INPUTS, []
+    for model in (PLAIN, PAIRED):
+        search = BeamPlan(model, 1, T5XBeams(0.6), N, DraftBeams(model, 1, 2), stop_ids=())
+        for one in (search, search.alone()):
+            roles = {role: params() for role in one.models()}
+            texts.append(beam_search(Params(**roles), inputs, one).tokens)
+    for other in texts[1:]:
+        np.testing.assert_array_equal(other, texts[0])
+
+
+def test_one_token_is_scored():
+    targets = jnp.array([[5], [6], [7]], jnp.int32)
+    found, expected = (score(params(), INPUTS, targets, target=t) for t in (PAIRED, PLAIN))
+    np.testing.assert_allclose(found, expected, atol=1e-5)  # a sum of 40 exponentials
+
+
+def test_parts_have_the_widths_that_are_computed():
+    one = plan(PAIRED, of_model(PAIRED), Fixed(4))
+    assert [tuple(part) for part in one.parts()] == [("target", 5, 1), ("draft", 2, 4)]
+    assert [tuple(part) for part in one.alone().parts()] == [("target", 2, 1)]
+    other = plan(PLAIN, of_model(PAIRED), Fixed(4))
+    assert [tuple(part) for part in other.alone().parts()] == [("target", 1, 1)]
+
+
+@pytest.mark.parametrize("of_two, least", [(0.5, 2), (0.97, 1), (2.0, 1)])
+def test_products_of_a_cpu_decide(of_two, least):
+    """In either layout; calls of several tokens do not ask."""
+    measured = device_of(dict.fromkeys(device.TOKENS, "in_out"))
+    slow = {
+        size: {order: {**times, 2: of_two * times[1]} for order, times in by_order.items()}
+        for size, by_order in measured.milliseconds.items()
+    }
+    given = dataclasses.replace(measured, milliseconds=slow)
+    assert PLAIN.laid_out({1: 1.0}, given).least_width == least
+    assert PLAIN.laid_out({2: 1.0, 1: 6.0}, given).least_width == least
+    assert PLAIN.laid_out({5: 1.0}, given).least_width == 1
+    assert PAIRED.laid_out({5: 1.0}, given).least_width == 1
+    assert layouts.without_single({2: 1.0, 1: 6.0, 5: 1.0}) == {2: 7.0, 5: 1.0}
+
+
+@pytest.mark.parametrize("times, least", [([2.0, 1.0], 2), ([1.0, 0.97], 1), ([1.0, 2.0], 1)])
+def test_whole_calls_of_other_devices_decide(times, least, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    monkeypatch.delenv(device.SETTING, raising=False)
+    monkeypatch.setattr(single_rows, "seconds", lambda model: times)
+    single_rows.least_width.cache_clear()
+    assert PLAIN.laid_out({1: 1.0}).least_width == least
+    assert PLAIN.laid_out({2: 1.0}).least_width == 1
+    monkeypatch.setenv(device.SETTING, device.STORED)
+    assert PLAIN.laid_out({1: 1.0}).least_width == 1
+    single_rows.least_width.cache_clear()
+
+
+def test_calls_are_timed():
+    one, two = single_rows.seconds(PLAIN)
+    assert one > 0 and two > 0

@@ -1,0 +1,210 @@
+"""Rows with the same bits in calls of every width: pytest tests/decoding/test_row_bits.py"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import tiny_t5
+
+from specdec import cli
+from specdec.decoding import decode, row_keys
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_rules import T5XBeams
+from specdec.decoding.row_bits import (
+    NotTheSameBits,
+    Place,
+    check_same_beams,
+    check_same_bits,
+    compared,
+    widths_of,
+)
+from specdec.drafters import Autoregressive, MultiPath
+from specdec.engine import Engine
+from specdec.engine.beam_engine import beam_plan
+from specdec.instrument import certificate
+from specdec.instrument.certificate import Subject, exactness
+from specdec.models.stack import StackModel
+from specdec.models.t5 import T5Target
+from specdec.plan import Plan
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed, Heuristic
+from specdec.testing import TableTarget
+from specdec.types import Params
+from specdec.verifiers import Block, Coupled, GreedyMatch
+
+GAMMA, N = 3, 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Uneven(TableTarget):
+    """A target whose last row in a call has other bits, from calls on `wide` tokens on.
+
+    If `every`, all rows have.
+    """
+
+    wide: int = 2
+    every: bool = False
+
+    def decode(self, params, tokens, cache, **others):
+        output, fed = super().decode(params, tokens, cache, **others)
+        width = tokens.shape[1]
+        if width < self.wide:
+            return output, fed
+        changed = (jnp.arange(width)[None, :, None] == width - 1) | self.every
+        logits = jnp.where(changed, jnp.nextafter(output.logits, jnp.inf), output.logits)
+        return output._replace(logits=logits), fed
+
+
+def plan_of(target, sampling=Greedy(), **parts) -> Plan:  # noqa: B008
+    verifier = GreedyMatch() if sampling.greedy else Coupled()
+    drafter = Autoregressive(target, sampling)
+    given = {"schedule": Fixed(GAMMA), "max_length": N, "same_bits": True, **parts}
+    return Plan(target, drafter, verifier, sampling=sampling, **given)
+
+
+def params_of(target):
+    return target.init(jax.random.key(0))
+
+
+@pytest.mark.parametrize("sampling", [Greedy(), Sampling(0.7)])
+def test_rows_of_a_table_have_the_same_bits(sampling):
+    plan = plan_of(TableTarget(9), sampling)
+    found = compared(plan, params_of(plan.target), 2, 5, range(2, GAMMA + 2))
+    assert found == (2 + 3 + 4, [])
+    check_same_bits(plan, params_of(plan.target), 2, 5)
+
+
+def test_rows_that_are_made_to_differ_are_found_and_refused():
+    plan = plan_of(Uneven(9, wide=3))
+    places, differ = compared(plan, params_of(plan.target), 1, 5, range(2, GAMMA + 2))
+    slots = plan.capacity
+    assert (places, differ) == (9, [Place(3, 2, slots), Place(4, 3, slots)])
+    with pytest.raises(NotTheSameBits, match=r"token 4 of a call on 4 has other bits than in a"):
+        check_same_bits(plan, params_of(plan.target), 1, 5)
+
+
+def test_the_widths_are_those_that_are_computed():
+    plain = T5Target(tiny_t5(16, 8, 8, heads=2, decoder=1))
+    assert widths_of(plan_of(plain, schedule=Heuristic(1, (0, 1, 4)))) == (2, 5)
+    assert widths_of(plan_of(TableTarget(9), schedule=Heuristic(1, (0, 1, 4)))) == (1, 2, 5)
+
+
+def test_the_setting_outlasts_a_layout():
+    target = T5Target(tiny_t5(16, 8, 8, heads=2, decoder=1))
+    plan = plan_of(target)
+    assert plan.target == dataclasses.replace(target, least_width=2)
+    other = dataclasses.replace(target, layout="out_in", orders=((4, "kernel_first"),))
+    assert plan.with_models({"target": other}).target == plan.target
+    assert plan.laid_out(1).target == plan.alone().target == plan.baseline().target == plan.target
+
+
+def test_several_paths_are_refused():
+    drafter = MultiPath(TableTarget(9), Greedy(), paths=2)
+    with pytest.raises(ValueError, match="same_bits is True and MultiPath drafts 2 paths"):
+        Plan(TableTarget(9), drafter, Block(), Fixed(2), Greedy(), N, same_bits=True)
+
+
+@pytest.mark.parametrize("sampling", [Greedy(), Sampling()])
+def test_texts_in_bfloat16_are_bitwise_those_of_the_target_alone(sampling):
+    """Tokens and log-probabilities, where this device has the same bits."""
+    target = T5Target(tiny_t5(64, 32, 48, heads=2, decoder=2, dtype="bfloat16"))
+    plan = plan_of(target, sampling, stop_ids=())
+    params = jax.tree.map(lambda x: 2 * x, params_of(target))
+    try:
+        check_same_bits(plan, params, 1, 8)
+    except NotTheSameBits as error:
+        pytest.skip(str(error))
+    roles = Params(params, params)
+    inputs = np.random.default_rng(0).integers(2, 64, [12, 1, 8]).astype(np.int32)
+    for index, text in enumerate(inputs):
+        keys = row_keys(0, jnp.array([index]))
+        found, alone = (decode(roles, keys, text, one) for one in (plan, plan.alone()))
+        np.testing.assert_array_equal(found.tokens, alone.tokens)
+        np.testing.assert_array_equal(found.log_probs, alone.log_probs)
+
+
+def test_an_engine_measures_when_it_reads_parameters(monkeypatch):
+    plan, trees = plan_of(Uneven(9)), params_of(Uneven(9))
+    monkeypatch.setattr(Engine, "read", lambda self: Params(trees, trees))
+    with pytest.raises(NotTheSameBits, match="SAME_BITS is True, but on this device"):
+        _ = Engine(plan, None, {}).params  # type: ignore[arg-type]
+    without = dataclasses.replace(plan, same_bits=False)
+    assert Engine(without, None, {}).params["target"] is trees  # type: ignore[arg-type]
+
+
+def subject_of(target) -> Subject:
+    trees = params_of(target)
+    inputs = np.random.default_rng(1).integers(2, 9, [6, 5]).astype(np.int32)
+    return Subject(plan_of(target), Params(trees, trees), inputs)
+
+
+def test_the_certificate_has_a_check():
+    found = exactness.bits(subject_of(TableTarget(9)))
+    assert found.passed and found.figures["places"] == 9
+    found = exactness.bits(subject_of(Uneven(9, wide=4)))
+    assert not found.passed and found.figures["differing"] == 1
+    names = [check.__name__ for check in certificate.CHECKS]
+    assert names[3] == "bits"
+
+
+@pytest.mark.parametrize("same_bits, passed", [(True, False), (False, True)])
+def test_the_certificate_excuses_no_near_tie(same_bits, passed, monkeypatch):
+    subject = subject_of(TableTarget(9))
+    plan = dataclasses.replace(subject.plan, same_bits=same_bits)
+    subject = dataclasses.replace(subject, plan=plan)
+    output = subject.plain(Greedy())
+    other = output._replace(tokens=np.array(output.tokens))
+    other.tokens[1, 0] += 1
+    monkeypatch.setattr(Subject, "gap", lambda *_: 1e-6)
+    check = certificate.outcome.agreement("greedy", subject, Greedy(), other)
+    assert check.passed is passed and check.figures["identical"] == 5
+
+
+def beams_of(target, **parts) -> BeamPlan:
+    plan = beam_plan(plan_of(target, **parts), 2, T5XBeams(), width=3)
+    assert plan.same_bits and plan.width == 2 + 3 * 2
+    return plan
+
+
+def test_beams_alone_are_computed_as_wide_as_a_tree():
+    plan = beams_of(T5Target(tiny_t5(16, 8, 8, heads=2, decoder=1)))
+    assert plan.laid_out(1).alone().laid_out(1).target == plan.target
+    assert plan.target.least_width == plan.width
+    assert [tuple(part) for part in plan.alone().parts()] == [("target", plan.width, 1)]
+
+
+def test_beams_in_bfloat16_are_bitwise_those_of_the_target_alone():
+    target = T5Target(tiny_t5(64, 32, 48, heads=2, decoder=2, dtype="bfloat16"))
+    params, plan = jax.tree.map(lambda x: 2 * x, params_of(target)), beams_of(target)
+    try:
+        check_same_beams(plan, Params(params, params), 1, 8)
+    except NotTheSameBits as error:
+        pytest.skip(str(error))
+    certificate.refuse_beams(plan)  # which says nothing against this number format
+
+
+def test_beams_that_are_made_to_differ_are_refused():
+    plan, trees = beams_of(Uneven(9, wide=5, every=True)), params_of(Uneven(9))
+    check_same_beams(beams_of(TableTarget(9)), Params(trees, trees), 1, 5)
+    with pytest.raises(NotTheSameBits, match="a search for 2 beams has other bits with a draft"):
+        check_same_beams(plan, Params(trees, trees), 1, 5)
+
+
+def test_a_run_is_refused_in_one_line(capsys, monkeypatch):
+    """Rows of the embedded pair are made to differ: the last one of a call on several tokens."""
+    real = StackModel._fed
+
+    def uneven(self, params, tokens, *given):
+        output, fed = real(self, params, tokens, *given)
+        last = jnp.arange(tokens.shape[1])[None, :, None] == 4
+        return output._replace(logits=jnp.where(last, 1.0001, 1) * output.logits), fed
+
+    monkeypatch.setattr(StackModel, "_fed", uneven)
+    flags = ["--gin_file=demo.gin", "--gin.SAME_BITS=True", "--limit=1", "--gamma=4"]
+    assert cli.main(["decode", "--compilation_cache_dir=", *flags]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "SAME_BITS is True, but on this device (cpu) token 5 of a call on 5 has other" in line
