@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import GOLDEN, check_lines
+from tolerances import SCORES
 
 from specdec import InteractiveModel, checkpoints, cli, tasks
 from specdec.decoding.beam_plan import BeamPlan
@@ -14,7 +15,6 @@ from specdec.decoding.beam_rules import HuggingFaceBeams
 from specdec.decoding.beam_search import beam_search
 from specdec.types import Params
 
-SCORES = dict(rtol=0, atol=1e-4)  # another program, and six decimals in a file
 FOLDER = str(GOLDEN / "hf_byt5")
 RUN = [f"--target={FOLDER}", f"--draft={FOLDER}", "--text=A cat.", "--text=Two cats run."]
 SHORT = ["--max_length=10", "--num_beams=3", "--num_return=2", "--beam_rule=huggingface"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from margins import margin
 from support import forget_programs, load
+from tolerances import SCORES
 
 from specdec.decoding import beam_rules, beam_search, draft_beams
 from specdec.decoding.beam_plan import BeamPlan
@@ -24,7 +25,6 @@ PLAIN = T5XBeams(0.6)
 TABLE = TableTarget(vocab_size=9, classes=5, scale=2.0)
 TEXTS = jnp.asarray([[2 + i % 7, 3, 1 + i // 7] for i in range(32)], jnp.int32)
 LONGEST = 14
-SAME = dict(rtol=0, atol=1e-4)  # sums of 14 log-probabilities, in calls of another width
 
 
 @functools.cache
@@ -54,7 +54,7 @@ def differs(rule=PLAIN, drafter=True, stop_ids=(1,)) -> bool:
     """Whether ids or scores of a search are wrong. `right` must be asked before a bug is there."""
     good, found = right(rule, drafter, stop_ids), search(plan(rule, drafter, stop_ids))
     same = np.array_equal(good.tokens, found.tokens)
-    return not (same and margin(good.scores, found.scores, **SAME) <= 1)
+    return not (same and margin(good.scores, found.scores, **SCORES) <= 1)
 
 
 def calls(drafter=True) -> int:

@@ -163,6 +163,7 @@ def test_a_row_alone_is_the_row_in_a_batch(pair, verifier):
     np.testing.assert_array_equal(permuted.tokens, together.tokens[order])
 
 
+@pytest.mark.ci
 def test_a_row_of_padding_starts_finished(pair):
     output = pair.decode(Greedy(), GreedyMatch(), Fixed(3))
     assert output.length[-1] == 0 and output.trace.calls[-1] == 0
@@ -349,6 +350,7 @@ def test_eos_at_every_place_of_a_draft(place):
         assert bool(output.trace.ended_in_draft[0]) == drafted_eos
 
 
+@pytest.mark.ci
 def test_step_by_step_equals_the_whole_loop(pair):
     plan = pair.plan(FILTERED, SpeculativeSampling(), Cycle((1, 3)))
     state = prefill(pair.params, pair.keys(), pair.inputs, plan)

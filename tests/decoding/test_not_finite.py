@@ -240,6 +240,7 @@ def test_infinite_logits_have_no_scores_either():
         score({"logits": logits}, BENCH.inputs(1), jnp.array([[3, 1]]), target=BENCH.target)
 
 
+@pytest.mark.ci
 def test_rows_that_fail_do_not_depend_on_their_batch():
     params = BENCH.params | {"target": with_nan_after(2)}
     plan = dataclasses.replace(BENCH.plan(Block(), Fixed(2), Sampling()), max_length=7)

@@ -159,6 +159,7 @@ def same(found: forecast.Replayed, output: DecodeOutput) -> bool:
         if name != "uniform"
     ],
 )
+@pytest.mark.ci
 def test_calls_of_greedy_texts_are_the_loops(name, schedule):
     """Text by text and call by call, for each drafter and schedule."""
     one = plan(DRAFTERS[name](GREEDY), schedule)
@@ -174,6 +175,7 @@ class PadsWithNothing(PromptTable):
     pad_id = -1
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("drafter", [PromptLookup(), InputCopy()], ids=str)
 def test_calls_after_prompts_are_the_loops(drafter):
     prompts = np.where(np.arange(6) < 3 + np.arange(ROWS)[:, None] % 4, INPUTS % 4, -1)

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tolerances import SCORES
 
 from specdec import DecodeOutput, Params, Plan, Trace, autoregressive_decode, checkpoints, decode
 from specdec.checkpoints import tables
@@ -43,7 +44,6 @@ GOLDEN = ROOT / "tests" / "golden" / "v1_1"
 CHECKPOINT = str(GOLDEN / "t5x_native")
 WHOLE = ROOT / "tests" / "golden" / "wide_heads"  # has the optimizer's state, which T5X wants
 ROWS = 2
-BEAM_SCORES = dict(rtol=0, atol=2e-4)  # random weights amplify rounding
 T5X = importlib.util.find_spec("t5x") is not None
 with_t5x = pytest.mark.skipif(not T5X, reason="T5X is not installed; see docs/how-to/t5x.md")
 
@@ -305,11 +305,11 @@ def test_beams_are_those_of_t5x(golden):
     ask = functools.partial(golden.model().predict_batch_with_aux, golden.params, batch)
     decodes, aux = ask(return_all_decodes=True, num_decodes=4, decoder_params={"alpha": 0.6})
     np.testing.assert_array_equal(decodes, right["beam4"][:ROWS])
-    np.testing.assert_allclose(aux["scores"], right["beam4_scores"][:ROWS], **BEAM_SCORES)
+    np.testing.assert_allclose(aux["scores"], right["beam4_scores"][:ROWS], **SCORES)
     assert (aux["target_calls"] < aux["search_steps"]).all()
     best, aux = ask(num_decodes=4)
     np.testing.assert_array_equal(best, right["beam4"][:ROWS, -1])
-    np.testing.assert_allclose(aux["scores"], right["beam4_scores"][:ROWS, -1], **BEAM_SCORES)
+    np.testing.assert_allclose(aux["scores"], right["beam4_scores"][:ROWS, -1], **SCORES)
 
 
 @pytest.mark.parametrize(
@@ -549,7 +549,7 @@ def test_infer_searches_for_t5xs_own_beams(t5x_run):
     right = np.load(GOLDEN / "golden.npz")
     for record, beams, scores in zip(records, right["beam4"], right["beam4_scores"], strict=True):
         np.testing.assert_array_equal(record["prediction"], beams)
-        np.testing.assert_allclose(record["aux"]["scores"], scores, **BEAM_SCORES)
+        np.testing.assert_allclose(record["aux"]["scores"], scores, **SCORES)
 
 
 NO_MODEL = ("--gin.DRAFT_MODEL=None", "--gin.DRAFT_CHECKPOINT_PATH=None")
