@@ -97,9 +97,12 @@ def fails_at(step: int) -> Iterator[None]:
 
 
 def device_of(fastest: Mapping[int, Order]) -> Device:
-    """A device on which an order takes half the time of the others, by the tokens of a call."""
+    """A device on which an order takes half the time of the others, by the tokens of a call.
+
+    The time grows with the tokens, so that no call is faster with more of them.
+    """
     times = {
-        order: {tokens: 1.0 + (best != order) for tokens, best in fastest.items()}
+        order: {tokens: tokens * (1.0 + (best != order)) for tokens, best in fastest.items()}
         for order in ORDERS
     }
     return Device({}, {size.name: times for size in SIZES})

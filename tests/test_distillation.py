@@ -177,7 +177,8 @@ def subject(monkeypatch):
 
     monkeypatch.setattr(certificate, "CHECKS", (sound, shaky))
     exact = SimpleNamespace(exact=True)
-    plan = SimpleNamespace(drafts=True, target=exact, verifier=exact)
+    parts = {"target": exact, "drafter": SimpleNamespace(paths=0), "verifier": exact}
+    plan = SimpleNamespace(drafts=True, same_bits=False, **parts)
     return SimpleNamespace(plan=plan, clock=lambda: 0.0, ran=ran)
 
 

@@ -138,7 +138,7 @@ def test_the_report_names_the_estimate_and_keeps_it_apart(estimated):
 
 
 def test_the_tables_are_those_of_the_results():
-    file = ROOT / "docs" / "results" / "compiled_cycles" / "cycles.jsonl"
+    file = ROOT / "docs" / "results" / "cycles.jsonl"
     found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     tables = runpy.run_path(str(ROOT / "scripts" / "cycles.py"))["tables"]
     page = (ROOT / "docs" / "log" / "tpu-log.md").read_text(encoding="utf-8")
@@ -148,7 +148,7 @@ def test_the_tables_are_those_of_the_results():
 
 def test_a_call_on_two_tokens_costs_no_more_than_one_on_eight():
     """Of T5-XXL; a call on one token, as the compiler takes it, costs more."""
-    file = ROOT / "docs" / "results" / "compiled_cycles" / "cycles.jsonl"
+    file = ROOT / "docs" / "results" / "cycles.jsonl"
     found = map(json.loads, file.read_text(encoding="utf-8").splitlines())
     xxl = [one for one in found if one["model"] == "t5_1_1_xxl"]
     cycles = {(one["topology"], one["weights"], one["tokens"]): one["cycles"] for one in xxl}

@@ -75,8 +75,8 @@ def test_layers_apart_are_the_whole_network(name):
         cache = cache.rewind(cache.length + block.shape[1])
         logits.append(output.logits)
         start += block.shape[1]
-    # Blocks of other widths: the rounding of float32, of logits up to 10.
-    np.testing.assert_allclose(jnp.concatenate(logits, axis=1), whole, rtol=0, atol=2e-4)
+    # Blocks of other widths: the rounding of float32, of logits up to 10, by 1.5e-4 (EPYC, AVX2).
+    np.testing.assert_allclose(jnp.concatenate(logits, axis=1), whole, rtol=0, atol=4e-4)
 
 
 def test_an_exit_is_the_network_that_ends_there():

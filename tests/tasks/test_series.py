@@ -74,8 +74,8 @@ def check_values():
     ):
         ours = [series.values_of(tasks.detokenize(bins, sample, text)) for sample in ids]
         np.testing.assert_allclose(ours, values, rtol=1e-6)
-        # Theirs are float32: a rounding of values near 0, by 6e-7 (EPYC, AVX2).
-        np.testing.assert_allclose(tasks.quantiles(ours).T, quantiles, rtol=1e-5, atol=2e-6)
+        # Theirs are float32, which rounds values by up to 6e-6 of them (EPYC, AVX2).
+        np.testing.assert_allclose(tasks.quantiles(ours).T, quantiles, rtol=2e-5, atol=1e-6)
 
 
 def text_of(values):
