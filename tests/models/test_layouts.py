@@ -301,7 +301,7 @@ FIRST = ((2, "kernel_first"), (8, "kernel_first"))
         ({2: 1.0}, "in_out", "out_in", FIRST[:1]),
         ({8: 1.0}, "kernel_first", "in_out", ()),
         ({2: 1.0, 1: 3.0}, "in_out", "out_in", FIRST[:1]),
-        ({2: 1.0, 8: 0.5}, "in_out", "out_in", FIRST),
+        ({2: 1.0, 8: 0.1}, "in_out", "out_in", FIRST),
         ({2: 0.5, 8: 1.0}, "in_out", "in_out", ()),
     ],
 )
