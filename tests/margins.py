@@ -4,8 +4,8 @@ The *margin* of a comparison of numbers is the largest difference divided by the
 tolerated. Another processor sums in another order, and differences are somewhat larger there. So a
 comparison with a margin above 0.5 is too tight, although it holds here.
 
-A run ends with the tightest comparisons and the peak memory of its processes. With `--limits`, as
-CI runs it, a run fails if one of them is above its limit.
+A run ends with the tightest comparisons and the peak memory of its processes. With `--limits` it
+fails if one of them is above its limit.
 """
 
 from __future__ import annotations
