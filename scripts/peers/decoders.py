@@ -1,11 +1,11 @@
-"""Times a LLaMA of 374 million parameters next to CTranslate2's, by turns in one process.
+"""Times a LLaMA of 374 million parameters next to CTranslate2's, interleaved in one process.
 
   python scripts/peers/decoders.py --output_file=FILE [--weights=int8_tokens]
   python scripts/peers/compare.py --table FILE
 
 Weights and prompts of 16 tokens are random, and outputs have 48 tokens. The draft is the target's
 first two layers. The target's other layers are computed, but add nothing, so that every draft is
-right: the time with a draft is that of the calls, and other drafts take longer. README.md beside
+right: the time with a draft is that of the calls, and other drafts take longer. README.md next to
 this file says how engines take turns.
 """
 

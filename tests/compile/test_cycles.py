@@ -147,7 +147,7 @@ def test_the_tables_are_those_of_the_results():
 
 
 def test_a_call_on_two_tokens_costs_no_more_than_one_on_eight():
-    """Of T5-XXL; a call on one token, as the compiler takes it, costs more."""
+    """A call of T5-XXL on one token costs more than one on two, as the compiler estimates it."""
     file = ROOT / "docs" / "results" / "cycles.jsonl"
     found = map(json.loads, file.read_text(encoding="utf-8").splitlines())
     xxl = [one for one in found if one["model"] == "t5_1_1_xxl"]

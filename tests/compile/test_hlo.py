@@ -111,7 +111,7 @@ def test_operations_are_what_runs_on_its_own():
 
 
 def test_the_compilers_cycles_are_read():
-    """Of instructions with an estimate of their own, asynchronous ones too."""
+    """Instructions with an estimate of their own are summed, asynchronous ones too."""
     estimated = 'backend_config={"window_config":{"estimated_cycles":"%s"},"flag_configs":[]}'
     text = program(
         f"%f = f32[4]{{0}} fusion(%x), kind=kLoop, calls=%two, {estimated % 1126}",

@@ -289,7 +289,7 @@ def test_the_search_as_it_is_defined(rule):
 
 @pytest.mark.parametrize("check", [by_definition.check_beams, by_definition.check_draft_beams])
 def test_beams_are_as_defined(check):
-    """With processors that read prompts, rows that are full before others, and beams of NaN."""
+    """Processors read prompts, rows are full before others, and some beams have NaN."""
     check()
 
 

@@ -114,7 +114,7 @@ def test_probabilities_are_those_of_each_model_by_itself(plan, given):
 
 
 def test_probabilities_are_as_defined():
-    """Of rows of different prefixes, some of which are full before others."""
+    """Rows have different prefixes, and some are full before others."""
     by_definition.check_replay()
 
 
