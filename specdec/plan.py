@@ -246,7 +246,8 @@ class Plan:
             of = calls[self.holder(role)]
             of[rows * width] = of.get(rows * width, 0.0) + count
         models = {role: model.laid_out(calls[role] or {rows: 1.0}) for role, model in own.items()}
-        return self.with_models(models)
+        drafts = {role: one.drafting() for role, one in models.items() if role != "target"}
+        return self.with_models(models | drafts)
 
     def alone(self, width: int = 1) -> Plan:
         """Returns the plan that decodes with the target alone.

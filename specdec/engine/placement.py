@@ -103,7 +103,7 @@ class Placement:
             return trees[model, path]
         stored = model.stored()
         # Parameters do not depend on these.
-        kept = dataclasses.replace(model, orders=(), least_width=1)
+        kept = dataclasses.replace(model, orders=(), least_width=1, fused=False)
         if (kept, path) not in trees:
             with self._rounding(model):
                 if (stored, path) not in trees:

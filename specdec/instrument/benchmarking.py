@@ -243,9 +243,7 @@ def layouts(run: Run) -> dict[str, str]:
     """Returns how kernels are kept and multiplied on this device, by role."""
     tables = run.plan.tables()
     return {
-        name: products.described(model.layout, model.orders, model.widened, model.least_width)
-        for name, role, model in _owned(run)
-        if role not in tables
+        name: products.described(model) for name, role, model in _owned(run) if role not in tables
     }
 
 

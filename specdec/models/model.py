@@ -75,6 +75,13 @@ class Weights(abc.ABC):
         """
         return self
 
+    def drafting(self: Self) -> Self:
+        """Returns this model as one that only drafts, and whose numbers may round differently.
+
+        It is computed by what was measured to be fastest on this device; by default unchanged.
+        """
+        return self
+
     def stored(self: Self) -> Self:
         """Returns this model with parameters as in checkpoints; by default unchanged."""
         return self
@@ -326,6 +333,7 @@ class Model(Target):
         Each is another model than the checkpoint's.
       widened: whether the eight bits are stored in the model's dtype.
       least_width: the fewest tokens that a call of `decode` is computed with.
+      fused: whether short calls are computed by kernels of our own, which round differently.
     """
 
     config: Any
@@ -335,6 +343,7 @@ class Model(Target):
     weights: str
     widened: bool
     least_width: int
+    fused: bool
     has_int8: ClassVar[bool] = False  # whether `weights` may be other than "stored"
 
     @property

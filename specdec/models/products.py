@@ -13,7 +13,7 @@ it.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -52,23 +52,18 @@ class Kernels:
         return dict(self.orders).get(tokens, others)
 
 
-def described(layout: str, orders: Orders, widened: bool = False, least_width: int = 1) -> str:
-    """Describes a model's layout in words: 'out_in, kernel_first at 1 and 8 tokens'.
-
-    Args:
-      layout: how kernels are stored.
-      orders: the orders of products with them.
-      widened: whether numbers of eight bits are stored as float, because int8 was measured slower.
-      least_width: the least number of tokens in a call.
-    """
+def described(model: Any) -> str:
+    """Describes a `Model`'s layout in words: 'out_in, kernel_first at 1 and 8 tokens'."""
     by_order: dict[str, list[str]] = {}
-    for tokens, order in orders:
+    for tokens, order in model.orders:
         by_order.setdefault(order, []).append(str(tokens))
-    found = [layout, *(f"{o} at {' and '.join(n)} tokens" for o, n in by_order.items())]
-    if widened:
+    found = [model.layout, *(f"{o} at {' and '.join(n)} tokens" for o, n in by_order.items())]
+    if model.widened:
         found.append("int8 kept in float, which is faster here")
-    if least_width > 1:
-        found.append(f"calls on {least_width} tokens or more")
+    if model.least_width > 1:
+        found.append(f"calls on {model.least_width} tokens or more")
+    if model.fused:
+        found.append("fused kernels for calls on one row")
     return ", ".join(found)
 
 

@@ -4,6 +4,8 @@ Some devices compute the product of a single row by other and slower code than t
 TPU's compiler gives it to the vector unit. On such a device a call of `decode` on one token is
 computed with a second token that does not count; see `Target.computed_width`.
 
+A T5's calls on one row are also compared with those of its fused kernels, see `t5.fused`.
+
 CPUs are not measured here: their products are, see `specdec.models.device`.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,7 +24,6 @@ from specdec.common import progress
 from specdec.models.layouts import FASTER
 from specdec.types import Array, PyTree
 
-WIDTHS = (1, 2)
 INPUTS, SLOTS = 64, 128  # tokens of a made-up input, and slots of the cache
 CALLS = 32  # in one program, so that starting it takes a small share of the time
 ROUNDS = 5  # of both programs in turn; the least time of each counts
@@ -37,28 +39,43 @@ def least_width(model: Any) -> int:
     if model.states_dim is not None:  # it reads whole blocks
         return 1
     with progress.stage("measuring", "measuring calls on one and two tokens"):
-        one, two = seconds(model)
+        one, two = seconds([(model, 1), (model, 2)])
     return 2 if two < FASTER * one else 1
 
 
-def seconds(model: Any) -> list[float]:
-    """Returns the seconds of a call on each number of tokens of `WIDTHS`.
+@functools.cache
+def fused_is_faster(model: Any) -> bool:
+    """Returns whether a call on one token is faster with a model's fused kernels.
+
+    Args:
+      model: a `StackModel` as in checkpoints, which has such kernels.
+    """
+    if model.states_dim is not None:
+        return False
+    with progress.stage("measuring", "measuring fused kernels"):
+        plain, fused = seconds([(model, 1), (dataclasses.replace(model, fused=True), 1)])
+    return fused < FASTER * plain
+
+
+def seconds(calls: Sequence[tuple[Any, int]]) -> list[float]:
+    """Returns the seconds of each call.
 
     One decoder layer and the logits are timed, on one device, with parameters and a cache of zeros.
 
     Args:
-      model: a `StackModel`.
+      calls: pairs of a `StackModel` and the tokens of the call. The models differ in `fused` only.
     """
-    shallow = dataclasses.replace(model.first(1), axis_rules=())
+    shallow = dataclasses.replace(calls[0][0].first(1), axis_rules=(), fused=False)
     shapes = jax.eval_shape(shallow.init, jax.random.key(0))
     cache = jax.eval_shape(functools.partial(_begun, shallow), shapes)
     read = {name: leaf for name, leaf in shapes.items() if name != "encoder"}
     params = jax.tree.map(lambda x: jnp.zeros(x.shape, shallow.dtype), read)
     cache = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), cache)
-    runs = [jax.jit(functools.partial(_calls, shallow, width)) for width in WIDTHS]
+    timed = [(dataclasses.replace(shallow, fused=model.fused), width) for model, width in calls]
+    runs = [jax.jit(functools.partial(_calls, *one)) for one in timed]
     for run in runs:
         jax.block_until_ready(run(params, cache))
-    found: list[list[float]] = [[] for _ in WIDTHS]
+    found: list[list[float]] = [[] for _ in calls]
     for _ in range(ROUNDS):
         for run, times in zip(runs, found, strict=True):
             start = time.perf_counter()

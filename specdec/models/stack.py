@@ -49,6 +49,8 @@ class StackModel(LinenModel, LayeredTarget):
         multiplies that faster. The model is the same.
       least_width: the fewest tokens that a call of `decode` is computed with. Some devices multiply
         a single row more slowly than two rows, and with other rounding.
+      fused: whether calls at batch 1 on one or two tokens are computed by kernels of our own. They
+        suit the steps of a draft on a GPU, and round differently.
     """
 
     layout: Layout = "checkpoint"
@@ -160,7 +162,7 @@ class StackModel(LinenModel, LayeredTarget):
 
         A single row is multiplied by other code than several rows.
         """
-        one = {"layout": "checkpoint", "orders": (), "widened": False}
+        one = {"layout": "checkpoint", "orders": (), "widened": False, "fused": False}
         return dataclasses.replace(self, **one, least_width=max(width, self.least_width))
 
     def _fed(

@@ -138,5 +138,5 @@ def test_whole_calls_of_other_devices_decide(times, least, monkeypatch):
 
 
 def test_calls_are_timed():
-    one, two = single_rows.seconds(PLAIN)
+    one, two = single_rows.seconds([(PLAIN, 1), (PLAIN, 2)])
     assert one > 0 and two > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -68,6 +68,14 @@ def _biases(
     if stack.config.relative_bias_per_layer:
         return [layer.relpos_bias(queries, keys) + mask for layer in layers]
     return [stack.relpos_bias(queries, keys) + mask] * len(layers)
+
+
+def _fused(config: T5Config, x: Array, cache: KVCache) -> Any:
+    """Returns `t5.fused` if its kernels can compute a call on [B, T, D], else None."""
+    from specdec.models.t5 import fused  # Pallas takes a second to import
+
+    rows, tokens, _ = x.shape
+    return fused if fused.fits(config, rows, tokens, cache) else None
 
 
 class EncoderLayer(nn.Module):
@@ -171,7 +179,12 @@ class Decoder(nn.Module):
         return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
 
     def __call__(
-        self, x: Array, cache: KVCache, ancestors: Array | View | None, layers: range
+        self,
+        x: Array,
+        cache: KVCache,
+        ancestors: Array | View | None,
+        layers: range,
+        fused: bool = False,
     ) -> tuple[Array, KVCache]:
         """Runs some of the layers on the input of the first of them.
 
@@ -180,6 +193,7 @@ class Decoder(nn.Module):
           cache: the cache.
           ancestors: see `models.blocks`.
           layers: the layers to run.
+          fused: whether `t5.fused` computes them, if it can compute such a call.
 
         Returns:
           The residual stream after the last of them, [B, T, D], before the final norm; and the
@@ -190,8 +204,13 @@ class Decoder(nn.Module):
         cross_bias = _mask(cache.inputs_mask[:, None, None, :])
         run = [self.layers[i] for i in layers]
         biases = _biases(self, run, block.queries, block.keys, _mask(block.visible[:, None]))
-        for i, layer, bias in zip(layers, run, biases, strict=True):
-            x, cache = layer(x, cache, i, bias, cross_bias)
+        known = fused and ancestors is None and not self.is_initializing()
+        if known and (kernels := _fused(self.config, x, cache)):
+            params = self.variables["params"]
+            x, cache = kernels.run(self.config, params, x, cache, layers, biases, cross_bias)
+        else:
+            for i, layer, bias in zip(layers, run, biases, strict=True):
+                x, cache = layer(x, cache, i, bias, cross_bias)
         return x, cache.rewind(cache.length + x.shape[1])
 
     def pass_by(self, x: Array, cache: KVCache, layers: range) -> KVCache:
@@ -211,6 +230,7 @@ class T5(nn.Module):
     orders: Orders = ()
     weights: Weights = "stored"
     widened: bool = False
+    fused: bool = False
     decoder_class: ClassVar[type[Decoder]] = Decoder
 
     def setup(self):
@@ -263,7 +283,8 @@ class T5(nn.Module):
         """Runs all layers of the decoder, or some, on the input of the first one, [B, T, D]."""
         run = range(self.config.num_decoder_layers)
         run = run if layers is None else run[slice(*layers)]
-        stream, cache = self.decoder(x, cache, ancestors, run)
+        fused = self.fused and layers is None
+        stream, cache = self.decoder(x, cache, ancestors, run, fused)
         hidden = self.decoder.decoder_norm(stream)
         left = None if layers is None else stream
         return ModelOutput(self.logits(hidden), hidden, left), cache
