@@ -42,8 +42,9 @@ PICTURES = ("vision_tower", "multi_modal_projector")  # parts of a T5Gemma 2 tha
 # MLP of a LLaMA amplifies), and by up to 1.04 with other weights. Ours by up to 0.70.
 BFLOAT16 = 1.0
 
+OFTEN = ("hf_llama", "hf_opt", "hf_gpt2", "hf_t5gemma2")  # one of each family
 each_model = pytest.mark.parametrize(
-    "name", [*MODELS[:-1], pytest.param(MODELS[-1], marks=pytest.mark.ci)]
+    "name", [pytest.param(name, marks=[pytest.mark.ci] * (name not in OFTEN)) for name in MODELS]
 )
 slow_but_one = pytest.mark.parametrize(
     "name", [MODELS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in MODELS[1:])]
