@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import socket
@@ -20,6 +21,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jsonschema import Draft202012Validator
 
 from specdec import checkpoints
@@ -80,6 +82,25 @@ def teacher_forced(model, params, inputs, tokens):
         return model.decode(params, tokens, cache)[0].logits
 
     return run(params, jax.tree.map(jnp.asarray, inputs), jnp.asarray(tokens))
+
+
+def cells(*axes: Iterable[Any], often: Iterable[tuple], ci: Iterable[tuple] = ()) -> list:
+    """Returns the cases of a test with several parameters: all combinations of their values.
+
+    Args:
+      axes: the values of each parameter.
+      often: the combinations that run wherever the test does; all others are marked.
+      ci: those marked `ci`. The rest is marked `slow`.
+    """
+    marks = dict.fromkeys(ci, pytest.mark.ci) | dict.fromkeys(often, ())
+    every = itertools.product(*axes)
+    return [pytest.param(*case, marks=marks.get(case, pytest.mark.slow)) for case in every]
+
+
+def few(cases: Iterable[Any], count: int = 1) -> list:
+    """Returns the cases of a parameter; those after the first `count` are marked slow."""
+    cases = list(cases)
+    return [*cases[:count], *(pytest.param(case, marks=pytest.mark.slow) for case in cases[count:])]
 
 
 @contextlib.contextmanager

@@ -47,6 +47,7 @@ def test_the_python_of_readme_runs(my_models, monkeypatch, capsys):
 PARTS = ROOT / "docs" / "how-to" / "use-parts-in-python.md"
 
 
+@pytest.mark.ci
 def test_the_python_of_parts_runs(capsys):
     (code,) = blocks(PARTS, "python")
     exec(compile(code, PARTS.name, "exec"), {})

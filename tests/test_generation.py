@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support import PromptTable
+from support import PromptTable, few
 
 from specdec import InteractiveModel, Plan, checkpoints, cli, sampling, tasks
 from specdec.checkpoints import CheckpointError
@@ -174,8 +174,9 @@ def test_what_is_read_is_shown(directory, capsys):
 
 
 @pytest.mark.ci  # each compiles a program
-@pytest.mark.parametrize("version, name", OBEYED)
-def test_interactive_models_obey(directory, version, name):
+@pytest.mark.parametrize("case", few(OBEYED, 6), ids="-".join)
+def test_interactive_models_obey(directory, case):
+    version, name = case
     end_to_end(directory, version, name)
 
 

@@ -53,6 +53,7 @@ def tiny(tmp_path_factory):
     return path
 
 
+@pytest.mark.ci
 def test_texts_are_those_of_the_command_line(decoded, tmp_path):
     path = tmp_path / "out.jsonl"
     flags = [f"--target={demo.path('target')}", f"--draft={demo.path('draft')}"]
@@ -162,6 +163,7 @@ def pair(tiny):
     return InteractiveModel(tiny, tiny, gamma=2, vocabulary=tasks.Bytes(), lengths=lengths)
 
 
+@pytest.mark.ci
 def test_a_model_shows_what_it_is(model, pair):
     shown = repr(model).splitlines()
     assert shown[0] == "InteractiveModel" and "16.8M parameters, float32" in shown[1]

@@ -278,6 +278,7 @@ def stepped(request) -> Stepped:
     return Stepped(mesh, before, after, hlo.read(program.as_text() or ""))
 
 
+@pytest.mark.ci
 def test_step_leaves_every_array_where_it_is(stepped):
     def check(path, before, after):
         where = f"{jax.tree_util.keystr(path)}: {before.sharding} -> {after.sharding}"

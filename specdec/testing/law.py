@@ -70,7 +70,7 @@ def sequence_law(
         text = np.concatenate([np.zeros((len(last), 1), np.int32), tokens], axis=1)  # start is 0
         history = History(jnp.asarray(text), positions + 1, stop_ids)
         logits = jnp.asarray(table[total, last])
-        after = standardised(sampling, logits, positions, history)[1]
+        after = _standardised(logits, positions, history, sampling=sampling)
         after = np.asarray(after, np.float64)
         after = after / after.sum(axis=-1, keepdims=True)
         branch, token = np.nonzero(after)
@@ -83,6 +83,13 @@ def sequence_law(
         done_probs.append(probs[ended])
         tokens, probs, total, last = (x[~ended] for x in (tokens, probs, total, last))
     return Law(np.concatenate(done_tokens), np.concatenate(done_probs))
+
+
+@functools.partial(jax.jit, static_argnames="sampling")
+def _standardised(
+    logits: Array, positions: Array, history: History, *, sampling: SamplingRule
+) -> Array:
+    return standardised(sampling, logits, positions, history)[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -340,27 +347,34 @@ def _enumerated(
         probs=None if certain else jnp.asarray(source, target.dtype),
         length=jnp.full([len(drafts)], length),
     )
-    usable = np.asarray(usable_tokens(draft))
+    decided = _decisions(draft, target, verifier=verifier)
+    usable, accept, follow = (np.array(x) for x in decided)
     drawn = np.where(usable[:, :, None], source, 1 / size)  # a broken row gives any token
     mass = np.prod(np.take_along_axis(drawn, drafts[:, :, None], axis=2)[:, :, 0], axis=1)
-    scores = Scores(logits=jnp.log(target), probs=target)
-    accept, follow = (np.array(x) for x in _decisions(draft, scores, verifier=verifier))
     ends = np.minimum(length, np.cumprod(usable, axis=1).sum(axis=1))
     accept = np.where(np.arange(longest) < ends[:, None], accept, 0)
     return drafts, mass[:, None] * _accepted_law(accept, verifier.rule), follow
 
 
 @functools.partial(jax.jit, static_argnames="verifier")
-def _decisions(draft: Draft, scores: Scores, *, verifier: Verifier) -> tuple[Array, Array]:
-    """Returns accept [M, K], and the distribution after n accepted tokens, [M, K+1, V]."""
+def _decisions(draft: Draft, target: Array, *, verifier: Verifier) -> tuple[Array, Array, Array]:
+    """Returns which tokens are usable [M, K], accept [M, K], and the distribution after n accepted
+    tokens [M, K+1, V]; the target's distributions [M, K+1, V] are given."""
     counts = jnp.arange(draft.tokens.shape[1] + 1)
 
-    def one_row(draft: Draft, scores: Scores) -> tuple[Array, Array]:
-        draft = draft.replace(length=jnp.minimum(draft.length, leading(usable_tokens(draft))))
+    def one_row(draft: Draft, target: Array) -> tuple[Array, Array, Array]:
+        scores = Scores(logits=jnp.log(target), probs=target)
+        usable = usable_tokens(draft)
+        draft = draft.replace(length=jnp.minimum(draft.length, leading(usable)))
         follow = jax.vmap(lambda n: next_distribution(verifier, draft, scores, n))(counts)
-        return verifier.accept(draft, scores), follow
+        return usable, verifier.accept(draft, scores), follow
 
-    return jax.vmap(one_row)(draft, scores)
+    return jax.vmap(one_row)(draft, target)
+
+
+@functools.partial(jax.jit, static_argnames="sampling")
+def _probabilities(logits: Array, *, sampling: SamplingRule) -> Array:
+    return sampling.probabilities(logits)
 
 
 def _accepted_law(accept: np.ndarray, rule: str) -> np.ndarray:
@@ -391,7 +405,7 @@ def adversarial_trees(
 
     def tree(depth: int, scale: float = 2.0) -> list[np.ndarray]:
         logits = [rng.normal(0, scale, [size] * (d + 1)) for d in range(depth)]
-        return [np.asarray(sampling.probabilities(jnp.asarray(x))) for x in logits]
+        return [np.asarray(_probabilities(jnp.asarray(x), sampling=sampling)) for x in logits]
 
     def only(tables: list[np.ndarray], keep: np.ndarray) -> list[np.ndarray]:
         tables = [np.where(keep, x + 1e-3, 0) for x in tables]

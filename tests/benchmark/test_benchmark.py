@@ -642,7 +642,13 @@ def little():
         yield
 
 
-@pytest.mark.parametrize("of", PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize(
+    "of",
+    [
+        pytest.param(of, id=name, marks=[pytest.mark.slow] * (name != "two models"))
+        for name, of in PLANS.items()
+    ],
+)
 def test_every_plan_is_predicted(of, little):
     workload = Workload.of(of, of.alone())
     models = {"alone": of.target, **of.models()}
@@ -688,11 +694,12 @@ def test_a_turn_feeds_what_each_call_says_to_the_next(of):
     told = turns(of, turn, steps)(trees, begun)
     tokens, widest, expected = np.zeros([1, 4], np.int32), 4, []
     caches = {role: cache for role, (_, cache) in begun.items()}
+    decoded = jax.jit(lambda model, *given: model.decode(*given), static_argnums=0)
     for place in range(steps):
         for role, width, times in turn.parts:
             for _ in range(int(times)):
                 fed = jnp.asarray(tokens[:, :width])
-                output, after = models[role].decode(trees[role], fed, caches[role])
+                output, after = decoded(models[role], trees[role], fed, caches[role])
                 best = np.argmax(output.logits, axis=-1)
                 tokens = np.concatenate([best, tokens[:, : widest - width]], axis=1)
                 caches[role] = after.rewind(caches[role].length + 1)
@@ -865,6 +872,7 @@ def benchmark_record(line):
     return benchmark.record(json.loads(line))
 
 
+@pytest.mark.ci
 def test_variants_take_turns(folder, specdec_bench, little, capsys):
     path = folder / "sweep.jsonl"
     variants = ["--variant=GAMMA=1", "--variant=verifiers/coupled.gin;GAMMA=2"]

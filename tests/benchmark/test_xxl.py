@@ -246,6 +246,7 @@ def test_a_step_reads_what_its_trace_uses(name):
     assert step_bytes(model) == 2 * (sum(x.size for x in read) - embedding)
 
 
+@pytest.mark.slow
 def test_parameters_are_spread_as_initial_ones():
     model = xxl.TINY["xxl"]
     made, initial = xxl.parameters(model), jax.jit(model.init)(jax.random.key(0))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import test_cli
+from support import few
 from test_cli import LINES, folder, the_line  # noqa: F401
 
 from specdec import checkpoints, cli
@@ -58,10 +59,10 @@ ERROR = "the logits of T5Target are NaN or infinite for output token 1 of "
     "name",
     [
         "decode",
-        "score",
         "eval",
-        "acceptance",
-        pytest.param("bench", marks=pytest.mark.ci),
+        pytest.param("score", marks=pytest.mark.slow),
+        pytest.param("acceptance", marks=pytest.mark.slow),
+        pytest.param("bench", marks=pytest.mark.slow),
         pytest.param("verify", marks=pytest.mark.ci),
     ],
 )
@@ -81,7 +82,7 @@ def test_a_target_without_logits_is_one_line(command, broken, tmp_path, name):
         assert "NaN" not in file.read_text()
 
 
-@pytest.mark.parametrize("sampling", ["greedy", "temperature"])
+@pytest.mark.parametrize("sampling", few(["temperature", "greedy"]))
 def test_broken_drafts_are_said_in_the_summary(command, tmp_path, sampling):
     flags = [f"--gin_file=sampling/{sampling}.gin", "--gin_file=verifiers/coupled.gin", "--compare"]
     code, out, err = command("decode", *flags, draft="broken")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from support import few
 
 from specdec import checkpoints, cli
 from specdec.models.families import FAMILIES, model_of
@@ -168,7 +169,7 @@ def run(cache, tmp_path_factory):
     return done
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", few(CONFIGS, 3))
 @pytest.mark.parametrize(
     "command",
     [

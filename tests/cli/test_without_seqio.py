@@ -34,8 +34,8 @@ def run(folder, *arguments):
     "command",
     [
         ("decode", *DEMO),
-        ("train", *TWO_STEPS, "--output_dir=drafter"),
-        pytest.param(("bench", *DEMO, "--repeats=1"), marks=pytest.mark.ci),
+        pytest.param(("train", *TWO_STEPS, "--output_dir=drafter"), marks=pytest.mark.ci),
+        pytest.param(("bench", *DEMO, "--repeats=1"), marks=pytest.mark.slow),
         pytest.param(("verify", *DEMO), marks=pytest.mark.slow),
     ],
     ids=lambda command: command[0],

@@ -666,7 +666,10 @@ def test_a_drafter_has_any_number_of_models(drafter, parts, models):
     assert (told["roofline"]["draft"] > 0) == bool(parts)
 
 
-@pytest.mark.parametrize("wrapped", [lambda x: x, lambda x: Hybrid(PromptLookup(), x)])
+@pytest.mark.parametrize(
+    "wrapped",
+    [lambda x: Hybrid(PromptLookup(), x), pytest.param(lambda x: x, marks=pytest.mark.slow)],
+)
 def test_a_model_that_reads_no_source_is_compiled_without(wrapped):
     """Its prefill has inputs of one token, and its cache no room for more."""
 
@@ -695,12 +698,13 @@ CLASSIFIER = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "schedule, tables",
     [
-        (Heuristic(2, (1, GAMMA)), {}),
-        (Fixed(GAMMA, shorter=(1,)), {}),
-        (Confidence(0.5, buckets=(1, GAMMA)), {}),
+        pytest.param(Heuristic(2, (1, GAMMA)), {}, marks=pytest.mark.slow),
+        pytest.param(Fixed(GAMMA, shorter=(1,)), {}, marks=pytest.mark.slow),
+        pytest.param(Confidence(0.5, buckets=(1, GAMMA)), {}, marks=pytest.mark.slow),
         (Disco(0.5, buckets=(1, GAMMA)), {"schedule": CLASSIFIER}),
     ],
     ids=["lengths vary", "narrowed", "stops", "stops by a table"],
@@ -750,6 +754,7 @@ def test_the_steps_from_which_drafted_beams_pay():
     assert [one["pays_from"] for one in plain["beams_predicted"]] == [1.0, 1.0]
 
 
+@pytest.mark.ci
 def test_tokens_that_leave_the_target_are_predicted_by_their_layers():
     """A call is compiled once, whatever its depth; one of all layers that asks exits reads more
     than the target's own."""

@@ -88,6 +88,7 @@ def estimated():
     return dataclasses.replace(compilation, parts=parts)
 
 
+@pytest.mark.slow
 def test_costs_follow_from_the_cycles(estimated):
     found = estimate(estimated, {"0.8": 0.8})
     assert found is not None
@@ -104,6 +105,7 @@ def test_a_part_that_does_not_fit_leaves_the_costs_out(estimated):
     assert found is not None and found.cost_ratio is None and not found.speedups
 
 
+@pytest.mark.ci
 def test_the_cycles_decide_how_calls_on_one_token_are_computed(monkeypatch):
     """The target's with two tokens, and the draft's as they are; a CPU's compiler is not asked."""
     real, cycles = compilation._compiled, iter([100, 300, 300, 100])  # with two, with one

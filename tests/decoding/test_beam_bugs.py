@@ -78,6 +78,7 @@ def test_a_penalty_without_the_stop_id(monkeypatch):
     assert differs()
 
 
+@pytest.mark.slow
 def test_as_many_candidates_as_beams(monkeypatch):
     monkeypatch.setattr(BeamRule, "candidates", lambda self, beams, stop_ids: beams)
     assert differs()
@@ -89,6 +90,7 @@ def test_a_search_that_ends_with_the_first_text(monkeypatch, rule):
     assert differs(rule=rule())
 
 
+@pytest.mark.slow
 def test_slots_kept_one_off(monkeypatch):
     keep = KVCache.keep
     wrong = lambda self, start, kept, width: keep(self, start, kept + 1, width)  # noqa: E731
@@ -115,6 +117,7 @@ def test_siblings_that_are_seen(monkeypatch):
     assert differs()
 
 
+@pytest.mark.slow
 def test_a_child_found_by_its_token_alone(monkeypatch):
     def wrong(tree, parents, tokens):
         same = (tree.tokens[:, None] == tokens[:, :, None]) & (tree.depths[:, None] > 0)
@@ -124,6 +127,7 @@ def test_a_child_found_by_its_token_alone(monkeypatch):
     assert differs()
 
 
+@pytest.mark.slow
 def test_a_missing_beam_that_is_passed_over(monkeypatch):
     children = beam_search._children
     wrong = lambda *given: jnp.maximum(children(*given), 0)  # noqa: E731
@@ -131,6 +135,7 @@ def test_a_missing_beam_that_is_passed_over(monkeypatch):
     assert differs()
 
 
+@pytest.mark.slow
 def test_live_beams_in_the_wrong_order(monkeypatch):
     """Texts that never end show it: the live beams are returned."""
     best = BeamRule._best
@@ -138,6 +143,7 @@ def test_live_beams_in_the_wrong_order(monkeypatch):
     assert differs(stop_ids=())
 
 
+@pytest.mark.slow
 def test_penalised_live_scores(monkeypatch):
     def wrong(rule, beams):
         good = beam_rules_best_first(rule, beams)
@@ -156,6 +162,7 @@ def more_calls(monkeypatch, *planted) -> bool:
     return calls() > good
 
 
+@pytest.mark.slow
 def test_a_last_layer_that_is_not_fed_again(monkeypatch):
     """The slots of the last layer are masked instead, as if its keys had never been written."""
     first = DraftBeams._first
@@ -167,6 +174,7 @@ def test_a_last_layer_that_is_not_fed_again(monkeypatch):
     assert more_calls(monkeypatch, DraftBeams, "_first", wrong)
 
 
+@pytest.mark.slow
 def test_nodes_spent_on_stop_ids(monkeypatch):
     grow = DraftBeams.grow
     wrong = lambda self, *given: grow(self, *given[:-1], ())  # noqa: E731
@@ -179,6 +187,7 @@ def test_reuse_of_stale_nodes(monkeypatch):
     assert more_calls(monkeypatch, draft_beams, "_found", wrong)
 
 
+@pytest.mark.slow
 def test_a_draft_cache_that_is_not_moved(monkeypatch):
     assert more_calls(monkeypatch, DraftBeams, "keep", lambda self, cache, start, slots: cache)
 

@@ -51,6 +51,7 @@ def alone(target):
     return decoded(plan(target, None, None, None))  # type: ignore[arg-type]
 
 
+@pytest.mark.ci
 def test_the_target_alone_fills_its_cache():
     """To the last slot: a write behind it would be shifted silently."""
     found, expected = alone(PAIRED), alone(PLAIN)
@@ -66,14 +67,23 @@ def of_model(model):
 @pytest.mark.parametrize(
     "drafter, schedule, verifier",
     [
-        (of_model, Fixed(1), GreedyMatch()),
-        (of_model, Fixed(4), GreedyMatch()),
-        (of_model, Heuristic(2, (1, 4)), GreedyMatch()),
-        (lambda model: EarlyExit(2, Greedy()), Fixed(3), GreedyMatch()),
-        (lambda model: Hybrid(PromptLookup(), of_model(model)), Fixed(3), GreedyMatch()),
-        (lambda model: MultiPath(model, Greedy(), paths=2), Fixed(3), Block()),
+        pytest.param(of_model, Heuristic(2, (1, 4)), GreedyMatch(), id="varying"),
+        *(
+            pytest.param(drafter, schedule, verifier, id=name, marks=pytest.mark.slow)
+            for name, drafter, schedule, verifier in (
+                ("one token", of_model, Fixed(1), GreedyMatch()),
+                ("tokens", of_model, Fixed(4), GreedyMatch()),
+                ("own layers", lambda model: EarlyExit(2, Greedy()), Fixed(3), GreedyMatch()),
+                (
+                    "hybrid",
+                    lambda model: Hybrid(PromptLookup(), of_model(model)),
+                    Fixed(3),
+                    GreedyMatch(),
+                ),
+                ("paths", lambda model: MultiPath(model, Greedy(), paths=2), Fixed(3), Block()),
+            )
+        ),
     ],
-    ids=["one token", "tokens", "varying", "own layers", "hybrid", "paths"],
 )
 def test_a_drafter_equal_to_the_target_has_everything_accepted(drafter, schedule, verifier):
     found = decoded(plan(PAIRED, drafter(PAIRED), schedule, verifier))
@@ -82,6 +92,7 @@ def test_a_drafter_equal_to_the_target_has_everything_accepted(drafter, schedule
         assert (found.trace.accepted == found.trace.drafted).all()
 
 
+@pytest.mark.slow
 def test_a_tree_of_one_beam():
     """Its calls have one token, and a view of the cache's slots."""
     inputs, texts = INPUTS, []
@@ -137,6 +148,7 @@ def test_whole_calls_of_other_devices_decide(times, least, monkeypatch):
     single_rows.least_width.cache_clear()
 
 
+@pytest.mark.slow
 def test_calls_are_timed():
     one, two = single_rows.seconds([(PLAIN, 1), (PLAIN, 2)])
     assert one > 0 and two > 0

@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from support import Cycle, inside
+from support import Cycle, few, inside
 
 from specdec import Plan, prefill, step
 from specdec.decoding.program import DecodeProgram, batch_shapes
@@ -59,7 +59,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "coupled": {"sampling": Sampling(1.0), "verifier": Coupled()},
 }
 AS_USERS_DO = {"xla_cpu_use_fusion_emitters": True}  # which the tests leave out (conftest.py)
-by_method = pytest.mark.parametrize("method", METHODS)
+by_method = pytest.mark.parametrize("method", few(METHODS))
 
 
 def plan_of(method: str, layers: int = DEPTH, draft_layers: int = DEPTH) -> Plan:
@@ -139,16 +139,14 @@ def layers() -> tuple[Counter[str], Counter[str]]:
     return operations("greedy", *target) - fewer, operations("greedy", *draft) - fewer
 
 
+@pytest.mark.slow
 def test_operations_of_a_layer():
     target, draft = layers()
     check(target, LAYER)
     check(draft, DRAFT_LAYER)
 
 
-@pytest.mark.parametrize(
-    "method",
-    METHODS,
-)
+@by_method
 def test_operations_beside_the_layers(method):
     target, draft = layers()
     counts = operations(method)
@@ -201,6 +199,7 @@ def test_arrays_of_a_cache(method):
     check(counts, bounds)
 
 
+@pytest.mark.slow
 def test_arrays_of_a_cache_in_buckets():
     """Each bucket has a target call of its own, in a loop; none of them copies the cache, and the
     draft is there once."""
@@ -249,7 +248,7 @@ def of_blocks(kind: str) -> Plan:
     return dataclasses.replace(plan, drafter=drafter)
 
 
-@pytest.mark.parametrize("kind", ["masks", "heads"])
+@pytest.mark.parametrize("kind", few(["masks", "heads"]))
 def test_a_block_is_one_call_and_copies_nothing(kind):
     """Neither the target's caches nor its states of all tokens; the target has one call."""
     plan = of_blocks(kind)

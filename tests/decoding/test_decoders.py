@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import few
 from test_beam_search import noisy
 from tolerances import SCORES
 
@@ -54,11 +55,7 @@ CONFIGS = {
 PROMPTS = [[7, 3, 2, 9, 4], [6, 11, 5], [8], []]
 KEYS = row_keys(0, jnp.arange(len(PROMPTS)))
 
-RARELY = ("opt_350m", "gpt2")
-each_family = pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.ci) if name in RARELY else name for name in CONFIGS],
-)
+each_family = pytest.mark.parametrize("name", few(CONFIGS))  # LLaMA
 
 
 @functools.cache
@@ -111,7 +108,7 @@ def test_the_first_layer_drafts_for_all(name):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("weights", ["int8", "int8_tokens"])
+@pytest.mark.parametrize("weights", few(["int8_tokens", "int8"]))
 @each_family
 def test_eight_bits_are_a_model_of_their_own(name, weights):
     """All widths of calls compute the same model, which is close to the checkpoint's."""

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from support import tiny_t5
+from support import few, tiny_t5
 from tolerances import SMALL_LOGITS
 
 from specdec.decoding import (
@@ -81,7 +81,7 @@ def with_nan_after(token, params=BENCH.params["target"]):
     return {"logits": params["logits"].at[:, :, token].set(jnp.nan)}
 
 
-@pytest.mark.parametrize("sampling", [Greedy(), Sampling()])
+@pytest.mark.parametrize("sampling", few([Sampling(), Greedy()]))
 def test_broken_drafts_are_counted_and_change_nothing(sampling):
     params = Params(BENCH.params["target"], with_nan_after(4, BENCH.params["draft"]))
     drafter, verifier = Autoregressive(BENCH.target, sampling), Coupled()
@@ -163,7 +163,7 @@ def test_processors_do_not_hide_logits_that_are_not_finite(value):
     assert output.trace.broken_drafts.sum() > 0 and output.trace.drafted.sum() == 0
 
 
-@pytest.mark.parametrize("sampling", [Greedy(), Sampling()])
+@pytest.mark.parametrize("sampling", few([Sampling(), Greedy()]))
 def test_only_texts_that_reach_the_token_fail_and_they_end_there(sampling):
     """The target's logits behind token 2 are NaN, and the drafter proposes nothing else."""
     params = Params(with_nan_after(2))

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import support
-from support import AvoidsWhatWasUnlikely, StopAfterUnlikely
+from support import AvoidsWhatWasUnlikely, StopAfterUnlikely, few
 
 from specdec import verifiers
 from specdec.decoding import loop, states
@@ -52,8 +52,8 @@ def assert_rejected(result):
     assert not result.passed, f"the planted bug was not seen: {result}"
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), FILTERED])
-@pytest.mark.parametrize("schedule", [Fixed(3), StopAfterUnlikely(3)])
+@pytest.mark.parametrize("sampling", few([Sampling(), FILTERED]))
+@pytest.mark.parametrize("schedule", few([Fixed(3), StopAfterUnlikely(3)]))
 def test_control(sampling, schedule):
     result = measure(schedule=schedule, sampling=sampling)
     assert result.passed, str(result)
@@ -69,6 +69,7 @@ def test_correction_drawn_from_p():
     assert_rejected(measure(verifier=Wrong()))
 
 
+@pytest.mark.slow
 def test_bonus_drawn_from_the_residual_of_a_short_draft():
     @dataclasses.dataclass(frozen=True)
     class Lengthless(SpeculativeSampling):
@@ -94,6 +95,7 @@ def test_draft_noise_reused_for_the_correction(plant):
     assert_rejected(measure())
 
 
+@pytest.mark.slow
 def test_accept_noise_reused_within_the_iteration(plant):
     real = loop.noise
 
@@ -117,6 +119,7 @@ def test_q_from_another_temperature():
     assert_rejected(measure(BENCH._replace(drafter=drafter)))
 
 
+@pytest.mark.slow
 def test_filters_in_another_order_when_verifying():
     @dataclasses.dataclass(frozen=True)
     class FilterFirst(Sampling):
@@ -152,6 +155,7 @@ def test_one_key_for_the_whole_batch(plant):
     assert_rejected(measure())
 
 
+@pytest.mark.slow
 def test_position_keys_with_an_adaptive_length(plant):
     # A drafter without context proposes the same token again when it is given the same noise.
     table = BENCH.params["draft"]["logits"]
@@ -173,6 +177,7 @@ def test_position_keys_with_an_adaptive_length(plant):
     assert_rejected(measure(bench, schedule=schedule))
 
 
+@pytest.mark.slow
 def test_discarding_a_token_by_its_value():
     @dataclasses.dataclass(frozen=True)
     class Choosy(Autoregressive):
@@ -204,6 +209,7 @@ def test_a_stop_that_drops_the_token_it_saw(plant):
     assert_rejected(measure(schedule=schedule))
 
 
+@pytest.mark.slow
 def test_a_length_that_peeks_at_the_targets_noise(plant):
     real = loop._propose
 
@@ -217,6 +223,7 @@ def test_a_length_that_peeks_at_the_targets_noise(plant):
     assert_rejected(measure())
 
 
+@pytest.mark.slow
 def test_a_length_by_the_clock():
     """No law sees it: the same keys give another text on another day."""
     clock = itertools.count()
@@ -233,6 +240,7 @@ def test_a_length_by_the_clock():
         check_schedule(Slow(3))
 
 
+@pytest.mark.slow
 def test_shared_noise_with_the_ratio_rule():
     @dataclasses.dataclass(frozen=True)
     class Shared(SpeculativeSampling):
@@ -273,6 +281,7 @@ def with_perfect(drafter):
     return BENCH._replace(params=params, drafter=drafter, max_length=12)
 
 
+@pytest.mark.slow
 def test_missing_two_wide_first_step():
     bench = with_perfect(NarrowFirstStep(BENCH.target, Sampling()))
     assert measure(bench._replace(max_length=4)).passed, "no output test can see it"
@@ -289,6 +298,7 @@ def test_missing_catch_up():
         check_everything_accepted(with_perfect(skipped), Fixed(3), Sampling())
 
 
+@pytest.mark.slow
 def test_a_drafter_that_keeps_unverified_tokens():
     @dataclasses.dataclass(frozen=True)
     class Lengthened(Autoregressive):

@@ -118,6 +118,7 @@ def test_probabilities_are_as_defined():
     by_definition.check_replay()
 
 
+@pytest.mark.ci
 def test_nothing_is_known_behind_a_token_that_the_drafter_proposes_no_more():
     decided = decided_of(decode(PARAMS, KEYS, INPUTS, PLAIN))
     other = (decided.proposed[:, 0, 1] + 1) % TARGET.vocab_size

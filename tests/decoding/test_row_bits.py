@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import tiny_t5
+from support import few, tiny_t5
 
 from specdec import cli
 from specdec.decoding import decode, row_keys
@@ -108,7 +108,7 @@ def test_several_paths_are_refused():
         Plan(TableTarget(9), drafter, Block(), Fixed(2), Greedy(), N, same_bits=True)
 
 
-@pytest.mark.parametrize("sampling", [Greedy(), Sampling()])
+@pytest.mark.parametrize("sampling", few([Sampling(), Greedy()]))
 def test_texts_in_bfloat16_are_bitwise_those_of_the_target_alone(sampling):
     """Tokens and log-probabilities, where this device has the same bits."""
     target = T5Target(tiny_t5(64, 32, 48, heads=2, decoder=2, dtype="bfloat16"))
@@ -177,6 +177,7 @@ def test_beams_alone_are_computed_as_wide_as_a_tree():
     assert [tuple(part) for part in plan.alone().parts()] == [("target", plan.width, 1)]
 
 
+@pytest.mark.ci
 def test_beams_in_bfloat16_are_bitwise_those_of_the_target_alone():
     target = T5Target(tiny_t5(64, 32, 48, heads=2, decoder=2, dtype="bfloat16"))
     params, plan = jax.tree.map(lambda x: 2 * x, params_of(target)), beams_of(target)
@@ -187,6 +188,7 @@ def test_beams_in_bfloat16_are_bitwise_those_of_the_target_alone():
     certificate.refuse_beams(plan)  # which says nothing against this number format
 
 
+@pytest.mark.slow
 def test_beams_that_are_made_to_differ_are_refused():
     plan, trees = beams_of(Uneven(9, wide=5, every=True)), params_of(Uneven(9))
     check_same_beams(beams_of(TableTarget(9)), Params(trees, trees), 1, 5)
@@ -194,6 +196,7 @@ def test_beams_that_are_made_to_differ_are_refused():
         check_same_beams(plan, Params(trees, trees), 1, 5)
 
 
+@pytest.mark.ci
 def test_a_run_is_refused_in_one_line(capsys, monkeypatch):
     """Rows of the embedded pair are made to differ: the last one of a call on several tokens."""
     real = StackModel._fed

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import few
 from tolerances import SMALL_LOGITS
 
 from specdec.decoding import loop, several_paths
@@ -47,7 +48,7 @@ def rate(output):
     [
         (Block(), 3),
         pytest.param(SpeculativeSampling(), 3, marks=pytest.mark.ci),
-        pytest.param(Block(), 2, marks=pytest.mark.ci),
+        pytest.param(Block(), 2, marks=pytest.mark.slow),
     ],
 )
 def test_the_law_of_outputs(verifier, paths):
@@ -64,13 +65,15 @@ def test_the_law_of_outputs_if_the_draft_is_broken():
     assert result.passed, str(result)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), pytest.param(Greedy(), marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("sampling", few([Sampling(), Greedy()]))
 def test_one_path_is_block_verification_token_by_token(sampling):
     own = BENCH._replace(drafter=Autoregressive(BENCH.target, sampling))
     ours, block = (x.run(Block(), Fixed(3), sampling, FEW) for x in (drafting(1, sampling), own))
     jax.tree.map(np.testing.assert_allclose, ours, block)  # log-probabilities up to rounding
 
 
+@pytest.mark.slow
 def test_a_tree_changes_no_output_and_keeps_no_fewer_tokens():
     bench = Bench.create(max_length=12)
     plain = bench.alone(Greedy(), FEW)
@@ -185,7 +188,7 @@ def wrong_path(plant):
 
 @pytest.mark.planted
 @pytest.mark.ci
-@pytest.mark.parametrize("wrong", [of_another_path, dependent, off_by_one, wrong_path])
+@pytest.mark.parametrize("wrong", few([of_another_path, dependent, off_by_one, wrong_path]))
 def test_a_planted_bug_is_seen(plant, wrong):
     wrong(plant)
     result = measured(drafting(3))

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import StopAfterUnlikely, context_of
+from support import StopAfterUnlikely, context_of, few
 from tolerances import PROBABILITIES
 
 from specdec import checkpoints
@@ -142,7 +142,7 @@ def check_scores(found, greedy=False):
         np.testing.assert_allclose(state.drafter[1].scores, right, atol=PROBABILITIES)
 
 
-@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize("greedy", few([False, True]))
 def test_scores_are_of_the_committed_tokens_and_weights_move_to_the_better_member(greedy):
     """A row has the same scores and calls with other neighbours."""
     found, moved = states(greedy), states(greedy, first=2)
@@ -182,7 +182,7 @@ BUGS = {
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", few(BUGS))
 def test_planted_bugs_in_the_scores_are_seen(bug):
     """Each state's draft is scored once more, by a record with the bug."""
 

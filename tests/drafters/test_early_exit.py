@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import t5_in_numpy
-from support import forget_programs, load, teacher_forced, tiny_t5
+from support import few, forget_programs, load, teacher_forced, tiny_t5
 from tolerances import SMALL_LOGITS
 
 from specdec.decoding import decode, loop, prefill, row_keys, step
@@ -79,6 +79,7 @@ def test_layers_apart_are_the_whole_network(name):
     np.testing.assert_allclose(jnp.concatenate(logits, axis=1), whole, rtol=0, atol=4e-4)
 
 
+@pytest.mark.slow
 def test_an_exit_is_the_network_that_ends_there():
     """Against a float64 T5 of fewer layers, whose drafts the exit's must be."""
     output = decoded(plan(EarlyExit(2, Greedy())))
@@ -94,13 +95,13 @@ def test_an_exit_is_the_network_that_ends_there():
 
 
 STOPPING = Confidence(0.3, buckets=(0, 1, 4))
-OFTEN = [(2, STOPPING), (3, Fixed(4))]  # the others are for CI
+OFTEN = [(2, STOPPING)]  # the others are slow
 
 
 @pytest.mark.parametrize(
     "layers, schedule",
     [
-        pytest.param(layers, one, marks=[pytest.mark.ci] * ((layers, one) not in OFTEN))
+        pytest.param(layers, one, marks=[pytest.mark.slow] * ((layers, one) not in OFTEN))
         for layers in (1, 2, 3)
         for one in (Fixed(4), STOPPING)
     ],
@@ -124,6 +125,7 @@ def test_all_layers_have_everything_accepted_at_a_temperature(verifier):
     assert trace.accepted.sum() == trace.drafted.sum() > 0
 
 
+@pytest.mark.ci
 def test_the_head_drafts():
     """It is on the states of the exit, before the target's projection."""
     with_head, without = (decoded(plan(EarlyExit(2, Greedy(), x))) for x in (HEAD, None))
@@ -206,7 +208,7 @@ def test_mistakes(make, says):
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("bug", ["upper", "lower", "skipped", "position"])
+@pytest.mark.parametrize("bug", few(["upper", "lower", "skipped", "position"]))
 def test_bugs_in_the_begun_call_are_seen(bug, monkeypatch):
     """An upper layer that skips a kept position, a lower one that keeps there what a rejected token
     has left, one that does not run for the last drafted token, and a cache of another length."""

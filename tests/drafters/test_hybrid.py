@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import context_of
+from support import context_of, few
 
 from specdec.decoding import decode, prefill, row_keys
 from specdec.drafters import Autoregressive, Hybrid, InputCopy, PromptLookup, Uniform
@@ -231,7 +231,7 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize("nested", NESTED)
+@pytest.mark.parametrize("nested", few(NESTED))
 def test_parts_are_the_calls_that_a_program_makes(nested):
     """Counted as the program runs, one text: all calls but the wider ones that catch up."""
     calls = collections.Counter()
@@ -258,6 +258,7 @@ def test_parts_are_the_calls_that_a_program_makes(nested):
         assert parts["draft", width] * len(sources) == pytest.approx(calls[width])
 
 
+@pytest.mark.slow
 def test_a_uniform_draft_is_kept_as_often_as_theory_says():
     """alpha = sum_x min(p(x), 1 / V) (Leviathan et al. 2022, section 3.6)."""
     bench = Bench.create(max_length=20, rows=2_000)._replace(drafter=Uniform())

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import context_of, tiny_t5
+from support import context_of, few, tiny_t5
 from tolerances import SMALL_LOGITS
 
 from specdec.decoding import decode, prefill, row_keys
@@ -88,13 +88,13 @@ def filled_in(drafter: Masked, row: int, text: np.ndarray, drafted: np.ndarray) 
 @pytest.mark.parametrize(
     "drafter",
     [
-        Masked(FILLING, Greedy(), K),
-        Masked(FILLING, Greedy(), K, distinct=False),
-        Masked(FILLING, Greedy(), K, reread=N),
-        Skipping(Masked(FILLING, Greedy(), K)),
+        pytest.param(Masked(FILLING, Greedy(), K), marks=pytest.mark.ci),
+        pytest.param(Masked(FILLING, Greedy(), K, distinct=False), marks=pytest.mark.slow),
+        pytest.param(Masked(FILLING, Greedy(), K, reread=N), marks=pytest.mark.slow),
+        pytest.param(Skipping(Masked(FILLING, Greedy(), K)), marks=pytest.mark.slow),
         Masked(MODERN, Greedy(), K),
-        pytest.param(Masked(MODERN, Greedy(), K, reread=N), marks=pytest.mark.ci),
-        pytest.param(Skipping(Masked(MODERN, Greedy(), K)), marks=pytest.mark.ci),
+        pytest.param(Masked(MODERN, Greedy(), K, reread=N), marks=pytest.mark.slow),
+        pytest.param(Skipping(Masked(MODERN, Greedy(), K)), marks=pytest.mark.slow),
     ],
     ids=[
         "distinct",
@@ -127,6 +127,7 @@ def test_every_draft_is_what_the_text_alone_leads_to(drafter, least):
     assert seen > 30
 
 
+@pytest.mark.slow
 def test_an_opinion_of_a_text_is_behind_the_texts_own_neighbours():
     """What the model drafts itself leads nowhere there: q of a place is by the taught token before
     it."""
@@ -152,7 +153,13 @@ def test_an_opinion_of_a_text_is_behind_the_texts_own_neighbours():
     np.testing.assert_allclose(logs[0][:, 0], logs[1][:, 0], atol=SMALL_LOGITS)
 
 
-@pytest.mark.parametrize("sampling", [Greedy(), pytest.param(Sampling(), marks=pytest.mark.ci)])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        pytest.param(Greedy(), marks=pytest.mark.ci),
+        pytest.param(Sampling(), marks=pytest.mark.slow),
+    ],
+)
 def test_a_block_is_cut_by_what_its_states_foresee(sampling):
     """Whatever is drawn: by the text alone, in float64."""
     cuts = ForeseenCost(0.3, (1.0, 1.2, 1.5), buckets=(1, 2, K))
@@ -177,6 +184,7 @@ def test_a_block_is_cut_by_what_its_states_foresee(sampling):
     assert len(lengths) > 20 and {1, K} <= set(lengths)
 
 
+@pytest.mark.slow
 def test_without_a_head_nothing_is_cut():
     cuts = ForeseenCost(0.3, (1.0, 9.0), buckets=(1, K))
     made = dataclasses.replace(plan(Masked(MODERN, Greedy(), K)), schedule=cuts)
@@ -185,6 +193,7 @@ def test_without_a_head_nothing_is_cut():
     assert (drafted[:, :3] == K).all()
 
 
+@pytest.mark.slow
 def test_with_one_layer_rereading_the_text_changes_nothing():
     """What a text's first keys and values are made of sees nothing yet."""
     one = T5Target(dataclasses.replace(FILLING.config, num_decoder_layers=1))
@@ -217,7 +226,7 @@ def test_masks_are_the_last_ids_of_the_table():
     assert (distinct.spare_ids(), same.spare_ids()) == ({"draft": 4}, {"draft": 1})
 
 
-@pytest.mark.parametrize("longest", [4, 8, 9])
+@pytest.mark.parametrize("longest", few([4, 8, 9]))
 def test_a_block_may_be_longer_than_the_output(longest):
     """Its cache has room for the tokens of a call, of which a shorter text fills a part."""
     target, model = TableTarget(6), TableTarget(6 + 9)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import few
 
 from specdec import Plan, decode, row_keys
 from specdec.decoding import prefill
@@ -161,7 +162,7 @@ def test_previous_outputs_that_are_missing_are_asked_for():
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("bug", ["another row's", "forgets", "never moves"])
+@pytest.mark.parametrize("bug", few(["another row's", "forgets", "never moves"]))
 def test_planted_bugs_cost_calls(bug):
     """A wrong place cannot change a text, so the drafts themselves are compared."""
 

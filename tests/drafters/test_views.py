@@ -72,6 +72,7 @@ def test_it_is_timed_with_what_it_reads(plan):
     part.program.lower(trees, np.full([1, S], 3, np.int32))
 
 
+@pytest.mark.ci
 def test_it_is_forecast_with_what_it_reads(plan):
     trees = trees_of(plan)
     trees["alone"] = trees["target"]

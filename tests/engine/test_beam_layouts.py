@@ -2,6 +2,7 @@
 
 import jax
 import pytest
+from support import few
 
 from specdec import checkpoints
 from specdec.common import demo
@@ -38,7 +39,7 @@ def test_the_models_of_a_search_are_laid_out_for_its_own_calls():
     assert search.engine.plan.models() == search.plan.models()
 
 
-@pytest.mark.parametrize("loaded", [True, False])
+@pytest.mark.parametrize("loaded", few([True, False]))
 def test_parameters_are_read_once_in_the_layout_of_the_search(loaded, monkeypatch):
     engine = opened()
     if loaded:

@@ -114,6 +114,7 @@ def test_a_drafter_of_ones_own_decodes(specdec, run):
     assert identical(printed)
 
 
+@pytest.mark.ci
 def test_a_drafter_of_ones_own_is_measured_and_forecast(specdec, run, tmp_path):
     """It runs no model: what is predicted is the target's calls alone."""
     file = tmp_path / "out.jsonl"
@@ -154,6 +155,7 @@ def test_a_verifier_of_ones_own_is_certified(specdec, run, tmp_path):
     assert "CERTIFIED: all" in printed and "OwnDraw() is off by" in printed
 
 
+@pytest.mark.ci
 def test_a_verifier_of_ones_own_has_the_targets_law():
     from own_draw import OwnDraw
 

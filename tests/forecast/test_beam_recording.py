@@ -45,6 +45,7 @@ def predicted(width, depth, reuse, plan=PLAN):
     return steps_and_calls(recorded(plan), DraftBeams(TABLE, width, depth, reuse=reuse))
 
 
+@pytest.mark.ci
 def test_of_trees_that_reuse_nothing_all_is_known():
     assert predicted(8, 3, False) == measured(8, 3, False)
 

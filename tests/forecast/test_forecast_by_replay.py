@@ -187,7 +187,10 @@ def test_calls_after_prompts_are_the_loops(drafter):
     assert found.accepted.sum() > 0
 
 
-@pytest.mark.parametrize("name", ["lookup, then a model", "masks and states"])
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "name", [pytest.param("lookup, then a model", marks=pytest.mark.slow), "masks and states"]
+)
 def test_calls_are_the_loops_where_processors_look_back(name):
     """What a drafter would have proposed depends on the text, as what the target takes does."""
     rule = Processed(GREEDY, (RepetitionPenalty(1.5), NoRepeatNGram(2), MinLength(5)))
@@ -221,6 +224,7 @@ def test_what_is_recorded_of_blocks_are_numbers_to_the_end():
             assert all(np.isfinite(values).all() for values in recording.values())
 
 
+@pytest.mark.slow
 def test_a_schedule_that_skips_is_replayed_too():
     one = plan(MODEL(GREEDY), Cycle((0, 1, 3)))
     assert same(replayed(one, passes(one)), decoded(one))
@@ -239,10 +243,7 @@ STOPPING = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(x, marks=[pytest.mark.slow] * (x not in ("confidence", "disco")))
-        for x in STOPPING
-    ],
+    [pytest.param(x, marks=[pytest.mark.slow] * (x != "confidence")) for x in STOPPING],
 )
 @pytest.mark.parametrize(
     "drafter",
@@ -337,7 +338,9 @@ def test_a_text_that_this_plan_would_have_ended_elsewhere_is_refused(output, mes
         replayed(one, [text])
 
 
-@pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize(
+    "gamma", [1, 5, *(pytest.param(gamma, marks=pytest.mark.slow) for gamma in (2, 3, 8))]
+)
 def test_calls_are_those_of_a_simulation_of_agreement(gamma):
     """In NumPy, of agreement alone: a call keeps what agrees up to the first that does not."""
     one = plan(MODEL(GREEDY), Fixed(gamma))

@@ -157,6 +157,7 @@ def done(run):
     return folder / "out"
 
 
+@pytest.mark.ci
 def test_the_recommendation_is_a_gin_file(run, done):
     lines = [json.loads(line) for line in (done / "tried.jsonl").read_text().splitlines()]
     even = [sum(line["seconds"][::2]) for line in lines]
@@ -196,6 +197,7 @@ def test_whatever_is_recommended_can_be_run(run, tmp_path, kind, schedule):
     assert runs.described(cli.overview().parse_args(flags)).plan.schedule == schedule
 
 
+@pytest.mark.ci
 def test_seconds_are_those_of_a_forecast(run, done):
     """The formula of the costs, from the calls that the engine makes."""
     lines = [json.loads(line) for line in (done / "tried.jsonl").read_text().splitlines()]
@@ -322,7 +324,7 @@ def trained(run, done):
     return [run[1][0], run[1][-1], *disco], said.getvalue()
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_classifier_is_trained_saved_and_decoded_with(run, done, trained, capsys):
     """And it tells kept tokens from refused ones, on texts that it was not fitted to."""
     flags, said = trained

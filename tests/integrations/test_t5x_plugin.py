@@ -296,6 +296,7 @@ def test_samples_come_from_the_rows_own_keys(golden):
         assert sorted(decoded.tolist()) == sorted(expected.tolist())
 
 
+@pytest.mark.ci
 def test_beams_are_those_of_t5x(golden):
     right = np.load(GOLDEN / "golden.npz")
     batch = {

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import inside, load
+from support import few, inside, load
 from tolerances import LOGITS, SMALL_LOGITS
 
 from specdec import cli
@@ -57,8 +57,9 @@ def ci(value):
 
 
 def every(*often):
-    """Settings for `parametrize`; what is not often is for CI."""
-    marked = [x if x in often else ci(x) for x in SETTINGS]
+    """Settings for `parametrize`; of what is not often, "some exits" is for CI."""
+    marks = {"some exits": pytest.mark.ci} | dict.fromkeys(often, ())
+    marked = [pytest.param(x, marks=marks.get(x, pytest.mark.slow)) for x in SETTINGS]
     return pytest.mark.parametrize("name", marked)
 
 
@@ -137,6 +138,7 @@ def token_by_token(target: Calm, row: int, tokens) -> tuple[list[int], np.ndarra
     return depths, np.array(logits)
 
 
+@pytest.mark.ci
 @every("some exits")
 def test_each_token_leaves_by_its_own_confidence(name):
     target = calm(WHOLE, **SETTINGS[name])
@@ -191,7 +193,8 @@ def test_a_call_goes_as_deep_as_the_deepest_of_its_tokens(drafts):
             start += calls.accepted[call] + 1
 
 
-@pytest.mark.parametrize("name", ["some exits", *(ci("state"), ci("classifier"))])
+@pytest.mark.ci
+@pytest.mark.parametrize("name", few(["some exits", "state", "classifier"]))
 def test_tokens_that_always_leave_there(name):
     """Their logits are those of a model of so many layers: layers see nothing of those above."""
     target = calm(WHOLE, **SETTINGS[name])
@@ -249,7 +252,7 @@ def test_the_parts_of_a_plan_are_calls_by_depth():
     assert drafts.baseline() == Plan(WHOLE, None, None, None, Greedy(), N)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("drafts", ["alone", ci("itself"), ci("whole")])
+@pytest.mark.parametrize("drafts", [ci("alone"), *few(["itself", "whole"], 0)])
 def test_a_replay_knows_how_deep_calls_go(drafts):
     """Of what was drafted and kept exactly, and of a refused token by the text's own."""
     target = calm(WHOLE, **SETTINGS["some exits"])
@@ -325,6 +328,7 @@ def test_without_exits_over_long_texts():
     np.testing.assert_allclose(*logits, rtol=0, atol=LOGITS)
 
 
+@pytest.mark.slow
 def test_a_layer_that_may_be_skipped_copies_no_cache():
     """As many arrays of a cache are copied as in the whole model, whose products of one token XLA's
     CPU backend lays out anew: the loops of no or one trip add none."""

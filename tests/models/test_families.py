@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rotary
-from support import device_of, tiny_t5
+from support import device_of, teacher_forced, tiny_t5
 
 from specdec import checkpoints
 from specdec.models import families, partitioning
@@ -118,10 +118,11 @@ SOUNDS = jnp.zeros([3, 4, 6]).at[:2].set(jax.random.normal(jax.random.key(1), [2
 WRONG = {"whisper": r"inputs are int32\[3, 3\]; give float32 \[rows, 4, 6\]"}  # of tokens for it
 TOKENS = jnp.array([[8, 3, 4, 5], [2, 7, 7, 6], [9, 9, 8, 7]], jnp.int32)
 
-OFTEN = ("t5", "t5_draft", "t5gemma", "llama")  # the others share most of their code with these
+OFTEN = ("t5", "llama")  # most of the others' code is in these
+SELDOM = ("t5gemma2", "llava", "opt", "gpt2", "rotary")  # or in those of `ci`
+MARKS = dict.fromkeys(OFTEN, ()) | dict.fromkeys(SELDOM, pytest.mark.slow)
 each_family = pytest.mark.parametrize(
-    "name",
-    [name if name in OFTEN else pytest.param(name, marks=pytest.mark.ci) for name in TINY],
+    "name", [pytest.param(name, marks=MARKS.get(name, pytest.mark.ci)) for name in TINY]
 )
 
 
@@ -196,8 +197,7 @@ def test_layouts_compute_the_same(name):
     logits = []
     for model in layouts_of(name).values():
         params = model.from_stored(params_of(name))
-        cache = model.prefill(params, inputs_of(name), 4)
-        logits.append(model.decode(params, TOKENS, cache)[0].logits[:2])
+        logits.append(teacher_forced(model, params, inputs_of(name), TOKENS)[:2])
     for other in logits[1:]:
         atol = 1e-5 * np.abs(logits[0]).max()  # sums in other orders, of tiny networks
         np.testing.assert_allclose(other, logits[0], rtol=0, atol=atol)

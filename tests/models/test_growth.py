@@ -156,6 +156,7 @@ def test_greedy_texts_are_the_same_and_added_ids_never_win(untied):
     np.testing.assert_array_equal(*texts)
 
 
+@pytest.mark.slow
 def test_added_ids_are_means(untied):
     """Of logits: they are below the largest, and have some 1.5 / V of the others' mass at most."""
     more = grow(trained(TINY), TINY, dataclasses.replace(TINY, vocab_size=45), KEY)
@@ -473,6 +474,7 @@ def heads_of(config: HeadsConfig) -> dict:
     return params | {"wo": 60 * params["wo"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tied", pytest.param("untied", marks=pytest.mark.slow)])
 def test_heads_grow_with_the_target_whose_states_they_read(name, request):
     (config, to), (small, large) = MODELS[name], request.getfixturevalue(name)

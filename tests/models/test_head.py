@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import tiny_t5
+from support import cells, tiny_t5
 from tolerances import SMALL_LOGITS
 
 from specdec import checkpoints, cli, tasks
@@ -59,12 +59,15 @@ def trimmed(name, ids=IDS):
     return T5Draft(config), families.resize(params, model.config, kept)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def logits_of(model, params):
     return model.decode(params, TOKENS, model.prefill(params, INPUTS, 5))[0].logits
 
 
-@either
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "name, layout",
+    cells(CONFIGS, LAYOUTS, often=[("untied", "checkpoint"), ("tied", "all_out_in")]),
+)
 def test_ids_that_are_kept_have_their_logits_and_others_none(name, layout):
     expected = logits_of(*whole(name))
     model, params = trimmed(name)
@@ -155,7 +158,7 @@ def test_over_devices(ids):
         return
     with jax.set_mesh(mesh):
         placed = jax.device_put(params, partitioning.shardings(divided, mesh))
-        found = jax.jit(logits_of, static_argnums=0)(divided, placed)
+        found = logits_of(divided, placed)
     expected = logits_of(model, params)
     kept = jnp.asarray(ids)
     np.testing.assert_allclose(found[..., kept], expected[..., kept], rtol=0, atol=SMALL_LOGITS)
@@ -163,7 +166,12 @@ def test_over_devices(ids):
 
 
 @pytest.mark.parametrize(
-    "verifier, sampling", [(GreedyMatch(), Greedy()), (Coupled(), Sampling()), (Block(), Greedy())]
+    "verifier, sampling",
+    [
+        (Coupled(), Sampling()),
+        pytest.param(GreedyMatch(), Greedy(), marks=pytest.mark.slow),
+        pytest.param(Block(), Greedy(), marks=pytest.mark.slow),
+    ],
 )
 def test_what_it_cannot_draft_is_said_all_the_same(verifier, sampling):
     """A target drafts for itself, without half of its ids."""
@@ -236,10 +244,16 @@ def aligned(name, divergence, **changes):
         sums = objective.loss(model, own, frozen, PAIRS, jax.random.key(0), jnp.float32(0.5))
         return sums.loss / sums.tokens
 
-    return jax.value_and_grad(loss)(jax.tree.map(lambda leaf: 1.1 * leaf, own))
+    return jax.jit(jax.value_and_grad(loss))(jax.tree.map(lambda leaf: 1.1 * leaf, own))
 
 
-@pytest.mark.parametrize("divergence", DIVERGENCES)
+@pytest.mark.parametrize(
+    "divergence",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in ("forward_kl", "adaptive")))
+        for name in DIVERGENCES
+    ],
+)
 def test_alignment_of_what_cannot_be_said_is_finite(divergence):
     value, gradient = aligned("untied", divergence)
     leaves = [value, *jax.tree.leaves(gradient)]
@@ -298,6 +312,7 @@ def saved(tmp_path):
     return tmp_path / "whole", tmp_path / "part"
 
 
+@pytest.mark.slow
 def test_heads_begin_with_each_others_ids(saved):
     def head(tree):
         return np.asarray(tree["decoder"]["logits_dense"]["kernel"])

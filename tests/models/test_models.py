@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import t5_in_numpy
-from support import GOLDEN, load, teacher_forced, tiny_t5
+from support import GOLDEN, few, load, teacher_forced, tiny_t5
 
 from specdec import autoregressive_decode, row_keys
 from specdec.models.cache import KVCache
@@ -87,7 +87,7 @@ def test_logits_are_those_of_t5x(name, saved):
     np.testing.assert_array_equal(ours.argmax(axis=-1), golden["logits"].argmax(axis=-1))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few(NAMES))
 def test_greedy_ids_are_those_of_t5x(name):
     target, params, golden = load(name)
     inputs = jnp.asarray(golden["encoder_input_tokens"])
@@ -112,7 +112,7 @@ def test_blocks_at_ragged_positions_equal_single_steps():
     tokens = jnp.asarray(golden["decoder_input_tokens"])[:, :24]
     rows, width = len(inputs), 5
     decode = jax.jit(target.decode)
-    atol = twice_t5x("v1_1", 24)  # 2.0e-4; they do by 3.3e-5 at most
+    atol = twice_t5x("v1_1", 24)  # 2.0e-4; they do by 3.3e-5 at most (EPYC, AVX-512)
 
     begun, single = jax.jit(target.prefill, static_argnums=2)(params, inputs, 24 + width), []
     cache = begun
@@ -214,7 +214,7 @@ def test_rows_do_not_see_padding_or_neighbours():
     row = inputs[4:5]  # three tokens and padding
     tokens = jnp.asarray(golden["decoder_input_tokens"])[4:5, :6]
     short, long = (teacher_forced(target, params, x, tokens) for x in (row[:, :3], row))
-    atol = twice_t5x("wide_heads", 6)  # 3.4e-5; they do by 3.4e-6 at most
+    atol = twice_t5x("wide_heads", 6)  # 3.4e-5; they do by 3.4e-6 at most (EPYC, AVX-512)
     np.testing.assert_allclose(short, long, rtol=0, atol=atol)
 
 

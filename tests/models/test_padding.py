@@ -130,11 +130,16 @@ def renumbered(params):
     "objective",
     [
         TeacherForced(0.1),
-        AllExits(),
-        ExitClassifier(),
-        Align({"forward_kl": 1.0}),
-        MASKS,
-        ConfidenceHead(MASKS),
+        pytest.param(MASKS, marks=pytest.mark.ci),
+        *(
+            pytest.param(objective, marks=pytest.mark.slow)
+            for objective in (
+                AllExits(),
+                ExitClassifier(),
+                Align({"forward_kl": 1.0}),
+                ConfidenceHead(MASKS),
+            )
+        ),
     ],
     ids=lambda x: type(x).__name__,
 )
@@ -145,8 +150,13 @@ def test_no_loss_depends_on_the_number_of_the_padding_id(objective):
     )
     other = Pairs(SWAPPED[texts.inputs].astype(np.int32), SWAPPED[texts.targets].astype(np.int32))
     params, frozen = (FIRST.init(jax.random.key(seed)) for seed in (0, 1))
+
+    def sums(model, own, theirs, pairs):
+        learner = Learner(model, own, Frozen(model, theirs))
+        return objective.sums(learner, pairs, 0.1, jax.random.key(2))
+
     losses = [
-        objective.sums(Learner(model, own, Frozen(model, theirs)), pairs, 0.1, jax.random.key(2))
+        jax.jit(sums, static_argnums=0)(model, own, theirs, pairs)
         for model, own, theirs, pairs in (
             (FIRST, params, frozen, texts),
             (SECOND, renumbered(params), renumbered(frozen), other),
@@ -157,6 +167,7 @@ def test_no_loss_depends_on_the_number_of_the_padding_id(objective):
     np.testing.assert_allclose(float(losses[0].loss), float(losses[1].loss), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_heads_take_their_targets_padding():
     pairs = Pairs(np.array([[5, 0, 1, 3]], np.int32), np.array([[0, 8, 0, 0, 1, 3]], np.int32))
     frozen = Frozen(SECOND, SECOND.init(jax.random.key(0)))
@@ -165,6 +176,7 @@ def test_heads_take_their_targets_padding():
     assert int(LookAhead().sums(learner, pairs, 0.0, None).tokens) == 4 + 3
 
 
+@pytest.mark.slow
 def test_texts_that_a_drafter_draws_are_padded_with_its_id():
     pairs = Pairs(np.array([[5, 0, 1, 3]] * 8, np.int32), np.full([8, 12], 7, np.int32))
     ends = T5Draft(dataclasses.replace(SECOND.config, stop_ids=tuple(range(4, 16))))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rotary
-from support import tiny_t5
+from support import few, tiny_t5
 from tolerances import SMALL_LOGITS
 
 from specdec import checkpoints, cli
@@ -49,7 +49,7 @@ def of_part(name, kept):
 
 
 @either
-@pytest.mark.parametrize("kept", [(0,), (3,), (0, 1), (2, 3), (0, 3), (0, 1, 2, 3)])
+@pytest.mark.parametrize("kept", few([(0, 3), (0,), (3,), (0, 1), (2, 3), (0, 1, 2, 3)]))
 def test_a_part_computes_what_those_layers_of_the_whole_compute(name, kept):
     """By the whole model, one layer after the other, each from where the last one ended."""
     model, params = whole(name)
@@ -105,6 +105,7 @@ def test_what_is_kept_is_shared_and_the_whole_stays_as_it_was():
     assert tree.shapes(params) == before
 
 
+@pytest.mark.slow
 def test_one_function_grows_and_trims():
     """A part of a grown model, and a grown part."""
     model, params = whole("tied")

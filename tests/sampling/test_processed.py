@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import cells, few
 
 from specdec import Plan, autoregressive_decode, decode, row_keys
 from specdec.decoding import states
@@ -76,12 +77,15 @@ def bench_of(sampling, drafts=None, **parts):
         *(
             pytest.param(
                 *(name, 0.7, True, SpeculativeSampling()),
-                marks=[pytest.mark.ci] * (name not in ("all", "repetition", "no repeat 1")),
+                marks=[pytest.mark.slow] * (name != "all"),
             )
             for name in SETS
         ),
         *(
-            pytest.param(name, 1.0, False, Block(), marks=[pytest.mark.ci] * (name != "all"))
+            pytest.param(
+                *(name, 1.0, False, Block()),
+                marks=pytest.mark.ci if name == "all" else pytest.mark.slow,
+            )
             for name in SETS
         ),
     ],
@@ -131,7 +135,7 @@ def test_the_law_is_the_definitions():
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("name", ["no repeat 2", "all"])
+@pytest.mark.parametrize("name", few(["all", "no repeat 2"]))
 def test_texts_are_those_of_the_target_alone(name):
     """Greedy, and drawn with the same noise; in a batch and by itself."""
     for base, verifier in ((Greedy(), GreedyMatch()), (Sampling(0.8), Coupled())):
@@ -146,7 +150,12 @@ def test_texts_are_those_of_the_target_alone(name):
 
 
 @pytest.mark.parametrize(
-    "base", [Greedy(), pytest.param(Sampling(0.7), marks=pytest.mark.ci)], ids=str
+    "base",
+    [
+        pytest.param(Greedy(), marks=pytest.mark.ci),
+        pytest.param(Sampling(0.7), marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_a_drafter_that_knows_what_the_target_knows_is_never_refused(base):
     """One that saw anything else than the target's would propose what that excludes."""
@@ -159,6 +168,7 @@ def test_a_drafter_that_knows_what_the_target_knows_is_never_refused(base):
     check_everything_accepted(perfect, STOPPING, sampling)
 
 
+@pytest.mark.slow
 def test_to_know_of_the_processors_pays():
     sampling = Processed(Sampling(0.7), (NoRepeatNGram(2), SuppressTokens((2, 5))))
     kept = [
@@ -168,6 +178,7 @@ def test_to_know_of_the_processors_pays():
     assert kept[0] < kept[1]
 
 
+@pytest.mark.slow
 def test_what_is_drafted_at_once_is_drawn_in_turn():
     from support import TableHeads
 
@@ -182,17 +193,21 @@ def test_what_is_drafted_at_once_is_drawn_in_turn():
     assert result.passed and result.degrees > 10, result
 
 
-@pytest.mark.parametrize("base", [Greedy(), Sampling()])
 @pytest.mark.parametrize(
-    "verifier",
-    [
-        TopBeta(6, 100.0),
-        Distance(5),
-        LENIENT,
-        MinimumBlock(GreedyMatch(), 3),
-        Ensemble(0.2),
-        SpeculativeCascade("token", 1.0),
-    ],
+    "verifier, base",
+    cells(
+        [
+            TopBeta(6, 100.0),
+            Distance(5),
+            LENIENT,
+            MinimumBlock(GreedyMatch(), 3),
+            Ensemble(0.2),
+            SpeculativeCascade("token", 1.0),
+        ],
+        [Greedy(), Sampling()],
+        often=[(TopBeta(6, 100.0), Greedy()), (LENIENT, Sampling())],
+        ci=[(SpeculativeCascade("token", 1.0), Sampling())],
+    ),
     ids=lambda one: type(one).__name__,
 )
 def test_no_verifier_keeps_what_is_excluded(verifier, base):
@@ -285,7 +300,7 @@ def measured(monkeypatch_history=None, plant=None):
 
 @pytest.mark.planted
 @pytest.mark.parametrize(
-    "wrong", ["without the draft", "one step late", "of another row", "with what is behind"]
+    "wrong", few(["without the draft", "one step late", "of another row", "with what is behind"])
 )
 def test_a_wrong_history_is_seen(wrong, plant):
     planted = Planted(wrong)
@@ -333,7 +348,7 @@ def test_a_history_that_keeps_rejected_tokens_is_seen(plant):
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("late", few([True, False]))
 def test_a_draft_that_is_not_in_its_own_history_costs_a_perfect_drafter(late, plant):
     """The output stays right, whatever a drafter does: only what is refused tells."""
     real = History.append

@@ -144,9 +144,10 @@ def test_of_several_next_tokens_each_has_a_history_of_its_own():
     rule = Processed(Sampling(0.7), tuple(one for one, _ in PROCESSORS.values()))
     block = jnp.asarray(tokens[::-1, :4])
     history = History(jnp.asarray(tokens), start, STOP)
-    at_once = rule.probabilities(jnp.asarray(logits), history=history.ahead(block))
+    probabilities = jax.jit(lambda logits, history: rule.probabilities(logits, history=history))
+    at_once = probabilities(logits, history.ahead(block))
     for i in range(5):
-        one = rule.probabilities(jnp.asarray(logits[:, i]), history=history)
+        one = probabilities(logits[:, i], history)
         np.testing.assert_allclose(at_once[:, i], one, rtol=1e-5)  # softmax, vectorised otherwise
         if i < 4:
             history = history.append(block[:, i])

@@ -151,6 +151,7 @@ def test_it_is_read_by_a_replay():
     assert (found.p[:, 0, 0] > 0).all() and not found.p[:, 0, 1].any()
 
 
+@pytest.mark.ci
 def test_it_is_read_by_a_beam_search_and_by_its_certificate():
     plan = BeamPlan(TARGET, 3, HuggingFaceBeams(1.0), N, None, RULE.processors, stop_ids=())
     output = beam_search(Params(TREE), INPUTS, plan)

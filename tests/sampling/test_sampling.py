@@ -25,6 +25,10 @@ from specdec.testing import FALSE_ALARM, Law, compare
 logits_rows = st.lists(st.floats(-8, 8, width=16), min_size=2, max_size=9)
 
 
+probabilities = jax.jit(lambda sampling, logits: sampling.probabilities(logits), static_argnums=0)
+inverted = jax.jit(_invert)
+
+
 def by_definition(logits, temperature, top_k, top_p):
     """Temperature, then top-k, then top-p, token by token in float64."""
     p = np.exp(np.float64(logits) / temperature)
@@ -54,7 +58,7 @@ def by_definition(logits, temperature, top_k, top_p):
 def test_probabilities_follow_the_definition(logits, temperature, top_k, top_p):
     with jax.enable_x64(True):
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-        ours = np.asarray(sampling.probabilities(jnp.asarray(logits, jnp.float64)))
+        ours = np.asarray(probabilities(sampling, jnp.asarray(logits, jnp.float64)))
     expected = by_definition(logits, temperature, top_k, top_p)
     # A nucleus may end on either side of a token where the mass equals top_p up to rounding.
     if top_p is not None and np.any(np.abs(np.cumsum(-np.sort(-expected)) - top_p) < 1e-9):
@@ -101,7 +105,7 @@ def test_a_nucleus_that_has_exactly_the_mass_is_enough():
 def test_dtype_is_kept_and_rows_are_distributions(sampling, dtype):
     with jax.enable_x64(True):
         logits = jax.random.normal(jax.random.key(0), (3, 4, 300), dtype)
-        probs = sampling.probabilities(logits)
+        probs = probabilities(sampling, logits)
         assert probs.dtype == dtype and probs.shape == logits.shape
         np.testing.assert_allclose(probs.sum(axis=-1), 1, atol=1e-6)  # float32 sums of 300
 
@@ -125,7 +129,7 @@ def test_draws_follow_the_probabilities_and_need_no_normalisation(draw_one, size
     probs = np.zeros(size, np.float32)
     probs[places] = 7 * np.array([0.1, 0.55, 0.35])
     keys = jax.random.split(jax.random.key(0), 30_000)
-    tokens = np.asarray(jax.vmap(lambda key: draw_one(key, jnp.asarray(probs)))(keys))
+    tokens = np.asarray(jax.jit(jax.vmap(lambda key: draw_one(key, jnp.asarray(probs))))(keys))
     law = Law(places[:, None], np.array([0.1, 0.55, 0.35]))
     result = compare(law, tokens[:, None])
     assert result.passed and result.degrees == 2, str(result)
@@ -136,16 +140,16 @@ def test_draws_follow_the_probabilities_and_need_no_normalisation(draw_one, size
 def test_a_draw_never_takes_what_has_no_probability():
     last = np.float32(1 - 2**-24)  # no uniform number is larger
     weights = jnp.array([0, 0.3, 0, 0.7, 0])
-    assert int(_invert(jnp.float32(0), weights)) == 1
-    assert int(_invert(last, weights)) == 3
-    assert int(_invert(jnp.float32(1), weights)) == 3, "where a product is rounded up"
-    assert int(_invert(jnp.float32(0.5), jnp.array([0.5, 0.5]))) == 1, "each has half of [0, 1)"
-    key = jax.random.key(0)
+    assert int(inverted(jnp.float32(0), weights)) == 1
+    assert int(inverted(last, weights)) == 3
+    assert int(inverted(jnp.float32(1), weights)) == 3, "where a product is rounded up"
+    assert int(inverted(jnp.float32(0.5), jnp.array([0.5, 0.5]))) == 1, "each has half of [0, 1)"
+    key, drawn = jax.random.key(0), jax.jit(draw)
     for size in (1, 2, 3, 30):
         for place in range(size):
-            assert int(draw(key, jax.nn.one_hot(place, size))) == place
+            assert int(drawn(key, np.eye(size, dtype=np.float32)[place])) == place
     for hopeless in (jnp.zeros(30), jnp.full(30, jnp.nan)):  # still an id that exists
-        assert 0 <= int(draw(key, hopeless)) < 30
+        assert 0 <= int(drawn(key, hopeless)) < 30
 
 
 def test_a_sum_that_grows_by_rounding_draws_nothing():
@@ -160,7 +164,7 @@ def test_a_sum_that_grows_by_rounding_draws_nothing():
             uniform = np.float32(sums[i - 1] / sums[-1])
             if sums[i - 1] <= np.float32(uniform * sums[-1]) < sums[i]:
                 grew += 1
-                assert weights[int(_invert(jnp.float32(uniform), jnp.asarray(weights)))] > 0
+                assert weights[int(inverted(jnp.float32(uniform), jnp.asarray(weights)))] > 0
     assert grew > 10
 
 

@@ -219,7 +219,7 @@ def simulated(rule: Rule, text_class: int) -> tuple[list[int], list[int], list[i
 
 @pytest.mark.parametrize(
     "name",
-    seldom("fixed", "confidence", "entropy", "heuristic", "cost optimal", "disco", "guarded"),
+    seldom("confidence", "heuristic", "cost optimal", "disco", "guarded"),
 )
 def test_it_does_what_its_rule_says(name):
     """At temperature 0 every call is the simulation's; other texts, with drafts of other lengths,
@@ -238,6 +238,7 @@ def test_it_does_what_its_rule_says(name):
     assert loop._decode._cache_size() == before, "one program"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", seldom("cost optimal"))
 def test_a_row_alone_is_the_row_in_a_batch(name):
     """Its drafts too: no row learns from another, nor from the text before."""
@@ -264,8 +265,8 @@ BRIEF = {
 
 
 def laws():
-    """One that looks and one that learns; all at both temperatures are slow."""
-    often = {("confidence", 1.0, Block()), ("cost optimal", 0.7, SpeculativeSampling())}
+    """One that looks; those that learn, and all at both temperatures, are slow."""
+    often = {("confidence", 1.0, Block())}
     for case in itertools.product(BRIEF, (0.7, 1.0), (SpeculativeSampling(), Block())):
         marks = [] if case in often else pytest.mark.slow
         yield pytest.param(*case, marks=marks, id=" ".join(map(str, case)))
@@ -325,8 +326,11 @@ def test_a_guarded_text_costs_no_more_than_its_limit():
 
 @pytest.mark.parametrize(
     "prefill, first",
-    [((2.0, 3.5), 0), ((0.0, 0.9), 2), ((30.0, 33.8), 2)],
-    ids=["dear drafter", "cheap drafter", "long inputs"],
+    [
+        pytest.param((2.0, 3.5), 0, id="dear drafter"),
+        pytest.param((0.0, 0.9), 2, id="cheap drafter", marks=pytest.mark.slow),
+        pytest.param((30.0, 33.8), 2, id="long inputs", marks=pytest.mark.slow),
+    ],
 )
 def test_a_guard_counts_what_was_read_before_the_first_token(prefill, first):
     """A drafter whose prefill is dear is not asked at first, and later is; a target whose own is

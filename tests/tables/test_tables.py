@@ -135,6 +135,7 @@ def test_an_order_that_was_not_counted_is_refused():
         jax.eval_shape(lambda: NGram(3, Greedy()).init(Params(table=table), None))
 
 
+@pytest.mark.ci
 def test_train_makes_tables_that_decode_drafts_with(tmp_path, capfd):
     """Both kinds of the same texts, which are written once."""
     out, table = tmp_path / "out", tmp_path / "out" / "table"

@@ -114,6 +114,7 @@ def test_gradients_reach_the_target_and_the_heads():
     assert seen == {(), (0,), (1,), (2,)}  # none for the target's own token
 
 
+@pytest.mark.slow
 def test_the_target_learns_at_its_own_rate():
     pairs, params = batch()
 
@@ -193,6 +194,7 @@ def texts(target: dict, heads: dict | None = None) -> list[list[int]]:
     return [output.row(row).tokens for row in range(16)]
 
 
+@pytest.mark.slow
 def test_a_target_that_learns_nothing_is_the_one_it_began_with(run, tmp_path):
     still = Adafactor(LearningRate(peak=1e-30, warmup=1))
     training.train(dataclasses.replace(run, steps=1, optimizer=still), tmp_path / "out")
@@ -201,12 +203,14 @@ def test_a_target_that_learns_nothing_is_the_one_it_began_with(run, tmp_path):
     assert texts(own) == texts(begun)
 
 
+@pytest.mark.slow
 def test_both_parts_may_begin_with_a_checkpoint(run, whole):
     paths = {part: str(whole / "export" / part) for part in ("target", "heads")}
     begun = training.training_loop.init(dataclasses.replace(run, initial_path=paths)).params
     jax.tree.map(np.testing.assert_array_equal, begun, {x: exported(whole, x) for x in paths})
 
 
+@pytest.mark.slow
 def test_what_is_exported_writes_what_its_own_target_writes(run, whole):
     target, heads = exported(whole, "target"), exported(whole, "heads")
     assert texts(target, heads) == texts(target)
@@ -216,6 +220,7 @@ def test_what_is_exported_writes_what_its_own_target_writes(run, whole):
         assert np.any(np.asarray(own) != np.asarray(first))
 
 
+@pytest.mark.ci
 def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path):
     with fails_at(9), pytest.raises(RuntimeError, match="planted"):
         training.train(run, tmp_path / "out")

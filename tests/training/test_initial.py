@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from support import tiny_t5
+from support import few, tiny_t5
 
 from specdec import checkpoints
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
@@ -33,7 +33,7 @@ def saved(tmp_path):
     return tmp_path / "target", params
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", few([True, False]))
 def test_what_has_the_same_name_and_shape_is_taken(tmp_path, tied):
     config = dataclasses.replace(TARGET, logits_via_embedding=tied)
     target = T5Target(config).init(jax.random.key(1))
@@ -57,6 +57,7 @@ def test_what_has_the_same_name_and_shape_is_taken(tmp_path, tied):
     assert np.array_equal(*[one["embedding"] for one in markov])
 
 
+@pytest.mark.ci
 def test_a_checkpoint_of_which_nothing_fits_is_refused(saved):
     path, _ = saved
     wide = dataclasses.replace(TARGET, emb_dim=12, relative_attention_num_buckets=8, num_heads=3)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import tiny_t5
+from support import few, tiny_t5
 from tolerances import LOGITS
 
 from specdec import checkpoints, tasks, training
@@ -80,7 +80,7 @@ def test_laws_are_the_likeliest_ids_and_the_rest(tmp_path, top):
         assert not ids[~real].any() and not log_probs[~real].any()
 
 
-@pytest.mark.parametrize("name", DIVERGENCES)
+@pytest.mark.parametrize("name", few(DIVERGENCES, 2))
 def test_all_ids_but_one_are_the_whole_law(tmp_path, name):
     """Then the rest is one id, and loss and gradient are those of the target as it runs."""
     found, objective = stored(tmp_path, V - 1), Align({name: 1.0}, top=V - 1)
@@ -119,6 +119,7 @@ def test_few_ids_say_less(tmp_path):
         np.testing.assert_allclose(told[0].loss, told[1].loss, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_text_is_known_by_its_input_too(tmp_path):
     """The same words are as likely as they are for their own input."""
     model, words = T5Target(CONFIG), np.array([5, 6, 1], np.int32)
@@ -239,7 +240,7 @@ def assert_same_laws(one, other) -> None:
         np.testing.assert_allclose(a, b, rtol=0, atol=LOGITS)
 
 
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("parts", few([2, 4]))
 def test_a_mesh_stores_what_one_device_does(tmp_path, parts, monkeypatch):
     """The target stays divided, and of its distributions only the stored numbers are fetched."""
     monkeypatch.setattr(laws, "TEXTS", 16)

@@ -192,6 +192,7 @@ def lowered(partitions: int | None, name: str = "aligned", **settings: Any) -> A
         return update_program(recipe).lower(*given)
 
 
+@pytest.mark.ci
 def test_no_array_of_the_target_is_gathered():
     module = hlo.read(lowered(4).compile().as_text())
     whole = {4 * leaf.size for leaf in jax.tree.leaves(target_params()) if leaf.ndim > 1}
@@ -200,12 +201,14 @@ def test_no_array_of_the_target_is_gathered():
     assert not whole & {one.bytes for one in gathered}
 
 
+@pytest.mark.ci
 def test_each_layer_is_computed_again():
     texts = [lowered(2, rematerialise=on).as_text() for on in (False, True)]
     layers = SMALL.config.num_encoder_layers + SMALL.config.num_decoder_layers
     assert [text.count("optimization_barrier") for text in texts] == [0, layers]
 
 
+@pytest.mark.slow
 def test_a_target_whose_encoder_is_shared_reads_its_inputs_once():
     """XLA sees by itself on one device that two encoders are one, and over a mesh it does not."""
     both = (lowered(count, "aligned with the encoder").compile() for count in (None, 2))

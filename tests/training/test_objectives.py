@@ -57,14 +57,15 @@ def modern() -> tuple[Frozen, dict]:
     return Frozen(TARGET, TARGET.init(jax.random.key(7))), params
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "model, objective",
     [
-        (MODEL, FillMasks(K, blocks=3)),
-        (MODEL, FillMasks(K, distinct=False, blocks=1)),
-        (MODEL, FillMasks(K, cached=False, blocks=1)),
+        pytest.param(MODEL, FillMasks(K, blocks=3), marks=pytest.mark.slow),
+        pytest.param(MODEL, FillMasks(K, distinct=False, blocks=1), marks=pytest.mark.slow),
+        pytest.param(MODEL, FillMasks(K, cached=False, blocks=1), marks=pytest.mark.slow),
         (MODERN, FillMasks(K, blocks=3)),
-        (MODERN, FillMasks(K, cached=False, blocks=1)),
+        pytest.param(MODERN, FillMasks(K, cached=False, blocks=1), marks=pytest.mark.slow),
     ],
     ids=["blocks", "one mask", "text sees masks", "target's states", "states, text sees masks"],
 )
@@ -72,11 +73,16 @@ def test_a_block_sees_the_text_before_it_and_itself(model, objective):
     (pairs, params), frozen = batch(), None
     if model is MODERN:
         frozen, params = modern()
-    blocks = _Blocks.of(objective, model, pairs, jax.random.key(1), frozen)
-    logits = np.asarray(jax.jit(lambda tree: blocks.logits(model, tree))(params))
+
+    @jax.jit
+    def compute(params):
+        blocks = _Blocks.of(objective, model, pairs, jax.random.key(1), frozen)
+        return blocks.starts, blocks.targets, blocks.logits(model, params)
+
+    starts, targets, logits = jax.device_get(compute(params))
     ids = np.asarray(mask_ids(V + K, K, objective.distinct))
     for row in range(3):
-        for number, start in enumerate(blocks.starts[row].tolist()):
+        for number, start in enumerate(starts[row].tolist()):
             assert 0 <= start < LENGTHS[row]
             text = np.concatenate([[0], pairs.targets[row, :start]]).astype(np.int32)
             behind = pairs.targets[row, start : start + K]
@@ -94,7 +100,7 @@ def test_a_block_sees_the_text_before_it_and_itself(model, objective):
             # Float32 sums of a few layers in another order.
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(exact).std())
             behind = np.pad(behind, (0, K - len(behind)))
-            np.testing.assert_array_equal(blocks.targets[row, number], behind)
+            np.testing.assert_array_equal(targets[row, number], behind)
 
 
 def test_starts_are_as_likely_at_each_token_of_a_text():
@@ -133,13 +139,13 @@ def test_glancing_reveals_a_share_of_what_was_wrong():
 
 def test_the_loss_is_of_what_is_still_masked():
     pairs, params = batch()
-    objective = FillMasks(K, blocks=2, glancing=(0.99, 0.0))
+    objective, given = FillMasks(K, blocks=2, glancing=(0.99, 0.0)), (pairs, jax.random.key(5))
     early, late = (
-        objective.loss(MODEL, params, None, pairs, jax.random.key(5), jnp.float32(progress))
+        jax.jit(objective.loss, static_argnums=(0, 2))(MODEL, params, None, *given, progress)
         for progress in (0.0, 1.0)
     )
     plain = dataclasses.replace(objective, glancing=(0, 0))
-    unaided = plain.loss(MODEL, params, None, pairs, jax.random.key(5), jnp.float32(0.5))
+    unaided = jax.jit(plain.loss, static_argnums=(0, 2))(MODEL, params, None, *given, 0.5)
     assert 0 < int(early.tokens) < int(late.tokens) == int(unaided.tokens)
     np.testing.assert_allclose(late.loss, unaided.loss, rtol=1e-6)
 
@@ -148,10 +154,11 @@ def test_the_loss_is_of_what_is_still_masked():
 def test_padding_counts_for_nothing_and_measuring_is_repeatable(objective):
     pairs, params = batch()
     cut = Pairs(*(x[:3] for x in pairs[:2]))
-    sums = [objective.measure(MODEL, params, None, x) for x in (pairs, pairs)]
+    measure = jax.jit(lambda pairs: objective.measure(MODEL, params, None, pairs))
+    sums = [measure(x) for x in (pairs, pairs)]
     assert [x.tolist() for x in sums[0]] == [x.tolist() for x in sums[1]]
     if isinstance(objective, TeacherForced):  # others draw by row
-        found = objective.measure(MODEL, params, None, cut)
+        found = measure(cut)
         np.testing.assert_allclose(found.loss, sums[0].loss, rtol=1e-5)
         assert int(found.tokens) == sum(LENGTHS)
 
@@ -181,6 +188,7 @@ def confident() -> tuple[Pairs, Frozen, dict, ConfidenceHead]:
 KEY = jax.random.key(0, impl="threefry2x32")
 
 
+@pytest.mark.ci
 def test_a_place_counts_if_those_before_it_were_kept():
     pairs, frozen, params, objective = confident()
     blocks = _Blocks.of(objective.of, CONFIDENT, pairs, KEY, frozen)
@@ -207,6 +215,7 @@ def test_a_place_counts_if_those_before_it_were_kept():
     assert (int(sums.correct), int(sums.tokens)) == (right, sum(places))
 
 
+@pytest.mark.slow
 def test_nothing_but_the_head_is_trained():
     pairs, frozen, params, objective = confident()
     optimizer = Adafactor(LearningRate(peak=0.1, warmup=1))
@@ -251,6 +260,7 @@ def test_a_mistake_says_what_to_do(fields, message):
         FillMasks(**fields)
 
 
+@pytest.mark.slow
 def test_a_model_may_be_trained_without_the_source():
     """Then nothing depends on it; a row of padding still counts for nothing."""
     pairs, params = batch()

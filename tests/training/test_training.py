@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import fails_at, tiny_t5
+from support import fails_at, few, tiny_t5
 from tolerances import PROBABILITIES, SMALL_LOGITS
 
 from specdec import autoregressive_decode, checkpoints, cli, row_keys, tasks, training
@@ -165,6 +165,7 @@ def test_predicting_the_smoothed_label_costs_nothing():
     assert float(loss) == pytest.approx(0, abs=1e-5)  # float32 sums of 777 logarithms below 8
 
 
+@pytest.mark.slow
 def test_teacher_forcing_sees_the_past_alone(run):
     """Logits t are those of decoding token by token, whatever comes at t and after."""
     pairs = batches_of(run)[0]
@@ -238,7 +239,7 @@ def test_batches_have_few_shapes(run):
     assert shapes == {((8, 4), (8, 4)), ((8, 8), (8, 8))}
 
 
-@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("mixed", few([True, False]))
 def test_an_endless_task_is_read_on_from_any_place(mixed):
     import seqio
     import tensorflow as tf  # its hundreds of megabytes stay, so a test that has it imports it
@@ -298,6 +299,7 @@ def whole(run, tmp_path_factory):
     return steps
 
 
+@pytest.mark.slow
 def test_the_log_of_an_alignment_has_acceptance(run, tmp_path, capsys):
     """Of a drafter that is its target, which there are two copies of the parameters of."""
     target = tmp_path / "target"
@@ -575,7 +577,7 @@ def test_padding_rows_count_for_nothing(run):
     assert a.tokens == b.tokens and a.correct == b.correct
 
 
-@pytest.mark.parametrize("encoder", ["its own", "the target's"])
+@pytest.mark.parametrize("encoder", few(["the target's", "its own"]))
 def test_a_drafter_of_blocks_is_trained_saved_and_decoded_with(
     encoder, folder, command, capsys, tmp_path
 ):
@@ -604,7 +606,7 @@ def test_a_drafter_of_blocks_is_trained_saved_and_decoded_with(
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("kind", ["masked", "blockwise", "tuned"])
+@pytest.mark.parametrize("kind", few(["blockwise", "masked", "tuned"]))
 def test_a_drafter_on_the_targets_states_learns_from_what_the_target_writes(
     kind, folder, command, capsys, tmp_path
 ):

@@ -186,7 +186,7 @@ GREEDY = {
 }
 
 
-OFTEN = (TopBeta(3, 1.0), Lenient(0.4), SpeculativeCascade("token", 0.3))
+OFTEN = (TopBeta(3, 1.0), SpeculativeCascade("token", 0.3))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import coupled_acceptance_rate
+from support import coupled_acceptance_rate, few
 from tolerances import FLOAT64
 
 from specdec import verifiers
@@ -40,6 +40,8 @@ from specdec.verifiers.decide import gaps, ratio, token_probs
 # The exact ones; a new one is a row.
 VERIFIERS = (Block(), SpeculativeSampling(), GreedyMatch(), Coupled())
 
+
+verdict = jax.jit(verifiers.verdict, static_argnums=0)
 
 ALL: dict = {}
 SOME = {"samplings": (Sampling(1.2, top_k=3, top_p=0.7),), "gammas": (2,)}
@@ -84,7 +86,7 @@ def test_a_draft_that_goes_on_beyond_a_broken_row_is_seen(monkeypatch):
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("verifier", [Block(), SpeculativeSampling(), Coupled()], ids=str)
+@pytest.mark.parametrize("verifier", few([Block(), SpeculativeSampling(), Coupled()]), ids=str)
 def test_a_loop_that_goes_on_beyond_a_broken_row_is_seen(plant, verifier):
     """Shared noise never reads q, so nothing can bias it."""
     plant(states, "usable_tokens", lambda draft: jnp.ones(draft.tokens.shape, bool))
@@ -194,34 +196,35 @@ def always(value: float):
 
 def test_a_token_the_target_excludes_is_rejected_also_when_u_is_zero(monkeypatch):
     monkeypatch.setattr(jax.random, "uniform", always(0))
+    verdict = jax.jit(lambda *given: verifiers.verdict(*given), static_argnums=0)  # traced anew
     impossible = row(p=[[0, 1, 0], [0, 0, 1]], q=[[0.5, 0.5, 0]], tokens=[0])
-    verdict = verifiers.verdict(SpeculativeSampling(), noise(1), *impossible)
-    assert verdict == (0, 1)
+    assert verdict(SpeculativeSampling(), noise(1), *impossible) == (0, 1)
     possible = row(p=[[1e-30, 1, 0], [0, 0, 1]], q=[[0.5, 0.5, 0]], tokens=[0])
-    assert verifiers.verdict(SpeculativeSampling(), noise(1), *possible) == (1, 2)
+    assert verdict(SpeculativeSampling(), noise(1), *possible) == (1, 2)
 
 
 def test_a_ratio_of_one_is_always_accepted(monkeypatch):
     monkeypatch.setattr(jax.random, "uniform", always(1 - 2**-24))
+    verdict = jax.jit(lambda *given: verifiers.verdict(*given), static_argnums=0)  # traced anew
     equal = row(p=[[0.3, 0.7], [0, 1]], q=[[0.3, 0.7]], tokens=[0])
-    assert verifiers.verdict(SpeculativeSampling(), noise(1), *equal) == (1, 1)
+    assert verdict(SpeculativeSampling(), noise(1), *equal) == (1, 1)
 
 
 @pytest.mark.parametrize("verifier", [Block(), SpeculativeSampling()])
 @pytest.mark.parametrize("q", [[[np.nan] * 3], [[0.2, np.nan, 0.8]], [[0.0, 0.0, 0.0]]])
 def test_a_q_that_is_no_distribution_is_never_trusted(q, verifier):
     draft, scores = row(p=[[0, 0, 1], [1, 0, 0]], q=q, tokens=[1])
-    assert verifiers.verdict(verifier, noise(1), draft, scores) == (0, 2)
+    assert verdict(verifier, noise(1), draft, scores) == (0, 2)
 
 
 @pytest.mark.parametrize("broken", [[np.nan] * 3, [0.2, np.nan, 0.8], [0.0, 0.0, 0.0]])
 def test_a_block_of_which_a_later_q_is_none_is_not_trusted(broken):
     one_hot = [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
     draft, scores = row(one_hot, [[0, 1, 0], broken], tokens=[1, 1])
-    n, following = verifiers.verdict(Block(), noise(2), draft, scores)
+    n, following = verdict(Block(), noise(2), draft, scores)
     assert (n, following) in ((1, 2), (0, 1)), "the target's own tokens, and nothing of the rest"
     draft, scores = row(one_hot, [broken, [0, 0, 1]], tokens=[0, 2])
-    assert verifiers.verdict(Block(), noise(2), draft, scores) == (0, 1)
+    assert verdict(Block(), noise(2), draft, scores) == (0, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,10 +256,10 @@ def test_what_processors_exclude_ends_a_verdict_that_is_not_exact(draft, said, r
     logits = jnp.array([[0, -jnp.inf, 3, 1], [0, 5, 1, -jnp.inf], [9, 0, -jnp.inf, 0]])
     scores = Scores(logits, Greedy().probabilities(logits), processed=True)
     draft = Draft(jnp.array(draft), None, jnp.int32(2))
-    assert verifiers.verdict(Says(*said), noise(2), draft, scores) == right
-    assert verifiers.verdict(Says(*said, exact=True), noise(2), draft, scores) == said
+    assert verdict(Says(*said), noise(2), draft, scores) == right
+    assert verdict(Says(*said, exact=True), noise(2), draft, scores) == said
     unchanged = scores.replace(processed=False)
-    assert verifiers.verdict(Says(*said), noise(2), draft, unchanged) == said
+    assert verdict(Says(*said), noise(2), draft, unchanged) == said
 
 
 @pytest.mark.parametrize("verifier", [SpeculativeSampling(), Says(2, 9), Lenient(0.5)])
@@ -266,7 +269,7 @@ def test_the_next_token_is_drawn_with_the_key_of_its_place(verifier):
     p = jax.nn.softmax(logits)
     draft, scores = row(p, p[:2], tokens=[5, 6], logits=logits)
     keys = noise(2)
-    found = verifiers.verdict(verifier, keys, draft, scores.replace(processed=True))
+    found = verdict(verifier, keys, draft, scores.replace(processed=True))
     assert found == (2, draw(keys.correct[2], p[2]))
 
 
@@ -285,24 +288,24 @@ def test_a_token_kept_by_rank_may_still_be_excluded():
     logits = jnp.array([[0, -jnp.inf, 3, 1], [0, 5, 1, 0], [9, 0, 0, 0]])
     scores = Scores(logits, Greedy().probabilities(logits), greedy=True, processed=True)
     draft = Draft(jnp.array([1, 1]), None, jnp.int32(2))
-    assert verifiers.verdict(TopK(4), noise(2), draft, scores) == (0, 2)
+    assert verdict(TopK(4), noise(2), draft, scores) == (0, 2)
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_tokens_beyond_the_length_do_not_count(verifier):
     one_hot = np.eye(4)[[2, 3, 1]]
     whole = row(one_hot, one_hot[:2], tokens=[2, 3])
-    assert verifiers.verdict(verifier, noise(2), *whole) == (2, 1)
+    assert verdict(verifier, noise(2), *whole) == (2, 1)
     short = row(one_hot, one_hot[:2], tokens=[2, 3], length=1)
-    assert verifiers.verdict(verifier, noise(2), *short) == (1, 3)
+    assert verdict(verifier, noise(2), *short) == (1, 3)
     empty = row(one_hot, one_hot[:2], tokens=[2, 3], length=0)
-    assert verifiers.verdict(verifier, noise(2), *empty) == (0, 2)
+    assert verdict(verifier, noise(2), *empty) == (0, 2)
 
 
 def test_greedy_match_reads_logits_not_probabilities():
     logits = np.array([[0, 3, 1], [2, 1, 0.0]])
     uniform = np.full((2, 3), 1 / 3)
-    assert verifiers.verdict(GreedyMatch(), noise(1), *row(uniform, None, [1], logits=logits)) == (
+    assert verdict(GreedyMatch(), noise(1), *row(uniform, None, [1], logits=logits)) == (
         1,
         0,
     )
@@ -310,11 +313,12 @@ def test_greedy_match_reads_logits_not_probabilities():
 
 def test_coupled_accepts_as_often_as_the_closed_form_says():
     """Averaged over its drafts, `accept` is the agreement probability of the literature."""
+    accepted = jax.jit(jax.vmap(Coupled().accept))
     with jax.enable_x64(True):
         for name, (p, q, _) in adversarial_trees(3, 6, 1, Sampling()).items():
             draft = Draft(jnp.arange(6)[:, None], jnp.tile(q[0], (6, 1, 1)), jnp.ones(6, int))
             scores = Scores(jnp.zeros([6, 2, 6]), jnp.tile(np.stack([p[0], p[1][0]]), (6, 1, 1)))
-            accept = jax.vmap(Coupled().accept)(draft, scores)[:, 0]
+            accept = accepted(draft, scores)[:, 0]
             expected = coupled_acceptance_rate(p[0], q[0])
             assert float(np.sum(q[0] * accept)) == pytest.approx(expected, abs=FLOAT64), name
 
@@ -325,10 +329,10 @@ def test_greedy_probabilities_reduce_speculative_sampling_to_matching():
     best = jnp.argmax(logits, axis=-1)
     tokens = best[:3].at[2].set((best[2] + 1) % 7)
     draft = Draft(tokens, None, jnp.int32(3))
-    expected = verifiers.verdict(GreedyMatch(), noise(3), draft, Scores(logits, probs))
+    expected = verdict(GreedyMatch(), noise(3), draft, Scores(logits, probs))
     assert expected == (2, best[2])
     for verifier in (Block(), SpeculativeSampling(), Coupled()):
-        assert verifiers.verdict(verifier, noise(3), draft, Scores(logits, probs)) == expected
+        assert verdict(verifier, noise(3), draft, Scores(logits, probs)) == expected
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 3])
