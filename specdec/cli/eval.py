@@ -73,16 +73,10 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
-    machine.join_other_hosts(args)
     refuse_url(args.output_dir)
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     machine.refuse_unwritable_folder("--metrics_dir", args.metrics_dir)
-    flags = {
-        "DecodeRun.compare": args.compare,
-        "Data.num_samples": args.num_samples,
-        "Data.refill": args.refill,
-    }
-    run = runs.opened(args, flags | beams.flags_of(args), beams=True)
+    run = runs.opened(args)
     lines_of = "beams" if run.beams else "eval"
     evaluation = Evaluation.of(ready(run, lines=lines_of), args.metric)
     writers = metric_writers() if args.metrics_dir else None
