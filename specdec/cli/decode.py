@@ -100,7 +100,7 @@ def _command(args: argparse.Namespace) -> None:
     engine = TextEngine.open(run, length=length, watch=sink.watch, explained=explained)
     # All that can be wrong has been looked at; from here on it takes long.
     with engine.running(), sink:
-        for text in engine.decode_everywhere(source):
+        for text in engine.decode(source, everywhere=True):
             sink.write(text)
 
 

@@ -38,14 +38,16 @@ def add_previous_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def filled(args: argparse.Namespace, data: Data) -> Data:
-    """Returns the data of a command that reads standard input, with what is not in gin files.
+def filled(args: argparse.Namespace, data: Data) -> tuple[Data, Previous | None]:
+    """Returns the data with the texts of standard input, and the previous outputs, None for none.
 
     Texts of standard input replace others if `--text=-` says so, or if a target has no texts.
 
     Raises:
       UsageError: several hosts would read standard input, or a file cannot be read.
     """
+    if not vars(args).get("reads_stdin"):
+        return data, None
     texts = args.text or ()
     if "-" in texts or (data.task is None and data.texts is None and args.target is not None):
         if args.distributed is not None:
@@ -55,10 +57,8 @@ def filled(args: argparse.Namespace, data: Data) -> Data:
             )
         data = dataclasses.replace(data, texts=TextStream(_lines(texts or ["-"], args)))
     if args.live:
-        return dataclasses.replace(data, previous=Previous("--live", None))
-    if args.previous is not None:
-        data = dataclasses.replace(data, previous=_outputs(args.previous))
-    return data
+        return data, Previous("--live", None)
+    return data, None if args.previous is None else _outputs(args.previous)
 
 
 def _lines(texts: Sequence[str], args: argparse.Namespace) -> Iterator[tuple[str, None]]:

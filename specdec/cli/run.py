@@ -27,7 +27,7 @@ from specdec.common.values import Checked, UsageError, check_is, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
 from specdec.engine import Engine, NotExact, Placement, in_eight_bits, obeying
 from specdec.instrument.runs import Run
-from specdec.instrument.texts import Data, TextStream
+from specdec.instrument.texts import Data, Previous, TextStream
 from specdec.models.inputs import check_room
 from specdec.plan import RESERVED, Plan
 from specdec.sampling import MinLength, looks_back
@@ -177,14 +177,15 @@ def opened(
       texts: texts that replace those of the run; None for its own.
     """
     run = described(args)
+    data, previous = given.filled(args, run.data)
     machine.prepare(args)
-    data = run.data if texts is None else dataclasses.replace(run.data, texts=texts)
+    data = data if texts is None else dataclasses.replace(data, texts=texts)
     if data.texts is not None:
         data = data.within(_room(run.plan)).fitted(vocabulary_of(run))
     run = change(dataclasses.replace(run, data=data))
-    _refuse_unsuited(args, run)
+    _refuse_unsuited(args, run, previous)
     with progress.stage("starting", "starting"):
-        found = with_engine(run, unmarked)
+        found = dataclasses.replace(with_engine(run, unmarked), previous=previous)
     if found.placement.mesh is not None:
         args.contexts.enter_context(jax.set_mesh(found.placement.mesh))
     args.contexts.enter_context(_naming_target(found))
@@ -199,7 +200,7 @@ def _room(plan: Plan) -> int | None:
     return min((room - plan.max_length for room in rooms if room is not None), default=None)
 
 
-def _refuse_unsuited(args: argparse.Namespace, run: DecodeRun) -> None:
+def _refuse_unsuited(args: argparse.Namespace, run: DecodeRun, previous: Previous | None) -> None:
     """Raises UsageError for a run that the command, or a part of the run, cannot decode."""
     beams, plan, data = run.beams.num_beams, run.plan, run.data
     if beams and "num_beams" not in args:
@@ -207,17 +208,17 @@ def _refuse_unsuited(args: argparse.Namespace, run: DecodeRun) -> None:
             f"NUM_BEAMS is {beams}, and this command does no beam search; leave it out, or use "
             "`specdec decode`, `eval`, `bench` or `verify`"
         )
-    if plan.reads_previous and data.previous is None:
+    if plan.reads_previous and previous is None:
         raise UsageError(
             f"{plan.drafter} drafts from previous outputs, which are missing; give "
             "--previous=FILE or --live to `specdec decode`"
         )
-    if data.previous is not None and not plan.reads_previous:
+    if previous is not None and not plan.reads_previous:
         raise UsageError(
             f"{plan.drafter} drafts from no previous output; leave --drafter out, or give "
             f"--drafter=hybrid --gin.{shorthands.PREVIOUS_FIRST}"
         )
-    if data.previous is not None and data.previous.outputs is None and data.batch_size > 1:
+    if previous is not None and previous.outputs is None and data.batch_size > 1:
         raise UsageError(
             f"--live decodes one text at a time and --batch_size is {data.batch_size}; leave it out"
         )
@@ -295,8 +296,6 @@ def described(
     overrides: dict[str, Any] = {name: vars(args).get(flag) for name, flag in FLAGS.items()}
     overrides["Placement.checksums"] = False if args.skip_checksums else None
     run = settings.build(DecodeRun, args, overrides, unneeded)
-    if vars(args).get("reads_stdin"):
-        run = dataclasses.replace(run, data=given.filled(args, run.data))
     _refuse_unread_draft(args, run)
     return _shortened(run)
 
@@ -317,13 +316,15 @@ def resolved(args: argparse.Namespace) -> DecodeRun:
     It has the generation settings of its target's checkpoint, if that exists, and int8 weights.
     """
     run = described(args)
-    data, text = run.data, text_of(run.checkpoint_path)
+    data, _ = given.filled(args, run.data)
+    text = text_of(run.checkpoint_path)
     if data.texts is not None:
         note_missing_prefix(args, text, data.texts.first)
     plan = obeying(
         run.plan, text, run.generation_settings, bool(data.decoder_prefix), data.num_samples
     )
-    return dataclasses.replace(run, plan=in_eight_bits(plan, run.int8, run.int8_tokens))
+    plan = in_eight_bits(plan, run.int8, run.int8_tokens)
+    return dataclasses.replace(run, plan=plan, data=data)
 
 
 def text_of(path: str) -> TextModel | None:

@@ -11,8 +11,10 @@ from specdec.common import hosts
 T = TypeVar("T")
 
 
-def gathered(batches: Iterable[list[T]], *, feeds: bool, order: Callable[[T], Any]) -> Iterator[T]:
-    """Yields the texts of all hosts on the first host, after each batch, and nothing on the others.
+def gathered(
+    batches: Iterable[list[T]], *, feeds: bool, order: Callable[[T], Any]
+) -> Iterator[list[T]]:
+    """Yields the texts of each batch of all hosts on the first host, and nothing on the others.
 
     Args:
       batches: the texts of each batch of this host; all hosts have the same number of batches.
@@ -22,4 +24,4 @@ def gathered(batches: Iterable[list[T]], *, feeds: bool, order: Callable[[T], An
     for own in batches:
         received = hosts.exchanged(own if feeds else [])
         if hosts.is_first():
-            yield from sorted(itertools.chain.from_iterable(received), key=order)
+            yield sorted(itertools.chain.from_iterable(received), key=order)

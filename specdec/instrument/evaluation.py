@@ -7,7 +7,6 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -47,6 +46,7 @@ class Evaluation(NamedTuple):
     Attributes:
       source: the texts of this host.
       engine: decodes them.
+      scalars: gets the report for TensorBoard; None for nothing.
     """
 
     variant: Variant
@@ -54,21 +54,30 @@ class Evaluation(NamedTuple):
     metrics: Sequence[Callable]
     source: Source
     engine: TextEngine
+    scalars: Callable[[Mapping[str, Any]], None] | None = None
 
     @classmethod
-    def of(cls, variant: Variant, names: Sequence[str] | None = None) -> Evaluation:
+    def of(
+        cls,
+        variant: Variant,
+        names: Sequence[str] | None = None,
+        metrics_dir: str | None = None,
+    ) -> Evaluation:
         """Returns the evaluation of a run.
 
         Args:
           variant: the run.
           names: the metrics; None for the task's own.
+          metrics_dir: the folder that gets the metrics for TensorBoard; None for none.
 
         Raises:
           UsageError: there is no example or no metric, or the run's parts cannot work together.
         """
         run = variant.run
         source, expected = run.source(), _references(run)
-        return cls(variant, expected, _metrics_of(run, names), source, TextEngine.open(run))
+        metrics, engine = _metrics_of(run, names), TextEngine.open(run)
+        scalars = _scalars(metrics_dir, run.checkpoint_path) if metrics_dir else None
+        return cls(variant, expected, metrics, source, engine, scalars)
 
     @classmethod
     def without_metrics(cls, variant: Variant) -> Evaluation:
@@ -114,6 +123,8 @@ class Evaluation(NamedTuple):
             return None
         report = self._report(rows)
         folder.conclude(f"{as_json(report, indent=2)}\n")
+        if self.scalars is not None:
+            self.scalars(report)
         return report
 
     def _decoded(self, done: int, total: int) -> tqdm:
@@ -303,39 +314,33 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name} by {signature}"
 
 
-def metric_writers() -> ModuleType:
-    """Returns the package that writes for TensorBoard.
+def _scalars(path: str, checkpoint: str) -> Callable[[Mapping[str, Any]], None]:
+    """Returns a function that writes a report for TensorBoard.
+
+    Args:
+      path: the folder.
+      checkpoint: the checkpoint, whose training step the metrics are at.
 
     Raises:
-      UsageError: the package is not installed.
+      UsageError: the package that writes is not installed.
     """
     try:
         from clu import metric_writers
     except ImportError as error:
         missing = "--metrics_dir needs clu and tensorboard; pip install clu tensorboard"
         raise UsageError(missing) from error
-    return metric_writers
 
+    def write(report: Mapping[str, Any]) -> None:
+        scalars = {
+            f"{way}/{name}": value
+            for way, values in report["metrics"].items()
+            for name, value in values.items()
+        }
+        writer = metric_writers.SummaryWriter(path)
+        writer.write_scalars(step_of(checkpoint), scalars)
+        writer.close()
 
-def write_scalars(
-    writers: ModuleType, path: str, checkpoint: str, report: Mapping[str, Any]
-) -> None:
-    """Writes the metrics for TensorBoard.
-
-    Args:
-      writers: the package that writes, from `metric_writers`.
-      path: the folder.
-      checkpoint: the checkpoint, whose training step the metrics are at.
-      report: the report of the evaluation.
-    """
-    scalars = {
-        f"{way}/{name}": value
-        for way, values in report["metrics"].items()
-        for name, value in values.items()
-    }
-    writer = writers.SummaryWriter(path)
-    writer.write_scalars(step_of(checkpoint), scalars)
-    writer.close()
+    return write
 
 
 def step_of(checkpoint: str) -> int:

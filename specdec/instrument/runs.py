@@ -14,7 +14,7 @@ from specdec.decoding.beam_rules import BeamRule
 from specdec.engine import Engine, Placement
 from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.instrument.sources import Live, Revised, Source
-from specdec.instrument.texts import Data
+from specdec.instrument.texts import Data, Previous
 from specdec.models.model import Target
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
@@ -83,6 +83,7 @@ class Run:
       compare: whether the target alone runs as well.
       lossy: whether the output may have another distribution than the target's.
       beams: the search that replaces decoding; None for none.
+      previous: the previous outputs of the texts; None for none.
     """
 
     engine: Engine
@@ -90,6 +91,7 @@ class Run:
     compare: bool = False
     lossy: bool = False
     beams: GivenBeams | None = None
+    previous: Previous | None = None
 
     @property
     def plan(self) -> Plan:
@@ -141,7 +143,7 @@ class Run:
         if self.placement.mesh is not None:
             rows //= share.count
         found = self.data.source(share, rows, self.engine.vocabulary, self.plan.target)
-        previous, width = self.data.previous, self.plan.max_length
+        previous, width = self.previous, self.plan.max_length
         if previous is None:
             return found
         if previous.outputs is None:

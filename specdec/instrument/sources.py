@@ -7,7 +7,8 @@ Series are given texts too, because their vocabulary reads the numbers.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from specdec import tasks
 from specdec.common.decoded import DecodedText
@@ -19,12 +20,7 @@ class Source:
 
     Args:
       batches: the batches.
-
-    Attributes:
-      given: whether a user gave the texts, in place of a task's.
     """
-
-    given = True
 
     def __init__(self, batches: Iterable[tasks.Batch]):
         self._batches = iter(batches)
@@ -47,20 +43,27 @@ class Source:
 
 
 class Examples(Source):
-    """The examples of a task's split."""
+    """The examples of a task's split; arguments as for `tasks.batches`."""
 
-    given = False
-
-
-class Lines(Source):
-    """The texts of a list, all of them known."""
+    def __init__(self, task: Any, split: str, lengths: Mapping[str, int], **sizes: Any):
+        super().__init__(tasks.batches(task, split, lengths, **sizes))
 
 
 class Stream(Source):
-    """Texts that come one by one, as from a pipe."""
+    """Texts that come one by one, as from a pipe; arguments as for `tasks.text_batches`."""
+
+    def __init__(self, *texts: Any, **sizes: Any):
+        super().__init__(tasks.text_batches(*texts, **sizes))
 
     def length(self) -> int | None:
         return None
+
+
+class Lines(Source):
+    """The texts of a list; one that is too long shows now. Arguments as for `Stream`."""
+
+    def __init__(self, *texts: Any, **sizes: Any):
+        super().__init__(list(tasks.text_batches(*texts, **sizes)))
 
 
 class Revised(Source):
@@ -75,8 +78,8 @@ class Revised(Source):
 
     def __init__(self, source: Source, outputs: Sequence[Sequence[int]], width: int, name: str):
         super().__init__(map(self._revised, source))
-        self.given, self._source = source.given, source
-        self._outputs, self._width, self._name = outputs, width, name
+        self._source, self._outputs = source, outputs
+        self._width, self._name = width, name
 
     def length(self) -> int | None:
         return self._source.length()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import operator
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypeAlias
@@ -118,7 +119,9 @@ class TextEngine:
                 lines = self.summary.lines(progress.spent())
                 print(self.plan, *lines, sep="\n", file=sys.stderr)
 
-    def decode(self, source: Source, *, skip: int = 0) -> Iterator[AnyText]:
+    def decode(
+        self, source: Source, *, skip: int = 0, everywhere: bool = False
+    ) -> Iterator[AnyText]:
         """Decodes a source batch by batch, and each batch sample by sample.
 
         If rows are refilled, texts of later batches are decoded before a batch is finished.
@@ -127,31 +130,19 @@ class TextEngine:
           source: the texts that this host decodes.
           skip: how many texts to leave out at the beginning. Texts that are not consumed are not
             decoded.
+          everywhere: whether the first host gets the texts of all, and the others none.
         """
-        for batch in self._batches(source, skip):
-            for text in batch:
-                self._count(text)
-                yield text
-
-    def decode_everywhere(self, source: Source) -> Iterator[AnyText]:
-        """Yields the texts of all hosts on the first host, and nothing on the others.
-
-        Args:
-          source: the texts that this host decodes; they are all texts if there is one host.
-        """
-        if jax.process_count() == 1:
-            yield from self.decode(source)
-            return
-        batches, feeds = map(list, self._batches(source)), self.run.placement.share().first
-        for text in gathered(batches, feeds=feeds, order=lambda text: (text.sample, text.index)):
-            self._count(text)
+        batches: Iterable[Iterable[AnyText]] = self._batches(source, skip)
+        if everywhere and jax.process_count() > 1:
+            feeds = self.run.placement.share().first
+            order = operator.attrgetter("sample", "index")
+            batches = gathered(map(list, batches), feeds=feeds, order=order)
+        summary: Any = self.summary
+        for text in itertools.chain.from_iterable(batches):
+            text.count_in(summary, len(self.engine.prefix))
             yield text
 
-    def _count(self, text: AnyText) -> None:
-        summary: Any = self.summary
-        text.count_in(summary, len(self.engine.prefix))
-
-    def _batches(self, source: Source, skip: int = 0) -> Iterator[Iterator[AnyText]]:
+    def _batches(self, source: Source, skip: int) -> Iterator[Iterator[AnyText]]:
         """Yields the texts of each batch and sample."""
         samples, seed = range(self.run.data.num_samples), self.run.data.seed
         work = _work(self._shown(source), samples, skip)

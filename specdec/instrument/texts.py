@@ -90,7 +90,6 @@ class Data(Checked):
       split: one of its splits.
       lengths: the longest 'inputs' and 'targets' in tokens.
       texts: texts that replace the task's, None for none.
-      previous: the previous outputs of the texts, None for none.
       vocabulary: of texts that belong to no task; None for the one saved with the target.
       draft_vocabulary: of the drafter's models, if known; it must be the same.
       batch_size: rows that are decoded together.
@@ -111,7 +110,6 @@ class Data(Checked):
     split: Text
     lengths: Mapping[str, int]
     texts: TextList | TextStream | None = None
-    previous: Previous | None = None
     vocabulary: tasks.VocabularyDefinition | None = None
     draft_vocabulary: tasks.VocabularyDefinition | None = None
     batch_size: PositiveInt = 1
@@ -170,16 +168,13 @@ class Data(Checked):
         if target is not None:
             sizes |= {"pad_id": target.pad_id, "shape": target.inputs_shape}
         if self.texts is not None:
-            assert vocabulary is not None, "of given texts"
-            given = tasks.text_batches(self.texts, vocabulary, self.lengths, **sizes)
-            if isinstance(self.texts, TextStream):
-                return Stream(given)
-            return Lines(list(given))  # a text that is too long shows before any long work
+            kind = Stream if isinstance(self.texts, TextStream) else Lines
+            return kind(self.texts, vocabulary, self.lengths, **sizes)
         if self.task is None:
             raise UsageError(
                 "there is no task and no text; give --input_file or --text, or set TASK"
             )
-        return Examples(tasks.batches(self.task, self.split, self.lengths, **sizes))
+        return Examples(self.task, self.split, self.lengths, **sizes)
 
     def within(self, room: int | None) -> Data:
         """Returns the data with inputs no longer than some tokens, if the texts are given.

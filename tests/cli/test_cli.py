@@ -267,9 +267,9 @@ def test_batches_do_not_change_the_output_and_the_target_alone_agrees(decode, tm
 def test_buckets_are_used_and_do_not_change_the_output(decode, tmp_path, monkeypatch):
     fetch, lengths = program.Program.fetch, []
 
-    def noted(self, params, keys, inputs):
+    def noted(self, params, keys, inputs, **others):
         lengths.append(inputs.shape[1])
-        return fetch(self, params, keys, inputs)
+        return fetch(self, params, keys, inputs, **others)
 
     monkeypatch.setattr(program.Program, "fetch", noted)
     decode(f"--output_file={tmp_path / 'one.jsonl'}")
