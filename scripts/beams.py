@@ -77,7 +77,7 @@ def name_of(width: int, depth: int, reuse: bool) -> str:
 def measured(pair: str, run: Run, repeats: int, lines: Results) -> Iterator[dict[str, Any]]:
     """Yields a line for each turn of a text that is not known."""
     beams = searches(run)
-    ways: dict[str, Any] = {name: one.search for name, one in beams.items()}
+    ways: dict[str, Any] = {name: one.decode for name, one in beams.items()}
     ways |= {"greedy alone": run.engine.alone().decode, "greedy, drafted": run.engine.decode}
     for line, found in harness.turns(ways, list(run.batches()), repeats, {"pair": pair}, lines):
         outputs = {name: found[name][0] for name in beams}
@@ -125,7 +125,7 @@ def predictions(pair: str, texts: int) -> Iterator[dict[str, Any]]:
         assert own.drafter is not None
         steps, calls = steps_and_calls(recordings, own.drafter)
         engine = BeamEngine(run.engine, own)
-        traces = [engine.search(batch)[0].trace for batch in batches]
+        traces = [engine.decode(batch)[0].trace for batch in batches]
         taken = np.sum([(one.steps.sum(), one.calls.sum()) for one in traces], axis=0)
         yield {
             "pair": pair,

@@ -59,8 +59,7 @@ class Way(NamedTuple):
 
     def decode(self, batch: Any) -> Any:
         """Returns the output of a batch."""
-        engine = self.engine
-        return (engine.search if isinstance(engine, BeamEngine) else engine.decode)(batch)[0]
+        return self.engine.decode(batch)[0]
 
 
 def ways(run: Run) -> list[Way]:

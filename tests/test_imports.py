@@ -140,6 +140,64 @@ def package_files() -> dict[str, str]:
     return {name: path.read_text() for name, path in files.items() if name not in exempt}
 
 
+def circles(files: dict[str, str]) -> list[list[str]]:
+    """The files that import each other, also through others, for types or inside functions.
+
+    A module whose package is imported first imports no more than itself.
+    """
+
+    def file_of(name: str) -> str | None:
+        parts = name.split(".")
+        paths = ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
+        known = (f"{path}{end}" for path in paths for end in (".py", "/__init__.py"))
+        return next((path for path in known if path in files), None)
+
+    found = {
+        path: {one for _, name in imported_names(path, source) if (one := file_of(name))} - {path}
+        for path, source in files.items()
+    }
+
+    def reached(path: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [path]
+        while waiting:
+            new = found[waiting.pop()] - seen
+            seen |= new
+            waiting += new
+        return seen
+
+    after = {path: reached(path) for path in files}
+    rings = {path: sorted(one for one in after[path] if path in after[one]) for path in files}
+    return [ring for path, ring in rings.items() if ring[:1] == [path]]
+
+
+def test_no_files_import_each_other():
+    """Inside a folder neither: what two files need stands in a third one."""
+    files = {path.relative_to(ROOT).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+    assert circles({name: path.read_text() for name, path in files.items()}) == []
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "from specdec.two import f",
+        "import specdec.two",
+        "def f():\n    from specdec import two",
+        "if TYPE_CHECKING:\n    from .two import f",
+    ],
+)
+def test_a_circle_is_seen(first):
+    files = {
+        "specdec/__init__.py": "from specdec.three import f",
+        "specdec/one.py": first,
+        "specdec/two.py": "from specdec import three",
+        "specdec/three.py": "from specdec.one import f",
+        "specdec/four.py": "from specdec.one import f",
+    }
+    assert circles(files) == [["specdec/one.py", "specdec/three.py", "specdec/two.py"]]
+    assert circles(files | {"specdec/two.py": "import jax"}) == []
+
+
 def classes(source: str) -> set[str]:
     return {node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
 

@@ -104,6 +104,7 @@ def _run(argv: Sequence[str] | None) -> int:
     if "command" not in args:
         parser.print_help()
         return 0
+    args.overview = parser  # what `specdec completion` is about
     if not args.traceback:
         machine.quiet()
     try:

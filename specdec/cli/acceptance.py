@@ -57,7 +57,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     check("--tokens", args.tokens, PositiveInt, UsageError)
     output.check(args)
-    machine.join_other_hosts(args)
     one = variant(args, lines="acceptance")
     machine.refuse_no_mesh(args, one.run.placement.mesh)
     recorded_texts.refuse_other_than_plain(one.run)

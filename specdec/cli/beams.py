@@ -1,4 +1,4 @@
-"""The beams of a run: its settings, its flags, and what `specdec decode` writes of them.
+"""The beams of a run: its settings and its flags.
 
 The commands that search take the flags; `runs.opened` refuses the settings in the others.
 """
@@ -7,18 +7,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from specdec import tasks
-from specdec.cli import settings
-from specdec.common import hosts, terminal
 from specdec.common.values import Checked, NonNegativeInt, Number, PositiveInt
 from specdec.decoding.beam_rules import BeamRule, HuggingFaceBeams, T5XBeams
-from specdec.engine.beam_engine import BeamEngine
-from specdec.instrument.all_hosts import gathered
-from specdec.instrument.beam_texts import BeamSummary, searched
 from specdec.instrument.runs import GivenBeams
 
 
@@ -101,47 +93,3 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="T5X's alpha (default: 0.6), or Hugging Face's length_penalty (default: 1)",
     )
-
-
-def flags_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the settings of the flags."""
-    return {
-        "Beams.num_beams": args.num_beams,
-        "Beams.num_return": args.num_return,
-        "Beams.rule": args.beam_rule,
-        "Beams.length_penalty": args.length_penalty,
-    }
-
-
-def write(
-    args: argparse.Namespace,
-    num_return: int,
-    engine: BeamEngine,
-    batches: Iterable[tasks.Batch],
-    text_of: Callable[[Sequence[int], str], str],
-    compare: bool,
-    in_force: str,
-    feeds: bool,
-) -> None:
-    """Writes the beams of texts: lines to --output_file, texts with their scores to a terminal,
-    and one plain text per line to anything else. Of several hosts the first does it."""
-    summary, on_terminal = BeamSummary(), sys.stdout.isatty()
-    shown = on_terminal or not args.output_file
-    file = settings.json_lines(args.output_file if hosts.is_first() else None, in_force)
-    found = gathered(
-        lambda batches, summary: searched(engine, batches, text_of, num_return, summary, compare),
-        batches,
-        summary,
-        feeds=feeds,
-        order=lambda text: text.index,
-    )
-    try:
-        for text in found:
-            if file:
-                file.append(text.record())
-            for score, found in zip(text.scores, text.predictions, strict=True) if shown else ():
-                before = f"{score:9.4f}  " if on_terminal else ""
-                print(before + terminal.one_line(found), flush=True)
-    finally:
-        if summary.texts:
-            print(engine.plan, *summary.lines(), sep="\n", file=sys.stderr)

@@ -74,8 +74,7 @@ def _command(args: argparse.Namespace) -> None:
     output.check(args)
     machine.refuse_unwritable_folder("--profile_dir", args.profile_dir)
     file = args.output_file
-    how = {"overrides": beams.flags_of(args), "beams": True, "change": one_text_at_a_time()}
-    timed = variants(args, file, lines="bench", **how)
+    timed = variants(args, file, lines="bench", change=one_text_at_a_time())
     ready = Benchmark.of(
         ((one, path_of(file, one.name)) for one in timed),
         synthetic_alpha=args.synthetic_alpha,

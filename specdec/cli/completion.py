@@ -34,9 +34,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
-    from specdec.cli import overview  # which has this command too
-
-    print(script(overview(), args.shell))
+    print(script(args.overview, args.shell))
 
 
 def script(parser: Overview, shell: str) -> str:

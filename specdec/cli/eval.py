@@ -10,13 +10,7 @@ import jax
 from specdec.cli import beams, machine
 from specdec.cli import run as runs
 from specdec.cli.variants import ready
-from specdec.instrument.evaluation import (
-    METRICS,
-    Evaluation,
-    lines,
-    metric_writers,
-    write_scalars,
-)
+from specdec.instrument.evaluation import METRICS, Evaluation, lines
 from specdec.instrument.prediction_files import PredictionsFolder, refuse_url
 
 
@@ -73,19 +67,12 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
-    machine.join_other_hosts(args)
     refuse_url(args.output_dir)
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     machine.refuse_unwritable_folder("--metrics_dir", args.metrics_dir)
-    flags = {
-        "DecodeRun.compare": args.compare,
-        "Data.num_samples": args.num_samples,
-        "Data.refill": args.refill,
-    }
-    run = runs.opened(args, flags | beams.flags_of(args), beams=True)
+    run = runs.opened(args)
     lines_of = "beams" if run.beams else "eval"
-    evaluation = Evaluation.of(ready(run, lines=lines_of), args.metric)
-    writers = metric_writers() if args.metrics_dir else None
+    evaluation = Evaluation.of(ready(run, lines=lines_of), args.metric, args.metrics_dir)
     share = run.placement.share()
     folder = PredictionsFolder(args.output_dir, evaluation.variant.settings, share[:2])
     if share.first:  # of the hosts that share rows, the one that writes them
@@ -95,5 +82,3 @@ def _command(args: argparse.Namespace) -> None:
         print("the metrics are computed on the host that is the last to finish", file=sys.stderr)
         return
     print(*lines(report), f"figures in {folder.metrics}", sep="\n")
-    if writers:
-        write_scalars(writers, args.metrics_dir, run.checkpoint_path, report)

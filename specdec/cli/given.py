@@ -1,19 +1,91 @@
-"""Texts that a user gives, line by line."""
+"""Texts that a user gives: lines of a file or of standard input, and previous outputs."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import dataclasses
 import io
 import itertools
-from collections.abc import Iterable, Iterator
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
+from specdec.cli.shorthands import utf8
 from specdec.common.values import UsageError
-from specdec.instrument.texts import TextList
+from specdec.instrument.texts import Data, Previous, TextList, TextStream
 from specdec.tasks.local import line_text
 
 STDIN = "standard input"
 FLAG = "--input_file"
+PREVIOUS = "--previous"
+
+
+def add_previous_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of previous outputs, from which the outputs for revised texts are drafted."""
+    parser.add_argument(
+        PREVIOUS,
+        metavar="FILE",
+        help="the previous outputs for these texts, which draft the new ones: a text a line, or "
+        "the --output_file of an earlier decode (.jsonl)",
+    )
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="each text is the next version of one text, which may have grown: the output for the "
+        "version before it drafts",
+    )
+
+
+def filled(args: argparse.Namespace, data: Data) -> tuple[Data, Previous | None]:
+    """Returns the data with the texts of standard input, and the previous outputs, None for none.
+
+    Texts of standard input replace others if `--text=-` says so, or if a target has no texts.
+
+    Raises:
+      UsageError: several hosts would read standard input, or a file cannot be read.
+    """
+    if not vars(args).get("reads_stdin"):
+        return data, None
+    texts = args.text or ()
+    if "-" in texts or (data.task is None and data.texts is None and args.target is not None):
+        if args.distributed is not None:
+            raise UsageError(
+                "--distributed: standard input is that of one host; give --input_file=FILE, which "
+                "all hosts can read"
+            )
+        data = dataclasses.replace(data, texts=TextStream(_lines(texts or ["-"], args)))
+    if args.live:
+        return data, Previous("--live", None)
+    return data, None if args.previous is None else _outputs(args.previous)
+
+
+def _lines(texts: Sequence[str], args: argparse.Namespace) -> Iterator[tuple[str, None]]:
+    """Yields texts as they come; - stands for standard input."""
+    if sys.stdin.isatty():
+        print("one text per line; Ctrl-D ends", file=sys.stderr)
+    given = (lines_of(None, sys.stdin) if text == "-" else [utf8(text)] for text in texts)
+    for line in not_nothing(itertools.chain.from_iterable(given), STDIN, "to decode"):
+        yield (args.task_prefix or "") + line, None
+
+
+def _outputs(path: str) -> Previous:
+    """Returns the previous outputs of a file: texts, or the lines of `specdec decode`."""
+    lines, name = file_lines(PREVIOUS, path, "previous outputs, one a line"), f"{PREVIOUS} {path}"
+    if not path.endswith(".jsonl"):
+        return Previous(name, lines)
+    found: dict[int, Sequence[int]] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            found.setdefault(record["index"], [int(token) for token in record["tokens"]])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"{name}, line {number} has no index and tokens; give the --output_file of "
+                "`specdec decode`"
+            ) from error
+    return Previous(name, [found.get(index, ()) for index in range(max(found, default=-1) + 1)])
 
 
 def given_texts(file: Any = None, texts: Any = (), prefix: Any = "") -> TextList | None:
@@ -90,16 +162,6 @@ def lines_of(flag: str | None, stream: TextIO, path: str = "-") -> Iterator[str]
                 f"{name}, line {number} or near it, is not UTF-8; convert it"
             ) from error
         yield line_text(line, first=number == 1)
-
-
-def utf8(text: str) -> str:
-    """Returns the text of a flag; raises UsageError if it has bytes that are not text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        shown = text.encode(errors="replace").decode()
-        raise UsageError(f"--text {shown} is not UTF-8; convert it, or set LANG=C.UTF-8") from error
-    return "\n".join(line_text(line, not i) for i, line in enumerate(text.split("\n")))
 
 
 def not_nothing(lines: Iterable[str], name: str, purpose: str) -> Iterator[str]:

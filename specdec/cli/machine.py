@@ -158,10 +158,21 @@ def add_distributed_flag(parser: argparse.ArgumentParser, about: str) -> None:
     )
 
 
+def prepare(args: argparse.Namespace) -> None:
+    """Joins other hosts, and keeps compiled programs, if the flags of a run say so."""
+    join_other_hosts(args)
+    refuse_unwritable_folder("--compilation_cache_dir", args.compilation_cache_dir)
+    jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
 def join_other_hosts(args: argparse.Namespace) -> None:
-    """Joins this process and those of other hosts into one program, if the flag says so."""
-    told = args.distributed
-    if told is None:
+    """Joins this process and those of other hosts into one program, if the flag says so.
+
+    Once they have joined, nothing happens.
+    """
+    told = vars(args).get("distributed")
+    if told is None or jax.distributed.is_initialized():
         return
     processes: dict[str, Any] = {}
     if told:

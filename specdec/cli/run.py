@@ -18,7 +18,7 @@ import jax
 from specdec import checkpoints, tasks
 from specdec.checkpoints import TextModel
 from specdec.checkpoints import generation_settings as generation
-from specdec.cli import machine, settings, shorthands
+from specdec.cli import given, machine, settings, shorthands
 from specdec.cli.beams import Beams
 from specdec.cli.data import saved_vocabulary
 from specdec.common import progress, records, schemas
@@ -27,10 +27,26 @@ from specdec.common.values import Checked, UsageError, check_is, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
 from specdec.engine import Engine, NotExact, Placement, in_eight_bits, obeying
 from specdec.instrument.runs import Run
-from specdec.instrument.texts import Data
+from specdec.instrument.texts import Data, Previous, TextStream
 from specdec.models.inputs import check_room
 from specdec.plan import RESERVED, Plan
 from specdec.sampling import MinLength, looks_back
+
+# The fields that flags set, if their command has them and the user gives them.
+FLAGS: Mapping[str, str] = {
+    "Data.limit": "limit",
+    "Data.seed": "seed",
+    "Data.num_samples": "num_samples",
+    "Data.refill": "refill",
+    "Data.decoder_prefix": "decoder_prefix",
+    "Data.chat": "chat",
+    "DecodeRun.compare": "compare",
+    "Plan.max_length": "max_length",
+    "Beams.num_beams": "num_beams",
+    "Beams.num_return": "num_return",
+    "Beams.rule": "beam_rule",
+    "Beams.length_penalty": "length_penalty",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,57 +162,73 @@ def _required(role: str, macro: str) -> str:
 
 def opened(
     args: argparse.Namespace,
-    overrides: Mapping[str, Any] = {},
     unmarked: bool = False,
     change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
-    beams: bool = False,
-    previous: bool = False,
+    texts: TextStream | None = None,
 ) -> Run:
     """Returns the run of the gin files and flags, with its engine.
 
-    Programs are kept from now on, if the flags say where.
+    Hosts have joined then, and programs are kept from now on, if the flags say so.
 
     Args:
       args: the flags.
-      overrides: settings of other flags, such as {"Data.num_samples": 3}; None keeps gin's value.
       unmarked: whether to accept an inexact run that does not say that it is lossy.
       change: a change that the command makes to the run before it is opened.
-      beams: whether the command searches, if the run says so.
-      previous: whether the command has previous outputs, if the drafter reads them.
+      texts: texts that replace those of the run; None for its own.
     """
-    machine.refuse_unwritable_folder("--compilation_cache_dir", args.compilation_cache_dir)
-    jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    run = described(args, overrides)
-    if run.data.texts is not None:
-        note_missing_prefix(args, run.data.texts[0][0])
-        run = dataclasses.replace(run, data=run.data.fitted(vocabulary_of(run)))
-    run = change(run)
-    if run.beams.num_beams and not beams:
-        raise UsageError(
-            f"NUM_BEAMS is {run.beams.num_beams}, and this command does no beam search; leave it "
-            "out, or use `specdec decode`, `eval`, `bench` or `verify`"
-        )
-    if run.plan.reads_previous and not previous:
-        raise UsageError(
-            f"{run.plan.drafter} drafts from previous outputs, which are missing; give "
-            "--previous=FILE or --live to `specdec decode`"
-        )
-    if run.plan.reads_previous and run.data.refill:
-        raise UsageError(
-            f"REFILL knows no previous outputs and the drafter is {run.plan.drafter}; leave out "
-            "REFILL, or give another drafter"
-        )
-    if run.beams.num_beams and run.data.refill:
-        raise UsageError(
-            f"REFILL is for decoding and NUM_BEAMS is {run.beams.num_beams}; leave out one of them"
-        )
+    run = described(args)
+    data, previous = given.filled(args, run.data)
+    machine.prepare(args)
+    data = data if texts is None else dataclasses.replace(data, texts=texts)
+    if data.texts is not None:
+        data = data.within(_room(run.plan)).fitted(vocabulary_of(run))
+    run = change(dataclasses.replace(run, data=data))
+    _refuse_unsuited(args, run, previous)
     with progress.stage("starting", "starting"):
-        found = with_engine(run, unmarked)
+        found = dataclasses.replace(with_engine(run, unmarked), previous=previous)
     if found.placement.mesh is not None:
         args.contexts.enter_context(jax.set_mesh(found.placement.mesh))
     args.contexts.enter_context(_naming_target(found))
+    if data.texts is not None:
+        note_missing_prefix(args, found.engine.text, data.texts.first)
     return found
+
+
+def _room(plan: Plan) -> int | None:
+    """Returns the tokens of an input that all models have positions for; None for any number."""
+    rooms = [model.longest_text for model in plan.models().values()]
+    return min((room - plan.max_length for room in rooms if room is not None), default=None)
+
+
+def _refuse_unsuited(args: argparse.Namespace, run: DecodeRun, previous: Previous | None) -> None:
+    """Raises UsageError for a run that the command, or a part of the run, cannot decode."""
+    beams, plan, data = run.beams.num_beams, run.plan, run.data
+    if beams and "num_beams" not in args:
+        raise UsageError(
+            f"NUM_BEAMS is {beams}, and this command does no beam search; leave it out, or use "
+            "`specdec decode`, `eval`, `bench` or `verify`"
+        )
+    if plan.reads_previous and previous is None:
+        raise UsageError(
+            f"{plan.drafter} drafts from previous outputs, which are missing; give "
+            "--previous=FILE or --live to `specdec decode`"
+        )
+    if previous is not None and not plan.reads_previous:
+        raise UsageError(
+            f"{plan.drafter} drafts from no previous output; leave --drafter out, or give "
+            f"--drafter=hybrid --gin.{shorthands.PREVIOUS_FIRST}"
+        )
+    if previous is not None and previous.outputs is None and data.batch_size > 1:
+        raise UsageError(
+            f"--live decodes one text at a time and --batch_size is {data.batch_size}; leave it out"
+        )
+    if plan.reads_previous and data.refill:
+        raise UsageError(
+            f"REFILL knows no previous outputs and the drafter is {plan.drafter}; leave out "
+            "REFILL, or give another drafter"
+        )
+    if beams and data.refill:
+        raise UsageError(f"REFILL is for decoding and NUM_BEAMS is {beams}; leave out one of them")
 
 
 def with_engine(run: DecodeRun, unmarked: bool = False) -> Run:
@@ -249,22 +281,20 @@ def unmarked_lossy(plan: Plan) -> str:
 
 
 def described(
-    args: argparse.Namespace,
-    overrides: Mapping[str, Any] = {},
-    unneeded: Mapping[str, Any] = MappingProxyType({}),
+    args: argparse.Namespace, unneeded: Mapping[str, Any] = MappingProxyType({})
 ) -> DecodeRun:
-    """Returns the run of the gin files and flags, before any device is used."""
-    flags = {
-        "Data.limit": args.limit,
-        "Data.seed": args.seed,
-        "Plan.max_length": args.max_length,
-        "Placement.checksums": False if args.skip_checksums else None,
-    }
-    overrides = {**flags, **overrides}
+    """Returns the run of the gin files and flags, before any device is used.
+
+    Args:
+      args: the flags.
+      unneeded: see `settings.build`.
+    """
     before, after = shorthands.settings_of(args)
     if args.target is not None or args.gin_file:  # other shorthands alone are no run
         args.gin_file = [*before, *args.gin_file]
     args.gin_bindings = [*args.gin_bindings, *after]
+    overrides: dict[str, Any] = {name: vars(args).get(flag) for name, flag in FLAGS.items()}
+    overrides["Placement.checksums"] = False if args.skip_checksums else None
     run = settings.build(DecodeRun, args, overrides, unneeded)
     _refuse_unread_draft(args, run)
     return _shortened(run)
@@ -280,16 +310,21 @@ def _refuse_unread_draft(args: argparse.Namespace, run: DecodeRun) -> None:
     )
 
 
-def resolved(run: DecodeRun) -> DecodeRun:
+def resolved(args: argparse.Namespace) -> DecodeRun:
     """Returns the run as far as it is known without a vocabulary and devices.
 
     It has the generation settings of its target's checkpoint, if that exists, and int8 weights.
     """
-    data, text = run.data, text_of(run.checkpoint_path)
+    run = described(args)
+    data, _ = given.filled(args, run.data)
+    text = text_of(run.checkpoint_path)
+    if data.texts is not None:
+        note_missing_prefix(args, text, data.texts.first)
     plan = obeying(
         run.plan, text, run.generation_settings, bool(data.decoder_prefix), data.num_samples
     )
-    return dataclasses.replace(run, plan=in_eight_bits(plan, run.int8, run.int8_tokens))
+    plan = in_eight_bits(plan, run.int8, run.int8_tokens)
+    return dataclasses.replace(run, plan=plan, data=data)
 
 
 def text_of(path: str) -> TextModel | None:
@@ -301,16 +336,20 @@ def text_of(path: str) -> TextModel | None:
     return checkpoints.text_model_from(path, needed=False)
 
 
-def note_missing_prefix(args: argparse.Namespace, text: str) -> None:
-    """Prints a line if the config.json of `--target` names prefixes and the first text has none.
+def note_missing_prefix(args: argparse.Namespace, known: TextModel | None, text: str) -> None:
+    """Prints a line if the checkpoint of `--target` names prefixes and a text has none.
 
     It prints nothing if the user gave a prefix.
+
+    Args:
+      args: the flags.
+      known: the text side of the checkpoint, None if it has none.
+      text: the first text.
     """
     given = any(binding.startswith("TASK_PREFIX=") for binding in args.gin_bindings)
-    if args.target is None or args.task_prefix is not None or given:
+    if known is None or args.target is None or args.task_prefix is not None or given:
         return
-    known = text_of(args.target)
-    named = tuple(dict.fromkeys(known.prefixes.values())) if known else ()
+    named = tuple(dict.fromkeys(known.prefixes.values()))
     if named and not text.startswith(named):
         print(
             f"specdec: config.json of {args.target} names prefixes ({', '.join(map(repr, named))}) "

@@ -20,6 +20,7 @@ from specdec.cli.given import STDIN, file_lines, lines_of, not_nothing
 from specdec.common import terminal
 from specdec.common.values import UsageError
 from specdec.decoding import check_scores, naming_texts, score
+from specdec.instrument.texts import TextStream
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.types import SamplingRule
@@ -56,16 +57,14 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 def _command(args: argparse.Namespace) -> None:
     output.check_new(args)
-    run = runs.opened(args)
-    if args.pairs is None:
-        batches = run.batches()
-    else:
-        batches = run.text_batches(_pairs(args.pairs))
+    pairs = None if args.pairs is None else TextStream(_pairs(args.pairs))
+    run = runs.opened(args, texts=pairs)
+    source = run.source()
     in_force = runs.in_force(run, "score") if args.output_file else ""
     params, scores_of = run.engine.params["target"], _scores_of(run.plan)
     tokens, total = 0, 0.0
     file = settings.json_lines(args.output_file, in_force)
-    for batch in batches:
+    for batch in source:
         if batch.targets is None:
             raise UsageError(
                 "the texts have no outputs to score; give --input_file=FILE with lines of input "

@@ -9,6 +9,7 @@
   --temperature=0.7    sampling/temperature.gin and --gin.TEMPERATURE=0.7; for 0 greedy.gin
   --min_length=20      --gin.MIN_LENGTH=20, and so the penalties of sampling/processors.gin
   --verifier=coupled   what verifiers/coupled.gin chooses
+  --previous=FILE      --drafter=previous_output --gamma=16, or with --draft=DIR --drafter=hybrid
 
 They override gin files, but of a fragment only its choices do: `--top_p=0.9` keeps the TEMPERATURE
 of the files, and `--schedule=fixed` keeps their GAMMA. A setting that is given both ways is an
@@ -25,9 +26,9 @@ from typing import Any, get_args
 from specdec import tasks
 from specdec.checkpoints.generation_settings import Word
 from specdec.cli import gin_files
-from specdec.cli.given import utf8
 from specdec.common import resources
 from specdec.common.values import UsageError, did_you_mean
+from specdec.tasks.local import line_text
 
 # Flag: the macros that a file of the folder, which is named like it, chooses.
 FRAGMENTS = {
@@ -66,6 +67,8 @@ _MACROS: Mapping[str, tuple[str, ...]] = {
     "generation_settings": ("GENERATION_SETTINGS",),
     **FRAGMENTS,
 }
+PREVIOUS_GAMMA = 16  # a copy costs nothing, so that only the width of the target's call limits it
+PREVIOUS_FIRST = "HYBRID_FIRST=@drafters.PreviousOutput()"
 OF_DECODING = tuple(_MACROS)  # the flags that change how texts are decoded
 
 
@@ -175,6 +178,7 @@ def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     Raises:
       UsageError: a fragment is unknown, or something is given twice.
     """
+    _choose_drafter(args)
     folders = args.gin_search_paths.split(",")
     input_files, input_bindings = input_settings_of(args)
     files, bindings = [], []
@@ -200,7 +204,7 @@ def input_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     needed = {
         "text.gin": args.target is not None,
         "drafters/autoregressive.gin": args.draft is not None,
-        "given.gin": args.target is None and (args.text or args.input_file) is not None,
+        "given.gin": args.target is None and (_texts(args) or args.input_file) is not None,
     }
     return [file for file, given in needed.items() if given], _input_bindings(args, _INPUT_MACROS)
 
@@ -234,7 +238,7 @@ def refuse_senseless(args: argparse.Namespace) -> None:
             raise UsageError(f"--{name}={shown}: {remedy.removeprefix(_NOT_HERE)}")
     if args.text is not None and args.input_file is not None:
         raise UsageError("--text and --input_file both give texts; leave one of them out")
-    if "-" in (args.text or ()):
+    if "-" in (args.text or ()) and not vars(args).get("reads_stdin"):
         raise UsageError(
             "--text=- is standard input, which `specdec decode` reads; give --input_file=FILE"
         )
@@ -242,7 +246,7 @@ def refuse_senseless(args: argparse.Namespace) -> None:
 
 def _input_bindings(args: argparse.Namespace, macros: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Returns the settings that the flags for models and texts stand for."""
-    bindings = []
+    bindings, texts = [], _texts(args)
     for flag, value, names in _given(args, macros):
         if flag == "vocabulary" and value == "bytes":
             bindings.append("VOCABULARY=@tasks.Bytes()")
@@ -252,11 +256,47 @@ def _input_bindings(args: argparse.Namespace, macros: Mapping[str, tuple[str, ..
         elif names[0] == "TASK_FILES":
             bindings.append(f"TASK_FILES={ {'train': value}!r}")
         elif flag == "text":
-            texts = tuple(utf8((args.task_prefix or "") + text) for text in value)
-            bindings.append(f"INPUT_TEXTS={texts!r}")
-        elif flag != "task_prefix" or args.text is None:
+            given = tuple(utf8((args.task_prefix or "") + text) for text in texts or ())
+            bindings += [f"INPUT_TEXTS={given!r}"] if given else []
+        elif flag != "task_prefix" or texts is None:
             bindings.append(f"{names[0]}={value!r}")
     return bindings
+
+
+def _texts(args: argparse.Namespace) -> list[str] | None:
+    """Returns the texts of flags; None without any, or if one stands for standard input."""
+    return None if "-" in (args.text or ()) else args.text
+
+
+def _choose_drafter(args: argparse.Namespace) -> None:
+    """Makes previous outputs draft if they are given and no drafter is: before `--draft`, if any.
+
+    Raises:
+      UsageError: the flags exclude each other.
+    """
+    previous, live = (vars(args).get(name) for name in ("previous", "live"))
+    if previous is None and not live:
+        return
+    if previous is not None and live:
+        raise UsageError("--previous and --live both say what drafts; leave one of them out")
+    if args.drafter is None and args.draft is None:
+        args.drafter = "previous_output"
+    elif args.drafter is None:
+        args.drafter = "hybrid"
+        args.gin_bindings = [*args.gin_bindings, PREVIOUS_FIRST]
+    given = any(binding.replace(" ", "").startswith("GAMMA=") for binding in args.gin_bindings)
+    if args.gamma is None and args.schedule is None and not given:
+        args.gamma = PREVIOUS_GAMMA
+
+
+def utf8(text: str) -> str:
+    """Returns the text of a flag; raises UsageError if it has bytes that are not text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        shown = text.encode(errors="replace").decode()
+        raise UsageError(f"--text {shown} is not UTF-8; convert it, or set LANG=C.UTF-8") from error
+    return "\n".join(line_text(line, not i) for i, line in enumerate(text.split("\n")))
 
 
 def _given(

@@ -6,7 +6,7 @@ import argparse
 import copy
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from specdec.cli import run as runs
@@ -23,10 +23,8 @@ def variant(
     name: str = "",
     *,
     lines: str | None = None,
-    overrides: Mapping[str, Any] = {},
     unmarked: bool = False,
     drafts: bool = False,
-    beams: bool = False,
     change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
 ) -> Variant:
     """Returns the run of the flags and of one variant.
@@ -35,13 +33,11 @@ def variant(
       args: the flags.
       name: the gin settings and files of this variant only, as in `--variant`.
       lines: the kind of lines that the command writes (`schemas.KINDS`), None for none.
-      overrides: see `runs.opened`.
       unmarked: see `runs.opened`.
       drafts: whether a drafter is needed, and not only a run other than the baseline.
-      beams: see `runs.opened`.
       change: see `runs.opened`.
     """
-    run = runs.opened(_with(args, name), overrides, unmarked, change, beams)
+    run = runs.opened(_with(args, name), unmarked, change)
     (runs.require_drafter if drafts else runs.require_baseline)(run)
     return ready(run, name, lines)
 

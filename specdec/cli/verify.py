@@ -37,11 +37,10 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 def _command(args: argparse.Namespace) -> int:
     output.check(args, holding="checks")
-    how = {"overrides": beams.flags_of(args), "beams": True, "unmarked": True, "drafts": True}
     passed = Path(f"{args.output_file}.checks.jsonl")
     kept = passed, Path(f"{passed}.gin")
     try:
-        found = certify(variant(args, **how), say, announce, passed)
+        found = certify(variant(args, unmarked=True, drafts=True), say, announce, passed)
         found.write(Path(args.output_file))
     except RecordsError:  # they are of another run, which may go on
         raise

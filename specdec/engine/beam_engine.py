@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from specdec import decoding, tasks
 from specdec.common import progress
@@ -104,17 +106,42 @@ class BeamEngine:
             self.plan, mesh=self.engine.placement.mesh, prefix=self.engine.given_prefix
         )
 
-    def check(self, length: int) -> None:
-        """Traces the program for inputs of `length` tokens; raises ValueError for parts that cannot
-        work together."""
-        batch = batch_shapes(self.plan.target, self.engine.rows, length, self.engine.placement.mesh)
-        self.program.lower(self.plan.params(self.engine.abstract()), *batch)
+    @property
+    def vocabulary(self) -> tasks.LoadedVocabulary:
+        """The vocabulary of the texts."""
+        return self.engine.vocabulary
 
-    def search(self, batch: tasks.Batch) -> tuple[BeamOutput, float]:
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The ids that every output begins with."""
+        return self.engine.prefix
+
+    def load(self) -> Params:
+        """Reads `params` now rather than at first use, and returns them."""
+        return self.params
+
+    def suited(self, **how: Any) -> BeamEngine:
+        """Returns this engine: a search has one program; see `Engine.suited`."""
+        del how
+        return self
+
+    def check(self, length: int, *, compile: bool = False) -> None:
+        """Traces the program for inputs of `length` tokens, as `Engine.check` does."""
+        batch = batch_shapes(self.plan.target, self.engine.rows, length, self.engine.placement.mesh)
+        shapes = self.plan.params(self.engine.abstract())
+        self.program.lower(shapes, *batch)
+        if compile:
+            self.program.begin_to_compile(shapes, *batch)
+
+    def decode(
+        self, batch: tasks.Batch, *, seed: int = 0, sample: int = 0
+    ) -> tuple[BeamOutput, float]:
         """Searches for the beams of a batch of texts.
 
         Args:
           batch: the texts.
+          seed: has no effect, as `sample` has none: a search draws nothing.
+          sample: see `seed`.
 
         Returns:
           The output, on the host, and the seconds that the search took without compiling.
@@ -122,9 +149,21 @@ class BeamEngine:
         Raises:
           NonFiniteLogits: the target's logits are not finite; the error has the index of the text.
         """
-        keys = self.engine.keys(batch, seed=0)
+        keys = self.engine.keys(batch, seed, sample)
         with decoding.naming_texts(batch.index):
-            return self.program.fetch(self.params, keys, batch.inputs)
+            return self.program.fetch(self.params, keys, self.engine.inputs(batch))
+
+    def outputs(
+        self, work: Iterable[tuple[tasks.Batch, int]], *, seed: int = 0
+    ) -> Iterator[tuple[BeamOutput, float]]:
+        """Yields the results of `decode` for batches and numbers of samples, in order.
+
+        Args:
+          work: pairs of a batch and a sample.
+          seed: see `decode`.
+        """
+        for batch, sample in work:
+            yield self.decode(batch, seed=seed, sample=sample)
 
     def alone(self) -> BeamEngine:
         """Returns the same search by the target alone, one step per call."""

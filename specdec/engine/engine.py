@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -214,13 +214,43 @@ class Engine:
             return self.placement.read(owned, str(self.weights[role]))
 
     @functools.cached_property
-    def decoder(self) -> DecodeProgram:
-        """The program that decodes with the plan."""
+    def program(self) -> DecodeProgram:
+        """The program that decodes with the plan; `suited` chooses another one."""
         return DecodeProgram(self.plan, mesh=self.placement.mesh, prefix=self.given_prefix)
 
-    def stepwise(self) -> Engine:
-        """Returns this engine with a program that can be watched, one dispatch per target call."""
-        return self._decoding_by(Stepwise(self.plan, prefix=self.given_prefix))
+    def suited(
+        self,
+        *,
+        samples: int = 1,
+        widths: Sequence[int] = (),
+        watch: Callable[[DecodeOutput], None] | None = None,
+    ) -> Engine:
+        """Returns this engine with the program that suits the texts of a run.
+
+        Args:
+          samples: outputs for each text.
+          widths: the lengths, ascending, that inputs are padded to, if rows are refilled; else ().
+          watch: called with the text so far after each target call, where that is possible: on one
+            device, if something drafts. None for no one.
+
+        Raises:
+          ValueError: rows are to be refilled, and there is one row, or a mesh.
+        """
+        if watch is not None and self.placement.mesh is None and self.plan.drafts:
+            return self.stepwise(watch)
+        if widths:
+            return self.refilled(widths)
+        return self.sampled() if samples > 1 else self
+
+    def stepwise(self, watch: Callable[[DecodeOutput], None]) -> Engine:
+        """Returns this engine with a program of one dispatch per target call.
+
+        Args:
+          watch: called after each target call with the text so far, on the host.
+        """
+        program = Stepwise(self.plan, prefix=self.given_prefix)
+        program.watch = watch
+        return self._decoding_by(program)
 
     def sampled(self) -> Engine:
         """Returns this engine with a program that reads inputs once for all samples of a text.
@@ -249,7 +279,7 @@ class Engine:
 
     def _decoding_by(self, program: DecodeProgram) -> Engine:
         found = dataclasses.replace(self, origin=self)
-        found.__dict__["decoder"] = program
+        found.__dict__["program"] = program
         return found
 
     @property
@@ -276,9 +306,9 @@ class Engine:
             inputs = Revised(inputs, previous)
         batch = keys, inputs
         shapes = self.abstract()
-        self.decoder.lower(shapes, *batch)
+        self.program.lower(shapes, *batch)
         if compile:
-            self.decoder.begin_to_compile(shapes, *batch)
+            self.program.begin_to_compile(shapes, *batch)
 
     def decode(
         self, batch: tasks.Batch, *, seed: int = 0, sample: int = 0
@@ -299,10 +329,10 @@ class Engine:
         """
         with decoding.naming_texts(batch.index):
             keys = self.keys(batch, seed, sample)
-            return self.decoder.fetch(self.params, keys, self.inputs(batch))
+            return self.program.fetch(self.params, keys, self.inputs(batch))
 
     def inputs(self, batch: tasks.Batch) -> PyTree:
-        """Returns the inputs of a batch for `decoder`, with previous outputs if it reads them.
+        """Returns the inputs of a batch for `program`, with previous outputs if it reads them.
 
         Raises:
           UsageError: the target cannot read them.
@@ -322,7 +352,7 @@ class Engine:
           seed: the seed of all random draws.
         """
         work, ahead = itertools.tee(work)
-        outputs = self.decoder.outputs(
+        outputs = self.program.outputs(
             self.params,
             (
                 GivenBatch(self.keys(batch, seed, sample), self.inputs(batch), batch.index >= 0)
@@ -332,6 +362,10 @@ class Engine:
         for batch, _ in work:
             with decoding.naming_texts(batch.index):
                 yield next(outputs)
+
+    def text_of(self, tokens: Sequence[int], source: str) -> str:
+        """Returns the text of an output's ids, next to the text of its input."""
+        return tasks.detokenize(self.vocabulary, tokens, source)
 
     def keys(self, batch: tasks.Batch, seed: int, sample: int = 0) -> Array:
         """Returns the random keys of a batch, [B]."""

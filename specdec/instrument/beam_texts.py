@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from specdec import tasks
-from specdec.common import progress, terminal
+from specdec.common import terminal
 from specdec.decoding.beam_search import BeamOutput
-from specdec.engine.beam_engine import BeamEngine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +21,7 @@ class BeamText:
       steps: the steps of the search.
       calls: the target calls.
       alone, alone_tokens: the beams of the target alone, None where it did not search.
+      same: whether all beams of the search, and not only these, are those of the target alone.
     """
 
     index: int
@@ -34,11 +34,66 @@ class BeamText:
     calls: int
     alone: tuple[str, ...] | None = None
     alone_tokens: tuple[tuple[int, ...], ...] | None = None
+    same: bool = False
+    sample = 0  # a search draws nothing
+
+    @classmethod
+    def row(
+        cls,
+        batch: tasks.Batch,
+        row: int,
+        output: BeamOutput,
+        baseline: BeamOutput | None,
+        vocabulary: tasks.LoadedVocabulary,
+        count: int,
+    ) -> BeamText:
+        """Returns a row of an output.
+
+        Args:
+          batch: the texts that were searched for.
+          row: the row.
+          output: their beams, on the host.
+          baseline: those of the target alone, if it searched.
+          vocabulary: turns ids into texts.
+          count: the number of beams that are kept.
+        """
+        source = batch.input_texts[row]
+
+        def texts(beams: tuple[tuple[int, ...], ...]) -> tuple[str, ...]:
+            return tuple(tasks.detokenize(vocabulary, ids, source) for ids in beams)
+
+        tokens = tuple(map(tuple, output.texts(row)[:count]))
+        others: dict[str, Any] = {}
+        if baseline is not None:
+            alone = tuple(map(tuple, baseline.texts(row)[:count]))
+            same = np.array_equal(baseline.tokens[row], output.tokens[row])
+            others = {"alone": texts(alone), "alone_tokens": alone, "same": same}
+        kept = np.flatnonzero(output.length[row][:count])  # the others no text has filled
+        return cls(
+            index=int(batch.index[row]),
+            input=source,
+            target=batch.target_texts[row] if batch.target_texts else None,
+            predictions=texts(tokens),
+            tokens=tokens,
+            scores=tuple(round(float(output.scores[row, i]), 6) for i in kept),
+            steps=output.made(row),
+            calls=int(output.trace.calls[row]),
+            **others,
+        )
 
     def record(self) -> dict[str, Any]:
         """Returns a line for `records.as_json`."""
         found = dataclasses.asdict(self)
+        del found["same"]
         return {name: value for name, value in found.items() if value is not None}
+
+    def count_in(self, summary: BeamSummary, given: int = 0) -> None:
+        """Adds this text to the figures of a search; those have no tokens, so `given` is unused."""
+        del given
+        summary.texts += 1
+        summary.steps += self.steps
+        summary.calls += self.calls
+        summary.identical += self.same
 
 
 @dataclasses.dataclass
@@ -74,78 +129,3 @@ class BeamSummary:
                 f"{self.baseline_seconds:.1f} s"
             )
         return found
-
-
-def searched(
-    engine: BeamEngine,
-    batches: Iterable[tasks.Batch],
-    text_of: Callable[[Sequence[int], str], str],
-    count: int,
-    summary: BeamSummary,
-    compare: bool = False,
-    skip: int = 0,
-) -> Iterator[BeamText]:
-    """Yields the best beams of each text, and adds the figures of the search to `summary`.
-
-    Args:
-      engine: the search.
-      batches: the texts.
-      text_of: returns the text of an output's ids, with the text of its input.
-      count: the number of beams that are kept of each text.
-      summary: the figures, which are updated.
-      compare: whether the target searches alone as well.
-      skip: the number of texts to leave out at the beginning; whole batches of them are not
-        searched.
-    """
-    alone = engine.alone() if compare else None
-    summary.compared = compare
-    for batch in batches:
-        rows = range(len(batch.input_texts))
-        if skip and skip >= len(rows):
-            skip -= len(rows)
-            continue
-        with progress.stage("searching"):
-            output, seconds = engine.search(batch)
-        summary.seconds += seconds
-        baseline = None
-        if alone is not None:
-            with progress.stage("the target alone"):
-                baseline, seconds = alone.search(batch)
-            summary.baseline_seconds += seconds
-        summary.compile_seconds = engine.program.seconds
-        for row in rows[skip:]:
-            text = _text(batch, output, baseline, row, text_of, count)
-            summary.texts += 1
-            summary.steps += text.steps
-            summary.calls += text.calls
-            summary.identical += baseline is not None and bool(
-                np.array_equal(baseline.tokens[row], output.tokens[row])
-            )
-            yield text
-        skip = 0
-
-
-def _text(
-    batch: tasks.Batch,
-    output: BeamOutput,
-    baseline: BeamOutput | None,
-    row: int,
-    text_of: Callable[[Sequence[int], str], str],
-    count: int,
-) -> BeamText:
-    tokens = tuple(map(tuple, output.texts(row)[:count]))
-    alone = None if baseline is None else tuple(map(tuple, baseline.texts(row)[:count]))
-    source = batch.input_texts[row]
-    kept = np.flatnonzero(output.length[row][:count])  # the others no text has filled
-    return BeamText(
-        index=int(batch.index[row]),
-        input=source,
-        target=batch.target_texts[row] if batch.target_texts else None,
-        predictions=tuple(text_of(ids, source) for ids in tokens),
-        tokens=tokens,
-        scores=tuple(round(float(output.scores[row, i]), 6) for i in kept),
-        steps=output.made(row),
-        calls=int(output.trace.calls[row]),
-        alone=None if alone is None else tuple(text_of(ids, source) for ids in alone),
-        alone_tokens=alone,
-    )

@@ -105,9 +105,7 @@ class Measured:
     @property
     def sentence(self) -> str:
         """The result, in one sentence."""
-        run = self.variant.run
-        plan = run.search.plan if run.search else run.plan
-        return benchmark.sentence(self.summary, plan, hardware())
+        return benchmark.sentence(self.summary, self.variant.run.decoder.plan, hardware())
 
     def lines(self) -> Iterator[str]:
         """Yields the result in a sentence, how far to trust it, and the table."""

@@ -17,8 +17,8 @@ from specdec.common.records import Lines
 from specdec.common.values import UsageError, one_line
 from specdec.instrument import certificate
 from specdec.instrument.certificate import BeamSubject, Check, Subject
-from specdec.instrument.decoding_texts import ways_of
 from specdec.instrument.runs import Run, Variant, parameter_counts
+from specdec.instrument.text_engine import TextEngine
 
 LIMIT = 64
 
@@ -88,20 +88,18 @@ def certify(
     with one_line():
         if search:
             certificate.refuse_beams(search.plan)
-            search.check(run.data.lengths["inputs"])
         else:
             certificate.refuse(run.plan)
-    batches = run.batches(everywhere=True)
-    if not search:
-        ways_of(run, variant.engine)  # what cannot work together shows here
+    source = run.source(everywhere=True)
+    TextEngine.open(run)  # what cannot work together shows here
     # All that can be wrong has been looked at; from here on it takes long.
     inputs = [
         jax.tree.map(operator.itemgetter(slice(len(batch.input_texts))), batch.inputs)
-        for batch in batches
+        for batch in source
     ]
     if not inputs:
         raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
-    engine = search.engine if search else variant.engine  # each has its own layouts
+    engine = search.engine if search else run.engine  # each has its own layouts
     subject = Subject(
         engine.plan,
         engine.params,
@@ -154,7 +152,7 @@ def _record(run: Run, subject: Subject, checks: list[Check]) -> dict[str, Any]:
     models = run.plan.models()
     return {
         "passed": all(check.passed for check in checks),
-        "exact": run.search.plan.exact if run.search else run.plan.exact,
+        "exact": run.decoder.plan.exact,
         **({"beams": str(run.search.plan)} if run.search else {}),
         "checks": [check.record() for check in checks],
         "texts": subject.count,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import collections
-import functools
 import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -17,17 +15,16 @@ from jax.experimental import multihost_utils
 from tqdm import tqdm
 
 from specdec import tasks
-from specdec.common import progress, terminal, theory
+from specdec.common import theory
 from specdec.common.environment import environment
 from specdec.common.records import as_json
-from specdec.common.values import UsageError, one_line
+from specdec.common.values import UsageError
 from specdec.decoding.beam_plan import BeamPlan
-from specdec.engine.beam_engine import BeamEngine
 from specdec.instrument import output_metrics
-from specdec.instrument.beam_texts import BeamSummary, searched
-from specdec.instrument.decoding_texts import Ways, decoded, ways_of
 from specdec.instrument.prediction_files import PredictionsFolder
 from specdec.instrument.runs import Run, Variant
+from specdec.instrument.sources import Source
+from specdec.instrument.text_engine import TextEngine
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
 from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad, wer
@@ -47,31 +44,40 @@ class Evaluation(NamedTuple):
     """Texts that are to be decoded, with their references.
 
     Attributes:
-      ways: how they are decoded, or the beam search that replaces decoding.
+      source: the texts of this host.
+      engine: decodes them.
+      scalars: gets the report for TensorBoard; None for nothing.
     """
 
     variant: Variant
     expected: Sequence[Reference]
     metrics: Sequence[Callable]
-    batches: Iterator[tasks.Batch]
-    ways: Ways | BeamEngine
+    source: Source
+    engine: TextEngine
+    scalars: Callable[[Mapping[str, Any]], None] | None = None
 
     @classmethod
-    def of(cls, variant: Variant, names: Sequence[str] | None = None) -> Evaluation:
+    def of(
+        cls,
+        variant: Variant,
+        names: Sequence[str] | None = None,
+        metrics_dir: str | None = None,
+    ) -> Evaluation:
         """Returns the evaluation of a run.
 
         Args:
           variant: the run.
           names: the metrics; None for the task's own.
+          metrics_dir: the folder that gets the metrics for TensorBoard; None for none.
 
         Raises:
           UsageError: there is no example or no metric, or the run's parts cannot work together.
         """
         run = variant.run
-        batches, expected = run.batches(), _references(run)
-        metrics = _metrics_of(run, names)
-        ways = _search(run) if run.beams else ways_of(run, variant.engine)
-        return cls(variant, expected, metrics, batches, ways)
+        source, expected = run.source(), _references(run)
+        metrics, engine = _metrics_of(run, names), TextEngine.open(run)
+        scalars = _scalars(metrics_dir, run.checkpoint_path) if metrics_dir else None
+        return cls(variant, expected, metrics, source, engine, scalars)
 
     @classmethod
     def without_metrics(cls, variant: Variant) -> Evaluation:
@@ -85,7 +91,7 @@ class Evaluation(NamedTuple):
         if not count:
             raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
         nothing: list[Reference] = [(None, str)] * count
-        return cls(variant, nothing, (), run.batches(), ways_of(run, variant.engine))
+        return cls(variant, nothing, (), run.source(), TextEngine.open(run))
 
     def write(self, folder: PredictionsFolder) -> dict[str, Any] | None:
         """Decodes the texts that the folder lacks, and returns the report.
@@ -107,38 +113,23 @@ class Evaluation(NamedTuple):
         done = _common_start(run, share, folder.done(), total)
         if done is not None:
             # All that can be wrong has been looked at; from here on it takes long.
-            summary = BeamSummary() if run.beams else terminal.Summary(exact=run.plan.exact)
-            try:
-                with self._decoded(done, total, summary) as shown:
-                    if share.first:
-                        folder.append(shown, after=done)
-                    else:  # another host writes what these rows give
-                        collections.deque(shown, maxlen=0)
-            finally:  # below the bar, which is gone
-                if summary.texts:
-                    lines = summary.lines(progress.spent())
-                    print(self._plan, *lines, sep="\n", file=sys.stderr)
+            with self.engine.running(), self._decoded(done, total) as shown:
+                if share.first:
+                    folder.append(shown, after=done)
+                else:  # another host writes what these rows give
+                    collections.deque(shown, maxlen=0)
         rows = _table(map(_with_best, folder.records()), len(self.expected), run.data.num_samples)
         if rows is None:
             return None
         report = self._report(rows)
         folder.conclude(f"{as_json(report, indent=2)}\n")
+        if self.scalars is not None:
+            self.scalars(report)
         return report
 
-    @property
-    def _plan(self) -> Plan | BeamPlan:
-        return self.ways.plan if isinstance(self.ways, BeamEngine) else self.variant.run.plan
-
-    def _decoded(self, done: int, total: int, summary: Any) -> tqdm:
+    def _decoded(self, done: int, total: int) -> tqdm:
         """Returns the records of the remaining texts, with a progress bar on a terminal."""
-        run, texts = self.variant.run, None
-        if isinstance(self.ways, BeamEngine):
-            assert run.beams is not None
-            text_of = functools.partial(tasks.detokenize, self.variant.vocabulary)
-            given = self.ways, self.batches, text_of, run.beams.num_return, summary, run.compare
-            texts = searched(*given, skip=done)
-        else:
-            texts = decoded(run, self.batches, self.ways, summary, skip=done)
+        texts = self.engine.decode(self.source, skip=done)
         return tqdm(
             (text.record() for text in texts),
             initial=done,
@@ -184,7 +175,7 @@ class Evaluation(NamedTuple):
             same = "identical" if run.plan.exact else "same_by_chance"
             report[same] = sum(one["tokens"] == one["alone_tokens"] for one in records)
         if run.beams:
-            report["search"] = _of_search(self._plan, records)
+            report["search"] = _of_search(self.engine.plan, records)
         elif run.plan.drafts:
             report["speculation"] = _speculation(records, len(self.variant.engine.prefix))
         return report | {"environment": environment()}
@@ -212,15 +203,6 @@ def _known(run: Run) -> Iterator[dict[str, Any]]:
                 known = {"index": int(index), "input": text, "target": target}
                 known |= {} if run.beams else {"sample": sample}
                 yield {name: value for name, value in known.items() if value is not None}
-
-
-def _search(run: Run) -> BeamEngine:
-    """Returns the search of a run, checked."""
-    search = run.search
-    assert search is not None, "of a run with beams"
-    with one_line():
-        search.check(run.data.lengths["inputs"])
-    return search
 
 
 def _with_best(record: dict[str, Any]) -> dict[str, Any]:
@@ -332,39 +314,33 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name} by {signature}"
 
 
-def metric_writers() -> ModuleType:
-    """Returns the package that writes for TensorBoard.
+def _scalars(path: str, checkpoint: str) -> Callable[[Mapping[str, Any]], None]:
+    """Returns a function that writes a report for TensorBoard.
+
+    Args:
+      path: the folder.
+      checkpoint: the checkpoint, whose training step the metrics are at.
 
     Raises:
-      UsageError: the package is not installed.
+      UsageError: the package that writes is not installed.
     """
     try:
         from clu import metric_writers
     except ImportError as error:
         missing = "--metrics_dir needs clu and tensorboard; pip install clu tensorboard"
         raise UsageError(missing) from error
-    return metric_writers
 
+    def write(report: Mapping[str, Any]) -> None:
+        scalars = {
+            f"{way}/{name}": value
+            for way, values in report["metrics"].items()
+            for name, value in values.items()
+        }
+        writer = metric_writers.SummaryWriter(path)
+        writer.write_scalars(step_of(checkpoint), scalars)
+        writer.close()
 
-def write_scalars(
-    writers: ModuleType, path: str, checkpoint: str, report: Mapping[str, Any]
-) -> None:
-    """Writes the metrics for TensorBoard.
-
-    Args:
-      writers: the package that writes, from `metric_writers`.
-      path: the folder.
-      checkpoint: the checkpoint, whose training step the metrics are at.
-      report: the report of the evaluation.
-    """
-    scalars = {
-        f"{way}/{name}": value
-        for way, values in report["metrics"].items()
-        for name, value in values.items()
-    }
-    writer = writers.SummaryWriter(path)
-    writer.write_scalars(step_of(checkpoint), scalars)
-    writer.close()
+    return write
 
 
 def step_of(checkpoint: str) -> int:

@@ -169,7 +169,7 @@ def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None
 def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
     """Yields the index and the ids of the first examples of the run's data, without padding."""
     data = dataclasses.replace(run.data, limit=count, buckets=())
-    for batch in data.batches(Share(0, 1), None, run.engine.vocabulary, run.plan.target):
+    for batch in data.source(Share(0, 1), None, run.engine.vocabulary, run.plan.target):
         for row, index in enumerate(batch.index):
             yield int(index), acceptance.unpadded(batch.inputs, row, batch.pad_id)
 
@@ -231,9 +231,9 @@ def refilled(run: Run) -> Refilled | None:
     if not run.data.refill:
         return None
     alone = dataclasses.replace(run.engine, plan=run.plan.alone())
-    decoder = alone.refilled(run.data.widths).decoder
-    assert isinstance(decoder, Refilled)
-    return decoder
+    program = alone.refilled(run.data.widths).program
+    assert isinstance(program, Refilled)
+    return program
 
 
 def refuse_adapting(drafter: Drafter) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from specdec import checkpoints, tasks
@@ -13,7 +13,8 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule
 from specdec.engine import Engine, Placement
 from specdec.engine.beam_engine import BeamEngine, beam_plan
-from specdec.instrument.texts import Data
+from specdec.instrument.sources import Live, Revised, Source
+from specdec.instrument.texts import Data, Previous
 from specdec.models.model import Target
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
@@ -82,6 +83,7 @@ class Run:
       compare: whether the target alone runs as well.
       lossy: whether the output may have another distribution than the target's.
       beams: the search that replaces decoding; None for none.
+      previous: the previous outputs of the texts; None for none.
     """
 
     engine: Engine
@@ -89,6 +91,7 @@ class Run:
     compare: bool = False
     lossy: bool = False
     beams: GivenBeams | None = None
+    previous: Previous | None = None
 
     @property
     def plan(self) -> Plan:
@@ -106,9 +109,14 @@ class Run:
         return self.beams.engine(self.engine) if self.beams else None
 
     @property
+    def decoder(self) -> Engine | BeamEngine:
+        """The search if there is one, or else the engine."""
+        return self.search or self.engine
+
+    @property
     def target_alone(self) -> Target:
         """The target as it is measured alone."""
-        return self.search.alone().plan.target if self.search else self.engine.alone().plan.target
+        return self.decoder.alone().plan.target
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -124,8 +132,8 @@ class Run:
         """The target's checkpoint."""
         return self.paths()["target"]
 
-    def batches(self, *, everywhere: bool = False) -> Iterator[tasks.Batch]:
-        """Returns the examples that this host feeds, or with `everywhere` those of all hosts.
+    def source(self, *, everywhere: bool = False) -> Source:
+        """Returns the texts that this host feeds, or with `everywhere` those of all hosts.
 
         Raises:
           TaskError: at the call.
@@ -134,11 +142,17 @@ class Run:
         rows = self.data.batch_size
         if self.placement.mesh is not None:
             rows //= share.count
-        return self.data.batches(share, rows, self.engine.vocabulary, self.plan.target)
+        found = self.data.source(share, rows, self.engine.vocabulary, self.plan.target)
+        previous, width = self.previous, self.plan.max_length
+        if previous is None:
+            return found
+        if previous.outputs is None:
+            return Live(found, width)
+        return Revised(found, previous.ids(self.engine.vocabulary), width, previous.name)
 
-    def text_batches(self, texts: Iterable[tuple[str, str | None]]) -> Iterator[tasks.Batch]:
-        """Returns other texts, with their targets or None, instead of the task's."""
-        return self.data.text_batches(texts, self.engine.vocabulary, self.plan.target)
+    def batches(self, *, everywhere: bool = False) -> Iterator[tasks.Batch]:
+        """Returns the batches of `source`."""
+        return iter(self.source(everywhere=everywhere))
 
 
 class Variant(NamedTuple):

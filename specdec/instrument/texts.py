@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from specdec import tasks
 from specdec.common.values import Checked, PositiveInt, Seed, Text, UsageError, check_has, check_is
+from specdec.instrument.sources import Examples, Lines, Source, Stream
 from specdec.models.model import Target
 from specdec.models.partitioning import Share
 
@@ -27,6 +29,56 @@ class TextList(tuple[tuple[str, str | None], ...]):
 
     def __repr__(self) -> str:
         return f"{len(self)} texts, the first {self[0][0][:30]!r}"
+
+    @property
+    def first(self) -> str:
+        """The first input."""
+        return self[0][0]
+
+
+class TextStream:
+    """Texts that replace a task's, and come one by one; the longest is not known.
+
+    Args:
+      pairs: (input, reference or None), at least one; nothing is read before it is needed.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[str, str | None]]):
+        self._pairs = iter(pairs)
+
+    def __iter__(self) -> Iterator[tuple[str, str | None]]:
+        while (pair := next(self._pairs, None)) is not None:
+            yield pair
+
+    @property
+    def first(self) -> str:
+        """The first input, which is read now."""
+        pair = next(self._pairs)
+        self._pairs = itertools.chain([pair], self._pairs)
+        return pair[0]
+
+
+class Previous(NamedTuple):
+    """Previous outputs of given texts.
+
+    Attributes:
+      name: what they were read from, for errors.
+      outputs: one for each text, as text or as token ids, empty for none. None: the output for each
+        text is the previous output of the next one.
+    """
+
+    name: str
+    outputs: Sequence[str | Sequence[int]] | None
+
+    def ids(self, vocabulary: tasks.LoadedVocabulary) -> list[Sequence[int]]:
+        """Returns the outputs as token ids, with EOS; () for none."""
+
+        def ids(output: str | Sequence[int]) -> Sequence[int]:
+            if not isinstance(output, str):
+                return output
+            return [*vocabulary.encode(output), vocabulary.eos_id] if output else ()
+
+        return list(map(ids, self.outputs or ()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +109,7 @@ class Data(Checked):
     task: Any
     split: Text
     lengths: Mapping[str, int]
-    texts: TextList | None = None
+    texts: TextList | TextStream | None = None
     vocabulary: tasks.VocabularyDefinition | None = None
     draft_vocabulary: tasks.VocabularyDefinition | None = None
     batch_size: PositiveInt = 1
@@ -82,7 +134,8 @@ class Data(Checked):
                 "CHAT is for given texts, and the run has a task; leave it out, or give the texts "
                 "with --target and --input_file"
             )
-        check_is("Data.texts", self.texts or TextList(), TextList, "INPUT_FILE or INPUT_TEXTS")
+        if not isinstance(self.texts, TextStream):
+            check_is("Data.texts", self.texts or TextList(), TextList, "INPUT_FILE or INPUT_TEXTS")
         for side in ("inputs", "targets"):
             tasks.length_of(self.lengths, side)
         tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)
@@ -92,14 +145,14 @@ class Data(Checked):
         """The lengths that inputs are padded to, ascending."""
         return (*self.buckets, self.lengths["inputs"])
 
-    def batches(
+    def source(
         self,
         share: Share,
         batch_size: int | None = None,
         vocabulary: tasks.LoadedVocabulary | None = None,
         target: Target | None = None,
-    ) -> Iterator[tasks.Batch]:
-        """Iterates over the examples, or a share of them, in batches of `batch_size` rows.
+    ) -> Source:
+        """Returns the examples, or a share of them, in batches of `batch_size` rows.
 
         Args:
           share: the share of this host.
@@ -110,26 +163,41 @@ class Data(Checked):
         Raises:
           UsageError, TaskError: at the call.
         """
-        sizes = self._sizes(target)
+        sizes: dict[str, Any] = {"limit": self.limit, "buckets": self.buckets, "shard": share[:2]}
         sizes["batch_size"] = batch_size or self.batch_size
+        if target is not None:
+            sizes |= {"pad_id": target.pad_id, "shape": target.inputs_shape}
         if self.texts is not None:
-            assert vocabulary is not None, "of given texts"
-            given = tasks.text_batches(
-                self.texts, vocabulary, self.lengths, shard=share[:2], **sizes
-            )
-            return iter(list(given))  # a text that is too long shows before any long work
+            kind = Stream if isinstance(self.texts, TextStream) else Lines
+            return kind(self.texts, vocabulary, self.lengths, **sizes)
         if self.task is None:
             raise UsageError(
                 "there is no task and no text; give --input_file or --text, or set TASK"
             )
-        return tasks.batches(self.task, self.split, self.lengths, shard=share[:2], **sizes)
+        return Examples(self.task, self.split, self.lengths, **sizes)
+
+    def within(self, room: int | None) -> Data:
+        """Returns the data with inputs no longer than some tokens, if the texts are given.
+
+        A task's texts are trimmed to the length of inputs, which a user states. Given texts are
+        refused if they are longer, so their longest length is what models have room for.
+
+        Args:
+          room: the tokens that models have room for; None for any number.
+        """
+        if self.texts is None or room is None or not 0 < room < self.lengths["inputs"]:
+            return self
+        buckets = tuple(width for width in self.buckets if width < room)
+        lengths = {**self.lengths, "inputs": room}
+        return dataclasses.replace(self, lengths=lengths, buckets=buckets)
 
     def fitted(self, vocabulary: tasks.LoadedVocabulary) -> Data:
         """Returns the data with inputs as long as the bucket that holds the longest given text.
 
-        It is for commands that pad all texts to one length.
+        It is for commands that pad all texts to one length. Other texts are not known yet.
         """
-        assert self.texts is not None, "a task's texts are trimmed"
+        if not isinstance(self.texts, TextList):
+            return self
         inputs = (text for text, _ in self.texts[: self.limit])
         longest = max(len(tasks.input_ids(vocabulary, text)) for text in inputs)
         width = next((width for width in self.buckets if width >= longest), None)
@@ -140,22 +208,7 @@ class Data(Checked):
         return dataclasses.replace(self, lengths=lengths, buckets=buckets)
 
     def count(self) -> int | None:
-        """Returns the number of examples without a limit; None if the task does not know."""
+        """Returns the number of examples without a limit; None if the source does not know."""
         if self.texts is not None:
-            return len(self.texts)
+            return len(self.texts) if isinstance(self.texts, TextList) else None
         return tasks.count(self.task, self.split)
-
-    def text_batches(
-        self,
-        texts: Iterable[tuple[str, str | None]],
-        vocabulary: tasks.LoadedVocabulary,
-        target: Target | None = None,
-    ) -> Iterator[tasks.Batch]:
-        """Iterates over other texts, with their targets or None, instead of the task's."""
-        return tasks.text_batches(texts, vocabulary, self.lengths, **self._sizes(target))
-
-    def _sizes(self, target: Target | None) -> dict[str, Any]:
-        sizes = {"batch_size": self.batch_size, "limit": self.limit, "buckets": self.buckets}
-        if target is None:
-            return sizes
-        return sizes | {"pad_id": target.pad_id, "shape": target.inputs_shape}

@@ -21,10 +21,10 @@ from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive, PreviousOutput
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact, saved_vocabulary
-from specdec.instrument import benchmarking, certifying, decoding_texts, explained
-from specdec.instrument.beam_texts import BeamSummary, BeamText, searched
-from specdec.instrument.decoding_texts import Ways
+from specdec.instrument import benchmarking, certifying, explained
+from specdec.instrument.beam_texts import BeamText
 from specdec.instrument.runs import GivenBeams, Run, Variant, parameter_counts
+from specdec.instrument.text_engine import TextEngine
 from specdec.instrument.texts import Data, TextList
 from specdec.integrations.shown_texts import Decoded, Explained
 from specdec.models.inputs import check_room
@@ -36,6 +36,7 @@ from specdec.types import SamplingRule
 from specdec.verifiers import Block
 from specdec.verifiers.decide import Verifier
 
+GIVEN = "the given texts"  # the name of their split
 SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
 
 
@@ -234,9 +235,9 @@ class InteractiveModel:
           TaskError: a text is too long.
         """
         given = GivenBeams(num_beams, num_return or num_beams, rule or T5XBeams())
-        batches = self._batches((text, None) for text in _list_of(texts))
-        engine = given.engine(self._engine)
-        return list(searched(engine, batches, self._text_of, given.num_return, BeamSummary()))
+        run = self._run(((text, None) for text in _list_of(texts)), beams=given)
+        found: Iterator[Any] = TextEngine(run, given.engine(self._engine)).decode(run.source())
+        return list(found)
 
     def score(self, inputs: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Returns the target's log-probability of each of `targets`, EOS included, in nats.
@@ -369,9 +370,10 @@ class InteractiveModel:
           TaskError: the text is too long.
         """
         run = self._variant(self._engine, [text], seed).run
-        ways = Ways(self._engine, None, self._replayer)
-        (found,) = decoding_texts.decoded(run, run.batches(), ways, terminal.Summary())
-        return Explained(found)
+        found: Iterator[Any] = TextEngine(run, self._engine, again=self._replayer).decode(
+            run.source()
+        )
+        return Explained(*found)
 
     @functools.cached_property
     def _replayer(self) -> Program:
@@ -386,7 +388,7 @@ class InteractiveModel:
             raise ValueError("texts is empty; give one text or more")
         longest = max(batch.ids.shape[1] for batch in self._batches(pairs))
         lengths = {**self._lengths, "inputs": longest}
-        data = Data(None, "the given texts", lengths, pairs, batch_size=engine.rows, seed=seed)
+        data = Data(None, GIVEN, lengths, pairs, batch_size=engine.rows, seed=seed)
         run = Run(engine, data, lossy=not engine.plan.exact, beams=beams)
         return Variant("", run, f"# {engine.plan}\n")
 
@@ -419,22 +421,21 @@ class InteractiveModel:
     def reset(self) -> None:
         """Resets the statistics."""
         self.stats = terminal.Summary()
-        self._compiled_before = self._engine.decoder.seconds
+        self._compiled_before = self._engine.program.seconds
 
     def _text_of(self, tokens: Sequence[int], source: str) -> str:
         return tasks.detokenize(self._engine.vocabulary, tokens, source)
 
     def _batches(self, pairs: Iterable[tuple[str, str | None]]) -> Iterator[tasks.Batch]:
-        target = self._engine.plan.target
-        return tasks.text_batches(
-            pairs,
-            self._engine.vocabulary,
-            self._lengths,
-            batch_size=self._batch_size,
-            pad_id=target.pad_id,
-            shape=target.inputs_shape,
-            buckets=_buckets(self._lengths["inputs"]),
-        )
+        return self._run(pairs).batches()
+
+    def _run(self, pairs: Iterable[tuple[str, str | None]], beams: GivenBeams | None = None) -> Run:
+        """Returns a run over texts that are padded to the lengths of this model's programs."""
+        lengths, rows = self._lengths, self._batch_size
+        shorter = _buckets(lengths["inputs"])
+        texts = TextList(pairs)
+        data = Data(None, GIVEN, lengths, texts, batch_size=rows, buckets=shorter)
+        return Run(self._engine, data, beams=beams)
 
     def _decode(
         self, batch: tasks.Batch, seed: int, engine: Engine | None = None
@@ -442,7 +443,7 @@ class InteractiveModel:
         engine = engine or self._engine
         output, seconds = engine.decode(batch, seed=seed)
         self.stats.seconds += seconds
-        self.stats.compile_seconds = self._engine.decoder.seconds - self._compiled_before
+        self.stats.compile_seconds = self._engine.program.seconds - self._compiled_before
         for index, text in enumerate(batch.input_texts):
             log_prob = float(output.log_probs[index].sum())
             shown = self._text_of(output.row(index).tokens, text)

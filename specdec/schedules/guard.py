@@ -19,7 +19,7 @@ from specdec.common.values import (
 )
 from specdec.schedules.buckets import check_costs, shortened, time_of
 from specdec.schedules.schedule import Schedule
-from specdec.schedules.stopping import Signals
+from specdec.schedules.signals import Signals
 from specdec.types import Array, Draft, Params, PyTree, Table, Verdict
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import jax.numpy as jnp
 
+from specdec.schedules.signals import Signals
 from specdec.types import Array, Draft, Params, PyTree, Table, Verdict
-
-if TYPE_CHECKING:
-    from specdec.schedules.stopping import Signals
 
 Self = TypeVar("Self", bound="Schedule")
 

@@ -4,38 +4,15 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import entr
 
 from specdec.common.values import Probability, number
 from specdec.schedules.buckets import UpToLongest
+from specdec.schedules.signals import Signals, signals
 from specdec.types import Array, Params, PyTree, Table
-
-TOP = 10  # of the greatest probabilities
-
-
-class Signals(NamedTuple):
-    """The draft token's probability, and facts about the distribution it was drawn from.
-
-    For a greedy draft, the distribution is the softmax.
-    """
-
-    confidence: Any  # [...] the token's probability
-    entropy: Any  # [...] of the distribution, in nats
-    top: Any  # [..., TOP] its greatest probabilities, descending
-    index: Any  # [...] which token of the draft it is, from 0 on
-
-
-def signals(probs: Array, tokens: Array, index: Any) -> Signals:
-    """Returns the signals of tokens [...] int32 that were drawn from probs [..., V]."""
-    confidence = jnp.take_along_axis(probs, tokens[..., None], axis=-1)[..., 0]
-    top = jax.lax.top_k(probs, min(TOP, probs.shape[-1]))[0]
-    missing = [(0, 0)] * (top.ndim - 1) + [(0, TOP - top.shape[-1])]
-    entropy = jnp.sum(entr(probs), axis=-1)
-    return Signals(confidence, entropy, jnp.pad(top, missing), index)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from specdec.schedules.stopping import Signals, features, logit
+from specdec.schedules.signals import Signals
+from specdec.schedules.stopping import features, logit
 from specdec.types import Array, PyTree
 
 HIDDEN = 32

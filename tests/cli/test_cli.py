@@ -1,7 +1,6 @@
 """`specdec decode`, in process, on tiny random models and bytes: pytest tests/cli/test_cli.py"""
 
 import argparse
-import contextlib
 import functools
 import json
 import re
@@ -17,9 +16,11 @@ from tolerances import LOGITS
 
 import specdec
 from specdec import checkpoints, cli, drafters, sampling, schedules, tasks, verifiers
+from specdec.cli import sinks
 from specdec.common import resources, terminal
 from specdec.decoding import Replay, program
 from specdec.instrument import explained
+from specdec.instrument.text_engine import TextEngine
 from specdec.models.t5 import T5Target
 from specdec.testing import TableTarget
 
@@ -201,7 +202,7 @@ def test_tokens_are_those_of_the_library(decode, folder, tmp_path):
 def test_a_pipe_gets_the_texts_and_nothing_else(decode, tmp_path):
     _, out, _ = decode()
     decode(f"--output_file={tmp_path / 'out.jsonl'}")
-    texts = [cli.decode.terminal.one_line(t["prediction"]) for t in records(tmp_path / "out.jsonl")]
+    texts = [terminal.one_line(t["prediction"]) for t in records(tmp_path / "out.jsonl")]
     assert out == "".join(f"{text}\n" for text in texts)
 
 
@@ -234,10 +235,8 @@ def test_a_terminal_without_colours_has_marks(decode, monkeypatch, environment):
 
 def test_the_legend_is_there_before_the_bar(decode, monkeypatch):
     told = []
-    monkeypatch.setattr(cli.decode, "tqdm", lambda texts, **_: told.append("bar") or iter(texts))
-    monkeypatch.setattr(
-        cli.decode.tqdm, "external_write_mode", lambda file: contextlib.nullcontext(), raising=False
-    )
+    begin = sinks.Bar.__enter__
+    monkeypatch.setattr(sinks.Bar, "__enter__", lambda self: told.append("bar") or begin(self))
     legend = terminal.Painter.legend
     monkeypatch.setattr(
         terminal.Painter, "legend", lambda self: told.append("legend") or legend(self)
@@ -268,9 +267,9 @@ def test_batches_do_not_change_the_output_and_the_target_alone_agrees(decode, tm
 def test_buckets_are_used_and_do_not_change_the_output(decode, tmp_path, monkeypatch):
     fetch, lengths = program.Program.fetch, []
 
-    def noted(self, params, keys, inputs):
+    def noted(self, params, keys, inputs, **others):
         lengths.append(inputs.shape[1])
-        return fetch(self, params, keys, inputs)
+        return fetch(self, params, keys, inputs, **others)
 
     monkeypatch.setattr(program.Program, "fetch", noted)
     decode(f"--output_file={tmp_path / 'one.jsonl'}")
@@ -395,7 +394,7 @@ def test_programs_are_kept(decode, empty_cache):
 
 
 def test_ctrl_c_keeps_what_is_written(decode, tmp_path, monkeypatch):
-    texts_of = cli.decode.decoded
+    texts_of = TextEngine.decode
 
     def interrupted(*args, **kwargs):
         texts = texts_of(*args, **kwargs)
@@ -403,7 +402,7 @@ def test_ctrl_c_keeps_what_is_written(decode, tmp_path, monkeypatch):
         yield next(texts)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.decode, "decoded", interrupted)
+    monkeypatch.setattr(TextEngine, "decode", interrupted)
     code, _, err = decode(f"--output_file={tmp_path / 'out.jsonl'}")
     assert code == 130
     assert err.splitlines()[1].startswith("2 texts, ") and "Traceback" not in err
@@ -412,14 +411,14 @@ def test_ctrl_c_keeps_what_is_written(decode, tmp_path, monkeypatch):
 
 
 def test_texts_are_written_as_they_come(decode, tmp_path, monkeypatch):
-    texts_of, path = cli.decode.decoded, tmp_path / "out.jsonl"
+    texts_of, path = TextEngine.decode, tmp_path / "out.jsonl"
 
     def watched(*args, **kwargs):
         for written, text in enumerate(texts_of(*args, **kwargs)):
             assert not written or len(records(path)) == written
             yield text
 
-    monkeypatch.setattr(cli.decode, "decoded", watched)
+    monkeypatch.setattr(TextEngine, "decode", watched)
     assert decode(f"--output_file={path}")[0] == 0
 
 

@@ -142,11 +142,11 @@ from specdec.decoding.program import Program
 
 fetch, calls = Program.fetch, []
 
-def killed(*args):
+def killed(*args, **others):
     calls.append(args)
     if len(calls) == 6:  # the target alone, on the second batch
         os.kill(os.getpid(), signal.SIGKILL)
-    return fetch(*args)
+    return fetch(*args, **others)
 
 Program.fetch = killed
 sys.exit(cli.main(sys.argv[1:]))

@@ -6,7 +6,6 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import test_cli
 from support import check_lines
 from test_cli import LINES, decode, folder, records, the_line  # noqa: F401
 from tolerances import LOGITS, SMALL_LOGITS
@@ -14,6 +13,7 @@ from tolerances import LOGITS, SMALL_LOGITS
 import specdec
 from specdec import checkpoints, cli, tasks
 from specdec.cli import given, score
+from specdec.common import terminal
 from specdec.decoding.program import Sampled
 from specdec.models.t5 import T5Target
 
@@ -86,7 +86,7 @@ def test_without_a_drafter_the_target_is_alone(command, expected):
 def test_what_is_streamed_is_the_line_that_is_printed_at_once(command, decode, monkeypatch):  # noqa: F811
     whole = decode("--color=always")[1]
     shown = []
-    show = test_cli.cli.decode.terminal.Painter.show
+    show = terminal.Painter.show
     monkeypatch.setattr(
         "specdec.common.terminal.Painter.show",
         lambda self, *row: shown.append(row) or show(self, *row),

@@ -113,9 +113,10 @@ def test_a_prefix_that_the_target_names_and_a_text_lacks_is_said(given, tmp_path
     record = json.loads((target / "config.json").read_text())
     (target / "config.json").write_text(json.dumps(record | {"task_specific_params": named}))
     args = parsed("decode", f"--target={target}", *given)
-    runs.note_missing_prefix(args, "translate: The house.")
+    known = runs.text_of(args.target)
+    runs.note_missing_prefix(args, known, "translate: The house.")
     assert capsys.readouterr().err == ""
-    runs.note_missing_prefix(args, "The house.")
+    runs.note_missing_prefix(args, known, "The house.")
     said = capsys.readouterr().err
     assert ("names prefixes ('translate: ') and the first text has none" in said) == (not given)
 
@@ -158,7 +159,7 @@ def test_texts_replace_the_task(flags):
     vocabulary = runs.vocabulary_of(run)
     fitted = run.data.fitted(vocabulary)
     assert (run.data.lengths["inputs"], fitted.lengths["inputs"]) == (512, 32)
-    (first, second) = fitted.batches(run.placement.share(), vocabulary=vocabulary)
+    (first, second) = fitted.source(run.placement.share(), vocabulary=vocabulary)
     assert first.input_texts + second.input_texts == ["The house.", "A cat."]
     assert first.inputs.shape == (1, 32) and second.target_texts == ["Eine Katze."]
 

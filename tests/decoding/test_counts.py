@@ -42,7 +42,7 @@ from specdec.sampling import (
     Sampling,
 )
 from specdec.schedules import Disco, Fixed
-from specdec.schedules.stopping import TOP
+from specdec.schedules.signals import TOP
 from specdec.training import classifier
 from specdec.types import Params
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling

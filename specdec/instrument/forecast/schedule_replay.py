@@ -42,7 +42,7 @@ from specdec.instrument.acceptance import Accepted, recorded
 from specdec.instrument.forecast.recorded import Recorded, kind_of, played_by, role_of
 from specdec.plan import Plan
 from specdec.sampling import Greedy
-from specdec.schedules.stopping import Signals
+from specdec.schedules.signals import Signals
 from specdec.types import Params, PyTree
 from specdec.verifiers import Block, GreedyMatch
 

@@ -1,4 +1,4 @@
-"""LLaVA's architecture, and the model."""
+"""LLaVA as a model."""
 
 from __future__ import annotations
 
@@ -11,41 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.common.values import NonNegativeInt, PositiveInt, UsageError, check_is
+from specdec.common.values import PositiveInt, UsageError
 from specdec.models.cache import PromptCache
 from specdec.models.inputs import check_last, check_tokens, tokens_of
-from specdec.models.llama.llama_model import LlamaConfig
-from specdec.models.llava.clip import CHANNELS, ClipConfig
+from specdec.models.llava.clip import CHANNELS
+from specdec.models.llava.llava_config import LlavaConfig
 from specdec.models.llava.llava_network import LlavaNetwork
 from specdec.models.prompts import PromptModel
 from specdec.types import Array, Prompt, PyTree
-
-
-@dataclasses.dataclass(frozen=True)
-class LlavaConfig(LlamaConfig):
-    """The architecture of a LLaVA 1.5 (Liu et al. 2023, 2310.03744).
-
-    The other fields are those of its language model, a LLaMA.
-
-    Args:
-      vision: the tower that reads pictures. A projector of two layers maps its features to the
-        language model's width.
-      image_id: the id in the place of each patch of a picture.
-    """
-
-    vision: ClipConfig = dataclasses.field(kw_only=True)
-    image_id: NonNegativeInt = dataclasses.field(default=32_000, kw_only=True)
-
-    def __post_init__(self):
-        if isinstance(self.vision, Mapping):  # from JSON
-            object.__setattr__(self, "vision", ClipConfig(**self.vision))
-        check_is("LlavaConfig.vision", self.vision, ClipConfig, "a ClipConfig")
-        super().__post_init__()
-        if self.image_id >= self.vocab_size or self.image_id in (self.pad_id, *self.stop_ids):
-            raise ValueError(
-                f"LlavaConfig.image_id is {self.image_id}; give an id below vocab_size "
-                f"{self.vocab_size} other than pad_id {self.pad_id} and stop_ids {self.stop_ids}"
-            )
 
 
 @dataclasses.dataclass(frozen=True)

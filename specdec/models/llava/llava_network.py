@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import jax.numpy as jnp
 
 from specdec.models.cache import PromptCache
 from specdec.models.decoder_only import DecoderOnly
 from specdec.models.layers import MLP
 from specdec.models.llava.clip import ClipTower
+from specdec.models.llava.llava_config import LlavaConfig
 from specdec.types import Array, ModelOutput
-
-if TYPE_CHECKING:
-    from specdec.models.llava.llava_model import LlavaConfig
 
 
 class LlavaNetwork(DecoderOnly):

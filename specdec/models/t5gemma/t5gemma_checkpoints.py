@@ -15,7 +15,7 @@ from specdec.models.decoder_checkpoints import (
     refuse_part,
 )
 from specdec.models.family import Record
-from specdec.models.t5gemma.t5gemma_model import T5GemmaConfig
+from specdec.models.t5gemma.t5gemma_config import T5GemmaConfig
 
 SELF = {
     "pre_self_attention_layer_norm/scale": "pre_self_attn_layernorm",

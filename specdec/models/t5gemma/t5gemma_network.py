@@ -7,7 +7,7 @@ grouped heads, soft caps, and a window in every other layer.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -34,21 +34,8 @@ from specdec.models.layers import (
 )
 from specdec.models.layouts import Layout, kernels_of, logits_from_table, of_logits
 from specdec.models.products import Kernels, Orders
+from specdec.models.t5gemma.t5gemma_config import StackSizes, T5GemmaConfig
 from specdec.types import Array, ModelOutput
-
-if TYPE_CHECKING:
-    from specdec.models.t5gemma.t5gemma_model import T5GemmaConfig
-
-
-class StackSizes(NamedTuple):
-    """The sizes of one of the two stacks."""
-
-    emb_dim: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    mlp_dim: int
-    layers: int
 
 
 class GemmaNorm(nn.Module):

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from specdec.models.decoder_checkpoints import refuse_other
 from specdec.models.family import Arrays, Record
 from specdec.models.t5gemma.t5gemma_checkpoints import KNOWN, SELF, T5GemmaCheckpoints
-from specdec.models.t5gemma.t5gemma_model import T5GemmaConfig
-from specdec.models.t5gemma2.t5gemma2_model import T5Gemma2Config
+from specdec.models.t5gemma.t5gemma_config import T5GemmaConfig
+from specdec.models.t5gemma2.t5gemma2_config import T5Gemma2Config
 
 _LAYER = SELF | {
     "self_attention/query_norm/scale": "self_attn.q_norm",

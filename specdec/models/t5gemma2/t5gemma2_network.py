@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +27,8 @@ from specdec.models.t5gemma.t5gemma_network import (
     GemmaNorm,
     added,
 )
+from specdec.models.t5gemma2.t5gemma2_config import T5Gemma2Config
 from specdec.types import Array
-
-if TYPE_CHECKING:
-    from specdec.models.t5gemma2.t5gemma2_model import T5Gemma2Config
 
 
 class Keys(NamedTuple):

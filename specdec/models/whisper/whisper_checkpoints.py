@@ -15,7 +15,7 @@ from specdec.models.decoder_checkpoints import (
     refuse_part,
 )
 from specdec.models.family import Record
-from specdec.models.whisper.whisper_model import WhisperConfig
+from specdec.models.whisper.whisper_config import WhisperConfig
 
 _SELF = {
     "pre_self_attention_layer_norm/scale": "self_attn_layer_norm",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,12 +33,9 @@ from specdec.models.layers import (
 )
 from specdec.models.layouts import Layout, kernels_of, logits_from_table, of_logits
 from specdec.models.products import Kernels, Orders
+from specdec.models.whisper.whisper_config import STRIDE, WhisperConfig
 from specdec.types import Array, ModelOutput
 
-if TYPE_CHECKING:
-    from specdec.models.whisper.whisper_model import WhisperConfig
-
-STRIDE = 2  # frames for each position of the encoder
 _WIDTH = 3  # frames that a filter reads
 _EPSILON = 1e-5  # of the norms of all Whispers
 _LONGEST_WAVE = 10_000  # over 2 pi, in positions

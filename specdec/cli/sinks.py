@@ -1,0 +1,274 @@
+"""The sinks of decoded texts: a terminal, a pipe, JSON lines, quantiles, beams.
+
+A new sink is a class here, or in a file of its own, and its name in `OUTPUTS` or `SCREENS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from tqdm import tqdm
+
+from specdec import tasks
+from specdec.cli import run as runs
+from specdec.common import hosts, terminal
+from specdec.common.records import Lines, as_json
+from specdec.common.values import UsageError
+from specdec.instrument.beam_texts import BeamText
+from specdec.instrument.decoding_texts import Text
+from specdec.instrument.runs import Run
+from specdec.instrument.text_engine import Watch
+from specdec.types import DecodeOutput
+
+
+class Sink(contextlib.AbstractContextManager):
+    """Takes decoded texts: `with sink: sink.write(text)`. Of several hosts the first writes.
+
+    A subclass has `of` and `write`. It has `add_flags` if it has flags, `__enter__` if something is
+    written before the first text, and `close` if something is after the last one.
+
+    Attributes:
+      watch: is shown each text while it is decoded, None for none.
+    """
+
+    watch: Watch | None = None
+
+    @staticmethod
+    def add_flags(parser: argparse.ArgumentParser) -> None:
+        """Adds the flags that ask for the sink."""
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, run: Run) -> Sink | None:
+        """Returns the sink of a command, None if it is not wanted.
+
+        Raises:
+          UsageError: the flags ask for it, and the run has no such texts.
+        """
+        raise NotImplementedError
+
+    def write(self, text: Any) -> None:
+        """Writes a `Text`, or a `BeamText` of a run that searches, immediately."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Ends what was written; it is called after an error too."""
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class JsonLines(Sink):
+    """A line of JSON for each text in `--output_file`, and the settings in force next to it."""
+
+    def __init__(self, path: str, in_force: str):
+        self._path, self._in_force = Path(path), in_force
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, run: Run) -> JsonLines | None:
+        if args.output_file is None:
+            return None
+        in_force = runs.in_force(run, "beams" if run.beams else "decode")
+        return cls(args.output_file, in_force) if hosts.is_first() else None
+
+    def __enter__(self) -> JsonLines:
+        self._lines = Lines.of(self._path, self._in_force)
+        self._lines.replace(())
+        return self
+
+    def write(self, text: Text | BeamText) -> None:
+        self._lines.append(text.record())
+
+
+class Quantiles(Sink):
+    """A line of JSON for each series, level -> values, once all of its samples are known."""
+
+    def __init__(self, levels: Sequence[float], samples: int):
+        self._levels, self._samples = levels, samples
+        self._found: dict[int, list[list[float]]] = {}
+
+    @staticmethod
+    def add_flags(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--quantiles",
+            metavar="LEVELS",
+            help="of series: print one line of JSON per series, the quantiles of its samples at "
+            "these levels, such as 0.1,0.5,0.9, in place of the samples",
+        )
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, run: Run) -> Quantiles | None:
+        if args.quantiles is None:
+            return None
+        try:
+            levels = [float(level) for level in args.quantiles.split(",")]
+        except ValueError:
+            levels = []
+        if not levels or not all(0 < level < 1 for level in levels):
+            raise UsageError(
+                f"--quantiles is {args.quantiles}; give levels between 0 and 1, as 0.1,0.5,0.9"
+            )
+        if not isinstance(run.engine.vocabulary, tasks.Series) or run.beams:
+            raise UsageError(
+                "--quantiles is for samples of series, and the run has none; leave it out"
+            )
+        return cls(levels, run.data.num_samples)
+
+    def write(self, text: Text) -> None:
+        found = self._found.setdefault(text.index, [])
+        found.append(tasks.values_of(text.prediction))
+        if len(found) == self._samples:
+            values = tasks.quantiles(self._found.pop(text.index), self._levels).tolist()
+            line = {str(level): row for level, row in zip(self._levels, values, strict=True)}
+            print(as_json(line), flush=True)
+
+
+class BeamLines(Sink):
+    """A line for each beam, with its score on a terminal."""
+
+    def __init__(self, scores: bool):
+        self._scores = scores
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, run: Run) -> BeamLines | None:
+        return cls(sys.stdout.isatty()) if run.beams and _is_wanted(args) else None
+
+    def write(self, text: BeamText) -> None:
+        for score, found in zip(text.scores, text.predictions, strict=True):
+            before = f"{score:9.4f}  " if self._scores else ""
+            print(before + terminal.one_line(found), flush=True)
+
+
+class Painted(Sink):
+    """Each text with marks and colours that tell who wrote each word, and then alone."""
+
+    def __init__(self, painter: terminal.Painter, grows: bool):
+        self._painter = painter
+        self.watch = self if grows else None
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, run: Run) -> Painted | None:
+        wanted = args.color == "always" or sys.stdout.isatty()
+        if not (wanted and run.plan.drafts and hosts.is_first()) or run.beams:
+            return None
+        colour = terminal.wants_colour(sys.stdout) if args.color == "auto" else wanted
+        engine, one_by_one = run.engine, run.data.texts is not None and run.data.batch_size == 1
+        painter = terminal.Painter(engine.text_of, len(engine.prefix), colour)
+        return cls(painter, one_by_one and not args.output_file and jax.process_count() == 1)
+
+    def __enter__(self) -> Painted:
+        print(self._painter.legend(), flush=True)
+        return self
+
+    def begin(self, text: str) -> None:
+        """Begins an output with its input, see `Watch`."""
+        self._painter.begin(text)
+
+    def grown(self, output: DecodeOutput) -> None:
+        """Shows the output so far, see `Watch`."""
+        self._painter.show(*output.row(0)[:4])
+
+    def write(self, text: Text) -> None:
+        if self.watch is None:
+            self._painter.begin(text.input)
+        self._painter.show(text.tokens, text.proposed, text.drafted, text.accepted)
+        self._painter.end()
+
+
+class Plain(Sink):
+    """A line of plain text for each text."""
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, run: Run) -> Plain | None:
+        return cls() if not run.beams and _is_wanted(args) else None
+
+    def write(self, text: Text) -> None:
+        print(terminal.one_line(text.prediction), flush=True)
+
+
+class Bar(Sink):
+    """A bar on stderr that counts the texts of a task."""
+
+    def __init__(self, total: int | None):
+        self._total = total
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, run: Run) -> Bar | None:
+        data = run.data
+        if data.texts is not None or run.beams or not hosts.is_first() or not sys.stderr.isatty():
+            return None
+        counts = (data.limit, data.count())
+        return cls(min((n * data.num_samples for n in counts if n is not None), default=None))
+
+    def __enter__(self) -> Bar:
+        self._bar = tqdm(total=self._total, unit="text", leave=False)
+        return self
+
+    def write(self, text: Text) -> None:
+        self._bar.update()
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+class Several(Sink):
+    """Several sinks, in order."""
+
+    def __init__(self, sinks: Iterable[Sink]):
+        self._sinks, self._open = list(sinks), contextlib.ExitStack()
+        self.watch = next((sink.watch for sink in self._sinks if sink.watch is not None), None)
+
+    def __enter__(self) -> Several:
+        for sink in self._sinks:
+            self._open.enter_context(sink)
+        return self
+
+    def write(self, text: Text | BeamText) -> None:
+        with tqdm.external_write_mode(file=sys.stdout):
+            for sink in self._sinks:
+                sink.write(text)
+
+    def close(self) -> None:
+        self._open.close()
+
+
+OUTPUTS: tuple[type[Sink], ...] = (JsonLines,)  # each that the flags ask for
+SCREENS: tuple[type[Sink], ...] = (
+    Quantiles,
+    Painted,
+    BeamLines,
+    Plain,
+)  # one: the first that is wanted
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of all sinks."""
+    for sink in (*OUTPUTS, *SCREENS):
+        sink.add_flags(parser)
+
+
+def opened(args: argparse.Namespace, run: Run) -> Sink:
+    """Returns the sinks of a command.
+
+    Args:
+      args: the flags.
+      run: the run, whose settings are in force.
+
+    Raises:
+      UsageError: the flags ask for a sink that the run has no texts for.
+    """
+    found = [sink.of(args, run) for sink in OUTPUTS]
+    screens = (sink.of(args, run) for sink in SCREENS)
+    found.append(next((sink for sink in screens if sink is not None), None))
+    found.append(Bar.of(args, run))
+    return Several(sink for sink in found if sink is not None)
+
+
+def _is_wanted(args: argparse.Namespace) -> bool:
+    """Returns whether texts are printed: on a terminal, and elsewhere if no file gets them."""
+    return sys.stdout.isatty() or not args.output_file

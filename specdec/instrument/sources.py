@@ -1,0 +1,110 @@
+"""The sources of a run's texts: a task, given texts, or texts that come one by one.
+
+A source yields batches of texts, each with its index, its input and the files that the input names.
+Series are given texts too, because their vocabulary reads the numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from specdec import tasks
+from specdec.common.decoded import DecodedText
+from specdec.common.values import UsageError
+
+
+class Source:
+    """Texts of one origin, batch by batch, once.
+
+    Args:
+      batches: the batches.
+    """
+
+    def __init__(self, batches: Iterable[tasks.Batch]):
+        self._batches = iter(batches)
+
+    def __iter__(self) -> Iterator[tasks.Batch]:
+        while (batch := next(self._batches, None)) is not None:
+            yield batch
+
+    def length(self) -> int | None:
+        """Returns the length that inputs of the first batch are padded to, in tokens.
+
+        None stands for no text, and for a first text that is not there yet.
+        """
+        first = list(itertools.islice(self._batches, 1))
+        self._batches = itertools.chain(first, self._batches)
+        return first[0].ids.shape[1] if first else None
+
+    def answered(self, text: DecodedText) -> None:
+        """Takes a decoded text, before the next batch is asked for."""
+
+
+class Examples(Source):
+    """The examples of a task's split; arguments as for `tasks.batches`."""
+
+    def __init__(self, task: Any, split: str, lengths: Mapping[str, int], **sizes: Any):
+        super().__init__(tasks.batches(task, split, lengths, **sizes))
+
+
+class Stream(Source):
+    """Texts that come one by one, as from a pipe; arguments as for `tasks.text_batches`."""
+
+    def __init__(self, *texts: Any, **sizes: Any):
+        super().__init__(tasks.text_batches(*texts, **sizes))
+
+    def length(self) -> int | None:
+        return None
+
+
+class Lines(Source):
+    """The texts of a list; one that is too long shows now. Arguments as for `Stream`."""
+
+    def __init__(self, *texts: Any, **sizes: Any):
+        super().__init__(list(tasks.text_batches(*texts, **sizes)))
+
+
+class Revised(Source):
+    """Texts with previous outputs, from which a drafter drafts the new ones.
+
+    Args:
+      source: the texts.
+      outputs: the previous output of each text by index, as token ids; () for none.
+      width: to which the outputs are cut, in tokens.
+      name: what the outputs were read from.
+    """
+
+    def __init__(self, source: Source, outputs: Sequence[Sequence[int]], width: int, name: str):
+        super().__init__(map(self._revised, source))
+        self._source, self._outputs = source, outputs
+        self._width, self._name = width, name
+
+    def length(self) -> int | None:
+        return self._source.length()
+
+    def _revised(self, batch: tasks.Batch) -> tasks.Batch:
+        return batch.revised([self._of(int(i)) for i in batch.index if i >= 0], self._width)
+
+    def _of(self, index: int) -> Sequence[int]:
+        if index >= len(self._outputs):
+            raise UsageError(
+                f"{self._name} has {len(self._outputs)} outputs, and there is a text {index + 1}; "
+                "give one for each, an empty line for none"
+            )
+        return self._outputs[index]
+
+
+class Live(Revised):
+    """Versions of one text: the output for the version before drafts the next one."""
+
+    def __init__(self, source: Source, width: int):
+        super().__init__(source, (), width, "")
+        self._last: Sequence[int] = ()
+
+    def _of(self, index: int) -> Sequence[int]:
+        return self._last
+
+    def answered(self, text: DecodedText) -> None:
+        self._last = text.tokens

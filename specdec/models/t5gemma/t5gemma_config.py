@@ -1,0 +1,157 @@
+"""T5Gemma's architecture, in plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.common.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt, TokenIds
+from specdec.models.kept_parts import Numbers
+from specdec.models.layers import DType
+
+ENCODER = (
+    *("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads", "encoder_head_dim"),
+    *("encoder_mlp_dim", "num_encoder_layers"),
+)  # in the order of `StackSizes`
+DECODER = ("emb_dim", "num_heads", "num_kv_heads", "head_dim", "mlp_dim", "num_decoder_layers")
+
+
+class StackSizes(NamedTuple):
+    """The sizes of one of the two stacks."""
+
+    emb_dim: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_dim: int
+    layers: int
+
+
+@dataclasses.dataclass(frozen=True)
+class T5GemmaConfig(Checked):
+    """The architecture of a T5Gemma (Zhang et al. 2025, 2504.06225).
+
+    Both stacks are Gemma 2's. They may differ in all sizes.
+
+    Args:
+      vocab_size: V.
+      emb_dim: D, the width of the decoder's residual stream.
+      num_heads: attention heads of queries in the decoder.
+      num_kv_heads: heads of keys and values in the decoder, a divisor of `num_heads`.
+      head_dim: the size of a head in the decoder.
+      mlp_dim: hidden units of an MLP in the decoder.
+      num_decoder_layers: the number of the decoder's layers.
+      encoder_emb_dim: the width of the encoder's residual stream.
+      encoder_num_heads: attention heads of queries in the encoder.
+      encoder_num_kv_heads: heads of keys and values in the encoder.
+      encoder_head_dim: the size of a head in the encoder.
+      encoder_mlp_dim: hidden units of an MLP in the encoder.
+      num_encoder_layers: the number of the encoder's layers; 0 with `encoded_dim`.
+      query_scalar: queries are divided by its square root.
+      window: the tokens that even layers see, up to a token and with it. The encoder sees as many
+        before it and behind it, as in transformers 5; version 4 has one fewer.
+      attention_cap: the soft cap of attention logits; None for none.
+      logits_cap: the soft cap of logits; None for none.
+      rope_theta: the base of the wavelengths of rotary positions.
+      logits_via_embedding: whether the decoder's token table also projects to the logits.
+      dtype: of matrix products and of the KV cache, 'float32' or 'bfloat16'.
+      layer_norm_epsilon: epsilon of the norms.
+      encoded_dim: the width of the target's encoder output, if it drafts without an encoder.
+      head_ids: the ids, ascending, that have a row in the output head; the logits of the others are
+        -inf. The head is then a separate array, even if logits are tied.
+      decoder_start_id: the id that outputs start from.
+      pad_id: the id that texts are padded with.
+      stop_ids: the ids that end a text.
+    """
+
+    vocab_size: PositiveInt
+    emb_dim: PositiveInt
+    num_heads: PositiveInt
+    num_kv_heads: PositiveInt
+    head_dim: PositiveInt
+    mlp_dim: PositiveInt
+    num_decoder_layers: PositiveInt
+    encoder_emb_dim: PositiveInt
+    encoder_num_heads: PositiveInt
+    encoder_num_kv_heads: PositiveInt
+    encoder_head_dim: PositiveInt
+    encoder_mlp_dim: PositiveInt
+    num_encoder_layers: NonNegativeInt
+    query_scalar: PositiveFloat = 256.0
+    window: PositiveInt = 4096
+    attention_cap: PositiveFloat | None = 50.0
+    logits_cap: PositiveFloat | None = 30.0
+    rope_theta: PositiveFloat = 10_000.0
+    logits_via_embedding: bool = True
+    dtype: DType = "float32"
+    layer_norm_epsilon: PositiveFloat = 1e-6
+    encoded_dim: PositiveInt | None = None
+    head_ids: Numbers | None = dataclasses.field(default=None, repr=False)
+    decoder_start_id: NonNegativeInt = dataclasses.field(default=2, repr=False)
+    pad_id: NonNegativeInt = dataclasses.field(default=0, repr=False)
+    stop_ids: TokenIds = dataclasses.field(default=(1,), repr=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
+        super().__post_init__()
+        kind = type(self).__name__
+        for stack, sizes in (("", self.decoder), ("encoder_", self.encoder)):
+            name = f"{kind}.{stack}"
+            if sizes.num_heads % sizes.num_kv_heads:
+                raise ValueError(
+                    f"{name}num_kv_heads is {sizes.num_kv_heads}, which does not divide "
+                    f"{stack}num_heads {sizes.num_heads}; give a divisor"
+                )
+            if sizes.head_dim % 2:
+                raise ValueError(f"{name}head_dim is {sizes.head_dim}; give an even number")
+        if (self.num_encoder_layers == 0) != (self.encoded_dim is not None):
+            raise ValueError(
+                f"{kind}.num_encoder_layers is {self.num_encoder_layers} and encoded_dim "
+                f"{self.encoded_dim}; give layers, or 0 and the width of the output to read"
+            )
+        if self.head_ids is not None and self.head_ids[-1] >= self.vocab_size:
+            raise ValueError(
+                f"{kind}.head_ids goes up to {self.head_ids[-1]}; give ids below {self.vocab_size}"
+            )
+        if self.pad_id in self.stop_ids:
+            raise ValueError(
+                f"{kind}.pad_id is {self.pad_id}, which is also one of stop_ids "
+                f"{self.stop_ids}; give another one"
+            )
+
+    @property
+    def encoder(self) -> StackSizes:
+        """The sizes of the encoder."""
+        return StackSizes(*(getattr(self, name) for name in ENCODER))
+
+    @property
+    def decoder(self) -> StackSizes:
+        """The sizes of the decoder."""
+        return StackSizes(*(getattr(self, name) for name in DECODER))
+
+    @property
+    def encoder_window(self) -> tuple[int, int]:
+        """The number of tokens before and behind a token that local layers of the encoder see."""
+        return self.window, self.window
+
+    def is_local(self, layer: int) -> bool:
+        """Returns whether a layer, counted from 0, sees a window."""
+        return layer % 2 == 0
+
+    def rotary_rates(self, head_dim: int, local: bool) -> np.ndarray:
+        """Returns [head_dim / 2] float32, the angle per position of each pair of numbers."""
+        return rates(self.rope_theta, head_dim)
+
+    @property
+    def head_is_table(self) -> bool:
+        """Whether the decoder's token table also projects to the logits."""
+        return self.logits_via_embedding and self.head_ids is None
+
+
+def rates(theta: float, head_dim: int) -> np.ndarray:
+    """Returns theta ** (-2 i / head_dim) for i = 0, 1, .. in float32."""
+    half = np.arange(0, head_dim, 2, dtype=np.float32) / head_dim
+    return (1.0 / np.float32(theta) ** half).astype(np.float32)

@@ -1,0 +1,100 @@
+"""Whisper's architecture, in plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from specdec.common.values import Checked, NonNegativeInt, PositiveInt, TokenIds
+from specdec.models.decoder_only import NO_PAD, PadId
+from specdec.models.kept_parts import Numbers
+from specdec.models.layers import DType
+
+STRIDE = 2  # frames for each position of the encoder
+
+
+@dataclasses.dataclass(frozen=True)
+class WhisperConfig(Checked):
+    """The architecture of a Whisper (Radford et al. 2022, 2212.04356).
+
+    Both stacks have the same width, heads and MLPs. Norms are layer norms before each sub-layer.
+
+    Args:
+      vocab_size: V.
+      emb_dim: D, the width of the residual stream.
+      num_heads: attention heads, a divisor of `emb_dim`.
+      mlp_dim: hidden units of an MLP.
+      num_encoder_layers: the number of the encoder's layers.
+      num_decoder_layers: the number of the decoder's layers.
+      mel_bins: the frequencies of a frame of sound.
+      input_positions: the positions of the encoder, one for two frames.
+      context: the positions of the decoder, and so the longest output in tokens.
+      encoded_dim: the width of the target's encoder output, which the decoder reads. There is then
+        no encoder, and `num_encoder_layers` is 0. None for a model with an encoder.
+      head_ids: the ids, ascending, that have a row in the output head; the logits of the others are
+        -inf. The head is then a separate array, even if logits are tied.
+      logits_via_embedding: whether the token table also projects to the logits.
+      dtype: of matrix products and of the KV cache, 'float32' or 'bfloat16'.
+      decoder_start_id: the id that outputs start from.
+      pad_id: the id that outputs are padded with; -1, which no token has, if the vocabulary has
+        none.
+      stop_ids: the ids that end a text.
+    """
+
+    vocab_size: PositiveInt
+    emb_dim: PositiveInt
+    num_heads: PositiveInt
+    mlp_dim: PositiveInt
+    num_encoder_layers: NonNegativeInt
+    num_decoder_layers: PositiveInt
+    mel_bins: PositiveInt = 80
+    input_positions: PositiveInt = 1500
+    context: PositiveInt = 448
+    encoded_dim: PositiveInt | None = None
+    head_ids: Numbers | None = dataclasses.field(default=None, repr=False)
+    logits_via_embedding: bool = True
+    dtype: DType = "float32"
+    decoder_start_id: NonNegativeInt = dataclasses.field(default=50258, repr=False)
+    pad_id: PadId = dataclasses.field(default=NO_PAD, repr=False)
+    stop_ids: TokenIds = dataclasses.field(default=(50257,), repr=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
+        super().__post_init__()
+        if self.emb_dim % self.num_heads:
+            raise ValueError(
+                f"WhisperConfig.num_heads is {self.num_heads}, which does not divide emb_dim "
+                f"{self.emb_dim}; give a divisor"
+            )
+        if (self.num_encoder_layers == 0) != (self.encoded_dim is not None):
+            raise ValueError(
+                f"WhisperConfig.num_encoder_layers is {self.num_encoder_layers} and encoded_dim is "
+                f"{self.encoded_dim}; give 0 layers and the width of another encoder, or some "
+                "layers and None"
+            )
+        if self.head_ids is not None and self.head_ids[-1] >= self.vocab_size:
+            raise ValueError(
+                f"WhisperConfig.head_ids goes up to {self.head_ids[-1]}; give ids below "
+                f"{self.vocab_size}"
+            )
+        if self.pad_id in self.stop_ids:
+            raise ValueError(
+                f"WhisperConfig.pad_id is {self.pad_id}, which is also one of stop_ids "
+                f"{self.stop_ids}; give -1"
+            )
+
+    @property
+    def head_dim(self) -> int:
+        """The size of a head."""
+        return self.emb_dim // self.num_heads
+
+    @property
+    def head_is_table(self) -> bool:
+        """Whether the token table also projects to the logits."""
+        return self.logits_via_embedding and self.head_ids is None
+
+    @property
+    def frames(self) -> int:
+        """The frames of an input."""
+        return STRIDE * self.input_positions
