@@ -96,9 +96,8 @@ def steps(name: str, model: T5Target, rounds: int) -> list[dict[str, Any]]:
         for kind, fused in KINDS.items()
         for width in (1, 2)
     }
-    seconds = by_turns(
-        {key: functools.partial(run, params, cache) for key, run in runs.items()}, rounds
-    )
+    bound = {key: functools.partial(run, params, cache) for key, run in runs.items()}
+    seconds = by_turns(bound, rounds)
     lines = []
     for (kind, width), times in seconds.items():
         counted = profiled(bound[kind, width])
@@ -190,9 +189,7 @@ def embedded_pair(texts: int) -> list[dict[str, Any]]:
         for kind, fused in KINDS.items()
     }
     plans = {"alone": plans["xla"].alone(), **plans}
-    given = {
-        name: Params(**{role: trees[role] for role in one.models()}) for name, one in plans.items()
-    }
+    given = {name: plan.params(trees) for name, plan in plans.items()}
     keys = specdec.row_keys(0, jnp.arange(1))
     task, lengths = synthetic_task("specdec_ende"), {"inputs": 48, "targets": 48}
     seconds: dict[str, float] = dict.fromkeys(plans, 0.0)
