@@ -71,7 +71,7 @@ def run(
       config: the model's config.
       params: the decoder's parameters, as in checkpoints.
       x: [1, T, D].
-      cache: the cache. Its length stays as it is.
+      cache: the cache; its length does not change.
       layers: the numbers of the layers.
       biases: for each of them [1, H, T, C] float32, the mask and the bias of positions.
       cross_bias: [1, 1, 1, S] float32, the mask of inputs.
