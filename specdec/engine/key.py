@@ -15,7 +15,7 @@ from specdec.models.model import Weights
 from specdec.types import Table
 
 # Fields of a model that say where its parameters are and how they lie in memory.
-PLACEMENT = ("axis_rules", "layout", "orders", "widened", "least_width", "fused")
+PLACEMENT = ("axis_rules", "layout", "orders", "widened", "least_width", "joined", "fused")
 
 
 def fingerprints(

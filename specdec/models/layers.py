@@ -325,11 +325,14 @@ class MLP(nn.Module):
     def __call__(self, x: Array) -> Array:
         shared = {"dtype": self.dtype, "kernels": self.kernels, "bias": self.bias}
         dense = functools.partial(Dense, **shared)
-        gates = []
-        for i, activation in enumerate(self.activations):
-            name = "wi" if len(self.activations) == 1 else f"wi_{i}"
-            gate = dense(self.mlp_dim, ("embed", "mlp"), name=name)(x)
-            gates.append(ACTIVATIONS[activation](gate))
+        count, axes = len(self.activations), ("embed", "mlp")
+        if self.kernels.joined:
+            products = jnp.split(dense(count * self.mlp_dim, axes, name="wi")(x), count, axis=-1)
+        else:
+            names = ["wi"] if count == 1 else [f"wi_{i}" for i in range(count)]
+            products = (dense(self.mlp_dim, axes, name=name)(x) for name in names)
+        given = zip(self.activations, products, strict=True)
+        gates = [ACTIVATIONS[activation](product) for activation, product in given]
         hidden = constrain(math.prod(gates[1:], start=gates[0]), "batch", "length", "mlp")
         return dense(self.emb_dim, ("mlp", "embed"), name="wo")(hidden)
 

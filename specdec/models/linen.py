@@ -36,7 +36,9 @@ class LinenModel(Checked, Model):
     weights: str = "stored"
     widened: bool = False
     least_width: PositiveInt = 1
+    joined: bool = False
     fused: bool = False
+    has_joined: ClassVar[bool] = False
     has_fused: ClassVar[bool] = False
     pad_id: ClassVar[int] = 0
     exact: ClassVar[bool] = True
@@ -46,9 +48,10 @@ class LinenModel(Checked, Model):
         if self.weights != "stored" and not self.has_int8:
             name = type(self).__name__
             raise ValueError(f"{name}.weights is {self.weights!r}, and it has 'stored' ones only")
-        if self.fused and not self.has_fused:
-            name = type(self).__name__
-            raise ValueError(f"{name}.fused is True, and it has no fused kernels; give False")
+        for field, known in (("joined", self.has_joined), ("fused", self.has_fused)):
+            if getattr(self, field) and not known:
+                name = type(self).__name__
+                raise ValueError(f"{name}.{field} is True, and it has no such kernels; give False")
         object.__setattr__(self, "axis_rules", tuple(map(tuple, self.axis_rules)))
 
     @abc.abstractmethod
@@ -89,7 +92,7 @@ class LinenModel(Checked, Model):
     def stored(self) -> Any:
         """Returns this model with parameters as in checkpoints."""
         plain = {"layout": "checkpoint", "orders": (), "weights": "stored", "widened": False}
-        return dataclasses.replace(self, **plain, least_width=1, fused=False)
+        return dataclasses.replace(self, **plain, least_width=1, joined=False, fused=False)
 
     @property
     def spare(self) -> int:

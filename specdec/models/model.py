@@ -333,6 +333,7 @@ class Model(Target):
         Each is another model than the checkpoint's.
       widened: whether the eight bits are stored in the model's dtype.
       least_width: the fewest tokens that a call of `decode` is computed with.
+      joined: whether kernels of the same input are one.
       fused: whether short calls are computed by kernels of our own, which round differently.
     """
 
@@ -343,6 +344,7 @@ class Model(Target):
     weights: str
     widened: bool
     least_width: int
+    joined: bool
     fused: bool
     has_int8: ClassVar[bool] = False  # whether `weights` may be other than "stored"
 

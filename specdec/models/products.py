@@ -37,6 +37,7 @@ class Kernels:
       int8: whether they are rounded to eight bits, see `specdec.models.int8`.
       int8_tokens: whether tokens are rounded to eight bits as well.
       widened: whether the int8 numbers are kept, and multiplied, in the model's dtype.
+      joined: whether kernels of the same input are one, see `specdec.models.layouts.joined`.
     """
 
     transposed: bool = False
@@ -45,6 +46,7 @@ class Kernels:
     int8: bool = False
     int8_tokens: bool = False
     widened: bool = False
+    joined: bool = False
 
     def order(self, tokens: int) -> Order:
         """Returns the order of a call with this number of tokens."""
@@ -62,6 +64,8 @@ def described(model: Any) -> str:
         found.append("int8 kept in float, which is faster here")
     if model.least_width > 1:
         found.append(f"calls on {model.least_width} tokens or more")
+    if model.joined:
+        found.append("joined kernels")
     if model.fused:
         found.append("fused kernels for calls on one row")
     return ", ".join(found)

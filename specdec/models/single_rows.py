@@ -4,7 +4,7 @@ Some devices compute the product of a single row by other and slower code than t
 TPU's compiler gives it to the vector unit. On such a device a call of `decode` on one token is
 computed with a second token that does not count; see `Target.computed_width`.
 
-A T5's calls on one row are also compared with those of its fused kernels, see `t5.fused`.
+A T5's calls on one row are also compared with those of joined and of fused kernels.
 
 CPUs are not measured here: their products are, see `specdec.models.device`.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -44,17 +44,19 @@ def least_width(model: Any) -> int:
 
 
 @functools.cache
-def fused_is_faster(model: Any) -> bool:
-    """Returns whether a call on one token is faster with a model's fused kernels.
+def fastest(models: tuple[Any, ...]) -> Any:
+    """Returns the model whose call on one token is fastest: the first one, or a clearly faster one.
 
     Args:
-      model: a `StackModel` as in checkpoints, which has such kernels.
+      models: the same `StackModel`, computed in several ways.
     """
-    if model.states_dim is not None:
-        return False
-    with progress.stage("measuring", "measuring fused kernels"):
-        plain, fused = seconds([(model, 1), (dataclasses.replace(model, fused=True), 1)])
-    return fused < FASTER * plain
+    if models[0].states_dim is not None:  # it reads whole blocks
+        return models[0]
+    with progress.stage("measuring", "measuring ways to compute a draft"):
+        first, *others = seconds([(model, 1) for model in models])
+    if min(others) >= FASTER * first:
+        return models[0]
+    return models[1 + others.index(min(others))]
 
 
 def seconds(calls: Sequence[tuple[Any, int]]) -> list[float]:
@@ -63,25 +65,29 @@ def seconds(calls: Sequence[tuple[Any, int]]) -> list[float]:
     One decoder layer and the logits are timed, on one device, with parameters and a cache of zeros.
 
     Args:
-      calls: pairs of a `StackModel` and the tokens of the call. The models differ in `fused` only.
+      calls: pairs of a `StackModel` and the tokens of the call.
     """
-    shallow = dataclasses.replace(calls[0][0].first(1), axis_rules=(), fused=False)
+    runs = [_run(model, width) for model, width in calls]
+    for run in runs:
+        jax.block_until_ready(run())
+    found: list[list[float]] = [[] for _ in runs]
+    for _ in range(ROUNDS):
+        for run, times in zip(runs, found, strict=True):
+            start = time.perf_counter()
+            jax.block_until_ready(run())
+            times.append((time.perf_counter() - start) / CALLS)
+    return [min(times) for times in found]
+
+
+def _run(model: Any, width: int) -> Callable[[], Array]:
+    """Returns the program of a model's calls, with what it is given."""
+    shallow = dataclasses.replace(model.first(1), axis_rules=())
     shapes = jax.eval_shape(shallow.init, jax.random.key(0))
     cache = jax.eval_shape(functools.partial(_begun, shallow), shapes)
     read = {name: leaf for name, leaf in shapes.items() if name != "encoder"}
     params = jax.tree.map(lambda x: jnp.zeros(x.shape, shallow.dtype), read)
     cache = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), cache)
-    timed = [(dataclasses.replace(shallow, fused=model.fused), width) for model, width in calls]
-    runs = [jax.jit(functools.partial(_calls, *one)) for one in timed]
-    for run in runs:
-        jax.block_until_ready(run(params, cache))
-    found: list[list[float]] = [[] for _ in calls]
-    for _ in range(ROUNDS):
-        for run, times in zip(runs, found, strict=True):
-            start = time.perf_counter()
-            jax.block_until_ready(run(params, cache))
-            times.append((time.perf_counter() - start) / CALLS)
-    return [min(times) for times in found]
+    return functools.partial(jax.jit(functools.partial(_calls, shallow, width)), params, cache)
 
 
 def _begun(model: Any, params: PyTree) -> PyTree:

@@ -49,6 +49,7 @@ class StackModel(LinenModel, LayeredTarget):
         multiplies that faster. The model is the same.
       least_width: the fewest tokens that a call of `decode` is computed with. Some devices multiply
         a single row more slowly than two rows, and with other rounding.
+      joined: whether kernels of the same input are one, see `layouts.joined`.
       fused: whether calls at batch 1 on one or two tokens are computed by kernels of our own. They
         suit the steps of a draft on a GPU, and round differently.
     """
@@ -117,6 +118,8 @@ class StackModel(LinenModel, LayeredTarget):
         """Returns a checkpoint's tree in this layout; arrays that keep their shape are shared."""
         int8_tokens = self.weights == "int8_tokens"
         params = layouts.from_stored(params, self.config, self.layout, int8_tokens)
+        if self.joined:
+            params = layouts.joined(params)
         if self.weights == "stored":
             return params
         dtype = self.dtype if self.widened else "int8"
@@ -126,6 +129,8 @@ class StackModel(LinenModel, LayeredTarget):
         """Returns the inverse of `from_stored`, bit for bit unless weights have eight bits."""
         if self.weights != "stored":
             params = layouts.dequantized(params, self.layout)
+        if self.joined:
+            params = layouts.apart(params)
         return layouts.to_stored(params, self.config, self.layout)
 
     def decode(
@@ -162,7 +167,8 @@ class StackModel(LinenModel, LayeredTarget):
 
         A single row is multiplied by other code than several rows.
         """
-        one = {"layout": "checkpoint", "orders": (), "widened": False, "fused": False}
+        one = {"layout": "checkpoint", "orders": (), "widened": False}
+        one |= {"joined": False, "fused": False}
         return dataclasses.replace(self, **one, least_width=max(width, self.least_width))
 
     def _fed(

@@ -106,9 +106,12 @@ def test_a_part_that_does_not_fit_leaves_the_costs_out(estimated):
 
 
 @pytest.mark.ci
-def test_the_cycles_decide_how_calls_on_one_token_are_computed(monkeypatch):
-    """The target's with two tokens, and the draft's as they are; a CPU's compiler is not asked."""
-    real, cycles = compilation._compiled, iter([100, 300, 300, 100])  # with two, with one
+@pytest.mark.parametrize("of_draft, width, joined", [([100, 300, 200], 1, 0), ([3, 2, 1], 2, 1)])
+def test_the_cycles_decide_how_calls_on_one_token_are_computed(
+    of_draft, width, joined, monkeypatch
+):
+    """With one token, with two, and a draft's with joined kernels; no CPU's compiler is asked."""
+    real, cycles = compilation._compiled, iter([300, 100, *of_draft])
     scope = "T5.run/decoder/layers_0/mlp/wi/dot_general"
 
     def compiled(name, *given):
@@ -122,8 +125,9 @@ def test_the_cycles_decide_how_calls_on_one_token_are_computed(monkeypatch):
     mesh = partitioning.make_mesh(1, jax.devices()[:1])
     found = compile_for(PLAN, (1, 8), mesh)
     models = found.plan.models()
-    assert (models["target"].least_width, models["draft"].least_width) == (2, 1)
-    assert list(found.parts) == ["prefill", "target 2", "target 4", "draft 2", "draft 1"]
+    assert (models["target"].least_width, models["draft"].least_width) == (2, width)
+    assert (models["target"].joined, models["draft"].joined) == (False, joined)
+    assert "draft 2" in found.parts and ("draft 1" in found.parts) == (width == 1)
     assert compile_for(PLAN, (2, 8), mesh, parts=False).plan == PLAN
 
 

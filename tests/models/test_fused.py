@@ -119,32 +119,65 @@ def test_the_kernels_are_lowered_for_a_gpu():
     assert lowered.as_text().count("xla.gpu.triton") == 4 * config.num_decoder_layers
 
 
-@pytest.mark.parametrize("seconds", [[1.0, 0.5], [1.0, 1.0]])
-def test_a_draft_has_them_where_they_are_faster(monkeypatch, seconds):
+@pytest.mark.parametrize(
+    "backend, times, chosen",
+    [
+        ("gpu", [1.0, 0.8, 0.5], "fused"),
+        ("gpu", [1.0, 0.5, 0.8], "joined"),
+        ("gpu", [1.0, 1.1, 0.97], "neither"),
+        ("tpu", [1.0, 0.5], "joined"),
+        ("cpu", [], "neither"),
+    ],
+)
+def test_a_draft_is_computed_as_was_fastest(monkeypatch, backend, times, chosen):
     target = T5Target(V1_1)
     drafter = Autoregressive(target, Greedy())
     plan = Plan(target, drafter, GreedyMatch(), Fixed(3), Greedy(), 12, (1,))
-    assert not plan.laid_out(1).drafter.model.fused  # a CPU only interprets them
+    monkeypatch.setenv(device.SETTING, "")
     monkeypatch.setattr(device, "this", lambda int8: None)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(single_rows, "seconds", lambda calls: seconds)
-    for remembered in (single_rows.least_width, single_rows.fused_is_faster):
-        remembered.cache_clear()
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(single_rows, "seconds", lambda calls: (times or [1.0, 0.0])[: len(calls)])
+    monkeypatch.setattr(single_rows, "least_width", lambda model: 1)
+    single_rows.fastest.cache_clear()
     laid_out = plan.laid_out(1)
-    assert laid_out.drafter.model.fused == (seconds[1] < seconds[0])
-    assert not laid_out.target.fused and not plan.alone().laid_out(1).target.fused
+    found = {name for name in ("joined", "fused") if getattr(laid_out.drafter.model, name)}
+    assert found == {chosen} - {"neither"}
+    for model in (laid_out.target, plan.alone().laid_out(1).target):
+        assert not model.fused and not model.joined
     eights = dataclasses.replace(target, weights="int8_tokens")
-    assert not eights.drafting().fused
-    for remembered in (single_rows.least_width, single_rows.fused_is_faster):
-        remembered.cache_clear()
+    assert eights.drafting() == eights
+    single_rows.fastest.cache_clear()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_joined_kernels_compute_the_layers(name):
+    """They are as many numbers, and come apart bit for bit."""
+    config = OTHERS[name]
+    plain, params = T5Target(config), T5Target(config).init(jax.random.key(0))
+    joined = dataclasses.replace(plain, joined=True)
+    together = joined.from_stored(params)
+    assert jax.tree.structure(together) == jax.tree.structure(joined.axes())
+    same = jax.tree.map(jnp.array_equal, joined.to_stored(together), params)
+    assert jax.tree.all(same)
+    expected, before = called(plain, params, (2, 1, 3))
+    found, after = called(joined, together, (2, 1, 3))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+    skipped = jnp.ones([1, 1, config.emb_dim])
+    for model, tree, cache in ((plain, params, before), (joined, together, after)):
+        cache = model.pass_by(tree, skipped, cache, (1, 2))
+        assert int(cache.length[0]) == 7
 
 
 def test_they_are_timed():
-    _, kernels, _ = both(V1_1)
-    plain, fused_calls = single_rows.seconds([(kernels.stored(), 1), (kernels, 1)])
-    assert plain > 0 and fused_calls > 0
+    plain, kernels, _ = both(V1_1)
+    ways = plain, dataclasses.replace(plain, joined=True), kernels
+    assert min(single_rows.seconds([(model, 1) for model in ways])) > 0
 
 
-def test_a_model_without_them_is_refused():
-    with pytest.raises(ValueError, match="fused is True, its layout 'in_out'"):
-        T5Target(V1_1, layout="in_out", fused=True)
+@pytest.mark.parametrize("fields", [{"fused": True}, {"joined": True}])
+def test_other_parameters_are_refused(fields):
+    with pytest.raises(ValueError, match="its layout 'in_out'"):
+        T5Target(V1_1, layout="in_out", **fields)
+    with pytest.raises(ValueError, match="joined is True and fused is True"):
+        T5Target(V1_1, joined=True, fused=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -125,7 +126,7 @@ def compile_for(
       widths: the lengths of inputs if rows are refilled, see `Refilled`; the whole program is then
         a refill with the token loop behind it.
       parts: compile the parts as well, and not only the whole program. The compiler's cycles then
-        decide whether calls on one token are computed with two.
+        decide whether calls on one token are computed with two, and a draft's kernels are joined.
       progress: called with the name of each program before it is compiled.
 
     Returns:
@@ -137,10 +138,10 @@ def compile_for(
     partitioning.check_batch(shape[0], mesh)
     tables = tables or {}
     keys, inputs = batch_shapes(plan.target, *shape, mesh)
-    trees = {role: partitioning.abstract(model, mesh) for role, model in plan.models().items()}
+    progress("decode")
+    plan = _fewest_cycles(plan, inputs, mesh) if parts else plan
+    trees = _abstract(plan, mesh)
     with jax.set_mesh(mesh):
-        progress("decode")
-        plan = _in_pairs(plan, trees, inputs, mesh) if parts else plan
         params = plan.params({**trees, **tables})
         program = _program(plan, mesh, shape[0], widths)
         whole, _ = _compiled("decode", program, params, keys, inputs)
@@ -176,11 +177,10 @@ def compile_for(
     )
 
 
-def _in_pairs(
-    plan: Plan | BeamPlan, trees: Mapping[str, PyTree], inputs: PyTree, mesh: Mesh
-) -> Plan | BeamPlan:
-    """Returns the plan with calls on one token computed with two, where that takes fewer cycles.
+def _fewest_cycles(plan: Plan | BeamPlan, inputs: PyTree, mesh: Mesh) -> Plan | BeamPlan:
+    """Returns the plan with calls on one token computed as takes the fewest cycles.
 
+    They may be computed with two tokens, and on one device a draft's also with joined kernels.
     Compilers that state no cycles, such as a CPU's, are not asked. Several rows and beams have no
     call on one token.
     """
@@ -191,22 +191,34 @@ def _in_pairs(
     models = {role: model for role, model in plan.models().items() if role in single}
     models = {role: model for role, model in models.items() if isinstance(model, StackModel)}
     paired = {role: dataclasses.replace(model, least_width=2) for role, model in models.items()}
-    _, executable = _compiled("prefill", _prefills(plan.with_models(paired)), trees, inputs)
+    trees = _abstract(plan, mesh)
+    with jax.set_mesh(mesh):
+        prefills = _prefills(plan.with_models(paired))
+        _, executable = _compiled("prefill", prefills, trees, inputs)
     if executable is None:
         return plan
     caches, tokens = _shapes_of(executable), jax.ShapeDtypeStruct([1, 1], jnp.int32)
 
-    def cycles(role: str, model: StackModel) -> int:
-        call = Program(model.decode, donate=[2])
-        part, _ = _compiled(role, call, trees[role], tokens, caches[role])
-        return sum(one.cycles for one in part.module.operations) if part.module else 0
+    def cycles(role: str, model: StackModel) -> float:
+        call, params = Program(model.decode, donate=[2]), partitioning.abstract(model, mesh)
+        with jax.set_mesh(mesh):
+            part, _ = _compiled(role, call, params, tokens, caches[role])
+        found = sum(one.cycles for one in part.module.operations) if part.module else 0
+        return found or math.inf
 
-    faster = {
-        role: model
-        for role, model in paired.items()
-        if 0 < cycles(role, model) < cycles(role, models[role])
-    }
-    return plan.with_models(faster)
+    chosen = {}
+    for role, model in models.items():
+        ways = [model, paired[role]]
+        plain = model.layout == "checkpoint" and model.weights == "stored"
+        if role != "target" and model.has_joined and plain and mesh.size == 1:
+            ways.append(dataclasses.replace(paired[role], joined=True))
+        chosen[role] = min(ways, key=functools.partial(cycles, role))
+    return plan.with_models(chosen)
+
+
+def _abstract(plan: Plan | BeamPlan, mesh: Mesh) -> dict[str, PyTree]:
+    """Returns the shapes of the parameters of each model, by role."""
+    return {role: partitioning.abstract(model, mesh) for role, model in plan.models().items()}
 
 
 def _platform(mesh: Mesh) -> str:

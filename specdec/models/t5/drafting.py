@@ -231,7 +231,7 @@ class T5Draft(ReadsEncoder, T5Target):
 
     def network(self) -> DraftNetwork:
         stored = self.layout, self.orders, self.weights
-        return DraftNetwork(self.config, *stored, self.widened, self.fused)
+        return DraftNetwork(self.config, *stored, self.widened, self.joined, self.fused)
 
     @property
     def states_dim(self) -> int | None:

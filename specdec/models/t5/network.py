@@ -129,7 +129,7 @@ class DecoderLayer(nn.Module):
         self.pre_self_attention_layer_norm = _norm(self.config, self.kernels)
         self.self_attention = _attention(self.config, self.kernels)
         self.pre_cross_attention_layer_norm = _norm(self.config, self.kernels)
-        kernels = (self.kernels, self.of_inputs)
+        kernels = (dataclasses.replace(self.kernels, joined=False), self.of_inputs)
         self.encoder_decoder_attention = _attention(self.config, *kernels)
         self.pre_mlp_layer_norm = _norm(self.config, self.kernels)
         self.mlp = _mlp(self.config, self.kernels)
@@ -138,8 +138,11 @@ class DecoderLayer(nn.Module):
         self, x: Array, cache: KVCache, layer: int, bias: Array, cross_bias: Array
     ) -> tuple[Array, KVCache]:
         y = self.pre_self_attention_layer_norm(x)
-        cache = cache.write(layer, *self.self_attention.keys_values(y))
-        y = self.self_attention.over_cache(y, cache.keys[layer], cache.values[layer], bias)
+        query, new = None, ()
+        if self.kernels.joined:
+            query, *new = self.self_attention.queries_keys_values(y)
+        cache = cache.write(layer, *(new or self.self_attention.keys_values(y)))
+        y = self.self_attention.over_cache(y, cache.keys[layer], cache.values[layer], bias, query)
         x = residual(x + y)
         y = self.pre_cross_attention_layer_norm(x)
         y = self.encoder_decoder_attention.over_inputs(
@@ -230,12 +233,14 @@ class T5(nn.Module):
     orders: Orders = ()
     weights: Weights = "stored"
     widened: bool = False
+    joined: bool = False
     fused: bool = False
     decoder_class: ClassVar[type[Decoder]] = Decoder
 
     def setup(self):
         config = self.config
-        kernels = kernels_of(self.layout, self.orders, self.weights, self.widened)
+        step, prefill = kernels_of(self.layout, self.orders, self.weights, self.widened)
+        kernels = dataclasses.replace(step, joined=self.joined), prefill
         self.token_embedder = Embedding(config.vocab_size, config.emb_dim, config.dtype)
         if config.num_encoder_layers:
             self.encoder = Encoder(config, kernels[1])

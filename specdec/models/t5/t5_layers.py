@@ -88,27 +88,40 @@ class Attention(nn.Module):
 
     def setup(self):
         def dense(init, kernels=self.kernels):
-            features = self.num_heads * self.head_dim
+            features = self.num_heads * self.head_dim * (3 if kernels.joined else 1)
             return Dense(features, ("embed", "joined_kv"), self.dtype, init, kernels)
 
         normal = fan_in("normal")
-        self.query = dense(lambda *a, **k: normal(*a, **k) / math.sqrt(self.head_dim))
-        self.key = dense(normal, self.of_inputs or self.kernels)
-        self.value = dense(normal, self.of_inputs or self.kernels)
+        if self.kernels.joined:
+            self.query_key_value = dense(normal)
+        else:
+            self.query = dense(lambda *a, **k: normal(*a, **k) / math.sqrt(self.head_dim))
+            self.key = dense(normal, self.of_inputs or self.kernels)
+            self.value = dense(normal, self.of_inputs or self.kernels)
         axes = ("joined_kv", "embed")
         self.out = Dense(self.emb_dim, axes, self.dtype, normal, self.kernels)
 
     def keys_values(self, x: Array) -> tuple[Array, Array]:
         """Maps [B, T, D] to keys and values [B, T, H, head_dim]."""
+        if self.kernels.joined:
+            return self.queries_keys_values(x)[1:]
         return self._split(self.key(x)), self._split(self.value(x))
 
-    def over_cache(self, x: Array, keys: Array, values: Array, bias: Array) -> Array:
+    def queries_keys_values(self, x: Array) -> tuple[Array, Array, Array]:
+        """Maps [B, T, D] to all three [B, T, H, head_dim] by a joined kernel."""
+        query, key, value = jnp.split(self.query_key_value(x), 3, axis=-1)
+        return self._split(query), self._split(key), self._split(value)
+
+    def over_cache(
+        self, x: Array, keys: Array, values: Array, bias: Array, query: Array | None = None
+    ) -> Array:
         """Computes attention of x [B, T, D] over cached [B, H, C, head_dim]: [B, T, D].
 
-        `bias` [B, 1 or H, T, C] float32 is added to the attention logits.
+        `bias` [B, 1 or H, T, C] float32 is added to the attention logits. `query` [B, T, H,
+        head_dim] is that of a joined kernel.
         """
-        by_row = self.kernels.int8_tokens
-        return self._merge(attend(self._split(self.query(x)), keys, values, bias, by_row=by_row))
+        query = self._split(self.query(x)) if query is None else query
+        return self._merge(attend(query, keys, values, bias, by_row=self.kernels.int8_tokens))
 
     def over_inputs(self, x: Array, keys: Array, values: Array, bias: Array) -> Array:
         """Computes `over_cache` for keys [B, H, head_dim, C].

@@ -24,40 +24,41 @@ class T5Target(EncoderDecoder):
         are those of `t5.fused`.
 
     Raises:
-      ValueError: `fused` is True, and parameters are not those of checkpoints.
+      ValueError: `joined` or `fused` is True, and other parameters are not as in checkpoints.
     """
 
     config: T5Config
     config_class: ClassVar[type[T5Config]] = T5Config
     size_names: ClassVar[tuple[str, ...]] = SIZES
+    has_joined: ClassVar[bool] = True
     has_fused: ClassVar[bool] = True
 
     def __post_init__(self):
         super().__post_init__()
-        if self.fused and not self._as_in_checkpoints:
+        plain = self.layout == "checkpoint" and self.weights == "stored"
+        if (self.joined or self.fused) and not plain or self.joined and self.fused:
             name = type(self).__name__
             raise ValueError(
-                f"{name}.fused is True, its layout {self.layout!r} and its weights "
-                f"{self.weights!r}; give 'checkpoint' and 'stored', which fused kernels read"
+                f"{name}.joined is {self.joined} and fused is {self.fused}, its layout "
+                f"{self.layout!r} and its weights {self.weights!r}; give one of both True at most, "
+                "and only with 'checkpoint' and 'stored'"
             )
 
     def network(self) -> T5:
         """Returns the module, in this target's layout."""
         stored = self.layout, self.orders, self.weights
-        return T5(self.config, *stored, self.widened, self.fused)
+        return T5(self.config, *stored, self.widened, self.joined, self.fused)
 
     def drafting(self: Self) -> Self:
-        """Returns this model with fused kernels on a GPU where they were measured to be faster.
+        """Returns this model with joined or fused kernels, where they were measured to be faster.
 
-        They compute calls at batch 1 on one and two tokens.
+        On a TPU kernels may be joined, on a GPU also fused. Fused ones compute calls at batch 1 on
+        one and two tokens.
         """
-        on_gpu = jax.default_backend() == "gpu" and device.measures_calls()
-        if not on_gpu or not self._as_in_checkpoints or self.axis_rules:
+        plain = self.layout == "checkpoint" and self.weights == "stored"
+        if not plain or self.axis_rules or not device.measures_calls():
             return self
-        if not single_rows.fused_is_faster(self.stored()):
-            return self
-        return dataclasses.replace(self, fused=True, least_width=1)
-
-    @property
-    def _as_in_checkpoints(self) -> bool:
-        return self.layout == "checkpoint" and self.weights == "stored"
+        others = [dataclasses.replace(self, joined=True)]
+        if jax.default_backend() == "gpu":
+            others.append(dataclasses.replace(self, fused=True, least_width=1))
+        return single_rows.fastest((self, *others))
