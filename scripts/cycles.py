@@ -41,16 +41,18 @@ PAPER = {"small": 0.02, "base": 0.04, "large": 0.11}  # c of Leviathan et al. (2
 TARGET, CHIP = "t5_1_1_xxl", "v4:1x1x1"
 
 
-def model_of(name: str, weights: str) -> T5Target:
+def model_of(name: str, weights: str, joined: bool = False) -> T5Target:
     """The model of a published size, in bfloat16."""
     sizes = {preset: sizes for sizes, preset in PRESETS.items()}[name]
     config = T5Config(VOCABULARY, dtype="bfloat16", **dict(zip(SIZES, sizes, strict=True)))
-    return T5Target(config, weights=weights)  # type: ignore[arg-type]
+    return T5Target(config, weights=weights, joined=joined)  # type: ignore[arg-type]
 
 
-def measured(topology: str, name: str, tokens: Sequence[int], weights: str) -> Iterator[Mapping]:
+def measured(
+    topology: str, name: str, tokens: Sequence[int], weights: str, joined: bool
+) -> Iterator[Mapping]:
     """Yields a line for each number of tokens of a call."""
-    model, devices = model_of(name, weights), Topology.parse(topology).devices()
+    model, devices = model_of(name, weights, joined), Topology.parse(topology).devices()
     mesh = partitioning.make_mesh(1, devices)
     params = partitioning.abstract(model, mesh)
     _, inputs = batch_shapes(model, 1, INPUTS, mesh)
@@ -65,6 +67,7 @@ def measured(topology: str, name: str, tokens: Sequence[int], weights: str) -> I
             make = functools.partial(call.compile, params, fed, cache)
             part, _ = compiled(f"{name} {width}", make)
             about = {"topology": topology, "model": name, "weights": weights, "tokens": width}
+            about |= {"joined": joined}
             found = {"too_large": part.too_large} if part.module is None else {}
             if part.module is not None:
                 found = dataclasses.asdict(of_module(part.module))
@@ -78,27 +81,34 @@ def _placed(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
 def tables(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields the rows of both tables: the calls, and c of the paper's drafts."""
     cycles = {
-        (one["topology"], one["model"], one["weights"], one["tokens"]): one
+        (
+            one["topology"],
+            one["model"],
+            one["weights"],
+            one.get("joined", False),
+            one["tokens"],
+        ): one
         for one in lines
         if "cycles" in one
     }
-    widths = sorted({key[3] for key in cycles})
+    widths = sorted({key[-1] for key in cycles})
     names = (f"{n} token{'s' * (n > 1)}" for n in widths)
     yield row("topology", "model", *names, "1 over 8", "2 over 8")
     yield "|---|---|" + "---:|" * (len(widths) + 2)
-    for topology, model, weights in dict.fromkeys(key[:3] for key in cycles):
-        found = {n: cycles.get((topology, model, weights, n)) for n in widths}
+    for topology, model, weights, joined in dict.fromkeys(key[:-1] for key in cycles):
+        found = {n: cycles.get((topology, model, weights, joined, n)) for n in widths}
         name = model.removeprefix("t5_1_1_") + (" in int8" if weights == "int8" else "")
+        name += ", joined" if joined else ""
         ratios = (_ratio(found[n], found.get(8)) for n in (1, 2))
         yield row(topology, name, *map(_cell, found.values()), *ratios)
     yield ""
-    yield row("draft", "c, calls of 1 token", "c, calls of 2 tokens", "c of the paper")
-    yield "|---|---:|---:|---:|"
+    yield row("draft", "c, calls of 1 token", "of 2 tokens", "2, joined", "c of the paper")
+    yield "|---|---:|---:|---:|---:|"
     for draft, paper in PAPER.items():
         calls = [
-            cycles[CHIP, NAMES[draft], "stored", n]["cycles"]
-            / cycles[CHIP, TARGET, "stored", n]["cycles"]
-            for n in (1, 2)
+            cycles[CHIP, NAMES[draft], "stored", joined, n]["cycles"]
+            / cycles[CHIP, TARGET, "stored", False, n]["cycles"]
+            for n, joined in ((1, False), (2, False), (2, True))
         ]
         yield row(draft, *(f"{c:.3f}" for c in calls), paper)
 
@@ -119,6 +129,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", help=f"such as {TARGET}")
     parser.add_argument("tokens", nargs="*", type=int)
     parser.add_argument("--weights", default="stored", choices=["stored", "int8"])
+    parser.add_argument("--joined", action="store_true", help="as a draft with joined kernels")
     parser.add_argument("--tables", metavar="FILE")
     args = parser.parse_args()
     if args.tables:
@@ -127,7 +138,7 @@ def main() -> None:
         return
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_compilation_cache_dir", None)
-    for line in measured(args.topology, args.model, args.tokens, args.weights):
+    for line in measured(args.topology, args.model, args.tokens, args.weights, args.joined):
         print(as_json(line))
         sys.stdout.flush()
 
