@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from specdec import tasks
-from specdec.cli import beams, machine, output, quantiles, revising, settings
+from specdec.cli import beams, machine, output, quantiles, revising, settings, sounds
 from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
 from specdec.cli.run import DecodeRun
@@ -58,6 +58,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "--num_samples", type=int, metavar="N", help="outputs for each text, if it samples"
     )
     quantiles.add_flag(parser)
+    sounds.add_flag(parser)
     parser.add_argument(
         "--output_file",
         metavar="FILE",
@@ -110,6 +111,7 @@ def _command(args: argparse.Namespace) -> None:
         "Data.decoder_prefix": args.decoder_prefix,
         "Data.chat": args.chat,
         **beams.flags_of(args),
+        **sounds.settings_of(args),
     }
     stdin = _standard_input(args)
     if args.dry_run:
@@ -122,6 +124,8 @@ def _command(args: argparse.Namespace) -> None:
     of_series = quantiles.SeriesQuantiles.of(args, run)
     text_of = functools.partial(tasks.detokenize, engine.vocabulary)
     stdin = stdin or _standard_input_without_texts(run, args)
+    if (transcriber := sounds.transcriber_of(args, run, stdin)) is not None:
+        return sounds.write(args, run, transcriber, stdin)
     batches = run.batches() if stdin is None else run.text_batches(stdin)
     if run.beams and run.search:
         in_force = runs.in_force(run, "beams") if args.output_file else ""

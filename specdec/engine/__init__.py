@@ -3,11 +3,15 @@
 from specdec.engine.engine import Engine, NotExact, in_eight_bits, obeying, saved_vocabulary
 from specdec.engine.key import drafter_key, fingerprints
 from specdec.engine.placement import Placement
+from specdec.engine.whole_sounds import Segment, WholeSounds, Window
 
 __all__ = [
     "Engine",
     "NotExact",
     "Placement",
+    "Segment",
+    "WholeSounds",
+    "Window",
     "drafter_key",
     "fingerprints",
     "in_eight_bits",

@@ -61,6 +61,7 @@ class Engine:
       rows: the size of a batch.
       text: the text side of the target's checkpoint; None if it is missing.
       prefix: the ids that every output begins with.
+      settings: what was done with the checkpoint's generation settings.
       origin: an engine whose parameters this one shares where both have them.
     """
 
@@ -71,6 +72,7 @@ class Engine:
     rows: int = 1
     text: checkpoints.TextModel | None = None
     prefix: tuple[int, ...] = ()
+    settings: generation.Choice = "obey"
     origin: Engine | None = None
 
     @classmethod
@@ -139,7 +141,8 @@ class Engine:
             partitioning.check_batch(rows, mesh)
             devices = devices.over(mesh)
             plan = devices.divided(plan)
-        opened = cls(plan, vocabulary, dict(weights), devices, rows, text, ids)
+        given = dict(weights), devices, rows, text, ids, generation_settings
+        opened = cls(plan, vocabulary, *given)
         for role, owned in plan.owned().items():
             if role in weights and (mesh is not None or role in plan.tables()):
                 devices.shape(owned, str(weights[role]))
@@ -164,6 +167,24 @@ class Engine:
         kept = {role: path for role, path in found.items() if role in plan.owned()}
         plan = self.placement.laid_out(plan, self.rows)
         return dataclasses.replace(self, plan=plan, weights=kept, origin=self)
+
+    def stamped(self) -> Engine:
+        """Returns this engine of a Whisper with outputs that have timestamps.
+
+        Raises:
+          ValueError: it does not follow the settings of a Whisper's checkpoint.
+        """
+        if not isinstance(self.settings, Transcribed) or self.text is None:
+            raise ValueError(
+                "timestamps need a checkpoint's settings; give --gin_file=transcribe.gin, in Python "
+                "generation_settings=checkpoints.Transcribed()"
+            )
+        if self.settings.timestamps:
+            return self
+        plan = generation.with_timestamps(self.plan, self.text, self.settings)
+        found = self.variant(sampling=plan.sampling, drafter=plan.drafter)
+        settings = dataclasses.replace(self.settings, timestamps=True)
+        return dataclasses.replace(found, settings=settings)
 
     def with_models(self, models: Mapping[str, Any]) -> Engine:
         """Returns this engine with its models in other layouts; what it has read is shared."""

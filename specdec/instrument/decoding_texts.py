@@ -73,17 +73,18 @@ def ways_of(
 
 # The fields of a line of JSON, in order: of the drafts it has only their lengths.
 FIELDS = ("index", "sample", "input", "target", "prediction", "tokens", "log_probs", "drafted")
-FIELDS += ("accepted", "alone", "alone_tokens", "explained", "calls")
+FIELDS += ("accepted", "alone", "alone_tokens", "explained", "calls", "segments")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Text(DecodedText):
-    """One example and its output. The last three fields are optional.
+    """One example and its output. The last four fields are optional.
 
     Attributes:
       alone: the prediction of the target alone.
       alone_tokens: its ids.
       explained: see `ExplainedBatch`.
+      segments: of a transcript with timestamps, its parts with their times in seconds.
     """
 
     index: int
@@ -95,6 +96,7 @@ class Text(DecodedText):
     alone: str | None = None
     alone_tokens: Sequence[int] | None = None
     explained: dict[str, Any] | None = None
+    segments: list[dict[str, Any]] | None = None
 
     def record(self) -> dict[str, Any]:
         """Returns a line of JSON, without unknown values."""
