@@ -1,6 +1,6 @@
 """Makes tests/golden/long_sounds.json: transcripts of sounds of up to 200 seconds by transformers.
 
-  pip install torch transformers safetensors
+  pip install torch transformers safetensors soxr
   python scripts/make_golden_long_sounds.py
 
 The model and the sounds are those of `tests/long_sounds.py`.
@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import soxr
 import torch
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
@@ -30,10 +31,13 @@ CASES = {  # name: arguments of `generate`, and settings of the checkpoint
 }
 
 
-def transcribe(folder: Path, seconds: int, timestamps: bool, given: dict) -> dict:
+def transcribe(
+    folder: Path, seconds: int, timestamps: bool, given: dict, rate: int = long_sounds.RATE
+) -> dict:
     """Returns the ids of a sound, and the times of its segments."""
     model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
     sound = long_sounds.sound(seconds).astype(np.float32) / 2**15
+    sound = soxr.resample(sound, rate, long_sounds.RATE)
     how = {"truncation": False, "padding": "longest"} if seconds > 30 else {}
     features = WhisperFeatureExtractor(feature_size=long_sounds.MEL_BINS)(
         sound, sampling_rate=long_sounds.RATE, return_tensors="pt", **how
@@ -63,6 +67,8 @@ def main() -> None:
             # Long sounds have timestamps whether they are asked for or not.
             plain = transcribe(folder, long_sounds.SECONDS[0], False, given)
             golden[f"{name} without timestamps"] = plain
+        folder, (given, _) = Path(place) / "english", CASES["english"]
+        golden["resampled"] = transcribe(folder, 65, True, given, rate=22_050)
     lines = (f" {json.dumps(name)}: {json.dumps(found)}" for name, found in golden.items())
     file = TESTS / "golden" / "long_sounds.json"
     file.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -80,7 +80,10 @@ def weights() -> dict[str, np.ndarray]:
     found["model.encoder.embed_positions.weight"] = sinusoids()
     add("decoder.embed_tokens", SIZE, WIDTH, bias=False)
     add("decoder.embed_positions", CONTEXT, WIDTH, bias=False)
-    for stack, kinds in {"encoder": ["self_attn"], "decoder": ["self_attn", "encoder_attn"]}.items():
+    for stack, kinds in {
+        "encoder": ["self_attn"],
+        "decoder": ["self_attn", "encoder_attn"],
+    }.items():
         layer = f"{stack}.layers.0"
         for kind in kinds:
             for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
@@ -103,7 +106,9 @@ def safetensors(arrays: dict[str, np.ndarray]) -> bytes:
         header[name] = {"dtype": "F32", "shape": array.shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(8, "little"), text, *(x.tobytes() for x in arrays.values())])
+    return b"".join(
+        [len(text).to_bytes(8, "little"), text, *(x.tobytes() for x in arrays.values())]
+    )
 
 
 def make_model(folder: Path, **settings) -> Path:

@@ -43,7 +43,9 @@ class Transcribed(Checked):
 class Transcription(NamedTuple):
     """The arguments for outputs that follow a checkpoint's settings."""
 
-    prefix: tuple[int, ...]  # of every output, for `decode(prefix=)`; () if a language is to be found
+    prefix: tuple[
+        int, ...
+    ]  # of every output, for `decode(prefix=)`; () if a language is to be found
     processors: tuple[LogitsProcessor, ...]  # for `sampling.with_processors`
 
 
@@ -113,7 +115,7 @@ def _language_and_task(
     else:
         known = _needed(settings, "lang_to_id", directory)
         languages = {name.strip("<|>"): id for name, id in known.items()}
-        opening = [tuple(languages.values())]
+        opening = [tuple(sorted(languages.values()))]
         if language is not None:
             opening = [(_one("language", language.strip("<|>"), languages, directory),)]
     if task is not None or language is not None:

@@ -23,9 +23,9 @@ from specdec.cli.beams import Beams
 from specdec.cli.data import saved_vocabulary
 from specdec.common import progress, records, schemas
 from specdec.common.environment import version
-from specdec.common.values import Checked, UsageError, check_is, is_word
+from specdec.common.values import Checked, UsageError, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
-from specdec.engine import Engine, NotExact, Placement, in_eight_bits, obeying
+from specdec.engine import Engine, NotExact, Placement, check_eight_bits, in_eight_bits, obeying
 from specdec.instrument.runs import Run
 from specdec.instrument.texts import Data
 from specdec.models.inputs import check_room
@@ -102,7 +102,7 @@ class DecodeRun(Checked):
             raise ValueError(
                 "compare is set, but without a drafter the target is alone anyway; leave it out"
             )
-        self._check_int8()
+        check_eight_bits(self.plan, self.int8, self.int8_tokens)
         longest = self.plan.max_length
         sampling = self.plan.sampling
         for one in sampling.processors if looks_back(sampling) else ():
@@ -111,23 +111,6 @@ class DecodeRun(Checked):
                     f"MIN_LENGTH is {one.length} but targets hold {longest}; give a number of "
                     "tokens that leaves room for EOS"
                 )
-
-    def _check_int8(self) -> None:
-        models = self.plan.models()
-        check_is("int8_tokens", self.int8_tokens, bool, "True or False")
-        if not isinstance(self.int8, list | tuple) or not set(self.int8) <= models.keys():
-            raise ValueError(
-                f"int8 is {self.int8!r}; give roles, of {', '.join(models)}, as in ('target',)"
-            )
-        for role in self.int8:
-            if not models[role].has_int8:
-                family = type(models[role]).__name__
-                raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
-        if self.int8_tokens and not self.int8:
-            raise ValueError(
-                "int8_tokens is True, but int8 names no model; give both, as in "
-                "--gin.INT8=\"('target',)\" --gin.INT8_TOKENS=True"
-            )
 
     def paths(self) -> dict[str, str]:
         """Returns the checkpoints and tables of everything in `Plan.owned`, by role."""

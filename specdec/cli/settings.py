@@ -299,10 +299,13 @@ def _binding(binding: str, recorder: _Recorder) -> Any:
     try:
         return next(config_parser.ConfigParser(binding, recorder))
     except (SyntaxError, StopIteration, tokenize.TokenError) as error:
-        raise UsageError(
-            f"--gin.{binding}: {value or 'nothing'} is not a value; strings need quotes that "
-            f"reach gin: --gin.{name}=\"'{value}'\""
-        ) from error
+        quotes, what = "strings need quotes that reach gin", f"{value or 'nothing'} is not a value"
+        remedy = f"{quotes}: --gin.{name}=\"'{value}'\""
+        if not value:
+            remedy = f"give one, as in --gin.{name}=VALUE; {quotes}"
+        elif value[0] in "([{":
+            remedy = f"close its brackets; {quotes}"
+        raise UsageError(f"--gin.{binding}: {what}; {remedy}") from error
 
 
 def _place(location: config_parser.Location) -> str:

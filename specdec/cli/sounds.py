@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import jax
+
 from specdec import tasks
 from specdec.cli import run as runs
 from specdec.cli import settings
@@ -54,9 +55,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, bool | None]:
     return {"Transcribed.timestamps": True}
 
 
-def transcriber_of(
-    args: argparse.Namespace, run: Run, lines: Given | None
-) -> Transcriber | None:
+def transcriber_of(args: argparse.Namespace, run: Run, lines: Given | None) -> Transcriber | None:
     """Returns what transcribes the given sounds; None for other runs, and sounds of one window.
 
     Args:
@@ -95,7 +94,9 @@ def transcriber_of(
     return Transcriber(run.engine, several)
 
 
-def write(args: argparse.Namespace, run: Run, transcriber: Transcriber, lines: Given | None) -> None:
+def write(
+    args: argparse.Namespace, run: Run, transcriber: Transcriber, lines: Given | None
+) -> None:
     """Writes transcripts: lines of JSON, subtitles, and one plain text per line.
 
     Args:
@@ -113,7 +114,7 @@ def write(args: argparse.Namespace, run: Run, transcriber: Transcriber, lines: G
     summary = terminal.Summary(exact=run.plan.exact)
     names = (name for name, _ in itertools.islice(lines or data.texts or (), data.limit))
     alone = Transcriber(engine.alone()) if run.compare else None
-    how = {"seed": data.seed, "samples": data.num_samples, "alone": alone}
+    how = {"seed": data.seed, "samples": range(data.num_samples), "alone": alone}
     try:
         for text in transcriber.texts(names, summary, **how):
             if file:

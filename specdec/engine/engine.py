@@ -19,6 +19,7 @@ from specdec.checkpoints import tables
 from specdec.checkpoints.transcription import Transcribed
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import progress
+from specdec.common.values import check_is
 from specdec.decoding.program import (
     DecodeProgram,
     GivenBatch,
@@ -176,8 +177,8 @@ class Engine:
         """
         if not isinstance(self.settings, Transcribed) or self.text is None:
             raise ValueError(
-                "timestamps need a checkpoint's settings; give --gin_file=transcribe.gin, in Python "
-                "generation_settings=checkpoints.Transcribed()"
+                "timestamps need a checkpoint's settings; give --gin_file=transcribe.gin, in "
+                "Python generation_settings=checkpoints.Transcribed()"
             )
         if self.settings.timestamps:
             return self
@@ -488,6 +489,31 @@ def _check_fit(
     if "target" in weights:  # some ids of the model have no text
         size = max(size, plan.models()["target"].vocab_size)
     check_ids(plan.sampling, size)
+
+
+def check_eight_bits(plan: Plan, roles: Sequence[str], tokens: bool) -> None:
+    """Raises ValueError unless `in_eight_bits` can change a plan in this way.
+
+    Args:
+      plan: the plan.
+      roles: the models' roles.
+      tokens: whether the tokens of their products are rounded to eight bits as well.
+    """
+    models = plan.models()
+    check_is("int8_tokens", tokens, bool, "True or False")
+    if not isinstance(roles, list | tuple) or not set(roles) <= models.keys():
+        raise ValueError(
+            f"int8 is {roles!r}; give roles, of {', '.join(models)}, as in ('target',)"
+        )
+    for role in roles:
+        if not models[role].has_int8:
+            family = type(models[role]).__name__
+            raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
+    if tokens and not roles:
+        raise ValueError(
+            "int8_tokens is True, but int8 names no model; give both, as in "
+            "--gin.INT8=\"('target',)\" --gin.INT8_TOKENS=True"
+        )
 
 
 def in_eight_bits(plan: Plan, roles: Sequence[str], tokens: bool = False) -> Plan:

@@ -69,7 +69,7 @@ class Transcriber:
         summary: terminal.Summary,
         *,
         seed: int = 0,
-        samples: int = 1,
+        samples: Iterable[int] = (0,),
         alone: Transcriber | None = None,
     ) -> Iterator[Text]:
         """Yields the transcripts of sounds, in order, and adds up the figures.
@@ -78,16 +78,16 @@ class Transcriber:
           names: the texts that name the sounds.
           summary: gets the figures.
           seed: the seed of all random draws.
-          samples: outputs for each sound.
+          samples: the numbers of the outputs for each sound.
           alone: transcribes with the target alone, to compare; None for no comparison.
 
         Raises:
           TaskError: a sound cannot be read.
         """
-        numbered = enumerate(names)
+        numbered, samples = enumerate(names), tuple(samples)
         while group := list(itertools.islice(numbered, self._engine.rows)):
             given = [tasks.features_of(name, self._bins, self._frames) for _, name in group]
-            for sample in range(samples):
+            for sample in samples:
                 with progress.stage("decoding"):
                     found, seconds = self._group(group, given, seed, sample)
                 summary.seconds += seconds

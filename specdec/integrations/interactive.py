@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import html
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
+import jax
 import numpy as np
 
 from specdec import checkpoints, tasks
@@ -20,14 +22,16 @@ from specdec.decoding.beam_rules import BeamRule, T5XBeams
 from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive, PreviousOutput
 from specdec.drafters.drafter import Drafter
-from specdec.engine import Engine, NotExact, saved_vocabulary
+from specdec.engine import Engine, NotExact, Placement, check_eight_bits, saved_vocabulary
 from specdec.instrument import benchmarking, certifying, decoding_texts, explained
 from specdec.instrument.beam_texts import BeamSummary, BeamText, searched
-from specdec.instrument.decoding_texts import Ways
+from specdec.instrument.decoding_texts import Text, Ways
 from specdec.instrument.runs import GivenBeams, Run, Variant, parameter_counts
 from specdec.instrument.texts import Data, TextList
+from specdec.instrument.transcripts import Transcriber
 from specdec.integrations.shown_texts import Decoded, Explained
 from specdec.models.inputs import check_room
+from specdec.models.partitioning import Partitioner
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -36,7 +40,20 @@ from specdec.types import SamplingRule
 from specdec.verifiers import Block
 from specdec.verifiers.decide import Verifier
 
+F = TypeVar("F", bound=Callable)
+
 SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
+
+
+def _over_devices(method: F) -> F:
+    """Returns a method of `InteractiveModel` that runs on its mesh, if it has one."""
+
+    @functools.wraps(method)
+    def run(self, *arguments, **options):
+        with self._on_devices():
+            return method(self, *arguments, **options)
+
+    return cast(F, run)
 
 
 class InteractiveModel:
@@ -66,6 +83,11 @@ class InteractiveModel:
         all but the ids that outputs start and end with.
       chat: whether each input is a user's message, for the target's own chat template.
       same_bits: whether the texts must be the target's own in bfloat16 too, see `Plan`.
+      int8: roles of models whose kernels are rounded to eight bits, as in ("target",). They are
+        then other models.
+      int8_tokens: whether the tokens of these models' products are rounded as well.
+      partitioner: how the models are divided over devices; None for one device.
+      prefix: the text that every output begins with.
 
     Raises:
       CheckpointError, TaskError, ValueError: before any parameter is read, if something does not
@@ -100,6 +122,10 @@ class InteractiveModel:
         generation_settings: generation.Choice = "obey",
         chat: bool = False,
         same_bits: bool = False,
+        int8: Sequence[str] = (),
+        int8_tokens: bool = False,
+        partitioner: Partitioner | None = None,
+        prefix: str = "",
     ):
         check("generation_settings", generation_settings, generation.Choice)
         sampling = sampling or Greedy()
@@ -121,13 +147,18 @@ class InteractiveModel:
         parts |= {"sampling": sampling, "max_length": longest, "same_bits": same_bits}
         plan = Plan(model, **parts, stop_ids=())
         check_room(plan.models(), lengths["inputs"], longest)
+        check_eight_bits(plan, int8, int8_tokens)
         try:
             self._engine = Engine.open(
                 plan,
                 weights,
                 vocabulary and tasks.for_texts(vocabulary),
+                Placement(partitioner or Partitioner()),
                 rows=batch_size,
+                int8=int8,
+                int8_tokens=int8_tokens,
                 generation_settings=generation_settings,
+                prefix=prefix,
                 lossy=lossy,
             )
         except NotExact as error:
@@ -136,8 +167,9 @@ class InteractiveModel:
             ) from error
         self._lengths, self._batch_size = lengths, batch_size
         # The shortest texts show whether parts can work together.
-        self._engine.check(min([*_buckets(lengths["inputs"]), lengths["inputs"]]))
-        self._engine.load()
+        with self._on_devices():
+            self._engine.check(min([*_buckets(lengths["inputs"]), lengths["inputs"]]))
+            self._engine.load()
         self._previous: Sequence[int] = ()
         self._revisers: dict[int, Engine] = {}
         self.reset()
@@ -152,29 +184,61 @@ class InteractiveModel:
         defaults = {"gamma": 7, "lengths": {"inputs": 144, "targets": 48}}
         return cls(demo.path("target"), demo.path("draft"), **defaults | options)
 
-    def predict(self, texts: Sequence[str], *, seed: int = 0) -> list[str]:
+    def predict(self, texts: Sequence[str], *, seed: int = 0, sample: int = 0) -> list[str]:
         """Returns the output for each text.
 
         Args:
           texts: the inputs.
           seed: the seed of random draws.
+          sample: which of several samples of each text it is.
         """
-        return [decoded.text for decoded in self.decode(texts, seed=seed)]
+        return [decoded.text for decoded in self.decode(texts, seed=seed, sample=sample)]
 
-    def decode(self, texts: Sequence[str], *, seed: int = 0) -> list[Decoded]:
+    @_over_devices
+    def decode(self, texts: Sequence[str], *, seed: int = 0, sample: int = 0) -> list[Decoded]:
         """Returns the output for each text, with its statistics.
 
         Args:
           texts: the inputs.
           seed: the seed of random draws. A sampled output depends only on the seed and on its index
             among the texts.
+          sample: which of several samples of each text it is.
 
         Raises:
           TaskError: a text is too long.
         """
         batches = self._batches((text, None) for text in _list_of(texts))
-        return [decoded for batch in batches for decoded in self._decode(batch, seed)]
+        return [one for batch in batches for one in self._decode(batch, seed, sample=sample)]
 
+    @_over_devices
+    def transcribe(self, files: Sequence[str], *, seed: int = 0, sample: int = 0) -> list[Text]:
+        """Returns the transcripts of sounds of any length, by a Whisper.
+
+        They are those of `specdec decode`. A sound that the model reads in several windows has
+        `segments` with their times, of which `subtitles` of `specdec.common.subtitles` makes SRT
+        and WebVTT.
+
+        Args:
+          files: the names of files of sound. The model needs generation_settings=
+            `checkpoints.Transcribed()`; with its timestamps=True each sound has segments.
+          seed: the seed of random draws.
+          sample: which of several samples of each sound it is.
+
+        Raises:
+          TaskError: a file cannot be read.
+          UsageError: the model cannot read several windows.
+          ValueError: the model reads no sound.
+        """
+        if not tasks.is_sound(self._engine.vocabulary):
+            raise ValueError("the target reads texts; give a Whisper, or the texts to `decode`")
+        found = self._transcriber.texts(_list_of(files), self.stats, seed=seed, samples=[sample])
+        return list(found)
+
+    @functools.cached_property
+    def _transcriber(self) -> Transcriber:
+        return Transcriber(self._engine)
+
+    @_over_devices
     def revise(
         self, text: str, *, previous: str | None = None, gamma: int = 16, seed: int = 0
     ) -> Decoded:
@@ -210,6 +274,7 @@ class InteractiveModel:
             self._revisers[gamma] = given.variant(**parts)
         return self._revisers[gamma]
 
+    @_over_devices
     def beams(
         self,
         texts: Sequence[str],
@@ -217,6 +282,8 @@ class InteractiveModel:
         *,
         num_return: int | None = None,
         rule: BeamRule | None = None,
+        draft_beams: int | None = None,
+        draft_steps: int = 2,
     ) -> list[BeamText]:
         """Returns the likeliest outputs for each text, by beam search.
 
@@ -228,16 +295,20 @@ class InteractiveModel:
           num_beams: w, the beams of the search.
           num_return: beams of each text, the best first; None for all.
           rule: `T5XBeams` or `HuggingFaceBeams` of `decoding.beam_rules`; None for T5X's.
+          draft_beams: the beams of the draft; None for twice `num_beams`.
+          draft_steps: the steps of the search that the draft looks ahead.
 
         Raises:
           ValueError: the model samples, or has another drafter.
           TaskError: a text is too long.
         """
-        given = GivenBeams(num_beams, num_return or num_beams, rule or T5XBeams())
+        drafts = draft_beams, draft_steps
+        given = GivenBeams(num_beams, num_return or num_beams, rule or T5XBeams(), *drafts)
         batches = self._batches((text, None) for text in _list_of(texts))
         engine = given.engine(self._engine)
         return list(searched(engine, batches, self._text_of, given.num_return, BeamSummary()))
 
+    @_over_devices
     def score(self, inputs: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Returns the target's log-probability of each of `targets`, EOS included, in nats.
 
@@ -292,6 +363,7 @@ class InteractiveModel:
         text_of = functools.partial(self._text_of, source=decoded.input)
         return terminal.paint(terminal.pieces(terminal.origins(*row), text_of))
 
+    @_over_devices
     def bench(
         self,
         texts: Sequence[str],
@@ -301,6 +373,8 @@ class InteractiveModel:
         num_beams: int = 0,
         num_return: int = 1,
         rule: BeamRule | None = None,
+        draft_beams: int | None = None,
+        draft_steps: int = 2,
     ) -> benchmarking.Measured:
         """Times the pair and the target alone, alternating, text by text, like `specdec bench`.
 
@@ -311,6 +385,8 @@ class InteractiveModel:
           num_beams: the number of beams of a search, drafted and plain; 0 for no search.
           num_return: see `beams`.
           rule: see `beams`.
+          draft_beams: see `beams`.
+          draft_steps: see `beams`.
 
         Raises:
           ValueError: the model has no drafter or one that drafts no beams, or there is no text.
@@ -319,12 +395,13 @@ class InteractiveModel:
         if not self._engine.plan.drafts:
             raise ValueError("the target decodes alone; give a draft or a drafter to measure")
         engine = dataclasses.replace(self._engine, rows=1).variant()
-        searched = _given_beams(num_beams, num_return, rule)
+        searched = _given_beams(num_beams, num_return, rule, draft_beams, draft_steps)
         variant = self._variant(engine, texts, seed, searched)
         ready = benchmarking.Benchmark.of([(variant, None)])
         (measured,) = ready.measure(repeats)
         return measured
 
+    @_over_devices
     def verify(
         self,
         texts: Sequence[str],
@@ -333,6 +410,8 @@ class InteractiveModel:
         num_beams: int = 0,
         num_return: int = 1,
         rule: BeamRule | None = None,
+        draft_beams: int | None = None,
+        draft_steps: int = 2,
     ) -> certifying.Certificate:
         """Certifies that the pair decodes what the target alone would, or finds the same beams.
 
@@ -345,6 +424,8 @@ class InteractiveModel:
           num_beams: the number of beams of a search; 0 for no search.
           num_return: see `beams`.
           rule: see `beams`.
+          draft_beams: see `beams`.
+          draft_steps: see `beams`.
 
         Raises:
           ValueError: the model has no drafter or one that drafts no beams, or there is no text.
@@ -354,10 +435,11 @@ class InteractiveModel:
         def started(name: str) -> None:
             print(f"checking {name} ...", file=sys.stderr, flush=True)
 
-        searched = _given_beams(num_beams, num_return, rule)
+        searched = _given_beams(num_beams, num_return, rule, draft_beams, draft_steps)
         variant = self._variant(self._engine, texts, seed, searched)
         return certifying.certify(variant, lambda line: None, started)
 
+    @_over_devices
     def explain(self, text: str, *, seed: int = 0) -> Explained:
         """Decodes a text, and tells for each target call which words were drafted and kept.
 
@@ -376,6 +458,11 @@ class InteractiveModel:
     @functools.cached_property
     def _replayer(self) -> Program:
         return explained.replayer(self._engine.plan)
+
+    def _on_devices(self) -> contextlib.AbstractContextManager:
+        """Returns the context in which the programs of the model run."""
+        mesh = self._engine.placement.mesh
+        return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
     def _variant(
         self, engine: Engine, texts: Sequence[str], seed: int, beams: GivenBeams | None = None
@@ -437,22 +524,24 @@ class InteractiveModel:
         )
 
     def _decode(
-        self, batch: tasks.Batch, seed: int, engine: Engine | None = None
+        self, batch: tasks.Batch, seed: int, engine: Engine | None = None, sample: int = 0
     ) -> Iterator[Decoded]:
         engine = engine or self._engine
-        output, seconds = engine.decode(batch, seed=seed)
+        output, seconds = engine.decode(batch, seed=seed, sample=sample)
         self.stats.seconds += seconds
         self.stats.compile_seconds = self._engine.decoder.seconds - self._compiled_before
         for index, text in enumerate(batch.input_texts):
             log_prob = float(output.log_probs[index].sum())
             shown = self._text_of(output.row(index).tokens, text)
             one = Decoded.of(output, index, input=text, text=shown, log_prob=log_prob)
-            one.count_in(self.stats)
+            one.count_in(self.stats, len(engine.prefix))
             yield one
 
 
-def _given_beams(beams: int, count: int, rule: BeamRule | None) -> GivenBeams | None:
-    return GivenBeams(beams, count, rule or T5XBeams()) if beams else None
+def _given_beams(
+    beams: int, count: int, rule: BeamRule | None, *drafts: int | None
+) -> GivenBeams | None:
+    return GivenBeams(beams, count, rule or T5XBeams(), *drafts) if beams else None  # type: ignore
 
 
 def _list_of(texts: Sequence[str]) -> Sequence[str]:

@@ -253,7 +253,8 @@ def _window(text: str, size: int) -> np.ndarray:
     if len(samples) > size and start is None:
         raise TaskError(
             f"sound {text!r} is {len(samples) / RATE:g} s long, and the target reads "
-            f"{size / RATE:g} at once; give it to `specdec decode`, which reads window by window, "
+            f"{size / RATE:g} at once; give it to `specdec decode`, in Python to "
+            "`InteractiveModel.transcribe`, which read window by window, "
             f"or name its parts, as in {name}#0 and {name}#{size / RATE:g}"
         )
     return np.pad(samples[:size], (0, max(0, size - len(samples))))

@@ -73,8 +73,8 @@ def _libraries(file: str | os.PathLike) -> _Libraries:
         return _Libraries(*map(importlib.import_module, _Libraries._fields))
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{file} needs {error.name}, because it is no WAV file of 16 bits with {RATE} samples "
-            "per second: pip install '.[sound]'"
+            f"{file} is no WAV file of 16 bits with {RATE} samples per second, and needs "
+            f"{error.name}; pip install soundfile soxr"
         ) from error
 
 

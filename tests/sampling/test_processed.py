@@ -21,6 +21,7 @@ from specdec.sampling import (
     MinLength,
     NoBadWords,
     NoRepeatNGram,
+    Opening,
     PresencePenalty,
     Processed,
     RepetitionPenalty,
@@ -56,6 +57,7 @@ PROCESSORS = {
     "forced end": ForcedEOS(3),
     "suppressed": SuppressTokens((2,)),
     "not first": SuppressTokensAtBegin((2, 3)),
+    "opening": Opening(((4, 2), (3,))),
 }
 ALL = (*PROCESSORS.values(),)[1:7] + (ForcedEOS(4), SuppressTokensAtBegin((2,)))
 SETS = {name: (one,) for name, one in PROCESSORS.items()} | {"all": ALL}
