@@ -62,8 +62,8 @@ def transcription(
       language: of the sound, such as 'en'; None for the one that the settings name, or else that
         the model finds. A model of English alone has none.
       task: 'transcribe' or 'translate' (to English). None for the one that the settings name, or
-        else for 'transcribe' if a language is given. Without a language, the model is then told no
-        task, as in transformers.
+        else for 'transcribe' if a language is given. Without a language, the output then has no id
+        of a task, as in transformers.
       timestamps: whether the texts have timestamps.
 
     Raises:

@@ -153,7 +153,7 @@ def opened(
     run = described(args, overrides)
     if run.data.texts is not None:
         note_missing_prefix(args, run.data.texts[0][0])
-        run = dataclasses.replace(run, data=run.data.fitted(vocabulary_of(run)))
+        run = _fitted(run, vocabulary_of(run))
     run = change(run)
     if run.beams.num_beams and not beams:
         raise UsageError(
@@ -180,6 +180,16 @@ def opened(
         args.contexts.enter_context(jax.set_mesh(found.placement.mesh))
     args.contexts.enter_context(_naming_target(found))
     return found
+
+
+def _fitted(run: DecodeRun, vocabulary: tasks.LoadedVocabulary) -> DecodeRun:
+    """Returns the run with inputs that hold the longest of its texts, and all of their pictures."""
+    texts = (text for text, _ in (run.data.texts or ())[: run.data.limit])
+    most = max(len(tasks.files_of(vocabulary, text)) for text in texts)
+    target, plan = run.plan.models()["target"], run.plan
+    if (roomy := target.with_room(most)) != target:
+        plan = plan.with_models({"target": roomy})
+    return dataclasses.replace(run, plan=plan, data=run.data.fitted(vocabulary))
 
 
 def with_engine(run: DecodeRun, unmarked: bool = False) -> Run:

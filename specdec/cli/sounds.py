@@ -1,4 +1,4 @@
-"""What `specdec decode` writes of sounds of several windows: texts, lines and subtitles."""
+"""Texts, lines and subtitles that `specdec decode` writes of sounds of several windows."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ FRAMES = 100  # in a second
 
 
 class Segment(NamedTuple):
-    """What was said from one time to another.
+    """A part of a transcript, with its times.
 
     Attributes:
       start: in seconds from the begin of the sound.
@@ -39,7 +39,7 @@ class Segment(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A part of a sound that was decoded at once.
+    """A part of a sound that was decoded by one call of the program.
 
     Attributes:
       segments: those that are kept.

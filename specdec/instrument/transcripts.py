@@ -28,8 +28,8 @@ def has_timestamps(engine: Engine) -> bool:
 class Transcriber:
     """Transcribes sounds with an engine of a Whisper.
 
-    A sound that fits a window is decoded at once, unless the engine's outputs have timestamps. All
-    others are decoded as `WholeSounds` does.
+    A sound that fits a window is decoded as by the engine, unless its outputs have timestamps. All
+    others are decoded as by `WholeSounds`.
 
     Args:
       engine: decodes.

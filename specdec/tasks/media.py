@@ -204,6 +204,9 @@ def part_of(text: str) -> tuple[str, float | None]:
 def heard(text: str) -> np.ndarray:
     """Returns the samples [n] float32 of the sound that the text of an input names.
 
+    Args:
+      text: the name of a file, or of its part, see `part_of`.
+
     Raises:
       TaskError: it cannot be read, or has no samples.
     """
@@ -222,7 +225,11 @@ def heard(text: str) -> np.ndarray:
 
 
 def fits_window(text: str, frames: int) -> bool:
-    """Returns whether the sound that a text names, or its part, is read in one window of `frames`.
+    """Returns whether the sound that a text names, or its part, is read in one window.
+
+    Args:
+      text: as for `heard`.
+      frames: of a window.
 
     Raises:
       TaskError: it cannot be read.
@@ -233,8 +240,8 @@ def fits_window(text: str, frames: int) -> bool:
 def features_of(text: str, mel_bins: int, frames: int) -> np.ndarray:
     """Returns the log-mel features [mel_bins, F] of all of the sound that a text names.
 
-    Like transformers' extractor, it fills up a sound with silence to one window of `frames`, and
-    leaves a longer one as it is.
+    As by transformers' extractor, a sound is filled up with silence to one window of `frames`, and
+    a longer one is not changed.
 
     Args:
       text: as for `heard`; a part ends where its first window does.
@@ -253,7 +260,7 @@ def _window(text: str, size: int) -> np.ndarray:
     if len(samples) > size and start is None:
         raise TaskError(
             f"sound {text!r} is {len(samples) / RATE:g} s long, and the target reads "
-            f"{size / RATE:g} at once; give it to `specdec decode`, in Python to "
+            f"{size / RATE:g} in one window; give it to `specdec decode`, in Python to "
             "`InteractiveModel.transcribe`, which read window by window, "
             f"or name its parts, as in {name}#0 and {name}#{size / RATE:g}"
         )

@@ -118,7 +118,7 @@ def test_other_commands_refuse_a_long_sound(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     given = ["--target=whisper", "--gin_file=transcribe.gin", "--max_length=27"]
     assert cli.main(["bench", *given, "--drafter=prompt_lookup", "--text=long.wav"]) == 2
-    says = "is 0.7 s long, and the target reads 0.24 at once; give it to `specdec decode`"
+    says = "is 0.7 s long, and the target reads 0.24 in one window; give it to `specdec decode`"
     assert says in capsys.readouterr().err
 
 

@@ -137,7 +137,7 @@ def test_sound_is_read_from_the_file_that_a_text_names(tmp_path):
     [
         (
             "long.wav",
-            "1.5 s long, and the target reads 1 at once; .*name its parts, as in .*long.wav#0",
+            "1.5 s long, and the target reads 1 in one window; .*name its parts, as in",
         ),
         ("long.wav#9", "long.wav#9' has no samples; give a file or a part that has some"),
         ("gone.wav", "gone.wav' cannot be read"),
