@@ -21,6 +21,7 @@ from remedies import HOLE, remedies
 
 from specdec import checkpoints, cli
 from specdec.cli import gin_files
+from specdec.tasks import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = cli.overview().commands.choices
@@ -165,7 +166,11 @@ def yard(tmp_path_factory):
     (folder / "pairs.tsv").write_text("a\tb\nc\td\n")
     (folder / "previous.jsonl").write_text('{"index": 0, "tokens": [5, 1]}\n')
     before = jax.config.jax_enable_preemption_service
+    tasks = dict(registry._registered)  # another yard has a task of the same name
+    registry._registered.pop("yard", None)
     yield folder
+    registry._registered.clear()
+    registry._registered.update(tasks)
     jax.config.update("jax_enable_preemption_service", before)  # training switches it off
 
 
