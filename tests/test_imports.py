@@ -60,6 +60,8 @@ ONLY = {
     "matplotlib": {"instrument"},
     "jinja2": {"instrument", "tasks"},
     "PIL": {"tasks"},
+    "soundfile": {"tasks"},
+    "soxr": {"tasks"},
     "torch": {"checkpoints"},
     "tokenizers": {"tasks"},
     "huggingface_hub": {"checkpoints"},

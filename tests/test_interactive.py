@@ -18,6 +18,7 @@ from specdec.decoding.beam_rules import HuggingFaceBeams
 from specdec.instrument import certifying
 from specdec.instrument.certificate import Check
 from specdec.integrations.interactive import Decoded, InteractiveModel, _buckets
+from specdec.models.partitioning import Partitioner
 from specdec.models.t5 import T5Target
 from specdec.sampling import Sampling
 from specdec.tasks import TaskError
@@ -308,3 +309,60 @@ def test_a_revised_text_is_drafted_from_its_last_output(tiny):
         calls.append(found.calls)
     first, again, revised, anew = calls
     assert first == anew == 12 and again == 1 < revised
+
+
+def test_eight_bits_are_those_of_the_command_line(tmp_path):
+    given = {"target": demo.path("target"), "draft": demo.path("draft"), "lengths": LENGTHS}
+    model = InteractiveModel(**given, int8=("target", "draft"), int8_tokens=True)
+    models = model._engine.plan.models()
+    assert {role: one.weights for role, one in models.items()} == {
+        "target": "int8_tokens",
+        "draft": "int8_tokens",
+    }
+    path = tmp_path / "out.jsonl"
+    flags = [f"--target={given['target']}", f"--draft={given['draft']}", f"--text={TEXTS[2]}"]
+    flags += [f"--gin.TASK_FEATURE_LENGTHS={LENGTHS}", "--gin.BUCKETS=()", f"--output_file={path}"]
+    flags += ["--gin.INT8=('target', 'draft')", "--gin.INT8_TOKENS=True"]
+    assert cli.main(["decode", *flags, "--compilation_cache_dir="]) == 0
+    assert list(model.decode(TEXTS[2:])[0].tokens) == json.loads(path.read_text())["tokens"]
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"int8": ("drft",)}, "int8 is .*'drft'.*; give roles, of target, draft, as in"),
+        ({"int8_tokens": True}, "int8_tokens is True, but int8 names no model; give both"),
+    ],
+)
+def test_eight_bits_that_cannot_be(given, message):
+    with pytest.raises(ValueError, match=message):
+        InteractiveModel.demo(**given)
+
+
+@pytest.mark.ci
+def test_a_mesh_changes_no_text(decoded):
+    given = {"gamma": 3, "sampling": Sampling(1.0), "lengths": LENGTHS, "batch_size": 4}
+    model = InteractiveModel.demo(**given, partitioner=Partitioner(2))
+    assert model._engine.placement.mesh is not None
+    assert [one.tokens for one in model.decode(TEXTS, seed=SEED)] == [x.tokens for x in decoded]
+    (score,) = model.score(TEXTS[:1], [decoded[0].text])
+    np.testing.assert_allclose(score, decoded[0].log_prob, atol=LOGITS)
+
+
+@pytest.mark.ci
+def test_a_prefix_begins_every_output_and_samples_differ():
+    given = {"gamma": 3, "sampling": Sampling(1.0), "lengths": LENGTHS}
+    model = InteractiveModel.demo(**given, prefix="Die")
+    first, second = (model.decode(TEXTS[2:], seed=SEED, sample=x)[0] for x in (0, 1))
+    assert first.text.startswith("Die") and second.text.startswith("Die")
+    assert first.tokens != second.tokens
+    assert model.stats.tokens == len(first.tokens) + len(second.tokens) - 2 * len(
+        model._engine.prefix
+    )
+
+
+def test_the_draft_of_beams_is_chosen(pair):
+    wide = pair.beams(["ab"], num_beams=2, draft_beams=3, draft_steps=4)
+    assert wide[0].tokens == pair.beams(["ab"], num_beams=2)[0].tokens
+    with pytest.raises(ValueError, match="the target reads texts; give a Whisper"):
+        pair.transcribe(["talk.wav"])

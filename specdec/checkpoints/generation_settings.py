@@ -131,6 +131,28 @@ def transcribing(plan: Plan, text: TextModel, chosen: Transcribed) -> Plan:
     return _with(plan, chosen.processors(text.directory))
 
 
+def with_timestamps(plan: Plan, text: TextModel, chosen: Transcribed) -> Plan:
+    """Returns a plan of `transcribing` with timestamps in place of none.
+
+    Args:
+      plan: the plan, without timestamps.
+      text: the text side of the target's checkpoint.
+      chosen: what the plan was made with.
+
+    Raises:
+      CheckpointError: as `transcription` does.
+    """
+    made = chosen.processors(text.directory)
+    own = plan.sampling.processors if looks_back(plan.sampling) else ()
+    own = tuple(one for one in own if one not in made)
+    sampling = with_processors(unprocessed(plan.sampling), own)
+    drafter = plan.drafter
+    if isinstance(drafter, Autoregressive | EarlyExit) and drafter.sampling == plan.sampling:
+        drafter = dataclasses.replace(drafter, sampling=sampling)
+    plan = dataclasses.replace(plan, sampling=sampling, drafter=drafter)
+    return transcribing(plan, text, dataclasses.replace(chosen, timestamps=True))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Refusals:
     """Checks of the settings, each with an error that names the key, its value and its file."""
@@ -157,7 +179,7 @@ class _Refusals:
                 remedy = f"search with `specdec decode --num_beams={value} --beam_rule=huggingface`"
                 self.refuse(name, "and this run does no beam search", remedy)
             if name in names.OF_SOUND:
-                remedy = "give --gin_file=transcribe.gin and --gin.LANGUAGE=\"'en'\""
+                remedy = "give --gin_file=transcribe.gin"
                 self.refuse(name, "which is of sound", remedy)
             if name in names.MISSING:
                 self.refuse(name, "which is not done here")

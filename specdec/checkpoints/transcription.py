@@ -1,4 +1,4 @@
-"""The settings with which a Whisper's checkpoint writes down sound: a prefix, and processors."""
+"""The settings with which a Whisper's checkpoint writes down sound."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specdec.checkpoints import generation
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError
 from specdec.common.values import Checked
-from specdec.sampling import ForcedTokens, SuppressTokens, SuppressTokensAtBegin, Timestamps
+from specdec.sampling import Opening, SuppressTokens, SuppressTokensAtBegin, Timestamps
 from specdec.types import LogitsProcessor
 
 _NO_TIMESTAMPS = "no_timestamps_token_id"
@@ -30,20 +30,22 @@ class Transcribed(Checked):
     timestamps: bool = False
 
     def processors(self, directory: Location) -> tuple[LogitsProcessor, ...]:
-        """Returns the processors that a checkpoint asks for, among them its forced prefix.
+        """Returns the processors that a checkpoint asks for, among them how a text opens.
 
         Raises:
           CheckpointError: as `transcription` does.
         """
-        prefix, found = transcription(directory, self.language, self.task, self.timestamps)
-        # The prefix comes last: it has ids that are suppressed elsewhere.
-        return *found, *([ForcedTokens(prefix, 0)] if prefix else [])
+        opening, found = _described(directory, self.language, self.task, self.timestamps)
+        # It comes last: it has ids that are suppressed elsewhere.
+        return *found, *([Opening(opening)] if opening else [])
 
 
 class Transcription(NamedTuple):
     """The arguments for outputs that follow a checkpoint's settings."""
 
-    prefix: tuple[int, ...]  # of every output, for `decode(prefix=)`
+    prefix: tuple[
+        int, ...
+    ]  # of every output, for `decode(prefix=)`; () if a language is to be found
     processors: tuple[LogitsProcessor, ...]  # for `sampling.with_processors`
 
 
@@ -57,42 +59,71 @@ def transcription(
 
     Args:
       directory: of a Whisper, with its `generation_config.json`.
-      language: of the sound, such as 'en'. A model of many languages needs one; one of English
-        alone has none. It is not detected.
-      task: 'transcribe' or 'translate' (to English); None for 'transcribe'.
+      language: of the sound, such as 'en'; None for the one that the settings name, or else that
+        the model finds. A model of English alone has none.
+      task: 'transcribe' or 'translate' (to English). None for the one that the settings name, or
+        else for 'transcribe' if a language is given. Without a language, the output then has no id
+        of a task, as in transformers.
       timestamps: whether the texts have timestamps.
 
     Raises:
       CheckpointError: the settings lack one that is needed, or the language or the task.
     """
+    opening, processors = _described(directory, language, task, timestamps)
+    if any(len(choice) > 1 for choice in opening):
+        return Transcription((), (*processors, Opening(opening)))
+    return Transcription(tuple(id for (id,) in opening), processors)
+
+
+def _described(
+    directory: Location, language: str | None, task: str | None, timestamps: bool
+) -> tuple[tuple[tuple[int, ...], ...], tuple[LogitsProcessor, ...]]:
+    """Returns the choices of `Opening`, and the other processors; see `transcription`."""
     settings = {name: one.value for name, one in generation.read(directory).items()}
-    prefix: list[int] = []
+    opening: list[tuple[int, ...]] = []
     if settings.get("is_multilingual", True):
-        known = _needed(settings, "lang_to_id", directory)
-        languages = {name.strip("<|>"): id for name, id in known.items()}
-        prefix = [
-            _one("language", language, languages, directory),
-            _one(
-                "task", task or "transcribe", _needed(settings, "task_to_id", directory), directory
-            ),
-        ]
+        opening = _language_and_task(settings, language, task, directory)
     elif language is not None or task is not None:
         raise CheckpointError(
             f"{directory} transcribes English alone (is_multilingual); leave out language and task"
         )
     processors: list[LogitsProcessor] = []
     if not timestamps:
-        prefix.append(_needed(settings, _NO_TIMESTAMPS, directory))
+        opening.append((_needed(settings, _NO_TIMESTAMPS, directory),))
     if ids := settings.get("begin_suppress_tokens"):
-        processors.append(SuppressTokensAtBegin(tuple(ids), len(prefix)))
+        processors.append(SuppressTokensAtBegin(tuple(ids), len(opening)))
     if ids := settings.get("suppress_tokens"):
         processors.append(SuppressTokens(tuple(ids)))
     if timestamps:
         none, ends = (_needed(settings, x, directory) for x in (_NO_TIMESTAMPS, generation.ENDS))
         end = ends[0] if isinstance(ends, list) else ends
         latest = settings.get("max_initial_timestamp_index")
-        processors.append(Timestamps(none, end, len(prefix), latest))
-    return Transcription(tuple(prefix), tuple(processors))
+        processors.append(Timestamps(none, end, len(opening), latest))
+    return tuple(opening), tuple(processors)
+
+
+def _language_and_task(
+    settings: dict[str, Any], language: str | None, task: str | None, directory: Location
+) -> list[tuple[int, ...]]:
+    """Returns the first choices of `Opening` for a model of many languages."""
+    language, task = language or settings.get("language"), task or settings.get("task")
+    forced: dict[int, int | None] = {}
+    if language is None and task is None:  # settings of older checkpoints
+        forced = dict(settings.get("forced_decoder_ids") or [])
+    if language is None and (id := forced.get(1)) is not None:
+        opening = [(id,)]
+    else:
+        known = _needed(settings, "lang_to_id", directory)
+        languages = {name.strip("<|>"): id for name, id in known.items()}
+        opening = [tuple(sorted(languages.values()))]
+        if language is not None:
+            opening = [(_one("language", language.strip("<|>"), languages, directory),)]
+    if task is not None or language is not None:
+        tasks = _needed(settings, "task_to_id", directory)
+        opening.append((_one("task", task or "transcribe", tasks, directory),))
+    elif (id := forced.get(2)) not in (None, settings.get(_NO_TIMESTAMPS)):
+        opening.append((id,))
+    return opening
 
 
 def _needed(settings: dict[str, Any], name: str, directory: Location) -> Any:

@@ -111,6 +111,7 @@ def _run(argv: Sequence[str] | None) -> int:
         machine.refuse_closed_output()
         with (
             machine.terminable(),
+            machine.notes_of_one_line(),
             progress.shown_on(sys.stderr),
             contextlib.ExitStack() as args.contexts,  # of the command, such as a mesh
         ):

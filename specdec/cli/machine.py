@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 
+from specdec import tasks
 from specdec.common import environment
 from specdec.common.values import UsageError
 
@@ -85,6 +86,22 @@ def quiet() -> None:
             others(args)
 
     sys.unraisablehook = hook
+
+
+@contextlib.contextmanager
+def notes_of_one_line() -> Iterator[None]:
+    """Shows warnings about files of sound as one line on stderr, and others as Python does."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *place: Any) -> None:
+            if issubclass(category, tasks.SoundWarning):
+                print(f"specdec: {message}", file=sys.stderr)
+            else:
+                usual(message, category, *place)
+
+        warnings.showwarning = show
+        yield
 
 
 def refuse_closed_output() -> None:

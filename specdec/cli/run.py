@@ -23,11 +23,11 @@ from specdec.cli.beams import Beams
 from specdec.cli.data import saved_vocabulary
 from specdec.common import progress, records, schemas
 from specdec.common.environment import version
-from specdec.common.values import Checked, UsageError, check_is, is_word
+from specdec.common.values import Checked, UsageError, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
-from specdec.engine import Engine, NotExact, Placement, in_eight_bits, obeying
+from specdec.engine import Engine, NotExact, Placement, check_eight_bits, in_eight_bits, obeying
 from specdec.instrument.runs import Run
-from specdec.instrument.texts import Data, Previous, TextStream
+from specdec.instrument.texts import Data, Previous, TextList, TextStream
 from specdec.models.inputs import check_room
 from specdec.plan import RESERVED, Plan
 from specdec.sampling import MinLength, looks_back
@@ -118,7 +118,7 @@ class DecodeRun(Checked):
             raise ValueError(
                 "compare is set, but without a drafter the target is alone anyway; leave it out"
             )
-        self._check_int8()
+        check_eight_bits(self.plan, self.int8, self.int8_tokens)
         longest = self.plan.max_length
         sampling = self.plan.sampling
         for one in sampling.processors if looks_back(sampling) else ():
@@ -127,23 +127,6 @@ class DecodeRun(Checked):
                     f"MIN_LENGTH is {one.length} but targets hold {longest}; give a number of "
                     "tokens that leaves room for EOS"
                 )
-
-    def _check_int8(self) -> None:
-        models = self.plan.models()
-        check_is("int8_tokens", self.int8_tokens, bool, "True or False")
-        if not isinstance(self.int8, list | tuple) or not set(self.int8) <= models.keys():
-            raise ValueError(
-                f"int8 is {self.int8!r}; give roles, of {', '.join(models)}, as in ('target',)"
-            )
-        for role in self.int8:
-            if not models[role].has_int8:
-                family = type(models[role]).__name__
-                raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
-        if self.int8_tokens and not self.int8:
-            raise ValueError(
-                "int8_tokens is True, but int8 names no model; give both, as in "
-                "--gin.INT8=\"('target',)\" --gin.INT8_TOKENS=True"
-            )
 
     def paths(self) -> dict[str, str]:
         """Returns the checkpoints and tables of everything in `Plan.owned`, by role."""
@@ -180,18 +163,36 @@ def opened(
     data, previous = given.filled(args, run.data)
     machine.prepare(args)
     data = data if texts is None else dataclasses.replace(data, texts=texts)
-    if data.texts is not None:
-        data = data.within(_room(run.plan)).fitted(vocabulary_of(run))
-    run = change(dataclasses.replace(run, data=data))
+    run = change(_fitted(dataclasses.replace(run, data=data)))
     _refuse_unsuited(args, run, previous)
     with progress.stage("starting", "starting"):
         found = dataclasses.replace(with_engine(run, unmarked), previous=previous)
+        if "subtitles" in args:
+            found = found.transcribing(args.explain)
     if found.placement.mesh is not None:
         args.contexts.enter_context(jax.set_mesh(found.placement.mesh))
     args.contexts.enter_context(_naming_target(found))
     if data.texts is not None:
         note_missing_prefix(args, found.engine.text, data.texts.first)
     return found
+
+
+def _fitted(run: DecodeRun) -> DecodeRun:
+    """Returns the run with inputs that hold the longest of its texts, and all of their pictures.
+
+    Texts that come one by one are not known yet.
+    """
+    data, plan = run.data, run.plan
+    if data.texts is None:
+        return run
+    vocabulary = vocabulary_of(run)
+    if isinstance(data.texts, TextList):
+        texts = (text for text, _ in data.texts[: data.limit])
+        most = max(len(tasks.files_of(vocabulary, text)) for text in texts)
+        if (roomy := plan.target.with_room(most)) != plan.target:
+            plan = plan.with_models({"target": roomy})
+    data = data.within(_room(plan)).fitted(vocabulary)
+    return dataclasses.replace(run, plan=plan, data=data)
 
 
 def _room(plan: Plan) -> int | None:
@@ -295,7 +296,12 @@ def described(
     args.gin_bindings = [*args.gin_bindings, *after]
     overrides: dict[str, Any] = {name: vars(args).get(flag) for name, flag in FLAGS.items()}
     overrides["Placement.checksums"] = False if args.skip_checksums else None
-    run = settings.build(DecodeRun, args, overrides, unneeded)
+    needed = {}
+    if (file := vars(args).get("subtitles")) is not None:
+        overrides["Transcribed.timestamps"] = True
+        says = f"--subtitles={file} is for sound; give --gin_file=transcribe.gin as well"
+        needed["checkpoints.Transcribed"] = says
+    run = settings.build(DecodeRun, args, overrides, unneeded, needed)
     _refuse_unread_draft(args, run)
     return _shortened(run)
 

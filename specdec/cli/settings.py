@@ -79,6 +79,7 @@ def build(
     args: argparse.Namespace,
     overrides: Mapping[str, Any],
     unneeded: Mapping[str, Any] = MappingProxyType({}),
+    needed: Mapping[str, str] = MappingProxyType({}),
 ) -> T:
     """Reads the gin files and flags, and constructs the `cls` that they describe.
 
@@ -87,6 +88,7 @@ def build(
       args: the flags that `add_flags` adds.
       overrides: settings of separate flags, such as {"Data.limit": 3}; None keeps gin's value.
       unneeded: values of macros that gin files require but that have no effect here, if not set.
+      needed: classes that a gin file has to bind, see `binds`, with the errors about their absence.
 
     Raises:
       UsageError: gin, or a constructor that it calls, reports an error.
@@ -105,6 +107,9 @@ def build(
         gin.add_config_file_search_path(folder)
     try:
         _refuse_unread_macros(args.gin_file, args.gin_bindings, folders)
+        for name, says in needed.items():
+            if not binds(args, name):
+                raise UsageError(says)
         _make_importable(args.gin_file, folders)
         with _quiet_logging(), _no_stumbling_over_folders():
             for file in args.gin_file:
@@ -299,10 +304,13 @@ def _binding(binding: str, recorder: _Recorder) -> Any:
     try:
         return next(config_parser.ConfigParser(binding, recorder))
     except (SyntaxError, StopIteration, tokenize.TokenError) as error:
-        raise UsageError(
-            f"--gin.{binding}: {value or 'nothing'} is not a value; strings need quotes that "
-            f"reach gin: --gin.{name}=\"'{value}'\""
-        ) from error
+        quotes, what = "strings need quotes that reach gin", f"{value or 'nothing'} is not a value"
+        remedy = f"{quotes}: --gin.{name}=\"'{value}'\""
+        if not value:
+            remedy = f"give one, as in --gin.{name}=VALUE; {quotes}"
+        elif value[0] in "([{":
+            remedy = f"close its brackets; {quotes}"
+        raise UsageError(f"--gin.{binding}: {what}; {remedy}") from error
 
 
 def _place(location: config_parser.Location) -> str:

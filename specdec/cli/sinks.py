@@ -1,4 +1,4 @@
-"""The sinks of decoded texts: a terminal, a pipe, JSON lines, quantiles, beams.
+"""The sinks of decoded texts: a terminal, a pipe, JSON lines, subtitles, quantiles, beams.
 
 A new sink is a class here, or in a file of its own, and its name in `OUTPUTS` or `SCREENS`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,11 +20,13 @@ from specdec import tasks
 from specdec.cli import run as runs
 from specdec.common import hosts, terminal
 from specdec.common.records import Lines, as_json
+from specdec.common.subtitles import FORMATS, subtitles
 from specdec.common.values import UsageError
 from specdec.instrument.beam_texts import BeamText
 from specdec.instrument.decoding_texts import Text
 from specdec.instrument.runs import Run
 from specdec.instrument.text_engine import Watch
+from specdec.instrument.texts import TextList
 from specdec.types import DecodeOutput
 
 
@@ -83,6 +86,44 @@ class JsonLines(Sink):
 
     def write(self, text: Text | BeamText) -> None:
         self._lines.append(text.record())
+
+
+class Subtitles(Sink):
+    """The transcript of one sound with its times, as a file of subtitles."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    @staticmethod
+    def add_flags(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--subtitles",
+            metavar="FILE",
+            help="of one sound: write its transcript with times as subtitles, to FILE.srt or "
+            "FILE.vtt (WebVTT)",
+        )
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, run: Run) -> Subtitles | None:
+        if args.subtitles is None:
+            return None
+        path, texts = Path(args.subtitles), run.data.texts
+        if path.suffix[1:] not in FORMATS:
+            raise UsageError(f"--subtitles is {path}; give FILE.srt or FILE.vtt")
+        if path.exists() or not os.access(path.parent, os.W_OK):
+            what = "exists; delete it, or give" if path.exists() else "cannot be written; give"
+            raise UsageError(f"--subtitles: {path} {what} another file")
+        one = isinstance(texts, TextList) and len(texts) == 1 == run.data.num_samples
+        if run.transcriber is None or not one:
+            raise UsageError(
+                f"--subtitles={path} is for one transcript of one sound; give one --text, or leave "
+                "it out"
+            )
+        return cls(path)
+
+    def write(self, text: Text) -> None:
+        made = subtitles(text.segments or (), self._path.suffix[1:])
+        self._path.write_text(made, encoding="utf-8")
 
 
 class Quantiles(Sink):
@@ -156,6 +197,8 @@ class Painted(Sink):
         wanted = args.color == "always" or sys.stdout.isatty()
         if not (wanted and run.plan.drafts and hosts.is_first()) or run.beams:
             return None
+        if run.transcriber is not None and run.transcriber.several:
+            return None
         colour = terminal.wants_colour(sys.stdout) if args.color == "auto" else wanted
         engine, one_by_one = run.engine, run.data.texts is not None and run.data.batch_size == 1
         painter = terminal.Painter(engine.text_of, len(engine.prefix), colour)
@@ -174,6 +217,8 @@ class Painted(Sink):
         self._painter.show(*output.row(0)[:4])
 
     def write(self, text: Text) -> None:
+        if text.segments is not None:  # some of the words that its calls wrote were thrown away
+            return print(terminal.one_line(text.prediction), flush=True)
         if self.watch is None:
             self._painter.begin(text.input)
         self._painter.show(text.tokens, text.proposed, text.drafted, text.accepted)
@@ -237,7 +282,7 @@ class Several(Sink):
         self._open.close()
 
 
-OUTPUTS: tuple[type[Sink], ...] = (JsonLines,)  # each that the flags ask for
+OUTPUTS: tuple[type[Sink], ...] = (JsonLines, Subtitles)  # each that the flags ask for
 SCREENS: tuple[type[Sink], ...] = (
     Quantiles,
     Painted,
@@ -271,4 +316,4 @@ def opened(args: argparse.Namespace, run: Run) -> Sink:
 
 def _is_wanted(args: argparse.Namespace) -> bool:
     """Returns whether texts are printed: on a terminal, and elsewhere if no file gets them."""
-    return sys.stdout.isatty() or not args.output_file
+    return sys.stdout.isatty() or not (args.output_file or args.subtitles)

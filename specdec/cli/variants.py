@@ -146,6 +146,11 @@ def _with(args: argparse.Namespace, name: str) -> argparse.Namespace:
                 f"--variant={name} chooses a {kind}, and --{kind}={chosen} overrides it; leave "
                 f"--{kind} out"
             )
+    for item in items:
+        if not item.endswith(".gin") and "=" not in item:
+            raise UsageError(
+                f"--variant={name}: {item} has no value; give --variant={item}=VALUE, or a gin file"
+            )
     own.gin_file = [*args.gin_file, *(item for item in items if item.endswith(".gin"))]
     own.gin_bindings = [*args.gin_bindings, *(x for x in items if not x.endswith(".gin"))]
     return own

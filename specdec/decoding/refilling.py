@@ -14,6 +14,7 @@ import numpy as np
 from jax.experimental.layout import Format, Layout
 
 from specdec import decoding
+from specdec.common.values import UsageError
 from specdec.decoding.program import DecodeProgram, GivenBatch, Program, batch_shapes
 from specdec.models.inputs import lengths_of
 from specdec.plan import Plan
@@ -260,6 +261,11 @@ class Refilled(DecodeProgram):
             keys[i] = text.batch.keys[text.row]
             for own, given in zip(*map(jax.tree.leaves, (inputs, text.batch.inputs)), strict=True):
                 size = text.length if own.dtype == jnp.int32 else own.shape[1]
+                if own.ndim > 2 and given.shape[1] > size:
+                    raise UsageError(
+                        f"REFILL has room for {size} pictures in each prompt of a task, and a "
+                        f"batch has {given.shape[1]}; leave out REFILL"
+                    )
                 own[i, :size] = given[text.row, :size]
         wrapped = jax.random.wrap_key_data(jnp.array(keys), impl="threefry2x32")
         given = jax.tree.map(jnp.array, inputs), jnp.array(np.arange(self.count) < len(texts))

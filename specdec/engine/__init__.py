@@ -1,13 +1,25 @@
 """The engine: a plan together with its weights, its vocabulary and its devices."""
 
-from specdec.engine.engine import Engine, NotExact, in_eight_bits, obeying, saved_vocabulary
+from specdec.engine.engine import (
+    Engine,
+    NotExact,
+    check_eight_bits,
+    in_eight_bits,
+    obeying,
+    saved_vocabulary,
+)
 from specdec.engine.key import drafter_key, fingerprints
 from specdec.engine.placement import Placement
+from specdec.engine.whole_sounds import Segment, WholeSounds, Window
 
 __all__ = [
     "Engine",
     "NotExact",
     "Placement",
+    "Segment",
+    "WholeSounds",
+    "Window",
+    "check_eight_bits",
     "drafter_key",
     "fingerprints",
     "in_eight_bits",

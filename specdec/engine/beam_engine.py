@@ -107,6 +107,11 @@ class BeamEngine:
         )
 
     @property
+    def compile_seconds(self) -> float:
+        """The time of all compilations of `program` so far."""
+        return self.program.seconds
+
+    @property
     def vocabulary(self) -> tasks.LoadedVocabulary:
         """The vocabulary of the texts."""
         return self.engine.vocabulary

@@ -19,6 +19,7 @@ from specdec.checkpoints import tables
 from specdec.checkpoints.transcription import Transcribed
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import progress
+from specdec.common.values import check_is
 from specdec.decoding.program import (
     DecodeProgram,
     GivenBatch,
@@ -61,6 +62,7 @@ class Engine:
       rows: the size of a batch.
       text: the text side of the target's checkpoint; None if it is missing.
       prefix: the ids that every output begins with.
+      settings: what was done with the checkpoint's generation settings.
       origin: an engine whose parameters this one shares where both have them.
     """
 
@@ -71,6 +73,7 @@ class Engine:
     rows: int = 1
     text: checkpoints.TextModel | None = None
     prefix: tuple[int, ...] = ()
+    settings: generation.Choice = "obey"
     origin: Engine | None = None
 
     @classmethod
@@ -139,7 +142,8 @@ class Engine:
             partitioning.check_batch(rows, mesh)
             devices = devices.over(mesh)
             plan = devices.divided(plan)
-        opened = cls(plan, vocabulary, dict(weights), devices, rows, text, ids)
+        given = dict(weights), devices, rows, text, ids, generation_settings
+        opened = cls(plan, vocabulary, *given)
         for role, owned in plan.owned().items():
             if role in weights and (mesh is not None or role in plan.tables()):
                 devices.shape(owned, str(weights[role]))
@@ -164,6 +168,24 @@ class Engine:
         kept = {role: path for role, path in found.items() if role in plan.owned()}
         plan = self.placement.laid_out(plan, self.rows)
         return dataclasses.replace(self, plan=plan, weights=kept, origin=self)
+
+    def stamped(self) -> Engine:
+        """Returns this engine of a Whisper with outputs that have timestamps.
+
+        Raises:
+          ValueError: it does not follow the settings of a Whisper's checkpoint.
+        """
+        if not isinstance(self.settings, Transcribed) or self.text is None:
+            raise ValueError(
+                "timestamps need a checkpoint's settings; give --gin_file=transcribe.gin, in "
+                "Python generation_settings=checkpoints.Transcribed()"
+            )
+        if self.settings.timestamps:
+            return self
+        plan = generation.with_timestamps(self.plan, self.text, self.settings)
+        found = self.variant(sampling=plan.sampling, drafter=plan.drafter)
+        settings = dataclasses.replace(self.settings, timestamps=True)
+        return dataclasses.replace(found, settings=settings)
 
     def with_models(self, models: Mapping[str, Any]) -> Engine:
         """Returns this engine with its models in other layouts; what it has read is shared."""
@@ -217,6 +239,11 @@ class Engine:
     def program(self) -> DecodeProgram:
         """The program that decodes with the plan; `suited` chooses another one."""
         return DecodeProgram(self.plan, mesh=self.placement.mesh, prefix=self.given_prefix)
+
+    @property
+    def compile_seconds(self) -> float:
+        """The time of all compilations of `program` so far."""
+        return self.program.seconds
 
     def suited(
         self,
@@ -501,6 +528,31 @@ def _check_fit(
     if "target" in weights:  # some ids of the model have no text
         size = max(size, plan.models()["target"].vocab_size)
     check_ids(plan.sampling, size)
+
+
+def check_eight_bits(plan: Plan, roles: Sequence[str], tokens: bool) -> None:
+    """Raises ValueError unless `in_eight_bits` can change a plan in this way.
+
+    Args:
+      plan: the plan.
+      roles: the models' roles.
+      tokens: whether the tokens of their products are rounded to eight bits as well.
+    """
+    models = plan.models()
+    check_is("int8_tokens", tokens, bool, "True or False")
+    if not isinstance(roles, list | tuple) or not set(roles) <= models.keys():
+        raise ValueError(
+            f"int8 is {roles!r}; give roles, of {', '.join(models)}, as in ('target',)"
+        )
+    for role in roles:
+        if not models[role].has_int8:
+            family = type(models[role]).__name__
+            raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
+    if tokens and not roles:
+        raise ValueError(
+            "int8_tokens is True, but int8 names no model; give both, as in "
+            "--gin.INT8=\"('target',)\" --gin.INT8_TOKENS=True"
+        )
 
 
 def in_eight_bits(plan: Plan, roles: Sequence[str], tokens: bool = False) -> Plan:

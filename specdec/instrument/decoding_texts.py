@@ -14,7 +14,7 @@ from specdec.types import DecodeOutput
 
 # The fields of a line of JSON, in order: of the drafts it has only their lengths.
 FIELDS = ("index", "sample", "input", "target", "prediction", "tokens", "log_probs", "drafted")
-FIELDS += ("accepted", "alone", "alone_tokens", "explained", "calls")
+FIELDS += ("accepted", "alone", "alone_tokens", "explained", "calls", "segments")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,7 @@ class Text(DecodedText):
       alone_tokens: its ids.
       alone_calls: its target calls.
       explained: see `ExplainedBatch`.
+      segments: of a transcript with timestamps, its parts with their times in seconds.
     """
 
     index: int
@@ -38,6 +39,7 @@ class Text(DecodedText):
     alone_tokens: Sequence[int] | None = None
     alone_calls: int = 0
     explained: dict[str, Any] | None = None
+    segments: list[dict[str, Any]] | None = None
 
     @classmethod
     def row(

@@ -75,9 +75,14 @@ def read(path: str) -> list[Accepted]:
       RecordsError: a line is damaged.
     """
     if not Path(path).is_file() or not Path(f"{path}.gin").is_file():
+        if Path(path).exists():  # the command would not write over it
+            raise UsageError(
+                f"--passes {path} has no {Path(path).name}.gin next to it; make passes with "
+                "`specdec acceptance --output_file=FILE`, in another file"
+            )
         raise UsageError(
-            f"--passes {path} does not exist, or has no {Path(path).name}.gin next to it; make it "
-            f"with `specdec acceptance --output_file={path}`"
+            f"--passes {path} does not exist; make it with `specdec acceptance "
+            f"--output_file={path}`"
         )
     found = list(_lines_of(Lines(Path(path))))
     if not found:

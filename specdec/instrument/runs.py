@@ -7,14 +7,17 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import jax
+
 from specdec import checkpoints, tasks
 from specdec.common.values import UsageError
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule
 from specdec.engine import Engine, Placement
 from specdec.engine.beam_engine import BeamEngine, beam_plan
-from specdec.instrument.sources import Live, Revised, Source
-from specdec.instrument.texts import Data, Previous
+from specdec.instrument.sources import Live, Revised, Sounds, Source
+from specdec.instrument.texts import Data, Previous, TextStream
+from specdec.instrument.transcripts import Transcriber, frames_of, has_timestamps
 from specdec.models.model import Target
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
@@ -84,6 +87,7 @@ class Run:
       lossy: whether the output may have another distribution than the target's.
       beams: the search that replaces decoding; None for none.
       previous: the previous outputs of the texts; None for none.
+      transcriber: transcribes sounds of any length in place of the engine; None for other texts.
     """
 
     engine: Engine
@@ -92,6 +96,7 @@ class Run:
     lossy: bool = False
     beams: GivenBeams | None = None
     previous: Previous | None = None
+    transcriber: Transcriber | None = None
 
     @property
     def plan(self) -> Plan:
@@ -109,9 +114,9 @@ class Run:
         return self.beams.engine(self.engine) if self.beams else None
 
     @property
-    def decoder(self) -> Engine | BeamEngine:
-        """The search if there is one, or else the engine."""
-        return self.search or self.engine
+    def decoder(self) -> Engine | BeamEngine | Transcriber:
+        """The search or the transcriber if there is one, or else the engine."""
+        return self.search or self.transcriber or self.engine
 
     @property
     def target_alone(self) -> Target:
@@ -142,6 +147,9 @@ class Run:
         rows = self.data.batch_size
         if self.placement.mesh is not None:
             rows //= share.count
+        if self.transcriber is not None and self.data.texts is not None:
+            sizes = {"batch_size": rows, "limit": self.data.limit}
+            return Sounds(self.data.texts, self.transcriber.features, **sizes)
         found = self.data.source(share, rows, self.engine.vocabulary, self.plan.target)
         previous, width = self.previous, self.plan.max_length
         if previous is None:
@@ -149,6 +157,46 @@ class Run:
         if previous.outputs is None:
             return Live(found, width)
         return Revised(found, previous.ids(self.engine.vocabulary), width, previous.name)
+
+    def transcribing(self, explained: bool = False) -> Run:
+        """Returns the run with a transcriber, if some of its sounds need several windows, or may.
+
+        The length of sounds that come one by one is not known. Where they cannot be transcribed
+        window by window, they are read as texts are, and long ones are refused.
+
+        Args:
+          explained: whether texts are to be explained.
+
+        Raises:
+          UsageError: a setting of the run is not for such sounds.
+          TaskError: a sound cannot be read.
+        """
+        engine, texts = self.engine, self.data.texts
+        if texts is None or not tasks.is_sound(engine.vocabulary):
+            return self
+        frames, listed = frames_of(engine), () if isinstance(texts, TextStream) else texts
+        several = has_timestamps(engine) or not all(
+            tasks.fits_window(name, frames) for name, _ in listed[: self.data.limit]
+        )
+        if listed and not several:
+            return self
+        refused = {
+            "--explain": explained,
+            "REFILL": self.data.refill,
+            "NUM_BEAMS": self.beams is not None,
+            "--distributed": jax.process_count() > 1,
+            "--live": self.previous is not None and self.previous.outputs is None,
+            "--previous": self.previous is not None,
+        }
+        asked = [name for name, is_asked in refused.items() if is_asked]
+        if asked and several:
+            raise UsageError(
+                f"{asked[0]} is for sounds of one window without timestamps; leave it out, or name "
+                "parts with --text, as in talk.wav#0 and talk.wav#30"
+            )
+        if asked:
+            return self
+        return dataclasses.replace(self, transcriber=Transcriber(engine, several))
 
     def batches(self, *, everywhere: bool = False) -> Iterator[tasks.Batch]:
         """Returns the batches of `source`."""

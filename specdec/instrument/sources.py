@@ -7,8 +7,10 @@ Series are given texts too, because their vocabulary reads the numbers.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from specdec import tasks
 from specdec.common.decoded import DecodedText
@@ -64,6 +66,42 @@ class Lines(Source):
 
     def __init__(self, *texts: Any, **sizes: Any):
         super().__init__(list(tasks.text_batches(*texts, **sizes)))
+
+
+class Sounds(Source):
+    """Texts that name sounds of any length. A sound is read when its batch is asked for.
+
+    Args:
+      texts: (the text that names a sound, None) pairs.
+      features: a text -> the features [mel_bins, F] float32 of all of its sound, which a batch has
+        as a list in place of `inputs`.
+      batch_size: the rows of a batch.
+      limit: how many sounds to read, None for all.
+    """
+
+    def __init__(
+        self,
+        texts: Iterable[tuple[str, str | None]],
+        features: Callable[[str], np.ndarray],
+        *,
+        batch_size: int,
+        limit: int | None,
+    ):
+        names = (name for name, _ in itertools.islice(texts, limit))
+        super().__init__(self._read(names, features, batch_size))
+
+    def length(self) -> int | None:
+        return None
+
+    @staticmethod
+    def _read(names: Iterator[str], features: Any, rows: int) -> Iterator[tasks.Batch]:
+        begin = 0
+        while texts := list(itertools.islice(names, rows)):
+            index = np.full(rows, -1, np.int32)
+            index[: len(texts)] = np.arange(begin, begin + len(texts))
+            sounds, no_ids = list(map(features, texts)), np.zeros([rows, 0], np.int32)
+            yield tasks.Batch(sounds, no_ids, index, texts, None, None)
+            begin += rows
 
 
 class Revised(Source):

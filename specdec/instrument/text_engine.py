@@ -27,6 +27,7 @@ from specdec.instrument.decoding_texts import Text
 from specdec.instrument.explained import ExplainedBatch, replayer
 from specdec.instrument.runs import Run
 from specdec.instrument.sources import Source
+from specdec.instrument.transcripts import Transcriber, compared
 from specdec.plan import Plan
 from specdec.types import DecodeOutput
 
@@ -48,7 +49,7 @@ class TextEngine:
     """Decodes the texts of a source, and adds up their figures.
 
     `TextEngine.open` chooses the programs: batches or refilled rows, one sample or several, step by
-    step, or a beam search. Nothing is compiled before it is needed.
+    step, a beam search, or whole sounds window by window. Nothing is compiled before it is needed.
 
     Attributes:
       run: the run.
@@ -60,8 +61,8 @@ class TextEngine:
     """
 
     run: Run
-    engine: Engine | BeamEngine
-    alone: Engine | BeamEngine | None = None
+    engine: Engine | BeamEngine | Transcriber
+    alone: Engine | BeamEngine | Transcriber | None = None
     again: Program | None = None
     watch: Watch | None = None
     summary: Summary | BeamSummary = dataclasses.field(init=False)
@@ -167,9 +168,10 @@ class TextEngine:
                 with progress.stage("the target alone"):
                     baseline, seconds = next(baselines)
                 self.summary.baseline_seconds += seconds
-            programs = [one.program for one in (self.engine, self.alone) if one is not None]
-            programs += [self.again] if self.again is not None else []
-            self.summary.compile_seconds = sum(one.seconds for one in programs)
+            engines = [one for one in (self.engine, self.alone) if one is not None]
+            spent = sum(one.compile_seconds for one in engines)
+            spent += self.again.seconds if self.again is not None else 0
+            self.summary.compile_seconds = spent
             yield self._texts(source, batch, sample, rows, (output, baseline), explained)
 
     def _texts(
@@ -187,6 +189,8 @@ class TextEngine:
             if self.run.beams:
                 count = self.run.beams.num_return
                 text = BeamText.row(batch, row, *outputs, vocabulary, count)
+            elif self.run.transcriber is not None:
+                text = compared(*(one and one[row] for one in outputs))
             else:
                 more: dict[str, Any] = {"sample": sample}
                 if explained is not None:

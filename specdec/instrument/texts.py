@@ -131,8 +131,8 @@ class Data(Checked):
         check_is("Data.refill", self.refill, bool, "True or False")
         if self.chat and self.task is not None:
             raise ValueError(
-                "CHAT is for given texts, and the run has a task; leave it out, or give the texts "
-                "with --target and --input_file"
+                "CHAT is for given texts, and the run has a task; leave it out, or give "
+                "--input_file=FILE and --gin.TASK=None"
             )
         if not isinstance(self.texts, TextStream):
             check_is("Data.texts", self.texts or TextList(), TextList, "INPUT_FILE or INPUT_TEXTS")

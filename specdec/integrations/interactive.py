@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import html
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
+import jax
 import numpy as np
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints import generation_settings as generation
 from specdec.common import demo, notebook, terminal
+from specdec.common.decoded import DecodedText
 from specdec.common.values import check
 from specdec.decoding.beam_rules import BeamRule, T5XBeams
 from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive, PreviousOutput
 from specdec.drafters.drafter import Drafter
-from specdec.engine import Engine, NotExact, saved_vocabulary
+from specdec.engine import Engine, NotExact, Placement, check_eight_bits, saved_vocabulary
 from specdec.instrument import benchmarking, certifying, explained
 from specdec.instrument.beam_texts import BeamText
+from specdec.instrument.decoding_texts import Text
 from specdec.instrument.runs import GivenBeams, Run, Variant, parameter_counts
 from specdec.instrument.text_engine import TextEngine
 from specdec.instrument.texts import Data, TextList
+from specdec.instrument.transcripts import Transcriber
 from specdec.integrations.shown_texts import Decoded, Explained
 from specdec.models.inputs import check_room
+from specdec.models.partitioning import Partitioner
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -36,8 +42,21 @@ from specdec.types import SamplingRule
 from specdec.verifiers import Block
 from specdec.verifiers.decide import Verifier
 
+F = TypeVar("F", bound=Callable)
+
 GIVEN = "the given texts"  # the name of their split
 SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
+
+
+def _over_devices(method: F) -> F:
+    """Returns a method of `InteractiveModel` that runs on its mesh, if it has one."""
+
+    @functools.wraps(method)
+    def run(self, *arguments, **options):
+        with self._on_devices():
+            return method(self, *arguments, **options)
+
+    return cast(F, run)
 
 
 class InteractiveModel:
@@ -67,6 +86,11 @@ class InteractiveModel:
         all but the ids that outputs start and end with.
       chat: whether each input is a user's message, for the target's own chat template.
       same_bits: whether the texts must be the target's own in bfloat16 too, see `Plan`.
+      int8: roles of models whose kernels are rounded to eight bits, as in ("target",). They are
+        then other models.
+      int8_tokens: whether the tokens of these models' products are rounded as well.
+      partitioner: how the models are divided over devices; None for one device.
+      prefix: the text that every output begins with.
 
     Raises:
       CheckpointError, TaskError, ValueError: before any parameter is read, if something does not
@@ -101,6 +125,10 @@ class InteractiveModel:
         generation_settings: generation.Choice = "obey",
         chat: bool = False,
         same_bits: bool = False,
+        int8: Sequence[str] = (),
+        int8_tokens: bool = False,
+        partitioner: Partitioner | None = None,
+        prefix: str = "",
     ):
         check("generation_settings", generation_settings, generation.Choice)
         sampling = sampling or Greedy()
@@ -122,13 +150,18 @@ class InteractiveModel:
         parts |= {"sampling": sampling, "max_length": longest, "same_bits": same_bits}
         plan = Plan(model, **parts, stop_ids=())
         check_room(plan.models(), lengths["inputs"], longest)
+        check_eight_bits(plan, int8, int8_tokens)
         try:
             self._engine = Engine.open(
                 plan,
                 weights,
                 vocabulary and tasks.for_texts(vocabulary),
+                Placement(partitioner or Partitioner()),
                 rows=batch_size,
+                int8=int8,
+                int8_tokens=int8_tokens,
                 generation_settings=generation_settings,
+                prefix=prefix,
                 lossy=lossy,
             )
         except NotExact as error:
@@ -137,8 +170,9 @@ class InteractiveModel:
             ) from error
         self._lengths, self._batch_size = lengths, batch_size
         # The shortest texts show whether parts can work together.
-        self._engine.check(min([*_buckets(lengths["inputs"]), lengths["inputs"]]))
-        self._engine.load()
+        with self._on_devices():
+            self._engine.check(min([*_buckets(lengths["inputs"]), lengths["inputs"]]))
+            self._engine.load()
         self._previous: Sequence[int] = ()
         self._revisers: dict[int, Engine] = {}
         self.reset()
@@ -153,29 +187,67 @@ class InteractiveModel:
         defaults = {"gamma": 7, "lengths": {"inputs": 144, "targets": 48}}
         return cls(demo.path("target"), demo.path("draft"), **defaults | options)
 
-    def predict(self, texts: Sequence[str], *, seed: int = 0) -> list[str]:
+    def predict(self, texts: Sequence[str], *, seed: int = 0, sample: int = 0) -> list[str]:
         """Returns the output for each text.
 
         Args:
           texts: the inputs.
           seed: the seed of random draws.
+          sample: which of several samples of each text it is.
         """
-        return [decoded.text for decoded in self.decode(texts, seed=seed)]
+        return [decoded.text for decoded in self.decode(texts, seed=seed, sample=sample)]
 
-    def decode(self, texts: Sequence[str], *, seed: int = 0) -> list[Decoded]:
+    @_over_devices
+    def decode(self, texts: Sequence[str], *, seed: int = 0, sample: int = 0) -> list[Decoded]:
         """Returns the output for each text, with its statistics.
 
         Args:
           texts: the inputs.
           seed: the seed of random draws. A sampled output depends only on the seed and on its index
             among the texts.
+          sample: which of several samples of each text it is.
 
         Raises:
           TaskError: a text is too long.
         """
         batches = self._batches((text, None) for text in _list_of(texts))
-        return [decoded for batch in batches for decoded in self._decode(batch, seed)]
+        return [one for batch in batches for one in self._decode(batch, seed, sample=sample)]
 
+    @_over_devices
+    def transcribe(self, files: Sequence[str], *, seed: int = 0, sample: int = 0) -> list[Text]:
+        """Returns the transcripts of sounds of any length, by a Whisper.
+
+        They are those of `specdec decode`. A sound that the model reads in several windows has
+        `segments` with their times, of which `subtitles` of `specdec.common.subtitles` makes SRT
+        and WebVTT.
+
+        Args:
+          files: the names of files of sound. The model needs generation_settings=
+            `checkpoints.Transcribed()`; with its timestamps=True each sound has segments.
+          seed: the seed of random draws.
+          sample: which of several samples of each sound it is.
+
+        Raises:
+          TaskError: a file cannot be read.
+          UsageError: the model cannot read several windows.
+          ValueError: the model reads no sound.
+        """
+        if not tasks.is_sound(self._engine.vocabulary):
+            raise ValueError("the target reads texts; give a Whisper, or the texts to `decode`")
+        pairs = ((file, None) for file in _list_of(files))
+        source = dataclasses.replace(self._run(pairs), transcriber=self._transcriber).source()
+        found = []
+        for batch in source:
+            texts, seconds = self._transcriber.decode(batch, seed=seed, sample=sample)
+            self._count(texts, seconds)
+            found += texts
+        return found
+
+    @functools.cached_property
+    def _transcriber(self) -> Transcriber:
+        return Transcriber(self._engine)
+
+    @_over_devices
     def revise(
         self, text: str, *, previous: str | None = None, gamma: int = 16, seed: int = 0
     ) -> Decoded:
@@ -211,6 +283,7 @@ class InteractiveModel:
             self._revisers[gamma] = given.variant(**parts)
         return self._revisers[gamma]
 
+    @_over_devices
     def beams(
         self,
         texts: Sequence[str],
@@ -218,6 +291,8 @@ class InteractiveModel:
         *,
         num_return: int | None = None,
         rule: BeamRule | None = None,
+        draft_beams: int | None = None,
+        draft_steps: int = 2,
     ) -> list[BeamText]:
         """Returns the likeliest outputs for each text, by beam search.
 
@@ -229,16 +304,20 @@ class InteractiveModel:
           num_beams: w, the beams of the search.
           num_return: beams of each text, the best first; None for all.
           rule: `T5XBeams` or `HuggingFaceBeams` of `decoding.beam_rules`; None for T5X's.
+          draft_beams: the beams of the draft; None for twice `num_beams`.
+          draft_steps: the steps of the search that the draft looks ahead.
 
         Raises:
           ValueError: the model samples, or has another drafter.
           TaskError: a text is too long.
         """
-        given = GivenBeams(num_beams, num_return or num_beams, rule or T5XBeams())
+        drafts = draft_beams, draft_steps
+        given = GivenBeams(num_beams, num_return or num_beams, rule or T5XBeams(), *drafts)
         run = self._run(((text, None) for text in _list_of(texts)), beams=given)
         found: Iterator[Any] = TextEngine(run, given.engine(self._engine)).decode(run.source())
         return list(found)
 
+    @_over_devices
     def score(self, inputs: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Returns the target's log-probability of each of `targets`, EOS included, in nats.
 
@@ -293,6 +372,7 @@ class InteractiveModel:
         text_of = functools.partial(self._text_of, source=decoded.input)
         return terminal.paint(terminal.pieces(terminal.origins(*row), text_of))
 
+    @_over_devices
     def bench(
         self,
         texts: Sequence[str],
@@ -302,6 +382,8 @@ class InteractiveModel:
         num_beams: int = 0,
         num_return: int = 1,
         rule: BeamRule | None = None,
+        draft_beams: int | None = None,
+        draft_steps: int = 2,
     ) -> benchmarking.Measured:
         """Times the pair and the target alone, alternating, text by text, like `specdec bench`.
 
@@ -312,6 +394,8 @@ class InteractiveModel:
           num_beams: the number of beams of a search, drafted and plain; 0 for no search.
           num_return: see `beams`.
           rule: see `beams`.
+          draft_beams: see `beams`.
+          draft_steps: see `beams`.
 
         Raises:
           ValueError: the model has no drafter or one that drafts no beams, or there is no text.
@@ -320,12 +404,13 @@ class InteractiveModel:
         if not self._engine.plan.drafts:
             raise ValueError("the target decodes alone; give a draft or a drafter to measure")
         engine = dataclasses.replace(self._engine, rows=1).variant()
-        searched = _given_beams(num_beams, num_return, rule)
+        searched = _given_beams(num_beams, num_return, rule, draft_beams, draft_steps)
         variant = self._variant(engine, texts, seed, searched)
         ready = benchmarking.Benchmark.of([(variant, None)])
         (measured,) = ready.measure(repeats)
         return measured
 
+    @_over_devices
     def verify(
         self,
         texts: Sequence[str],
@@ -334,6 +419,8 @@ class InteractiveModel:
         num_beams: int = 0,
         num_return: int = 1,
         rule: BeamRule | None = None,
+        draft_beams: int | None = None,
+        draft_steps: int = 2,
     ) -> certifying.Certificate:
         """Certifies that the pair decodes what the target alone would, or finds the same beams.
 
@@ -346,6 +433,8 @@ class InteractiveModel:
           num_beams: the number of beams of a search; 0 for no search.
           num_return: see `beams`.
           rule: see `beams`.
+          draft_beams: see `beams`.
+          draft_steps: see `beams`.
 
         Raises:
           ValueError: the model has no drafter or one that drafts no beams, or there is no text.
@@ -355,10 +444,11 @@ class InteractiveModel:
         def started(name: str) -> None:
             print(f"checking {name} ...", file=sys.stderr, flush=True)
 
-        searched = _given_beams(num_beams, num_return, rule)
+        searched = _given_beams(num_beams, num_return, rule, draft_beams, draft_steps)
         variant = self._variant(self._engine, texts, seed, searched)
         return certifying.certify(variant, lambda line: None, started)
 
+    @_over_devices
     def explain(self, text: str, *, seed: int = 0) -> Explained:
         """Decodes a text, and tells for each target call which words were drafted and kept.
 
@@ -378,6 +468,11 @@ class InteractiveModel:
     @functools.cached_property
     def _replayer(self) -> Program:
         return explained.replayer(self._engine.plan)
+
+    def _on_devices(self) -> contextlib.AbstractContextManager:
+        """Returns the context in which the programs of the model run."""
+        mesh = self._engine.placement.mesh
+        return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
     def _variant(
         self, engine: Engine, texts: Sequence[str], seed: int, beams: GivenBeams | None = None
@@ -421,7 +516,7 @@ class InteractiveModel:
     def reset(self) -> None:
         """Resets the statistics."""
         self.stats = terminal.Summary()
-        self._compiled_before = self._engine.program.seconds
+        self._compiled_before = self._compile_seconds()
 
     def _text_of(self, tokens: Sequence[int], source: str) -> str:
         return tasks.detokenize(self._engine.vocabulary, tokens, source)
@@ -438,22 +533,34 @@ class InteractiveModel:
         return Run(self._engine, data, beams=beams)
 
     def _decode(
-        self, batch: tasks.Batch, seed: int, engine: Engine | None = None
-    ) -> Iterator[Decoded]:
+        self, batch: tasks.Batch, seed: int, engine: Engine | None = None, sample: int = 0
+    ) -> list[Decoded]:
         engine = engine or self._engine
-        output, seconds = engine.decode(batch, seed=seed)
-        self.stats.seconds += seconds
-        self.stats.compile_seconds = self._engine.program.seconds - self._compiled_before
+        output, seconds = engine.decode(batch, seed=seed, sample=sample)
+        texts = []
         for index, text in enumerate(batch.input_texts):
             log_prob = float(output.log_probs[index].sum())
             shown = self._text_of(output.row(index).tokens, text)
-            one = Decoded.of(output, index, input=text, text=shown, log_prob=log_prob)
-            one.count_in(self.stats)
-            yield one
+            texts.append(Decoded.of(output, index, input=text, text=shown, log_prob=log_prob))
+        self._count(texts, seconds)
+        return texts
+
+    def _count(self, texts: Iterable[DecodedText], seconds: float) -> None:
+        """Adds texts, and the seconds that they took, to the statistics."""
+        self.stats.seconds += seconds
+        self.stats.compile_seconds = self._compile_seconds() - self._compiled_before
+        for text in texts:
+            text.count_in(self.stats, len(self._engine.prefix))
+
+    def _compile_seconds(self) -> float:
+        made = vars(self).get("_transcriber", self._engine)  # whose programs are more
+        return made.compile_seconds
 
 
-def _given_beams(beams: int, count: int, rule: BeamRule | None) -> GivenBeams | None:
-    return GivenBeams(beams, count, rule or T5XBeams()) if beams else None
+def _given_beams(
+    beams: int, count: int, rule: BeamRule | None, *drafts: int | None
+) -> GivenBeams | None:
+    return GivenBeams(beams, count, rule or T5XBeams(), *drafts) if beams else None  # type: ignore
 
 
 def _list_of(texts: Sequence[str]) -> Sequence[str]:

@@ -198,6 +198,14 @@ class Target(Weights):
         """Returns rows and positions of an encoder's output; by default one for each token."""
         return inputs.shape
 
+    def with_room(self: Self, files: int) -> Self:
+        """Returns the target whose `inputs_shape` has room for this many files of a text.
+
+        By default it has room for all.
+        """
+        del files
+        return self
+
     def check_inputs(self, inputs: PyTree) -> None:  # noqa: B027, most targets read all values
         """Raises UsageError for values that the target cannot read; by default it accepts all.
 

@@ -33,7 +33,7 @@ from specdec.sampling.processors import (
     ordered,
 )
 from specdec.sampling.standard import Greedy, Sampling, fit_vocabulary, is_distribution
-from specdec.sampling.timestamps import Timestamps
+from specdec.sampling.timestamps import Opening, Timestamps
 
 __all__ = [
     "ForcedEOS",
@@ -43,6 +43,7 @@ __all__ = [
     "MinLength",
     "NoBadWords",
     "NoRepeatNGram",
+    "Opening",
     "PresencePenalty",
     "Processed",
     "RepetitionPenalty",

@@ -1,14 +1,49 @@
-"""The rules of timestamps in transcripts, by Whisper's conventions."""
+"""The rules of transcripts by Whisper's conventions: how they open, and their timestamps."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
-from specdec.common.values import Checked, NonNegativeInt
+from specdec.common.values import Checked, NonNegativeInt, Rule, is_integer
 from specdec.types import Array, History, LogitsProcessor
+
+
+def _are_ids(given: object) -> bool:
+    rows = given if isinstance(given, tuple) else ()
+    return all(isinstance(row, tuple) and row for row in rows) and all(
+        is_integer(id, 0) for row in rows for id in row
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Opening(Checked, LogitsProcessor):
+    """Opens a text with the likeliest of given tokens at each of its first positions.
+
+    One token alone is forced. Several are the languages of a Whisper, of which the model finds the
+    sound's: as transformers' `detect_language` does. The rule comes after those that exclude
+    some of these tokens.
+
+    Args:
+      choices: for each position, from the first on, the ids of which one is taken.
+    """
+
+    choices: Annotated[tuple[tuple[int, ...], ...], Rule(_are_ids, "token ids for each position")]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(id for choice in self.choices for id in choice)
+
+    def process(self, logits: Array, history: History) -> Array:
+        left, ids = logits, jnp.arange(logits.shape[-1])
+        for position, choice in enumerate(self.choices):
+            likeliest = jnp.asarray(choice)[jnp.argmax(logits[jnp.asarray(choice)])]
+            only = jnp.where(ids == likeliest, 0.0, -jnp.inf).astype(logits.dtype)
+            left = jnp.where(history.position == position, only, left)
+        return left
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,4 +90,5 @@ class Timestamps(Checked, LogitsProcessor):
 
         times = jax.nn.logsumexp(jnp.where(is_time, left, -jnp.inf))
         certain = times > jnp.max(jnp.where(is_time, -jnp.inf, left))
-        return jnp.where(certain & ~is_time, -jnp.inf, left)
+        left = jnp.where(certain & ~is_time, -jnp.inf, left)
+        return jnp.where(count < 0, logits, left)  # what the text opens with is another rule's

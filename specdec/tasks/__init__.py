@@ -15,7 +15,7 @@ from specdec.tasks.batching import (
 )
 from specdec.tasks.loading import TaskError
 from specdec.tasks.local import local_task
-from specdec.tasks.media import WithPictures, WithSound
+from specdec.tasks.media import WithPictures, WithSound, features_of, fits_window
 from specdec.tasks.metrics import Bleu, Rouge, Squad, WordErrors, bleu, rouge, squad, wer
 from specdec.tasks.model_outputs import longest_output, predictions_task, token_counts
 from specdec.tasks.pictures import PictureSettings
@@ -32,6 +32,7 @@ from specdec.tasks.series import (
 )
 from specdec.tasks.series_metrics import Mase, WeightedQuantileLoss, mase, quantiles, wql
 from specdec.tasks.series_tasks import series_task
+from specdec.tasks.sound import SoundWarning
 from specdec.tasks.synthetic import demo_vocabulary, synthetic_mixture, synthetic_task
 from specdec.tasks.t5 import t5_task
 from specdec.tasks.task import FITS, Example, Task
@@ -46,11 +47,13 @@ from specdec.tasks.vocabularies import (
     detokenize,
     digest,
     file_of,
+    files_of,
     for_texts,
     has_prompts,
     input_ids,
     inputs_end,
     inputs_of,
+    is_sound,
     output_ids,
     recorded_vocabulary,
     same_vocabulary,
@@ -75,6 +78,7 @@ __all__ = [
     "SentencePiece",
     "Series",
     "SeriesBins",
+    "SoundWarning",
     "Squad",
     "Task",
     "TaskError",
@@ -95,7 +99,10 @@ __all__ = [
     "demo_vocabulary",
     "detokenize",
     "digest",
+    "features_of",
     "file_of",
+    "files_of",
+    "fits_window",
     "for_texts",
     "get_task",
     "has_prompts",
@@ -103,6 +110,7 @@ __all__ = [
     "inputs_of",
     "inputs_end",
     "is_series",
+    "is_sound",
     "length_of",
     "local_task",
     "longest_output",

@@ -34,7 +34,7 @@ def prompts_of(source: str, names: Mapping[str, str], file: str) -> Callable[[st
         the template rejects a message, or reaches a limit.
     """
     if importlib.util.find_spec("jinja2") is None:
-        raise TaskError("a chat template needs jinja2: pip install '.[chat]'")
+        raise TaskError("a chat template needs jinja2; pip install jinja2")
 
     def prompt(text: str | None) -> str:
         answer = _answer([source, names, text])

@@ -37,7 +37,7 @@ def load_seqio(user: str = "a task of seqio") -> ModuleType:
             import seqio
             import tensorflow as tf
         except ModuleNotFoundError as error:
-            raise TaskError(f"{user} needs seqio: pip install '.[seqio]'") from error
+            raise TaskError(f"{user} needs seqio; pip install seqio tensorflow-datasets") from error
 
         # TensorFlow only reads text here; it would reserve the accelerator's memory.
         with contextlib.suppress(RuntimeError):  # somebody's TensorFlow already runs: let it
@@ -101,8 +101,8 @@ def read_in_time(path: str, read: Callable[[], Any]) -> Any:
         thread.join(PATIENCE)
     if not found:
         raise TaskError(
-            f"vocabulary {path} cannot be read ({failures[0]}); name a copy on this machine, as "
-            "with --gin.VOCABULARY_PATH=\"'FILE'\""
+            f"vocabulary {path} cannot be read ({failures[0]}); name a copy on this machine "
+            "with --vocabulary=FILE, for T5's own tasks with --gin.VOCABULARY_PATH=\"'FILE'\""
         )
     return found[0]
 

@@ -1,7 +1,7 @@
 """Vocabularies for texts that name files of pictures or of sound.
 
 `<image:cat.png>` in a prompt stands for a picture. The text of an input for a Whisper is the name
-of a WAV file, or `talk.wav#30` for what begins after 30 seconds.
+of a file of sound, or `talk.wav#30` for what begins after 30 seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from specdec.common.values import Checked, NonNegativeInt, PositiveInt
 from specdec.tasks.loading import as_seqio
 from specdec.tasks.pictures import PictureSettings
 from specdec.tasks.plain import PlainVocabulary
-from specdec.tasks.sound import HOP, RATE, log_mel, read_wav
+from specdec.tasks.sound import HOP, RATE, log_mel, read_sound
 from specdec.tasks.task_error import TaskError
 
 if TYPE_CHECKING:
@@ -84,14 +84,12 @@ class Illustrated(_WithFiles):
         """Returns tokens and pixels; tokens alone for a model without pictures."""
         if not isinstance(shape, Mapping):
             return ids
-        pixels: Any = np.zeros(shape["pixels"].shape, np.float32)
-        for row, text in zip(pixels, texts, strict=False):
-            names = self.files_of(text)
-            if len(names) > len(row):
-                raise TaskError(
-                    f"prompt {text[:60]!r} has {len(names)} pictures, and the target reads "
-                    f"{len(row)}; give llava.Llava.pictures = {len(names)}"
-                )
+        files = [self.files_of(text) for text in texts]
+        rows, places, *picture = shape["pixels"].shape
+        # Room for the pictures of the texts: each number of places is a program of its own.
+        places = max([places, *map(len, files)])
+        pixels: Any = np.zeros([rows, places, *picture], np.float32)
+        for row, names in zip(pixels, files, strict=False):
             for place, name in enumerate(names):
                 found = self.own.settings.pixels(name)
                 if found.shape != row.shape[1:]:
@@ -123,7 +121,7 @@ class Spoken(_WithFiles):
         features: Any = np.zeros(shape.shape, np.float32)
         bins, frames = features.shape[1:]
         if texts:
-            heard = np.stack([_samples(text, frames * HOP) for text in texts])
+            heard = np.stack([_window(text, frames * HOP) for text in texts])
             features[: len(texts)] = log_mel(heard, bins)
         return features
 
@@ -156,7 +154,7 @@ class WithPictures(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class WithSound(Checked):
-    """The vocabulary of transcripts, whose inputs are names of WAV files.
+    """The vocabulary of transcripts, whose inputs are names of files of sound.
 
     Args:
       text: the vocabulary of the transcripts; None only until it is known.
@@ -203,22 +201,67 @@ def part_of(text: str) -> tuple[str, float | None]:
     return name, None if start is None else float(start)
 
 
-def _samples(text: str, size: int) -> np.ndarray:
-    """Returns `size` samples of the sound that a text names, filled up with silence."""
+def heard(text: str) -> np.ndarray:
+    """Returns the samples [n] float32 of the sound that the text of an input names.
+
+    Args:
+      text: the name of a file, or of its part, see `part_of`.
+
+    Raises:
+      TaskError: it cannot be read, or has no samples.
+    """
     name, start = part_of(text)
     try:
-        samples = read_wav(name)[round((start or 0) * RATE) :]
+        samples = read_sound(name)[round((start or 0) * RATE) :]
     except ValueError as error:
         raise TaskError(str(error)) from error
     except OSError as error:
         raise TaskError(
-            f"sound {name!r} cannot be read ({error.strerror}); give a WAV file"
+            f"sound {name!r} cannot be read ({error.strerror}); give a file of sound"
         ) from error
     if not len(samples):
         raise TaskError(f"sound {text!r} has no samples; give a file or a part that has some")
+    return samples
+
+
+def fits_window(text: str, frames: int) -> bool:
+    """Returns whether the sound that a text names, or its part, is read in one window.
+
+    Args:
+      text: as for `heard`.
+      frames: of a window.
+
+    Raises:
+      TaskError: it cannot be read.
+    """
+    return len(heard(text)) <= frames * HOP or part_of(text)[1] is not None
+
+
+def features_of(text: str, mel_bins: int, frames: int) -> np.ndarray:
+    """Returns the log-mel features [mel_bins, F] of all of the sound that a text names.
+
+    As by transformers' extractor, a sound is filled up with silence to one window of `frames`, and
+    a longer one is not changed.
+
+    Args:
+      text: as for `heard`; a part ends where its first window does.
+      mel_bins: the frequencies of a frame.
+      frames: of a window.
+    """
+    samples, size = heard(text), frames * HOP
+    if part_of(text)[1] is not None:
+        samples = samples[:size]
+    return log_mel(np.pad(samples, (0, max(0, size - len(samples))))[None], mel_bins)[0]
+
+
+def _window(text: str, size: int) -> np.ndarray:
+    """Returns `size` samples of the sound that a text names, filled up with silence."""
+    samples, (name, start) = heard(text), part_of(text)
     if len(samples) > size and start is None:
         raise TaskError(
             f"sound {text!r} is {len(samples) / RATE:g} s long, and the target reads "
-            f"{size / RATE:g}; name its parts, as in {name}#0 and {name}#{size / RATE:g}"
+            f"{size / RATE:g} in one window; give it to `specdec decode`, in Python to "
+            "`InteractiveModel.transcribe`, which read window by window, "
+            f"or name its parts, as in {name}#0 and {name}#{size / RATE:g}"
         )
     return np.pad(samples[:size], (0, max(0, size - len(samples))))

@@ -116,7 +116,7 @@ def _opened(picture: Any) -> Any:
     try:
         from PIL import Image
     except ModuleNotFoundError as error:
-        raise TaskError("pictures need Pillow: pip install '.[pictures]'") from error
+        raise TaskError("pictures need Pillow; pip install pillow") from error
     if isinstance(picture, Image.Image):
         return picture.convert("RGB")
     try:

@@ -240,6 +240,15 @@ def files_of(vocabulary: LoadedVocabulary, text: str) -> list[str]:
     return [] if own is None else own.files_of(text)
 
 
+def is_sound(vocabulary: LoadedVocabulary) -> bool:
+    """Returns whether the texts of inputs name files of sound.
+
+    Args:
+      vocabulary: any vocabulary.
+    """
+    return isinstance(_own(vocabulary), Spoken)
+
+
 def inputs_of(
     vocabulary: LoadedVocabulary,
     ids: np.ndarray,

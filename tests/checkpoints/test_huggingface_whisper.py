@@ -21,7 +21,7 @@ from tolerances import LOGITS
 
 from specdec import Plan, autoregressive_decode, checkpoints, decode, row_keys
 from specdec.checkpoints import CheckpointError, huggingface_files
-from specdec.checkpoints.transcription import transcription
+from specdec.checkpoints.transcription import Transcribed, transcription
 from specdec.drafters import Autoregressive
 from specdec.models import families
 from specdec.models.families import model_of
@@ -29,6 +29,7 @@ from specdec.models.kept_parts import Trim
 from specdec.models.whisper import WhisperConfig
 from specdec.sampling import (
     Greedy,
+    Opening,
     Processed,
     SuppressTokens,
     SuppressTokensAtBegin,
@@ -188,14 +189,30 @@ def test_the_prefix_and_the_processors_are_the_checkpoints(edited):
     assert stamped.processors[-1] == Timestamps(51, END, 2, latest_first=3)
     english = edited("generation_config.json", is_multilingual=False)
     assert transcription(english).prefix == (51,)
+    assert Transcribed("en").processors(GOLDEN)[-1] == Opening(((47,), (50,), (51,)))
     with pytest.raises(CheckpointError, match="transcribes English alone .*; leave out language"):
         transcription(english, "en")
+
+
+def test_without_a_language_the_model_finds_it_and_is_told_no_task(edited):
+    """As in transformers, unless the settings say more."""
+    found = transcription(GOLDEN)
+    assert found.prefix == () and found.processors[-1] == Opening(((47, 48), (51,)))
+    assert SuppressTokensAtBegin((6, 16, 41, END), 2) in found.processors
+    told = transcription(GOLDEN, task="translate").processors[-1]
+    assert told == Opening(((47, 48), (49,), (51,)))
+    older = edited("generation_config.json", forced_decoder_ids=[[1, None], [2, 50], [3, 51]])
+    assert transcription(older).processors[-1] == Opening(((47, 48), (50,), (51,)))
+    assert transcription(older, "de", "translate").prefix == (48, 49, 51)
+    fixed = edited("generation_config.json", forced_decoder_ids=[[1, 48], [2, 50]])
+    assert transcription(fixed).prefix == (48, 50, 51)
+    tuned = edited("generation_config.json", forced_decoder_ids=None, language="<|de|>")
+    assert transcription(tuned).prefix == (48, 50, 51)
 
 
 @pytest.mark.parametrize(
     "given, says",
     [
-        ({"language": None}, "language is None; give one that .*hf_whisper has: de, en$"),
         ({"language": "fr"}, "language is 'fr'; give one that .*hf_whisper has: de, en$"),
         ({"language": "en", "task": "sing"}, "task is 'sing'; .* has: transcribe, translate$"),
     ],

@@ -24,6 +24,10 @@ GENERATED = {
     "<image:{}/b.png> is": [48, 52, 17, 10, 17, 46, 35, 35],
     "user: hello there": [50, 17, 27, 6, 13, 13, 49, 3],
 }
+SEVERAL = {  # of transformers too, with the pixels of these pictures
+    "<image:{0}/a.png> and <image:{0}/b.png> is": [39, 27, 3, 27, 58, 29, 55, 48],
+    "the <image:{0}/b.png> cook <image:{0}/b.png> reads <image:{0}/a.png> a": [2],
+}
 LENGTHS = ('--gin.TASK_FEATURE_LENGTHS={"inputs":32,"targets":8}', "--gin.BUCKETS=()")
 
 
@@ -79,6 +83,14 @@ def test_the_ids_of_transformers_with_a_draft_that_sees_no_picture(flags, tmp_pa
         out = tmp_path / f"out{len(more)}.jsonl"
         assert cli.main(["decode", *given, texts, *more, f"--output_file={out}"]) == 0
         assert outputs(out) == list(GENERATED.values())
+
+
+@pytest.mark.parametrize("more", [(), ("--batch_size=2",), ("--batch_size=2", "--refill")])
+def test_there_is_room_for_all_pictures_of_a_text(flags, folder, tmp_path, more):
+    texts, out = [*SEVERAL, *GENERATED], tmp_path / "out.jsonl"
+    given = [f"--text={text.format(folder)}" for text in texts]
+    assert cli.main(["decode", *flags[0], *given, *more, f"--output_file={out}"]) == 0
+    assert outputs(out) == [*SEVERAL.values(), *GENERATED.values()]
 
 
 def test_a_draft_without_pictures_needs_its_view(flags, capsys):

@@ -49,6 +49,6 @@ def test_a_task_of_seqio_names_the_extra_in_one_line(tmp_path):
     done = run(tmp_path, "decode", *DEMO, "--gin.TASK='theirs'")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "specdec: no task is named 'theirs' (registered: none); one of seqio's needs seqio: "
-        "pip install '.[seqio]'"
+        "specdec: no task is named 'theirs' (registered: none); one of seqio's needs seqio; "
+        "pip install seqio tensorflow-datasets"
     ]

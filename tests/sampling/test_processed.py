@@ -22,6 +22,7 @@ from specdec.sampling import (
     MinLength,
     NoBadWords,
     NoRepeatNGram,
+    Opening,
     PresencePenalty,
     Processed,
     RepetitionPenalty,
@@ -57,6 +58,7 @@ PROCESSORS = {
     "forced end": ForcedEOS(3),
     "suppressed": SuppressTokens((2,)),
     "not first": SuppressTokensAtBegin((2, 3)),
+    "opening": Opening(((4, 2), (3,))),
 }
 ALL = (*PROCESSORS.values(),)[1:7] + (ForcedEOS(4), SuppressTokensAtBegin((2,)))
 SETS = {name: (one,) for name, one in PROCESSORS.items()} | {"all": ALL}

@@ -24,6 +24,7 @@ from specdec.sampling import (
     MinLength,
     NoBadWords,
     NoRepeatNGram,
+    Opening,
     PresencePenalty,
     Processed,
     RepetitionPenalty,
@@ -91,6 +92,14 @@ def forced(where, which):
     return of
 
 
+def opening(text, logits):
+    at, known = len(text) - 1, dict(logits)
+    if at > 1:
+        return [y for _, y in logits]
+    likeliest = 3 if at else max((6, 2), key=known.__getitem__)
+    return [0.0 if x == likeliest else NEVER for x, _ in logits]
+
+
 # name: (the processor, its definition: text with its start token, (id, logit)s -> logits)
 PROCESSORS = {
     **{f"no repeat {n}": (NoRepeatNGram(n), no_repeat(n)) for n in (1, 2, 3, 4, 5)},
@@ -105,6 +114,7 @@ PROCESSORS = {
         ForcedTokens((6, 2), 3),
         forced(lambda at: at in (3, 4), lambda at, x: x == {3: 6, 4: 2}[at]),
     ),
+    "opening": (Opening(((6, 2), (3,))), opening),
     "forced end": (ForcedEOS(6), forced(lambda at: at >= 5, lambda at, x: x in STOP)),
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 import wave
 from pathlib import Path
 
@@ -11,6 +13,10 @@ import pytest
 from specdec.tasks import sound
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "hf_whisper" / "golden.npz"
+
+
+KINDS = [("wav", "PCM_16"), ("wav", "PCM_24"), ("wav", "FLOAT"), ("wav", "DOUBLE")]
+KINDS += [("flac", "PCM_24"), ("ogg", "VORBIS"), ("mp3", "MPEG_LAYER_III")]
 
 
 def write(file: Path, samples: np.ndarray, rate: int = sound.RATE) -> Path:
@@ -25,7 +31,7 @@ def write(file: Path, samples: np.ndarray, rate: int = sound.RATE) -> Path:
 @pytest.mark.parametrize("mel_bins", [80, 128])
 def test_features_are_those_of_transformers(mel_bins, tmp_path):
     golden = np.load(GOLDEN)
-    samples = sound.read_wav(write(tmp_path / "tone.wav", golden["sound"][:, None]))
+    samples = sound.read_sound(write(tmp_path / "tone.wav", golden["sound"][:, None]))
     found = sound.log_mel(sound.windows(samples, seconds=1), mel_bins)
     assert found.shape == (1, mel_bins, 100) and found.dtype == np.float32
     # Theirs are float32 throughout, ours float64: powers of near-silence differ in the last bits.
@@ -46,16 +52,67 @@ def test_windows_have_30_seconds_and_silence_is_no_padding():
 def test_samples_are_between_minus_1_and_1(dtype, zero, size, tmp_path):
     """Two channels, of which the mean counts."""
     samples = np.array([[zero + size // 2, zero], [zero - size, zero - size]]).astype(dtype)
-    found = sound.read_wav(write(tmp_path / "two.wav", samples))
+    found = sound.read_sound(write(tmp_path / "two.wav", samples))
     assert found.tolist() == [0.25, -1.0] and found.dtype == np.float32
 
 
 def test_other_files_and_shapes_are_refused_in_one_line(tmp_path):
-    slow = write(tmp_path / "slow.wav", np.zeros([4, 1], "<i2"), rate=8000)
-    with pytest.raises(ValueError, match="has 8000 samples per second; convert it to 16000$"):
-        sound.read_wav(slow)
     (tmp_path / "text.wav").write_text("not a sound")
-    with pytest.raises(ValueError, match=r"is not a WAV file of PCM \(.*\); convert it$"):
-        sound.read_wav(tmp_path / "text.wav")
-    with pytest.raises(ValueError, match=r"samples have the shape \(1, 1601\); give \[windows, "):
-        sound.log_mel(np.zeros([1, 1601]))
+    with pytest.raises(ValueError, match=r"is no sound that can be read \(.*\); convert it to WAV"):
+        sound.read_sound(tmp_path / "text.wav")
+    for shape in ([1601], [1, 399]):
+        with pytest.raises(ValueError, match=r"samples have the shape .*; give \[windows, "):
+            sound.log_mel(np.zeros(shape))
+
+
+@pytest.mark.parametrize("kind, subtype", KINDS)
+def test_a_library_reads_and_resamples_what_is_no_plain_wav(kind, subtype, tmp_path):
+    soundfile, soxr = (pytest.importorskip(name) for name in ("soundfile", "soxr"))
+    samples = 0.4 * np.sin(np.arange(22_050) / 30) * np.array([[1], [0.5]])
+    file = tmp_path / f"tone.{kind}"
+    soundfile.write(file, samples.T, 44_100, subtype)
+    there, _ = soundfile.read(file, dtype="float32", always_2d=True)
+    expected = soxr.resample(there.mean(axis=1), 44_100, 16_000)
+    found = sound.read_sound(file)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected)
+    assert abs(len(found) - 8000) < 800 and 0.25 < abs(found).max() < 0.35
+
+
+def test_a_plain_wav_needs_no_library(tmp_path, monkeypatch):
+    file = write(tmp_path / "tone.wav", np.arange(2000, dtype="<i2")[:, None])
+    other = write(tmp_path / "other.wav", np.zeros([400, 1], "<i2"), rate=8000)
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    assert sound.read_sound(file).tolist() == (np.arange(2000) / 2**15).tolist()
+    with pytest.raises(
+        ValueError, match="other.wav .* needs soundfile; pip install soundfile soxr$"
+    ):
+        sound.read_sound(other)
+
+
+def test_a_file_that_ends_early_is_named(tmp_path):
+    whole = write(tmp_path / "tone.wav", np.ones([800, 2], "<i2")).read_bytes()
+    (tmp_path / "cut.wav").write_bytes(whole[:-1001])
+    with pytest.warns(
+        sound.SoundWarning, match="cut.wav ends 1001 bytes before its .*, 0.0343125 s$"
+    ):
+        assert len(sound.read_sound(tmp_path / "cut.wav")) == 549
+    # Nothing is missing behind the samples, and a program that writes to a pipe knows no length.
+    endless = b"RIFF" + b"\xff" * 4 + whole[8:40] + b"\xff" * 4 + whole[44:]
+    (tmp_path / "endless.wav").write_bytes(endless)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(sound.read_sound(tmp_path / "endless.wav")) == 800
+    longer = whole[:40] + (4 * 900).to_bytes(4, "little") + whole[44:]
+    (tmp_path / "longer.wav").write_bytes(longer)
+    with pytest.warns(sound.SoundWarning, match="longer.wav ends 400 bytes before its header"):
+        sound.read_sound(tmp_path / "longer.wav")
+
+
+def test_a_long_sound_has_the_features_of_all_of_it(monkeypatch):
+    """In pieces, and without the samples behind the last whole frame."""
+    tone = np.sin(np.arange(31 * sound.RATE + 77) ** 1.1)[None]
+    found = sound.log_mel(tone, 8)
+    assert found.shape == (1, 8, 3100)
+    monkeypatch.setattr(sound, "_AT_ONCE", 10_000)
+    np.testing.assert_array_equal(found, sound.log_mel(tone, 8))

@@ -72,6 +72,10 @@ class Llava(PromptModel):
             "pixels": jax.ShapeDtypeStruct(pixels, jnp.float32),
         }
 
+    def with_room(self, files: int) -> Llava:
+        """Returns the model with places for this many pictures in a prompt."""
+        return dataclasses.replace(self, pictures=max(files, 1))
+
     def check_inputs(self, inputs: PyTree) -> None:
         """Raises UsageError for a prompt whose pictures are not those that were given for it."""
         tokens = np.asarray(jax.device_get(tokens_of(inputs)))

@@ -238,7 +238,7 @@ COMMANDS = {
         says="--variant=SEED=3 has SEED = 3, .*; ",
     ),
     "a variant that is no setting": case(
-        "bench", RUN, "--variant=GAMMA", says="GAMMA: nothing is not a value; "
+        "bench", RUN, "--variant=GAMMA", says="--variant=GAMMA: GAMMA has no value; "
     ),
     "a variant without its file": case(
         "bench", RUN, "--variant=none.gin", says="gin file none.gin not found .*; check"
@@ -320,7 +320,7 @@ COMMANDS = {
         "forecast", RUN, "--passes=YARD/none.jsonl", says="none.jsonl does not exist.*; make it"
     ),
     "passes without settings": case(
-        "forecast", RUN, "--passes=YARD/old.jsonl", says="no old.jsonl.gin next to it; make it"
+        "forecast", RUN, "--passes=YARD/old.jsonl", says="no old.jsonl.gin next to it; make passes"
     ),
     "passes without tokens": case(
         "forecast", RUN, "--passes=YARD/first.jsonl", says="is of version 1, .*; make it anew"

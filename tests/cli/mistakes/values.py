@@ -16,7 +16,7 @@ def _rows(*files: str, rows: list[tuple[str, str]], command: str = "decode") -> 
 DRAFTS = _rows(
     RUN,
     rows=[
-        ("GAMMA=(3", r"--gin.GAMMA=\(3: \(3 is not a value"),
+        ("GAMMA=(3", r"--gin.GAMMA=\(3: \(3 is not a value; close"),
         ("GAMMA=0", "Fixed.gamma is 0; give a positive integer"),
         ("GAMMA=-1", "Fixed.gamma is -1; give a positive integer"),
         ("GAMMA=True", "Fixed.gamma is True; give a positive integer"),
@@ -126,8 +126,8 @@ TEXTS = _rows(
         ("SPLIT=test", "--gin.SPLIT=test: test is not a value; .*\"'test'\""),
         ("SPLIT=3", "Data.split is 3; give"),
         ("SPLIT='train'", "no split 'train'; it has test"),
-        ("SPLIT=", "--gin.SPLIT=: nothing is not a value; strings need quotes"),
-        ("SPLIT", "--gin.SPLIT: nothing is not a value; strings need quotes"),
+        ("SPLIT=", "--gin.SPLIT=: nothing is not a value; give one"),
+        ("SPLIT", "--gin.SPLIT: nothing is not a value; give one"),
         ("TASK='nope'", "no task is named 'nope'; registered:"),
         ("TASK=3", "Data.task is 3; give a task, or the name of a registered one"),
         ("TASK=None", "there is no task and no text; .*set TASK"),

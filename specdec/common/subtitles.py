@@ -1,0 +1,37 @@
+"""Subtitles: texts with their times, as SRT and as WebVTT (https://www.w3.org/TR/webvtt1/)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from specdec.common.terminal import one_line
+
+FORMATS = ("srt", "vtt")
+
+
+def subtitles(segments: Iterable[Mapping[str, Any]], kind: str) -> str:
+    """Returns the text of a file of subtitles.
+
+    Args:
+      segments: the parts of a transcript, each with 'start' and 'end' in seconds and its 'text';
+        those without a text are left out.
+      kind: 'srt' or 'vtt'.
+    """
+    mark, blocks = {"srt": ",", "vtt": "."}[kind], ["WEBVTT\n"] if kind == "vtt" else []
+    for segment in segments:
+        if not (text := one_line(segment["text"]).strip()):
+            continue
+        if kind == "vtt":
+            text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        number = [str(len(blocks) + 1)] if kind == "srt" else []
+        times = " --> ".join(_clock(segment[name], mark) for name in ("start", "end"))
+        blocks.append("\n".join([*number, times, text, ""]))
+    return "\n".join(blocks)
+
+
+def _clock(seconds: float, mark: str) -> str:
+    """Returns hours, minutes, seconds and thousandths."""
+    whole, thousandths = divmod(round(seconds * 1000), 1000)
+    minutes, left = divmod(whole, 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{left:02}{mark}{thousandths:03}"
