@@ -91,7 +91,8 @@ def by_importance(gammas: Sequence[int]) -> list[tuple[str, int]]:
 class Sizes:
     """models: the drafts, and the target, "xxl". lengths: task -> tokens of each input and output;
     the paper gives none. rows: the paper's name and a gamma, most important first. readings:
-    of how often 0.5 GiB the memory is, and how often the part `memory_read` reads that."""
+    of how often 0.5 GiB the memory is, and how often the part `memory_read` reads that. kernels:
+    how drafts are computed, one of `KERNELS`."""
 
     models: Mapping[str, T5Target]
     lengths: Mapping[str, tuple[int, int]]
@@ -100,8 +101,14 @@ class Sizes:
     texts: int
     repeats: int
     readings: tuple[int, int]
+    kernels: str = "xla"
+
+    def draft(self, model: T5Target) -> T5Target:
+        """Returns a draft with these kernels."""
+        return dataclasses.replace(model, **KERNELS[self.kernels])
 
 
+KERNELS = {"xla": {}, "joined": {"joined": True}, "fused": {"fused": True}}
 FULL = {
     "small": t5(512, 6, 1024, 8),
     "base": t5(768, 12, 2048, 12),
@@ -148,7 +155,7 @@ class Row:
         sampling = Greedy() if temperature == "t0" else Sampling(1.0)
         self.plan = Plan(
             target=sizes.models["xxl"],
-            drafter=Autoregressive(sizes.models[draft], sampling),
+            drafter=Autoregressive(sizes.draft(sizes.models[draft]), sampling),
             verifier=SyntheticAcceptance(self.alpha),
             schedule=Fixed(gamma),
             sampling=sampling,
@@ -183,6 +190,7 @@ class Row:
             "limit": self.sizes.texts,
             "repeats": self.sizes.repeats,
             "variant": self.name,
+            "draft_kernels": self.sizes.kernels,
         }
 
     def settings(self) -> str:
@@ -209,7 +217,7 @@ class Grown(Row):
         sampling = Sampling(temperature) if temperature else Greedy()
         self.plan = Plan(
             target=grown_model(sizes, "target"),
-            drafter=Autoregressive(grown_model(sizes, "draft"), sampling),
+            drafter=Autoregressive(sizes.draft(grown_model(sizes, "draft")), sampling),
             verifier=Block() if temperature else GreedyMatch(),
             schedule=Fixed(gamma),
             sampling=sampling,
@@ -260,8 +268,8 @@ def parameters(model: T5Target) -> Any:
     """Returns a grown model's, or random ones, spread as T5's initial ones. They are made on the
     device, one array after the other."""
     for role in ("target", "draft"):
-        if any(model == grown_model(sizes, role) for sizes in SIZES.values()):
-            return grown_parameters(model, role)
+        if any(model.stored() == grown_model(sizes, role) for sizes in SIZES.values()):
+            return model.from_stored(grown_parameters(model.stored(), role))
 
     def made(path: Any, leaf: Any) -> jax.Array:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -517,13 +525,19 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR")
     parser.add_argument("--sizes", choices=SIZES, default="full", help="tiny: a dry run on a CPU")
     parser.add_argument("--minutes", type=float, default=9, help="begin no row that may end later")
+    parser.add_argument(
+        "--kernels",
+        choices=KERNELS,
+        default="fused" if jax.default_backend() == "gpu" else "xla",
+        help="of drafts (default: %(default)s)",
+    )
     parser.add_argument("--beams", action="store_true", help="search for four beams too")
     args = parser.parse_args()
     try:
         args.output_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"--output_dir {args.output_dir} cannot be made: {error.strerror}")
-    sizes = SIZES[args.sizes]
+    sizes = dataclasses.replace(SIZES[args.sizes], kernels=args.kernels)
     rows = [*(Grown(sizes, *x) for x in sizes.grown), *(Row(sizes, *x) for x in sizes.rows)]
     try:
         figures = measured_in_time(rows, args.output_dir, started + 60 * args.minutes)
