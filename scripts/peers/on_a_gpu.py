@@ -56,7 +56,10 @@ def main() -> int:
     work = engines.Work((row.inputs,), row.outputs, 1, GAMMA, os.cpu_count() or 1, device)
     about = {**vars(args), "output_file": None, "kernels": kernels, **environment()}
     file = table.File(args.output_file, about)
-    trees = {role: xxl.parameters(model) for role, model in row.plan.models().items()}
+    trees = {
+        role: model.from_stored(xxl.grown_parameters(model.stored(), role))
+        for role, model in row.plan.models().items()
+    }
     ready = ours(row, trees) | theirs(row, trees, work, compiled=not args.not_compiled)
     texts = {i: inputs[0][inputs[0] != 0].tolist() for i, inputs in row.texts().items()}
     texts = {i: texts[i] for i in list(texts)[: args.texts]}
