@@ -47,16 +47,28 @@ def least_width(model: Any) -> int:
 def fastest(models: tuple[Any, ...]) -> Any:
     """Returns the model whose call on one token is fastest: the first one, or a clearly faster one.
 
+    Others that this device or this version of JAX cannot compute are left out.
+
     Args:
       models: the same `StackModel`, computed in several ways.
     """
-    if models[0].states_dim is not None:  # it reads whole blocks
-        return models[0]
+    plain, *others = models
+    if plain.states_dim is not None:  # it reads whole blocks
+        return plain
     with progress.stage("measuring", "measuring ways to compute a draft"):
-        first, *others = seconds([(model, 1) for model in models])
-    if min(others) >= FASTER * first:
-        return models[0]
-    return models[1 + others.index(min(others))]
+        ways = [plain, *filter(_works, others)]
+        first, *times = seconds([(model, 1) for model in ways])
+    best = min(times, default=first)
+    return ways[1 + times.index(best)] if best < FASTER * first else plain
+
+
+def _works(model: Any) -> bool:
+    """Returns whether a call on one token can be computed."""
+    try:
+        jax.block_until_ready(_run(model, 1)())
+    except Exception:  # whatever a compiler, or a library that has gone, raises
+        return False
+    return True
 
 
 def seconds(calls: Sequence[tuple[Any, int]]) -> list[float]:

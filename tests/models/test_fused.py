@@ -137,6 +137,7 @@ def test_a_draft_is_computed_as_was_fastest(monkeypatch, backend, times, chosen)
     monkeypatch.setattr(device, "this", lambda int8: None)
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(single_rows, "seconds", lambda calls: (times or [1.0, 0.0])[: len(calls)])
+    monkeypatch.setattr(single_rows, "_works", lambda model: True)
     monkeypatch.setattr(single_rows, "least_width", lambda model: 1)
     single_rows.fastest.cache_clear()
     laid_out = plan.laid_out(1)
@@ -146,6 +147,18 @@ def test_a_draft_is_computed_as_was_fastest(monkeypatch, backend, times, chosen)
         assert not model.fused and not model.joined
     eights = dataclasses.replace(target, weights="int8_tokens")
     assert eights.drafting() == eights
+    single_rows.fastest.cache_clear()
+
+
+def test_what_cannot_be_computed_is_left_out(monkeypatch):
+    """Triton's kernels without a GPU that they are for, or without Pallas."""
+    plain, kernels, _ = both(V1_1)
+    single_rows.fastest.cache_clear()
+    monkeypatch.setattr(fused, "run", lambda *given: 1 // 0)
+    monkeypatch.setattr(single_rows, "seconds", lambda calls: [1.0, 0.1][: len(calls)])
+    assert single_rows.fastest((plain, kernels)) == plain
+    monkeypatch.undo()
+    assert single_rows._works(kernels) and single_rows._works(plain)
     single_rows.fastest.cache_clear()
 
 
