@@ -8,6 +8,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tolerances import SMALL_LOGITS
 
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
@@ -55,10 +56,10 @@ def test_the_kernels_compute_the_layers(name):
     expected, before = called(plain, params, (2, 1, 1, 2))
     found, after = called(kernels, params, (2, 1, 1, 2))
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(one, other, rtol=0, atol=SMALL_LOGITS)
     assert int(after.length[0]) == int(before.length[0]) == 6
     for one, other in zip(after.keys + after.values, before.keys + before.values, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(one, other, rtol=0, atol=SMALL_LOGITS)
 
 
 def test_bfloat16_is_close():
@@ -175,7 +176,7 @@ def test_joined_kernels_compute_the_layers(name):
     expected, before = called(plain, params, (2, 1, 3))
     found, after = called(joined, together, (2, 1, 3))
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(one, other, rtol=0, atol=SMALL_LOGITS)
     skipped = jnp.ones([1, 1, config.emb_dim])
     for model, tree, cache in ((plain, params, before), (joined, together, after)):
         cache = model.pass_by(tree, skipped, cache, (1, 2))
