@@ -202,8 +202,13 @@ def test_eight_bits_are_widened_where_they_are_no_faster(int8, calls, widened):
 
 def test_a_description_says_that_int8_is_kept_in_float():
     orders: Orders = ((1, "kernel_first"), (8, "kernel_first"))
-    assert described("out_in", orders) == "out_in, kernel_first at 1 and 8 tokens"
-    assert described("in_out", (), True) == "in_out, int8 kept in float, which is faster here"
+    ordered = T5Target(LARGE, layout="out_in", orders=orders)
+    assert described(ordered) == "out_in, kernel_first at 1 and 8 tokens"
+    widened = T5Target(LARGE, layout="in_out", weights="int8_tokens", widened=True)
+    assert described(widened) == "in_out, int8 kept in float, which is faster here"
+    paired = T5Target(LARGE, joined=True, least_width=2)
+    assert described(paired) == "checkpoint, calls on 2 tokens or more, joined kernels"
+    assert described(T5Target(LARGE, fused=True)).endswith("fused kernels for calls on one row")
 
 
 def test_times_are_by_kernel_and_tokens():

@@ -216,9 +216,7 @@ def test_a_chat_needs_a_template_and_jinja2(edited, monkeypatch):
         tasks.chatting(tasks.Bytes())
     monkeypatch.setitem(sys.modules, "jinja2", None)
     missing = tasks.chatting(definition(edited("llama2", chat_template="c")))
-    with pytest.raises(
-        tasks.TaskError, match=r"a chat template needs jinja2: pip install '.\[chat"
-    ):
+    with pytest.raises(tasks.TaskError, match="a chat template needs jinja2; pip install jinja2"):
         missing.plain()
 
 
