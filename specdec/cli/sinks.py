@@ -108,8 +108,10 @@ class Subtitles(Sink):
         if args.subtitles is None:
             return None
         path, texts = Path(args.subtitles), run.data.texts
-        if path.suffix[1:] not in FORMATS:
+        if path.suffix[1:].lower() not in FORMATS:
             raise UsageError(f"--subtitles is {path}; give FILE.srt or FILE.vtt")
+        if args.output_file and path == Path(args.output_file):
+            raise UsageError(f"--subtitles and --output_file are both {path}; give two files")
         if path.exists() or not os.access(path.parent, os.W_OK):
             what = "exists; delete it, or give" if path.exists() else "cannot be written; give"
             raise UsageError(f"--subtitles: {path} {what} another file")
@@ -122,7 +124,7 @@ class Subtitles(Sink):
         return cls(path)
 
     def write(self, text: Text) -> None:
-        made = subtitles(text.segments or (), self._path.suffix[1:])
+        made = subtitles(text.segments or (), self._path.suffix[1:].lower())
         self._path.write_text(made, encoding="utf-8")
 
 

@@ -19,7 +19,7 @@ on a CPU. To a TPU's compiler, a small draft's step is half as long then, see `j
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import jax.numpy as jnp
@@ -194,10 +194,7 @@ def _transposed(params: PyTree, layout: Layout) -> PyTree:
     return found
 
 
-_JOINED = {  # module -> the kernels that are one, and its name
-    "self_attention": (("query", "key", "value"), "query_key_value"),
-    "mlp": (("wi_0", "wi_1"), "wi"),
-}
+_PROJECTIONS, _PROJECTED = ("query", "key", "value"), "query_key_value"
 
 
 def joined(params: PyTree) -> PyTree:
@@ -207,37 +204,50 @@ def joined(params: PyTree) -> PyTree:
     MLP. A small product takes an accelerator about as long as a larger one.
     """
 
-    def join(module: Mapping[str, Any], parts: Path, whole: str) -> dict[str, Any]:
-        if parts[0] not in module:  # an MLP without a gate
+    def join(module: Mapping[str, Any], parts: Sequence[str], whole: str) -> dict[str, Any]:
+        if not parts:  # an MLP without a gate
             return dict(module)
         kernels = [module[part]["kernel"] for part in parts]
         others = {name: leaf for name, leaf in module.items() if name not in parts}
         return {**others, whole: {"kernel": jnp.concatenate(kernels, axis=1)}}
 
-    return _in_layers(params, join)
+    def change(layer: Mapping[str, Any]) -> dict[str, Any]:
+        attention, mlp = layer["self_attention"], layer["mlp"]
+        gates = sorted(name for name in mlp if name.startswith("wi_"))
+        attention = join(attention, _PROJECTIONS, _PROJECTED)
+        return {**layer, "self_attention": attention, "mlp": join(mlp, gates, "wi")}
+
+    return _in_layers(params, change)
 
 
 def apart(params: PyTree) -> PyTree:
     """Returns the inverse of `joined`, bit for bit."""
 
-    def split(module: Mapping[str, Any], parts: Path, whole: str) -> dict[str, Any]:
-        kernel = module[whole]["kernel"]
-        if "wo" in module and kernel.shape[1] == module["wo"]["kernel"].shape[0]:
-            return dict(module)
+    def split(module: Mapping[str, Any], parts: Sequence[str], whole: str) -> dict[str, Any]:
+        kernels = jnp.split(module[whole]["kernel"], len(parts), axis=1)
         others = {name: leaf for name, leaf in module.items() if name != whole}
-        kernels = zip(parts, jnp.split(kernel, len(parts), axis=1), strict=True)
-        return {**others, **{part: {"kernel": kernel} for part, kernel in kernels}}
+        found = zip(parts, kernels, strict=True)
+        return {**others, **{part: {"kernel": kernel} for part, kernel in found}}
 
-    return _in_layers(params, split)
+    def change(layer: Mapping[str, Any]) -> dict[str, Any]:
+        attention, mlp = layer["self_attention"], layer["mlp"]
+        count = mlp["wi"]["kernel"].shape[1] // mlp["wo"]["kernel"].shape[0]
+        if count > 1:
+            mlp = split(mlp, [f"wi_{i}" for i in range(count)], "wi")
+        return {
+            **layer,
+            "self_attention": split(attention, _PROJECTIONS, _PROJECTED),
+            "mlp": mlp,
+        }
+
+    return _in_layers(params, change)
 
 
-def _in_layers(params: PyTree, change: Callable[..., dict[str, Any]]) -> PyTree:
-    """Changes the modules of the decoder's layers that `_JOINED` names."""
-    decoder = dict(params["decoder"])
-    for name in [name for name in decoder if name.startswith("layers_")]:
-        changed = {module: change(decoder[name][module], *how) for module, how in _JOINED.items()}
-        decoder[name] = {**decoder[name], **changed}
-    return {**params, "decoder": decoder}
+def _in_layers(params: PyTree, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> PyTree:
+    """Changes the layers of the decoder."""
+    decoder = params["decoder"].items()
+    layers = {name: change(leaf) for name, leaf in decoder if name.startswith("layers_")}
+    return {**params, "decoder": {**params["decoder"], **layers}}
 
 
 def kernels_of(

@@ -218,6 +218,10 @@ def test_a_sound_becomes_subtitles(kind, decode, folder, tmp_path):
     [
         (["--subtitles=a.txt", "--text=2.wav"], "--subtitles is a.txt; give FILE.srt or FILE.vtt"),
         (["--subtitles=no/a.srt", "--text=2.wav"], "no/a.srt cannot be written; give another file"),
+        (
+            ["--subtitles=a.SRT", "--output_file=a.SRT", "--text=2.wav"],
+            "--subtitles and --output_file are both a.SRT; give two files",
+        ),
         (["--subtitles=a.srt", "--text=2.wav", "--text=31.wav"], "of one sound; give one --text"),
         (
             ["--explain", "--output_file=o", "--text=31.wav"],

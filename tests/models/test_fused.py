@@ -26,6 +26,7 @@ V1_1 = T5Config(vocab_size=97, dtype="float32", **SIZES, **LAYERS)
 OTHERS = {
     "v1.1": V1_1,
     "v1.0": dataclasses.replace(V1_1, mlp_activations=("relu",), logits_via_embedding=True),
+    "two gates": dataclasses.replace(V1_1, mlp_activations=("gelu", "linear", "relu")),
     "a bias for each layer": dataclasses.replace(V1_1, relative_bias_per_layer=True),
 }
 INPUTS = jnp.array([[5, 9, 2, 33, 71, 1, 0, 0]])
