@@ -36,7 +36,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 pytest_plugins = ["margins"]
 
-MEMORY = 2e9  # bytes that a process may hold after a test, with its compiled programs
+MEMORY = 1.8e9  # bytes that a process may hold after a test, with its compiled programs
 
 # Tracing makes millions of objects that live on: looking for garbage among them is 4 % of the time.
 gc.set_threshold(100_000, 50, 50)

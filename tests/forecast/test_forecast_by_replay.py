@@ -293,11 +293,11 @@ def test_what_a_rule_sees_of_a_refused_token_is_not_of_the_texts():
         return ends_there(found.drafted, found.accepted, found.calls)
 
     # Shares of some thousand places each: 0.03 apart here.
-    assert ours(given) == pytest.approx(right, abs=0.05)
+    assert ours(given) == pytest.approx(right, abs=0.06)
     drafts = [text.drafts["Autoregressive"] for text in given]
     wrong = [{"Autoregressive": x | {"refused": x["confidence"]}} for x in drafts]
     of_texts = [x._replace(drafts=y) for x, y in zip(given, wrong, strict=True)]
-    assert ours(of_texts) > right + 0.05
+    assert ours(of_texts) > right + 0.06
 
 
 def ends_there(drafted: np.ndarray, accepted: np.ndarray, calls: np.ndarray) -> float:

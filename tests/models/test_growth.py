@@ -176,7 +176,8 @@ def test_growing_to_the_same_size_changes_nothing():
     params = trained(TINY)
     same = grow(params, TINY, TINY, KEY)
     for before, after in zip(jax.tree.leaves(params), jax.tree.leaves(same), strict=True):
-        np.testing.assert_allclose(before, after, rtol=2e-7)
+        # Scaled and scaled back: two roundings. 1.6e-7 on an AMD EPYC (Zen 5) with AVX-512.
+        np.testing.assert_allclose(before, after, rtol=4e-7)
 
 
 def test_weights_keep_their_dtype(tied):
