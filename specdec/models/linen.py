@@ -95,6 +95,11 @@ class LinenModel(Checked, Model):
         return dataclasses.replace(self, **plain, least_width=1, joined=False, fused=False)
 
     @property
+    def keeps_kernels(self) -> bool:
+        """Whether each kernel is stored as in checkpoints, or only joined with others."""
+        return self.layout == "checkpoint" and self.weights == "stored"
+
+    @property
     def spare(self) -> int:
         """Slots of a cache behind its capacity, for the tokens that fill up a call."""
         return self.least_width - 1

@@ -11,6 +11,7 @@ CPUs are not measured here: their products are, see `specdec.models.device`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -56,19 +57,13 @@ def fastest(models: tuple[Any, ...]) -> Any:
     if plain.states_dim is not None:  # it reads whole blocks
         return plain
     with progress.stage("measuring", "measuring ways to compute a draft"):
-        ways = [plain, *filter(_works, others)]
-        first, *times = seconds([(model, 1) for model in ways])
+        runs = {plain: _run(plain, 1)}
+        for model in others:
+            with contextlib.suppress(Exception):  # of a compiler, or a library that has gone
+                runs[model] = _run(model, 1)
+        first, *times = _seconds(list(runs.values()))
     best = min(times, default=first)
-    return ways[1 + times.index(best)] if best < FASTER * first else plain
-
-
-def _works(model: Any) -> bool:
-    """Returns whether a call on one token can be computed."""
-    try:
-        jax.block_until_ready(_run(model, 1)())
-    except Exception:  # whatever a compiler, or a library that has gone, raises
-        return False
-    return True
+    return list(runs)[1 + times.index(best)] if best < FASTER * first else plain
 
 
 def seconds(calls: Sequence[tuple[Any, int]]) -> list[float]:
@@ -79,9 +74,10 @@ def seconds(calls: Sequence[tuple[Any, int]]) -> list[float]:
     Args:
       calls: pairs of a `StackModel` and the tokens of the call.
     """
-    runs = [_run(model, width) for model, width in calls]
-    for run in runs:
-        jax.block_until_ready(run())
+    return _seconds([_run(model, width) for model, width in calls])
+
+
+def _seconds(runs: Sequence[Callable[[], Array]]) -> list[float]:
     found: list[list[float]] = [[] for _ in runs]
     for _ in range(ROUNDS):
         for run, times in zip(runs, found, strict=True):
@@ -92,14 +88,16 @@ def seconds(calls: Sequence[tuple[Any, int]]) -> list[float]:
 
 
 def _run(model: Any, width: int) -> Callable[[], Array]:
-    """Returns the program of a model's calls, with what it is given."""
+    """Returns the program of a model's calls, with what it is given; it has run once."""
     shallow = dataclasses.replace(model.first(1), axis_rules=())
     shapes = jax.eval_shape(shallow.init, jax.random.key(0))
     cache = jax.eval_shape(functools.partial(_begun, shallow), shapes)
     read = {name: leaf for name, leaf in shapes.items() if name != "encoder"}
     params = jax.tree.map(lambda x: jnp.zeros(x.shape, shallow.dtype), read)
     cache = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), cache)
-    return functools.partial(jax.jit(functools.partial(_calls, shallow, width)), params, cache)
+    run = functools.partial(jax.jit(functools.partial(_calls, shallow, width)), params, cache)
+    jax.block_until_ready(run())
+    return run
 
 
 def _begun(model: Any, params: PyTree) -> PyTree:

@@ -138,8 +138,8 @@ def test_a_draft_is_computed_as_was_fastest(monkeypatch, backend, times, chosen)
     monkeypatch.setenv(device.SETTING, "")
     monkeypatch.setattr(device, "this", lambda int8: None)
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    monkeypatch.setattr(single_rows, "seconds", lambda calls: (times or [1.0, 0.0])[: len(calls)])
-    monkeypatch.setattr(single_rows, "_works", lambda model: True)
+    monkeypatch.setattr(single_rows, "_seconds", lambda runs: (times or [1.0, 0.0])[: len(runs)])
+    monkeypatch.setattr(single_rows, "_run", lambda model, width: None)
     monkeypatch.setattr(single_rows, "least_width", lambda model: 1)
     single_rows.fastest.cache_clear()
     laid_out = plan.laid_out(1)
@@ -157,10 +157,12 @@ def test_what_cannot_be_computed_is_left_out(monkeypatch):
     plain, kernels, _ = both(V1_1)
     single_rows.fastest.cache_clear()
     monkeypatch.setattr(fused, "run", lambda *given: 1 // 0)
-    monkeypatch.setattr(single_rows, "seconds", lambda calls: [1.0, 0.1][: len(calls)])
+    monkeypatch.setattr(single_rows, "_seconds", lambda runs: [1.0, 0.1][: len(runs)])
     assert single_rows.fastest((plain, kernels)) == plain
     monkeypatch.undo()
-    assert single_rows._works(kernels) and single_rows._works(plain)
+    monkeypatch.setattr(single_rows, "_seconds", lambda runs: [1.0, 0.1][: len(runs)])
+    single_rows.fastest.cache_clear()
+    assert single_rows.fastest((plain, kernels)) == kernels
     single_rows.fastest.cache_clear()
 
 

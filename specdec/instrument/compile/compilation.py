@@ -209,8 +209,8 @@ def _fewest_cycles(plan: Plan | BeamPlan, inputs: PyTree, mesh: Mesh) -> Plan | 
     chosen = {}
     for role, model in models.items():
         ways = [model, paired[role]]
-        plain = model.layout == "checkpoint" and model.weights == "stored"
-        if role != "target" and model.has_joined and plain and mesh.size == 1:
+        joins = role != "target" and model.has_joined and model.keeps_kernels
+        if joins and mesh.size == 1:
             ways.append(dataclasses.replace(paired[role], joined=True))
         chosen[role] = min(ways, key=functools.partial(cycles, role))
     return plan.with_models(chosen)

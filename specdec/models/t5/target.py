@@ -35,8 +35,7 @@ class T5Target(EncoderDecoder):
 
     def __post_init__(self):
         super().__post_init__()
-        plain = self.layout == "checkpoint" and self.weights == "stored"
-        if (self.joined or self.fused) and not plain or self.joined and self.fused:
+        if (self.joined or self.fused) and not self.keeps_kernels or self.joined and self.fused:
             name = type(self).__name__
             raise ValueError(
                 f"{name}.joined is {self.joined} and fused is {self.fused}, its layout "
@@ -55,8 +54,7 @@ class T5Target(EncoderDecoder):
         On a TPU kernels may be joined, on a GPU also fused. Fused ones compute calls at batch 1 on
         one and two tokens.
         """
-        plain = self.layout == "checkpoint" and self.weights == "stored"
-        if not plain or self.axis_rules or not device.measures_calls():
+        if not self.keeps_kernels or self.axis_rules or not device.measures_calls():
             return self
         others = [dataclasses.replace(self, joined=True)]
         if jax.default_backend() == "gpu":
