@@ -7,7 +7,7 @@ Importing it makes its checkpoints known, to a gin file too:
     include 'models/from_checkpoint.gin'
 
 A prompt's last token is the start token. Prompt and output share one cache, whose length is that of
-the output (`specdec.models.cache.PromptCache`).
+the output (`specdec.models.contract.cache.PromptCache`).
 """
 
 import dataclasses
@@ -18,9 +18,18 @@ import numpy as np
 from flax import linen as nn
 
 from specdec.models import families
-from specdec.models.decoder_only import rotated
-from specdec.models.layers import MASKED, MLP, Dense, Embedding, Logits, RMSNorm, attend, constrain
-from specdec.models.prompts import PromptReader
+from specdec.models.bases.decoder_only import rotated
+from specdec.models.bases.prompts import PromptReader
+from specdec.models.layers.layers import (
+    MASKED,
+    MLP,
+    Dense,
+    Embedding,
+    Logits,
+    RMSNorm,
+    attend,
+    constrain,
+)
 from specdec.types import ModelOutput
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from specdec.common.values import Checked, PositiveInt, check, check_is, is_word
 from specdec.drafters.drafter import Drafter
-from specdec.models.model import Model, Target, check_model
+from specdec.models.contract.model import Model, Target, check_model
 from specdec.sampling import draw_shared
 from specdec.schedules.schedule import Schedule
 from specdec.types import (

@@ -27,7 +27,7 @@ from specdec.decoding.finite import NonFiniteLogits
 from specdec.decoding.program import GivenBatch
 from specdec.decoding.refilling import Refilled
 from specdec.drafters import Autoregressive, MultiPath
-from specdec.models.blocks import view
+from specdec.models.contract.blocks import view
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Processed, Sampling
 from specdec.schedules import Fixed

@@ -1,7 +1,7 @@
 """A tiny Whisper that reads 30 seconds at once, with random weights, and sounds of any length.
 
-`scripts/make_golden_long_sounds.py` makes transformers transcribe them, and tests compare. Random
-numbers are those of NumPy's `RandomState`, which never change.
+`scripts/golden/make_golden_long_sounds.py` makes transformers transcribe them, and tests compare.
+Random numbers are those of NumPy's `RandomState`, which never change.
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ from specdec import checkpoints
 from specdec.common.records import Lines, RecordsError
 from specdec.common.statistics import Estimate
 from specdec.common.values import UsageError
-from specdec.instrument import certificate, certifying, distillation
-from specdec.instrument.certificate import Check
-from specdec.instrument.distillation import Distilled, Distilling, TimeLeft
-from specdec.instrument.distillation_inputs import Inputs, chosen_prefix
+from specdec.instrument import certificate
+from specdec.instrument.certificate import Check, certifying
+from specdec.instrument.distillation import distillation
+from specdec.instrument.distillation.distillation import Distilled, Distilling, TimeLeft
+from specdec.instrument.distillation.distillation_inputs import Inputs, chosen_prefix
 from specdec.sampling import Sampling, SuppressTokens, with_processors
 from specdec.schedules import Fixed
 

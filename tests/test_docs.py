@@ -143,7 +143,7 @@ def test_the_examples_of_docstrings_run(name):
 
 
 def test_the_table_of_mutants_is_what_the_script_prints():
-    printed = runpy.run_path(str(ROOT / "scripts" / "mutate.py"))["table"]()
+    printed = runpy.run_path(str(ROOT / "scripts" / "checks" / "mutate.py"))["table"]()
     assert f"\n{printed}\n" in (ROOT / "docs" / "log" / "reliability-log.md").read_text()
 
 
@@ -197,7 +197,7 @@ def test_nothing_is_installed_from_the_index_under_our_name():
 
 
 def test_the_page_of_gin_names_is_made_of_the_gin_files():
-    made = runpy.run_path(str(ROOT / "scripts" / "make_gin_names.py"))
+    made = runpy.run_path(str(ROOT / "scripts" / "pages" / "make_gin_names.py"))
     assert made["page"]() == made["FILE"].read_text(encoding="utf-8")
 
 

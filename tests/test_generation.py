@@ -1,6 +1,6 @@
 """What a checkpoint says of its texts is obeyed or refused: pytest tests/test_generation.py
 
-The golden checkpoints were run by transformers 4 and 5, see scripts/make_golden_generation.py.
+The golden checkpoints were run by transformers 4 and 5: scripts/golden/make_golden_generation.py.
 """
 
 import dataclasses

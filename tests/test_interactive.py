@@ -15,8 +15,7 @@ from specdec.common import demo, notebook
 from specdec.common.terminal import Origin
 from specdec.common.theory import empirical_alpha
 from specdec.decoding.beam_rules import HuggingFaceBeams
-from specdec.instrument import certifying
-from specdec.instrument.certificate import Check
+from specdec.instrument.certificate import Check, certifying
 from specdec.integrations.interactive import Decoded, InteractiveModel, _buckets
 from specdec.models.partitioning import Partitioner
 from specdec.models.t5 import T5Target

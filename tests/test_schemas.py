@@ -56,7 +56,7 @@ def test_a_line_of_another_form_does_not_fit(change):
 
 
 def test_the_page_is_made_of_the_schemas(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "pages"))
     import make_formats
 
     assert make_formats.page() == make_formats.FILE.read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def make_site(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "pages"))
     import make_site
 
     return make_site
@@ -23,7 +23,11 @@ def make_site(monkeypatch):
 
 @pytest.mark.ci
 def test_the_site_is_made_without_a_warning_or_a_broken_link(tmp_path):
-    command = [sys.executable, str(ROOT / "scripts" / "make_site.py"), str(tmp_path / "site")]
+    command = [
+        sys.executable,
+        str(ROOT / "scripts" / "pages" / "make_site.py"),
+        str(tmp_path / "site"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     pages = {page.relative_to(tmp_path / "site").as_posix() for page in tmp_path.rglob("*.html")}

@@ -1,6 +1,6 @@
-"""Times Hugging Face next to ours on the grown pair of scripts/xxl.py, interleaved on one GPU.
+"""Times Hugging Face next to ours on the grown pair of devices/xxl.py, interleaved on one GPU.
 
-  PYTHONPATH=.:scripts python scripts/peers/on_a_gpu.py --output_file=FILE [--sizes=tiny]
+  PYTHONPATH=.:scripts/devices python scripts/peers/on_a_gpu.py --output_file=FILE [--sizes=tiny]
   python scripts/peers/compare.py --table FILE
 
 The grown pair computes what the embedded pair computes, at the sizes of T5-XXL and T5-small in

@@ -36,7 +36,7 @@ from specdec.checkpoints.text_model import TextModel, text_model_from
 from specdec.checkpoints.transcription import Transcribed
 from specdec.checkpoints.tree import parameter_count
 from specdec.common import progress, records
-from specdec.models.family import Config
+from specdec.models.contract.family import Config
 from specdec.types import PyTree
 
 __all__ = [

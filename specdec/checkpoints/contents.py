@@ -17,7 +17,7 @@ from specdec.checkpoints.directory import Found
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.text_model import text_model_from
 from specdec.models import families
-from specdec.models.family import Config
+from specdec.models.contract.family import Config
 
 CHECKED_IN_READING = {"t5x": "its compressed chunks have checksums"}
 

@@ -20,9 +20,9 @@ from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.common.file_names import own_file
 from specdec.common.records import write
 from specdec.models import families
-from specdec.models.family import Config
+from specdec.models.contract.family import Config
+from specdec.models.contract.model import Model
 from specdec.models.llava import LlavaConfig
-from specdec.models.model import Model
 from specdec.models.whisper import WhisperConfig
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import AddedToken, Tokenization, agree

@@ -14,8 +14,8 @@ from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.huggingface_files import CONFIG, read_json
 from specdec.models import families
-from specdec.models.family import Family
-from specdec.models.prompts import PromptReader
+from specdec.models.bases.prompts import PromptReader
+from specdec.models.contract.family import Family
 
 FILE = "generation_config.json"
 START, BEGIN, ENDS, PADDING = (

@@ -18,7 +18,7 @@ from specdec.checkpoints.generation import Setting
 from specdec.checkpoints.transcription import Transcribed
 from specdec.common.values import is_integer, is_number
 from specdec.drafters import Autoregressive, EarlyExit
-from specdec.models.model import Model
+from specdec.models.contract.model import Model
 from specdec.models.t5 import T5Config
 from specdec.plan import Plan
 from specdec.sampling import (

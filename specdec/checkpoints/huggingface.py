@@ -22,7 +22,7 @@ from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.models import families
-from specdec.models.family import Config, HuggingFace, Record
+from specdec.models.contract.family import Config, HuggingFace, Record
 from specdec.tasks import pieces
 from specdec.types import PyTree
 

@@ -9,7 +9,7 @@ import orbax.checkpoint as ocp
 
 from specdec.checkpoints import checksums, directory
 from specdec.checkpoints.directory import Vocabulary
-from specdec.models.family import Config
+from specdec.models.contract.family import Config
 from specdec.types import PyTree
 
 

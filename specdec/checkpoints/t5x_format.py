@@ -17,7 +17,7 @@ from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.directory import Vocabulary
 from specdec.checkpoints.errors import CheckpointError
 from specdec.common.file_names import own_file
-from specdec.models.family import Config
+from specdec.models.contract.family import Config
 from specdec.types import PyTree
 
 _VERSIONS = (2, 3)  # 3 differs in that bfloat16 is written as such

@@ -11,8 +11,8 @@ from flax import traverse_util
 
 from specdec.checkpoints.errors import CheckpointError
 from specdec.models import families
-from specdec.models.family import Config, Shape, Shapes
-from specdec.models.model import Model, Weights
+from specdec.models.contract.family import Config, Shape, Shapes
+from specdec.models.contract.model import Model, Weights
 from specdec.types import PyTree
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from specdec import checkpoints, tasks
+from specdec.models.bases.prompts import PromptReader
+from specdec.models.contract.model import Model
 from specdec.models.heads import Heads
-from specdec.models.model import Model
-from specdec.models.prompts import PromptReader
 from specdec.tasks.added_tokens import agree
 
 

@@ -46,8 +46,8 @@ from specdec.common import progress
 from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
 from specdec.engine import Placement
-from specdec.instrument.distillation import Distillation
-from specdec.instrument.texts import Data
+from specdec.instrument.distillation.distillation import Distillation
+from specdec.instrument.runs.texts import Data
 
 __all__ = [
     "Beams",

@@ -12,7 +12,8 @@ from specdec.cli.variants import variant
 from specdec.common import hosts, records
 from specdec.common.records import Lines
 from specdec.common.values import PositiveInt, UsageError, check
-from specdec.instrument import acceptance, recorded_texts
+from specdec.instrument import acceptance
+from specdec.instrument.acceptance import recorded_texts
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

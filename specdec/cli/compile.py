@@ -23,7 +23,7 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.engine import in_eight_bits
 from specdec.instrument import compile as ahead
 from specdec.models import families, partitioning
-from specdec.models.inputs import check_room
+from specdec.models.contract.inputs import check_room
 from specdec.plan import Plan
 
 OF_PAPER = families.DEFAULT  # the family whose acceptance rates the paper has

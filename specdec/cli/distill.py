@@ -19,9 +19,9 @@ from specdec.cli.variants import announce, ready, say
 from specdec.common import hosts
 from specdec.common.gin_text import statements
 from specdec.common.values import UsageError
-from specdec.instrument.distillation import Distillation, Distilled, Distilling
-from specdec.instrument.distillation_inputs import Inputs
-from specdec.instrument.runs import Variant
+from specdec.instrument.distillation.distillation import Distillation, Distilled, Distilling
+from specdec.instrument.distillation.distillation_inputs import Inputs
+from specdec.instrument.runs.run import Variant
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

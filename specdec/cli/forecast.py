@@ -11,7 +11,7 @@ from specdec.cli import run as runs
 from specdec.cli.variants import add_cost_flags, add_variant_flag, costs_of, rows_of, variants
 from specdec.common.values import UsageError
 from specdec.instrument import forecast
-from specdec.instrument.forecasting import Forecasting
+from specdec.instrument.forecast.forecasting import Forecasting
 
 GAMMAS = "1-10"
 

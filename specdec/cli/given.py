@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from specdec.cli.shorthands import utf8
 from specdec.common.values import UsageError
-from specdec.instrument.texts import Data, Previous, TextList, TextStream
+from specdec.instrument.runs.texts import Data, Previous, TextList, TextStream
 from specdec.tasks.local import line_text
 
 STDIN = "standard input"

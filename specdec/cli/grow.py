@@ -16,7 +16,7 @@ from specdec.cli.output import add_paths, model_line, settle_paths
 from specdec.common import progress
 from specdec.common.values import Seed, UsageError, check, one_line
 from specdec.models import families
-from specdec.models.model import Model
+from specdec.models.contract.model import Model
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

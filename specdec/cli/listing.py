@@ -16,7 +16,7 @@ from specdec import checkpoints
 from specdec.cli import gin_files
 from specdec.common import gin_text, resources
 from specdec.common.values import one_line
-from specdec.models import device as devices
+from specdec.models.placement import device as devices
 
 _SIZES = " and ".join(f"{s.emb_dim} x {s.mlp_dim}" for s in devices.SIZES)
 SKELETONS = ("decode.gin", "train.gin")

@@ -12,7 +12,7 @@ import jax
 
 from specdec.cli import settings
 from specdec.common.values import UsageError
-from specdec.models.model import Model, PyTree
+from specdec.models.contract.model import Model, PyTree
 
 _PATHS = {"input": "a checkpoint's directory, or a gs:// one", "output": "the directory to make"}
 

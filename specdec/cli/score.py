@@ -20,7 +20,7 @@ from specdec.cli.given import STDIN, file_lines, lines_of, not_nothing
 from specdec.common import terminal
 from specdec.common.values import UsageError
 from specdec.decoding import check_scores, naming_texts, score
-from specdec.instrument.texts import TextStream
+from specdec.instrument.runs.texts import TextStream
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.types import SamplingRule

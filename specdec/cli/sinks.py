@@ -22,11 +22,11 @@ from specdec.common import hosts, terminal
 from specdec.common.records import Lines, as_json
 from specdec.common.subtitles import FORMATS, subtitles
 from specdec.common.values import UsageError
-from specdec.instrument.beam_texts import BeamText
-from specdec.instrument.decoding_texts import Text
-from specdec.instrument.runs import Run
-from specdec.instrument.text_engine import Watch
-from specdec.instrument.texts import TextList
+from specdec.instrument.runs.beam_texts import BeamText
+from specdec.instrument.runs.decoding_texts import Text
+from specdec.instrument.runs.run import Run
+from specdec.instrument.runs.text_engine import Watch
+from specdec.instrument.runs.texts import TextList
 from specdec.types import DecodeOutput
 
 

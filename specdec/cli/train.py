@@ -18,7 +18,7 @@ from specdec.cli.variants import ready
 from specdec.common import hosts, records
 from specdec.common.terminal import counted
 from specdec.common.values import PositiveInt, UsageError, check
-from specdec.instrument.made_tables import Classifier, count
+from specdec.instrument.distillation.made_tables import Classifier, count
 
 TOKENS = 100_000  # of the texts that a table is made from
 

@@ -9,8 +9,9 @@ from typing import Any
 from specdec import checkpoints, tasks
 from specdec.cli.output import add_paths, model_line, settle_paths
 from specdec.common.values import UsageError, one_line
-from specdec.models import families, kept_parts
-from specdec.models.kept_parts import Trim, most_frequent
+from specdec.models import families
+from specdec.models.sizes import kept_parts
+from specdec.models.sizes.kept_parts import Trim, most_frequent
 
 _WHICH = "first:N, last:N, spread:N or numbers from 0 on, as in 0,3"
 

@@ -10,7 +10,7 @@ from specdec.cli import beams, output
 from specdec.cli import run as runs
 from specdec.cli.variants import announce, say, variant
 from specdec.common.records import RecordsError
-from specdec.instrument.certifying import LIMIT, certify
+from specdec.instrument.certificate.certifying import LIMIT, certify
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from specdec.common.values import Checked, PositiveInt, check_has, check_is
 from specdec.decoding.beam_rules import BeamRule
 from specdec.decoding.draft_beams import DraftBeams, rooted, view_of
-from specdec.models.beam_tree import Slots
-from specdec.models.model import Target, check_model
+from specdec.models.contract.beam_tree import Slots
+from specdec.models.contract.model import Target, check_model
 from specdec.plan import stop_ids_of
 from specdec.types import Array, LogitsProcessor, Params, Part, PyTree, TargetCall
 

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from specdec.common.values import Checked, PositiveInt
-from specdec.models.beam_tree import Slots
-from specdec.models.inputs import read
-from specdec.models.model import Target, check_model
-from specdec.models.views import read_by
+from specdec.models.contract.beam_tree import Slots
+from specdec.models.contract.inputs import read
+from specdec.models.contract.model import Target, check_model
+from specdec.models.contract.views import read_by
 from specdec.sampling import fit_vocabulary
 from specdec.types import Array, Params, Part, PyTree
 

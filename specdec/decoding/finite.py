@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from specdec.models.model import Target
+from specdec.models.contract.model import Target
 from specdec.types import Array
 
 

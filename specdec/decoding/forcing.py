@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.decoding.finite import check_scores
-from specdec.models.model import Target
+from specdec.models.contract.model import Target
 from specdec.sampling import before_each, standardised
 from specdec.types import Array, Cache, ModelOutput, PyTree, SamplingRule
 

@@ -13,7 +13,7 @@ from specdec.decoding import several_paths, states
 from specdec.decoding.finite import check_finite
 from specdec.decoding.keys import check_keys, noise, purpose_keys
 from specdec.decoding.rows import replaced
-from specdec.models.model import Target, finish
+from specdec.models.contract.model import Target, finish
 from specdec.plan import Alone, Plan
 from specdec.types import (
     Array,

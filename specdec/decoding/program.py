@@ -19,7 +19,7 @@ from specdec.common import progress
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_search import BeamOutput, beam_search
 from specdec.models import partitioning
-from specdec.models.model import Target
+from specdec.models.contract.model import Target
 from specdec.plan import Plan
 from specdec.types import Array, DecodeOutput, Params, PyTree
 

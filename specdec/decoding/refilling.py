@@ -16,7 +16,7 @@ from jax.experimental.layout import Format, Layout
 from specdec import decoding
 from specdec.common.values import UsageError
 from specdec.decoding.program import DecodeProgram, GivenBatch, Program, batch_shapes
-from specdec.models.inputs import lengths_of
+from specdec.models.contract.inputs import lengths_of
 from specdec.plan import Plan
 from specdec.types import Array, DecodeOutput, DecodeState, PyTree
 

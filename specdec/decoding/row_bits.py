@@ -20,7 +20,7 @@ from specdec.common import hosts
 from specdec.common.values import UsageError
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_search import beam_search
-from specdec.models.model import Target
+from specdec.models.contract.model import Target
 from specdec.plan import Plan
 from specdec.sampling import looks_back, standardised
 from specdec.types import Array, Params, PyTree

@@ -14,8 +14,8 @@ from jax.sharding import PartitionSpec
 from specdec.decoding.finite import is_known
 from specdec.decoding.forcing import force, given_lengths, unpadded
 from specdec.decoding.keys import purpose_keys
-from specdec.models.cache import write_rows
-from specdec.models.model import Target
+from specdec.models.contract.cache import write_rows
+from specdec.models.contract.model import Target
 from specdec.plan import Plan
 from specdec.sampling import looks_back, standardised
 from specdec.types import (

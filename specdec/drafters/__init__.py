@@ -16,7 +16,7 @@ from specdec.drafters.prompt_lookup import PromptLookup
 from specdec.drafters.retrieval import Retrieval
 from specdec.drafters.suffix_decoding import SuffixDecoding
 from specdec.drafters.uniform import Uniform
-from specdec.models.views import NoSource, WithoutPictures
+from specdec.models.contract.views import NoSource, WithoutPictures
 
 __all__ = [
     "Autoregressive",

@@ -15,9 +15,9 @@ from specdec.drafters.draft_loop import Steps
 from specdec.drafters.drafter import Sampler, TokenByToken
 from specdec.drafters.feeding import catch_up
 from specdec.drafters.matching import slices
-from specdec.models.inputs import read
-from specdec.models.model import Target, check_model
-from specdec.models.views import read_by
+from specdec.models.contract.inputs import read
+from specdec.models.contract.model import Target, check_model
+from specdec.models.contract.views import read_by
 from specdec.types import Array, Cache, Context, Draft, Params, Part, PyTree
 
 

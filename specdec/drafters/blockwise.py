@@ -15,7 +15,7 @@ from specdec.common.values import Checked, check_has
 from specdec.drafters.block_drafts import check_length, check_states, last_state
 from specdec.drafters.draft_loop import draft_block
 from specdec.drafters.drafter import Drawing, Sampler
-from specdec.models.model import Target
+from specdec.models.contract.model import Target
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from specdec.common.values import Rule
 from specdec.drafters.draft_loop import Steps, draft_loop
-from specdec.models.model import Target
+from specdec.models.contract.model import Target
 from specdec.types import Context, Draft, Params, Part, PyTree, Request, SamplingRule, Table
 
 Self = TypeVar("Self", bound="Drafter")

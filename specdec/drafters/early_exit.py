@@ -19,7 +19,7 @@ from specdec.common.values import Checked, PositiveInt, check_has
 from specdec.drafters.draft_loop import Steps, draft_loop
 from specdec.drafters.drafter import Drawing, Sampler
 from specdec.drafters.matching import last_tokens
-from specdec.models.model import LayeredTarget, check_model, finish
+from specdec.models.contract.model import LayeredTarget, check_model, finish
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, Resume
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.drafters.matching import slices
-from specdec.models.model import Target
+from specdec.models.contract.model import Target
 from specdec.types import Array, Cache, PyTree
 
 

@@ -28,8 +28,8 @@ from specdec.drafters.draft_loop import draft_block, draft_loop
 from specdec.drafters.drafter import Drawing, Sampler
 from specdec.drafters.feeding import catch_up
 from specdec.drafters.matching import slices
-from specdec.models.inputs import read
-from specdec.models.model import Target, check_model
+from specdec.models.contract.inputs import read
+from specdec.models.contract.model import Target, check_model
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
 
 

@@ -12,8 +12,8 @@ from flax import struct
 from specdec.common.values import PositiveInt
 from specdec.drafters.autoregressive import Autoregressive
 from specdec.drafters.matching import NOTHING, slices
-from specdec.models import draft_tree
-from specdec.models.draft_tree import ROOT, Nodes
+from specdec.models.contract import draft_tree
+from specdec.models.contract.draft_tree import ROOT, Nodes
 from specdec.sampling import draw, fit_vocabulary, looks_back, unprocessed
 from specdec.types import Array, Context, Draft, History, Params, Part, PyTree, Request
 

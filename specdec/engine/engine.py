@@ -32,8 +32,8 @@ from specdec.decoding.row_bits import check_same_bits
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
 from specdec.models import partitioning
-from specdec.models.model import Model
-from specdec.models.prompts import PromptModel
+from specdec.models.bases.prompts import PromptModel
+from specdec.models.contract.model import Model
 from specdec.plan import Plan
 from specdec.sampling import check_ids
 from specdec.tasks import LoadedVocabulary

@@ -11,7 +11,7 @@ from typing import Any
 from specdec import checkpoints, tasks
 from specdec.checkpoints import tables
 from specdec.drafters.drafter import Drafter
-from specdec.models.model import Weights
+from specdec.models.contract.model import Weights
 from specdec.types import Table
 
 # Fields of a model that say where its parameters are and how they lie in memory.

@@ -13,7 +13,7 @@ from specdec import checkpoints
 from specdec.checkpoints import tables
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.models import partitioning
-from specdec.models.model import Model
+from specdec.models.contract.model import Model
 from specdec.models.partitioning import Partitioner, Share
 from specdec.plan import Plan
 from specdec.types import PyTree, Table

@@ -24,15 +24,17 @@ from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive, PreviousOutput
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact, Placement, check_eight_bits, saved_vocabulary
-from specdec.instrument import benchmarking, certifying, explained
-from specdec.instrument.beam_texts import BeamText
-from specdec.instrument.decoding_texts import Text
-from specdec.instrument.runs import GivenBeams, Run, Variant, parameter_counts
-from specdec.instrument.text_engine import TextEngine
-from specdec.instrument.texts import Data, TextList
-from specdec.instrument.transcripts import Transcriber
+from specdec.instrument.benchmark import benchmarking
+from specdec.instrument.certificate import certifying
+from specdec.instrument.runs import explained
+from specdec.instrument.runs.beam_texts import BeamText
+from specdec.instrument.runs.decoding_texts import Text
+from specdec.instrument.runs.run import GivenBeams, Run, Variant, parameter_counts
+from specdec.instrument.runs.text_engine import TextEngine
+from specdec.instrument.runs.texts import Data, TextList
+from specdec.instrument.runs.transcripts import Transcriber
 from specdec.integrations.shown_texts import Decoded, Explained
-from specdec.models.inputs import check_room
+from specdec.models.contract.inputs import check_room
 from specdec.models.partitioning import Partitioner
 from specdec.plan import Plan
 from specdec.sampling import Greedy

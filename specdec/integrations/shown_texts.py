@@ -9,7 +9,7 @@ from typing import Any
 
 from specdec.common import notebook
 from specdec.common.decoded import DecodedText
-from specdec.instrument import decoding_texts
+from specdec.instrument.runs import decoding_texts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact, Placement
 from specdec.engine.beam_engine import beam_plan
 from specdec.integrations import bridge
-from specdec.models.model import Model
+from specdec.models.contract.model import Model
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.schedules.schedule import Schedule

@@ -12,21 +12,21 @@ from typing import Any
 
 import jax
 
-from specdec.models import decoder_trimming
-from specdec.models.encoder_decoder_trimming import EncoderDecoderTrimming
-from specdec.models.family import Config, Family, HuggingFace, Trimming
+from specdec.models.contract.family import Config, Family, HuggingFace, Trimming
+from specdec.models.contract.model import Model
 from specdec.models.gpt2 import Gpt2, Gpt2Config
 from specdec.models.gpt2.gpt2_checkpoints import Gpt2Checkpoints
-from specdec.models.growing import Growth
 from specdec.models.heads import Heads, HeadsConfig, HeadsGrowth
-from specdec.models.kept_parts import Trim
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.llama.llama_checkpoints import LlamaCheckpoints
 from specdec.models.llava import Llava, LlavaConfig
 from specdec.models.llava.llava_checkpoints import LlavaCheckpoints
-from specdec.models.model import Model
 from specdec.models.opt import Opt, OptConfig
 from specdec.models.opt.opt_checkpoints import OptCheckpoints
+from specdec.models.sizes import decoder_trimming
+from specdec.models.sizes.encoder_decoder_trimming import EncoderDecoderTrimming
+from specdec.models.sizes.growing import Growth
+from specdec.models.sizes.kept_parts import Trim
 from specdec.models.t5 import (
     T5Config,
     T5Draft,

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from specdec.common.values import Checked, NonNegativeFloat, PositiveInt, check_is, one_of
-from specdec.models.cache import NoKeys
-from specdec.models.growing import Difference, Growth, Stream, alike, key_of_streams, opposed
-from specdec.models.layers import ACTIVATIONS, DType, constrain, parameter, precision
-from specdec.models.linen import LinenModel
-from specdec.models.model import Model, Weights, check_model
+from specdec.models.bases.linen import LinenModel
+from specdec.models.contract.cache import NoKeys
+from specdec.models.contract.model import Model, Weights, check_model
+from specdec.models.layers.layers import ACTIVATIONS, DType, constrain, parameter, precision
+from specdec.models.sizes.growing import Difference, Growth, Stream, alike, key_of_streams, opposed
 from specdec.types import Array, ModelOutput, PyTree
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from specdec.common.values import Checked, PositiveInt
-from specdec.models.model import Model
+from specdec.models.contract.model import Model
 from specdec.types import AxisRules, PyTree
 
 DATA, MODEL = "data", "model"

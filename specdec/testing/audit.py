@@ -11,7 +11,7 @@ import numpy as np
 
 from specdec.common import hosts
 from specdec.decoding import token_key
-from specdec.models.model import Target
+from specdec.models.contract.model import Target
 from specdec.plan import stop_ids_of
 from specdec.sampling import gumbel, standardised
 from specdec.types import Array, History, PyTree, SamplingRule

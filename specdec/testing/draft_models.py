@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import jax.numpy as jnp
 
-from specdec.models.model import Target
+from specdec.models.contract.model import Target
 from specdec.types import Array, PyTree
 
 Harm: TypeAlias = Literal[

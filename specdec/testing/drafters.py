@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from specdec.drafters.drafter import Drafter
 from specdec.drafters.matching import last_tokens
-from specdec.models.model import Target
+from specdec.models.contract.model import Target
 from specdec.plan import stop_ids_of
 from specdec.testing.law import broken_rows
 from specdec.types import Array, Context, Draft, Params, PyTree, Request

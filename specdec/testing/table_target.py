@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from specdec.models.blocks import View, view
-from specdec.models.cache import KVCache
-from specdec.models.inputs import check_layers, check_tokens
-from specdec.models.model import LayeredTarget
+from specdec.models.contract.blocks import View, view
+from specdec.models.contract.cache import KVCache
+from specdec.models.contract.inputs import check_layers, check_tokens
+from specdec.models.contract.model import LayeredTarget
 from specdec.types import Array, ModelOutput, PyTree
 
 

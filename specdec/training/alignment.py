@@ -17,9 +17,9 @@ import jax.numpy as jnp
 
 from specdec.common import theory
 from specdec.common.values import InsideUnit, PositiveFloat, PositiveInt, Probability, is_number
+from specdec.models.contract.inputs import read
+from specdec.models.contract.model import Target, Weights
 from specdec.models.heads import HeadedTarget
-from specdec.models.inputs import read
-from specdec.models.model import Target, Weights
 from specdec.training.divergences import DIVERGENCES, NOTHING, forward_kl, total_variation
 from specdec.training.laws import coarse
 from specdec.training.loss import (

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from specdec.common.values import PositiveInt, one_of
+from specdec.models.contract.inputs import Exits
+from specdec.models.contract.model import LayeredTarget, Target, Weights
 from specdec.models.heads import Heads
-from specdec.models.inputs import Exits
-from specdec.models.model import LayeredTarget, Target, Weights
 from specdec.training.loss import Learner, Pairs, Sums, cross_entropy, shifted
 from specdec.training.objectives import Objective, Smoothing
 from specdec.types import Array, ModelOutput, PyTree

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from specdec.common.values import PositiveInt, Rule, is_number
 from specdec.drafters.block_drafts import mask_ids, visible_in_block
-from specdec.models.inputs import read
+from specdec.models.contract.inputs import read
 from specdec.training.loss import Frozen, Learner, Pairs, Sums, cross_entropy, of_target, shifted
 from specdec.training.objectives import Objective, Smoothing, fixed_key
 from specdec.types import Array, ModelOutput, PyTree

@@ -26,7 +26,7 @@ from specdec import checkpoints
 from specdec.checkpoints import checksums, tree
 from specdec.common import hosts, records
 from specdec.common.records import Lines
-from specdec.models.family import Config
+from specdec.models.contract.family import Config
 from specdec.training.training_error import TrainingError
 from specdec.types import PyTree
 

@@ -33,7 +33,7 @@ import numpy as np
 
 from specdec.checkpoints import tables
 from specdec.common import hosts, records
-from specdec.models.model import Target
+from specdec.models.contract.model import Target
 from specdec.training.divergences import NOTHING
 from specdec.training.layout import Layout
 from specdec.training.loss import Pairs, TopLaws, teacher_forced

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from specdec.models.contract.model import Weights
 from specdec.models.heads import HeadedTarget, Heads
-from specdec.models.model import Weights
 from specdec.training.loss import Frozen, Learner, Pairs, Sums, cross_entropy, shifted
 from specdec.training.objectives import Objective, Smoothing
 from specdec.types import Array

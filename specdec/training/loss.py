@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specdec.models.inputs import read
-from specdec.models.model import Target, Weights
+from specdec.models.contract.inputs import read
+from specdec.models.contract.model import Target, Weights
 from specdec.types import Array, PyTree
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 import jax
 
 from specdec.common.values import Checked, number
-from specdec.models.views import read_by
+from specdec.models.contract.views import read_by
 from specdec.training.loss import Frozen, Learner, Pairs, Sums, cross_entropy, teacher_forced
 from specdec.types import Array, PyTree
 

@@ -22,9 +22,9 @@ from specdec import checkpoints, tasks
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import hosts
 from specdec.common.terminal import counted
+from specdec.models.contract.inputs import check_room, lengths_of
+from specdec.models.contract.model import Model
 from specdec.models.heads import HeadedTarget
-from specdec.models.inputs import check_room, lengths_of
-from specdec.models.model import Model
 from specdec.training import laws
 from specdec.training.folder import Folder
 from specdec.training.layout import Layout

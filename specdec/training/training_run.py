@@ -9,8 +9,8 @@ from typing import Any
 from specdec import tasks
 from specdec.common.values import Checked, PositiveInt, Seed, check_is
 from specdec.engine.placement import Placement
+from specdec.models.contract.model import Model, Target, Weights, check_model
 from specdec.models.heads import HeadedTarget, Heads
-from specdec.models.model import Model, Target, Weights, check_model
 from specdec.training.look_ahead import LookAhead
 from specdec.training.loss import reads_target
 from specdec.training.objectives import Objective, TeacherForced

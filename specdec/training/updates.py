@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import optax
 
 from specdec.models import partitioning
+from specdec.models.contract.model import Model
 from specdec.models.heads import HeadedTarget
-from specdec.models.layers import rematerialised
-from specdec.models.model import Model
+from specdec.models.layers.layers import rematerialised
 from specdec.training.initial import begun_with
 from specdec.training.layout import Layout, micro_batches
 from specdec.training.loss import Frozen, Pairs, Sums

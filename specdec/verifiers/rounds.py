@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specdec.models.draft_tree import follow
+from specdec.models.contract.draft_tree import follow
 from specdec.sampling import draw
 from specdec.types import Array, Draft, Noise, Scores
 from specdec.verifiers.decide import Verifier, kept_tokens, leading, next_distribution

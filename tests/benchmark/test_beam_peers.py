@@ -12,7 +12,7 @@ import pytest
 from specdec.common.values import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "scripts" / "peers"), str(ROOT / "scripts")]
+sys.path[:0] = [str(ROOT / "scripts" / "peers"), str(ROOT / "scripts" / "studies")]
 import beam_peers  # noqa: E402
 import beams_compared  # noqa: E402
 import beams_identical  # noqa: E402

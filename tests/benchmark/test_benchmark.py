@@ -26,8 +26,8 @@ from specdec.common.environment import environment
 from specdec.decoding import row_keys
 from specdec.drafters import Autoregressive, Drafter
 from specdec.engine import Placement
-from specdec.instrument import benchmark, benchmarking
-from specdec.instrument.benchmark import File, Measurement, Workload
+from specdec.instrument import benchmark
+from specdec.instrument.benchmark import File, Measurement, Workload, benchmarking
 from specdec.instrument.benchmark.measurement import parts_of
 from specdec.instrument.benchmark.parts import (
     MEMORY,
@@ -45,7 +45,7 @@ from specdec.instrument.benchmark.parts import (
 )
 from specdec.instrument.benchmark.summary import alpha_from_tau
 from specdec.instrument.benchmark.workload import TimedPart
-from specdec.models import device
+from specdec.models.placement import device
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy

@@ -1,4 +1,4 @@
-"""scripts/harness.py without models: pytest tests/benchmark/test_harness.py"""
+"""scripts/studies/harness.py without models: pytest tests/benchmark/test_harness.py"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "studies"))
 import harness  # noqa: E402
 
 

@@ -18,13 +18,13 @@ from specdec.instrument import benchmark
 from specdec.types import Part
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts" / "studies"))
 import beams_compared  # noqa: E402
 import harness  # noqa: E402
 import remeasure  # noqa: E402
 
 LINES = sorted((ROOT / "docs" / "results").glob("*/*.jsonl"))
-SCRIPT = runpy.run_path(str(ROOT / "scripts" / "make_tables.py"))
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "pages" / "make_tables.py"))
 
 
 def agree(again: Any, written: Any) -> bool:

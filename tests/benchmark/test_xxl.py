@@ -1,4 +1,4 @@
-"""scripts/xxl.py, run at tiny size: pytest tests/benchmark/test_xxl.py"""
+"""scripts/devices/xxl.py, run at tiny size: pytest tests/benchmark/test_xxl.py"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from specdec.sampling import Greedy, Sampling
 from specdec.verifiers import SyntheticAcceptance
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "xxl.py"
+SCRIPT = ROOT / "scripts" / "devices" / "xxl.py"
 NAMES = ["ende_small_t0", "ende_small_t1_gamma5"]
 PARTS = 9
 # What the machine it is for lacks: importing one of these fails here too.

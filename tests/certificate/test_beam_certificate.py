@@ -21,8 +21,8 @@ from specdec.instrument.certificate import (
     refuse_beams,
 )
 from specdec.instrument.certificate import beam_checks as beams
-from specdec.models.beam_tree import Slots
-from specdec.models.cache import KVCache
+from specdec.models.contract.beam_tree import Slots
+from specdec.models.contract.cache import KVCache
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed

@@ -25,9 +25,9 @@ from specdec.drafters.autoregressive import Memory
 from specdec.instrument import certificate
 from specdec.instrument.certificate import Check, Subject, exactness
 from specdec.instrument.certificate.drawn import by_rank
-from specdec.models import cache as cache_module
 from specdec.models import partitioning
-from specdec.models.cache import KVCache
+from specdec.models.contract import cache as cache_module
+from specdec.models.contract.cache import KVCache
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import (

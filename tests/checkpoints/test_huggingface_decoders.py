@@ -19,7 +19,7 @@ from tolerances import LOGITS
 
 from specdec import autoregressive_decode, checkpoints, row_keys
 from specdec.checkpoints import CheckpointError, huggingface_files, safetensors
-from specdec.models import prompts
+from specdec.models.bases import prompts
 from specdec.models.families import model_of
 from specdec.sampling import Greedy
 

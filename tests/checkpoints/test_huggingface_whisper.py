@@ -25,7 +25,7 @@ from specdec.checkpoints.transcription import Transcribed, transcription
 from specdec.drafters import Autoregressive
 from specdec.models import families
 from specdec.models.families import model_of
-from specdec.models.kept_parts import Trim
+from specdec.models.sizes.kept_parts import Trim
 from specdec.models.whisper import WhisperConfig
 from specdec.sampling import (
     Greedy,

@@ -19,8 +19,8 @@ from specdec import checkpoints, cli, drafters, sampling, schedules, tasks, veri
 from specdec.cli import sinks
 from specdec.common import resources, terminal
 from specdec.decoding import Replay, program
-from specdec.instrument import explained
-from specdec.instrument.text_engine import TextEngine
+from specdec.instrument.runs import explained
+from specdec.instrument.runs.text_engine import TextEngine
 from specdec.models.t5 import T5Target
 from specdec.testing import TableTarget
 

@@ -112,7 +112,7 @@ def test_every_json_file_is_written_by_one_function():
         "checkpoints/directory.py",
         "checkpoints/huggingface_files.py",
         "checkpoints/safetensors.py",
-        "models/device.py",
+        "models/placement/device.py",
         "common/records.py",
         "checkpoints/tables/files.py",
         "tasks/chat.py",

@@ -20,7 +20,8 @@ PICTURE = "aabnhaaaaahocaaaaanfaaaaaaqdaaaaadqkmmdaadqlfjmaabnlenlaaabmqlca"
 @pytest.fixture(scope="module")
 def scripts():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "scripts"))
+        patch.syspath_prepend(str(ROOT / "scripts" / "data"))
+        patch.syspath_prepend(str(ROOT / "scripts" / "studies"))
         import make_digits
         import pixels
 

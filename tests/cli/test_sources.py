@@ -11,8 +11,8 @@ from specdec import checkpoints, cli, tasks
 from specdec.cli import sinks
 from specdec.common.decoded import DecodedText
 from specdec.common.values import UsageError
-from specdec.instrument.sources import Lines, Live, Revised, Source, Stream
-from specdec.instrument.texts import Data, Previous, TextList, TextStream
+from specdec.instrument.runs.sources import Lines, Live, Revised, Source, Stream
+from specdec.instrument.runs.texts import Data, Previous, TextList, TextStream
 from specdec.models.families import model_of
 from specdec.models.gpt2 import Gpt2Config
 from specdec.models.partitioning import Share

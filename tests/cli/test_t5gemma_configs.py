@@ -23,9 +23,9 @@ PAIRS = {one["pair"]: None for one in PREDICTED}
 
 @pytest.fixture(scope="module")
 def script():
-    sys.path.insert(0, str(ROOT / "scripts"))
+    sys.path.insert(0, str(ROOT / "scripts" / "devices"))
     yield importlib.import_module("t5gemma")
-    sys.path.remove(str(ROOT / "scripts"))
+    sys.path.remove(str(ROOT / "scripts" / "devices"))
 
 
 def test_a_pair_is_what_its_name_says(script):

@@ -24,7 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "configs" / "yan"
 RESULTS = ROOT / "docs" / "results" / "compiled_decoders"
 COMPILED = sorted(file for file in RESULTS.glob("*.json") if file.stem != "forecast")
-specification = importlib.util.spec_from_file_location("yan", ROOT / "scripts" / "yan.py")
+specification = importlib.util.spec_from_file_location(
+    "yan", ROOT / "scripts" / "devices" / "yan.py"
+)
 assert specification and specification.loader
 yan = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(yan)

@@ -13,7 +13,7 @@ from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.instrument.compile import compile_for
 from specdec.models import partitioning
-from specdec.models.cache import KVCache
+from specdec.models.contract.cache import KVCache
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.t5_layers import Attention
 

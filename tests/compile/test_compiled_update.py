@@ -37,7 +37,7 @@ from specdec.instrument.compile.update_report import (
     update_record,
 )
 from specdec.models import partitioning
-from specdec.models.layers import constrain
+from specdec.models.layers.layers import constrain
 from specdec.models.t5 import T5Target
 from specdec.training import Align, TrainingError, TrainRun
 

@@ -146,7 +146,7 @@ def test_the_report_names_the_estimate_and_keeps_it_apart(estimated):
 def test_the_tables_are_those_of_the_results():
     file = ROOT / "docs" / "results" / "cycles.jsonl"
     found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    tables = runpy.run_path(str(ROOT / "scripts" / "cycles.py"))["tables"]
+    tables = runpy.run_path(str(ROOT / "scripts" / "devices" / "cycles.py"))["tables"]
     page = (ROOT / "docs" / "log" / "tpu-log.md").read_text(encoding="utf-8")
     for table in "\n".join(tables(found)).split("\n\n"):
         assert table in page

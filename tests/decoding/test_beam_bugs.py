@@ -14,8 +14,8 @@ from specdec.decoding import beam_rules, beam_search, draft_beams
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule, HuggingFaceBeams, T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
-from specdec.models.beam_tree import Slots
-from specdec.models.cache import KVCache
+from specdec.models.contract.beam_tree import Slots
+from specdec.models.contract.cache import KVCache
 from specdec.testing import TableTarget
 from specdec.types import Params
 

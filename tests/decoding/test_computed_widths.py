@@ -17,7 +17,7 @@ from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.beam_search import beam_search
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.drafters import Autoregressive, EarlyExit, Hybrid, MultiPath, PromptLookup
-from specdec.models import device, layouts, single_rows
+from specdec.models.placement import device, layouts, single_rows
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy

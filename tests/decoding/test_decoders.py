@@ -24,9 +24,9 @@ from specdec.decoding.beam_search import beam_search
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.drafters import Autoregressive, EarlyExit
 from specdec.models import partitioning
+from specdec.models.contract.inputs import check_room
 from specdec.models.families import model_of
 from specdec.models.gpt2 import Gpt2Config
-from specdec.models.inputs import check_room
 from specdec.models.llama import LlamaConfig
 from specdec.models.opt import OptConfig
 from specdec.plan import Plan

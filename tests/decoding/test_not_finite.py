@@ -29,7 +29,7 @@ from specdec.decoding import (
 from specdec.decoding.finite import check_finite, check_scores
 from specdec.decoding.states import trim
 from specdec.drafters import Autoregressive
-from specdec.models.cache import KVCache
+from specdec.models.contract.cache import KVCache
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling, SuppressTokens, with_processors

@@ -22,7 +22,7 @@ from specdec import verifiers
 from specdec.decoding import loop, states
 from specdec.decoding.keys import purpose_keys
 from specdec.drafters import Autoregressive, Steps, draft_loop
-from specdec.models.cache import KVCache
+from specdec.models.contract.cache import KVCache
 from specdec.plan import Plan
 from specdec.sampling import Sampling
 from specdec.schedules import Confidence, Fixed

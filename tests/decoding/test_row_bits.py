@@ -27,7 +27,7 @@ from specdec.engine import Engine
 from specdec.engine.beam_engine import beam_plan
 from specdec.instrument import certificate
 from specdec.instrument.certificate import Subject, exactness
-from specdec.models.stack import StackModel
+from specdec.models.bases.stack import StackModel
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling

@@ -16,9 +16,9 @@ from tolerances import SMALL_LOGITS
 from specdec.decoding import loop, several_paths
 from specdec.drafters import Autoregressive, Committee, Hybrid, MultiPath, PromptLookup
 from specdec.drafters.multi_path import _Depth, _likeliest
-from specdec.models import draft_tree
-from specdec.models.cache import KVCache
-from specdec.models.draft_tree import Nodes
+from specdec.models.contract import draft_tree
+from specdec.models.contract.cache import KVCache
+from specdec.models.contract.draft_tree import Nodes
 from specdec.models.t5 import T5Config, T5Target
 from specdec.sampling import Greedy, NoRepeatNGram, Processed, RepetitionPenalty, Sampling
 from specdec.schedules import Fixed, Heuristic

@@ -28,7 +28,8 @@ from specdec.drafters import (
     WithoutPictures,
 )
 from specdec.drafters.committee import LEAST, VoteRecord
-from specdec.instrument import forecasting, recorded_texts
+from specdec.instrument.acceptance import recorded_texts
+from specdec.instrument.forecast import forecasting
 from specdec.models.families import model_of
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.plan import Plan

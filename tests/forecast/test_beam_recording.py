@@ -12,8 +12,8 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import HuggingFaceBeams, T5XBeams
 from specdec.decoding.beam_search import beam_search
 from specdec.decoding.draft_beams import DraftBeams
-from specdec.instrument import beam_recording
-from specdec.instrument.beam_recording import record, steps_and_calls
+from specdec.instrument.forecast import beam_recording
+from specdec.instrument.forecast.beam_recording import record, steps_and_calls
 from specdec.testing import TableTarget
 from specdec.types import Params
 

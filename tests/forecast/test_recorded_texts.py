@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec.instrument.recorded_texts import difference
+from specdec.instrument.acceptance.recorded_texts import difference
 
 
 @pytest.mark.parametrize("off", [False, None])

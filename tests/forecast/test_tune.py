@@ -15,12 +15,13 @@ import pytest
 from specdec import cli
 from specdec.common.statistics import ratio
 from specdec.drafters import Autoregressive, Masked
-from specdec.instrument import acceptance, forecast, search
+from specdec.instrument import acceptance, forecast
 from specdec.instrument.benchmark.parts import Calls
 from specdec.instrument.compile import Topology
 from specdec.instrument.compile.hardware import LAYER_SECONDS, Call
-from specdec.instrument.forecast import Costs, tuning
-from specdec.instrument.forecast.tuning import Candidate, Result, Tried
+from specdec.instrument.forecast import Costs
+from specdec.instrument.search import search, tuning
+from specdec.instrument.search.tuning import Candidate, Result, Tried
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import (

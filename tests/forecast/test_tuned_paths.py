@@ -7,7 +7,8 @@ import pytest
 
 from specdec import cli
 from specdec.instrument.benchmark.parts import Calls
-from specdec.instrument.forecast import Costs, tuning
+from specdec.instrument.forecast import Costs
+from specdec.instrument.search import tuning
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import t5_in_numpy
 from support import GOLDEN, load
 from test_models import T5X_DISTANCE
 
-from specdec.models.blocks import view
+from specdec.models.contract.blocks import view
 
 NAMES = ["v1_0", "v1_1", "wide_heads"]
 LENGTHS = (150, 167)  # of the texts before the blocks, in positions that differ by row

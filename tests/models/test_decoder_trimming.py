@@ -16,7 +16,7 @@ from tolerances import SMALL_LOGITS
 from specdec import checkpoints
 from specdec.checkpoints import CheckpointError, tree
 from specdec.models import families
-from specdec.models.kept_parts import Trim
+from specdec.models.sizes.kept_parts import Trim
 
 each_model = pytest.mark.parametrize("name", ["llama", *few(["opt", "gpt2", "t5gemma"], 1)])
 IDS = (3, 7, 8, 63)

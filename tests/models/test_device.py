@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from support import device_of, tiny_t5
 
-from specdec.models import device
-from specdec.models.device import SIZES, Device
-from specdec.models.products import ORDERS, Kernels, Orders, described, product
+from specdec.models.layers.products import ORDERS, Kernels, Orders, described, product
+from specdec.models.placement import device
+from specdec.models.placement.device import SIZES, Device
 from specdec.models.t5 import T5Target
 
 DEVICES = Path(__file__).resolve().parents[1] / "golden" / "devices"

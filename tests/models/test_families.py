@@ -20,10 +20,10 @@ from specdec import checkpoints
 from specdec.models import families, partitioning
 from specdec.models.families import Family, family_of, model_of, named
 from specdec.models.gpt2 import Gpt2Config
+from specdec.models.layers.products import ORDERS
 from specdec.models.llama import LlamaConfig
 from specdec.models.llava import ClipConfig, LlavaConfig
 from specdec.models.opt import OptConfig
-from specdec.models.products import ORDERS
 from specdec.models.t5 import T5DraftConfig
 from specdec.models.t5gemma import T5GemmaConfig
 from specdec.models.t5gemma2 import T5Gemma2Config

@@ -12,7 +12,7 @@ from tolerances import SMALL_LOGITS
 
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
-from specdec.models import device, single_rows
+from specdec.models.placement import device, single_rows
 from specdec.models.t5 import T5Config, T5Target, fused
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling

@@ -18,8 +18,8 @@ from specdec.cli import grow as command
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Blockwise, Masked
 from specdec.models import families
-from specdec.models.growing import Difference
 from specdec.models.heads import Heads, HeadsConfig
+from specdec.models.sizes.growing import Difference
 from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.models.t5.config import SIZES
 from specdec.models.t5.growth import T5Growth

@@ -20,8 +20,8 @@ from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
 from specdec.models import families, partitioning
-from specdec.models.kept_parts import Trim
-from specdec.models.layouts import Layout
+from specdec.models.placement.layouts import Layout
+from specdec.models.sizes.kept_parts import Trim
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling

@@ -16,10 +16,11 @@ from support import cells, tiny_t5
 from specdec import Plan, checkpoints
 from specdec.common import demo
 from specdec.drafters import Autoregressive
-from specdec.models import partitioning, rowwise
-from specdec.models.int8 import LEVELS, SCALE, dequantized, quantized, rounded
-from specdec.models.layouts import Layout
-from specdec.models.products import Orders
+from specdec.models import partitioning
+from specdec.models.layers import rowwise
+from specdec.models.layers.int8 import LEVELS, SCALE, dequantized, quantized, rounded
+from specdec.models.layers.products import Orders
+from specdec.models.placement.layouts import Layout
 from specdec.models.t5 import T5Config, T5Target
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed

@@ -18,7 +18,7 @@ from tolerances import LOGITS
 
 from specdec import Params, Plan, autoregressive_decode, checkpoints, decode, row_keys
 from specdec.drafters import Autoregressive, WithoutPictures
-from specdec.models import prompts
+from specdec.models.bases import prompts
 from specdec.models.families import model_of
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.llava import ClipConfig

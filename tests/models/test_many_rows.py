@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.models import cache
+from specdec.models.contract import cache
 
 ROWS, HEADS, SLOTS, SIZE, WIDTH, KEPT = 18, 2, 7, 3, 4, 2
 KEYS = jax.random.split(jax.random.key(0), 4)

@@ -15,8 +15,8 @@ import t5_in_numpy
 from support import GOLDEN, few, load, teacher_forced, tiny_t5
 
 from specdec import autoregressive_decode, row_keys
-from specdec.models.cache import KVCache
-from specdec.models.stack import _kernels_of_step
+from specdec.models.bases.stack import _kernels_of_step
+from specdec.models.contract.cache import KVCache
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.t5_layers import relative_buckets
 from specdec.sampling import Greedy

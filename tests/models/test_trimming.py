@@ -15,8 +15,9 @@ from tolerances import SMALL_LOGITS
 
 from specdec import checkpoints, cli
 from specdec.checkpoints import Vocabulary, tree
-from specdec.models import families, kept_parts
-from specdec.models.kept_parts import Trim
+from specdec.models import families
+from specdec.models.sizes import kept_parts
+from specdec.models.sizes.kept_parts import Trim
 from specdec.models.t5 import T5DraftConfig, T5Target
 
 pytestmark = pytest.mark.ci

@@ -19,7 +19,7 @@ NAMES = sorted(file.stem for file in FIGURES.iterdir())
 @pytest.fixture(scope="module")
 def make_figures():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "scripts"))
+        patch.syspath_prepend(str(ROOT / "scripts" / "pages"))
         import make_figures
 
         yield make_figures

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from specdec.decoding import row_keys
 from specdec.decoding.states import trim
 from specdec.drafters import Drafter, Drawing
-from specdec.models.inputs import read
+from specdec.models.contract.inputs import read
 from specdec.plan import Plan
 from specdec.sampling import before_each, fit_vocabulary, is_distribution, standardised
 from specdec.schedules.signals import signals

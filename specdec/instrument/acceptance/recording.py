@@ -25,7 +25,7 @@ from specdec.instrument.acceptance.opinions import (
 )
 from specdec.instrument.acceptance.written import Texts
 from specdec.models import partitioning
-from specdec.models.inputs import lengths_of, tokens_of
+from specdec.models.contract.inputs import lengths_of, tokens_of
 from specdec.plan import Plan
 from specdec.types import Params, PyTree
 

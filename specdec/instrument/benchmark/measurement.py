@@ -15,7 +15,7 @@ from specdec.instrument.benchmark.measure import decode_elsewhere, measure_by_te
 from specdec.instrument.benchmark.parts import Key, name_of
 from specdec.instrument.benchmark.summary import BenchmarkSummary, Parts, summarize
 from specdec.instrument.benchmark.workload import Workload
-from specdec.models.inputs import tokens_of
+from specdec.models.contract.inputs import tokens_of
 from specdec.plan import Plan
 from specdec.types import PyTree
 

@@ -29,9 +29,9 @@ import jax
 import jax.numpy as jnp
 
 from specdec.decoding.beam_plan import BeamPlan
-from specdec.models.cache import KVCache
-from specdec.models.inputs import read
-from specdec.models.model import Target
+from specdec.models.contract.cache import KVCache
+from specdec.models.contract.inputs import read
+from specdec.models.contract.model import Target
 from specdec.plan import Plan
 from specdec.types import Cache, Part, PyTree, TargetCall, verifies
 

@@ -20,7 +20,7 @@ from specdec.instrument.benchmark.parts import (
     Calls,
     Key,
 )
-from specdec.models.model import Target
+from specdec.models.contract.model import Target
 from specdec.plan import Plan
 from specdec.types import Params, PyTree, TargetCall
 

@@ -30,7 +30,7 @@ from specdec.decoding.program import BeamProgram
 from specdec.instrument.certificate.hostile import TEXTS, slowdowns, summary
 from specdec.instrument.certificate.outcome import Check, timed
 from specdec.instrument.certificate.subject import Subject, refuse
-from specdec.models.model import Target
+from specdec.models.contract.model import Target
 from specdec.sampling import before_each
 from specdec.testing.draft_models import HARMS, HarmfulModel
 from specdec.types import Array, Params, PyTree

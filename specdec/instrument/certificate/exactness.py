@@ -13,7 +13,7 @@ from specdec.decoding.row_bits import compared
 from specdec.drafters import MultiPath
 from specdec.instrument.certificate.outcome import Check, agreement
 from specdec.instrument.certificate.subject import Subject
-from specdec.models.inputs import tokens_of
+from specdec.models.contract.inputs import tokens_of
 from specdec.sampling import Greedy, Sampling, unprocessed
 from specdec.testing import BROKEN, FALSE_ALARM, Bench, Skipping, law_errors, rounds_errors
 from specdec.types import DecodeOutput, Trace

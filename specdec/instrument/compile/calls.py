@@ -12,7 +12,7 @@ import jax
 from specdec.instrument.compile import hlo
 from specdec.instrument.compile.hardware import Call
 from specdec.models import partitioning
-from specdec.models.model import Model
+from specdec.models.contract.model import Model
 from specdec.types import PyTree
 
 

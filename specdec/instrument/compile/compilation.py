@@ -22,8 +22,8 @@ from specdec.instrument.compile import hlo
 from specdec.instrument.compile.calls import device_bytes, silent_call, together, with_collectives
 from specdec.instrument.compile.hardware import Call
 from specdec.models import partitioning
-from specdec.models.inputs import read, tokens_of
-from specdec.models.stack import StackModel
+from specdec.models.bases.stack import StackModel
+from specdec.models.contract.inputs import read, tokens_of
 from specdec.plan import Plan
 from specdec.types import Array, Params, PyTree, of_depth, verifies
 

@@ -33,7 +33,7 @@ from specdec.instrument.benchmark.parts import (
     turns,
 )
 from specdec.instrument.compile.hardware import Call, Chip
-from specdec.models.model import Target
+from specdec.models.contract.model import Target
 from specdec.plan import Plan, plain_call
 from specdec.types import UNKNOWN_CALL, Part, PyTree, TargetCall
 

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from specdec.drafters import Autoregressive, Drafter, Drawing
-from specdec.models.cache import NoKeys
-from specdec.models.model import Target
+from specdec.models.contract.cache import NoKeys
+from specdec.models.contract.model import Target
 from specdec.sampling import Greedy
 from specdec.types import Array, Context, Draft, ModelOutput, Params, Prompt, PyTree, Request
 

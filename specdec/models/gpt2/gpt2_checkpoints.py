@@ -9,14 +9,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from specdec.models.decoder_checkpoints import (
+from specdec.models.bases.decoder_checkpoints import (
     HEAD,
     DecoderCheckpoints,
     fields_of_record,
     refuse_other,
     refuse_own_heads,
 )
-from specdec.models.family import Record
+from specdec.models.contract.family import Record
 from specdec.models.gpt2.gpt2_model import Gpt2Config
 
 _SUPPORTED = {

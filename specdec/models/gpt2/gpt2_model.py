@@ -8,9 +8,9 @@ from typing import ClassVar
 from flax import linen as nn
 
 from specdec.common.values import PositiveInt, TokenIds
-from specdec.models.decoder_only import DecoderConfig
-from specdec.models.layers import LayerNorm
-from specdec.models.prompts import PromptModel
+from specdec.models.bases.decoder_only import DecoderConfig
+from specdec.models.bases.prompts import PromptModel
+from specdec.models.layers.layers import LayerNorm
 
 
 @dataclasses.dataclass(frozen=True)

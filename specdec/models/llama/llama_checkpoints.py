@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from specdec.models.decoder_checkpoints import (
+from specdec.models.bases.decoder_checkpoints import (
     DecoderCheckpoints,
     fields_of_record,
     refuse_other,
 )
-from specdec.models.family import Record
+from specdec.models.contract.family import Record
 from specdec.models.llama.llama_model import LlamaConfig
 
 _SCALING = {

@@ -11,8 +11,8 @@ import numpy as np
 from flax import linen as nn
 
 from specdec.common.values import Checked, PositiveFloat, PositiveInt, is_integer
-from specdec.models.decoder_only import SPREAD
-from specdec.models.layers import (
+from specdec.models.bases.decoder_only import SPREAD
+from specdec.models.layers.layers import (
     MLP,
     Dense,
     Embedding,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from specdec.common.values import fields_of
-from specdec.models.decoder_checkpoints import record_of_ids, refuse_other
-from specdec.models.family import Arrays, Record
+from specdec.models.bases.decoder_checkpoints import record_of_ids, refuse_other
+from specdec.models.contract.family import Arrays, Record
 from specdec.models.llama.llama_checkpoints import LlamaCheckpoints
 from specdec.models.llava.clip import ClipConfig
 from specdec.models.llava.llava_config import LlavaConfig

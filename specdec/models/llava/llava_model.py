@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.common.values import PositiveInt, UsageError
-from specdec.models.cache import PromptCache
-from specdec.models.inputs import check_last, check_tokens, tokens_of
+from specdec.models.bases.prompts import PromptModel
+from specdec.models.contract.cache import PromptCache
+from specdec.models.contract.inputs import check_last, check_tokens, tokens_of
 from specdec.models.llava.clip import CHANNELS
 from specdec.models.llava.llava_config import LlavaConfig
 from specdec.models.llava.llava_network import LlavaNetwork
-from specdec.models.prompts import PromptModel
 from specdec.types import Array, Prompt, PyTree
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from specdec.models.cache import PromptCache
-from specdec.models.decoder_only import DecoderOnly
-from specdec.models.layers import MLP
+from specdec.models.bases.decoder_only import DecoderOnly
+from specdec.models.contract.cache import PromptCache
+from specdec.models.layers.layers import MLP
 from specdec.models.llava.clip import ClipTower
 from specdec.models.llava.llava_config import LlavaConfig
 from specdec.types import Array, ModelOutput

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from specdec.models.decoder_checkpoints import (
+from specdec.models.bases.decoder_checkpoints import (
     DecoderCheckpoints,
     fields_of_record,
     refuse_other,
     refuse_own_heads,
 )
-from specdec.models.family import Record
+from specdec.models.contract.family import Record
 from specdec.models.opt.opt_model import OptConfig
 
 _EPSILON = 1e-5  # of all OPTs

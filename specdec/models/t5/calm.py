@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from specdec.common.values import NonNegativeFloat, PositiveInt, Probability, fields_of
-from specdec.models import layouts
-from specdec.models.cache import KVCache
-from specdec.models.inputs import Exits
+from specdec.models.contract.cache import KVCache
+from specdec.models.contract.inputs import Exits
+from specdec.models.placement import layouts
 from specdec.models.t5.drafting import T5Draft
 from specdec.models.t5.target import T5Target
 from specdec.types import Array, ModelOutput, PyTree

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from specdec.common.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt, TokenIds
-from specdec.models.layers import ACTIVATIONS, DType
+from specdec.models.layers.layers import ACTIVATIONS, DType
 
 PAD_ID, EOS_ID = 0, 1  # unless a checkpoint names others
 SIZES = (

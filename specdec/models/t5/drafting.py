@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from specdec.common.values import NonNegativeInt, PositiveInt, check, fields_of, is_integer
-from specdec.models.blocks import View
-from specdec.models.cache import KVCache
-from specdec.models.inputs import check_layers
-from specdec.models.layers import Dense, Embedding, Logits, constrain, parameter, precision
-from specdec.models.stack import ReadsEncoder
+from specdec.models.bases.stack import ReadsEncoder
+from specdec.models.contract.blocks import View
+from specdec.models.contract.cache import KVCache
+from specdec.models.contract.inputs import check_layers
+from specdec.models.layers.layers import Dense, Embedding, Logits, constrain, parameter, precision
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import T5, Decoder, residual
 from specdec.models.t5.target import T5Target

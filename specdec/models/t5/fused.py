@@ -32,8 +32,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from specdec.models.cache import KVCache
-from specdec.models.layers import ACTIVATIONS, MASKED
+from specdec.models.contract.cache import KVCache
+from specdec.models.layers.layers import ACTIVATIONS, MASKED
 from specdec.models.t5.config import T5Config
 from specdec.types import Array, PyTree
 

@@ -42,7 +42,7 @@ import jax.numpy as jnp
 from flax import traverse_util
 from jax.sharding import PartitionSpec
 
-from specdec.models.growing import Difference, Growth, Stream, alike, key_of_streams, opposed
+from specdec.models.sizes.growing import Difference, Growth, Stream, alike, key_of_streams, opposed
 from specdec.models.t5.config import SIZES, T5Config
 from specdec.models.t5.drafting import T5Draft, T5DraftConfig
 from specdec.types import Array, PyTree

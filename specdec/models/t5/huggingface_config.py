@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specdec.models.family import Record
+from specdec.models.contract.family import Record
 from specdec.models.t5.config import EOS_ID, PAD_ID, T5Config
 from specdec.models.t5.drafting import T5DraftConfig
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from specdec.models.family import Record
+from specdec.models.contract.family import Record
 
 _PARTS = ("shared.", "encoder.", "decoder.", "lm_head.")
 _ANCHORS = ("shared.weight", "encoder.block.0.", "decoder.block.0.")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.models.family import Arrays, Record
+from specdec.models.contract.family import Arrays, Record
 from specdec.models.t5 import huggingface_names
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.huggingface_config import from_record, scales_logits

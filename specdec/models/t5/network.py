@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from flax import linen as nn
 
-from specdec.models.blocks import View
-from specdec.models.cache import KVCache
-from specdec.models.int8 import Weights
-from specdec.models.layers import (
+from specdec.models.contract.blocks import View
+from specdec.models.contract.cache import KVCache
+from specdec.models.layers.int8 import Weights
+from specdec.models.layers.layers import (
     MASKED,
     MLP,
     Embedding,
@@ -20,8 +20,8 @@ from specdec.models.layers import (
     constrain,
     layer_class,
 )
-from specdec.models.layouts import Layout, kernels_of, logits_from_table, of_logits
-from specdec.models.products import Kernels, Orders
+from specdec.models.layers.products import Kernels, Orders
+from specdec.models.placement.layouts import Layout, kernels_of, logits_from_table, of_logits
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.t5_layers import Attention, RelativeBias
 from specdec.types import Array, ModelOutput

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable
 
-from specdec.models.family import Shape, Shapes, Stack
+from specdec.models.contract.family import Shape, Shapes, Stack
 from specdec.models.t5.config import T5Config
 
 _RELATIVE_BIAS = "relpos_bias/rel_embedding"

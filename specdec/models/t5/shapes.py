@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specdec.models.family import Shapes
+from specdec.models.contract.family import Shapes
 from specdec.models.t5.config import SIZES
 
 PRESETS = {  # the scopes of gin/models/ by their SIZES; Flan-T5 and mT5 are t5_1_1

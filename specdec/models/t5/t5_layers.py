@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from specdec.models.layers import (
+from specdec.models.layers.layers import (
     Dense,
     attend,
     attention_weights,
@@ -21,7 +21,7 @@ from specdec.models.layers import (
     parameter,
     precision,
 )
-from specdec.models.products import STORED, Kernels
+from specdec.models.layers.products import STORED, Kernels
 from specdec.types import Array
 
 

@@ -7,8 +7,8 @@ from typing import ClassVar, TypeVar
 
 import jax
 
-from specdec.models import device, single_rows
-from specdec.models.stack import EncoderDecoder
+from specdec.models.bases.stack import EncoderDecoder
+from specdec.models.placement import device, single_rows
 from specdec.models.t5.config import SIZES, T5Config
 from specdec.models.t5.network import T5
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from specdec.models.decoder_checkpoints import (
+from specdec.models.bases.decoder_checkpoints import (
     HEAD,
     TABLE,
     DecoderCheckpoints,
@@ -14,7 +14,7 @@ from specdec.models.decoder_checkpoints import (
     refuse_other,
     refuse_part,
 )
-from specdec.models.family import Record
+from specdec.models.contract.family import Record
 from specdec.models.t5gemma.t5gemma_config import T5GemmaConfig
 
 SELF = {

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.common.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt, TokenIds
-from specdec.models.kept_parts import Numbers
-from specdec.models.layers import DType
+from specdec.models.layers.layers import DType
+from specdec.models.sizes.kept_parts import Numbers
 
 ENCODER = (
     *("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads", "encoder_head_dim"),

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-from specdec.models.cache import kv_bytes
-from specdec.models.stack import ReadsEncoder
+from specdec.models.bases.stack import ReadsEncoder
+from specdec.models.contract.cache import kv_bytes
 from specdec.models.t5gemma.t5gemma_config import DECODER, ENCODER, T5GemmaConfig
 from specdec.models.t5gemma.t5gemma_network import GemmaNetwork
 

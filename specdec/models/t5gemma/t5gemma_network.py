@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from specdec.models import rowwise
-from specdec.models.blocks import View
-from specdec.models.cache import KVCache
-from specdec.models.decoder_only import SPREAD, rotated
-from specdec.models.int8 import Weights
-from specdec.models.layers import (
+from specdec.models.bases.decoder_only import SPREAD, rotated
+from specdec.models.contract.blocks import View
+from specdec.models.contract.cache import KVCache
+from specdec.models.layers import rowwise
+from specdec.models.layers.int8 import Weights
+from specdec.models.layers.layers import (
     KEYS_LAST,
     MASKED,
     MLP,
@@ -32,8 +32,8 @@ from specdec.models.layers import (
     parameter,
     soft_capped,
 )
-from specdec.models.layouts import Layout, kernels_of, logits_from_table, of_logits
-from specdec.models.products import Kernels, Orders
+from specdec.models.layers.products import Kernels, Orders
+from specdec.models.placement.layouts import Layout, kernels_of, logits_from_table, of_logits
 from specdec.models.t5gemma.t5gemma_config import StackSizes, T5GemmaConfig
 from specdec.types import Array, ModelOutput
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from specdec.models.decoder_checkpoints import refuse_other
-from specdec.models.family import Arrays, Record
+from specdec.models.bases.decoder_checkpoints import refuse_other
+from specdec.models.contract.family import Arrays, Record
 from specdec.models.t5gemma.t5gemma_checkpoints import KNOWN, SELF, T5GemmaCheckpoints
 from specdec.models.t5gemma.t5gemma_config import T5GemmaConfig
 from specdec.models.t5gemma2.t5gemma2_config import T5Gemma2Config

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from specdec.models import rowwise
-from specdec.models.cache import KVCache
-from specdec.models.layers import KEYS_LAST, folded, parameter, precision, unfolded
+from specdec.models.contract.cache import KVCache
+from specdec.models.layers import rowwise
+from specdec.models.layers.layers import KEYS_LAST, folded, parameter, precision, unfolded
 from specdec.models.t5gemma.t5gemma_network import (
     GemmaAttention,
     GemmaDecoder,

@@ -7,9 +7,9 @@ import dataclasses
 import jax.numpy as jnp
 
 from specdec.common.values import Checked, NonNegativeInt, PositiveInt, TokenIds
-from specdec.models.decoder_only import NO_PAD, PadId
-from specdec.models.kept_parts import Numbers
-from specdec.models.layers import DType
+from specdec.models.bases.decoder_only import NO_PAD, PadId
+from specdec.models.layers.layers import DType
+from specdec.models.sizes.kept_parts import Numbers
 
 STRIDE = 2  # frames for each position of the encoder
 

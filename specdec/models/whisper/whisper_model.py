@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.models.cache import kv_bytes
-from specdec.models.stack import ReadsEncoder
+from specdec.models.bases.stack import ReadsEncoder
+from specdec.models.contract.cache import kv_bytes
 from specdec.models.whisper.whisper_config import WhisperConfig
 from specdec.models.whisper.whisper_network import WhisperNetwork
 from specdec.types import Array

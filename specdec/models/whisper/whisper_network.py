@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from specdec.models.blocks import View
-from specdec.models.cache import KVCache
-from specdec.models.decoder_only import SPREAD
-from specdec.models.int8 import Weights
-from specdec.models.layers import (
+from specdec.models.bases.decoder_only import SPREAD
+from specdec.models.contract.blocks import View
+from specdec.models.contract.cache import KVCache
+from specdec.models.layers.int8 import Weights
+from specdec.models.layers.layers import (
     ACTIVATIONS,
     KEYS_LAST,
     MASKED,
@@ -31,8 +31,8 @@ from specdec.models.layers import (
     parameter,
     precision,
 )
-from specdec.models.layouts import Layout, kernels_of, logits_from_table, of_logits
-from specdec.models.products import Kernels, Orders
+from specdec.models.layers.products import Kernels, Orders
+from specdec.models.placement.layouts import Layout, kernels_of, logits_from_table, of_logits
 from specdec.models.whisper.whisper_config import STRIDE, WhisperConfig
 from specdec.types import Array, ModelOutput
 

@@ -1,0 +1,166 @@
+"""The exactness certificate of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from specdec.common import notebook, records
+from specdec.common.environment import environment, hardware
+from specdec.common.records import Lines
+from specdec.common.values import UsageError, one_line
+from specdec.instrument import certificate
+from specdec.instrument.certificate import BeamSubject, Check, Subject
+from specdec.instrument.runs.run import Run, Variant, parameter_counts
+from specdec.instrument.runs.text_engine import TextEngine
+
+LIMIT = 64
+
+
+class Certificate(NamedTuple):
+    """The outcome of all checks.
+
+    Attributes:
+      checks: the checks, in order.
+      lossy: whether the run's verifier is not exact, so that another one was checked instead.
+      record: every figure, for JSON.
+    """
+
+    checks: list[Check]
+    lossy: bool
+    record: dict[str, Any]
+
+    @property
+    def passed(self) -> bool:
+        return self.record["passed"]
+
+    def write(self, path: Path) -> None:
+        """Writes every figure as JSON.
+
+        Args:
+          path: the file.
+        """
+        records.write(path, records.as_json(self.record, indent=2) + "\n")
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in one line."""
+        failed = [check.name for check in self.checks if not check.passed]
+        if failed:
+            return f"NOT CERTIFIED: {', '.join(failed)} failed"
+        if self.lossy:
+            return "LOSSY: the verifier diverges as measured, and all else is exact"
+        return f"CERTIFIED: all {len(self.checks)} checks passed"
+
+    def __repr__(self) -> str:
+        return "\n".join([self.verdict, *map(str, self.checks)])
+
+    def _repr_html_(self) -> str:
+        return notebook.lines(self.verdict, map(str, self.checks))
+
+
+def certify(
+    variant: Variant,
+    say: Callable[[str], None],
+    started: Callable[[str], None],
+    passed: Path | None = None,
+) -> Certificate:
+    """Certifies a run; without a limit its first `LIMIT` texts are decoded.
+
+    Args:
+      variant: the run.
+      say: called with a line for each check, its outcome.
+      started: called with the name of each check before it runs.
+      passed: a file of JSON lines that keeps the checks that passed. They are not run again.
+
+    Raises:
+      UsageError: nothing of the run can be certified, or its parts cannot work together.
+      RecordsError: the file is of other settings.
+    """
+    run = _whole_outputs(variant.run)
+    search = run.search
+    with one_line():
+        if search:
+            certificate.refuse_beams(search.plan)
+        else:
+            certificate.refuse(run.plan)
+    source = run.source(everywhere=True)
+    TextEngine.open(run)  # what cannot work together shows here
+    # All that can be wrong has been looked at; from here on it takes long.
+    inputs = [
+        jax.tree.map(operator.itemgetter(slice(len(batch.input_texts))), batch.inputs)
+        for batch in source
+    ]
+    if not inputs:
+        raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
+    engine = search.engine if search else run.engine  # each has its own layouts
+    subject = Subject(
+        engine.plan,
+        engine.params,
+        jax.tree.map(lambda *parts: np.concatenate(parts), *inputs),
+        seed=run.data.seed,
+        batch_size=run.data.batch_size,
+        mesh=run.placement.mesh,
+    )
+    verifier, checks = None if search else certificate.stand_in(run.plan), []
+    if verifier is not None:
+        say(f"NOT EXACT: {run.plan.verifier}; the checks of exactness are with {verifier}")
+    lines = passed and Lines.of(passed, variant.settings)
+    known = known_checks(lines) if lines else {}
+    if search:
+        found = certificate.certify_beams(BeamSubject(subject, search.plan), started, known)
+    else:
+        found = certificate.certify(subject, started, run.lossy, known)
+    for check in found:
+        say(str(check))
+        checks.append(check)
+        if lines:
+            keep(lines, check, known)
+    record = _record(run, subject, checks) | {"settings": variant.settings}
+    return Certificate(checks, verifier is not None, record)
+
+
+def known_checks(lines: Lines) -> dict[str, Check]:
+    """Returns the checks that passed on hardware like this, by name, and drops the other lines."""
+    kept = [line for line in lines if line.get("hardware") == hardware()]
+    lines.replace(kept)
+    return {line["check"]["name"]: Check.of(line["check"]) for line in kept}
+
+
+def keep(lines: Lines, check: Check, known: Mapping[str, Check]) -> None:
+    """Appends a check that passed and is not known yet."""
+    if check.passed and check.name not in known:
+        lines.append({"hardware": hardware(), "check": check.record()})
+
+
+def _whole_outputs(run: Run) -> Run:
+    """Returns the run on the first texts of its split, all padded to one length."""
+    if run.data.decoder_prefix:
+        raise UsageError("a certificate is about whole outputs; leave decoder_prefix empty")
+    limit = LIMIT if run.data.limit is None else run.data.limit
+    data = dataclasses.replace(run.data, limit=limit, buckets=())
+    return dataclasses.replace(run, data=data)
+
+
+def _record(run: Run, subject: Subject, checks: list[Check]) -> dict[str, Any]:
+    models = run.plan.models()
+    return {
+        "passed": all(check.passed for check in checks),
+        "exact": run.decoder.plan.exact,
+        **({"beams": str(run.search.plan)} if run.search else {}),
+        "checks": [check.record() for check in checks],
+        "texts": subject.count,
+        "split": run.data.split,
+        "lengths": run.lengths,
+        "batch_size": run.data.batch_size,
+        "seed": run.data.seed,
+        "dtype": models["target"].dtype,
+        **{f"{role}_parameters": count for role, count in parameter_counts(models).items()},
+        "environment": environment(),
+    }

@@ -1,0 +1,1 @@
+"""Drafters made from a target and texts: models that are trained, and tables."""

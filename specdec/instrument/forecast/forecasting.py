@@ -1,0 +1,250 @@
+"""The speed-up at every draft length, from recorded texts."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from specdec.common.values import UsageError
+from specdec.instrument import acceptance, forecast
+from specdec.instrument.acceptance import Accepted, recorded_texts
+from specdec.instrument.forecast import Costs, Forecast, Replayed
+from specdec.instrument.runs.run import Run, Variant
+from specdec.models import partitioning
+from specdec.plan import Plan
+from specdec.schedules import Fixed
+from specdec.types import PyTree
+from specdec.verifiers import Block, SpeculativeSampling
+
+
+class Foretold(NamedTuple):
+    """The prediction for one plan of a variant."""
+
+    variant: Variant
+    plan: Plan
+    alpha: float | None  # of its own drafter, teacher-forced
+    forecast: Forecast
+    source: str  # of the costs
+
+    def record(self) -> dict[str, Any]:
+        """Returns a line of JSON, without unknown values."""
+        figures = dataclasses.asdict(self.forecast)
+        for name in ("tokens_per_call", "speedup"):
+            figure = getattr(self.forecast, name)
+            figures[name] = figure and figure.value
+            figures[f"{name}_interval"] = figure and [figure.low, figure.high]
+        about = {
+            "variant": self.variant.name,
+            "drafter": type(self.plan.drafter).__name__,
+            "schedule": repr(self.plan.schedule),
+            "sampling": repr(self.plan.sampling),
+            "alpha": self.alpha,
+            "costs": self.source,
+        }
+        return {k: v for k, v in (about | figures).items() if v is not None}
+
+
+class Forecasting(NamedTuple):
+    """Variants that are ready for prediction.
+
+    Attributes:
+      variants: the runs.
+      alphas: of each variant, if the recorded texts are of its own drafter.
+      texts: the recorded texts.
+      gammas: draft lengths, ascending.
+      given: the costs, None to measure them here.
+      rows: texts that are decoded together.
+    """
+
+    variants: Sequence[Variant]
+    alphas: Sequence[float | None]
+    texts: Sequence[Accepted]
+    gammas: Sequence[int]
+    given: Costs | None
+    rows: int
+
+    @classmethod
+    def of(
+        cls,
+        variants: Iterable[Variant],
+        path: str,
+        gammas: Sequence[int],
+        *,
+        asked: bool,
+        given: Costs | None,
+        rows: int,
+    ) -> Forecasting:
+        """Returns the variants, with the recorded texts of a file.
+
+        Args:
+          variants: the runs.
+          path: the file of recorded texts.
+          gammas: ascending; those that outputs have no room for are left out.
+          asked: whether the user gave them, so that each must have room.
+          given: the costs, None to measure them here.
+          rows: texts that are decoded together.
+
+        Raises:
+          UsageError: the texts are of other runs, or a run's speed cannot be predicted.
+        """
+        texts = recorded_texts.read(path)
+        if len(texts) < rows:
+            raise UsageError(
+                f"--batch_size is {rows} and --passes {path} has {len(texts)} texts; give a "
+                "smaller one"
+            )
+        found, alphas = [], []
+        for one in variants:
+            plan = one.run.plan
+            own = recorded_texts.check(path, one, texts, dict(acceptance.recorded(plan.drafter)))
+            if gammas[-1 if asked else 0] > forecast.longest(plan):
+                raise UsageError(
+                    f"--gammas has {gammas[-1]} but {forecast.bound(plan)}; give shorter drafts"
+                )
+            _refuse(plan)
+            try:
+                forecast.check(plan, texts)
+            except ValueError as error:
+                raise UsageError(f"--passes {path}: {error}") from error
+            tokens = sum(text.tokens for text in texts)
+            alphas.append(sum(x.accepted["model"][0] for x in texts) / tokens if own else None)
+            found.append(one)
+        room = min(forecast.longest(one.run.plan) for one in found)
+        return cls(found, alphas, texts, [x for x in gammas if x <= room], given, rows)
+
+    def forecasts(self) -> Iterator[Foretold]:
+        """Yields the prediction for each plan of each variant."""
+        for variant, alpha in zip(self.variants, self.alphas, strict=True):
+            costs = self._costs(variant.run)
+            source = next(iter(costs.values())).source
+            for plan in _plans(variant.run.plan, self.gammas):
+                found = replayed(variant.run, plan, self.texts)
+                told = forecast.forecast(plan, found, costs, len(self.texts), alpha, self.rows)
+                yield Foretold(variant, plan, alpha, told, source)
+
+    def _costs(self, run: Run) -> dict[int | None, Costs]:
+        """Returns the costs of all draft lengths up to the longest one, for the oracle."""
+        lengths = range(1, self.gammas[-1] + 1)
+        if self.given:
+            return dict.fromkeys((None, *lengths), self.given)
+        plans = {plan.gamma: plan for plan in _plans(run.plan, lengths)}
+        return measured(run, self.texts, plans, self.rows)
+
+
+def _plans(plan: Plan, gammas: Sequence[int]) -> list[Plan]:
+    """Returns a plan for each draft length.
+
+    The run's own plan is added if its lengths vary, and is the only one without a drafter.
+    """
+    if not plan.drafts:
+        return [plan]
+    fixed = [dataclasses.replace(plan, schedule=Fixed(gamma)) for gamma in gammas]
+    return [*fixed, plan] if plan.lengths_vary else fixed
+
+
+def _refuse(plan: Plan) -> None:
+    """Raises UsageError for a plan whose acceptance does not follow from recorded texts."""
+    recorded_texts.refuse_adapting(plan.drafter)
+    if plan.drafter.paths:
+        raise UsageError(
+            f"DRAFTER drafts {plan.drafter.paths} paths, and recorded texts tell of one; compare "
+            "paths with specdec bench"
+        )
+    if not plan.verifier.exact:
+        raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
+    draws = any(forecast.kind_of(x) == "ratio" for _, x in acceptance.recorded(plan.drafter))
+    known = isinstance(plan.verifier, Block | SpeculativeSampling)
+    if draws and not plan.sampling.greedy and not known:
+        raise UsageError(
+            f"VERIFIER is {plan.verifier}, and passes of drawn texts say what block verification "
+            "and speculative sampling keep; give verifiers/block.gin"
+        )
+
+
+def measured(
+    run: Run, texts: Sequence[Accepted], plans: Mapping[Any, Plan], rows: int = 1
+) -> dict[Any, Costs]:
+    """Returns the costs of plans on the run's devices for `rows` texts at a time.
+
+    Each plan has its own layout, as in `specdec bench`. Over a mesh, each part of the `data` axis
+    has that many texts.
+    """
+    mesh = run.placement.mesh
+    plans = {name: run.placement.laid_out(plan, rows) for name, plan in plans.items()}
+    alone = run.placement.laid_out(run.plan.baseline(), rows)
+    longest = run.data.lengths["inputs"]
+    if mesh is not None:
+        rows *= mesh.shape[partitioning.DATA]
+    tokens = np.full([rows, longest], run.plan.target.pad_id, np.int32)
+    for row, text in zip(tokens, itertools.cycle(texts), strict=False):
+        ids = text.inputs[:longest]
+        row[: len(ids)] = ids
+    # Pictures and sound take the same time whatever they show.
+    inputs: Any = jax.tree.map(
+        lambda x: tokens if x.dtype == np.int32 else np.zeros(x.shape, x.dtype),
+        run.plan.target.inputs_shape(rows, longest),
+    )
+    if mesh is not None:
+        inputs = partitioning.divided_rows(inputs, mesh)
+    read: dict[Any, PyTree] = {}
+    there: dict[Any, PyTree] = {}
+    paths = {"alone": run.checkpoint_path, **run.paths()}
+
+    def tree_of(role: str, model: Any) -> PyTree:
+        key = model.layout, paths[role]
+        if key not in there:
+            tree = run.placement.read(model, paths[role], read)
+            there[key] = jax.device_put(tree) if mesh is None else tree
+        return there[key]
+
+    return forecast.measured(plans, alone, tree_of, inputs)
+
+
+def replayed(
+    run: Run, plan: Plan, texts: Sequence[Accepted], samples: int = forecast.SAMPLES
+) -> Replayed:
+    """Returns the texts decoded again by a plan of the run's models.
+
+    That takes no model, and happens on one device, also where the run is over a mesh.
+    """
+    paths, tables = run.paths(), plan.tables()
+    placement = dataclasses.replace(run.placement, mesh=None)
+    with jax.set_mesh(None):
+        return forecast.replay(
+            plan,
+            texts,
+            vocab_size=plan.models()["target"].vocab_size,
+            length=run.data.lengths["inputs"],
+            tables={
+                role: placement.read(tables[role], paths[role])
+                for role in sorted(forecast.needed(plan))
+            },
+            samples=samples,
+            seed=run.data.seed,
+        )
+
+
+def decoded(run: Run, plan: Plan, texts: Sequence[Accepted]) -> Replayed:
+    """Returns the calls of the recorded texts' inputs, decoded anew by a plan of the run's models.
+
+    Drafts of several paths are not recorded. If tokens are drawn, the outputs are other ones.
+    """
+    engine = run.engine.variant(schedule=plan.schedule)
+    found: dict[int, Replayed] = {}
+    wanted = {text.index for text in texts}
+    for batch in run.batches(everywhere=True):
+        output, _ = engine.decode(batch, seed=run.data.seed)
+        trace = output.trace
+        counts: Any = output.length, trace.calls, trace.drafted, trace.accepted
+        of_rows = Replayed(*counts, source=None)
+        for row, index in enumerate(batch.index):
+            if index in wanted:
+                found[int(index)] = jax.tree.map(lambda x, row=row: x[row], of_rows)
+        if len(found) == len(wanted):
+            break
+    return jax.tree.map(lambda *rows: np.stack(rows), *(found[text.index] for text in texts))

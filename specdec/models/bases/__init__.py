@@ -1,0 +1,1 @@
+"""Common parts of families: of Linen models, of decoders, and of decoders' checkpoints."""

@@ -1,0 +1,241 @@
+"""Hugging Face's checkpoints of decoders: the part that families share."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from specdec.models.bases.decoder_only import NO_PAD, DecoderConfig
+from specdec.models.contract.family import Arrays, Record
+
+TABLE, HEAD = "token_embedder/embedding", "decoder/logits_dense/kernel"
+_START, _PAD, _ENDS = "bos_token_id", "pad_token_id", "eos_token_id"
+
+
+class DecoderCheckpoints(abc.ABC):
+    """Maps names and records of a family; a `models.family.HuggingFace`.
+
+    Attributes:
+      MODEL_TYPES: the `model_type` of their records.
+      architecture: the class of transformers that has these arrays.
+      fields: {our field: theirs} of the config.
+      prefix: the beginning of names, which checkpoints without an output layer may lack.
+      anchor: their name of the token table, before which wrappers put a prefix of their own.
+      head: their name of the output layer.
+      layers: their name of the stack of layers.
+      parts: {our name: theirs} of each layer, without biases and their ".weight". Ours with one
+        name of theirs are joined in one array, in this order.
+      others: the same outside of layers.
+      unused: arrays in some files that are not read.
+    """
+
+    MODEL_TYPES: tuple[str, ...] = ()
+    architecture: ClassVar[str]
+    fields: ClassVar[Mapping[str, str]]
+    prefix: ClassVar[str] = "model."
+    anchor: ClassVar[str]
+    head: ClassVar[str] = "lm_head.weight"
+    layers: ClassVar[str]
+    parts: ClassVar[Mapping[str, str]]
+    others: ClassVar[Mapping[str, str]]
+    unused: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
+
+    @abc.abstractmethod
+    def described(self, record: Record) -> DecoderConfig:
+        """Returns the config of a record, as if its logits were tied if the record says so.
+
+        Raises:
+          ValueError: the record names something that the family lacks here, or is incomplete.
+        """
+
+    def to_record(self, config: Any) -> dict[str, Any]:
+        """Returns their record of a model.
+
+        Raises:
+          ValueError: it cannot be described.
+        """
+        refuse_part(config, self.architecture)
+        return {
+            "architectures": [self.architecture],
+            "model_type": self.MODEL_TYPES[0],
+            **{theirs: getattr(config, ours) for ours, theirs in self.fields.items()},
+            **record_of_ids(config),
+        }
+
+    def names(self, config: Any) -> dict[str, str]:
+        """Returns {our name: theirs} of all parameters that a model may have."""
+        modules = dict(self.others)
+        for layer in range(config.num_decoder_layers):
+            for ours, theirs in self.parts.items():
+                modules[f"decoder/layers_{layer}/{ours}"] = f"{self.layers}.{layer}.{theirs}"
+        found = {TABLE: self.anchor, HEAD: self.head}
+        for ours, theirs in modules.items():
+            found[ours] = f"{theirs}.weight"
+            if config.has_biases:
+                found[f"{ours.rpartition('/')[0]}/bias"] = f"{theirs}.bias"
+        return found
+
+    def to_config(self, record: Record, arrays: Arrays) -> DecoderConfig:
+        """Returns the config that a record describes, together with its arrays.
+
+        Logits are tied if the record says so and no other output layer is stored.
+
+        Raises:
+          ValueError: the arrays are those of another model, or `described` raises.
+        """
+        arrays = self._prefixed(arrays)
+        self._check(record, arrays)
+        config = self.described(record)
+        table, head = arrays[self.anchor], arrays.get(self.head)
+        if head is None and not config.logits_via_embedding:
+            raise ValueError(
+                f"the logits are not tied to the embedding (tie_word_embeddings), but there is no "
+                f"{self.head}; save the model as {self.architecture}"
+            )
+        tied = config.logits_via_embedding and (head is None or np.array_equal(head, table))
+        return dataclasses.replace(config, logits_via_embedding=tied)
+
+    def parameters(self, record: Record, config: Any, arrays: Arrays) -> dict[str, np.ndarray]:
+        """Returns their arrays by our names, as views."""
+        ours: dict[str, list[str]] = {}
+        for name, theirs in self.names(config).items():
+            ours.setdefault(theirs, []).append(name)
+        found = {}
+        for theirs, array in self._prefixed(arrays).items():
+            if self.unused.fullmatch(theirs) or (
+                theirs == self.head and config.logits_via_embedding
+            ):
+                continue
+            names = ours.get(theirs, [theirs])
+            array = array.T if self.is_transposed(names[0]) else array
+            if len(names) == 1:
+                found[names[0]] = array
+            elif array.shape[-1] % len(names):
+                found[theirs] = array  # is refused as a misfit
+            else:
+                found |= zip(names, np.split(array, len(names), axis=-1), strict=True)
+        return found
+
+    def is_transposed(self, name: str) -> bool:
+        """Returns whether their array is [out, in] where ours is [in, out]."""
+        return name.endswith("kernel")
+
+    def has_bytes(self, record: Record) -> bool:
+        """Returns False: no decoder has ByT5's vocabulary."""
+        return False
+
+    def extra_ids(self, record: Record, tokenizer: str) -> int:
+        """Returns 0: no decoder has sentinels."""
+        return 0
+
+    def tokenizer_record(self, config: Any, pieces: int) -> dict[str, Any]:
+        """Returns the record of a tokenizer of which only the vocabulary is known."""
+        return {"tokenizer_class": "PreTrainedTokenizerFast"}
+
+    def _prefixed(self, arrays: Arrays) -> Arrays:
+        """Returns the arrays with the names of a model with an output layer."""
+        if self.anchor.removeprefix(self.prefix) not in arrays:
+            return arrays
+        return {
+            name if name == self.head else f"{self.prefix}{name}": array
+            for name, array in arrays.items()
+        }
+
+    def _check(self, record: Record, arrays: Arrays) -> None:
+        if quantised := record.get("quantization_config"):
+            method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+            raise ValueError(
+                f"the model is quantised (quantization_config, {method}), and its arrays are not "
+                "the parameters; save it dequantised"
+            )
+        if self.anchor in arrays:
+            return
+        wrapped = next((name for name in arrays if name.endswith(f".{self.anchor}")), None)
+        if wrapped:
+            raise ValueError(
+                f"the names of its arrays begin with {wrapped.removesuffix(self.anchor)!r}, as a "
+                f"wrapper writes them; save the {self.architecture} in it"
+            )
+        what = ", ".join(record.get("architectures") or ["no architecture"])
+        raise ValueError(
+            f"there is no {self.anchor} ({what} by its record); give a {self.architecture}"
+        )
+
+
+def fields_of_record(record: Record, fields: Mapping[str, str], required: int) -> dict[str, Any]:
+    """Returns our fields of a record, with its ids and dtype left at their defaults if it has none.
+
+    Args:
+      record: their record.
+      fields: {our field: theirs}.
+      required: the number of fields, from the first one on, that a record has to have.
+
+    Raises:
+      ValueError: the record lacks one.
+    """
+    missing = [name for name in list(fields.values())[:required] if record.get(name) is None]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} missing; copy config.json again")
+    found = {ours: record[name] for ours, name in fields.items() if record.get(name) is not None}
+    return found | ids_of_record(record)
+
+
+def ids_of_record(record: Record) -> dict[str, Any]:
+    """Returns `pad_id` and `stop_ids`, if the record has ends.
+
+    An id that also ends a text, or begins one, pads nothing here: prompts may contain it.
+    """
+    ends = record.get(_ENDS)
+    if ends is None:
+        return {}
+    stop_ids = tuple(ends) if isinstance(ends, list) else (ends,)
+    pad = record.get(_PAD)
+    if not isinstance(pad, int) or pad < 0 or pad in (*stop_ids, record.get(_START)):
+        pad = NO_PAD
+    return {"pad_id": pad, "stop_ids": stop_ids}
+
+
+def record_of_ids(config: DecoderConfig) -> dict[str, Any]:
+    """Returns the inverse of `ids_of_record`."""
+    ends = config.stop_ids
+    pad = {} if config.pad_id == NO_PAD else {_PAD: config.pad_id}
+    return {_ENDS: ends[0] if len(ends) == 1 else list(ends)} | pad
+
+
+def refuse_other(record: Record, known: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raises ValueError for a setting of a record that changes logits and is not supported.
+
+    Args:
+      record: their record.
+      known: {setting: the values that are supported}.
+    """
+    for name, values in known.items():
+        if name in record and record[name] not in values:
+            raise ValueError(
+                f"{name} is {record[name]!r}, and supported is {values[0]!r}; use another model"
+            )
+
+
+def refuse_part(config: Any, architecture: str) -> None:
+    """Raises ValueError if the output head has only some of the ids."""
+    if config.head_ids is not None:
+        raise ValueError(
+            f"the head has {len(config.head_ids)} of {config.vocab_size} ids (head_ids), and that "
+            f"of a {architecture} has all; choose another format"
+        )
+
+
+def refuse_own_heads(config: DecoderConfig) -> None:
+    """Raises ValueError unless heads are those of a record that has only their number."""
+    heads = config.num_heads
+    if (config.num_kv_heads, config.head_dim * heads) != (heads, config.emb_dim):
+        raise ValueError(
+            f"num_kv_heads is {config.num_kv_heads} and head_dim {config.head_dim}, and with "
+            f"{heads} heads of width {config.emb_dim} transformers has {heads} and "
+            f"{config.emb_dim // heads}; choose another format"
+        )

@@ -1,0 +1,123 @@
+"""The common part of families whose network is a Linen module."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.core import meta
+
+from specdec.common.values import Checked, PositiveInt
+from specdec.models.contract.cache import kv_bytes
+from specdec.models.contract.model import Model
+from specdec.models.layers.products import Orders
+from specdec.types import Array, AxisRules, ModelOutput, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class LinenModel(Checked, Model):
+    """Most of a `Model` that reads int32 tokens [B, S], with parameters as in checkpoints.
+
+    A family adds `network`, whose call is `decode`, and `example`, `stop_ids` and whatever depends
+    on its architecture. Its config has the fields `vocab_size`, `num_heads`, `head_dim` and
+    `dtype`.
+    """
+
+    config: Any
+    axis_rules: AxisRules = ()
+    layout: str = "checkpoint"
+    orders: Orders = ()
+    weights: str = "stored"
+    widened: bool = False
+    least_width: PositiveInt = 1
+    joined: bool = False
+    fused: bool = False
+    has_joined: ClassVar[bool] = False
+    has_fused: ClassVar[bool] = False
+    pad_id: ClassVar[int] = 0
+    exact: ClassVar[bool] = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.weights != "stored" and not self.has_int8:
+            name = type(self).__name__
+            raise ValueError(f"{name}.weights is {self.weights!r}, and it has 'stored' ones only")
+        for field, known in (("joined", self.has_joined), ("fused", self.has_fused)):
+            if getattr(self, field) and not known:
+                name = type(self).__name__
+                raise ValueError(f"{name}.{field} is True, and it has no such kernels; give False")
+        object.__setattr__(self, "axis_rules", tuple(map(tuple, self.axis_rules)))
+
+    @abc.abstractmethod
+    def network(self) -> nn.Module:
+        """Returns the module, in this model's layout."""
+
+    @abc.abstractmethod
+    def example(self) -> tuple:
+        """Returns arguments of the module's `__call__`, for the shapes of its parameters."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        fields = dataclasses.asdict(self.config).items()
+        return {name: value for name, value in fields if isinstance(value, int)}
+
+    def init(self, key: Array) -> PyTree:
+        """Returns random float32 parameters, the same numbers in every layout."""
+        stored = dataclasses.replace(self.stored(), axis_rules=())
+        return self.from_stored(_initial(stored, key))
+
+    def axes(self) -> PyTree:
+        """Returns the parameters' logical axis names: their tree, with a PartitionSpec for each."""
+        return nn.get_partition_spec(jax.eval_shape(self._boxed, jax.random.key(0)))
+
+    def active(self, inputs: Array) -> Array:
+        """Returns [B] bool, the rows that have a token other than padding."""
+        return jnp.any(inputs != self.pad_id, axis=1)
+
+    def apply(self, params: PyTree, *arguments: Any, method: str | None = None) -> Any:
+        """Calls the network, with arrays divided by this model's rules."""
+        with nn.logical_axis_rules(self.axis_rules):
+            return self.network().apply({"params": params}, *arguments, method=method)
+
+    def decode(self, params: PyTree, tokens: Array, cache: Any) -> tuple[ModelOutput, Any]:
+        """Feeds tokens [B, T] int32; see `Target.decode`."""
+        return self.apply(params, tokens, cache)
+
+    def stored(self) -> Any:
+        """Returns this model with parameters as in checkpoints."""
+        plain = {"layout": "checkpoint", "orders": (), "weights": "stored", "widened": False}
+        return dataclasses.replace(self, **plain, least_width=1, joined=False, fused=False)
+
+    @property
+    def keeps_kernels(self) -> bool:
+        """Whether each kernel is stored as in checkpoints, or only joined with others."""
+        return self.layout == "checkpoint" and self.weights == "stored"
+
+    @property
+    def spare(self) -> int:
+        """Slots of a cache behind its capacity, for the tokens that fill up a call."""
+        return self.least_width - 1
+
+    def cache_bytes(
+        self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
+    ) -> int:
+        """Returns the bytes of keys and values on one device, of outputs and inputs."""
+        config = self.config
+        slots += self.spare + inputs_length
+        shape = (rows, config.num_heads, slots, config.head_dim)
+        return self.num_layers * kv_bytes(shape, config.dtype, self.axis_rules, mesh)
+
+    def _boxed(self, key: Array) -> PyTree:
+        """Returns initial parameters with the names of their axes."""
+        return self.network().init(key, *self.example())["params"]
+
+
+@functools.partial(jax.jit, static_argnums=0)  # one program instead of hundreds
+def _initial(model: LinenModel, key: Array) -> PyTree:
+    return meta.unbox(model._boxed(key))

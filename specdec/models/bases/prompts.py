@@ -1,0 +1,160 @@
+"""Decoders without an encoder, as a `Model` that continues prompts."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from specdec.models.bases.decoder_only import SIZES, DecoderConfig, DecoderOnly
+from specdec.models.bases.linen import LinenModel
+from specdec.models.bases.stack import StackModel
+from specdec.models.contract.cache import PromptCache, kv_bytes
+from specdec.models.contract.inputs import check_tokens
+from specdec.types import Array, Prompt, PyTree
+
+BLOCK = 512  # tokens of a prompt that are read in one call
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptReader(LinenModel):
+    """A model that continues prompts [B, S] int32, which are padded behind with its `pad_id`.
+
+    A family adds `network`, whose call is `decode` on a `PromptCache`, and `cache_sizes`.
+    """
+
+    decoder_only: ClassVar[bool] = True
+
+    @property
+    @abc.abstractmethod
+    def cache_sizes(self) -> Mapping[str, int]:
+        """The sizes `layers`, `heads` (of keys and values) and `head_dim` of the cache."""
+
+    @property
+    def cache_heads(self) -> int:
+        """Fewer than those of queries may be; a kernel's width does not tell their number."""
+        return self.cache_sizes["heads"]
+
+    def example(self) -> tuple[Array, PromptCache]:
+        """Returns a token and an empty cache for it."""
+        return jnp.zeros([1, 1], jnp.int32), self._cache(1, 1)
+
+    def start(self, inputs: Array) -> Array:
+        """Returns the last token of each prompt; 0 for a row of padding."""
+        last = jnp.take_along_axis(inputs, self._base(inputs)[:, None], axis=1)[:, 0]
+        return jnp.maximum(last, 0)
+
+    def prompt(self, inputs: Array) -> Prompt:
+        """Returns the inputs, as the text that outputs continue."""
+        return Prompt(inputs, self._base(inputs) + 1)
+
+    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> PromptCache:
+        """Reads prompts [B, S] int32 but for their last tokens, in blocks of `BLOCK` tokens.
+
+        Raises:
+          ValueError: the inputs have another shape or dtype.
+        """
+        check_tokens(inputs)
+
+        def feed(tokens: Array, cache: PromptCache) -> PromptCache:
+            return self.decode(params, tokens, cache)[1]
+
+        return self._filled(inputs, self._base(inputs), capacity, feed)
+
+    def _filled(
+        self,
+        prompts: Array,
+        base: Array,
+        capacity: int,
+        feed: Callable[[Array, PromptCache], PromptCache],
+    ) -> PromptCache:
+        """Returns the cache after prompts but for their last tokens.
+
+        Args:
+          prompts: [B, S] or [B, S, D], tokens or what the first layer reads.
+          base: [B], see `PromptCache`.
+          capacity: slots of each output.
+          feed: returns the cache after a block [B, T] or [B, T, D] of prompts.
+        """
+        rows, room = prompts.shape[0], prompts.shape[1] - 1
+        cache = self._cache(rows, capacity + room, base=base, room=room)
+        if not room:
+            return cache
+        count = -(-room // BLOCK)
+        size = -(-room // count)
+        others = prompts.shape[2:]
+        padding = (0, 0), (0, count * size - room), *((0, 0) for _ in others)
+        fed = jnp.pad(prompts[:, :-1], padding)
+        read = self._cache(rows, count * size)
+        if count == 1:
+            read = feed(fed, read)
+        else:
+            blocks = fed.reshape(rows, count, size, *others).swapaxes(0, 1)
+            read, _ = jax.lax.scan(lambda cache, block: (feed(block, cache), None), read, blocks)
+
+        def behind(empty: Array, array: Array) -> Array:
+            return jax.lax.dynamic_update_slice_in_dim(empty, array[:, :, :room], 0, axis=2)
+
+        keys, values = (
+            tuple(map(behind, getattr(cache, name), getattr(read, name)))
+            for name in ("keys", "values")
+        )
+        with nn.logical_axis_rules(self.axis_rules):
+            return cache.replace(keys=keys, values=values).placed()
+
+    def cache_bytes(
+        self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
+    ) -> int:
+        """Returns the bytes of keys and values on one device, of outputs and prompts."""
+        sizes = self.cache_sizes
+        slots += self.spare + inputs_length - 1
+        shape = (rows, sizes["heads"], slots, sizes["head_dim"])
+        return sizes["layers"] * kv_bytes(shape, self.dtype, self.axis_rules, mesh)
+
+    def _base(self, inputs: Array) -> Array:
+        """Returns [B] int32, the place of each prompt's last token; 0 for a row of padding."""
+        place = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
+        return jnp.max(jnp.where(inputs != self.pad_id, place, 0), axis=1)
+
+    def _cache(self, rows: int, slots: int, room: int = 0, base: Any = None) -> PromptCache:
+        base = jnp.zeros([rows], jnp.int32) if base is None else base
+        given = {"dtype": self.dtype, **self.cache_sizes, "base": base, "room": room}
+        with nn.logical_axis_rules(self.axis_rules):
+            return PromptCache.create(rows, slots + self.spare, **given, spare=self.spare)
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptModel(PromptReader, StackModel):
+    """A decoder of some family with the network of `decoder_only`.
+
+    Args:
+      config: the architecture. The other fields are those of `StackModel`.
+    """
+
+    config: DecoderConfig
+    size_names: ClassVar[tuple[str, ...]] = SIZES
+
+    @property
+    def cache_sizes(self) -> Mapping[str, int]:
+        c = self.config
+        return {"layers": self.num_layers, "heads": c.num_kv_heads, "head_dim": c.head_dim}
+
+    @property
+    def head_ids(self) -> tuple[int, ...] | None:
+        return self.config.head_ids
+
+    @property
+    def longest_text(self) -> int | None:
+        """The positions that a learned table has; rotary ones have no end."""
+        rows = self.config.num_positions
+        return None if rows is None else rows - self.config.first_position
+
+    def network(self) -> DecoderOnly:
+        """Returns the module, in this model's layout."""
+        stored = self.layout, self.orders, self.weights
+        return DecoderOnly(self.config, *stored, self.widened)

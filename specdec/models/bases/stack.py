@@ -1,0 +1,339 @@
+"""The common part of families whose network has one stack of decoder layers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+from flax import traverse_util
+
+from specdec.models.bases.linen import LinenModel
+from specdec.models.contract import blocks
+from specdec.models.contract.blocks import View
+from specdec.models.contract.cache import KVCache
+from specdec.models.contract.inputs import check_layers, check_tokens
+from specdec.models.contract.model import LayeredTarget
+from specdec.models.layers.int8 import Weights
+from specdec.models.placement import device as devices
+from specdec.models.placement import layouts, single_rows
+from specdec.models.placement.device import Device
+from specdec.models.placement.layouts import Layout
+from specdec.types import Array, ModelOutput, PyTree
+
+Self = TypeVar("Self", bound="StackModel")
+
+
+@dataclasses.dataclass(frozen=True)
+class StackModel(LinenModel, LayeredTarget):
+    """A `Model` with the layers "layers_0", "layers_1", .. in the stack "decoder" of its tree.
+
+    Its parameters are the tree of checkpoints, or `from_stored` of it. A family adds `network`,
+    `example`, `start` and `prefill`. Its config also has the fields `num_decoder_layers`, `pad_id`
+    and `stop_ids`, and `head_is_table`.
+
+    Args:
+      config: the architecture.
+      axis_rules: pairs of a logical axis name and the mesh axis, or None, that it is divided over
+        under a mesh (`jax.set_mesh`). `models.partitioning` has the usual ones. They are a field
+        rather than Linen's context, because the compiled program depends on them.
+      layout: how the decoder's parameters are stored, which `laid_out` chooses for a device; see
+        `specdec.models.placement.layouts`.
+      orders: how products with them are computed, see `specdec.models.layers.products.Kernels`.
+      weights: "int8" for kernels in eight bits, "int8_tokens" for tokens in eight bits as well.
+        Each is another model than the checkpoint's.
+      widened: whether kernels in eight bits are stored in the model's dtype, where a device
+        multiplies that faster. The model is the same.
+      least_width: the fewest tokens that a call of `decode` is computed with. Some devices multiply
+        a single row more slowly than two rows, and with other rounding.
+      joined: whether kernels of the same input are one, see `layouts.joined`.
+      fused: whether calls at batch 1 on one or two tokens are computed by kernels of our own. They
+        suit the steps of a draft on a GPU, and round differently.
+    """
+
+    layout: Layout = "checkpoint"
+    weights: Weights = "stored"
+    has_int8: ClassVar[bool] = True
+    config_class: ClassVar[type]
+    size_names: ClassVar[tuple[str, ...]]  # the config's fields that make a model small or large
+
+    def __post_init__(self):
+        if type(self.config) is not self.config_class:  # it would be half of another model
+            name, given = type(self).__name__, type(self.config).__name__
+            raise ValueError(f"{name}.config is a {given}; give families.model_of(config) instead")
+        super().__post_init__()
+
+    @property
+    def pad_id(self) -> int:  # type: ignore[override]
+        return self.config.pad_id
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.config.stop_ids
+
+    @property
+    def num_layers(self) -> int:
+        """The number of decoder layers."""
+        return self.config.num_decoder_layers
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The config's fields that differ between small and large models of the family."""
+        return {name: getattr(self.config, name) for name in self.size_names}
+
+    def laid_out(self: Self, calls: Mapping[int, float], device: Device | None = None) -> Self:
+        """Returns this model in the layout that was measured to be fastest on a device.
+
+        A call on one token is computed with two where that is faster. On a CPU the time of products
+        decides this, and on other devices the time of whole calls.
+
+        Logits are equal up to the order of summation, so a near-tie may be decided differently.
+
+        Args:
+          calls: rows times tokens of a call -> how often there is such a call. At batch 1 that is
+            {1: 1} for the model alone, {2: 1, 1: gamma - 1} for a drafter, and {gamma + 1: 1} for
+            the target that verifies; `Plan.laid_out` does this.
+          device: the measurement; None for the default device, see `models.placement.device`.
+
+        Raises:
+          ValueError: there is no call, or one without tokens.
+        """
+        int8_tokens = self.weights == "int8_tokens"
+        device = device or devices.this(int8_tokens)
+        found = layouts.Fastest("checkpoint")
+        if device is not None and self.weights == "int8":
+            # A CPU reads eight bits well for one token only, in this layout.
+            found = layouts.Fastest("out_in")
+        elif device is not None:
+            kernels = _kernels_of_step(self.whole.stored())
+            found = layouts.fastest(kernels, calls, device, int8_tokens)
+        elif 1 in calls and devices.measures_calls():
+            found = found._replace(least_width=single_rows.least_width(self.whole.stored()))
+        return dataclasses.replace(self, **found._asdict())
+
+    def from_stored(self, params: PyTree) -> PyTree:
+        """Returns a checkpoint's tree in this layout; arrays that keep their shape are shared."""
+        int8_tokens = self.weights == "int8_tokens"
+        params = layouts.from_stored(params, self.config, self.layout, int8_tokens)
+        if self.joined:
+            params = layouts.joined(params)
+        if self.weights == "stored":
+            return params
+        dtype = self.dtype if self.widened else "int8"
+        return layouts.quantized(params, self.layout, int8_tokens, dtype)
+
+    def to_stored(self, params: PyTree) -> PyTree:
+        """Returns the inverse of `from_stored`, bit for bit unless weights have eight bits."""
+        if self.weights != "stored":
+            params = layouts.dequantized(params, self.layout)
+        if self.joined:
+            params = layouts.apart(params)
+        return layouts.to_stored(params, self.config, self.layout)
+
+    def decode(
+        self,
+        params: PyTree,
+        tokens: Array,
+        cache: KVCache,
+        *,
+        ancestors: Array | View | None = None,
+        layers: tuple[int, int] | None = None,
+        resume: Array | None = None,
+    ) -> tuple[ModelOutput, KVCache]:
+        """Feeds tokens [B, T] int32; see `Target.decode`.
+
+        Args:
+          params: the parameters.
+          tokens: [B, T] int32.
+          cache: the cache.
+          ancestors: see `models.blocks`.
+          layers: see `LayeredTarget`.
+          resume: see `LayeredTarget`.
+
+        Raises:
+          ValueError: there are no such layers.
+        """
+        check_layers(layers, resume, self.num_layers)
+        return self._fed(params, tokens, cache, ancestors, layers, resume)
+
+    def computed_width(self, width: int) -> int:
+        return max(width, self.least_width)
+
+    def same_bits(self: Self, width: int = 2) -> Self:
+        """Returns this model with one order of products for all calls, see `Target.same_bits`.
+
+        A single row is multiplied by other code than several rows.
+        """
+        one = {"layout": "checkpoint", "orders": (), "widened": False}
+        one |= {"joined": False, "fused": False}
+        return dataclasses.replace(self, **one, least_width=max(width, self.least_width))
+
+    def _fed(
+        self,
+        params: PyTree,
+        tokens: Array,
+        cache: KVCache,
+        ancestors: Array | View | None,
+        layers: tuple[int, int] | None,
+        *others: Array | None,
+    ) -> tuple[ModelOutput, KVCache]:
+        """Runs the network on a block, filled up to its computed width.
+
+        The slots of the tokens that fill it up lie behind the cache's new length, so that they are
+        garbage like those of rejected tokens.
+
+        Args:
+          params: the parameters.
+          tokens: [B, T] int32.
+          cache: the cache.
+          ancestors: see `models.blocks`.
+          layers: see `LayeredTarget`.
+          *others: further arrays [B, T, ..] of the network's `decode`, one for each token.
+        """
+        width = tokens.shape[1]
+        more = self.computed_width(width) - width
+        if more:
+            tokens = _filled_up(tokens, more)
+            others = tuple(_filled_up(x, more) for x in others)
+            ancestors = blocks.filled_up(ancestors, more)
+        given = tokens, cache, ancestors, layers, *others
+        output, fed = cast(tuple[ModelOutput, KVCache], self.apply(params, *given, method="decode"))
+        if not more:
+            return output, fed
+        # Without the barrier a compiler may compute only the rows that are read.
+        output = jax.lax.optimization_barrier(output)
+        output = jax.tree.map(lambda x: x[:, :width], output)
+        return output, fed.rewind(cache.length + width)
+
+    def first(self: Self, layers: int) -> Self:
+        """Returns the model of the first decoder layers; its `part_of` gives its parameters."""
+        check_layers((0, layers), None, self.num_layers)
+        return dataclasses.replace(
+            self, config=dataclasses.replace(self.config, num_decoder_layers=layers)
+        )
+
+    def part_of(self, params: PyTree) -> PyTree:
+        """Returns this model's part of a deeper model's parameters."""
+        own = {f"layers_{i}" for i in range(self.num_layers)}
+        decoder = params["decoder"].items()
+        kept = {k: leaf for k, leaf in decoder if k in own or not k.startswith("layers_")}
+        return params | {"decoder": kept}
+
+    def pass_by(
+        self, params: PyTree, stream: Array, cache: KVCache, layers: tuple[int, int]
+    ) -> KVCache:
+        """Writes the keys and values of layers a .. b - 1 for states that skip these layers.
+
+        The states [B, T, D] go by unchanged, and nothing else of the layers is computed. The
+        cache's length grows by T.
+        """
+        check_layers(layers, stream, self.num_layers)
+        return cast(KVCache, self.apply(params, stream, cache, layers, method="pass_by"))
+
+    def logits(self, params: PyTree, hidden: Array) -> Array:
+        """Maps states [B, T, D] to logits [B, T, V] float32, projected as in `decode`."""
+        return cast(Array, self.apply(params, hidden, method="logits"))
+
+    def read_by_decode(self, params: PyTree) -> PyTree:
+        """Returns the parameters that each call of `decode` reads completely.
+
+        Kernels of cross-attention's keys and values are excluded, because only `prefill` uses them.
+        Of the embedding, only the rows of the fed tokens are read, unless it projects to the
+        logits.
+        """
+        decoder = traverse_util.flatten_dict(params["decoder"])
+        read: dict[str, Any] = {
+            "decoder": traverse_util.unflatten_dict(layouts.read_in_step(decoder))
+        }
+        if layouts.logits_from_table(self.config, self.layout, self.weights == "int8_tokens"):
+            read["token_embedder"] = params["token_embedder"]
+        return read
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderDecoder(StackModel):
+    """A `StackModel` whose network also has `encode`; its config names the start token."""
+
+    def example(self) -> tuple[Array, Array]:
+        """Returns inputs and outputs of one token."""
+        tokens = jnp.zeros([1, 1], jnp.int32)
+        return tokens, tokens
+
+    def start(self, inputs: Array) -> Array:
+        """Returns the start token, which the config names."""
+        return jnp.full(inputs.shape[0], self.config.decoder_start_id, jnp.int32)
+
+    def check_arrays(self, inputs: Array) -> None:
+        """Raises ValueError, at tracing, for inputs of another shape or dtype than the model's."""
+        check_tokens(inputs)
+
+    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
+        """Encodes inputs, [B, S] int32 by default, and computes cross-attention's keys and values.
+
+        Raises:
+          ValueError: `check_arrays` raises.
+        """
+        self.check_arrays(inputs)
+        given = inputs, capacity + self.spare
+        cache = cast(KVCache, self.apply(params, *given, method="encode"))
+        return cache.replace(spare=self.spare)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadsEncoder(EncoderDecoder):
+    """An `EncoderDecoder` that may read another model's encoder output instead of its own.
+
+    Its config also has `encoded_dim` and `head_ids`, and its network `attach`.
+    """
+
+    @property
+    def encoded_dim(self) -> int | None:
+        return self.config.encoded_dim
+
+    @property
+    def head_ids(self) -> tuple[int, ...] | None:
+        return self.config.head_ids
+
+    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
+        """Encodes inputs [B, S] int32, and computes the cross-attention's keys and values.
+
+        Raises:
+          ValueError: the inputs have another shape or dtype, or the model has no encoder.
+        """
+        if self.encoded_dim is not None:
+            raise ValueError(
+                "this model has no encoder (encoded_dim): it drafts for the model whose encoder's "
+                "output it reads, and decodes nothing by itself"
+            )
+        return super().prefill(params, inputs, capacity)
+
+    def attach(self, params: PyTree, encoded: Array, mask: Array, capacity: int) -> KVCache:
+        """Computes the cross-attention's keys and values of an encoder's output.
+
+        Args:
+          params: the parameters.
+          encoded: [B, S, encoded_dim], the encoder's output.
+          mask: [B, S] bool, True where the input is a token.
+          capacity: C, the slots of the cache.
+        """
+        given = encoded.astype(self.config.dtype), mask, capacity + self.spare
+        cache = cast(KVCache, self.apply(params, *given, method="attach"))
+        return cache.replace(spare=self.spare)
+
+
+def _filled_up(x: Array | None, more: int) -> Any:
+    """Returns [B, T, ..] with the last token of each row `more` times behind it."""
+    if x is None:
+        return None
+    return jnp.pad(x, [(0, 0), (0, more), *((0, 0) for _ in x.shape[2:])], mode="edge")
+
+
+@functools.cache
+def _kernels_of_step(model: StackModel) -> dict[int, int]:
+    """Counts the matrices that a call of `decode` reads, by their bytes in float32."""
+    read = model.read_by_decode(jax.eval_shape(model.init, jax.random.key(0)))
+    return dict(Counter(4 * leaf.size for leaf in jax.tree.leaves(read) if leaf.ndim == 2))

@@ -1,0 +1,145 @@
+"""A draft with several nodes at each depth: which node follows which, and what each of them sees.
+
+The nodes lie behind the pending token, depth by depth, w for each depth. A parent is a node of the
+depth above, or -1 for the pending token:
+
+  slot       n        n+1 n+2   n+3 n+4     w = 2, two depths
+  holds      pending  0   1     2   3       the nodes by number
+  position   n        n+1 n+1   n+2 n+2
+  parents             -1  -1    0   1       two paths; in a tree both may follow node 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from specdec.models.contract.blocks import View
+from specdec.types import Array
+
+ROOT = -1  # the parent of the nodes of the first depth: the pending token
+UNKNOWN = -2  # a token that no node has
+
+
+class Nodes(struct.PyTreeNode):
+    """The arrangement of a draft's tokens [B, T] as nodes of a tree; a row has no leading B."""
+
+    parents: Array  # [B, T] int32
+    valid: Array  # [B, T] bool, the nodes that may be verified; one that is has a parent that is
+    width: int = struct.field(pytree_node=False)  # w
+
+    @property
+    def depths(self) -> Array:
+        """The depth of each node, [T] int32; 0 for those after the pending token."""
+        return jnp.arange(self.parents.shape[-1], dtype=jnp.int32) // self.width
+
+    def of_parents(self, values: Array, root: Array) -> Array:
+        """Returns the value of each node's parent, [B, T].
+
+        Args:
+          values: [B, T], one for each node.
+          root: [B], that of the pending token.
+        """
+        with_root = jnp.concatenate([root[:, None], values], axis=1)
+        return jnp.take_along_axis(with_root, self.parents + 1, axis=1)
+
+    def restricted(self, allowed: Array) -> Nodes:
+        """Returns the nodes with only those valid that are allowed [B, T], and so are all before
+        them."""
+        valid = self.valid & allowed
+        root = jnp.ones(len(valid), bool)
+        for _ in range(1, self.parents.shape[-1] // self.width):
+            valid &= self.of_parents(valid, root)
+        return self.replace(valid=valid)
+
+    def lead(self) -> Array:
+        """Returns which nodes lead to each node, itself too, [B, T, T] bool."""
+        rows, total = self.parents.shape
+        own = jnp.broadcast_to(jnp.eye(total, dtype=bool), (rows, total, total))
+        for first in range(self.width, total, self.width):
+            depth = slice(first, first + self.width)
+            before = jnp.take_along_axis(own, self.parents[:, depth, None], axis=1)
+            own = own.at[:, depth].set(own[:, depth] | before)
+        return own
+
+    def ancestors(self) -> Array:
+        """Returns which tokens of a call each one sees, [B, 1+T, 1+T] bool.
+
+        The call has the pending token and then the nodes.
+        """
+        lead = jnp.pad(self.lead(), ((0, 0), (1, 0), (1, 0)))
+        return lead.at[:, :, 0].set(True)
+
+
+def view(lead: Array, depth: Array, start: Array, capacity: int) -> View:
+    """Returns the view of the w nodes of one depth.
+
+    Args:
+      lead: [B, w, T] bool, the nodes that each node sees.
+      depth: [] int32, their depth.
+      start: [B] int32, the slot of the first node of all depths.
+      capacity: C, the slots of the cache.
+    """
+    rows, width, total = lead.shape
+    slots = jnp.arange(capacity, dtype=jnp.int32)[None]
+    place = slots - start[:, None]
+    keys = jnp.where(place < 0, slots, start[:, None] + place // width)
+    inside = (place >= 0) & (place < total)
+    of_nodes = jnp.take_along_axis(lead, jnp.clip(place, 0, total - 1)[:, None], axis=2)
+    visible = jnp.where(inside[:, None], of_nodes, (place < 0)[:, None])
+    queries = jnp.broadcast_to((start + depth)[:, None], (rows, width))
+    return View(queries, keys, visible)
+
+
+class Followed(NamedTuple):
+    """A path through one row's nodes."""
+
+    nodes: Array  # [depths] int32
+    length: Array  # [] int32, how many of them exist
+    kept: Array  # [] int32, how many have the wanted tokens
+
+
+def follow(nodes: Nodes, tokens: Array, wanted: Callable[[int, Array], Array]) -> Followed:
+    """Follows a text through the nodes of one row, as far as it goes, and then first children.
+
+    Args:
+      nodes: one row.
+      tokens: [T] int32, their tokens.
+      wanted: the token [] that the text has at a depth, given the node [] before it.
+    """
+    width = nodes.width
+    at, exists, keeps = jnp.int32(ROOT), jnp.bool_(True), jnp.bool_(True)
+    path, length, kept = [], jnp.int32(0), jnp.int32(0)
+    for depth in range(nodes.parents.shape[-1] // width):
+        own = slice(depth * width, (depth + 1) * width)
+        children = nodes.valid[own] & (nodes.parents[own] == at)
+        found = children & (tokens[own] == wanted(depth, at))
+        exists &= jnp.any(children)
+        keeps &= jnp.any(found)
+        at = depth * width + jnp.argmax(jnp.where(keeps, found, children)).astype(jnp.int32)
+        path.append(at)
+        length, kept = length + exists, kept + keeps
+    return Followed(jnp.stack(path), length, kept)
+
+
+def kept_nodes(nodes: Nodes, tokens: Array, text: Array, known: Array) -> Followed:
+    """Returns the path of each row's nodes that a text takes.
+
+    Args:
+      nodes: the nodes.
+      tokens: [B, T] int32.
+      text: [B, depths] int32.
+      known: [B] int32, the number of tokens of the text that exist.
+    """
+
+    def of_row(nodes: Nodes, tokens: Array, text: Array, known: Array) -> Followed:
+        def wanted(depth: int, at: Array) -> Array:
+            return jnp.where(depth < known, text[depth], UNKNOWN)
+
+        return follow(nodes, tokens, wanted)
+
+    return jax.vmap(of_row)(nodes, tokens, text, known)

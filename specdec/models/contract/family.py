@@ -1,0 +1,149 @@
+"""The description of a model family, for the parts of the project that know no particular family.
+
+A family needs a name, a config and a model; the rest is optional. A command or format that needs
+more says that it is missing. An optional part is a module, or an object, with the functions of its
+protocol. Errors are ValueErrors with a message of one line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from specdec.models.contract.model import Model
+from specdec.models.sizes.growing import Config, Growth
+from specdec.models.sizes.kept_parts import Trim
+from specdec.types import PyTree
+
+Shape: TypeAlias = tuple[int, ...]
+Shapes: TypeAlias = Mapping[str, Shape]  # by the parameters' names, 'decoder/decoder_norm/scale'
+Record: TypeAlias = Mapping[str, Any]  # a JSON object
+Arrays: TypeAlias = Mapping[str, np.ndarray]
+
+
+class HuggingFace(Protocol):
+    """The checkpoints of transformers, whose names and terms are called 'theirs'."""
+
+    MODEL_TYPES: tuple[str, ...]  # the `model_type` of their records
+
+    def to_config(self, record: Record, arrays: Arrays) -> Config:
+        """Returns the config that their record describes, together with its arrays."""
+        ...
+
+    def to_record(self, config: Config) -> dict[str, Any]:
+        """Returns their record of a model."""
+        ...
+
+    def parameters(self, record: Record, config: Config, arrays: Arrays) -> dict[str, np.ndarray]:
+        """Returns their arrays by our names, as views; arrays that the model lacks keep their
+        names."""
+        ...
+
+    def names(self, config: Config) -> dict[str, str]:
+        """Returns {our name: theirs} of all parameters that a model of this config may have.
+
+        Ours with one name of theirs are joined along the last axis of one array, in this order;
+        they have equal shapes.
+        """
+        ...
+
+    def is_transposed(self, name: str) -> bool:
+        """Returns whether their array is the transpose of ours."""
+        ...
+
+    def has_bytes(self, record: Record) -> bool:
+        """Returns whether ids are UTF-8 bytes. The record includes the tokenizer's."""
+        ...
+
+    def extra_ids(self, record: Record, tokenizer: str) -> int:
+        """Returns the number of sentinels after the pieces; `tokenizer` is its record's text."""
+        ...
+
+    def tokenizer_record(self, config: Config, pieces: int) -> dict[str, Any]:
+        """Returns their record of a SentencePiece tokenizer with this number of pieces."""
+        ...
+
+
+class Stack(NamedTuple):
+    """The parameters that one array on disk holds."""
+
+    names: tuple[str, ...]  # with an axis: of layers 0, 1, ..
+    shape: Shape  # of each, in the model; the array may have its sides split
+    axis: int | None = None  # of the layers
+
+
+class Scanned(Protocol):
+    """Checkpoints of T5X with another tree, such as that of layers trained in a scan."""
+
+    def stacks(
+        self, shapes: Shapes, config: Config | None, repeats: Callable[[str, int], bool]
+    ) -> dict[str, Stack]:
+        """Returns the parameters that each array holds, including the arrays of the usual tree.
+
+        Args:
+          shapes: the shapes of the arrays by name.
+          config: the model's config, if it is known.
+          repeats: whether an array is constant along an axis; it reads the array's data.
+        """
+        ...
+
+
+class Trimming(Protocol):
+    """Makes a part of a trained model a model of its own."""
+
+    has_encoder: bool  # whether models of the family have an encoder, which a part may share
+
+    def trimmed(self, config: Config, trim: Trim) -> Config:
+        """Returns the config of the smaller model; raises ValueError if there are no such parts."""
+        ...
+
+    def trim(self, params: PyTree, config: Config, trim: Trim) -> PyTree:
+        """Returns the parameters of the smaller model."""
+        ...
+
+
+def no_cause(found: Shapes, expected: Shapes) -> str:
+    """Returns a generic cause of a misfit, for families that have no diagnosis of their own."""
+    return "another config, or an incomplete or altered checkpoint"
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Models of one architecture, which differ in their sizes.
+
+    Args:
+      name: the name in `config.json` and in the table.
+      config: the class of the configs: a frozen dataclass of plain values, which JSON can restore,
+        with a field `dtype`.
+      model: makes the `Model` of a config.
+      growth: how models are enlarged; None if they cannot be.
+      misfit: explains why the shapes in a checkpoint are not those expected.
+      huggingface: the checkpoints of transformers; None if the family has none.
+      scanned: checkpoints with stacked layers; None if the family has none.
+      trimming: how models are trimmed; None if they cannot be.
+      from_record: makes the config from a checkpoint's fields, if `config` itself does not.
+      sizes_of: the family whose file in gin/models has the presets to grow to; "" for this family.
+    """
+
+    name: str
+    config: type
+    model: Callable[[Any], Model]
+    growth: Growth | None = None
+    misfit: Callable[[Shapes, Shapes], str] = no_cause
+    huggingface: HuggingFace | None = None
+    scanned: Scanned | None = None
+    trimming: Trimming | None = None
+    from_record: Callable[..., Config] | None = None
+    sizes_of: str = ""
+
+    def config_of(self, fields: Record) -> Config:
+        """Returns the config that a checkpoint's fields describe."""
+        return (self.from_record or self.config)(**fields)
+
+    @property
+    def presets(self) -> str:
+        """The name of a file in gin/models."""
+        return self.sizes_of or self.name

@@ -1,0 +1,1 @@
+"""Layers that families share, and the products that they are made of."""

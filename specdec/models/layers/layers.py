@@ -1,0 +1,452 @@
+"""Layers that families share. Logical axes have T5X's names.
+
+Matrix products run in the model's dtype. RMS statistics are always float32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Literal, TypeAlias, cast
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.experimental.layout import Layout, with_layout_constraint
+
+from specdec.models.layers import rowwise
+from specdec.models.layers.int8 import SCALE, rounded
+from specdec.models.layers.products import STORED, Kernels, product
+from specdec.types import Array
+
+MASKED = -1e10  # added to the attention logits of what must not be seen; finite also in bfloat16
+
+
+_REMATERIALISED = contextvars.ContextVar("rematerialised", default=False)
+
+
+@contextlib.contextmanager
+def rematerialised(on: bool = True) -> Iterator[None]:
+    """Makes models that are traced inside compute each layer again for its gradient.
+
+    Of a layer only its inputs are then kept until its gradient is computed (Chen et al. 2016,
+    1604.06174).
+    """
+    before = _REMATERIALISED.set(on)
+    try:
+        yield
+    finally:
+        _REMATERIALISED.reset(before)
+
+
+def layer_class(layer: type[nn.Module], static: tuple[int, ...] = ()) -> type[nn.Module]:
+    """Returns a class of layers, as `rematerialised` says.
+
+    Args:
+      layer: the class.
+      static: the indices of arguments of its call that are no arrays; 0 is the module.
+    """
+    return nn.remat(layer, static_argnums=static) if _REMATERIALISED.get() else layer
+
+
+def fan_in(distribution: Literal["truncated_normal", "normal"]) -> Callable:
+    """Returns an initializer with a variance of one over the number of inputs."""
+    return nn.initializers.variance_scaling(1.0, "fan_in", distribution)
+
+
+def parameter(
+    module: nn.Module, name: str, init: Callable, axes: tuple[str, ...], shape: tuple[int, ...]
+) -> Array:
+    """Returns a parameter with named axes, for sharding; float32 unless `init` differs."""
+    given = module.get_variable("params", name)
+    if isinstance(given, jax.Array) and given.shape == shape:
+        return given  # `param` would trace `init` for the shape: a quarter of the tracing
+    return cast(Array, module.param(name, nn.with_logical_partitioning(init, axes), shape))
+
+
+def constrain(x: Array, *axes: str | None, tpu_order: tuple[int, ...] | None = None) -> Array:
+    """Divides an array over the mesh by the rules for its logical axes, if there is a mesh.
+
+    Args:
+      x: the array.
+      *axes: the logical name of each axis.
+      tpu_order: its axes, major to minor, in the memory of a TPU; no effect elsewhere.
+    """
+    if tpu_order is not None:
+        ordered = functools.partial(_ordered, axes=axes, layout=Layout(tpu_order))
+        x = jax.lax.platform_dependent(x, tpu=ordered, default=lambda x: x)
+    return cast(Array, nn.with_logical_constraint(x, axes))
+
+
+def _ordered(x: Array, axes: tuple[str | None, ...], layout: Layout) -> Array:
+    if not nn.get_logical_axis_rules() or jax.sharding.get_abstract_mesh().empty:
+        return with_layout_constraint(x, layout)
+    # Of each device's part: XLA would gather the array to lay out the whole.
+    part = nn.logical_to_mesh_axes(axes)
+    ordered = jax.shard_map(
+        lambda x: with_layout_constraint(x, layout), in_specs=part, out_specs=part
+    )
+    return ordered(x)
+
+
+def precision(dtype) -> jax.lax.Precision | None:
+    """Returns the precision of products, which is the highest for float32.
+
+    By default, accelerators multiply float32 with fewer bits.
+    """
+    return jax.lax.Precision.HIGHEST if jnp.dtype(dtype) == jnp.float32 else None
+
+
+class Dense(nn.Module):
+    """Maps [..., in] to [..., features]."""
+
+    features: int
+    axes: tuple[str, str]  # of a kernel [in, features]
+    dtype: str
+    init: Callable = fan_in("truncated_normal")
+    kernels: Kernels = STORED
+    bias: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        shape = (x.shape[-1], self.features)
+        kernel = kernel_of(self, self.init, self.axes, shape, self.kernels)
+        if self.kernels.int8_tokens:
+            y = rounded_matmul(x, kernel, self.kernels)
+        else:
+            x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
+            y = matmul(x, kernel, self.kernels, precision=precision(self.dtype))
+        if self.kernels.int8:
+            y = rescaled(self, y, self.axes[1:]).astype(self.dtype)
+        if self.bias:
+            bias = parameter(self, "bias", nn.initializers.zeros, self.axes[1:], shape[1:])
+            y += jnp.expand_dims(bias.astype(self.dtype), range(y.ndim - 1))
+        return y
+
+
+def kernel_of(
+    module: nn.Module,
+    init: Callable,
+    axes: tuple[str, ...],
+    shape: tuple[int, ...],
+    kernels: Kernels,
+) -> Array:
+    """Returns a kernel [in, out], or [out, in] if kernels are transposed."""
+    if kernels.int8 and not kernels.widened:
+        init = functools.partial(nn.initializers.zeros, dtype=jnp.int8)
+    if kernels.transposed:  # the model draws its values [in, out]: `init` is only asked for a shape
+        axes, shape = axes[::-1], shape[::-1]
+    return parameter(module, "kernel", init, axes, shape)
+
+
+def rescaled(module: nn.Module, y: Array, axes: tuple[str, ...]) -> Array:
+    """Multiplies a product [..., out] with an int8 kernel by the scales of the outputs."""
+    scale = parameter(module, SCALE, nn.initializers.ones, axes, y.shape[-1:])
+    return y * jnp.expand_dims(scale, range(y.ndim - 1))
+
+
+def matmul(x: Array, kernel: Array, kernels: Kernels = STORED, **options) -> Array:
+    """Multiplies [..., in] by a kernel [in, out] as a product of two matrices.
+
+    The kernel is stored as `kernels` says. With three axes instead of two, XLA's CPU backend takes
+    2.5 times as long for the gradient of a vocabulary projection.
+    """
+    flat = x.reshape(-1, x.shape[-1])
+    tokens = flat.shape[0]
+    if kernels.int8_tokens:  # XLA's CPU backend has a fast path for int8 from two tokens on
+        flat = rowwise.at_least_two(flat)
+    flat = product(flat, kernel, kernels.order(tokens), **options)[:tokens]
+    return flat.reshape(*x.shape[:-1], flat.shape[-1])
+
+
+def float32_matmul(x: Array, kernel: Array, kernels: Kernels = STORED) -> Array:
+    """Multiplies like `matmul` with a float32 result; bfloat16 operands are multiplied exactly."""
+    exact = jax.lax.Precision.HIGHEST
+    return matmul(x, kernel, kernels, precision=exact, preferred_element_type=jnp.float32)
+
+
+def rounded_matmul(x: Array, kernel: Array, kernels: Kernels) -> Array:
+    """Multiplies tokens [..., in], rounded to eight bits, by the int8 numbers of a kernel.
+
+    Sums of int8 operands are exact. Widened ones are rounded where they exceed 2^24. XLA rounds
+    tokens once if several products have the same ones.
+
+    Returns:
+      [..., out] float32, without the kernel's scales.
+    """
+    levels, scale = rounded(x)
+    if kernels.widened:
+        y = float32_matmul(levels.astype(kernel.dtype), kernel, kernels)
+    else:
+        y = matmul(levels.astype(jnp.int8), kernel, kernels, preferred_element_type=jnp.int32)
+    return y.astype(jnp.float32) * scale
+
+
+class RMSNorm(nn.Module):
+    """Computes x / rms(x) * scale, without mean and bias (T5's layer norm).
+
+    Args:
+      dtype: of the result.
+      epsilon: added to the mean of squares.
+      by_row: whether a token's bits must not depend on the other tokens of a call.
+    """
+
+    dtype: str
+    epsilon: float
+    by_row: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        scale = parameter(self, "scale", nn.initializers.ones, ("embed",), (x.shape[-1],))
+        x = x.astype(jnp.float32)
+        if self.by_row:
+            mean = rowwise.sums(jnp.square(x)) * (1 / x.shape[-1])
+        else:
+            mean = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+        x = x * jax.lax.rsqrt(mean + self.epsilon)
+        return x.astype(self.dtype) * scale.astype(self.dtype)[None, None]
+
+
+class LayerNorm(nn.Module):
+    """Computes (x - mean) / deviation * scale + bias in float32 (Ba et al. 2016, 1607.06450).
+
+    Its arguments are those of `RMSNorm`.
+    """
+
+    dtype: str
+    epsilon: float
+    by_row: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        shape = (x.shape[-1],)
+        scale = parameter(self, "scale", nn.initializers.ones, ("embed",), shape)
+        bias = parameter(self, "bias", nn.initializers.zeros, ("embed",), shape)
+        x = x.astype(jnp.float32)
+
+        def mean(y: Array) -> Array:
+            if self.by_row:
+                return rowwise.sums(y) * (1 / y.shape[-1])
+            return jnp.mean(y, axis=-1, keepdims=True)
+
+        x -= mean(x)
+        x *= jax.lax.rsqrt(mean(jnp.square(x)) + self.epsilon)
+        scale, bias = (y.astype(jnp.float32)[None, None] for y in (scale, bias))
+        return (x * scale + bias).astype(self.dtype)
+
+
+TABLE = Kernels(transposed=True)  # [V, D]
+
+
+class Embedding(nn.Module):
+    """A table of tokens or positions. Encoder, decoder and the logits of tied models share it.
+
+    Args:
+      vocab_size: the number of its rows.
+      emb_dim: D.
+      dtype: of the rows.
+      axis: the name of the second axis.
+      rows: the name of the first axis.
+      spread: the standard deviation of random values.
+    """
+
+    vocab_size: int
+    emb_dim: int
+    dtype: str
+    axis: str = "embed"
+    rows: str = "vocab"
+    spread: float = 1.0
+
+    def setup(self):
+        init = nn.initializers.normal(self.spread)
+        shape = (self.vocab_size, self.emb_dim)
+        self.embedding = parameter(self, "embedding", init, (self.rows, self.axis), shape)
+
+    def __call__(self, tokens: Array) -> Array:
+        """Maps [...] int32 to [..., D]."""
+        x = jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
+        return constrain(x, "batch", "length", "embed")
+
+    def logits(self, x: Array, kernels: Kernels = TABLE, scaled: bool = True) -> Array:
+        """Maps [..., D] to [..., V] float32, by default scaled by 1/sqrt(D) as in T5 v1.0."""
+        logits = float32_matmul(x, self.embedding, kernels)
+        logits = logits / math.sqrt(self.emb_dim) if scaled else logits
+        return constrain(logits, "batch", "length", "logits")
+
+
+class Logits(nn.Module):
+    """Maps [..., D] to [..., V] float32. The kernel is used in the dtype it is stored in.
+
+    A kernel in eight bits is multiplied by tokens in eight bits.
+
+    Args:
+      vocab_size: V.
+      scaled: whether logits are scaled by 1/sqrt(D), like a tied model's.
+      kernels: how the kernel is stored.
+      ids: [K] ascending, the ids that the kernel [D, K] has; the others get -inf. None for all V.
+    """
+
+    vocab_size: int
+    scaled: bool = False
+    kernels: Kernels = STORED
+    ids: tuple[int, ...] | None = None
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        init = fan_in("truncated_normal")
+        shape = (x.shape[-1], self.vocab_size if self.ids is None else len(self.ids))
+        kernel = kernel_of(self, init, ("embed", "vocab"), shape, self.kernels)
+        if self.kernels.int8:
+            logits = rescaled(self, rounded_matmul(x, kernel, self.kernels), ("vocab",))
+        else:
+            logits = float32_matmul(x, kernel, self.kernels)
+        logits = logits / math.sqrt(x.shape[-1]) if self.scaled else logits
+        if self.ids is not None:
+            none = jnp.full((*logits.shape[:-1], self.vocab_size), -jnp.inf, logits.dtype)
+            at = none.at[..., jnp.asarray(self.ids)]
+            logits = at.set(logits, indices_are_sorted=True, unique_indices=True)
+        return constrain(logits, "batch", "length", "logits")
+
+
+class MLP(nn.Module):
+    """Multiplies one projection per activation, and projects back: wi, or wi_0 * wi_1 in v1.1."""
+
+    mlp_dim: int
+    emb_dim: int
+    activations: tuple[str, ...]
+    dtype: str
+    kernels: Kernels = STORED
+    bias: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        shared = {"dtype": self.dtype, "kernels": self.kernels, "bias": self.bias}
+        dense = functools.partial(Dense, **shared)
+        count, axes = len(self.activations), ("embed", "mlp")
+        if self.kernels.joined:
+            products = jnp.split(dense(count * self.mlp_dim, axes, name="wi")(x), count, axis=-1)
+        else:
+            names = ["wi"] if count == 1 else [f"wi_{i}" for i in range(count)]
+            products = (dense(self.mlp_dim, axes, name=name)(x) for name in names)
+        given = zip(self.activations, products, strict=True)
+        gates = [ACTIVATIONS[activation](product) for activation, product in given]
+        hidden = constrain(math.prod(gates[1:], start=gates[0]), "batch", "length", "mlp")
+        return dense(self.emb_dim, ("mlp", "embed"), name="wo")(hidden)
+
+
+ACTIVATIONS = {
+    "relu": nn.relu,
+    "gelu": nn.gelu,  # the tanh approximation, as in T5X
+    "exact_gelu": functools.partial(nn.gelu, approximate=False),
+    "quick_gelu": lambda x: x * nn.sigmoid(1.702 * x),
+    "silu": nn.silu,
+    "linear": lambda x: x,
+}
+DType: TypeAlias = Literal["float32", "bfloat16"]
+
+
+KEYS_LAST = "bthd,bhcd->bhtc"  # the usual axes of cached keys
+
+
+def attend(
+    query: Array,
+    keys: Array,
+    values: Array,
+    bias: Array,
+    equation: str = KEYS_LAST,
+    by_row: bool = False,
+    cap: float | None = None,
+) -> Array:
+    """Returns the attention of queries over cached keys and values, [B, T, H, head_dim].
+
+    Args:
+      query: [B, T, H, head_dim].
+      keys: [B, H, C, head_dim].
+      values: [B, H, C, head_dim].
+      bias: [B, 1 or H, T, C] float32, added to the attention logits.
+      equation: the einsum of queries and keys, if keys have other axes.
+      by_row: whether a token's bits must not depend on the other tokens of a call.
+      cap: see `soft_capped`.
+    """
+    tokens = query.shape[1]
+    if by_row and tokens == 1:
+        query = jnp.pad(query, ((0, 0), (0, 1), (0, 0), (0, 0)))
+        bias = jnp.pad(bias, ((0, 0), (0, 0), (0, 1), (0, 0)))
+    weights = attention_weights(equation, query, keys, bias, by_row, cap)
+    mixed = jnp.einsum("bhtc,bhcd->bhtd", weights, values, precision=precision(query.dtype))
+    return mixed.swapaxes(1, 2)[:, :tokens]
+
+
+def attend_grouped(
+    query: Array,
+    keys: Array,
+    values: Array,
+    bias: Array,
+    equation: str = KEYS_LAST,
+    by_row: bool = False,
+    cap: float | None = None,
+) -> Array:
+    """Returns `attend` where several heads of queries share a head of keys and values.
+
+    Head h reads the keys of head h // (H / G) (Ainslie et al. 2023, 2305.13245). The heads of a
+    group are computed as further tokens.
+
+    Args:
+      query: [B, T, H, head_dim].
+      keys: [B, G, C, head_dim], with G a divisor of H.
+      values: [B, G, C, head_dim].
+      bias: [B, 1, 1 or T, C] float32, added to the attention logits.
+      equation: the einsum of queries and keys, if keys have other axes.
+      by_row: whether a token's bits must not depend on the other tokens of a call.
+      cap: see `soft_capped`.
+    """
+    tokens, heads, groups = query.shape[1], query.shape[2], keys.shape[1]
+    if heads == groups:
+        return attend(query, keys, values, bias, equation, by_row, cap)
+    each = heads // groups
+    bias = bias if bias.shape[2] == 1 else jnp.repeat(bias, each, axis=2)
+    mixed = attend(folded(query, groups), keys, values, bias, equation, by_row, cap)
+    return unfolded(mixed, tokens)
+
+
+def folded(query: Array, groups: int) -> Array:
+    """Returns the heads of each group as further tokens, [B, T * H / G, G, head_dim]."""
+    rows, tokens, heads, size = query.shape
+    each = heads // groups
+    query = query.reshape(rows, tokens, groups, each, size).swapaxes(2, 3)
+    return query.reshape(rows, tokens * each, groups, size)
+
+
+def unfolded(mixed: Array, tokens: int) -> Array:
+    """Returns the inverse of `folded`, [B, T, H, head_dim]."""
+    rows, more, groups, size = mixed.shape
+    each = more // tokens
+    mixed = mixed.reshape(rows, tokens, each, groups, size).swapaxes(2, 3)
+    return mixed.reshape(rows, tokens, groups * each, size)
+
+
+def attention_weights(
+    equation: str,
+    query: Array,
+    keys: Array,
+    bias: Array,
+    by_row: bool = False,
+    cap: float | None = None,
+) -> Array:
+    """Returns attention weights [B, H, T, C] in the queries' dtype, with float32 logits."""
+    exact, wide = precision(query.dtype), jnp.float32
+    logits = jnp.einsum(equation, query, keys, precision=exact, preferred_element_type=wide)
+    logits = soft_capped(logits, cap)
+    softmax = rowwise.softmax if by_row else jax.nn.softmax
+    return softmax(logits + bias).astype(query.dtype)
+
+
+def soft_capped(logits: Array, cap: float | None) -> Array:
+    """Returns cap * tanh(logits / cap), which stays within the cap; unchanged if it is None.
+
+    Gemma Team 2024, 2408.00118, section 2.
+    """
+    return logits if cap is None else cap * jnp.tanh(logits / cap)

@@ -1,0 +1,95 @@
+"""The orders in which the product of a few tokens and a kernel can be computed.
+
+  order            the kernel is kept    computed
+  "in_out"         [in, out]             x @ kernel
+  "out_in"         [out, in]             x @ kernel.T
+  "kernel_first"   [out, in]             (kernel @ x.T).T, 5 tokens and more filled up to 8, 16
+
+The results are equal up to the order of summation, and those of int8 operands are equal. The
+fastest order depends on the device and on the number of tokens, and
+`specdec.models.placement.device` measures it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, TypeAlias, get_args
+
+import jax
+import jax.numpy as jnp
+
+from specdec.types import Array
+
+Order: TypeAlias = Literal["in_out", "out_in", "kernel_first"]
+Orders: TypeAlias = tuple[tuple[int, Order], ...]
+ORDERS: tuple[Order, ...] = get_args(Order)
+BLOCK = 8  # tokens; 5 to 7 of them take longer than 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernels:
+    """The storage of a module's kernels, and the order of the products with them.
+
+    Args:
+      transposed: whether they are [out, in].
+      orders: pairs of the tokens of a call, over all rows, and its order.
+      others: the order of other calls; None for x first.
+      int8: whether they are rounded to eight bits, see `specdec.models.layers.int8`.
+      int8_tokens: whether tokens are rounded to eight bits as well.
+      widened: whether the int8 numbers are kept, and multiplied, in the model's dtype.
+      joined: whether kernels of the same input are one, see `models.placement.layouts.joined`.
+    """
+
+    transposed: bool = False
+    orders: Orders = ()
+    others: Order | None = None
+    int8: bool = False
+    int8_tokens: bool = False
+    widened: bool = False
+    joined: bool = False
+
+    def order(self, tokens: int) -> Order:
+        """Returns the order of a call with this number of tokens."""
+        others = self.others or ("out_in" if self.transposed else "in_out")
+        return dict(self.orders).get(tokens, others)
+
+
+def described(model: Any) -> str:
+    """Describes a `Model`'s layout in words: 'out_in, kernel_first at 1 and 8 tokens'."""
+    by_order: dict[str, list[str]] = {}
+    for tokens, order in model.orders:
+        by_order.setdefault(order, []).append(str(tokens))
+    found = [model.layout, *(f"{o} at {' and '.join(n)} tokens" for o, n in by_order.items())]
+    if model.widened:
+        found.append("int8 kept in float, which is faster here")
+    if model.least_width > 1:
+        found.append(f"calls on {model.least_width} tokens or more")
+    if model.joined:
+        found.append("joined kernels")
+    if model.fused:
+        found.append("fused kernels for calls on one row")
+    return ", ".join(found)
+
+
+STORED = Kernels()  # as checkpoints have them
+
+
+def product(x: Array, kernel: Array, order: Order, **options) -> Array:
+    """Returns [tokens, in] times a kernel, which is stored as the order needs: [tokens, out].
+
+    Args:
+      x: [tokens, in].
+      kernel: [in, out] or [out, in].
+      order: the order of the product.
+      **options: `precision` and `preferred_element_type` of `jax.numpy.matmul`.
+    """
+    tokens = x.shape[0]
+    if order == "in_out":
+        return jnp.matmul(x, kernel, **options)
+    if order == "out_in":
+        return jnp.inner(x, kernel, **options)  # contracts both last axes
+    if tokens > BLOCK // 2:
+        x = jnp.pad(x, ((0, -tokens % BLOCK), (0, 0)))
+    y = jax.lax.dot_general(kernel, x, (((1,), (1,)), ((), ())), **options)
+    # Without the barrier XLA would swap the operands, to save the transposition.
+    return jax.lax.optimization_barrier(y).T[:tokens]

@@ -1,0 +1,276 @@
+"""The time of a decoder step's matrix products on this device: measured once, and kept in a file.
+
+Which of the `ORDERS` of a product is fast differs between CPUs, even of one maker, and with the
+number of tokens: see docs/log/performance-log.md. It is measured before the first model is laid
+out, on the matrices of MLPs of two sizes, in about two seconds. A measurement made while the
+processor was busy is repeated when it is idle. Products of int8 operands are measured before the
+first model that has them, together with the others.
+
+The environment variable SPECDEC_PRODUCTS overrides the measurement: "stored" leaves kernels as in
+checkpoints, and anything else is the file of a measurement.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import jax
+import numpy as np
+
+from specdec.common import environment, progress, records
+from specdec.models.layers.products import BLOCK, ORDERS, Order, product
+
+SETTING = "SPECDEC_PRODUCTS"
+STORED = "stored"
+FORMAT = 1
+TOKENS = (1, 2, 8, 64)
+ROUNDS = 8  # of all programs in turn; the least time of each counts
+BUSY = 0.5  # mean load of a core in the last minute
+
+
+class Size(NamedTuple):
+    """The two kernels of a T5's MLP."""
+
+    name: str
+    emb_dim: int
+    mlp_dim: int
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """The shapes [in, out] of the kernels."""
+        return (self.emb_dim, self.mlp_dim), (self.mlp_dim, self.emb_dim)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all kernels in float32."""
+        return 4 * sum(inputs * outputs for inputs, outputs in self.shapes)
+
+
+# The kernels of one fit into most caches, those of the other into hardly any.
+SIZES = Size("small", 256, 1024), Size("large", 1024, 2816)
+LARGE = 2**21  # bytes in float32 of a kernel that counts as large
+INT8 = "int8_"  # before an order of products whose operands both have eight bits
+
+Milliseconds = Mapping[str, Mapping[str, Mapping[int, float]]]  # by size, order and tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """A device, and the milliseconds of each size's products on it.
+
+    Attributes:
+      about: the facts that the times depend on.
+      milliseconds: by size, order and number of tokens.
+      load: the mean load of a core in the minute before.
+    """
+
+    about: Mapping[str, Any]
+    milliseconds: Milliseconds
+    load: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether other processes may have slowed some of the products."""
+        return self.load > BUSY
+
+    def seconds(self, kernel_bytes: int, tokens: int, order: Order) -> float:
+        """Returns the seconds of a product.
+
+        Args:
+          kernel_bytes: the size of the kernel.
+          tokens: the number of tokens.
+          order: the order of the product.
+        """
+        size = SIZES[kernel_bytes >= LARGE]
+        if order == "kernel_first" and tokens > BLOCK // 2:
+            tokens = -(-tokens // BLOCK) * BLOCK
+        times = self.milliseconds[size.name][order]
+        milliseconds = np.interp(tokens, list(times), list(times.values()))
+        return float(milliseconds) / 1e3 * kernel_bytes / size.bytes
+
+    def in_int8(self) -> Device | None:
+        """Returns the times of products whose operands have eight bits; None without a measurement.
+
+        Their orders have the names of the others.
+        """
+        times = {
+            size: {name.removeprefix(INT8): x for name, x in each.items() if name.startswith(INT8)}
+            for size, each in self.milliseconds.items()
+        }
+        return dataclasses.replace(self, milliseconds=times) if all(times.values()) else None
+
+    def fastest(
+        self, kernels: Mapping[int, int], tokens: int, orders: Sequence[Order] = ORDERS
+    ) -> tuple[float, Order]:
+        """Returns the seconds of a call in its fastest order, and that order.
+
+        Args:
+          kernels: bytes of a kernel -> number of such kernels in the model.
+          tokens: tokens of the call.
+          orders: the orders to choose from.
+        """
+        return min(
+            (sum(n * self.seconds(size, tokens, order) for size, n in kernels.items()), order)
+            for order in orders
+            if order in self.milliseconds[SIZES[0].name]
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the measurement as plain values."""
+        named = {"about": self.about, "load": self.load, "milliseconds": self.milliseconds}
+        return {"format": FORMAT, **named}
+
+
+def this(int8: bool = False) -> Device | None:
+    """Returns the default device, measured now if it never was; None if its kernels stay as stored.
+
+    Only CPUs are measured. On other devices XLA chooses the layout of kernels.
+
+    Args:
+      int8: whether products of int8 operands are measured too.
+
+    Raises:
+      ValueError: SPECDEC_PRODUCTS is not the file of a measurement.
+    """
+    given = os.environ.get(SETTING)
+    if given == STORED or jax.default_backend() != "cpu":
+        return None
+    return read(Path(given)) if given else _this(str(file(int8)), int8)
+
+
+def measures_calls() -> bool:
+    """Returns whether the default device's calls on one and two tokens are compared.
+
+    They are on devices other than CPUs, where no products are measured.
+    """
+    return jax.default_backend() != "cpu" and os.environ.get(SETTING) != STORED
+
+
+@functools.cache
+def _this(path: str, int8: bool) -> Device:
+    kept = Path(path)
+    with contextlib.suppress(ValueError, OSError):
+        found = read(kept)
+        if not found.busy or load() > BUSY:
+            return found
+    with progress.stage("measuring", "measuring this device once, a few seconds"):
+        device = measure(int8)
+    with contextlib.suppress(OSError):  # a cache that cannot be written is none
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        records.write(kept, records.as_json(device.as_json(), indent=1) + "\n")
+    return device
+
+
+def load() -> float:
+    """Returns the mean number of processes that wanted a core in the last minute, per core."""
+    return round((environment.load_average() or 0.0) / (os.cpu_count() or 1), 2)
+
+
+def about() -> dict[str, Any]:
+    """Returns the known facts that the times depend on."""
+    names = ("backend", "device", "cpu", "features", "cores", "xla_flags")
+    found = {name: environment.hardware()[name] for name in names}
+    return found | {name: environment.version(name) for name in ("jax", "jaxlib")}
+
+
+def file(int8: bool = False) -> Path:
+    """Returns the file in which the measurement of this device is kept; arguments of `this`."""
+    digest = hashlib.sha256(json.dumps(about(), sort_keys=True).encode()).hexdigest()[:16]
+    name = f"{digest}-int8.json" if int8 else f"{digest}.json"
+    return Path(environment.cache_folder() or os.devnull) / "devices" / name
+
+
+def read(path: Path) -> Device:
+    """Returns a stored measurement.
+
+    Raises:
+      ValueError: the file is missing or holds something else.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["format"] != FORMAT:
+            raise KeyError("format")
+        found = {size.name: record["milliseconds"][size.name] for size in SIZES}
+        times = {name: _times(by_order) for name, by_order in found.items()}
+        return Device(record["about"], times, float(record.get("load", 0)))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{SETTING} is {path}, which holds no measured device; give a file that `specdec list "
+            f"device` names, or {STORED!r}, or unset it"
+        ) from error
+
+
+def _times(by_order: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, float]]:
+    """Returns the times of a record, which may lack orders that were added later."""
+    known = [order for order in _names(int8=True) if order in by_order]
+    if known[:2] != ["in_out", "out_in"]:
+        raise KeyError("in_out, out_in")
+    return {order: {int(n): float(x) for n, x in by_order[order].items()} for order in known}
+
+
+def _names(int8: bool) -> list[str]:
+    return [kind + order for kind in (("", INT8) if int8 else ("",)) for order in ORDERS]
+
+
+def measure(int8: bool = False) -> Device:
+    """Measures the default device: compiles dozens of small programs and runs them alternately.
+
+    Args:
+      int8: whether products of int8 operands are measured too.
+    """
+    before, names = load(), _names(int8)
+    keys = [(size, name, tokens) for size in SIZES for name in names for tokens in TOKENS]
+    stored = {(size, _stored(name)): _kernels(size, name) for size in SIZES for name in names}
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        programs = list(pool.map(lambda key: _program(stored[key[0], _stored(key[1])], *key), keys))
+    seconds: list[list[float]] = [[] for _ in keys]
+    for _ in range(ROUNDS):
+        for (execute, given), times in zip(programs, seconds, strict=True):
+            start = time.perf_counter()
+            jax.block_until_ready(execute(given))
+            times.append(time.perf_counter() - start)
+    found: dict[str, Any] = {size.name: {name: {} for name in names} for size in SIZES}
+    for (size, name, tokens), times in zip(keys, seconds, strict=True):
+        found[size.name][name][tokens] = round(1e3 * min(times), 4)
+    return Device(about(), found, before)
+
+
+def _stored(name: str) -> tuple[bool, bool]:
+    """Returns whether the kernels of a product are transposed, and whether they have eight bits."""
+    return not name.endswith("in_out"), name.startswith(INT8)
+
+
+def _kernels(size: Size, name: str) -> list[jax.Array]:
+    """Returns kernels of ones, each with its own memory; the values do not affect the time."""
+    transposed, _ = _stored(name)
+    return [_ones(name, *(shape[::-1] if transposed else shape)) for shape in size.shapes]
+
+
+def _program(kernels: Sequence[jax.Array], size: Size, name: str, tokens: int) -> tuple[Any, Any]:
+    """Returns the compiled products of a size, and their arguments."""
+    order = cast(Order, name.removeprefix(INT8))
+    options: dict[str, Any] = {"precision": "highest"}
+    if name != order:
+        options = {"preferred_element_type": "int32"}
+
+    def products(pairs):
+        return [product(x, kernel, order, **options) for x, kernel in pairs]
+
+    pairs = zip(size.shapes, kernels, strict=True)
+    tokens = max(tokens, 1 if name == order else 2)  # see `layers.matmul`
+    given = [(_ones(name, tokens, shape[0]), kernel) for shape, kernel in pairs]
+    return jax.jit(products).lower(given).compile(), given
+
+
+def _ones(name: str, *shape: int) -> jax.Array:
+    return jax.device_put(np.ones(shape, np.int8 if name.startswith(INT8) else np.float32))

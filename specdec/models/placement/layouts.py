@@ -1,0 +1,314 @@
+"""Layouts: a checkpoint's parameters rewritten as a device reads the decoder fastest, and back.
+
+A decoder step reads each of its kernels once. Its speed depends on which of a kernel's axes is
+contiguous, and which of the operands comes first; see `specdec.models.layers.products`.
+
+  layout        of a decoder step    of prefill    logits of a tied model
+  "checkpoint"  [in, out]            [in, out]     from the table of tokens [V, D]
+  "in_out"      [in, out]            [in, out]     from a second array, its transpose [D, V]
+  "out_in"      [out, in]            [in, out]     from the table of tokens [V, D]
+  "all_out_in"  [out, in]            [out, in]     from the table of tokens [V, D]
+
+"checkpoint" is the tree of checkpoints: T5X's for a T5, and the same names in other families.
+A tied model with tokens in eight bits has a second table in every layout, see `models.int8`.
+Kernels of prefill are those of an encoder, and of cross-attention's keys and values, which process
+many tokens in one call. Joining query, key and value, or the gates of an MLP, makes no difference
+on a CPU. To a TPU's compiler, a small draft's step is half as long then, see `joined`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import jax.numpy as jnp
+from flax import traverse_util
+
+from specdec.common.values import check
+from specdec.models.layers import int8
+from specdec.models.layers.int8 import Weights
+from specdec.models.layers.products import STORED, Kernels, Order, Orders
+from specdec.models.placement.device import Device
+from specdec.types import PyTree
+
+Layout: TypeAlias = Literal["checkpoint", "in_out", "out_in", "all_out_in"]
+Path: TypeAlias = tuple[str, ...]
+
+OUT_IN: tuple[Order, ...] = ("out_in", "kernel_first")  # of kernels that are kept so
+TRANSPOSED = ("out_in", "all_out_in")
+PREFILL = 64  # tokens, an example
+# A call on one token is computed with two where that takes at most this share of its time: products
+# are not all of a step, and measurements scatter.
+FASTER = 0.95
+_OF_PREFILL: Order = "kernel_first"  # of kernels [out, in], unless both operands have eight bits
+_IN_PREFILL = {
+    ("encoder_decoder_attention", name, leaf)
+    for name in ("key", "value")
+    for leaf in ("kernel", "bias", int8.SCALE)
+}
+
+
+class Tied(Protocol):
+    """A config that says whether the token table also projects to the logits."""
+
+    @property
+    def head_is_table(self) -> bool: ...
+
+
+class Fastest(NamedTuple):
+    """The fields of a model that decide how a device computes its products."""
+
+    layout: Layout
+    orders: Orders = ()
+    widened: bool = False
+    least_width: int = 1
+
+
+def fastest(
+    kernels: Mapping[int, int],
+    calls: Mapping[int, float],
+    device: Device,
+    int8_tokens: bool = False,
+) -> Fastest:
+    """Returns the layout in which calls are fastest on a device, and their orders of products.
+
+    Args:
+      kernels: bytes in float32 of a kernel that a call reads -> number of such kernels.
+      calls: tokens of a call, over all rows -> how often there is such a call.
+      device: the measured device.
+      int8_tokens: whether both operands have eight bits. They are widened where the device
+        multiplies float32 faster. A single row of them is filled up in each product.
+
+    Raises:
+      ValueError: there is no call, or one without tokens.
+    """
+    if not calls or min(calls) < 1:
+        raise ValueError(
+            f"calls is {dict(calls)}; give how often there is a call of 1 or more tokens"
+        )
+    seconds, found = _fastest(kernels, calls, device, _OF_PREFILL)
+    if not int8_tokens:
+        in_pairs = _fastest(kernels, without_single(calls), device, _OF_PREFILL)
+        if in_pairs[0] < FASTER * seconds:
+            return in_pairs[1]._replace(least_width=2)
+        return found
+    if (in_int8 := device.in_int8()) is not None:
+        narrow_seconds, narrow = _fastest(kernels, calls, in_int8, "out_in")
+        if narrow_seconds <= seconds:
+            return narrow
+    return found._replace(widened=True)
+
+
+def without_single(calls: Mapping[int, float]) -> dict[int, float]:
+    """Returns the calls with those of one token as calls of two.
+
+    Args:
+      calls: tokens of a call, over all rows -> how often there is such a call.
+    """
+    wider: dict[int, float] = {}
+    for tokens, count in calls.items():
+        wider[max(tokens, 2)] = wider.get(max(tokens, 2), 0.0) + count
+    return wider
+
+
+def _fastest(
+    kernels: Mapping[int, int], calls: Mapping[int, float], device: Device, of_prefill: Order
+) -> tuple[float, Fastest]:
+    in_out = sum(n * device.fastest(kernels, tokens, ["in_out"])[0] for tokens, n in calls.items())
+    others = {tokens: device.fastest(kernels, tokens, OUT_IN) for tokens in calls}
+    out_in = sum(n * others[tokens][0] for tokens, n in calls.items())
+    if in_out < out_in:
+        return in_out, Fastest("in_out")
+    prefill = device.fastest(kernels, PREFILL, ["in_out", of_prefill])[1]
+    chosen: Orders = tuple((tokens, order) for tokens, (_, order) in sorted(others.items()))
+    orders = tuple(one for one in chosen if one[1] != "out_in")
+    return out_in, Fastest("out_in" if prefill == "in_out" else "all_out_in", orders)
+
+
+def from_stored(params: PyTree, config: Tied, layout: Layout, int8_tokens: bool = False) -> PyTree:
+    """Returns a checkpoint's tree in a layout.
+
+    Arrays that keep their shape are shared, not copied. A transposed array keeps its division over
+    the devices. For a moment both trees are in memory: drop the first one.
+
+    Args:
+      params: the tree.
+      config: the model's config.
+      layout: the layout.
+      int8_tokens: whether tokens have eight bits. A tied model then has a second table.
+
+    Raises:
+      ValueError: the layout does not exist.
+    """
+    check("layout", layout, Layout)
+    if config.head_is_table and not logits_from_table(config, layout, int8_tokens):
+        # The table of tokens is kept a second time, for the logits.
+        head = {"kernel": jnp.swapaxes(params["token_embedder"]["embedding"], 0, 1)}
+        params = params | {"decoder": params["decoder"] | {"logits_dense": head}}
+    return _transposed(params, layout)
+
+
+def to_stored(params: PyTree, config: Tied, layout: Layout) -> PyTree:
+    """Returns the inverse of `from_stored`, bit for bit; raises as it does."""
+    check("layout", layout, Layout)
+    if config.head_is_table:
+        decoder = {name: leaf for name, leaf in params["decoder"].items() if name != "logits_dense"}
+        params = params | {"decoder": decoder}
+    return _transposed(params, layout)
+
+
+def logits_from_table(config: Tied, layout: Layout, int8_tokens: bool) -> bool:
+    """Returns whether the token table itself projects to the logits.
+
+    It has the rows of tokens in float, so eight bits need a second one.
+    """
+    return config.head_is_table and layout != "in_out" and not int8_tokens
+
+
+def _stacks(params: PyTree) -> list[str]:
+    """Returns the stacks that the model has."""
+    return [part for part in ("encoder", "decoder") if part in params]
+
+
+def read_in_step(decoder: Mapping[Path, Any]) -> dict[Path, Any]:
+    """Returns the parameters of a flattened decoder that a step reads.
+
+    The keys and values of the inputs are in the cache, so a step does not need the kernels that
+    made them.
+    """
+    return {path: leaf for path, leaf in decoder.items() if path[-3:] not in _IN_PREFILL}
+
+
+def _transposed(params: PyTree, layout: Layout) -> PyTree:
+    """Transposes the kernels that a layout has [out, in]; its own inverse."""
+    if layout not in TRANSPOSED:
+        return params
+    found, prefill = dict(params), layout == "all_out_in"
+    for part in _stacks(params) if prefill else ("decoder",):
+        leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(params[part]))
+        for path, leaf in (leaves if prefill else read_in_step(leaves)).items():
+            if path[-1] == "kernel":
+                leaves[path] = jnp.swapaxes(leaf, 0, 1)
+        found[part] = traverse_util.unflatten_dict(leaves)
+    return found
+
+
+_PROJECTIONS, _PROJECTED = ("query", "key", "value"), "query_key_value"
+
+
+def joined(params: PyTree) -> PyTree:
+    """Returns a T5's parameters with one kernel [in, out] where several have the same input.
+
+    They are those of query, key and value in the decoder's self-attention, and those of a gated
+    MLP. A small product takes an accelerator about as long as a larger one.
+    """
+
+    def join(module: Mapping[str, Any], parts: Sequence[str], whole: str) -> dict[str, Any]:
+        if not parts:  # an MLP without a gate
+            return dict(module)
+        kernels = [module[part]["kernel"] for part in parts]
+        others = {name: leaf for name, leaf in module.items() if name not in parts}
+        return {**others, whole: {"kernel": jnp.concatenate(kernels, axis=1)}}
+
+    def change(layer: Mapping[str, Any]) -> dict[str, Any]:
+        attention, mlp = layer["self_attention"], layer["mlp"]
+        gates = sorted(name for name in mlp if name.startswith("wi_"))
+        attention = join(attention, _PROJECTIONS, _PROJECTED)
+        return {**layer, "self_attention": attention, "mlp": join(mlp, gates, "wi")}
+
+    return _in_layers(params, change)
+
+
+def apart(params: PyTree) -> PyTree:
+    """Returns the inverse of `joined`, bit for bit."""
+
+    def split(module: Mapping[str, Any], parts: Sequence[str], whole: str) -> dict[str, Any]:
+        kernels = jnp.split(module[whole]["kernel"], len(parts), axis=1)
+        others = {name: leaf for name, leaf in module.items() if name != whole}
+        found = zip(parts, kernels, strict=True)
+        return {**others, **{part: {"kernel": kernel} for part, kernel in found}}
+
+    def change(layer: Mapping[str, Any]) -> dict[str, Any]:
+        attention, mlp = layer["self_attention"], layer["mlp"]
+        count = mlp["wi"]["kernel"].shape[1] // mlp["wo"]["kernel"].shape[0]
+        if count > 1:
+            mlp = split(mlp, [f"wi_{i}" for i in range(count)], "wi")
+        return {
+            **layer,
+            "self_attention": split(attention, _PROJECTIONS, _PROJECTED),
+            "mlp": mlp,
+        }
+
+    return _in_layers(params, change)
+
+
+def _in_layers(params: PyTree, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> PyTree:
+    """Changes the layers of the decoder."""
+    decoder = params["decoder"].items()
+    layers = {name: change(leaf) for name, leaf in decoder if name.startswith("layers_")}
+    return {**params, "decoder": {**params["decoder"], **layers}}
+
+
+def kernels_of(
+    layout: Layout, orders: Orders, weights: Weights, widened: bool
+) -> tuple[Kernels, Kernels]:
+    """Returns the kernels of a decoder step, and those of prefill."""
+    int8_tokens = weights == "int8_tokens"
+    prefill = STORED
+    if layout == "all_out_in":
+        prefill = Kernels(True, others="out_in" if int8_tokens and not widened else _OF_PREFILL)
+    rounded = {"int8": weights != "stored", "int8_tokens": int8_tokens, "widened": widened}
+    step = Kernels(layout in TRANSPOSED, orders)
+    return dataclasses.replace(step, **rounded), dataclasses.replace(prefill, **rounded)
+
+
+def of_logits(kernels: Kernels) -> Kernels:
+    """Returns the kernels of the logits from those of a decoder step.
+
+    They have eight bits if tokens have them too, and otherwise stay float.
+    """
+    return kernels if kernels.int8_tokens else dataclasses.replace(kernels, int8=False)
+
+
+def quantized(
+    params: PyTree, layout: Layout, int8_tokens: bool = False, dtype: str = "int8"
+) -> PyTree:
+    """Returns the parameters of a layout with kernels in eight bits.
+
+    Args:
+      params: the parameters.
+      layout: their layout.
+      int8_tokens: whether tokens have eight bits. Kernels of logits then have them too.
+      dtype: of the kernels.
+    """
+    found = dict(params)
+    for part in _stacks(params):
+        leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(params[part]))
+        for path in [path for path in leaves if path[-1] == "kernel"]:
+            if path[-2] == "logits_dense" and not int8_tokens:
+                continue
+            layer = int8.quantized(leaves.pop(path), inputs=_inputs(part, path, layout))
+            leaves |= {(*path[:-1], name): leaf for name, leaf in layer.items()}
+            leaves[path] = leaves[path].astype(dtype)
+        found[part] = traverse_util.unflatten_dict(leaves)
+    return found
+
+
+def dequantized(params: PyTree, layout: Layout) -> PyTree:
+    """Returns the parameters with the float32 kernels that those of `quantized` stand for."""
+    found = dict(params)
+    for part in _stacks(params):
+        leaves = dict(traverse_util.flatten_dict(params[part]))
+        for *module, _ in [path for path in leaves if path[-1] == int8.SCALE]:
+            path = (*module, "kernel")
+            layer = {"kernel": leaves[path], int8.SCALE: leaves.pop((*module, int8.SCALE))}
+            leaves[path] = int8.dequantized(layer, inputs=_inputs(part, path, layout))
+        found[part] = traverse_util.unflatten_dict(leaves)
+    return found
+
+
+def _inputs(part: str, path: Path, layout: Layout) -> int:
+    """Returns the axis of a kernel's inputs."""
+    prefill = part == "encoder" or path[-3:] in _IN_PREFILL
+    return int(layout == "all_out_in" if prefill else layout in TRANSPOSED)

@@ -1,0 +1,123 @@
+"""Calls on one token and on two, compared on the device that is there.
+
+Some devices compute the product of a single row by other and slower code than that of two rows. A
+TPU's compiler gives it to the vector unit. On such a device a call of `decode` on one token is
+computed with a second token that does not count; see `Target.computed_width`.
+
+A T5's calls on one row are also compared with those of joined and of fused kernels.
+
+CPUs are not measured here: their products are, see `specdec.models.placement.device`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specdec.common import progress
+from specdec.models.placement.layouts import FASTER
+from specdec.types import Array, PyTree
+
+INPUTS, SLOTS = 64, 128  # tokens of a made-up input, and slots of the cache
+CALLS = 32  # in one program, so that starting it takes a small share of the time
+ROUNDS = 5  # of both programs in turn; the least time of each counts
+
+
+@functools.cache
+def least_width(model: Any) -> int:
+    """Returns 2 if a call on two tokens is faster than one on a single token, otherwise 1.
+
+    Args:
+      model: a `StackModel` as in checkpoints.
+    """
+    if model.states_dim is not None:  # it reads whole blocks
+        return 1
+    with progress.stage("measuring", "measuring calls on one and two tokens"):
+        one, two = seconds([(model, 1), (model, 2)])
+    return 2 if two < FASTER * one else 1
+
+
+@functools.cache
+def fastest(models: tuple[Any, ...]) -> Any:
+    """Returns the model whose call on one token is fastest: the first one, or a clearly faster one.
+
+    Others that this device or this version of JAX cannot compute are left out.
+
+    Args:
+      models: the same `StackModel`, computed in several ways.
+    """
+    plain, *others = models
+    if plain.states_dim is not None:  # it reads whole blocks
+        return plain
+    with progress.stage("measuring", "measuring ways to compute a draft"):
+        runs = {plain: _run(plain, 1)}
+        for model in others:
+            with contextlib.suppress(Exception):  # of a compiler, or a library that has gone
+                runs[model] = _run(model, 1)
+        first, *times = _seconds(list(runs.values()))
+    best = min(times, default=first)
+    return list(runs)[1 + times.index(best)] if best < FASTER * first else plain
+
+
+def seconds(calls: Sequence[tuple[Any, int]]) -> list[float]:
+    """Returns the seconds of each call.
+
+    One decoder layer and the logits are timed, on one device, with parameters and a cache of zeros.
+
+    Args:
+      calls: pairs of a `StackModel` and the tokens of the call.
+    """
+    return _seconds([_run(model, width) for model, width in calls])
+
+
+def _seconds(runs: Sequence[Callable[[], Array]]) -> list[float]:
+    found: list[list[float]] = [[] for _ in runs]
+    for _ in range(ROUNDS):
+        for run, times in zip(runs, found, strict=True):
+            start = time.perf_counter()
+            jax.block_until_ready(run())
+            times.append((time.perf_counter() - start) / CALLS)
+    return [min(times) for times in found]
+
+
+def _run(model: Any, width: int) -> Callable[[], Array]:
+    """Returns the program of a model's calls, with what it is given; it has run once."""
+    shallow = dataclasses.replace(model.first(1), axis_rules=())
+    shapes = jax.eval_shape(shallow.init, jax.random.key(0))
+    cache = jax.eval_shape(functools.partial(_begun, shallow), shapes)
+    read = {name: leaf for name, leaf in shapes.items() if name != "encoder"}
+    params = jax.tree.map(lambda x: jnp.zeros(x.shape, shallow.dtype), read)
+    cache = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), cache)
+    run = functools.partial(jax.jit(functools.partial(_calls, shallow, width)), params, cache)
+    jax.block_until_ready(run())
+    return run
+
+
+def _begun(model: Any, params: PyTree) -> PyTree:
+    """Returns the cache after inputs of zeros."""
+    inputs = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), model.inputs_shape(1, INPUTS))
+    if model.encoded_dim is None:
+        return model.prefill(params, inputs, SLOTS)
+    shape = model.encoded_shape(inputs)
+    encoded = jnp.zeros([*shape, model.encoded_dim], model.dtype)
+    return model.attach(params, encoded, jnp.ones(shape, bool), SLOTS)
+
+
+def _calls(model: Any, width: int, params: PyTree, cache: Any) -> Array:
+    """Returns the last tokens of repeated calls, each fed with the argmaxes of the one before."""
+
+    def call(_: Array, given: tuple[Array, Any]) -> tuple[Array, Any]:
+        tokens, cache = given
+        output, fed = model.decode(params, tokens, cache)
+        best = jnp.argmax(output.logits, axis=-1).astype(jnp.int32)
+        return best, fed.rewind(cache.length + 1)
+
+    first = jnp.zeros([1, width], jnp.int32)
+    return jax.lax.fori_loop(0, CALLS, call, (first, cache))[0]

@@ -1,0 +1,78 @@
+"""Trimming of encoder-decoders: a part as a model of its own, from which a drafter is trained.
+
+Kept parts do not change, and nothing replaces the others: the remaining layers read the stream from
+one another. The last layers of a decoder therefore read embeddings that they have never seen. The
+first layers leave a stream that the final norm and the head have never seen.
+
+A head may keep only the ids that are likely at all (VocabTrim, Goel et al. 2025, 2506.22694;
+FR-Spec, Zhao et al. 2025, 2502.14856). A step then reads D K numbers of it instead of D V. The
+drafter gives the other ids probability 0, and only the target can produce them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from specdec.models.sizes.kept_parts import Trim, check_head, head, of_layers, sizes
+from specdec.types import PyTree
+
+
+def _same(config: Any) -> Any:
+    return config
+
+
+@dataclasses.dataclass(eq=False)
+class EncoderDecoderTrimming:
+    """Trimming of a family; see `models.family.Trimming`.
+
+    Args:
+      encoder_width: the config's field with the width of the encoder's output.
+      with_additions: returns the config with the fields `encoded_dim` and `head_ids`.
+      without: returns the config with these fields only if one of them is set.
+    """
+
+    encoder_width: str
+    with_additions: Callable[[Any], Any] = _same
+    without: Callable[[Any], Any] = _same
+    has_encoder: bool = True
+
+    def trimmed(self, config: Any, trim: Trim) -> Any:
+        """Returns the config of the kept parts.
+
+        Raises:
+          ValueError: there are no such parts.
+        """
+        config = self.with_additions(config)  # in which nothing may be set
+        if config.encoded_dim and (trim.shared_encoder or trim.encoder_layers is not None):
+            asked = "shared_encoder" if trim.shared_encoder else "encoder_layers"
+            raise ValueError(
+                f"Trim.{asked} is about an encoder, and the model reads another one's "
+                "(encoded_dim); leave it out"
+            )
+        changes: dict[str, Any] = {**sizes(config, trim, ("decoder", "encoder"))}
+        if trim.shared_encoder:
+            changes |= {"num_encoder_layers": 0, "encoded_dim": getattr(config, self.encoder_width)}
+        if trim.head_ids is not None:
+            check_head(config.head_ids, trim.head_ids)
+            changes["head_ids"] = trim.head_ids
+        return self.without(dataclasses.replace(config, **changes))
+
+    def trim(self, params: PyTree, config: Any, trim: Trim) -> PyTree:
+        """Returns the parameters of the kept parts of T5X's tree; only a head's are copied.
+
+        Raises:
+          ValueError: as `trimmed` does.
+        """
+        self.trimmed(config, trim)
+        found, config = dict(params), self.with_additions(config)
+        if trim.shared_encoder:
+            del found["encoder"]
+        for stack in ("decoder", "encoder"):
+            if (kept := getattr(trim, f"{stack}_layers")) is not None:
+                found[stack] = of_layers(params[stack], kept)
+        if trim.head_ids is not None:
+            part = head(params, config.head_is_table, config.head_ids, trim.head_ids)
+            found["decoder"] = found["decoder"] | part
+        return found
