@@ -247,8 +247,8 @@ class Draft(struct.PyTreeNode):
     resume: Resume | None = None
     # [B] bool, set by the loop: whether it cut the draft because the output was not usable.
     broken: Array | None = None
-    # `models.draft_tree.Nodes`, if the tokens are not one text: several paths, or a tree. K is then
-    # the number of nodes, and `length` the number of depths.
+    # `models.contract.draft_tree.Nodes`, if the tokens are not one text: several paths, or a
+    # tree. K is then the number of nodes, and `length` the number of depths.
     nodes: Any = None
 
 

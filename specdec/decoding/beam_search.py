@@ -63,7 +63,7 @@ class BeamState(struct.PyTreeNode):
     """Everything that changes while a batch is searched."""
 
     beams: BeamSet  # of each row
-    path: Array  # [B, w, N] int32, see `models.beam_tree`
+    path: Array  # [B, w, N] int32, see `models.contract.beam_tree`
     previous: Layer  # the last committed layer
     cache: Any  # the target's
     draft: Any  # the draft's cache; () without one

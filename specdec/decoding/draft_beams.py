@@ -23,7 +23,7 @@ class Layer(struct.PyTreeNode):
     """The tokens of a layer, in the order of its slots, and the paths that lead to them."""
 
     tokens: Array  # [B, w] int32
-    path: Array  # [B, w, N] int32, see `models.beam_tree`
+    path: Array  # [B, w, N] int32, see `models.contract.beam_tree`
 
 
 class Tree(struct.PyTreeNode):

@@ -61,7 +61,7 @@ class Masked(Checked, Drawing):
       role: the role of the model's parameters.
     """
 
-    model: Any  # a `models.model.Model`
+    model: Any  # a `models.contract.model.Model`
     sampling: Sampler
     masks: PositiveInt = 8
     distinct: bool = True

@@ -61,7 +61,7 @@ class MultiPath(Autoregressive):
     by the model's probability of the whole path. The path of `Autoregressive` is always among them.
     So the tree never keeps fewer tokens.
 
-    The paths are the nodes of one call, in one row of each cache; see `models.draft_tree`.
+    The paths are the nodes of one call, in one row of each cache; see `models.contract.draft_tree`.
 
     Args:
       paths: w, the nodes of each depth; 1 is `Autoregressive`.

@@ -59,7 +59,7 @@ class Frozen(NamedTuple):
 class Learner(NamedTuple):
     """The model that is trained."""
 
-    model: Any  # a `models.model.Weights`
+    model: Any  # a `models.contract.model.Weights`
     params: PyTree
     frozen: Frozen | None
 

@@ -39,7 +39,7 @@ class State(NamedTuple):
 class Recipe(NamedTuple):
     """The static settings of an update: those of a run, except its data."""
 
-    model: Any  # a `models.model.Weights`
+    model: Any  # a `models.contract.model.Weights`
     target: Model | None
     objective: Objective
     optimizer: Adafactor

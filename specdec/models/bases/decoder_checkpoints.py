@@ -18,7 +18,7 @@ _START, _PAD, _ENDS = "bos_token_id", "pad_token_id", "eos_token_id"
 
 
 class DecoderCheckpoints(abc.ABC):
-    """Maps names and records of a family; a `models.family.HuggingFace`.
+    """Maps names and records of a family; a `models.contract.family.HuggingFace`.
 
     Attributes:
       MODEL_TYPES: the `model_type` of their records.

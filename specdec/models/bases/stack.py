@@ -150,7 +150,7 @@ class StackModel(LinenModel, LayeredTarget):
           params: the parameters.
           tokens: [B, T] int32.
           cache: the cache.
-          ancestors: see `models.blocks`.
+          ancestors: see `models.contract.blocks`.
           layers: see `LayeredTarget`.
           resume: see `LayeredTarget`.
 
@@ -190,7 +190,7 @@ class StackModel(LinenModel, LayeredTarget):
           params: the parameters.
           tokens: [B, T] int32.
           cache: the cache.
-          ancestors: see `models.blocks`.
+          ancestors: see `models.contract.blocks`.
           layers: see `LayeredTarget`.
           *others: further arrays [B, T, ..] of the network's `decode`, one for each token.
         """

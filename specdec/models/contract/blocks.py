@@ -11,7 +11,7 @@ any other arrangement. A token's position and its slot then differ:
   position    n  n+1  n+1  n+2     the length n, and how many before it in the block it sees
   slot        n  n+1  n+2  n+3     the length n, and its place in the block
 
-A `View` describes any other arrangement of slots, such as that of beams in `models.beam_tree`.
+A `View` describes any other arrangement of slots, such as that of beams in `beam_tree`.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Weights(abc.ABC):
 
         Args:
           calls: tokens of a call, over all rows -> how often there is such a call.
-          device: a `models.device.Device`; None for the default device.
+          device: a `models.placement.device.Device`; None for the default device.
         """
         return self
 
@@ -147,7 +147,7 @@ class Target(Weights):
 
         Position 0 is that of the start token, even if a model stores something before it. A model
         that accepts blocks that are not text has one more argument, `ancestors`: [T, T] or [B, T,
-        T] bool or a `View`, see `models.blocks`.
+        T] bool or a `View`, see `models.contract.blocks`.
 
         Args:
           params: the parameters.
@@ -336,7 +336,7 @@ class Model(Target):
       config: the architecture, a frozen dataclass of plain values.
       axis_rules: how its arrays are divided over a mesh; () for not at all.
       layout: how its parameters are stored in memory; "checkpoint" for unchanged.
-      orders: how products with them are computed, see `models.products`.
+      orders: how products with them are computed, see `models.layers.products`.
       weights: "int8" for kernels in eight bits, "int8_tokens" for tokens in eight bits as well.
         Each is another model than the checkpoint's.
       widened: whether the eight bits are stored in the model's dtype.

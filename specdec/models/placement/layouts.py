@@ -10,7 +10,7 @@ contiguous, and which of the operands comes first; see `specdec.models.layers.pr
   "all_out_in"  [out, in]            [out, in]     from the table of tokens [V, D]
 
 "checkpoint" is the tree of checkpoints: T5X's for a T5, and the same names in other families.
-A tied model with tokens in eight bits has a second table in every layout, see `models.int8`.
+A tied model with tokens in eight bits has a second table in every layout, see `models.layers.int8`.
 Kernels of prefill are those of an encoder, and of cross-attention's keys and values, which process
 many tokens in one call. Joining query, key and value, or the gates of an MLP, makes no difference
 on a CPU. To a TPU's compiler, a small draft's step is half as long then, see `joined`.

@@ -25,7 +25,7 @@ def _same(config: Any) -> Any:
 
 @dataclasses.dataclass(eq=False)
 class EncoderDecoderTrimming:
-    """Trimming of a family; see `models.family.Trimming`.
+    """Trimming of a family; see `models.contract.family.Trimming`.
 
     Args:
       encoder_width: the config's field with the width of the encoder's output.

@@ -266,7 +266,7 @@ class T5Draft(ReadsEncoder, T5Target):
           params: the parameters.
           tokens: [B, T] int32.
           cache: the cache.
-          ancestors: see `models.blocks`.
+          ancestors: see `models.contract.blocks`.
           states: [B, T, states_dim], the target's state of each token, if the model reads them.
           layers: see `LayeredTarget`.
           resume: see `LayeredTarget`.

@@ -194,7 +194,7 @@ class Decoder(nn.Module):
         Args:
           x: [B, T, D], for the slots cache.length + (0..T-1).
           cache: the cache.
-          ancestors: see `models.blocks`.
+          ancestors: see `models.contract.blocks`.
           layers: the layers to run.
           fused: whether `t5.fused` computes them, if it can compute such a call.
 
