@@ -4,8 +4,8 @@
   python scripts/studies/products.py --page   # writes docs/reference/products.md from all results
 
 A line for each device goes to products/lines.jsonl: `models.placement.device` of this machine, and
-for a layer of T5-large the time and the operations of rounding its tokens at six products. Run it from
-the root of a checkout.
+for a layer of T5-large the time and the operations of rounding its tokens at six products.
+Run it from the root of a checkout.
 """
 
 from __future__ import annotations
