@@ -38,8 +38,7 @@ def compile_run(args: argparse.Namespace, topologies: Sequence[Topology], write)
     from specdec.instrument.compile import update_report
     from specdec.instrument.compile.update import compile_update, largest_batch
 
-    files, bindings = shorthands.training_settings_of(args)
-    args.gin_file, args.gin_bindings = [*files, *args.gin_file], [*args.gin_bindings, *bindings]
+    shorthands.add_input_settings(args, training=True)
     args.gin_bindings.append("TASK='(none)'")  # it would ask for its data set and its vocabulary
     run = settings.build(training.TrainRun, args, {}, UNREAD)
     records = []

@@ -143,8 +143,7 @@ def distilled(
     if lines is not None:
         args.gin_file = [_described(args, lines, ask), *args.gin_file]
         args.target = args.vocabulary = args.input_file = args.task_prefix = None
-    files, bindings = shorthands.input_settings_of(args)
-    args.gin_file, args.gin_bindings = [*files, *args.gin_file], [*args.gin_bindings, *bindings]
+    shorthands.add_input_settings(args)
     args.task_prefix = args.batch_size = None
     given, folder = Given(args), Path(args.output_dir)
     alone = {"DRAFTER": None}

@@ -183,6 +183,21 @@ def prepare(args: argparse.Namespace) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
+def prepare_training(args: argparse.Namespace, mesh: int | None) -> None:
+    """Refuses hosts without a mesh, and a folder that cannot be written; then joins other hosts.
+
+    Args:
+      args: the flags.
+      mesh: the partitions of the mesh; None is no mesh.
+
+    Raises:
+      UsageError: as said.
+    """
+    refuse_no_mesh(args, mesh)
+    refuse_unwritable_folder("--output_dir", args.output_dir)
+    join_other_hosts(args)
+
+
 def join_other_hosts(args: argparse.Namespace) -> None:
     """Joins this process and those of other hosts into one program, if the flag says so.
 

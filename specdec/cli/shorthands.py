@@ -230,6 +230,20 @@ def training_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]
     return files, bindings
 
 
+def add_input_settings(args: argparse.Namespace, training: bool = False) -> None:
+    """Adds the settings of the flags for models and texts to the gin files and bindings given.
+
+    Args:
+      args: the flags, which change.
+      training: whether they are for the training of a model.
+
+    Raises:
+      UsageError: as `input_settings_of` and `training_settings_of` do.
+    """
+    files, bindings = training_settings_of(args) if training else input_settings_of(args)
+    args.gin_file, args.gin_bindings = [*files, *args.gin_file], [*args.gin_bindings, *bindings]
+
+
 def refuse_senseless(args: argparse.Namespace) -> None:
     """Raises UsageError for a flag for models and texts that makes no sense in its command."""
     for name, remedy in args.refused_flags.items():

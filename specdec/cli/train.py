@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from specdec.checkpoints import tables
 from specdec.cli import machine, settings, shorthands
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.variants import ready
-from specdec.common import hosts, records
-from specdec.common.terminal import counted
 from specdec.common.values import PositiveInt, UsageError, check
-from specdec.instrument.distillation.made_tables import Classifier, count
+from specdec.instrument.distillation.made_tables import make
+
+if TYPE_CHECKING:
+    from specdec.training import TrainRun
 
 TOKENS = 100_000  # of the texts that a table is made from
 
@@ -64,35 +63,56 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
-    if args.table is not None:
-        return _make_table(args)
-    for flag in ("tokens", "passes"):
-        if (value := getattr(args, flag)) is not None:
-            raise UsageError(f"--{flag} is {value} without --table; name what is to be made")
-    from specdec import training  # optax, which no other command needs
+    _refuse_flags_of_others(args)
+    shorthands.add_input_settings(args, training=args.table is None)
+    if args.table is None:
+        from specdec import training  # optax, which no other command needs
 
-    files, bindings = shorthands.training_settings_of(args)
-    args.gin_file, args.gin_bindings = [*files, *args.gin_file], [*args.gin_bindings, *bindings]
-    run = settings.build(
-        training.TrainRun, args, {"TrainRun.steps": args.steps, "TrainRun.seed": args.seed}
-    )
-    machine.refuse_no_mesh(args, run.placement.partitioner.num_partitions)
-    machine.refuse_unwritable_folder("--output_dir", args.output_dir)
-    machine.join_other_hosts(args)
+        given = {"TrainRun.steps": args.steps, "TrainRun.seed": args.seed}
+        run = settings.build(training.TrainRun, args, given)
+    elif args.table == "classifier":
+        run = settings.build(DecodeRun, args, {})
+    else:
+        run = settings.build(DecodeRun, args, {"Data.seed": args.seed}, {"DRAFTER": None})
+    machine.prepare_training(args, run.placement.partitioner.num_partitions)
+    if isinstance(run, DecodeRun):
+        _make_table(args, run)
+    else:
+        _train(args, run)
+
+
+def _refuse_flags_of_others(args: argparse.Namespace) -> None:
+    """Raises UsageError for a flag of something else than what is to be made."""
+    if args.table is None:
+        for flag in ("tokens", "passes"):
+            if (value := getattr(args, flag)) is not None:
+                raise UsageError(f"--{flag} is {value} without --table; name what is to be made")
+        return
+    if args.distributed is not None:
+        raise UsageError("--distributed is of a model, not of --table; leave one of them out")
+    if args.table == "classifier":
+        if args.passes is None:
+            raise UsageError(
+                "--table=classifier needs --passes=FILE; make it with `specdec acceptance "
+                "--output_file=FILE` of this run"
+            )
+        return
+    if args.passes is not None:
+        raise UsageError(f"--passes is of a classifier, not of {args.table}; leave it out")
+    if args.steps is not None:
+        raise UsageError("--steps is of a model, and --table makes none; leave one of them out")
+    if args.tokens is not None:
+        check("--tokens", args.tokens, PositiveInt, UsageError)
+
+
+def _train(args: argparse.Namespace, run: TrainRun) -> None:
+    """Trains a model."""
+    from specdec import training
+
     try:
-        training.train(run, args.output_dir)
-    except BaseException as error:
-        with contextlib.suppress(OSError):  # what came first is what is told
-            _keep_settings(Path(args.output_dir))
-        if isinstance(error, training.TrainingError):
-            raise UsageError(str(error)) from error
-        raise
-    _keep_settings(Path(args.output_dir))
-
-
-def _keep_settings(folder: Path) -> None:
-    if hosts.is_first() and (folder / "settings.json").exists():
-        records.write(folder / "train.gin", settings.in_force())
+        training.train(run, args.output_dir, settings.in_force)
+    except training.TrainingError as error:
+        raise UsageError(str(error)) from error
 
 
 def _add_table_flags(parser: argparse.ArgumentParser) -> None:
@@ -120,55 +140,23 @@ def _add_table_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _make_table(args: argparse.Namespace) -> None:
-    """Writes OUTPUT_DIR/table."""
-    if args.distributed is not None:
-        raise UsageError("--distributed is of a model, not of --table; leave one of them out")
+def _make_table(args: argparse.Namespace, run: DecodeRun) -> None:
+    """Makes the table of a drafter, or of `schedules.Disco`."""
     if args.table == "classifier":
-        return _fit(args)
-    if args.passes is not None:
-        raise UsageError(f"--passes is of a classifier, not of {args.table}; leave it out")
-    if args.steps is not None:
-        raise UsageError("--steps is of a model, and --table makes none; leave one of them out")
-    tokens = TOKENS if args.tokens is None else args.tokens
-    check("--tokens", tokens, PositiveInt, UsageError)
-    overrides = {"Data.seed": args.seed}
-    run = _run(args, overrides, {"DRAFTER": None})
-    run = dataclasses.replace(run, plan=run.plan.alone())
-    one = ready(runs.with_engine(run, unmarked=True))
-    machine.refuse_unwritable_folder("--output_dir", args.output_dir)
-    found = count(one, args.table, Path(args.output_dir), tokens)
-    size = f"{found.bytes / 1e6:.1f} MB"
-    print(f"{found.path}: {found.tokens} tokens of {counted(found.texts, 'text')}, {size}")
-    if found.tokens < tokens:
-        print(
-            f"train: the run's texts end after {found.tokens} of {tokens} tokens; another SPLIT "
-            "may have more",
-            file=sys.stderr,
-        )
-
-
-def _run(args: argparse.Namespace, *overrides: Mapping[str, Any]) -> DecodeRun:
-    """Returns the run of the gin files and of the flags for models and texts."""
-    files, bindings = shorthands.input_settings_of(args)
-    args.gin_file, args.gin_bindings = [*files, *args.gin_file], [*args.gin_bindings, *bindings]
-    return settings.build(DecodeRun, args, *overrides)
-
-
-def _fit(args: argparse.Namespace) -> None:
-    """Makes the classifier of `schedules.Disco`."""
-    if args.passes is None:
-        raise UsageError(
-            "--table=classifier needs --passes=FILE; make it with `specdec acceptance "
-            "--output_file=FILE` of this run"
-        )
-    run = _run(args, {})
-    runs.require_drafter(run)
-    classifier = Classifier.of(ready(runs.with_engine(run, unmarked=True)), args.passes)
-    machine.refuse_unwritable_folder("--output_dir", args.output_dir)
-    steps = {"steps": args.steps} if args.steps else {}
-    seed, folder = args.seed or 0, Path(args.output_dir)
-    print(classifier.fit(folder, seed=seed, say=_say, **steps))
+        runs.require_drafter(run)
+    else:
+        run = dataclasses.replace(run, plan=run.plan.alone())
+    found = make(
+        ready(runs.with_engine(run, unmarked=True)),
+        args.table,
+        Path(args.output_dir),
+        tokens=TOKENS if args.tokens is None else args.tokens,
+        passes=args.passes,
+        seed=args.seed or 0,
+        steps=args.steps or None,
+        say=_say,
+    )
+    print(found)
 
 
 def _say(line: str) -> None:

@@ -3,6 +3,7 @@
 Several hosts share it. Each writes its parts of a checkpoint, and the first host everything else.
 
 settings.json          what the run computes; another run is refused
+train.gin              the settings in force, if they come from gin files
 log.jsonl              one object per step, and one per evaluation
 checkpoints/<step>/    parameters and optimizer, of the last two saves (Orbax), with checksums
 export/checkpoint_<step>/   the latest parameters, or the best, for `checkpoints.load`;
@@ -15,7 +16,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,24 @@ CHECKSUMS = "crc32"  # by name, in a checkpoint's own metadata
 class Folder:
     """Opens or makes the directory.
 
+    Args:
+      path: the directory.
+      settings: what the run computes.
+      in_force: returns the settings in force at the end, as a gin file; '' for none.
+
     Raises:
       RecordsError: it belongs to another run.
       TrainingError: it is not a run's directory, or cannot be made.
     """
 
-    def __init__(self, path: str | os.PathLike, settings: Mapping[str, Any]):
+    def __init__(
+        self, path: str | os.PathLike, settings: Mapping[str, Any], in_force: Callable[[], str]
+    ):
         import orbax.checkpoint as ocp
 
         self.path = Path(os.path.abspath(Path(path).expanduser()))
         self._contexts = contextlib.ExitStack()
+        self._in_force = in_force
         self._saving = self.path  # the checkpoint that is being written, if any
         hosts.from_first(lambda: self._begin(settings))
         self._log = Lines(self.path / "log.jsonl")
@@ -65,9 +74,17 @@ class Folder:
             if kind is None:
                 self.wait()
                 self._checkpoints.close()
-            elif jax.process_count() == 1:  # otherwise a lost host would be waited for
+                self._keep_settings()
+                return
+            with contextlib.suppress(OSError):  # what came first is what is told
+                self._keep_settings()
+            if jax.process_count() == 1:  # otherwise a lost host would be waited for
                 with contextlib.suppress(Exception):  # what came first is what is told
                     self._checkpoints.close()
+
+    def _keep_settings(self) -> None:
+        if (text := self._in_force()) and hosts.is_first():
+            records.write(self.path / "train.gin", text)
 
     @property
     def step(self) -> int | None:

@@ -44,7 +44,7 @@ from specdec.training.updates import (
 from specdec.types import PyTree
 
 
-def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
+def train(run: TrainRun, output_dir: str | os.PathLike, in_force: Callable[[], str] = str) -> State:
     """Trains, or resumes from the latest checkpoint in `output_dir`; see `folder`.
 
     On the same machine with the same versions, a stopped and resumed run computes the same numbers
@@ -54,6 +54,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
     Args:
       run: the settings of the run.
       output_dir: the directory of the run.
+      in_force: returns the settings in force, as a gin file, to be kept there; '' for none.
 
     Returns:
       The state after the last step.
@@ -65,10 +66,10 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
     """
     run = over_devices(run)
     with Layout(run.placement.mesh).entered():
-        return _trained(run, output_dir)
+        return _trained(run, output_dir, in_force)
 
 
-def _trained(run: TrainRun, output_dir: str | os.PathLike) -> State:
+def _trained(run: TrainRun, output_dir: str | os.PathLike, in_force: Callable[[], str]) -> State:
     """Trains a run that is the result of `over_devices`."""
     text = _text(run)
     tasks.check_lengths(run.task, run.lengths)
@@ -84,7 +85,8 @@ def _trained(run: TrainRun, output_dir: str | os.PathLike) -> State:
     )
     evaluation, target_params = _evaluation(run), _loaded(run, run.target_path, run.target)
     reference = _loaded(run, run.reference_path, run.model)
-    with Folder(output_dir, _settings(run, batches[0])) as folder, _interrupts() as interrupted:
+    folder = Folder(output_dir, _settings(run, batches[0]), in_force)
+    with folder, _interrupts() as interrupted:
         recipe, state = Recipe.of(run), init(run)
         if folder.step is not None:
             state = folder.restore(abstract_state(recipe))

@@ -124,6 +124,13 @@ def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iter
     return theirs.get(WHOLE) == ours[WHOLE]
 
 
+def of_run(path: str, variant: Variant, drafters: Iterable[str]) -> list[Accepted]:
+    """Returns the texts of a file that a run should have written; raises as `read` and `check`."""
+    texts = read(path)
+    check(path, variant, texts, drafters)
+    return texts
+
+
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str, str] | None:
     """Returns the first name whose value differs between two records, and both values.
 

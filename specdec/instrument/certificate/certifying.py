@@ -111,7 +111,7 @@ def certify(
     verifier, checks = None if search else certificate.stand_in(run.plan), []
     if verifier is not None:
         say(f"NOT EXACT: {run.plan.verifier}; the checks of exactness are with {verifier}")
-    lines = passed and Lines.of(passed, variant.settings)
+    lines = passed and variant.lines(passed)
     known = known_checks(lines) if lines else {}
     if search:
         found = certificate.certify_beams(BeamSubject(subject, search.plan), started, known)

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from specdec.checkpoints import tables
 from specdec.common.records import Lines
+from specdec.common.terminal import counted
 from specdec.common.values import UsageError
 from specdec.drafters import Drafter, Drawing
 from specdec.instrument import acceptance
@@ -42,6 +43,45 @@ class Counted(NamedTuple):
     bytes: int
 
 
+def make(
+    variant: Variant,
+    kind: str,
+    folder: Path,
+    *,
+    tokens: int,
+    passes: str,
+    seed: int,
+    steps: int | None,
+    say: Callable[[str], None],
+) -> str:
+    """Writes the table of a run to `folder`, and returns what it is in words.
+
+    Args:
+      variant: the run.
+      kind: one of `tables.KINDS`.
+      folder: the folder.
+      tokens: of the texts that a drafter's table is made from.
+      passes: the file of recorded texts that a classifier is fitted to.
+      seed: of the fitting.
+      steps: of the fitting; None for its own number.
+      say: is given notes.
+
+    Raises:
+      UsageError: the texts are too few, or not of this run.
+    """
+    if kind == "classifier":
+        fitted = {} if steps is None else {"steps": steps}
+        return Classifier.of(variant, passes).fit(folder, seed=seed, say=say, **fitted)
+    found = count(variant, kind, folder, tokens)
+    if found.tokens < tokens:
+        say(
+            f"train: the run's texts end after {found.tokens} of {tokens} tokens; another SPLIT "
+            "may have more"
+        )
+    size = f"{found.bytes / 1e6:.1f} MB"
+    return f"{found.path}: {found.tokens} tokens of {counted(found.texts, 'text')}, {size}"
+
+
 def count(variant: Variant, kind: str, folder: Path, tokens: int) -> Counted:
     """Writes texts of the target to texts.jsonl, and makes a table from all of them.
 
@@ -52,7 +92,7 @@ def count(variant: Variant, kind: str, folder: Path, tokens: int) -> Counted:
     """
     run = variant.run
     folder.mkdir(parents=True, exist_ok=True)
-    lines = Lines.of(folder / "texts.jsonl", variant.settings)
+    lines = variant.lines(folder / "texts.jsonl")
     texts = list(_texts(variant, lines, tokens))
     if not texts:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to count")
@@ -119,9 +159,8 @@ class Classifier(NamedTuple):
         Raises:
           UsageError: the texts are too few, or not of this run, or cannot be used for fitting.
         """
-        texts = recorded_texts.read(path)
         name, drafter = _recorded(variant.run.plan.drafter, path)
-        recorded_texts.check(path, variant, texts, [name])
+        texts = recorded_texts.of_run(path, variant, [name])
         if len(texts) < FEWEST:
             raise UsageError(f"--passes {path} has {len(texts)} texts; give {FEWEST} or more")
         return cls(variant, [recording(text, name, kind_of(drafter), path) for text in texts])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from specdec import checkpoints, tasks
+from specdec.common.records import Lines
 from specdec.common.values import UsageError
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule
@@ -225,6 +228,14 @@ class Variant(NamedTuple):
     def vocabulary(self) -> tasks.LoadedVocabulary:
         """The vocabulary of its texts."""
         return self.engine.vocabulary
+
+    def lines(self, path: str | os.PathLike) -> Lines:
+        """Returns the lines of a file that this run has written, or will.
+
+        Raises:
+          RecordsError: the lines belong to other settings.
+        """
+        return Lines.of(Path(path), self.settings)
 
 
 def described(run: Run) -> dict[str, Any]:
