@@ -135,13 +135,19 @@ def test_products_of_a_cpu_decide(of_two, least):
     assert layouts.without_single({2: 1.0, 1: 6.0, 5: 1.0}) == {2: 7.0, 5: 1.0}
 
 
-@pytest.mark.parametrize("times, least", [([2.0, 1.0], 2), ([1.0, 0.97], 1), ([1.0, 2.0], 1)])
-def test_whole_calls_of_other_devices_decide(times, least, monkeypatch):
+@pytest.mark.parametrize(
+    "times, least, in_bfloat16",
+    [([2.0, 1.0], 2, 2), ([1.0, 0.97], 1, 2), ([1.0, 1.03], 1, 1), ([1.0, 2.0], 1, 1)],
+)
+def test_whole_calls_of_other_devices_decide(times, least, in_bfloat16, monkeypatch):
+    """In bfloat16 two tokens are taken wherever they cost nothing: rows have one kind of bits."""
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     monkeypatch.delenv(device.SETTING, raising=False)
     monkeypatch.setattr(single_rows, "seconds", lambda model: times)
     single_rows.least_width.cache_clear()
     assert PLAIN.laid_out({1: 1.0}).least_width == least
+    rounded = dataclasses.replace(PLAIN.config, dtype="bfloat16")
+    assert T5Target(rounded).laid_out({1: 1.0}).least_width == in_bfloat16
     assert PLAIN.laid_out({2: 1.0}).least_width == 1
     monkeypatch.setenv(device.SETTING, device.STORED)
     assert PLAIN.laid_out({1: 1.0}).least_width == 1
