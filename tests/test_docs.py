@@ -214,5 +214,13 @@ def test_no_two_pages_have_one_name():
 def test_decisions_are_short():
     text = (ROOT / "docs" / "explanation" / "decisions.md").read_text()
     entries = re.split(r"^#+ ", text, flags=re.M)
-    assert len(text.split()) <= 4500
+    assert len(text.split()) <= 3600
     assert [entry.split("\n")[0] for entry in entries if len(entry.split()) > 120] == []
+
+
+def test_pages_to_read_are_short():
+    """Each figure stands in one place: reference or log have the tables."""
+    folders = ("tutorials", "how-to", "explanation")
+    pages = [page for name in folders for page in (ROOT / "docs" / name).rglob("*.md")]
+    words = {page.stem: len(page.read_text(encoding="utf-8").split()) for page in pages}
+    assert sum(words.values()) <= 22_500, sorted(words.items(), key=lambda item: -item[1])[:5]

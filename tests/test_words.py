@@ -1,6 +1,6 @@
 """One name for one quantity in what users read: pytest tests/test_words.py
 
-docs/explanation/how-it-works.md has the names. Code keeps the fields of files, such as `forecast`
+docs/reference/words.md has the names. Code keeps the fields of files, such as `forecast`
 and `tau`.
 """
 
@@ -52,7 +52,7 @@ def test_descriptions_of_files_use_one_name():
 
 
 def test_the_names_are_in_the_table():
-    page = (ROOT / "docs" / "explanation" / "how-it-works.md").read_text()
+    page = (ROOT / "docs" / "reference" / "words.md").read_text()
     table = page.partition("\n## Words\n")[2]
     for name in ("tokens per call", "predicted", "block efficiency, tau", "`forecast` in files"):
         assert name in table.partition("\n## ")[0]

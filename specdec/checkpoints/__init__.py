@@ -84,7 +84,7 @@ def load(
       shardings: one `jax.sharding.Sharding` for all arrays, or a tree of them (a prefix of the
         parameters' tree). None puts whole arrays on the default device.
       checksums: whether each array that is read whole is compared with the checksum that our own
-        format records. False saves about 1 % of the time (docs/explanation/decisions.md).
+        format records. False saves about 1 % of the time (docs/log/decisions-log.md).
 
     Returns:
       A nested dict of arrays, with the names of the model's `init`. Layers that were trained in a

@@ -8,7 +8,7 @@ import statistics
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE = (DOCS / "explanation" / "other-domains.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "reference" / "other-domains-figures.md").read_text(encoding="utf-8")
 
 
 def lines_of(name: str, *key: str) -> dict:

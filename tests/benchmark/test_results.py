@@ -486,7 +486,7 @@ def test_predicted_steps_of_beams_are_close_to_measured_ones():
 
 
 def test_the_short_table_of_a_gpu_has_the_committed_measurements():
-    page = (ROOT / "docs" / "how-to" / "measure-on-a-gpu.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "gpu-tables.md").read_text(encoding="utf-8")
     names = ("grown_ende_t0_gamma5", "grown_ende_t0_gamma7", "grown_ende_t1_gamma7")
     table = page.split("target's step, ms |\n")[1].split("\n\n")[0].splitlines()[1:]
     for row, name in zip(table, (*names, "ende_small_t0", "ende_small_t1"), strict=True):
@@ -500,7 +500,7 @@ def test_the_short_table_of_a_gpu_has_the_committed_measurements():
 
 
 def test_beams_on_a_gpu_are_those_of_the_lines():
-    page = (ROOT / "docs" / "how-to" / "measure-on-a-gpu.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "gpu-tables.md").read_text(encoding="utf-8")
     rows = page.split("times as fast as plain beams |\n")[1].split("\n\n")[0].splitlines()[1:]
     lines = stored("nvidia_h200", "beams", "lines.jsonl")
     names = ("steps per call", "ms per call", "times as fast")

@@ -239,22 +239,23 @@ def test_mistakes_are_one_line(capsys, flags, message):
 
 
 RESULTS = sorted((ROOT / "docs" / "results" / "compiled_updates").glob("*.json"))
+QUOTED = {
+    "xxl_align_small_v4_over_2": "{} chip hours for T5-small",
+    "xxl_align_shared_encoder_v4_over_1": "{} for a drafter of one layer",
+}
 TRAINED = {"small": "T5-small", "shared": "one layer, shared encoder"}
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
 def test_the_tables_of_compiled_updates_are_those_of_the_results(file):
-    """The log has the whole row, and the page what it costs."""
+    """The log has the whole row, and the page what two of them cost."""
     (found,) = json.loads(file.read_text())["topologies"]
     name = TRAINED[file.stem.split("_")[2]]
     *_, row = update_markdown([found]).splitlines()
     log = (ROOT / "docs" / "log" / "tpu-log.md").read_text()
     assert f"| {name} {row}" in log
-    page = (ROOT / "docs" / "how-to" / "train-on-a-pod.md").read_text()
-    made, chips = found["roofline"], f"{found['devices']} of {found['topology'].split(':')[0]}"
-    hours = f"{10 * made['chip_hours_per_1000_updates']:.1f}"
-    memory = f"{found['memory']['total'] / GIB:.1f} of {found['memory']['limit'] / GIB:.1f} GiB"
-    model, seconds = found["mesh"]["model"], f"{made['seconds']:.2f}"
-    largest = found["largest"]["texts_at_a_time"] if "largest" in found else ""
-    assert f"| {name} | {chips} | {model} | {memory} | {seconds} | {hours} | {largest} |" in page
+    if file.stem in QUOTED:
+        page = (ROOT / "docs" / "how-to" / "train-on-a-pod.md").read_text()
+        hours = f"{10 * found['roofline']['chip_hours_per_1000_updates']:.1f}"
+        assert QUOTED[file.stem].format(hours) in " ".join(page.split())
     assert found["gathered_target_parameters"] == []
