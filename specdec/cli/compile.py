@@ -6,8 +6,8 @@ import argparse
 import functools
 import itertools
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 from tqdm import tqdm
@@ -168,7 +168,7 @@ def _compiled(
         raise UsageError(f"{topology.name}: {error}") from error
 
 
-def _write(path: str | None, records: list[dict[str, Any]], tables: str) -> None:
+def _write(path: str | None, records: Sequence[Mapping[str, object]], tables: str) -> None:
     if path is None:
         return
     report = {

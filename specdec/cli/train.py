@@ -8,7 +8,7 @@ import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 from specdec.checkpoints import tables
 from specdec.cli import machine, settings, shorthands
@@ -148,11 +148,15 @@ def _make_table(args: argparse.Namespace) -> None:
         )
 
 
-def _run(args: argparse.Namespace, *overrides: Mapping[str, Any]) -> DecodeRun:
+def _run(
+    args: argparse.Namespace,
+    overrides: Mapping[str, object],
+    unneeded: Mapping[str, object] = MappingProxyType({}),
+) -> DecodeRun:
     """Returns the run of the gin files and of the flags for models and texts."""
     files, bindings = shorthands.input_settings_of(args)
     args.gin_file, args.gin_bindings = [*files, *args.gin_file], [*args.gin_bindings, *bindings]
-    return settings.build(DecodeRun, args, *overrides)
+    return settings.build(DecodeRun, args, overrides, unneeded)
 
 
 def _fit(args: argparse.Namespace) -> None:

@@ -21,7 +21,7 @@ from specdec.decoding.draft_beams import Continued, Layer, Scored, Tree, rooted,
 from specdec.decoding.finite import check_finite
 from specdec.decoding.forcing import given_lengths, unpadded
 from specdec.sampling import Greedy, Processed
-from specdec.types import Array, History, Params, Prompt, PyTree
+from specdec.types import Array, Cache, History, Params, Prompt, PyTree
 
 
 class BeamTrace(struct.PyTreeNode):
@@ -65,8 +65,8 @@ class BeamState(struct.PyTreeNode):
     beams: BeamSet  # of each row
     path: Array  # [B, w, N] int32, see `models.contract.beam_tree`
     previous: Layer  # the last committed layer
-    cache: Any  # the target's
-    draft: Any  # the draft's cache; () without one
+    cache: Cache  # the target's
+    draft: Cache | tuple[()]  # the draft's cache; () without one
     last: Scored | None
     prompt: Prompt | None  # that processors read
     trace: BeamTrace
@@ -255,7 +255,7 @@ def _replayed(
     )
     call = tree, logits, layers, state.prompt
 
-    def one_step(replay: _Replay, depth: Any) -> _Replay:
+    def one_step(replay: _Replay, depth: Array | int) -> _Replay:
         return _one_step(replay, depth, *call, plan=plan)
 
     if not plan.drafter:
@@ -272,7 +272,7 @@ def _replayed(
 
 def _one_step(
     replay: _Replay,
-    depth: Any,
+    depth: Array | int,
     tree: Tree,
     logits: Array,
     layers: Array,

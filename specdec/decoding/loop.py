@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -126,8 +125,8 @@ def autoregressive_decode(
     Returns:
       The texts, as from `decode`.
     """
-    stop_ids: Any = (eos_id,) if isinstance(eos_id, int) else eos_id
-    alone: Any = Alone(width)
+    stop_ids = (eos_id,) if isinstance(eos_id, int) else eos_id
+    alone = Alone(width)
     plan = Plan(target, alone, alone, alone, sampling, max_length, stop_ids)
     return decode(Params(target_params), keys, inputs, plan, active=active, prefix=prefix)
 

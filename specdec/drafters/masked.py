@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from specdec.drafters.drafter import Drawing, Sampler
 from specdec.drafters.feeding import catch_up
 from specdec.drafters.matching import slices
 from specdec.models.contract.inputs import read
-from specdec.models.contract.model import Target, check_model
+from specdec.models.contract.model import Model, Target, check_model
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
 
 
@@ -61,7 +61,7 @@ class Masked(Checked, Drawing):
       role: the role of the model's parameters.
     """
 
-    model: Any  # a `models.contract.model.Model`
+    model: Model
     sampling: Sampler
     masks: PositiveInt = 8
     distinct: bool = True
@@ -83,14 +83,14 @@ class Masked(Checked, Drawing):
         """The largest number of drafted tokens."""
         return self.masks
 
-    def models(self) -> dict[str, Any]:
+    def models(self) -> dict[str, Target]:
         return {self.role: self.model}
 
     def spare_ids(self) -> dict[str, int]:
         """Returns the number of masks by role."""
         return {self.role: self.masks if self.distinct else 1}
 
-    def with_models(self, models: Mapping[str, Any]) -> Masked:
+    def with_models(self, models: Mapping[str, Target]) -> Masked:
         return dataclasses.replace(self, model=models.get(self.role, self.model))
 
     def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:

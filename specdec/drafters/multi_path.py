@@ -15,18 +15,18 @@ from specdec.drafters.matching import NOTHING, slices
 from specdec.models.contract import draft_tree
 from specdec.models.contract.draft_tree import ROOT, Nodes
 from specdec.sampling import draw, fit_vocabulary, looks_back, unprocessed
-from specdec.types import Array, Context, Draft, History, Params, Part, PyTree, Request
+from specdec.types import Array, Cache, Context, Draft, History, Params, Part, PyTree, Request
 
 
 class TreeMemory(struct.PyTreeNode):
     """The KV cache of a draft model, which ends with the nodes of its last draft."""
 
-    cache: Any  # the model's, of the length before the nodes
+    cache: Cache  # the model's, of the length before the nodes
     tokens: Array  # [B, T] int32, the last draft
     nodes: Nodes
     start: Array  # [B] int32, the position of its first token
 
-    def known(self, context: Context) -> Any:
+    def known(self, context: Context) -> Cache:
         """Returns the cache with the nodes that the committed text went through, as text."""
         width = self.nodes.width
         fed = self.tokens.shape[1] - width  # the last depth never was
@@ -131,7 +131,7 @@ class MultiPath(Autoregressive):
         return Draft(tokens, probs, request.want, nodes=nodes), memory
 
     def _extend(
-        self, logits: Array, last: _Depth, keys: Array, depth: Any, context: Context
+        self, logits: Array, last: _Depth, keys: Array, depth: Array | int, context: Context
     ) -> tuple[_Depth, tuple[Array, Array, Array | None]]:
         """Returns the next depth, and its tokens, parents and distributions, [B, w, ...] each.
 

@@ -120,7 +120,7 @@ class Placement:
         return trees[kept, path]
 
     @property
-    def _whole(self) -> Any:
+    def _whole(self) -> jax.sharding.Sharding | None:
         """The sharding of an array that each device holds entirely."""
         return None if self.mesh is None else partitioning.whole(self.mesh)
 

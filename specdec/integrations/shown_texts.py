@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import html
 from collections.abc import Iterator
-from typing import Any
 
 from specdec.common import notebook
 from specdec.common.decoded import DecodedText
@@ -49,7 +48,7 @@ class Explained:
     text: decoding_texts.Text
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """All facts as plain values: a line of `specdec decode --explain --output_file`."""
         return self.text.record()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax.numpy as jnp
 from flax import struct
@@ -23,7 +23,7 @@ from specdec.schedules.signals import Signals
 from specdec.types import Array, Draft, Params, PyTree, Table, Verdict
 
 
-def _are_prefills(given: Any) -> bool:
+def _are_prefills(given: object) -> bool:
     pair = isinstance(given, tuple) and len(given) == 2 and all(map(is_number, given))
     return pair and 0 <= given[0] <= given[1]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -33,8 +33,10 @@ from specdec.training.loss import (
     teacher_forced,
 )
 from specdec.training.objectives import Objective, seen
-from specdec.types import Array, PyTree
+from specdec.types import Array, Cache, PyTree
 
+# A weight of all updates, or the first and the last one.
+_Weight: TypeAlias = float | tuple[float, float]
 GAMMAS = (3, 5)  # draft lengths that evaluations speak of, those of Goel et al.
 
 
@@ -75,7 +77,7 @@ class Align(Objective):
       view: selects what the drafter reads of the inputs, if not all, as in `TeacherForced`.
     """
 
-    divergences: Mapping[str, Any] | tuple[tuple[str, Any], ...]
+    divergences: Mapping[str, _Weight] | tuple[tuple[str, _Weight], ...]
     temperature: PositiveFloat = 1.0
     on_policy: Probability = 0.0
     top: PositiveInt | None = None
@@ -131,7 +133,9 @@ class Align(Objective):
             learnable = forward_kl(*laws[:2], laws.real) - forward_kl(*reference[:2], laws.real)
             laws = laws._replace(real=highest(learnable, laws.real, self.keep))
         nats = jnp.zeros(laws.real.shape, jnp.float32)
-        for name, (first, last) in cast(Any, self.divergences):
+        for name, (first, last) in cast(
+            tuple[tuple[str, tuple[float, float]], ...], self.divergences
+        ):
             p, q = laws[:2]
             if name == "greedy" and pairs.laws is not None:
                 p, q = p[..., :-1], q[..., :-1]  # all others together are no token
@@ -221,7 +225,9 @@ def drawn(
     cache = read(model, params, inputs, shape[1], given)
     there = jnp.arange(ids) != model.pad_id
 
-    def write(carry: tuple[Array, Array, Any], key: Array) -> tuple[Any, Array]:
+    def write(
+        carry: tuple[Array, Array, Cache], key: Array
+    ) -> tuple[tuple[Array, Array, Cache], Array]:
         token, ended, cache = carry
         output, cache = model.decode(params, token[:, None], cache)
         logits = jnp.where(there, output.logits[:, 0, :ids] / temperature, -jnp.inf)
@@ -233,7 +239,7 @@ def drawn(
     return texts.T.astype(jnp.int32)
 
 
-def _ends(weight: Any) -> tuple[Any, ...]:
+def _ends(weight: _Weight) -> tuple[float, ...]:
     return tuple(weight) if isinstance(weight, tuple | list) else (weight, weight)
 
 

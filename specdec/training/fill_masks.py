@@ -16,7 +16,7 @@ from specdec.training.objectives import Objective, Smoothing, fixed_key
 from specdec.types import Array, ModelOutput, PyTree
 
 
-def _are_shares(given: Any) -> bool:
+def _are_shares(given: object) -> bool:
     pair = isinstance(given, tuple | list) and len(given) == 2
     return pair and all(is_number(x) and 0 <= x < 1 for x in given)
 

@@ -20,7 +20,7 @@ from specdec.models import partitioning
 from specdec.models.heads import HeadedTarget
 from specdec.models.partitioning import Partitioner
 from specdec.training.loss import Pairs
-from specdec.types import PyTree
+from specdec.types import Array, PyTree, Values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Layout:
         if self.mesh is None:
             return params
 
-        def place(leaf: Any, sharding: Any) -> jax.Array:
+        def place(leaf: Array, sharding: NamedSharding) -> jax.Array:
             whole = np.asarray(leaf)
             return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
 
@@ -79,7 +79,7 @@ class Layout:
         whole = self.whole
         params = jax.eval_shape(model.init, jax.random.key(0))
 
-        def place(leaf: Any, param: Any, sharding: Any) -> Any:
+        def place(leaf: Array, param: Array, sharding: NamedSharding) -> NamedSharding:
             return sharding if leaf.shape == param.shape else whole
 
         return optax.tree_utils.tree_map_params(
@@ -127,7 +127,7 @@ def micro_batches(pairs: Pairs, count: int) -> Pairs:
     Part i has the rows i, i + count, i + 2 count and so on. Each device therefore keeps its rows.
     """
 
-    def split(rows: Any) -> Any:
+    def split(rows: Values) -> Values:
         parts = rows.reshape(rows.shape[0] // count, count, *rows.shape[1:])
         return parts.swapaxes(0, 1)
 

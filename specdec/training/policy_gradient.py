@@ -16,11 +16,12 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from specdec.common.values import Checked, PositiveInt, number
 from specdec.decoding import row_keys
@@ -40,7 +41,7 @@ SeveralSamples = Annotated[int, number(lambda k: k >= 2, "a whole number from 2 
 SAME = 0.01  # nats by which two programs may differ in the log-probability of an output
 
 
-def leave_one_out(rewards: Any, samples: int) -> np.ndarray:
+def leave_one_out(rewards: ArrayLike, samples: int) -> np.ndarray:
     """Returns [B] advantages: each reward minus the mean reward of its text's other outputs.
 
     The baseline does not depend on the output itself, so the gradient stays unbiased.

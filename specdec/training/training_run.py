@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from specdec import tasks
 from specdec.common.values import Checked, PositiveInt, Seed, check_is
@@ -58,7 +57,7 @@ class TrainRun(Checked):
     """
 
     model: Model
-    task: Any
+    task: str | tasks.Task
     lengths: Mapping[str, int]
     steps: PositiveInt
     batch_size: PositiveInt

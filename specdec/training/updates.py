@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -33,7 +33,7 @@ class State(NamedTuple):
 
     params: PyTree
     optimizer: PyTree
-    step: Any  # [] int32
+    step: Array  # [] int32
 
 
 class Recipe(NamedTuple):
@@ -157,7 +157,7 @@ def train_step(
 
 
 @functools.lru_cache(maxsize=8)
-def update_program(recipe: Recipe) -> Any:
+def update_program(recipe: Recipe) -> Callable[[State, Pairs, PyTree, PyTree], tuple[State, Sums]]:
     """Returns the jitted function (state, pairs, target_params, reference) -> (state, sums)."""
     divided = None
     if (layout := recipe.layout).mesh is not None:
