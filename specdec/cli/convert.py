@@ -12,7 +12,7 @@ import jax
 from specdec import checkpoints, tasks
 from specdec.checkpoints import TextModel, Vocabulary
 from specdec.cli.output import add_paths, settle_paths
-from specdec.models.family import Config
+from specdec.models.contract.family import Config
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

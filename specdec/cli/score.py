@@ -126,7 +126,7 @@ def _scores_of(plan: Plan) -> Callable[..., dict[str, jax.Array]]:
     return jax.jit(scores)
 
 
-class _Line(TypedDict):
+class _ScoreLine(TypedDict):
     index: int
     input: str
     target: str
@@ -135,7 +135,7 @@ class _Line(TypedDict):
     log_prob: float
 
 
-def _records(batch: tasks.Batch, scores: Mapping[str, np.ndarray]) -> Iterator[_Line]:
+def _records(batch: tasks.Batch, scores: Mapping[str, np.ndarray]) -> Iterator[_ScoreLine]:
     assert batch.targets is not None and batch.target_texts is not None
     for row, (text, target) in enumerate(zip(batch.input_texts, batch.target_texts, strict=True)):
         last = np.max(np.flatnonzero(batch.targets[row] != batch.pad_id), initial=-1)

@@ -10,8 +10,8 @@ from specdec import checkpoints, tasks
 from specdec.cli.output import add_paths, model_line, settle_paths
 from specdec.common.values import UsageError, one_line
 from specdec.models import families
-from specdec.models.sizes import kept_parts
 from specdec.models.contract.family import Config
+from specdec.models.sizes import kept_parts
 from specdec.models.sizes.kept_parts import Trim, most_frequent
 
 _WHICH = "first:N, last:N, spread:N or numbers from 0 on, as in 0,3"

@@ -10,7 +10,7 @@ from specdec.common.terminal import one_line
 FORMATS = ("srt", "vtt")
 
 
-class Segment(TypedDict):
+class TimedText(TypedDict):
     """A part of a transcript, with its times in seconds."""
 
     start: float
@@ -18,7 +18,7 @@ class Segment(TypedDict):
     text: str
 
 
-def subtitles(segments: Iterable[Segment], kind: str) -> str:
+def subtitles(segments: Iterable[TimedText], kind: str) -> str:
     """Returns the text of a file of subtitles.
 
     Args:

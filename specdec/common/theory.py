@@ -185,7 +185,7 @@ def mbsu(tau: float, gamma: int, parameter_ratio: float) -> float:
 # Figures measured from a decoding trace.
 
 
-class Counted(Protocol):
+class CountedTrace(Protocol):
     """The part of a `types.Trace` that tokens are counted from."""
 
     @property
@@ -196,7 +196,7 @@ class Counted(Protocol):
     def ended_in_draft(self) -> ArrayLike: ...  # [B] bool
 
 
-def emitted_tokens(trace: Counted) -> NDArray[np.int64]:
+def emitted_tokens(trace: CountedTrace) -> NDArray[np.int64]:
     """Returns the tokens that each row emitted, `[B]`, from a `types.Trace`.
 
     A call emits its accepted draft tokens and one token of the target. The last call of a row whose

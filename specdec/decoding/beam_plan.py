@@ -11,7 +11,7 @@ from specdec.common.values import Checked, PositiveInt, check_has, check_is
 from specdec.decoding.beam_rules import BeamRule
 from specdec.decoding.draft_beams import DraftBeams, rooted, view_of
 from specdec.models.contract.beam_tree import Slots
-from specdec.models.contract.model import Target, check_model
+from specdec.models.contract.model import Target, check_model, decode_block
 from specdec.plan import stop_ids_of
 from specdec.types import Array, Cache, LogitsProcessor, Params, Part, PyTree, TargetCall
 
@@ -146,7 +146,7 @@ class BeamPlan(Checked):
             tree = rooted(tokens[:, : self.beams], tokens.shape[1])
             path = jnp.zeros([len(tokens), self.beams, self.max_length], jnp.int32)
             view = view_of(tree, slice(None), path, cache.length // self.beams, slots)
-            output, fed = model.decode(trees[role], tokens, cache, ancestors=view)
+            output, fed = decode_block(model, trees[role], tokens, cache, ancestors=view)
             return jnp.argmax(output.logits, axis=-1).astype(jnp.int32), fed
 
         return call

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from specdec.common.values import Checked, PositiveInt
 from specdec.models.contract.beam_tree import Slots
 from specdec.models.contract.blocks import View
 from specdec.models.contract.inputs import read
-from specdec.models.contract.model import Target, check_model
+from specdec.models.contract.model import Target, check_model, decode_block
 from specdec.models.contract.views import read_by
 from specdec.sampling import fit_vocabulary
 from specdec.types import Array, Cache, Params, Part, PyTree
@@ -201,8 +200,8 @@ class DraftBeams(Checked):
         seen = slots.committed(path, limit)
         seen |= jnp.arange(slots.capacity)[None, None] == slot[:, :, None]
         view = slots.view(slot // beams, layers, seen)
-        model: Any = self.model
-        output, cache = model.decode(own, tokens, cache.rewind(start), ancestors=view)
+        at = cache.rewind(start)
+        output, cache = decode_block(self.model, own, tokens, at, ancestors=view)
         logits = jnp.where(there[..., None], output.logits[:, beams:], output.logits[:, :beams])
         return usable(logits, size), cache
 
@@ -220,8 +219,7 @@ class DraftBeams(Checked):
         nodes = slice(start, start + self.width)
         view = view_of(tree, nodes, text.pending.path, text.layers, slots)
         at = cache.rewind(text.layers * slots.beams + start)
-        model: Any = self.model
-        output, cache = model.decode(own, tree.tokens[:, nodes], at, ancestors=view)
+        output, cache = decode_block(self.model, own, tree.tokens[:, nodes], at, ancestors=view)
         return usable(output.logits, size), cache
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from specdec.decoding import states
+from specdec.models.contract.model import decode_block
 from specdec.plan import Plan
 from specdec.sampling import looks_back, standardised
 from specdec.types import (
@@ -48,12 +48,13 @@ def decide(
 ) -> DecodeState:
     """Runs the target call on the nodes of a draft, and commits the path that is kept."""
     committed = state.length - 1  # [B] n
-    target: Any = plan.target
+    target = plan.target
     with jax.named_scope("verify"):
         pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)
         block = jnp.concatenate([pending, draft.tokens], axis=1)
+        assert draft.nodes is not None
         seen = draft.nodes.ancestors()
-        scored, cache = target.decode(params["target"], block, state.cache, ancestors=seen)
+        scored, cache = decode_block(target, params["target"], block, state.cache, ancestors=seen)
     with jax.named_scope("accept"):
         scores = _opinion(scored.logits, draft, state, plan)
         # Behind a token that the target cannot go on from nothing is verified, see `loop`.

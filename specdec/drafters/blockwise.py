@@ -14,8 +14,8 @@ from specdec.common.values import Checked, check_has
 from specdec.drafters.block_drafts import check_length, check_states, last_state
 from specdec.drafters.draft_loop import draft_block
 from specdec.drafters.drafter import Drawing, Sampler
-from specdec.models.heads import Heads
 from specdec.models.contract.model import Target
+from specdec.models.heads import Heads
 from specdec.types import Array, Cache, Context, ContextTarget, Draft, Params, Part, PyTree, Request
 
 

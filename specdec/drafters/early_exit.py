@@ -18,8 +18,8 @@ from specdec.common.values import Checked, PositiveInt, check_has
 from specdec.drafters.draft_loop import Steps, draft_loop
 from specdec.drafters.drafter import Drawing, Sampler
 from specdec.drafters.matching import last_tokens
-from specdec.models.heads import Heads
 from specdec.models.contract.model import LayeredTarget, Target, check_model, finish
+from specdec.models.heads import Heads
 from specdec.types import Array, Cache, Context, Draft, Params, Part, PyTree, Request, Resume
 
 

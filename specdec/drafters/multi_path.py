@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from specdec.drafters.autoregressive import Autoregressive
 from specdec.drafters.matching import NOTHING, slices
 from specdec.models.contract import draft_tree
 from specdec.models.contract.draft_tree import ROOT, Nodes
+from specdec.models.contract.model import decode_block
 from specdec.sampling import draw, fit_vocabulary, looks_back, unprocessed
 from specdec.types import Array, Cache, Context, Draft, History, Params, Part, PyTree, Request
 
@@ -112,9 +113,8 @@ class MultiPath(Autoregressive):
             depth, own = given
             at = cache.rewind(start + (depth - 1) * width)
             seen = draft_tree.view(last.lead, depth - 1, start, cache.capacity)
-            model: Any = self.model
             ids = jnp.clip(last.tokens, 0, context.vocab_size and context.vocab_size - 1)
-            output, cache = model.decode(params[self.role], ids, at, ancestors=seen)
+            output, cache = decode_block(self.model, params[self.role], ids, at, ancestors=seen)
             last, drawn = self._extend(output.logits, last, own, depth, context)
             return (cache, last), drawn
 

@@ -33,8 +33,8 @@ from specdec.drafters.drafter import Drafter
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
 from specdec.models import partitioning
-from specdec.models.contract.model import Model, Target
 from specdec.models.bases.prompts import PromptModel
+from specdec.models.contract.model import Model, Target
 from specdec.plan import Plan
 from specdec.sampling import check_ids
 from specdec.tasks import LoadedVocabulary

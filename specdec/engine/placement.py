@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, TypeVar
+from typing import TypeAlias, TypeVar
 
 import jax
 from jax.sharding import Mesh
@@ -13,12 +13,16 @@ from specdec import checkpoints
 from specdec.checkpoints import tables
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.models import partitioning
-from specdec.models.contract.model import Model
+from specdec.models.contract.model import Model, Weights
 from specdec.models.partitioning import Partitioner, Share
 from specdec.plan import Plan
 from specdec.types import PyTree, Table
 
 AnyPlan = TypeVar("AnyPlan", Plan, BeamPlan)
+
+
+# Parameters that have been read, by model or table and path.
+Trees: TypeAlias = dict[tuple[Weights | Table, str], PyTree]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,9 +84,7 @@ class Placement:
             return tables.shapes(path, model, sharding=self._whole)
         return partitioning.abstract(model, self.mesh)
 
-    def read(
-        self, model: Any, path: str, trees: dict[tuple[Any, str], PyTree] | None = None
-    ) -> PyTree:
+    def read(self, model: Model | Table, path: str, trees: Trees | None = None) -> PyTree:
         """Reads a model's parameters, in its dtype and layout.
 
         A host reads only the parts of each array that its devices hold. Every device holds all of a

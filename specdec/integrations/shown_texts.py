@@ -54,7 +54,8 @@ class Explained:
 
     def _calls(self) -> Iterator[tuple[list[str], int, str]]:
         """Yields each call's drafted words, how many of them were kept, and the target's word."""
-        known, at = self.text.explained or {}, 0
+        known, at = self.text.explained, 0
+        assert known is not None
         tokens = [*known["token_texts"], ""]  # a text may end within a draft
         for words, kept in zip(known["proposed_texts"], self.text.accepted, strict=True):
             at += kept + 1

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from specdec.common.values import Checked, PositiveInt
 from specdec.models.contract.model import Model
-from specdec.types import AxisRules, PyTree
+from specdec.types import AxisRules, PyTree, Values
 
 DATA, MODEL = "data", "model"
 JOINED = ("heads", "joined_kv")  # logical axes that are divided together
@@ -76,14 +76,14 @@ class Partitioner(Checked):
         for name in ("logical_axis_rules", "draft_logical_axis_rules"):
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
 
-    def mesh(self, devices: Sequence[Any] | None = None) -> Mesh | None:
+    def mesh(self, devices: Sequence[jax.Device] | None = None) -> Mesh | None:
         """Returns the mesh of all devices, or of the given ones, for `jax.set_mesh`."""
         if self.num_partitions is None:
             return None
         return make_mesh(self.num_partitions, devices)
 
 
-def _checked(name: str, rules: Any) -> AxisRules:
+def _checked(name: str, rules: Iterable[tuple[str, str | None]]) -> AxisRules:
     """Returns rules as tuples, because gin gives lists."""
     try:
         pairs = tuple((logical, axis) for logical, axis in rules)
@@ -100,7 +100,7 @@ def _checked(name: str, rules: Any) -> AxisRules:
     return pairs
 
 
-def make_mesh(num_partitions: int, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(num_partitions: int, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Returns a mesh [devices / num_partitions, num_partitions] with axes `data` and `model`.
 
     Neighbours on the `model` axis are close to each other, and the devices of one process are
@@ -292,7 +292,7 @@ def divided_rows(tree: PyTree, mesh: Mesh) -> PyTree:
     """Returns arrays [B, ...] that every process has, with their rows divided over the mesh."""
     own = share(mesh)
 
-    def feed(rows: Any) -> jax.Array:
+    def feed(rows: Values) -> jax.Array:
         return from_local_rows(np.asarray(rows)[own.rows(len(rows))], mesh)
 
     return jax.tree.map(feed, tree)

@@ -31,12 +31,12 @@ Buckets = Annotated[
 ]
 
 
-class _Costs(Protocol):
+class _HasCosts(Protocol):
     @property
     def v(self) -> tuple[float, ...]: ...
 
 
-def check_costs(schedule: _Costs, buckets: tuple[int, ...]) -> None:
+def check_costs(schedule: _HasCosts, buckets: tuple[int, ...]) -> None:
     """Raises ValueError unless the schedule's v has one positive time for each bucket."""
     name, v = type(schedule).__name__, schedule.v
     numbers = isinstance(v, tuple) and all(is_number(one) and one > 0 for one in v)

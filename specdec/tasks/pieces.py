@@ -32,7 +32,7 @@ class _Model(TypedDict):
     vocab: list[tuple[str, float]] | dict[str, int]  # with scores, or with ids
 
 
-class Tokenizer(TypedDict):
+class TokenizerFile(TypedDict):
     """The part of a `tokenizer.json` that is read here."""
 
     model: _Model
@@ -86,7 +86,7 @@ def is_bpe(text: str) -> bool:
 
 
 @functools.lru_cache(maxsize=2)  # a target's and a draft's, which take a second to parse
-def parse(text: str) -> Tokenizer:
+def parse(text: str) -> TokenizerFile:
     """Parses a `tokenizer.json`. The result is shared, and must not be changed.
 
     Raises:
@@ -106,7 +106,7 @@ def parse(text: str) -> Tokenizer:
     return record
 
 
-def _names(record: Tokenizer) -> list[str]:
+def _names(record: TokenizerFile) -> list[str]:
     """Returns the names by id; added tokens have the ids after the model's."""
     vocab = record["model"]["vocab"]
     if isinstance(vocab, dict):

@@ -14,7 +14,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -35,7 +34,7 @@ RECORD = "# recorded = "  # begins the comment, one line of JSON
 WHOLE = "drafter"  # the name of the run's own drafter in a record
 
 
-def key(run: Run) -> dict[str, Any]:
+def key(run: Run) -> dict[str, object]:
     """Returns everything that the target's texts depend on, as plain values by name."""
     data = run.data
     return {
@@ -124,7 +123,9 @@ def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iter
     return theirs.get(WHOLE) == ours[WHOLE]
 
 
-def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str, str] | None:
+def difference(
+    before: Mapping[str, object], now: Mapping[str, object]
+) -> tuple[str, str, str] | None:
     """Returns the first name whose value differs between two records, and both values.
 
     A setting that is off in one record may be missing in the other, which is of another version.
@@ -137,7 +138,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, 
     return None
 
 
-def refuse_another(name: str, first: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def refuse_another(name: str, first: Mapping[str, object], own: Mapping[str, object]) -> None:
     """Raises UsageError for a variant whose key differs from that of the first one."""
     if found := difference(first, own):
         setting, old, new = found
@@ -179,7 +180,7 @@ def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
             yield int(index), acceptance.unpadded(batch.inputs, row, batch.pad_id)
 
 
-def _record_in(path: str) -> dict[str, dict[str, Any]]:
+def _record_in(path: str) -> dict[str, Mapping[str, object]]:
     """Returns the record of texts, which is empty if an earlier version wrote them."""
     found = comment(_text_of(path), RECORD)
     if found is None:
@@ -327,12 +328,12 @@ def _shown(texts: Iterable[acceptance.Texts], total: int) -> Iterator[acceptance
             yield batch
 
 
-def _line(one: Accepted) -> dict[str, Any]:
+def _line(one: Accepted) -> dict[str, object]:
     """Returns the fields of a line, without `depths` if all tokens go through all layers."""
     return {name: value for name, value in one._asdict().items() if name != "depths" or value}
 
 
-def report(run: Run, summary: acceptance.AcceptanceSummary, tokens: int) -> dict[str, Any]:
+def report(run: Run, summary: acceptance.AcceptanceSummary, tokens: int) -> dict[str, object]:
     """Returns what was measured, for JSON, with the names that `specdec bench` uses."""
     about = {
         "drafter": type(run.plan.drafter).__name__,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
+from specdec.common.json_values import JsonObject
 from specdec.instrument.certificate.subject import Subject
 from specdec.sampling import Sampling, unprocessed
 from specdec.types import Array, DecodeOutput, SamplingRule
@@ -27,7 +27,7 @@ class Check:
     """
 
     name: str
-    figures: dict[str, Any]
+    figures: dict[str, float]
     demands: dict[str, tuple[str, float]]
     note: str
     seconds: float = 0.0
@@ -38,11 +38,11 @@ class Check:
         return all(_HOLDS[sign](self.figures[name], limit) for name, (sign, limit) in demands)
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Check:
+    def of(cls, record: JsonObject) -> Check:
         """Returns the check of a record."""
         return cls(**{name: value for name, value in record.items() if name != "passed"})
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Returns plain values, for JSON."""
         return dataclasses.asdict(self) | {"passed": self.passed}
 

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+
 GIB = 2**30
 
 
@@ -75,7 +77,7 @@ class Topology:
         """The number of chips."""
         return math.prod(self.shape)
 
-    def devices(self) -> list[Any]:
+    def devices(self) -> list[jax.Device]:
         """Returns devices to compile for.
 
         No TPU is looked for, and JAX's own platform does not change.

@@ -106,7 +106,7 @@ class Data(Checked):
       ValueError: a field has the wrong type, or is out of range.
     """
 
-    task: Any
+    task: str | tasks.Task | None
     split: Text
     lengths: Mapping[str, int]
     texts: TextList | TextStream | None = None

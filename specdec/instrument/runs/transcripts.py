@@ -87,7 +87,7 @@ class Transcriber:
         """Returns what transcribes with the target alone."""
         return Transcriber(self._engine.alone(), self.several)
 
-    def suited(self, **how: Any) -> Transcriber:
+    def suited(self, **how: object) -> Transcriber:
         """Returns this transcriber, which has its own programs; see `Engine.suited`."""
         del how
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from specdec.schedules import (
     Heuristic,
     JointConfidence,
 )
+from specdec.schedules.schedule import Schedule
 
 LONGEST = 10
 OTHERS = (3, 5, 7)  # longest drafts that are tried for the best of each kind that varies
@@ -43,7 +44,7 @@ class Candidate(NamedTuple):
 
     kind: str
     setting: float | None
-    schedule: Any
+    schedule: Schedule
 
 
 class Tried(NamedTuple):

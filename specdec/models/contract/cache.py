@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -44,11 +44,11 @@ class KVCache(struct.PyTreeNode):
     keys: tuple[Array, ...]  # each [B, H, C, head_dim]
     values: tuple[Array, ...]  # each [B, H, C, head_dim]
     length: Array  # [B] int32
-    encoded: Any = ()  # [B, S, D] the encoder's output
-    inputs_mask: Any = ()  # [B, S] bool, True where the input is a token
+    encoded: Array | tuple[()] = ()  # [B, S, D] the encoder's output
+    inputs_mask: Array | tuple[()] = ()  # [B, S] bool, True where the input is a token
     cross_keys: tuple[Array, ...] = ()  # each [B, H, head_dim, S], computed once
     cross_values: tuple[Array, ...] = ()  # each [B, H, S, head_dim]
-    axis_rules: Any = struct.field(pytree_node=False, default=())  # of the model, AxisRules
+    axis_rules: AxisRules = struct.field(pytree_node=False, default=())  # of the model, AxisRules
     # Slots behind `capacity`, for the tokens that fill up a call; see `Target.computed_width`.
     spare: int = struct.field(pytree_node=False, default=0)
 
@@ -182,7 +182,7 @@ class PromptCache(KVCache):
     is not seen, and the output overwrites it. So no mask is stored.
     """
 
-    base: Any = ()  # [B] int32, the tokens of each prompt before its last one
+    base: Array | tuple[()] = ()  # [B] int32, the tokens of each prompt before its last one
     # The largest base that there is room for: the arrays have as many slots more than `capacity`.
     room: int = struct.field(pytree_node=False, default=0)
 
@@ -221,6 +221,10 @@ class NoKeys(struct.PyTreeNode):
 
     def rewind(self, length: Array) -> NoKeys:
         return self.replace(length=length.astype(jnp.int32))
+
+    def keep(self, start: Array, kept: Array, width: int) -> NoKeys:
+        """Returns the cache unchanged, as there is nothing to copy."""
+        return self
 
 
 def kv_bytes(

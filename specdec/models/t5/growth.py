@@ -35,7 +35,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -175,7 +175,7 @@ def _logits(
     return model.decode(params, tokens, cache, states=read.get("states_dim"))[0].logits
 
 
-def _flat(tree: PyTree) -> dict[Path, Any]:
+def _flat(tree: PyTree) -> dict[Path, Array]:
     return traverse_util.flatten_dict(tree)
 
 
