@@ -226,7 +226,7 @@ class Context(struct.PyTreeNode):
     stop_ids: tuple[int, ...] = struct.field(pytree_node=False, default=())
     pad_id: int = struct.field(pytree_node=False, default=0)  # of the inputs
     # The target itself, to which params["target"] belongs.
-    target: ContextTarget | None = struct.field(pytree_node=False, default=None)
+    target: ContextTarget = struct.field(pytree_node=False, default=None)
     # The target draws with the same keys as `propose`: see `sampling.draw_shared`.
     shared_noise: bool = struct.field(pytree_node=False, default=False)
     # The verifier reads `Draft.beliefs`.

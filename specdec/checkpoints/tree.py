@@ -11,7 +11,7 @@ from flax import traverse_util
 from specdec.checkpoints.errors import CheckpointError
 from specdec.models import families
 from specdec.models.contract.family import Config, Shape, Shapes
-from specdec.models.contract.model import Model, Weights
+from specdec.models.contract.model import Weights
 from specdec.types import Array, PyTree
 
 
@@ -36,7 +36,7 @@ def shapes(tree: PyTree) -> dict[str, Shape]:
     return {name: leaf.shape for name, leaf in flatten(tree).items()}
 
 
-def parameter_count(model: Model) -> int:
+def parameter_count(model: Weights) -> int:
     """Returns how many numbers a checkpoint of the model has.
 
     Args:

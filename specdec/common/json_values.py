@@ -1,6 +1,6 @@
-"""The objects of JSON that other programs write, such as the config of a checkpoint.
+"""The objects of JSON whose values nothing has checked, such as the config of a checkpoint.
 
-A record that the project writes itself has a type of its own, next to the code that writes it.
+The lines and reports that are read by name have types of their own, next to what writes them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-# Nothing is known about the values until a reader has checked them.
+# It was read from a file, and a reader checks the values that it uses.
 JsonObject: TypeAlias = Mapping[str, Any]
 
 

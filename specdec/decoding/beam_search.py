@@ -67,7 +67,7 @@ class BeamState(struct.PyTreeNode):
     path: Array  # [B, w, N] int32, see `models.contract.beam_tree`
     previous: Layer  # the last committed layer
     cache: Cache  # the target's
-    draft: Cache | tuple[()]  # the draft's cache; () without one
+    draft: PyTree  # the draft's cache; () without one
     last: Scored | None
     prompt: Prompt | None  # that processors read
     trace: BeamTrace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -125,7 +126,7 @@ def autoregressive_decode(
     Returns:
       The texts, as from `decode`.
     """
-    stop_ids = (eos_id,) if isinstance(eos_id, int) else eos_id
+    stop_ids: Any = (eos_id,) if isinstance(eos_id, int) else eos_id
     alone = Alone(width)
     plan = Plan(target, alone, alone, alone, sampling, max_length, stop_ids)
     return decode(Params(target_params), keys, inputs, plan, active=active, prefix=prefix)

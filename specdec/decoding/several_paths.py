@@ -32,6 +32,7 @@ def trim(draft: Draft, want: Array, vocab_size: int, stop_ids: tuple[int, ...]) 
     A place of a tree that has no token is no broken draft.
     """
     nodes, tokens = draft.nodes, draft.tokens
+    assert nodes is not None
     usable = (tokens >= 0) & (tokens < vocab_size) & usable_tokens(draft)
     none = jnp.zeros(len(tokens), bool)
     wanted = nodes.depths[None] < jnp.minimum(draft.length, want)[:, None]

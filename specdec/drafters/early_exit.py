@@ -66,7 +66,7 @@ class EarlyExit(Checked, Drawing):
     def runs_target(self) -> bool:
         return True
 
-    def itself(self, target: Target) -> EarlyExit:
+    def itself(self, target: LayeredTarget) -> EarlyExit:
         """Returns this drafter with all layers of the target and no head."""
         return dataclasses.replace(self, layers=target.num_layers, head=None)
 
@@ -74,11 +74,11 @@ class EarlyExit(Checked, Drawing):
         """Returns one call of the lower layers for each token."""
         return (Part("exit", 1, length),)
 
-    def partial_models(self, target: Target) -> dict[str, Target]:
+    def partial_models(self, target: LayeredTarget) -> dict[str, Target]:
         known = target.first(self.layers)
         return {} if known is None else {"exit": known}
 
-    def timed(self, target: Target) -> dict[str, Callable]:
+    def timed(self, target: LayeredTarget) -> dict[str, Callable]:
         """Returns a call of the lower layers with the head, and the rest of the target's call."""
 
         def draft(trees: Mapping[str, PyTree], tokens: Array, cache: Cache):
@@ -100,6 +100,7 @@ class EarlyExit(Checked, Drawing):
     def init(self, params: Params, context: Context) -> PyTree:
         target = context.target
         check_model("the target", target, LayeredTarget)
+        assert isinstance(target, LayeredTarget)
         if self.layers > (layers := target.num_layers):
             raise ValueError(
                 f"EarlyExit.layers is {self.layers} and the target has {layers}; give at most that"
@@ -109,6 +110,7 @@ class EarlyExit(Checked, Drawing):
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
         context, drafts = request.context, request.longest
         target = context.target
+        assert isinstance(target, LayeredTarget), "`init` asks for one"
         logits, first, cache = self._exit(target, params, last_tokens(context, 1), context.cache)
         stream = jnp.zeros([first.shape[0], drafts, first.shape[2]], first.dtype)
 

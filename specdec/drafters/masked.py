@@ -29,7 +29,7 @@ from specdec.drafters.drafter import Drawing, Sampler
 from specdec.drafters.feeding import catch_up
 from specdec.drafters.matching import slices
 from specdec.models.contract.inputs import read
-from specdec.models.contract.model import Model, Target, check_model
+from specdec.models.contract.model import Model, Target, check_model, decode_block
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
 
 
@@ -106,7 +106,7 @@ class Masked(Checked, Drawing):
             if self.reads_hidden:
                 shape = *tokens.shape, model.states_dim
                 states["states"] = jnp.broadcast_to(tokens[:, :, None], shape)
-            output, fed = model.decode(own, tokens, cache, **states)
+            output, fed = decode_block(model, own, tokens, cache, **states)
             text, block = tokens[:, : self._room], tokens[:, self._room :]
             logits = model.logits(own, output.hidden[:, self._room :])
             drafted = self._drafted(own, logits, for_timing(block))
@@ -141,7 +141,7 @@ class Masked(Checked, Drawing):
             context.length - start, self._room, self.masks, self.reread is None
         )
         states = self._states(context, start)
-        output, cache = model.decode(own, block, cache, ancestors=ancestors, **states)
+        output, cache = decode_block(model, own, block, cache, ancestors, **states)
         filled = output.hidden[:, self._room : self._room + request.longest]
         stop = request.stop
         if stop is not None and stop.cut is not None and model.has_confidence:

@@ -229,7 +229,9 @@ class Engine:
             theirs, tree = self.origin.plan.owned()[role], self.origin.params[role]
             if theirs == owned:
                 return tree
-            if self.weights[role] == self.origin.weights[role] and _alike(theirs, owned):
+            models = isinstance(theirs, Model) and isinstance(owned, Model)
+            same = self.weights[role] == self.origin.weights[role]
+            if models and same and _alike(theirs, owned):
                 if (theirs.layout, theirs.widened) == (owned.layout, owned.widened):
                     return tree
                 return owned.from_stored(theirs.to_stored(tree))
@@ -546,8 +548,9 @@ def check_eight_bits(plan: Plan, roles: Sequence[str], tokens: bool) -> None:
             f"int8 is {roles!r}; give roles, of {', '.join(models)}, as in ('target',)"
         )
     for role in roles:
-        if not models[role].has_int8:
-            family = type(models[role]).__name__
+        model = models[role]
+        if not (isinstance(model, Model) and model.has_int8):
+            family = type(model).__name__
             raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
     if tokens and not roles:
         raise ValueError(

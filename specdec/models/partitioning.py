@@ -24,7 +24,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from specdec.common.values import Checked, PositiveInt
-from specdec.models.contract.model import Model
+from specdec.models.contract.model import Model, Weights
 from specdec.types import AxisRules, PyTree, Values
 
 DATA, MODEL = "data", "model"
@@ -199,7 +199,7 @@ def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh) -> str:
     )
 
 
-def abstract(model: Model, mesh: Mesh | None) -> PyTree:
+def abstract(model: Weights, mesh: Mesh | None) -> PyTree:
     """Returns the shapes of the parameters in the model's dtype; over a mesh with their shardings.
 
     Raises:
@@ -213,6 +213,7 @@ def abstract(model: Model, mesh: Mesh | None) -> PyTree:
     shapes = jax.eval_shape(read, jax.random.key(0))
     if mesh is None:
         return shapes
+    assert isinstance(model, Model)
     return jax.tree.map(
         lambda leaf, sharding: leaf.update(sharding=sharding), shapes, shardings(model, mesh)
     )

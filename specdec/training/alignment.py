@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
+from typing import ClassVar, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -175,7 +175,7 @@ class Align(Objective):
             length = pairs.targets.shape[1]
             cache = frozen.model.prefill(frozen.params, pairs.inputs, length)
         ours = teacher_forced(model, params, seen(model, self.view, pairs), frozen, cache)
-        ids = cast(Any, frozen.model).vocab_size
+        ids = frozen.model.vocab_size
         if ours.shape[-1] < ids:
             raise ValueError(
                 f"the drafter has {ours.shape[-1]} ids and its target {ids}; give it as many"
@@ -208,7 +208,7 @@ class Align(Objective):
 
 
 def drawn(
-    model: Any,
+    model: Target,
     params: PyTree,
     pairs: Pairs,
     key: Array,
@@ -220,7 +220,7 @@ def drawn(
     They are at most as long as its targets, and padded after their ends.
     """
     inputs, shape = pairs.inputs, pairs.targets.shape
-    ids = cast(Any, frozen.model if frozen else model).vocab_size
+    ids = (frozen.model if frozen else model).vocab_size
     given, _ = of_target(model, inputs, jnp.zeros(shape, jnp.int32), frozen)
     cache = read(model, params, inputs, shape[1], given)
     there = jnp.arange(ids) != model.pad_id

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -17,10 +17,13 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 
 from specdec.models import partitioning
+from specdec.models.contract.model import Model, Weights
 from specdec.models.heads import HeadedTarget
 from specdec.models.partitioning import Partitioner
 from specdec.training.loss import Pairs
 from specdec.types import Array, PyTree, Values
+
+M = TypeVar("M", Model, HeadedTarget)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Layout:
         """Returns a context in which programs are traced and run."""
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
-    def divided(self, model: Any, partitioner: Partitioner) -> Any:
+    def divided(self, model: M, partitioner: Partitioner) -> M:
         """Returns a model, or a `HeadedTarget`, with the rules by which this mesh can divide it."""
         if self.mesh is None:
             return model
@@ -47,7 +50,7 @@ class Layout:
         rules = partitioning.fitting(model, partitioner.logical_axis_rules, self.mesh)
         return dataclasses.replace(model, axis_rules=rules)
 
-    def placed(self, params: PyTree, model: Any) -> PyTree:
+    def placed(self, params: PyTree, model: Model | HeadedTarget) -> PyTree:
         """Returns parameters on the devices; every process gives the same ones.
 
         Args:
@@ -64,7 +67,7 @@ class Layout:
         return jax.tree.map(place, params, self.shardings(model))
 
     def like_parameters(
-        self, state: PyTree, optimizer: optax.GradientTransformation, model: Any
+        self, state: PyTree, optimizer: optax.GradientTransformation, model: Weights
     ) -> PyTree:
         """Returns the shardings of an optimizer's state.
 
@@ -91,7 +94,7 @@ class Layout:
             transform_non_params=lambda _: whole,
         )
 
-    def kept(self, params: PyTree, model: Any) -> PyTree:
+    def kept(self, params: PyTree, model: Model | HeadedTarget) -> PyTree:
         """Returns parameters, or their gradients, that are traced, divided as the model is."""
         if self.mesh is None:
             return params
@@ -113,7 +116,7 @@ class Layout:
         assert self.mesh is not None, "one device divides nothing"
         return partitioning.whole(self.mesh)
 
-    def shardings(self, model: Any) -> PyTree:
+    def shardings(self, model: Model | HeadedTarget) -> PyTree:
         """Returns the sharding of each parameter of a model after `divided`; there is a mesh."""
         assert self.mesh is not None, "one device divides nothing"
         if isinstance(model, HeadedTarget):

@@ -70,7 +70,7 @@ def reads_target(model: Weights) -> bool:
 
 
 def of_target(
-    model: Any, inputs: Array, text: Array, frozen: Frozen | None, cache: Cache | None = None
+    model: Weights, inputs: Array, text: Array, frozen: Frozen | None, cache: Cache | None = None
 ) -> tuple[PyTree, Array | None]:
     """Returns what a model reads of its target, None for what it does not read.
 

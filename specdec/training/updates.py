@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ class State(NamedTuple):
 class Recipe(NamedTuple):
     """The static settings of an update: those of a run, except its data."""
 
-    model: Any  # a `models.contract.model.Weights`
+    model: Model | HeadedTarget
     target: Model | None
     objective: Objective
     optimizer: Adafactor

@@ -230,7 +230,7 @@ def _take_turns(measurements: Sequence[Measurement]) -> None:
                 bar.update(isinstance(record, benchmark.Generation))
 
 
-def trees_of(run: Run, tree_of: Callable[[Model | Table, str], PyTree]) -> dict[str, PyTree]:
+def trees_of(run: Run, tree_of: Callable[[Target | Table, str], PyTree]) -> dict[str, PyTree]:
     """Returns the parameters by role, as `benchmark.Workload` takes them.
 
     Args:
@@ -244,10 +244,8 @@ def trees_of(run: Run, tree_of: Callable[[Model | Table, str], PyTree]) -> dict[
 
 def layouts(run: Run) -> dict[str, str]:
     """Returns how kernels are kept and multiplied on this device, by role."""
-    tables = run.plan.tables()
-    return {
-        name: products.described(model) for name, role, model in _owned(run) if role not in tables
-    }
+    owned = ((name, one) for name, _, one in _owned(run))
+    return {name: products.described(one) for name, one in owned if isinstance(one, Model)}
 
 
 def _owned(run: Run) -> Iterator[tuple[str, str, Target | Table]]:

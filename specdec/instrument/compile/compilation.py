@@ -23,7 +23,7 @@ from specdec.instrument.compile.hardware import Call
 from specdec.models import partitioning
 from specdec.models.bases.stack import StackModel
 from specdec.models.contract.inputs import read, tokens_of
-from specdec.models.contract.model import Model
+from specdec.models.contract.model import Model, Target
 from specdec.plan import Plan
 from specdec.types import Array, Params, PyTree, of_depth, verifies
 
@@ -147,7 +147,8 @@ def compile_for(
         whole, _ = _compiled("decode", program, params, keys, inputs)
         made = tuple(_parts(plan, trees, inputs, progress)) if parts else ()
 
-    def call_of(model: Model, tree: PyTree, length: int = shape[1]) -> tuple[Call, int]:
+    def call_of(model: Target, tree: PyTree, length: int = shape[1]) -> tuple[Call, int]:
+        assert isinstance(model, Model)
         cache = model.cache_bytes(shape[0], plan.capacity, length, mesh.shape)
         return silent_call(model, tree, cache, shape[0], mesh.shape), cache
 
@@ -158,6 +159,7 @@ def compile_for(
     calls = {role: call for role, (call, _) in found.items()}
     partial = plan.drafter.partial_models(plan.target) if isinstance(plan, Plan) else {}
     for role, model in partial.items():
+        assert isinstance(model, StackModel)
         of_layers, _ = call_of(model, model.part_of(trees["target"]))
         heads = [one for one in plan.models() if one not in _widest(plan)]
         calls[role] = together(of_layers, *(calls.pop(one) for one in heads))

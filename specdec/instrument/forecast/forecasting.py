@@ -17,7 +17,7 @@ from specdec.instrument.acceptance import Accepted, recorded_texts
 from specdec.instrument.forecast import Costs, Forecast, Replayed
 from specdec.instrument.runs.run import Run, Variant
 from specdec.models import partitioning
-from specdec.models.contract.model import Model
+from specdec.models.contract.model import Model, Target
 from specdec.plan import Plan
 from specdec.schedules import Fixed
 from specdec.types import PyTree
@@ -199,7 +199,8 @@ def measured(
     there: dict[tuple[str, str], PyTree] = {}
     paths = {"alone": run.checkpoint_path, **run.paths()}
 
-    def tree_of(role: str, model: Model) -> PyTree:
+    def tree_of(role: str, model: Target) -> PyTree:
+        assert isinstance(model, Model)
         key = model.layout, paths[role]
         if key not in there:
             tree = run.placement.read(model, paths[role], read)

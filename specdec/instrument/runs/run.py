@@ -18,7 +18,7 @@ from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.instrument.runs.sources import Live, Revised, Sounds, Source
 from specdec.instrument.runs.texts import Data, Previous, TextStream
 from specdec.instrument.runs.transcripts import Transcriber, frames_of, has_timestamps
-from specdec.models.contract.model import Model, Target
+from specdec.models.contract.model import Target, Weights
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
 
@@ -240,6 +240,6 @@ def described(run: Run) -> dict[str, object]:
     }
 
 
-def parameter_counts(models: Mapping[str, Model]) -> dict[str, int]:
+def parameter_counts(models: Mapping[str, Weights]) -> dict[str, int]:
     """Returns how many numbers each model's checkpoint has, by role."""
     return {role: checkpoints.parameter_count(model) for role, model in models.items()}

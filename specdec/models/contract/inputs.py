@@ -147,4 +147,4 @@ def read(
             f"{found}; give the target that it was trained for"
         )
     mask = cast(KVCache, given).inputs_mask
-    return cast(_ReadsEncoder, model).attach(params, encoded, cast(Array, mask), capacity)
+    return cast(_ReadsEncoder, model).attach(params, encoded, mask, capacity)

@@ -243,6 +243,18 @@ class Target(Weights):
             f"{EXAMPLE}"
         )
 
+    def markov(self, params: PyTree, tokens: Array) -> Array:
+        """Returns what tokens [B, T] of a block add to the logits of the next ones, [B, T, V]."""
+        raise NotImplementedError
+
+    def confidence(self, params: PyTree, hidden: Array) -> Array:
+        """Returns the log-odds [B, T] that a token of a block is kept, from states [B, T, D]."""
+        raise NotImplementedError
+
+    def exit_logits(self, params: PyTree, hidden: Array) -> Array:
+        """Returns the log-odds [B, T] that the last layer would predict the same, from states."""
+        raise NotImplementedError
+
     @property
     def depths(self) -> tuple[int, ...]:
         """The numbers of layers that a call may use, ascending; () if every call uses all.
@@ -311,7 +323,7 @@ class LayeredTarget(Target):
 
 
 def finish(
-    target: LayeredTarget, params: PyTree, tokens: Array, resume: Resume, length: Array
+    target: Target, params: PyTree, tokens: Array, resume: Resume, length: Array
 ) -> tuple[ModelOutput, Cache]:
     """Finishes a call of `decode` on a pending token and a draft, which a drafter has begun.
 
@@ -324,6 +336,7 @@ def finish(
       resume: the begun call, with a stream of K tokens, see `Resume`.
       length: [B] int32, tokens of each row's draft, which is the number of valid stream positions.
     """
+    assert isinstance(target, LayeredTarget), "`EarlyExit` and its like ask for one"
     cache = resume.cache
     last = jnp.take_along_axis(tokens, length[:, None], axis=1)
     below, fed = target.decode(
@@ -339,6 +352,10 @@ def finish(
     return output._replace(stream=None), fed
 
 
+class _Layered(Protocol):
+    num_layers: int
+
+
 class _OfBlocks(Protocol):
     def decode(
         self, params: PyTree, tokens: Array, cache: Cache, /, **others: Array | View | None
@@ -350,7 +367,7 @@ def decode_block(
     params: PyTree,
     tokens: Array,
     cache: Cache,
-    ancestors: Array | View,
+    ancestors: Array | View | None = None,
     **states: Array,
 ) -> tuple[ModelOutput, Cache]:
     """Feeds a block that is not text to a target that accepts one; see `Target.decode`.
@@ -411,7 +428,7 @@ class Model(Target):
     @property
     def num_layers(self) -> int:
         """The number of layers that a call of `decode` runs."""
-        return self.config.num_layers
+        return cast(_Layered, self.config).num_layers
 
     @property
     @abc.abstractmethod
