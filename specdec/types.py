@@ -175,10 +175,9 @@ class Revised(NamedTuple):
 
 
 class ContextTarget(Protocol):
-    """The part of a `models.model.Target` that any drafter may use."""
+    """The part of a `models.contract.model.Target` that any drafter may use."""
 
-    @property
-    def pad_id(self) -> int: ...
+    pad_id: ClassVar[int]
 
     def prompt(self, inputs: PyTree, /) -> Prompt | None: ...
 
@@ -276,6 +275,8 @@ class DraftNodes(Protocol):
 
     def restricted(self, allowed: Array) -> Self: ...
 
+    def lead(self) -> Array: ...
+
     def ancestors(self) -> Array: ...
 
 
@@ -305,6 +306,12 @@ class Draft(struct.PyTreeNode):
     # Their arrangement, if the tokens are not one text: several paths, or a tree. K is then
     # the number of nodes, and `length` the number of depths.
     nodes: DraftNodes | None = None
+
+    @property
+    def tree(self) -> DraftNodes:
+        """The arrangement of tokens that are not one text."""
+        assert self.nodes is not None
+        return self.nodes
 
 
 class Scores(struct.PyTreeNode):

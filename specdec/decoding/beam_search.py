@@ -130,7 +130,7 @@ def prefill(
     target = plan.target
     rows, longest = states.rows_of(inputs), plan.max_length
     cache = target.prefill(params["target"], inputs, plan.slots.capacity)
-    draft = plan.drafter.init(params, inputs, cache) if plan.drafter else ()
+    draft: PyTree = plan.drafter.init(params, inputs, cache) if plan.drafter else ()
     tokens = jnp.zeros([rows, 1 + longest], jnp.int32).at[:, 0].set(target.start(inputs))
     given = jnp.zeros([rows], jnp.int32)
     shapes, _ = jax.eval_shape(target.decode, params["target"], tokens[:, :1], cache)

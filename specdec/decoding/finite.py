@@ -79,7 +79,7 @@ def check_finite(output: Output, target: Target) -> None:
     failed = output.trace.failed
     if is_known(failed):
         for row in np.flatnonzero(jax.device_get(failed)):
-            raise NonFiniteLogits(target, int(row), output.made(row))
+            raise NonFiniteLogits(target, int(row), output.made(int(row)))
 
 
 def check_scores(log_probs: Array, target: Target) -> None:

@@ -6,7 +6,7 @@ import collections
 import functools
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -312,7 +312,7 @@ def _any_layout(leaf: jax.ShapeDtypeStruct) -> Format | None:
 def _laid_out(state: DecodeState, layouts: PyTree) -> DecodeState:
     """Returns the state in the memory layout of a program; what has it already is not copied."""
 
-    def put(leaf: Array, layout: Format) -> Array:
+    def put(leaf: Any, layout: Format) -> Array:
         own = _is_key(leaf) or leaf.format == layout
         return leaf if own else jax.device_put(leaf, layout)
 

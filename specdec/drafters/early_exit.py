@@ -133,6 +133,7 @@ class EarlyExit(Checked, Drawing):
           The logits [B, T, V], the residual stream after the last of these layers, and the cache.
         """
         output, cache = target.decode(params["target"], tokens, cache, layers=(0, self.layers))
+        assert output.stream is not None, "it was asked for some layers"
         if self.head is None:
             return output.logits, output.stream, cache
         states = self.head.ahead(params[self.role], output.hidden)[:, :, 0]

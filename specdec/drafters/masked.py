@@ -122,8 +122,8 @@ class Masked(Checked, Drawing):
                 f"Masked.reread is {self.reread} and outputs have {context.tokens.shape[1] - 1} "
                 "tokens; give that, or None"
             )
-        if self.reads_hidden:
-            check_states("blocks", self.model.states_dim, context)
+        if (width := self.model.states_dim) is not None:
+            check_states("blocks", width, context)
         capacity = max(context.tokens.shape[1], self._room) + self.masks
         return read(self.model, params[self.role], context.inputs, capacity, context.cache)
 

@@ -229,12 +229,11 @@ class Engine:
             theirs, tree = self.origin.plan.owned()[role], self.origin.params[role]
             if theirs == owned:
                 return tree
-            models = isinstance(theirs, Model) and isinstance(owned, Model)
-            same = self.weights[role] == self.origin.weights[role]
-            if models and same and _alike(theirs, owned):
-                if (theirs.layout, theirs.widened) == (owned.layout, owned.widened):
-                    return tree
-                return owned.from_stored(theirs.to_stored(tree))
+            if self.weights[role] == self.origin.weights[role]:
+                assert isinstance(theirs, Model) and isinstance(owned, Model), "tables are equal"
+                if _alike(theirs, owned):
+                    same = (theirs.layout, theirs.widened) == (owned.layout, owned.widened)
+                    return tree if same else owned.from_stored(theirs.to_stored(tree))
         with progress.stage("reading", f"reading the {role}"):
             return self.placement.read(owned, str(self.weights[role]))
 

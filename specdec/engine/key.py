@@ -57,8 +57,8 @@ def flat(name: str, value: object) -> dict[str, object]:
     """Returns the plain values inside a value by dotted names, and the class of each object."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [x.name for x in dataclasses.fields(value) if x.name not in PLACEMENT]
-        inside = {field: getattr(value, field) for field in fields}
-        found = {name: type(value).__name__}
+        inside: dict[object, object] = {field: getattr(value, field) for field in fields}
+        found: dict[str, object] = {name: type(value).__name__}
     elif isinstance(value, Mapping):
         inside, found = dict(value), {name: len(value)}
     elif isinstance(value, list | tuple) and any(map(_has_parts, value)):

@@ -159,7 +159,7 @@ class InteractiveModel:
             self._engine = Engine.open(
                 plan,
                 weights,
-                vocabulary and tasks.for_texts(vocabulary),
+                tasks.for_texts(vocabulary) if vocabulary else None,
                 Placement(partitioner or Partitioner()),
                 rows=batch_size,
                 int8=int8,
@@ -318,7 +318,7 @@ class InteractiveModel:
         drafts = draft_beams, draft_steps
         given = GivenBeams(num_beams, num_return or num_beams, rule or T5XBeams(), *drafts)
         run = self._run(((text, None) for text in _list_of(texts)), beams=given)
-        found = TextEngine(run, given.engine(self._engine)).decode(run.source())
+        found: Iterator[Any] = TextEngine(run, given.engine(self._engine)).decode(run.source())
         return list(found)
 
     @_over_devices
@@ -464,7 +464,9 @@ class InteractiveModel:
           TaskError: the text is too long.
         """
         run = self._variant(self._engine, [text], seed).run
-        found = TextEngine(run, self._engine, again=self._replayer).decode(run.source())
+        found: Iterator[Any] = TextEngine(run, self._engine, again=self._replayer).decode(
+            run.source()
+        )
         return Explained(*found)
 
     @functools.cached_property
@@ -573,7 +575,7 @@ def _list_of(texts: Sequence[str]) -> Sequence[str]:
 
 def _paths(
     drafter: Drafter | None, draft: str | os.PathLike | Mapping[str, str | os.PathLike] | None
-) -> dict[str, str | os.PathLike]:
+) -> dict[str, Any]:
     """Returns the directory of each of a drafter's parameters, by role."""
     own = list(drafter.owned()) if drafter else []
     given = draft if isinstance(draft, Mapping) else dict.fromkeys(own[:1], draft)

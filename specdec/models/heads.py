@@ -180,7 +180,8 @@ class HeadedTarget(Checked, Weights):
         super().__post_init__()
         check_model("HeadedTarget.target", self.target)
         check_is("HeadedTarget.heads", self.heads, Heads, "models.heads.Heads(config)")
-        sizes = ("states_dim", self.target.config.emb_dim), ("vocab_size", self.target.vocab_size)
+        read = cast(TargetConfig, self.target.config)
+        sizes = ("states_dim", read.emb_dim), ("vocab_size", self.target.vocab_size)
         for name, own in sizes:
             if (value := getattr(self.heads.config, name)) != own:
                 raise ValueError(
@@ -231,7 +232,9 @@ class HeadedTarget(Checked, Weights):
         return jnp.where(only == 0, own, asked)
 
 
-class _OfTarget(Config, Protocol):
+class TargetConfig(Config, Protocol):
+    """The config of a target that heads read."""
+
     @property
     def emb_dim(self) -> int: ...
     @property
@@ -252,7 +255,7 @@ class HeadsGrowth(Growth[HeadsConfig]):
 
     growing: ClassVar[tuple[str, ...]] = ("states_dim", "mlp_dim")
 
-    def resized(self, config: HeadsConfig, to: _OfTarget) -> HeadsConfig:
+    def resized(self, config: HeadsConfig, to: TargetConfig) -> HeadsConfig:
         """Returns the config for a target of the config `to`; heads get the size of its MLPs."""
         return dataclasses.replace(config, states_dim=to.emb_dim, mlp_dim=to.mlp_dim)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -76,7 +76,7 @@ class Partitioner(Checked):
         for name in ("logical_axis_rules", "draft_logical_axis_rules"):
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
 
-    def mesh(self, devices: Sequence[jax.Device] | None = None) -> Mesh | None:
+    def mesh(self, devices: Sequence[Any] | None = None) -> Mesh | None:
         """Returns the mesh of all devices, or of the given ones, for `jax.set_mesh`."""
         if self.num_partitions is None:
             return None
@@ -100,7 +100,7 @@ def _checked(name: str, rules: Iterable[tuple[str, str | None]]) -> AxisRules:
     return pairs
 
 
-def make_mesh(num_partitions: int, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(num_partitions: int, devices: Sequence[Any] | None = None) -> Mesh:
     """Returns a mesh [devices / num_partitions, num_partitions] with axes `data` and `model`.
 
     Neighbours on the `model` axis are close to each other, and the devices of one process are

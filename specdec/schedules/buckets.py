@@ -18,8 +18,10 @@ Self = TypeVar("Self", bound="UpToLongest")
 
 
 def _are_lengths(given: object) -> bool:
-    integers = isinstance(given, tuple) and all(is_integer(one, 0) for one in given)
-    return integers and bool(given) and sorted(set(given)) == list(given) and given[-1] >= 1
+    if not isinstance(given, tuple) or not given:
+        return False
+    integers = all(is_integer(one, 0) for one in given)
+    return integers and sorted(set(given)) == list(given) and given[-1] >= 1
 
 
 Buckets = Annotated[

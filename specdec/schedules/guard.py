@@ -24,8 +24,9 @@ from specdec.types import Array, Draft, Params, PyTree, Table, Verdict
 
 
 def _are_prefills(given: object) -> bool:
-    pair = isinstance(given, tuple) and len(given) == 2 and all(map(is_number, given))
-    return pair and 0 <= given[0] <= given[1]
+    if not isinstance(given, tuple) or len(given) != 2:
+        return False
+    return all(map(is_number, given)) and 0 <= given[0] <= given[1]
 
 
 Limit = Annotated[float, number(lambda x: x > 1, "a number above 1, as in 1.05")]

@@ -22,10 +22,10 @@ class Signals(NamedTuple):
     confidence: Values  # [...] the token's probability
     entropy: Values  # [...] of the distribution, in nats
     top: Values  # [..., TOP] its greatest probabilities, descending
-    index: Values  # [...] which token of the draft it is, from 0 on
+    index: Values | int  # [...] which token of the draft it is, from 0 on
 
 
-def signals(probs: Array, tokens: Array, index: Values) -> Signals:
+def signals(probs: Array, tokens: Array, index: Array | int) -> Signals:
     """Returns the signals of tokens [...] int32 that were drawn from probs [..., V]."""
     confidence = jnp.take_along_axis(probs, tokens[..., None], axis=-1)[..., 0]
     top = jax.lax.top_k(probs, min(TOP, probs.shape[-1]))[0]

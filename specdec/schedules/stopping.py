@@ -57,7 +57,7 @@ class Confidence(Stopping):
 
     threshold: Probability
 
-    def stops(self, params: Params, signals: Signals) -> Array:
+    def stops(self, params: Params, signals: Signals) -> Values:
         return signals.confidence < self.threshold
 
 
@@ -107,7 +107,7 @@ class Entropy(Stopping):
 
     threshold: Annotated[float, number(lambda x: x >= 0, "a number of nats from 0 on, as in 1.5")]
 
-    def stops(self, params: Params, signals: Signals) -> Array:
+    def stops(self, params: Params, signals: Signals) -> Values:
         return signals.entropy > self.threshold
 
 

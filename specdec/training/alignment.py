@@ -185,7 +185,7 @@ class Align(Objective):
         q = jnp.where(jnp.isneginf(q), NOTHING, q)
         best = q.argmax(axis=-1)
         if pairs.laws is not None:
-            top, p = pairs.laws
+            top, p = map(jnp.asarray, pairs.laws)
             return Laws(p, coarse(q, top), top[..., 0] == best, real)
         if cache is None:
             theirs = teacher_forced(frozen.model, frozen.params, pairs)

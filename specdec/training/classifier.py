@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from numpy.typing import ArrayLike
 
 from specdec.schedules.signals import Signals
 from specdec.schedules.stopping import features, logit
@@ -31,10 +32,10 @@ class Examples(NamedTuple):
 class Recording(TypedDict):
     """The proposals along a text of T tokens."""
 
-    confidence: Sequence[float]  # [T]
-    entropy: Sequence[float]  # [T]
-    top: Sequence[Sequence[float]]  # [T, TOP]
-    accepted: Sequence[float]  # [T], the probability that the target accepts each
+    confidence: ArrayLike  # [T]
+    entropy: ArrayLike  # [T]
+    top: ArrayLike  # [T, TOP]
+    accepted: ArrayLike  # [T], the probability that the target accepts each
 
 
 def examples(recordings: Sequence[Recording], longest: int) -> Examples:

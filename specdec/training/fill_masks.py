@@ -18,8 +18,9 @@ from specdec.types import Array, ModelOutput, PyTree
 
 
 def _are_shares(given: object) -> bool:
-    pair = isinstance(given, tuple | list) and len(given) == 2
-    return pair and all(is_number(x) and 0 <= x < 1 for x in given)
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        return False
+    return all(is_number(x) and 0 <= x < 1 for x in given)
 
 
 Shares = Annotated[tuple[float, float], Rule(_are_shares, "two shares, as in (0.5, 0.3)")]

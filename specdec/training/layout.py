@@ -17,7 +17,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 
 from specdec.models import partitioning
-from specdec.models.contract.model import Model, Weights
+from specdec.models.contract.model import Model
 from specdec.models.heads import HeadedTarget
 from specdec.models.partitioning import Partitioner
 from specdec.training.loss import Pairs
@@ -67,7 +67,7 @@ class Layout:
         return jax.tree.map(place, params, self.shardings(model))
 
     def like_parameters(
-        self, state: PyTree, optimizer: optax.GradientTransformation, model: Weights
+        self, state: PyTree, optimizer: optax.GradientTransformation, model: Model | HeadedTarget
     ) -> PyTree:
         """Returns the shardings of an optimizer's state.
 

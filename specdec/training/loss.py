@@ -16,8 +16,8 @@ from specdec.types import Array, Cache, PyTree, Values
 class TopLaws(NamedTuple):
     """A target's distribution at each token of a batch: its likeliest ids, and the rest pooled."""
 
-    ids: Values  # [B, T, m] int32, the likeliest first
-    log_probs: Values  # [B, T, m+1] float32, the last one of all other ids together
+    ids: PyTree  # [B, T, m] int32, the likeliest first
+    log_probs: PyTree  # [B, T, m+1] float32, the last one of all other ids together
 
 
 class Drawn(NamedTuple):
@@ -35,7 +35,7 @@ class Pairs(NamedTuple):
     """
 
     inputs: PyTree  # those of the target, of numpy or JAX
-    targets: Values  # [B, T] int32
+    targets: PyTree  # [B, T] int32, of numpy or JAX
     laws: TopLaws | None = None  # what its target was stored to say of it, see `laws`
     drawn: Drawn | None = None  # of roll-outs, see `policy_gradient`
 

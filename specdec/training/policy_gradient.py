@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike
 from specdec.common.values import Checked, PositiveInt, number
 from specdec.decoding import row_keys
 from specdec.decoding.program import DecodeProgram
+from specdec.models.contract.model import Model
 from specdec.plan import Plan
 from specdec.sampling import Sampling
 from specdec.training.alignment import Align
@@ -170,11 +171,13 @@ class FineTuning(Checked):
         """The settings of updates, by the role of the model that is trained."""
         models = self.plan.models()
         target = models["target"]
+        assert isinstance(target, Model), "it has a config and a checkpoint"
         rest = self.seed, self.steps
         found = {"target": Recipe(target, None, PolicyGradient(), self.optimizer, *rest)}
         if self.align is not None:
-            rest = self.align_optimizer, *rest
-            found["draft"] = Recipe(models["draft"], target, self.align, *rest)
+            rest, draft = (self.align_optimizer, *rest), models["draft"]
+            assert isinstance(draft, Model)
+            found["draft"] = Recipe(draft, target, self.align, *rest)
         return found
 
     def begin(self, params: Params) -> Policy:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -310,7 +310,7 @@ def _maker(run: TrainRun) -> MakeInputs:
 def _settings(run: TrainRun, first: Pairs) -> dict[str, object]:
     """Returns the settings that a resumed run must share, with a digest of the first batch."""
     digest = hashlib.sha256(b"".join(x.tobytes() for x in jax.tree.leaves(first)))
-    objective = run.objective
+    objective: Any = run.objective
     return {
         "task": tasks.get_task(run.task).name,
         "split": run.split,

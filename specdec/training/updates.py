@@ -33,7 +33,7 @@ class State(NamedTuple):
 
     params: PyTree
     optimizer: PyTree
-    step: Array  # [] int32
+    step: PyTree  # [] int32, or its shape
 
 
 class Recipe(NamedTuple):

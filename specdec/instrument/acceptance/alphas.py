@@ -59,7 +59,7 @@ class AcceptanceSummary:
     proposes: float
     layers: float | None = None
 
-    def record(self) -> dict[str, object]:
+    def record(self) -> Mapping[str, object]:
         """Returns plain values, for JSON."""
         alphas = {
             name: [{"lenience": lenience, **one._asdict()} for lenience, one in found.items()]

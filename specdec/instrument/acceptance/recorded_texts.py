@@ -21,6 +21,7 @@ from specdec import tasks
 from specdec.common import hosts
 from specdec.common.environment import environment
 from specdec.common.gin_text import FORMAT, comment, settings_in
+from specdec.common.json_values import JsonObject
 from specdec.common.records import Lines, as_json
 from specdec.common.values import UsageError, one_line
 from specdec.decoding.refilling import Refilled
@@ -180,7 +181,7 @@ def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
             yield int(index), acceptance.unpadded(batch.inputs, row, batch.pad_id)
 
 
-def _record_in(path: str) -> dict[str, Mapping[str, object]]:
+def _record_in(path: str) -> dict[str, JsonObject]:
     """Returns the record of texts, which is empty if an earlier version wrote them."""
     found = comment(_text_of(path), RECORD)
     if found is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from specdec.instrument.acceptance.written import Texts
 from specdec.models import partitioning
 from specdec.models.contract.inputs import lengths_of, tokens_of
 from specdec.plan import Plan
-from specdec.types import Array, Params, PyTree
+from specdec.types import Params, PyTree
 
 DIGITS = 6  # of what is recorded
 
@@ -58,7 +58,7 @@ def measure(
     halves: list[Tables] = []
     written = 0
     for batch in texts:
-        placed = batch.inputs, batch.tokens, batch.length
+        placed: tuple[PyTree, PyTree, PyTree] = batch.inputs, batch.tokens, batch.length
         if mesh is not None:
             placed = partitioning.divided_rows(placed, mesh)
         taught = teach(params, placed[0], placed[1][:, :-1], plan=plan)
@@ -98,7 +98,7 @@ def _fetched(found: Opinions) -> Opinions:
 
 
 def _asked(
-    plan: Plan, params: Params, given: tuple[Array, PyTree, Array], taught: Taught
+    plan: Plan, params: Params, given: tuple[PyTree, PyTree, PyTree], taught: Taught
 ) -> dict[str, Opinions]:
     """Returns the figures of the plan's drafter, under '', and of recorded ones by their names."""
     found = {}
@@ -152,7 +152,7 @@ def unpadded(inputs: PyTree, row: int, pad_id: int) -> list[int]:
     return tokens_of(inputs)[row, :length].tolist() if length else []
 
 
-def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Numbers]]:
+def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:
     """Returns the recording of a drafter: its proposals, and the signals of stopping rules.
 
     For a drafter that samples, it also has the ratio q / p of the text's own tokens.
@@ -164,9 +164,6 @@ def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, 
     return {"proposed": asked.proposed[row, :size].tolist(), **rounded}
 
 
-Numbers: TypeAlias = "float | list[Numbers]"
-
-
-def _rounded(values: Numbers) -> Numbers:
+def _rounded(values: Any) -> Any:
     """Returns a number, or nested lists of numbers, with `DIGITS`."""
     return [_rounded(x) for x in values] if isinstance(values, list) else round(values, DIGITS)

@@ -28,7 +28,6 @@ from specdec.instrument.runs.texts import Data
 from specdec.models.contract.model import Model, Target
 from specdec.models.layers import products
 from specdec.models.placement import device as devices
-from specdec.tasks.plain import Inputs
 from specdec.types import PyTree, Table
 from specdec.verifiers import SyntheticAcceptance
 
@@ -53,7 +52,7 @@ class Timed(NamedTuple):
         return self.variant.run
 
     def measurement(
-        self, texts: Mapping[int, Inputs], file: File, repeats: int, read: Trees
+        self, texts: Mapping[int, PyTree], file: File, repeats: int, read: Trees
     ) -> Measurement:
         """Reads the checkpoints that are not in `read`, compiles, and returns the measurement."""
         trees = trees_of(self.run, functools.partial(self.run.placement.read, trees=read))
@@ -139,8 +138,8 @@ class Benchmark(NamedTuple):
     """
 
     timed: Sequence[Timed]
-    texts: Mapping[int, Inputs]
-    others: Mapping[int, Inputs]
+    texts: Mapping[int, PyTree]
+    others: Mapping[int, PyTree]
     split: str | None
 
     @classmethod
@@ -341,7 +340,7 @@ def _workload(run: Run) -> Workload:
     return workload
 
 
-def texts_of(run: Run) -> dict[int, Inputs]:
+def texts_of(run: Run) -> dict[int, PyTree]:
     """Returns example index -> inputs [1, S]."""
     texts = {int(batch.index[0]): batch.inputs for batch in run.batches()}
     if not texts:
@@ -349,7 +348,7 @@ def texts_of(run: Run) -> dict[int, Inputs]:
     return texts
 
 
-def _texts_elsewhere(run: Run, split: str | None) -> dict[int, Inputs]:
+def _texts_elsewhere(run: Run, split: str | None) -> dict[int, PyTree]:
     """Returns the texts of the split that predicts the timed one."""
     if split is None:
         return {}

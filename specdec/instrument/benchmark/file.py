@@ -131,7 +131,7 @@ def record(fields: JsonObject) -> Record:
     return Generation(**{name: value for name, value in fields.items() if name != "calls"})
 
 
-def fields_of(record: Record) -> dict[str, object]:
+def fields_of(record: Record) -> Mapping[str, object]:
     """Returns the fields of a record's line.
 
     Args:

@@ -17,7 +17,6 @@ from specdec.decoding.program import Program
 from specdec.instrument.benchmark.file import Generation, Timing
 from specdec.instrument.benchmark.parts import Key
 from specdec.instrument.benchmark.workload import Workload
-from specdec.tasks.plain import Inputs
 from specdec.types import DecodeOutput, PyTree
 
 WARM_UPS = 3
@@ -140,7 +139,7 @@ def profile(
 
 
 def _warm_up(
-    workload: Workload, trees: Mapping[str, PyTree], seed: int, texts: Mapping[int, Inputs]
+    workload: Workload, trees: Mapping[str, PyTree], seed: int, texts: Mapping[int, PyTree]
 ) -> None:
     """Runs each mode a few times, because first runs are slower: pages, caches, threads."""
     for text in list(texts)[:1]:

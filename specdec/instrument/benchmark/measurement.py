@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 import jax
-import numpy as np
 
 from specdec.common.environment import environment
 from specdec.decoding.beam_plan import BeamPlan
@@ -36,7 +35,7 @@ class Measurement:
         self,
         workload: Workload,
         trees: Mapping[str, PyTree],
-        texts: Mapping[int, np.ndarray],
+        texts: Mapping[int, PyTree],
         file: File,
         *,
         seed: int,
@@ -65,7 +64,7 @@ class Measurement:
         )
         return (self._written(records) for records in units)
 
-    def decode_elsewhere(self, texts: Mapping[int, np.ndarray], split: str) -> None:
+    def decode_elsewhere(self, texts: Mapping[int, PyTree], split: str) -> None:
         """Decodes the texts of another split, unless they are in the file."""
         done = self.file.elsewhere
         new = {text: inputs for text, inputs in texts.items() if (split, text) not in done}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ class Check:
     """
 
     name: str
-    figures: dict[str, float]
+    figures: dict[str, Any]
     demands: dict[str, tuple[str, float]]
     note: str
     seconds: float = 0.0
@@ -42,7 +43,7 @@ class Check:
         """Returns the check of a record."""
         return cls(**{name: value for name, value in record.items() if name != "passed"})
 
-    def record(self) -> dict[str, object]:
+    def record(self) -> Mapping[str, object]:
         """Returns plain values, for JSON."""
         return dataclasses.asdict(self) | {"passed": self.passed}
 

@@ -42,6 +42,7 @@ class DeviceMemory:
     def of(cls, executable: jax.stages.Compiled) -> DeviceMemory:
         """Returns the memory of an executable, by XLA's analysis."""
         stats = executable.memory_analysis()
+        assert stats is not None, "XLA analyses the memory of each program"
         return cls(
             arguments=stats.argument_size_in_bytes,
             outputs=stats.output_size_in_bytes,
@@ -377,7 +378,7 @@ def compiled(
     seconds = time.perf_counter() - start
     costs = executable.cost_analysis() or {}
     flops, accessed = (costs.get(key, 0.0) for key in ("flops", "bytes accessed"))
-    module = hlo.read(executable.as_text())
+    module = hlo.read(executable.as_text() or "")
     return Compiled(name, seconds, DeviceMemory.of(executable), module, flops, accessed), executable
 
 

@@ -34,7 +34,7 @@ class LoopRecord(TypedDict):
 
 
 class ContentsRecord(TypedDict):
-    """What `contents` returns, as far as it is shown; the keys are paths of loops, then kinds."""
+    """The part of `contents` that is shown; the keys are paths of loops, then kinds."""
 
     collectives: dict[str, dict[str, CountRecord]]
     operations: dict[str, int]
@@ -249,7 +249,7 @@ def _largest(instructions: Sequence[hlo.Instruction]) -> dict[str, dict[str, obj
     return {"/".join(one.loop): {"shape": one.shape, "bytes": one.bytes} for one in by_size}
 
 
-def _loop(loop: hlo.Loop) -> dict[str, object]:
+def _loop(loop: hlo.Loop) -> Mapping[str, object]:
     return loop._asdict() | {"loops": [_loop(inner) for inner in loop.loops]}
 
 
@@ -392,7 +392,7 @@ def _memory_line(memory: MemoryRecord) -> str:
     return f"{gib(memory['total'])} of {gib(memory['limit'])}, {verdict} ({parts})"
 
 
-def collectives_of(kinds: Mapping[str, Mapping[str, int]]) -> str:
+def collectives_of(kinds: Mapping[str, CountRecord]) -> str:
     """Returns collectives in one phrase.
 
     Args:

@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-
 GIB = 2**30
 
 
@@ -77,7 +75,7 @@ class Topology:
         """The number of chips."""
         return math.prod(self.shape)
 
-    def devices(self) -> list[jax.Device]:
+    def devices(self) -> list[Any]:
         """Returns devices to compile for.
 
         No TPU is looked for, and JAX's own platform does not change.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
 from specdec.common.terminal import counted
@@ -111,7 +111,7 @@ def update_record(
     return found
 
 
-def _memory(topology: Topology, update: CompiledUpdate) -> dict[str, object]:
+def _memory(topology: Topology, update: CompiledUpdate) -> Mapping[str, object]:
     limit, whole = topology.chip.memory, update.whole
     found = dataclasses.asdict(update.sizes) | {"limit": limit, "fits": fits(update, topology.chip)}
     if whole.memory is None:

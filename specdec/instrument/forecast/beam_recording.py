@@ -158,18 +158,18 @@ class _Watched(DraftBeams):
     T, V].
     """
 
-    def init(self, params: Params, inputs: PyTree, given: Cache) -> Cache:
+    def init(self, params: Params, inputs: PyTree, given: Cache) -> PyTree:
         return super().init(params, inputs, given), ()
 
     def grow(
         self,
         params: Params,
         text: Continued,
-        cache: Cache,
+        cache: PyTree,
         slots: Slots,
         size: int,
         stop_ids: tuple[int, ...],
-    ) -> tuple[Tree, Cache]:
+    ) -> tuple[Tree, PyTree]:
         text = text.replace(last=None)
         tree, cache = super().grow(params, text, cache[0], slots, size, stop_ids)
         seen = view_of(tree, slice(None), text.pending.path, text.layers, slots)
@@ -179,5 +179,5 @@ class _Watched(DraftBeams):
         hidden = tree.replace(parents=jnp.full_like(tree.parents, -1))
         return hidden, (cache, (tree, usable(output.logits, size)))
 
-    def keep(self, cache: Cache, start: Array, kept: Array) -> Cache:
+    def keep(self, cache: PyTree, start: Array, kept: Array) -> PyTree:
         return cache

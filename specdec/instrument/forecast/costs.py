@@ -59,7 +59,7 @@ class Costs(NamedTuple):
     step: float
     source: str
 
-    def record(self) -> dict[str, object]:
+    def record(self) -> Mapping[str, object]:
         """Returns plain values, for JSON."""
         calls = {name_of(key): seconds for key, seconds in self.calls.items()}
         return self._asdict() | {"calls": calls}

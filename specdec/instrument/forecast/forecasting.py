@@ -245,7 +245,7 @@ def decoded(run: Run, plan: Plan, texts: Sequence[Accepted]) -> Replayed:
     for batch in run.batches(everywhere=True):
         output, _ = engine.decode(batch, seed=run.data.seed)
         trace = output.trace
-        counts = output.length, trace.calls, trace.drafted, trace.accepted
+        counts: PyTree = output.length, trace.calls, trace.drafted, trace.accepted
         of_rows = Replayed(*counts, source=None)
         for row, index in enumerate(batch.index):
             if index in wanted:

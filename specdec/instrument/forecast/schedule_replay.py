@@ -434,7 +434,9 @@ def _decoded(
     """Decodes some texts in a batch whose inputs have this shape."""
     longest, (size, width) = plan.max_length, shape
 
-    def filled(arrays: Iterator[np.ndarray], *shape: int, padding: int = 0) -> np.ndarray:
+    def filled(
+        arrays: Iterator[Sequence[int] | np.ndarray], *shape: int, padding: int = 0
+    ) -> np.ndarray:
         block = np.full([size, *shape], padding, np.int32)
         for row, array in zip(block, arrays, strict=False):
             row[: len(array)] = array

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from specdec.common.records import Lines
 from specdec.instrument.report.summaries import Figures, in_words
@@ -237,7 +237,7 @@ def _calls(
 
 def _drafts(
     explained: Figures, call: int, accepted: Sequence[str], drafted: int
-) -> Iterable[object]:
+) -> Iterable[Sequence[Any]]:
     """Returns text, p, q and softmax of each drafted token of a call."""
     if not explained:  # only those that stand in the text are known
         texts = [*accepted, *["?"] * (drafted - len(accepted))]

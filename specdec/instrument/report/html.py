@@ -129,7 +129,7 @@ def _speedup_row(name: str, bench: Figures, longest: float) -> list[Cell]:
     cells: list[Cell] = list(row(name, bench))
     at, low, high, one = (round(value / longest, 4) for value in (*speedup(bench), 1.0))
     place = HEADER.index(SPEEDUP)
-    cells[place] = Interval(cells[place], low, at, high, one)
+    cells[place] = Interval(str(cells[place]), low, at, high, one)
     return cells
 
 

@@ -106,7 +106,7 @@ class Data(Checked):
       ValueError: a field has the wrong type, or is out of range.
     """
 
-    task: str | tasks.Task | None
+    task: Any
     split: Text
     lengths: Mapping[str, int]
     texts: TextList | TextStream | None = None

@@ -350,14 +350,14 @@ def _one(
         seconds = one.seconds(plan, by_batch)
         if seconds is None:
             raise UsageError(f"--costs lack the calls of {plan}; measure them with `specdec bench`")
-        line = {
-            "variant": name,
-            "kind": candidate.kind,
-            "setting": candidate.setting,
-            "schedule": said,
-            "tokens_per_call": round(float(by_text.tokens.sum() / by_text.calls.sum()), 4),
-            "seconds": [float(f"{x:.6g}") for x in seconds],
-        }
+        line = _TriedLine(
+            variant=name,
+            kind=candidate.kind,
+            setting=candidate.setting,
+            schedule=said,
+            tokens_per_call=round(float(by_text.tokens.sum() / by_text.calls.sum()), 4),
+            seconds=[float(f"{x:.6g}") for x in seconds],
+        )
         lines.append(line)
     return Tried(name, candidate, line["tokens_per_call"], np.array(line["seconds"]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from specdec.schedules import (
     Heuristic,
     JointConfidence,
 )
-from specdec.schedules.schedule import Schedule
 
 LONGEST = 10
 OTHERS = (3, 5, 7)  # longest drafts that are tried for the best of each kind that varies
@@ -44,7 +43,7 @@ class Candidate(NamedTuple):
 
     kind: str
     setting: float | None
-    schedule: Schedule
+    schedule: Any  # a `Schedule`, a dataclass with fields of its own
 
 
 class Tried(NamedTuple):

@@ -216,7 +216,7 @@ def ids_of_record(record: Record) -> dict[str, object]:
     return {"pad_id": pad, "stop_ids": stop_ids}
 
 
-def record_of_ids(config: _HasIds) -> dict[str, object]:
+def record_of_ids(config: _HasIds) -> dict[str, int | list[int]]:
     """Returns the inverse of `ids_of_record`."""
     ends = config.stop_ids
     pad = {} if config.pad_id == NO_PAD else {_PAD: config.pad_id}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ class PromptReader(LinenModel):
         check_tokens(inputs)
 
         def feed(tokens: Array, cache: PromptCache) -> PromptCache:
-            return self.decode(params, tokens, cache)[1]
+            return cast(PromptCache, self.decode(params, tokens, cache)[1])
 
         return self._filled(inputs, self._base(inputs), capacity, feed)
 

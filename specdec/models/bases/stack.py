@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Mapping
-from typing import ClassVar, Protocol, TypeVar, cast
+from typing import ClassVar, Protocol, TypeVar, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -358,10 +358,11 @@ class ReadsEncoder(EncoderDecoder):
         return cache.replace(spare=self.spare)
 
 
-T = TypeVar("T", Array, Array | None)
-
-
-def _filled_up(x: T, more: int) -> T:
+@overload
+def _filled_up(x: Array, more: int) -> Array: ...
+@overload
+def _filled_up(x: Array | None, more: int) -> Array | None: ...
+def _filled_up(x: Array | None, more: int) -> Array | None:
     """Returns [B, T, ..] with the last token of each row `more` times behind it."""
     if x is None:
         return None

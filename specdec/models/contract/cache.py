@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ class KVCache(struct.PyTreeNode):
     inputs_mask: Array = struct.field(default=())  # [B, S] bool, True where the input is a token
     cross_keys: tuple[Array, ...] = ()  # each [B, H, head_dim, S], computed once
     cross_values: tuple[Array, ...] = ()  # each [B, H, S, head_dim]
-    axis_rules: AxisRules = struct.field(pytree_node=False, default=())  # of the model, AxisRules
+    axis_rules: Any = struct.field(pytree_node=False, default=())  # of the model, AxisRules
     # Slots behind `capacity`, for the tokens that fill up a call; see `Target.computed_width`.
     spare: int = struct.field(pytree_node=False, default=0)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -28,25 +28,25 @@ Arrays: TypeAlias = Mapping[str, np.ndarray]
 C = TypeVar("C", bound=Config)
 
 
-class HuggingFace(Protocol[C]):
+class HuggingFace(Protocol):
     """The checkpoints of transformers, whose names and terms are called 'theirs'."""
 
     MODEL_TYPES: tuple[str, ...]  # the `model_type` of their records
 
-    def to_config(self, record: Record, arrays: Arrays) -> C:
+    def to_config(self, record: Record, arrays: Arrays) -> Config:
         """Returns the config that their record describes, together with its arrays."""
         ...
 
-    def to_record(self, config: C) -> dict[str, object]:
+    def to_record(self, config: Any) -> dict[str, object]:
         """Returns their record of a model."""
         ...
 
-    def parameters(self, record: Record, config: C, arrays: Arrays) -> dict[str, np.ndarray]:
+    def parameters(self, record: Record, config: Any, arrays: Arrays) -> dict[str, np.ndarray]:
         """Returns their arrays by our names, as views; arrays that the model lacks keep their
         names."""
         ...
 
-    def names(self, config: C) -> dict[str, str]:
+    def names(self, config: Any) -> dict[str, str]:
         """Returns {our name: theirs} of all parameters that a model of this config may have.
 
         Ours with one name of theirs are joined along the last axis of one array, in this order;
@@ -66,7 +66,7 @@ class HuggingFace(Protocol[C]):
         """Returns the number of sentinels after the pieces; `tokenizer` is its record's text."""
         ...
 
-    def tokenizer_record(self, config: C, pieces: int) -> dict[str, object]:
+    def tokenizer_record(self, config: Any, pieces: int) -> dict[str, object]:
         """Returns their record of a SentencePiece tokenizer with this number of pieces."""
         ...
 

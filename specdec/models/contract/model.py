@@ -128,6 +128,7 @@ class Target(Weights):
       decoder_only: whether an output continues its inputs, which `prompt` then returns.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     vocab_size: int
     stop_ids: ClassVar[tuple[int, ...] | None] = None
     pad_id: ClassVar[int] = 0
@@ -342,6 +343,7 @@ def finish(
     below, fed = target.decode(
         params, last, cache.rewind(cache.length + length), layers=(0, resume.layers)
     )
+    assert below.stream is not None, "it was asked for some layers"
     index = jnp.arange(tokens.shape[1])[None, :, None]
     stream = jnp.pad(resume.stream, ((0, 0), (0, 1), (0, 0)))
     stream = jnp.where(index == length[:, None, None], below.stream, stream)

@@ -30,7 +30,7 @@ from specdec.models.layers import int8
 from specdec.models.layers.int8 import Weights
 from specdec.models.layers.products import STORED, Kernels, Order, Orders
 from specdec.models.placement.device import Device
-from specdec.types import Array, PyTree
+from specdec.types import PyTree
 
 Layout: TypeAlias = Literal["checkpoint", "in_out", "out_in", "all_out_in"]
 Path: TypeAlias = tuple[str, ...]
@@ -174,7 +174,7 @@ def _stacks(params: PyTree) -> list[str]:
     return [part for part in ("encoder", "decoder") if part in params]
 
 
-def read_in_step(decoder: Mapping[Path, Array]) -> dict[Path, Array]:
+def read_in_step(decoder: Mapping[Path, PyTree]) -> dict[Path, PyTree]:
     """Returns the parameters of a flattened decoder that a step reads.
 
     The keys and values of the inputs are in the cache, so a step does not need the kernels that
@@ -189,7 +189,7 @@ def _transposed(params: PyTree, layout: Layout) -> PyTree:
         return params
     found, prefill = dict(params), layout == "all_out_in"
     for part in _stacks(params) if prefill else ("decoder",):
-        leaves: dict[Path, Array] = dict(traverse_util.flatten_dict(params[part]))
+        leaves: dict[Path, PyTree] = dict(traverse_util.flatten_dict(params[part]))
         for path, leaf in (leaves if prefill else read_in_step(leaves)).items():
             if path[-1] == "kernel":
                 leaves[path] = jnp.swapaxes(leaf, 0, 1)
@@ -287,7 +287,7 @@ def quantized(
     """
     found = dict(params)
     for part in _stacks(params):
-        leaves: dict[Path, Array] = dict(traverse_util.flatten_dict(params[part]))
+        leaves: dict[Path, PyTree] = dict(traverse_util.flatten_dict(params[part]))
         for path in [path for path in leaves if path[-1] == "kernel"]:
             if path[-2] == "logits_dense" and not int8_tokens:
                 continue

@@ -71,7 +71,7 @@ class _Attaching(Protocol):
 
 
 @functools.cache
-def fastest(models: tuple[T, ...]) -> T:
+def fastest(models: tuple[TimedModel, ...]) -> Any:
     """Returns the model whose call on one token is fastest: the first one, or a clearly faster one.
 
     Others that this device or this version of JAX cannot compute are left out.

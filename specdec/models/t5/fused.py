@@ -25,7 +25,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -140,7 +140,7 @@ class _Layer:
         grid: tuple[int, ...],
         weights: PyTree,
         given: PyTree,
-        made: Sequence[jax.ShapeDtypeStruct],
+        made: Sequence[Array | jax.ShapeDtypeStruct],
         written: int = 0,
     ) -> list[Array]:
         """Runs a kernel.
@@ -282,17 +282,7 @@ class _Range:
 _Index: TypeAlias = Array | int | _Range
 
 
-class _Ref(Protocol):
-    """A reference to an array that a kernel reads or writes."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> jnp.dtype: ...
-
-    @property
-    def at(self) -> Mapping[tuple[Array | int, ...], Array]: ...
+_Ref: TypeAlias = Any  # Pallas's reference to an array that a kernel reads or writes
 
 
 def _outputs(config: T5Config) -> _Range:

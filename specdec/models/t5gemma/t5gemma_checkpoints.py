@@ -133,7 +133,7 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
         """Returns their kinds of layers, of which every `pattern`-th one has no window."""
         return [f"{'sliding' if i % pattern else 'full'}_attention" for i in range(1, layers + 1)]
 
-    def to_record(self, config: T5GemmaConfig) -> dict[str, object]:
+    def to_record(self, config: T5GemmaConfig) -> dict[str, Any]:
         """Returns their record of a model; raises ValueError if it is a part of one."""
         refuse_part(config, self.architecture)
         if config.encoded_dim is not None:

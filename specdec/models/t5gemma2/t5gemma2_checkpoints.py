@@ -74,7 +74,7 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
         found = record.get(_END) or record["encoder"].get(_END)
         return {} if found is None else {"end_of_image_id": found}
 
-    def to_record(self, config: T5Gemma2Config) -> dict[str, object]:
+    def to_record(self, config: T5Gemma2Config) -> dict[str, Any]:
         """Returns their record of a model; raises ValueError if it is a part of one."""
         record = super().to_record(config)
         text = record["encoder"] | {"model_type": "t5gemma2_text"}
