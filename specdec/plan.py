@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -154,7 +154,7 @@ class Plan:
         """
         return self.max_length + self.nodes_of(self.longest_draft)
 
-    def models(self) -> dict[str, Any]:
+    def models(self) -> dict[str, Target]:
         """Returns the models by role: "target", and the drafter's."""
         return {"target": self.target, **self.drafter.models()}
 
@@ -167,7 +167,7 @@ class Plan:
         """The names of the drafters that a combined drafter is made of; () for a single drafter."""
         return self.drafter.sources
 
-    def with_models(self, models: Mapping[str, Any]) -> Plan:
+    def with_models(self, models: Mapping[str, Target]) -> Plan:
         """Returns this plan with the given models in their roles."""
         target = models.get("target", self.target)
         return dataclasses.replace(self, target=target, drafter=self.drafter.with_models(models))
@@ -230,7 +230,7 @@ class Plan:
         of_target = {role: plain_call("target", target) for role, target in always.items()}
         return self.drafter.timed(self.target) | of_target
 
-    def owned(self) -> dict[str, Any]:
+    def owned(self) -> dict[str, Target | Table]:
         """Returns everything that has parameters, by role: `models` and `tables`."""
         return {**self.models(), **self.tables()}
 

@@ -20,13 +20,15 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 Array: TypeAlias = jax.Array
+Values: TypeAlias = jax.Array | np.ndarray  # on a device or on the host
 PyTree: TypeAlias = Any
 # Pairs of a logical axis and the mesh axis, or None, that it is divided over.
 AxisRules: TypeAlias = tuple[tuple[str, str | None], ...]
@@ -47,11 +49,13 @@ class Cache(Protocol):
     def capacity(self) -> int:  # C
         ...
 
-    def rewind(self, length: Array) -> Any: ...
+    def rewind(self, length: Array) -> Self: ...
+
+    def keep(self, start: Array, kept: Array, width: int) -> Self: ...
 
 
 @jax.tree_util.register_pytree_with_keys_class
-class Params(dict[str, Any]):
+class Params(dict[str, PyTree]):
     """The parameters of all models and tables, by role; the first argument of every program.
 
     `Params(target, draft)` has the roles "target" and "draft". Other roles are given by keyword.
@@ -72,12 +76,14 @@ class Params(dict[str, Any]):
     def __or__(self, others: Mapping[str, PyTree]) -> Params:  # type: ignore[override]
         return Params(**{**self, **others})
 
-    def tree_flatten_with_keys(self) -> tuple[Any, tuple[str, ...]]:
+    def tree_flatten_with_keys(
+        self,
+    ) -> tuple[list[tuple[object, PyTree]], tuple[str, ...]]:
         roles = tuple(sorted(self))
         return [(jax.tree_util.DictKey(role), self[role]) for role in roles], roles
 
     @classmethod
-    def tree_unflatten(cls, roles: tuple[str, ...], trees: Any) -> Params:
+    def tree_unflatten(cls, roles: tuple[str, ...], trees: Iterable[PyTree]) -> Params:
         made = cls.__new__(cls)  # a tree of parameters may be None while JAX transforms it
         dict.__init__(made, zip(roles, trees, strict=True))
         return made
@@ -168,6 +174,32 @@ class Revised(NamedTuple):
     previous: Array  # [B, P] int32, the previous outputs, padded with the target's `pad_id`
 
 
+class ContextTarget(Protocol):
+    """The part of a `models.contract.model.Target` that any drafter may use."""
+
+    pad_id: ClassVar[int]
+
+    def prompt(self, inputs: PyTree, /) -> Prompt | None: ...
+
+    def logits(self, params: PyTree, hidden: Array, /) -> Array: ...
+
+
+class ContextPlan(Protocol):
+    """The part of a `Plan` that a drafter may read."""
+
+    @property
+    def target(self) -> ContextTarget: ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def shared_noise(self) -> bool: ...
+
+    @property
+    def reads_beliefs(self) -> bool: ...
+
+
 class Context(struct.PyTreeNode):
     """The state of decoding that a drafter may read.
 
@@ -193,7 +225,7 @@ class Context(struct.PyTreeNode):
     stop_ids: tuple[int, ...] = struct.field(pytree_node=False, default=())
     pad_id: int = struct.field(pytree_node=False, default=0)  # of the inputs
     # The target itself, to which params["target"] belongs.
-    target: Any = struct.field(pytree_node=False, default=None)
+    target: ContextTarget = struct.field(pytree_node=False, default=None)
     # The target draws with the same keys as `propose`: see `sampling.draw_shared`.
     shared_noise: bool = struct.field(pytree_node=False, default=False)
     # The verifier reads `Draft.beliefs`.
@@ -220,8 +252,32 @@ class Resume(struct.PyTreeNode):
     """
 
     stream: Array  # [B, K, D] the residual stream of these positions, garbage after them
-    cache: Any
+    cache: Cache
     layers: int = struct.field(pytree_node=False)  # the number that have run, from the first
+
+
+class DraftNodes(Protocol):
+    """The arrangement of a draft's tokens as nodes of a tree: `models.draft_tree.Nodes`."""
+
+    @property
+    def parents(self) -> Array: ...  # [B, T] int32
+
+    @property
+    def valid(self) -> Array: ...  # [B, T] bool
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def depths(self) -> Array: ...  # [T] int32
+
+    def of_parents(self, values: Array, root: Array) -> Array: ...
+
+    def restricted(self, allowed: Array) -> Self: ...
+
+    def lead(self) -> Array: ...
+
+    def ancestors(self) -> Array: ...
 
 
 class Draft(struct.PyTreeNode):
@@ -247,9 +303,15 @@ class Draft(struct.PyTreeNode):
     resume: Resume | None = None
     # [B] bool, set by the loop: whether it cut the draft because the output was not usable.
     broken: Array | None = None
-    # `models.contract.draft_tree.Nodes`, if the tokens are not one text: several paths, or a
-    # tree. K is then the number of nodes, and `length` the number of depths.
-    nodes: Any = None
+    # Their arrangement, if the tokens are not one text: several paths, or a tree. K is then
+    # the number of nodes, and `length` the number of depths.
+    nodes: DraftNodes | None = None
+
+    @property
+    def tree(self) -> DraftNodes:
+        """The arrangement of tokens that are not one text."""
+        assert self.nodes is not None
+        return self.nodes
 
 
 class Scores(struct.PyTreeNode):
@@ -325,7 +387,7 @@ class DecodeState(struct.PyTreeNode):
     trace: Trace
     vocab_size: int = struct.field(pytree_node=False)
 
-    def context(self, plan: Any) -> Context:
+    def context(self, plan: ContextPlan) -> Context:
         """Returns the context that a plan's drafter reads."""
         return Context(
             tokens=self.tokens,

@@ -10,10 +10,8 @@ belong to the family (`models.families`). TensorStore, Orbax and PyTorch are imp
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +34,7 @@ from specdec.checkpoints.text_model import TextModel, text_model_from
 from specdec.checkpoints.transcription import Transcribed
 from specdec.checkpoints.tree import parameter_count
 from specdec.common import progress, records
+from specdec.common.json_values import JsonObject
 from specdec.models.contract.family import Config
 from specdec.types import PyTree
 
@@ -120,7 +119,7 @@ def save(
     config: Config,
     format: str = "orbax",
     vocabulary: str | os.PathLike | Vocabulary | None = None,
-    generation: Mapping[str, Any] = MappingProxyType({}),
+    generation: JsonObject = MappingProxyType({}),
 ) -> None:
     """Writes a checkpoint that `load`, `config_from` and `vocabulary_from` read back.
 

@@ -31,12 +31,13 @@ from specdec.checkpoints.errors import CheckpointError
 from specdec.common import progress
 from specdec.types import Array, PyTree
 
-KvStore = dict[str, Any]  # a TensorStore kvstore specification
+KvStore = dict[str, str]  # a TensorStore kvstore specification
 Spec = dict[str, Any]  # of an array: its driver and kvstore
 Source = Spec | np.ndarray
 Opened = ts.TensorStore | np.ndarray
 Index = tuple[slice, ...]
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 _IN_FLIGHT = 64 * 2**20  # bytes on disk of the arrays that are read or written at the same time
 _CHUNK = 64 * 2**20  # bytes, at most, of a piece of an array that is written; T5X's limit
@@ -207,14 +208,14 @@ def fetch_checked(array: Stored, where: Location, recorded: Mapping[str, str]) -
     return data
 
 
-def write_all(arrays: Mapping[str, Array], directory: Location) -> dict[str, dict[str, Any]]:
+def write_all(arrays: Mapping[str, Array], directory: Location) -> dict[str, Spec]:
     """Writes a zarr folder for each array.
 
     Returns:
       folder -> its specification, relative to `directory`.
     """
 
-    def write(item: tuple[str, Array]) -> tuple[str, dict[str, Any]]:
+    def write(item: tuple[str, Array]) -> tuple[str, Spec]:
         path, array = item
         metadata = {
             "shape": list(array.shape),
@@ -249,7 +250,7 @@ def fetch(data: Opened, box: Index | None = None, dtype: DTypeLike | None = None
     return copy
 
 
-def _needed(array: Stored, shardings: Mapping[str, Any] | None) -> Index:
+def _needed(array: Stored, shardings: Mapping[str, Sharding] | None) -> Index:
     """Returns the smallest box of the parameter that the devices of this process need."""
     if shardings is None:
         return _whole(array.shape)
@@ -273,7 +274,8 @@ def _place(
     if sharding is None:
         return jax.device_put(part)
 
-    def piece(index: Any) -> np.ndarray:
+    def piece(index: Index | None) -> np.ndarray:
+        assert index is not None
         return part[_within(box, index, shape)]
 
     return jax.make_array_from_callback(shape, sharding, piece)
@@ -287,7 +289,7 @@ def _within(box: Index, index: Index, shape: tuple[int, ...]) -> Index:
 
 
 def _windowed(
-    function: Callable[[Any], T], items: Iterable[Any], size: Callable[[Any], int]
+    function: Callable[[Item], T], items: Iterable[Item], size: Callable[[Item], int]
 ) -> Iterator[T]:
     """Yields `function` of each item, in order, computing several items concurrently.
 
@@ -305,7 +307,7 @@ def _windowed(
 
 def _release(view: np.ndarray) -> None:
     """Releases the pages of a memory-mapped file; read again, they come from the disk's cache."""
-    base: Any = view
+    base: object = view
     while isinstance(base, np.ndarray):
         base = base.base
     if isinstance(base, mmap.mmap) and hasattr(base, "madvise"):

@@ -6,10 +6,16 @@ TensorStore does all of it, as it also reads the arrays, so that one set of cred
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from specdec.checkpoints.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import tensorstore as ts
+
+T = TypeVar("T")
 
 SCHEME = "gs://"
 # Enough for a hiccup. TensorStore's own 32 tries keep a misspelt bucket waiting for minutes.
@@ -63,7 +69,7 @@ class BucketPath:
     def read_text(self, encoding: str = "utf-8") -> str:
         return self.read_bytes().decode(encoding)
 
-    def kvstore(self) -> dict[str, Any]:
+    def kvstore(self) -> dict[str, str]:
         """Returns TensorStore's specification of the folder."""
         path = f"{self.key}/" if self.key else ""
         return {"driver": "gcs", "bucket": self.bucket, "path": path}
@@ -75,7 +81,7 @@ class BucketPath:
         span = ts.KvStore.KeyRange(first, end)
         return [key.decode() for key in self._ask(lambda store: store.list(span))]
 
-    def _ask(self, question) -> Any:
+    def _ask(self, question: Callable[[ts.KvStore], ts.Future[T]]) -> T:
         import tensorstore as ts
 
         try:

@@ -394,7 +394,7 @@ def describe(
     write_json(folder / CONFIG, contents)
 
 
-def amend(folder: Path, **entries: Any) -> None:
+def amend(folder: Path, **entries: object) -> None:
     """Adds entries to a checkpoint's record, all of them or none."""
     record = _record(folder / CONFIG) | entries
     write(folder / CONFIG, json.dumps(record, indent=2) + "\n")

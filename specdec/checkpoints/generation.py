@@ -13,6 +13,7 @@ from specdec import tasks
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.huggingface_files import CONFIG, read_json
+from specdec.common.json_values import JsonObject
 from specdec.models import families
 from specdec.models.bases.prompts import PromptReader
 from specdec.models.contract.family import Family
@@ -47,7 +48,7 @@ NO_EFFECT = frozenset(
     """.split()
 )
 # Settings that matter only where tokens are drawn, with the values that change nothing.
-DRAWING: Mapping[str, tuple[Any, ...]] = {
+DRAWING: Mapping[str, tuple[object, ...]] = {
     "temperature": (1.0,),
     "top_k": (0,),
     "top_p": (1.0,),
@@ -58,7 +59,7 @@ DRAWING: Mapping[str, tuple[Any, ...]] = {
     "eta_cutoff": (0,),
 }
 # Settings that this engine does not have, with the values that change nothing.
-MISSING: Mapping[str, tuple[Any, ...]] = {
+MISSING: Mapping[str, tuple[object, ...]] = {
     "num_beams": (0, 1),
     "num_beam_groups": (0, 1),
     "num_return_sequences": (1,),
@@ -80,7 +81,7 @@ MISSING: Mapping[str, tuple[Any, ...]] = {
     "cache_implementation": ("dynamic", "static", "offloaded", "offloaded_static", "hybrid"),
 }
 # Settings that have a logits processor here, with the values that change nothing.
-PROCESSORS: Mapping[str, tuple[Any, ...]] = {
+PROCESSORS: Mapping[str, tuple[object, ...]] = {
     "repetition_penalty": (1.0,),
     "no_repeat_ngram_size": (0,),
     "bad_words_ids": ([],),
@@ -99,7 +100,7 @@ OF_SOUND = frozenset(
     """.split()
 )
 NAMES = frozenset({*IDS, *NO_EFFECT, *DRAWING, *MISSING, *PROCESSORS, "do_sample"})
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "do_sample": (False,),
     **DRAWING,
     **MISSING,
@@ -110,7 +111,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 class Setting(NamedTuple):
     """A value, and the name of the file that it comes from."""
 
-    value: Any
+    value: Any  # of JSON
     file: str
 
     def __str__(self) -> str:
@@ -140,7 +141,7 @@ def of_series(directory: Location) -> dict[str, Setting]:
     return {}
 
 
-def _of_record(record: Mapping[str, Any], file: str) -> dict[str, Setting]:
+def _of_record(record: JsonObject, file: str) -> dict[str, Setting]:
     found = {name: record[name] for name in ("temperature", "top_k", "top_p") if name in record}
     found |= {"do_sample": True, "suppress_tokens": [record["eos_token_id"]]}
     found[LONGEST] = record["prediction_length"]
@@ -163,7 +164,7 @@ def _of_texts(directory: Location) -> dict[str, Setting]:
     return _checked({k: Setting(v, FILE) for k, v in given.items()}, directory)
 
 
-def continues_prompts(record: Mapping[str, Any]) -> bool:
+def continues_prompts(record: JsonObject) -> bool:
     """Returns whether a `config.json` is that of a decoder-only model."""
     kind, name = record.get("model_type"), record.get("family", families.DEFAULT)
     return any(
@@ -178,7 +179,7 @@ def _types(family: Family) -> tuple[str, ...]:
 
 
 def _with_ids(
-    settings: dict[str, Setting], record: Mapping[str, Any], directory: Location
+    settings: dict[str, Setting], record: JsonObject, directory: Location
 ) -> dict[str, Setting]:
     """Returns the settings with the ids of our own record, where they differ from T5's.
 
@@ -220,9 +221,7 @@ def changes(name: str, value: object) -> bool:
     return name not in NO_EFFECT and value not in NEUTRAL.get(name, ())
 
 
-def _refuse_contradiction(
-    given: Mapping[str, Any], in_config: Mapping[str, Any], directory: Location
-) -> None:
+def _refuse_contradiction(given: JsonObject, in_config: JsonObject, directory: Location) -> None:
     """Raises CheckpointError for settings that two versions of transformers read differently.
 
     `_from_model_config` says that the file repeats `config.json`. Version 4 then prefers the

@@ -204,7 +204,7 @@ class _Refusals:
             for name, value in stated.items():
                 self._check_drawn(name, value, ours)
 
-    def _check_drawn(self, name: str, value: Any, ours: Mapping[str, Any]) -> None:
+    def _check_drawn(self, name: str, value: object, ours: Mapping[str, object]) -> None:
         """Rejects one sampling setting, unless the plan has it or sets its own."""
         if name not in _FLAGS:
             self.refuse(name, "which is not done here")
@@ -260,7 +260,7 @@ class _Refusals:
                 self.refuse(key, why, "raise --max_length")
 
 
-def _values(settings: Mapping[str, Setting], wanted: Iterable[str]) -> dict[str, Any]:
+def _values(settings: Mapping[str, Setting], wanted: Iterable[str]) -> dict[str, Any]:  # of JSON
     return {name: settings[name].value for name in wanted if name in settings}
 
 
@@ -293,7 +293,7 @@ def _processors(plan: Plan, text: TextModel) -> tuple[LogitsProcessor, ...]:
 
 def _check_kind(name: str, value: object) -> None:
     """Raises ValueError for a value that is not of the setting's kind."""
-    kinds: dict[str, tuple[Callable[[Any], bool], str]] = {
+    kinds: dict[str, tuple[Callable[[object], bool], str]] = {
         "repetition_penalty": (is_number, "a number"),
         "bad_words_ids": (lambda rows: _is_list(rows, lambda row: _is_list(row, _is_id)), "lists"),
         "suppress_tokens": (lambda ids: _is_list(ids, _is_id), "a list of token ids"),
@@ -309,7 +309,7 @@ def _is_id(value: object) -> bool:
     return is_integer(value, 0)
 
 
-def _is_list(value: object, is_right: Callable[[Any], bool]) -> bool:
+def _is_list(value: object, is_right: Callable[[object], bool]) -> bool:
     return isinstance(value, list) and bool(value) and all(map(is_right, value))
 
 

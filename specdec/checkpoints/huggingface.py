@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -24,7 +23,7 @@ from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.models import families
 from specdec.models.contract.family import Config, HuggingFace, Record
 from specdec.tasks import pieces
-from specdec.types import PyTree
+from specdec.types import Array, PyTree
 
 _SENTENCEPIECE, _TOKENIZER_JSON = "spiece.model", "tokenizer.json"
 _TOKENIZER = tokenizer_files.CONFIG  # next to either
@@ -68,7 +67,7 @@ def config(directory: Path) -> Config:
         return adapter.to_config(record, arrays)
 
 
-def _record(directory: Path) -> dict[str, Any]:
+def _record(directory: Path) -> Record:
     """Returns the record of a model, with the ids that it generates with."""
     settings = generation.read(directory)
     ids = {name: settings[name].value for name in generation.IDS if name in settings}
@@ -172,14 +171,14 @@ def _adapter(directory: Path, record: Record) -> HuggingFace:
     return known[kind]
 
 
-def _joined(adapter: HuggingFace, names: Sequence[str], flat: Mapping[str, Any]) -> np.ndarray:
+def _joined(adapter: HuggingFace, names: Sequence[str], flat: Mapping[str, Array]) -> np.ndarray:
     """Returns the array of these parameters in transformers' orientation; the names are ours."""
     turned = [flat[name].T if adapter.is_transposed(name) else flat[name] for name in names]
     return np.asarray(turned[0] if len(turned) == 1 else np.concatenate(turned, axis=-1))
 
 
 def _spec(
-    adapter: HuggingFace, names: Sequence[str], flat: Mapping[str, Any]
+    adapter: HuggingFace, names: Sequence[str], flat: Mapping[str, Array]
 ) -> jax.ShapeDtypeStruct:
     """Returns the shape and dtype of `_joined`."""
     first = flat[names[0]]

@@ -17,6 +17,7 @@ from specdec.checkpoints import safetensors
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError
 from specdec.common.file_names import own_file
+from specdec.common.json_values import JsonObject
 
 CONFIG = "config.json"
 _SAFETENSORS, _PYTORCH, _INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
@@ -103,7 +104,7 @@ def read_json(file: Location) -> dict[str, Any]:
     return record
 
 
-def write_json(file: Path, record: Mapping[str, Any]) -> None:
+def write_json(file: Path, record: JsonObject) -> None:
     """Writes an object as indented JSON."""
     file.write_text(json.dumps(record, indent=2) + "\n")
 

@@ -13,13 +13,13 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specdec.checkpoints.errors import CheckpointError
+from specdec.common.json_values import JsonObject
 
 _DTYPES = {
     "F64": np.dtype(np.float64),
@@ -63,7 +63,7 @@ def write(
     file: Path, specs: Mapping[str, jax.ShapeDtypeStruct], array: Callable[[str], np.ndarray]
 ) -> None:
     """Writes the arrays that `specs` describes; `array` returns them one at a time, by name."""
-    header: dict[str, Any] = {_METADATA: {"format": "pt"}}  # transformers insists on a format
+    header: dict[str, object] = {_METADATA: {"format": "pt"}}  # transformers insists on a format
     end = 0
     for name, spec in specs.items():
         if spec.dtype not in _NAMES:
@@ -85,7 +85,7 @@ def size(spec: jax.ShapeDtypeStruct) -> int:
     return math.prod(spec.shape) * spec.dtype.itemsize
 
 
-def _map(file: Path, name: str, entry: dict[str, Any], start: int) -> np.ndarray:
+def _map(file: Path, name: str, entry: JsonObject, start: int) -> np.ndarray:
     try:
         stored, shape, begin = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"][0]
     except (LookupError, TypeError) as error:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from specdec import tasks
 from specdec.checkpoints import directory, generation
@@ -15,8 +15,16 @@ from specdec.checkpoints.directory import Vocabulary
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.generation import Setting
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
+from specdec.common.json_values import JsonObject
 
 _T5 = {generation.START: 0, generation.ENDS: 1, generation.PADDING: 0}
+
+
+class Kept(TypedDict, total=False):
+    """The arguments of `save` that preserve the text side."""
+
+    vocabulary: Vocabulary | None
+    generation: JsonObject
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +74,7 @@ class TextModel:
             if name not in generation.IDS and generation.changes(name, setting.value)
         }
 
-    def kept(self) -> dict[str, Any]:
+    def kept(self) -> Kept:
         """Returns the arguments of `save` that preserve the text side.
 
         There are no generation settings if no file has them and nothing differs from T5's own, or
@@ -149,7 +157,7 @@ def text_model_from(path: str | os.PathLike, needed: bool = True) -> TextModel:
     return TextModel(found, vocabulary, settings, _prefixes(record), is_prompts)
 
 
-def _prefixes(record: Mapping[str, Any]) -> dict[str, str]:
+def _prefixes(record: JsonObject) -> dict[str, str]:
     """Returns the prefixes that are not empty."""
     tasks = record.get("task_specific_params")
     stated = {
@@ -160,7 +168,7 @@ def _prefixes(record: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in stated.items() if isinstance(text, str) and text}
 
 
-def keep(folder: Path, vocabulary: Vocabulary | None, settings: Mapping[str, Any]) -> None:
+def keep(folder: Path, vocabulary: Vocabulary | None, settings: JsonObject) -> None:
     """Writes the tokenizer's other files and the generation settings into a new checkpoint.
 
     Every format stores them under transformers' names, and `text_model_from` reads them again.

@@ -10,16 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from specdec.checkpoints import generation
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG as MODEL
 from specdec.checkpoints.huggingface_files import read_json, write_json
+from specdec.common.json_values import JsonObject
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import AddedToken, Framing, Tokenization
 from specdec.tasks.bpe import is_bpe
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
 
 CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 CHAT = "chat_template.jinja"
@@ -127,8 +131,8 @@ def read(directory: Location, file: Location | None, extra_ids: int) -> Tokeniza
 def _framed(
     directory: Location,
     file: Location,
-    config: Mapping[str, Any],
-    special: Mapping[str, Any],
+    config: JsonObject,
+    special: JsonObject,
     added: Mapping[str, int],
 ) -> Tokenization:
     """Returns the settings of a tokenizer with byte-pair merges."""
@@ -157,7 +161,7 @@ def _is_continued(record: Location) -> bool:
 
 
 def _special_names(
-    directory: Location, file: Location, config: Mapping[str, Any], special: Mapping[str, Any]
+    directory: Location, file: Location, config: JsonObject, special: JsonObject
 ) -> dict[str, str]:
     """Returns the special tokens by transformers' names.
 
@@ -194,7 +198,7 @@ def _or(stated: bool | None, usual: bool | None) -> bool | None:
     return usual if stated is None else stated
 
 
-def _chat_template(directory: Location, config: Mapping[str, Any]) -> tuple[str | None, Location]:
+def _chat_template(directory: Location, config: JsonObject) -> tuple[str | None, Location]:
     """Returns the default chat template, None if there is none, and its file."""
     if (file := directory / CHAT).is_file():
         with about(file):
@@ -208,8 +212,8 @@ def _chat_template(directory: Location, config: Mapping[str, Any]) -> tuple[str 
 
 def _added(
     directory: Location,
-    config: Mapping[str, Any],
-    special: Mapping[str, Any],
+    config: JsonObject,
+    special: JsonObject,
     added: Mapping[str, int],
 ) -> dict[int, AddedToken]:
     """Returns the added tokens that the files name, by id."""
@@ -222,7 +226,7 @@ def _added(
         ) from error
 
 
-def sentencepiece(file: Location) -> Any:
+def sentencepiece(file: Location) -> SentencePieceProcessor:
     """Returns the `SentencePieceProcessor` of a file.
 
     Raises:
@@ -258,7 +262,7 @@ def _ids_of(file: Location | None) -> tuple[int, list[str], dict[str, str]]:
     return processor.get_piece_size(), [processor.id_to_piece(id) for id in range(3)], roles
 
 
-def _stated(config: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def _stated(config: JsonObject, special: JsonObject) -> dict[str, tuple[str, str]]:
     """Returns {file and key: (role, content)} of padding, end and unknown."""
     found = {}
     for name, record in ((CONFIG, config), (_SPECIAL, special)):
@@ -293,7 +297,7 @@ def _sentinels(count: int, extra_ids: int, file: Location | None) -> dict[int, A
     return found
 
 
-def _decoder(config: Mapping[str, Any]) -> dict[int, AddedToken]:
+def _decoder(config: JsonObject) -> dict[int, AddedToken]:
     """Returns the tokens of `tokenizer_config.json`."""
     found = {}
     for id, fields in config["added_tokens_decoder"].items():
@@ -303,7 +307,7 @@ def _decoder(config: Mapping[str, Any]) -> dict[int, AddedToken]:
     return found
 
 
-def _encoder(added: Mapping[str, int], special: Mapping[str, Any]) -> dict[int, AddedToken]:
+def _encoder(added: Mapping[str, int], special: JsonObject) -> dict[int, AddedToken]:
     """Returns the tokens of `added_tokens.json`, in checkpoints before transformers 4.34."""
     listed = special.get("additional_special_tokens") or []
     names = {token["content"] if isinstance(token, dict) else token for token in listed}

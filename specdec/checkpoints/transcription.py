@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from specdec.checkpoints import generation
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError
+from specdec.common.json_values import JsonObject
 from specdec.common.values import Checked
 from specdec.sampling import Opening, SuppressTokens, SuppressTokensAtBegin, Timestamps
 from specdec.types import LogitsProcessor
@@ -103,7 +104,7 @@ def _described(
 
 
 def _language_and_task(
-    settings: dict[str, Any], language: str | None, task: str | None, directory: Location
+    settings: JsonObject, language: str | None, task: str | None, directory: Location
 ) -> list[tuple[int, ...]]:
     """Returns the first choices of `Opening` for a model of many languages."""
     language, task = language or settings.get("language"), task or settings.get("task")
@@ -126,7 +127,7 @@ def _language_and_task(
     return opening
 
 
-def _needed(settings: dict[str, Any], name: str, directory: Location) -> Any:
+def _needed(settings: JsonObject, name: str, directory: Location) -> Any:
     if name not in settings:
         raise CheckpointError(
             f"{directory} has no {name} in {generation.FILE}; copy the file of the model's release"

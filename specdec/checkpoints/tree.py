@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 from flax import traverse_util
@@ -12,17 +11,17 @@ from flax import traverse_util
 from specdec.checkpoints.errors import CheckpointError
 from specdec.models import families
 from specdec.models.contract.family import Config, Shape, Shapes
-from specdec.models.contract.model import Model, Weights
-from specdec.types import PyTree
+from specdec.models.contract.model import Weights
+from specdec.types import Array, PyTree
 
 
-def flatten(tree: PyTree) -> dict[str, Any]:
+def flatten(tree: PyTree) -> dict[str, Array]:
     """Returns a nested dict as {name: leaf}, in alphabetical order, so equal trees are written
     equally."""
     return dict(sorted(traverse_util.flatten_dict(tree, sep="/").items()))
 
 
-def unflatten(leaves: Mapping[str, Any]) -> PyTree:
+def unflatten(leaves: Mapping[str, object]) -> PyTree:
     """Returns the inverse of `flatten`."""
     return traverse_util.unflatten_dict(leaves, sep="/")
 
@@ -37,7 +36,7 @@ def shapes(tree: PyTree) -> dict[str, Shape]:
     return {name: leaf.shape for name, leaf in flatten(tree).items()}
 
 
-def parameter_count(model: Model) -> int:
+def parameter_count(model: Weights) -> int:
     """Returns how many numbers a checkpoint of the model has.
 
     Args:

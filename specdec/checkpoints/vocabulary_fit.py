@@ -6,14 +6,14 @@ import os
 
 from specdec import checkpoints, tasks
 from specdec.models.bases.prompts import PromptReader
-from specdec.models.contract.model import Model
+from specdec.models.contract.model import Target
 from specdec.models.heads import Heads
 from specdec.tasks.added_tokens import agree
 
 
 def check_fit(
     vocabulary: tasks.LoadedVocabulary,
-    model: Model,
+    model: Target,
     role: str,
     path: str | os.PathLike | None = None,
     spare: int = 0,

@@ -6,8 +6,8 @@ import argparse
 import functools
 import itertools
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 from tqdm import tqdm
@@ -24,6 +24,7 @@ from specdec.engine import in_eight_bits
 from specdec.instrument import compile as ahead
 from specdec.models import families, partitioning
 from specdec.models.contract.inputs import check_room
+from specdec.models.contract.model import Model
 from specdec.plan import Plan
 
 OF_PAPER = families.DEFAULT  # the family whose acceptance rates the paper has
@@ -127,7 +128,8 @@ def _command(args: argparse.Namespace) -> None:
 
 def acceptance_rates(given: list[float] | None, run: DecodeRun) -> dict[str, float]:
     """Returns the acceptance rates to predict for, by label; those of a paper if none are given."""
-    target, *drafts = run.plan.models().values()
+    models = run.plan.models().values()
+    target, *drafts = (one for one in models if isinstance(one, Model))
     if given is None and len(drafts) == 1 and families.family_of(target.config).presets == OF_PAPER:
         if of_paper := ahead.PAPER_ALPHAS.get(drafts[0].sizes.get("emb_dim", 0)):
             return dict(of_paper)
@@ -168,7 +170,7 @@ def _compiled(
         raise UsageError(f"{topology.name}: {error}") from error
 
 
-def _write(path: str | None, records: list[dict[str, Any]], tables: str) -> None:
+def _write(path: str | None, records: Sequence[Mapping[str, object]], tables: str) -> None:
     if path is None:
         return
     report = {

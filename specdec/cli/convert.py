@@ -6,13 +6,13 @@ import argparse
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints import TextModel, Vocabulary
 from specdec.cli.output import add_paths, settle_paths
+from specdec.models.contract.family import Config
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -109,7 +109,7 @@ def _vocabulary(args: argparse.Namespace, text: TextModel) -> Vocabulary | None:
     return Vocabulary(Path(args.vocabulary))
 
 
-def _config(args: argparse.Namespace) -> Any:
+def _config(args: argparse.Namespace) -> Config:
     if args.config is None:
         return checkpoints.config_from(args.input, args.dtype)
     config = checkpoints.read_config(Path(args.config))

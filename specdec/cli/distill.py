@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from specdec.cli import machine, settings, shorthands
 from specdec.cli import run as runs
@@ -184,7 +183,7 @@ class Given:
         """Returns the names of the gin files."""
         return self.args.gin_file
 
-    def flags(self, more: Mapping[str, Any], files: Sequence[str] = ()) -> argparse.Namespace:
+    def flags(self, more: Mapping[str, object], files: Sequence[str] = ()) -> argparse.Namespace:
         """Returns the flags, overridden by further settings, and by files from tuning."""
         own = copy.copy(self.args)
         bindings = self.args.gin_bindings
@@ -199,7 +198,7 @@ class Given:
 
     def run(
         self,
-        more: Mapping[str, Any],
+        more: Mapping[str, object],
         *,
         files: Sequence[str] = (),
         lines: str | None = None,
@@ -211,7 +210,7 @@ class Given:
             own.limit = min(own.limit or limit, limit)
         return ready(runs.opened(own), lines=lines)
 
-    def text(self, more: Mapping[str, Any], files: Sequence[str]) -> str:
+    def text(self, more: Mapping[str, object], files: Sequence[str]) -> str:
         """Returns the settings as a gin file."""
         own = self.flags(more, files)
         before, after = shorthands.settings_of(own)

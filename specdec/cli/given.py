@@ -10,7 +10,7 @@ import itertools
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
 from specdec.cli.shorthands import utf8
 from specdec.common.values import UsageError
@@ -88,7 +88,9 @@ def _outputs(path: str) -> Previous:
     return Previous(name, [found.get(index, ()) for index in range(max(found, default=-1) + 1)])
 
 
-def given_texts(file: Any = None, texts: Any = (), prefix: Any = "") -> TextList | None:
+def given_texts(
+    file: str | None = None, texts: Sequence[str] = (), prefix: str = ""
+) -> TextList | None:
     """Returns the texts of a file, or the given texts; None without either.
 
     Args:

@@ -71,7 +71,9 @@ class OneLine(argparse.ArgumentParser):
 class Parser(OneLine):
     """The flags of one command."""
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None):
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ):
         self._given = list(itertools.takewhile(lambda arg: arg != "--", args or ()))
         self.refuse_unknown(arg.partition("=")[0] for arg in self._given)
         return super().parse_known_args(args, namespace)
@@ -120,7 +122,9 @@ class Overview(OneLine):
         self._groups[title] = group.commands
         return group
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None):
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ):
         known = self.commands.choices
         first = args[0] if args else ""
         self.refuse_unknown([first])
@@ -153,7 +157,7 @@ class Overview(OneLine):
 class Group:
     """A group of commands; it stands in for the subparsers that they are added to."""
 
-    def __init__(self, subparsers: Any):
+    def __init__(self, subparsers: argparse._SubParsersAction[Parser]):
         self._subparsers = subparsers
         self.commands: dict[str, str] = {}  # what each is for
 

@@ -18,9 +18,10 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 import jax
+from jax.sharding import Mesh
 
 from specdec import tasks
 from specdec.common import environment
@@ -94,11 +95,18 @@ def notes_of_one_line() -> Iterator[None]:
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
-        def show(message: Any, category: type[Warning], *place: Any) -> None:
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
             if issubclass(category, tasks.SoundWarning):
                 print(f"specdec: {message}", file=sys.stderr)
             else:
-                usual(message, category, *place)
+                usual(message, category, filename, lineno, file, line)
 
         warnings.showwarning = show
         yield
@@ -206,22 +214,23 @@ def join_other_hosts(args: argparse.Namespace) -> None:
     told = vars(args).get("distributed")
     if told is None or jax.distributed.is_initialized():
         return
-    processes: dict[str, Any] = {}
+    address, count, index = None, None, None
     if told:
         try:
-            address, count, index = told.split(",")
-            processes = {"num_processes": int(count), "process_id": int(index)}
+            address, *numbers = told.split(",")
+            count, index = map(int, numbers)
         except ValueError as error:
             raise UsageError(
                 f"--distributed={told} is not ADDRESS,COUNT,INDEX, as in 10.0.0.1:8476,2,0; "
                 "give all three"
             ) from error
-        processes["coordinator_address"] = address
     # JAX's own service would take SIGTERM from `terminable` and `train`, and knows no Ctrl-C.
     jax.config.update("jax_enable_preemption_service", False)
     try:  # a host that is done waits for the others: if one left, JAX would end them all
         jax.distributed.initialize(
-            **processes,
+            coordinator_address=address,
+            num_processes=count,
+            process_id=index,
             heartbeat_timeout_seconds=SILENCE,
             shutdown_timeout_seconds=PATIENCE,
         )
@@ -231,7 +240,7 @@ def join_other_hosts(args: argparse.Namespace) -> None:
         ) from error
 
 
-def refuse_no_mesh(args: argparse.Namespace, mesh: Any) -> None:
+def refuse_no_mesh(args: argparse.Namespace, mesh: Mesh | int | None) -> None:
     """Raises UsageError for hosts without a mesh, which this command needs; None is no mesh."""
     if args.distributed is not None and mesh is None:
         raise UsageError(

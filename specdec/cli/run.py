@@ -130,7 +130,10 @@ class DecodeRun(Checked):
 
     def paths(self) -> dict[str, str]:
         """Returns the checkpoints and tables of everything in `Plan.owned`, by role."""
-        given: dict[str, Any] = {"target": self.checkpoint_path, **self.draft_checkpoint_paths}
+        given: dict[str, Any] = {
+            "target": self.checkpoint_path,
+            **self.draft_checkpoint_paths,
+        }
         given |= dict.fromkeys(self.plan.schedule.tables(), self.schedule_table_path)
         return {role: path for role, path in given.items() if role in self.plan.owned()}
 
@@ -282,7 +285,7 @@ def unmarked_lossy(plan: Plan) -> str:
 
 
 def described(
-    args: argparse.Namespace, unneeded: Mapping[str, Any] = MappingProxyType({})
+    args: argparse.Namespace, unneeded: Mapping[str, object] = MappingProxyType({})
 ) -> DecodeRun:
     """Returns the run of the gin files and flags, before any device is used.
 
@@ -294,7 +297,7 @@ def described(
     if args.target is not None or args.gin_file:  # other shorthands alone are no run
         args.gin_file = [*before, *args.gin_file]
     args.gin_bindings = [*args.gin_bindings, *after]
-    overrides: dict[str, Any] = {name: vars(args).get(flag) for name, flag in FLAGS.items()}
+    overrides: dict[str, object] = {name: vars(args).get(flag) for name, flag in FLAGS.items()}
     overrides["Placement.checksums"] = False if args.skip_checksums else None
     needed = {}
     if (file := vars(args).get("subtitles")) is not None:

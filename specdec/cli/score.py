@@ -8,7 +8,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
@@ -126,12 +126,21 @@ def _scores_of(plan: Plan) -> Callable[..., dict[str, jax.Array]]:
     return jax.jit(scores)
 
 
-def _records(batch: tasks.Batch, scores: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
+class _ScoreLine(TypedDict):
+    index: int
+    input: str
+    target: str
+    tokens: list[int]
+    log_probs: list[float | None]
+    log_prob: float
+
+
+def _records(batch: tasks.Batch, scores: Mapping[str, np.ndarray]) -> Iterator[_ScoreLine]:
     assert batch.targets is not None and batch.target_texts is not None
     for row, (text, target) in enumerate(zip(batch.input_texts, batch.target_texts, strict=True)):
         last = np.max(np.flatnonzero(batch.targets[row] != batch.pad_id), initial=-1)
         length = int(last) + 1
-        record: dict[str, Any] = {
+        record: Any = {
             "index": int(batch.index[row]),
             "input": text,
             "target": target,

@@ -13,7 +13,7 @@ import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import gin
 from gin import config as gin_config
@@ -77,8 +77,8 @@ def path_in(folder: str, name: str) -> str:
 def build(
     cls: type[T],
     args: argparse.Namespace,
-    overrides: Mapping[str, Any],
-    unneeded: Mapping[str, Any] = MappingProxyType({}),
+    overrides: Mapping[str, object],
+    unneeded: Mapping[str, object] = MappingProxyType({}),
     needed: Mapping[str, str] = MappingProxyType({}),
 ) -> T:
     """Reads the gin files and flags, and constructs the `cls` that they describe.
@@ -149,14 +149,14 @@ def in_force() -> str:
     return gin.operative_config_str()
 
 
-def json_lines(path: str | None, in_force: str) -> Lines | None:
+def json_lines(path: str | None, in_force: str) -> Lines[Mapping[str, object]] | None:
     """Returns an output file, None for none; the settings in force are written next to it.
 
     It is opened for each line, so that a missing folder is noticed immediately.
     """
     if path is None:
         return None
-    lines = Lines.of(Path(path), in_force)
+    lines = Lines[Mapping[str, object]].of(Path(path), in_force)
     lines.replace(())
     return lines
 
@@ -189,7 +189,7 @@ def _no_stumbling_over_folders():
     Gin searches Python packages for files too. A folder `tasks` in the user's working folder is an
     example.
     """
-    readers: Any = gin_config._FILE_READERS
+    readers: list[Any] = gin_config._FILE_READERS
     before = list(readers)
     readers[:] = [(read, functools.partial(_exists, check)) for read, check in before]
     try:
@@ -203,6 +203,14 @@ def _exists(check: Callable[[str], bool], path: str) -> bool:
         return check(path)
     except TypeError:  # a namespace package has no file
         return False
+
+
+_Statement: TypeAlias = (
+    config_parser.BindingStatement
+    | config_parser.BlockDeclaration
+    | config_parser.ImportStatement
+    | config_parser.IncludeStatement
+)
 
 
 class _Recorder(config_parser.ParserDelegate):
@@ -274,7 +282,7 @@ def _statements(
     recorder: _Recorder,
     place: str = "",
     within: tuple[str, ...] = (),
-) -> Iterator[Any]:
+) -> Iterator[_Statement]:
     """Yields the statements of a gin file and of those it includes."""
     path = _found(file, folders, place)
     if path in within:
@@ -299,7 +307,7 @@ def _readable(path: str) -> Iterator[None]:
         raise UsageError(f"{path}: a bracket or quote is never closed; close it") from error
 
 
-def _binding(binding: str, recorder: _Recorder) -> Any:
+def _binding(binding: str, recorder: _Recorder) -> _Statement:
     name, _, value = binding.partition("=")
     try:
         return next(config_parser.ConfigParser(binding, recorder))

@@ -327,7 +327,9 @@ def _given(
             yield flag, value, names
 
 
-def _refuse_twice(flag: str, value: Any, macros: tuple[str, ...], bindings: Sequence[str]) -> None:
+def _refuse_twice(
+    flag: str, value: object, macros: tuple[str, ...], bindings: Sequence[str]
+) -> None:
     for binding in bindings:
         name = binding.partition("=")[0].strip()
         if name in macros or (flag == "max_length" and name.endswith(MAX_LENGTH)):
@@ -360,5 +362,5 @@ def _sampling(args: argparse.Namespace, given: Sequence[str]) -> str:
     return "sampling/greedy.gin"
 
 
-def _is_greedy(flag: str, value: Any) -> bool:
+def _is_greedy(flag: str, value: object) -> bool:
     return flag == "temperature" and value == 0

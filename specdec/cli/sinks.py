@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 import jax
 from tqdm import tqdm
@@ -29,8 +29,10 @@ from specdec.instrument.runs.text_engine import Watch
 from specdec.instrument.runs.texts import TextList
 from specdec.types import DecodeOutput
 
+T = TypeVar("T")  # `Text`, or `BeamText` of a run that searches
 
-class Sink(contextlib.AbstractContextManager):
+
+class Sink(contextlib.AbstractContextManager, Generic[T]):
     """Takes decoded texts: `with sink: sink.write(text)`. Of several hosts the first writes.
 
     A subclass has `of` and `write`. It has `add_flags` if it has flags, `__enter__` if something is
@@ -55,8 +57,8 @@ class Sink(contextlib.AbstractContextManager):
         """
         raise NotImplementedError
 
-    def write(self, text: Any) -> None:
-        """Writes a `Text`, or a `BeamText` of a run that searches, immediately."""
+    def write(self, text: T) -> None:
+        """Writes a text immediately."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -66,7 +68,7 @@ class Sink(contextlib.AbstractContextManager):
         self.close()
 
 
-class JsonLines(Sink):
+class JsonLines(Sink[Text | BeamText]):
     """A line of JSON for each text in `--output_file`, and the settings in force next to it."""
 
     def __init__(self, path: str, in_force: str):
@@ -88,7 +90,7 @@ class JsonLines(Sink):
         self._lines.append(text.record())
 
 
-class Subtitles(Sink):
+class Subtitles(Sink[Text]):
     """The transcript of one sound with its times, as a file of subtitles."""
 
     def __init__(self, path: Path):
@@ -128,7 +130,7 @@ class Subtitles(Sink):
         self._path.write_text(made, encoding="utf-8")
 
 
-class Quantiles(Sink):
+class Quantiles(Sink[Text]):
     """A line of JSON for each series, level -> values, once all of its samples are known."""
 
     def __init__(self, levels: Sequence[float], samples: int):
@@ -171,7 +173,7 @@ class Quantiles(Sink):
             print(as_json(line), flush=True)
 
 
-class BeamLines(Sink):
+class BeamLines(Sink[BeamText]):
     """A line for each beam, with its score on a terminal."""
 
     def __init__(self, scores: bool):
@@ -187,7 +189,7 @@ class BeamLines(Sink):
             print(before + terminal.one_line(found), flush=True)
 
 
-class Painted(Sink):
+class Painted(Sink[Text]):
     """Each text with marks and colours that tell who wrote each word, and then alone."""
 
     def __init__(self, painter: terminal.Painter, grows: bool):
@@ -227,7 +229,7 @@ class Painted(Sink):
         self._painter.end()
 
 
-class Plain(Sink):
+class Plain(Sink[Text]):
     """A line of plain text for each text."""
 
     @classmethod
@@ -238,7 +240,7 @@ class Plain(Sink):
         print(terminal.one_line(text.prediction), flush=True)
 
 
-class Bar(Sink):
+class Bar(Sink[Text]):
     """A bar on stderr that counts the texts of a task."""
 
     def __init__(self, total: int | None):
@@ -263,7 +265,7 @@ class Bar(Sink):
         self._bar.close()
 
 
-class Several(Sink):
+class Several(Sink[Text | BeamText]):
     """Several sinks, in order."""
 
     def __init__(self, sinks: Iterable[Sink]):

@@ -10,6 +10,7 @@ from specdec import checkpoints, tasks
 from specdec.cli.output import add_paths, model_line, settle_paths
 from specdec.common.values import UsageError, one_line
 from specdec.models import families
+from specdec.models.contract.family import Config
 from specdec.models.sizes import kept_parts
 from specdec.models.sizes.kept_parts import Trim, most_frequent
 
@@ -82,7 +83,7 @@ def _command(args: argparse.Namespace) -> None:
         )
 
 
-def _kept(args: argparse.Namespace, config: Any, counts: Counter[int]) -> Trim:
+def _kept(args: argparse.Namespace, config: Config, counts: Counter[int]) -> Trim:
     found: dict[str, Any] = {}
     for stack in ("decoder", "encoder"):
         if (given := getattr(args, f"{stack}_layers")) is not None:

@@ -7,7 +7,7 @@ import copy
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TypedDict, Unpack
 
 from specdec.cli import run as runs
 from specdec.cli import shorthands
@@ -16,6 +16,15 @@ from specdec.common.values import PositiveInt, UsageError, check
 from specdec.instrument import forecast
 from specdec.instrument.forecast import Costs
 from specdec.instrument.runs.run import Run, Variant
+
+
+class How(TypedDict, total=False):
+    """The arguments of `variant` that have defaults."""
+
+    lines: str | None
+    unmarked: bool
+    drafts: bool
+    change: Callable[[DecodeRun], DecodeRun]
 
 
 def variant(
@@ -47,7 +56,9 @@ def ready(run: Run, name: str = "", lines: str | None = None) -> Variant:
     return Variant(name, run, runs.in_force(run, lines))
 
 
-def variants(args: argparse.Namespace, file: str | None = None, **how: Any) -> Iterator[Variant]:
+def variants(
+    args: argparse.Namespace, file: str | None = None, **how: Unpack[How]
+) -> Iterator[Variant]:
     """Yields the variants of `--variant`, or the only run; `how` has the arguments of `variant`.
 
     Args:

@@ -7,9 +7,8 @@ import datetime
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import jax
 
@@ -19,7 +18,28 @@ PACKAGES = ("specdec", "jax", "jaxlib", "flax")
 FEATURES = ("sse4_2", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
 
 
-def environment() -> dict[str, Any]:
+class Hardware(TypedDict):
+    """The part of an `Environment` on which times depend."""
+
+    backend: str
+    device: str
+    devices: int
+    cpu: str
+    features: list[str]
+    cores: int | None
+    xla_flags: str
+
+
+class Environment(Hardware):
+    """The facts that affect speed and rounding on a machine, and the date."""
+
+    date: str
+    versions: dict[str, str | None]
+    system: str
+    matmul_precision: str | None
+
+
+def environment() -> Environment:
     """Returns the facts that affect speed and rounding on this machine, and the date, for JSON.
 
     This starts JAX's backend. A package that is not installed has the version None.
@@ -33,7 +53,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def hardware() -> dict[str, Any]:
+def hardware() -> Hardware:
     """Returns the part of `environment` on which times depend, with the compiler's flags."""
     devices, linux = jax.devices(), hasattr(os, "sched_getaffinity")
     return {
@@ -47,7 +67,7 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def device_in_words(environment: Mapping[str, Any]) -> str:
+def device_in_words(environment: Hardware) -> str:
     """Returns the device of an `environment`, such as '2 cores of AMD EPYC (avx512f)'."""
     if environment["backend"] != "cpu":
         return f"{environment['devices']} x {environment['device']}"

@@ -11,9 +11,9 @@ import io
 import json
 import re
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from specdec.common import resources
 
@@ -78,7 +78,7 @@ def comment(text: str, begins: str) -> str | None:
     return next(lines, None)
 
 
-def settings_in(text: str) -> dict[str, Any]:
+def settings_in(text: str) -> Mapping[str, object]:
     """Returns name -> value of settings in force, including the comments that count as settings.
 
     In JSON, the value of 'gin' is gin text, and nested values have dotted names.
@@ -86,13 +86,13 @@ def settings_in(text: str) -> dict[str, Any]:
     if not text.startswith("{"):
         return _gin_settings(text)
     plain = json.loads(text)
-    found: dict[str, Any] = _gin_settings(plain.pop("gin", ""))
+    found: dict[str, object] = {**_gin_settings(plain.pop("gin", ""))}
     for name, value in plain.items():
         found.update(_dotted(name, value))
     return found
 
 
-def first_difference(old: str, new: str) -> tuple[str, Any, Any] | None:
+def first_difference(old: str, new: str) -> tuple[str, object, object] | None:
     """Returns the first setting that differs between two texts: its name and both values.
 
     A setting that only one text has does not differ if it is off, or as in the installed gin files:
@@ -108,7 +108,7 @@ def first_difference(old: str, new: str) -> tuple[str, Any, Any] | None:
     return None
 
 
-def _is_default(name: str, value: Any) -> bool:
+def _is_default(name: str, value: object) -> bool:
     if not isinstance(value, str):  # of JSON
         return value is None or value is False
     return value in OFF or _defaults().get(name.rpartition("/")[2]) == value
@@ -143,9 +143,9 @@ def _gin_settings(text: str) -> dict[str, str]:
     return found
 
 
-def _dotted(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _dotted(name: str, value: object) -> Iterator[tuple[str, object]]:
     """Yields the settings inside one setting."""
-    inside: Iterable[tuple[Any, Any]] = ()
+    inside: Iterable[tuple[object, object]] = ()
     if isinstance(value, dict):
         inside = value.items()
     elif isinstance(value, list) and any(isinstance(x, dict) for x in value):

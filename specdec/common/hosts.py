@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from numpy.typing import ArrayLike
 
 from specdec.common.records import RecordsError
 
@@ -50,22 +51,22 @@ def from_first(act: Callable[[], T]) -> T:
     """
     if jax.process_count() == 1:
         return act()
-    value: Any = None
+    value: T | None = None
     failed: Exception | None = None
     if is_first():
         try:
             value = act()
         except Exception as error:
             failed = error
-    value, said = exchanged((value, failed and str(failed)))[0]
+    found, said = exchanged((value, failed and str(failed)))[0]
     if failed is not None:
         raise failed
     if said is not None:
         raise RecordsError(f"the first host ended: {said}")
-    return value
+    return cast(T, found)  # which is None only if `act` returns that
 
 
-def whole(array: Any) -> np.ndarray:
+def whole(array: ArrayLike | jax.Array) -> np.ndarray:
     """Returns all elements of an array of which other hosts may have parts."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return multihost_utils.process_allgather(array, tiled=True)

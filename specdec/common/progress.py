@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -140,7 +140,7 @@ def _bar(label: str, total: float, unit: str) -> tqdm:
 
 
 @contextlib.contextmanager
-def _looking(shown: tqdm, look: Callable[[], Any]) -> Iterator[None]:
+def _looking(shown: tqdm, look: Callable[[], object]) -> Iterator[None]:
     """Calls `look` repeatedly, after the delay, and redraws the bar each time."""
     done = threading.Event()
 

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 import filelock
 
@@ -26,22 +26,24 @@ from specdec.common.gin_text import FINGERPRINT as FINGERPRINT  # for `cli.run`,
 from specdec.common.gin_text import FORMAT as FORMAT
 from specdec.common.gin_text import VERSION as VERSION
 from specdec.common.gin_text import first_difference
+from specdec.common.json_values import is_object
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Mapping[str, object])
 
 
 class RecordsError(ValueError):
     """An output that cannot be resumed; one line with the remedy."""
 
 
-class Lines:
-    """A file of JSON objects, one per line."""
+class Lines(Generic[R]):
+    """A file of JSON objects, one per line, each with the fields of a record's type."""
 
     def __init__(self, path: Path):
         self.path = path
 
     @classmethod
-    def of(cls, path: Path, settings: str, suffix: str = ".gin") -> Lines:
+    def of(cls, path: Path, settings: str, suffix: str = ".gin") -> Lines[R]:
         """Returns the lines of FILE, whose settings are in FILE.gin.
 
         Raises:
@@ -53,7 +55,7 @@ class Lines:
         write(beside, settings)
         return cls(path)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[R]:
         """Yields the objects in the file, except an incomplete last line.
 
         Raises:
@@ -65,7 +67,7 @@ class Lines:
                 for number, line in enumerate(whole, start=1):
                     yield self._object(line, number)
 
-    def map(self, function: Callable[[dict[str, Any]], T], command: str) -> Iterator[T]:
+    def map(self, function: Callable[[R], T], command: str) -> Iterator[T]:
         """Yields `function` of each line.
 
         Raises:
@@ -77,11 +79,11 @@ class Lines:
             except TypeError as error:
                 raise self.damaged(number, f"is not of `specdec {command}`") from error
 
-    def replace(self, records: Iterable[Mapping[str, Any]]) -> None:
+    def replace(self, records: Iterable[R]) -> None:
         """Replaces the contents of the file with these records, which may be some of its own."""
         write(self.path, "".join(map(_line, records)))
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append(self, record: R) -> None:
         """Appends a line."""
         with naming(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(_line(record))
@@ -93,14 +95,13 @@ class Lines:
             "had is made again"
         )
 
-    def _object(self, line: bytes, number: int) -> dict[str, Any]:
+    def _object(self, line: bytes, number: int) -> R:
         try:
-            found = json.loads(line)
+            if is_object(found := json.loads(line)):
+                return found
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise self.damaged(number, "is no JSON object")
-        return found
+            pass
+        raise self.damaged(number, "is no JSON object")
 
 
 @contextlib.contextmanager
@@ -242,5 +243,5 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _line(record: Mapping[str, Any]) -> str:
+def _line(record: Mapping[str, object]) -> str:
     return f"{as_json(record)}\n"

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import TypedDict
 
 from specdec.common.terminal import one_line
 
 FORMATS = ("srt", "vtt")
 
 
-def subtitles(segments: Iterable[Mapping[str, Any]], kind: str) -> str:
+class TimedText(TypedDict):
+    """A part of a transcript, with its times in seconds."""
+
+    start: float
+    end: float
+    text: str
+
+
+def subtitles(segments: Iterable[TimedText], kind: str) -> str:
     """Returns the text of a file of subtitles.
 
     Args:
-      segments: the parts of a transcript, each with 'start' and 'end' in seconds and its 'text';
-        those without a text are left out.
+      segments: the parts of a transcript; those without a text are left out.
       kind: 'srt' or 'vtt'.
     """
     mark, blocks = {"srt": ",", "vtt": "."}[kind], ["WEBVTT\n"] if kind == "vtt" else []
@@ -25,7 +32,7 @@ def subtitles(segments: Iterable[Mapping[str, Any]], kind: str) -> str:
         if kind == "vtt":
             text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         number = [str(len(blocks) + 1)] if kind == "srt" else []
-        times = " --> ".join(_clock(segment[name], mark) for name in ("start", "end"))
+        times = " --> ".join(_clock(time, mark) for time in (segment["start"], segment["end"]))
         blocks.append("\n".join([*number, times, text, ""]))
     return "\n".join(blocks)
 

@@ -15,7 +15,7 @@ This is plain Python and numpy, which does not start JAX. Array arguments may be
 import math
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -185,7 +185,18 @@ def mbsu(tau: float, gamma: int, parameter_ratio: float) -> float:
 # Figures measured from a decoding trace.
 
 
-def emitted_tokens(trace: Any) -> NDArray[np.int64]:
+class CountedTrace(Protocol):
+    """The part of a `types.Trace` that tokens are counted from."""
+
+    @property
+    def accepted(self) -> ArrayLike: ...  # [B, N]
+    @property
+    def calls(self) -> ArrayLike: ...  # [B]
+    @property
+    def ended_in_draft(self) -> ArrayLike: ...  # [B] bool
+
+
+def emitted_tokens(trace: CountedTrace) -> NDArray[np.int64]:
     """Returns the tokens that each row emitted, `[B]`, from a `types.Trace`.
 
     A call emits its accepted draft tokens and one token of the target. The last call of a row whose

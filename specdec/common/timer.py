@@ -6,17 +6,18 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import jax
 
 Clock: TypeAlias = Callable[[], float]  # seconds
+T = TypeVar("T")
 Key = TypeVar("Key", bound=Hashable)
 
 
 def timed(
-    run: Callable[..., Any], *arguments: Any, clock: Clock = time.perf_counter
-) -> tuple[Any, float]:
+    run: Callable[..., T], *arguments: object, clock: Clock = time.perf_counter
+) -> tuple[T, float]:
     """Returns the finished result of a call, and its seconds.
 
     Raises:
@@ -29,12 +30,12 @@ def timed(
 
 
 def interleaved(
-    runs: Mapping[Key, Callable[[], Callable[[], Any]]],
+    runs: Mapping[Key, Callable[[], Callable[[], object]]],
     rounds: int,
     *,
     warm_ups: int = 0,
     clock: Clock = time.perf_counter,
-    done: Callable[[], Any] = lambda: None,
+    done: Callable[[], object] = lambda: None,
 ) -> dict[Key, list[float]]:
     """Returns the seconds of each run in each round; each round has one of each run.
 

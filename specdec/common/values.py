@@ -22,6 +22,7 @@ import numbers
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
@@ -32,6 +33,9 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SEEDS = 2**32  # larger ones would draw what smaller ones draw: JAX keeps 32 bits
 
@@ -53,9 +57,9 @@ def is_integer(value: object, least: int) -> TypeGuard[int]:
 
 def is_number(value: object) -> TypeGuard[float]:
     """Returns whether a value is a finite number."""
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool)  # NumPy's too
-    given: Any = value
-    return real and -math.inf < given < math.inf
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):  # NumPy's are Real too
+        return False
+    return value < math.inf and not value <= -math.inf
 
 
 def is_word(value: object) -> TypeGuard[str]:
@@ -72,7 +76,7 @@ class Rule:
       remedy: what an error tells the user to give.
     """
 
-    holds: Callable[[Any], bool] = dataclasses.field(repr=False)
+    holds: Callable[[object], bool] = dataclasses.field(repr=False)
     remedy: str
 
     def check(self, name: str, value: object, error: type[ValueError] = ValueError) -> None:
@@ -131,16 +135,16 @@ Seed = Annotated[
 TokenIds = Annotated[tuple[int, ...], row_of(0, "token ids, as in (5, 7)")]
 
 
-def check(name: str, value: object, kind: Any, error: type[ValueError] = ValueError) -> None:
+def check(name: str, value: object, kind: object, error: type[ValueError] = ValueError) -> None:
     """Raises an error unless a value is what a type declares, such as `PositiveInt | None`."""
     if (rule := rule_of(kind)) is not None:
         rule.check(name, value, error)
 
 
-def rule_of(kind: Any) -> Rule | None:
+def rule_of(kind: object) -> Rule | None:
     """Returns the rule that a type declares; None satisfies it if the type allows None."""
     parts = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-    annotated = [part.__metadata__ for part in parts if get_origin(part) is Annotated]
+    annotated = [get_args(part)[1:] for part in parts if get_origin(part) is Annotated]
     rules = [one for metadata in annotated for one in metadata if isinstance(one, Rule)]
     rules += [one_of(get_args(part)) for part in parts if get_origin(part) is Literal]
     if not rules:
@@ -176,7 +180,9 @@ class Checked:
                 object.__setattr__(self, name, tuple(value))
 
 
-def fields_of(value: Any, kind: Any = None) -> dict[str, Any]:
+def fields_of(
+    value: DataclassInstance, kind: type[DataclassInstance] | None = None
+) -> dict[str, Any]:
     """Returns the fields of a dataclass by name, unchanged.
 
     Args:

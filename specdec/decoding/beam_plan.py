@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import jax.numpy as jnp
 
@@ -12,9 +11,9 @@ from specdec.common.values import Checked, PositiveInt, check_has, check_is
 from specdec.decoding.beam_rules import BeamRule
 from specdec.decoding.draft_beams import DraftBeams, rooted, view_of
 from specdec.models.contract.beam_tree import Slots
-from specdec.models.contract.model import Target, check_model
+from specdec.models.contract.model import Target, check_model, decode_block
 from specdec.plan import stop_ids_of
-from specdec.types import Array, LogitsProcessor, Params, Part, PyTree, TargetCall
+from specdec.types import Array, Cache, LogitsProcessor, Params, Part, PyTree, TargetCall
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +120,7 @@ class BeamPlan(Checked):
         """C, the slots of a cache's row."""
         return self.beams * (self.max_length - 1) + self.width
 
-    def models(self) -> dict[str, Any]:
+    def models(self) -> dict[str, Target]:
         """Returns the models by role."""
         return {"target": self.target, **(self.drafter.models() if self.drafter else {})}
 
@@ -143,11 +142,11 @@ class BeamPlan(Checked):
         """Returns a call of a part, for timing; see `Plan.call_of`. All tokens are of one layer."""
         model, slots = self.models()[role], self.slots
 
-        def call(trees: Mapping[str, PyTree], tokens: Array, cache: Any) -> tuple[Array, Any]:
+        def call(trees: Mapping[str, PyTree], tokens: Array, cache: Cache) -> tuple[Array, Cache]:
             tree = rooted(tokens[:, : self.beams], tokens.shape[1])
             path = jnp.zeros([len(tokens), self.beams, self.max_length], jnp.int32)
             view = view_of(tree, slice(None), path, cache.length // self.beams, slots)
-            output, fed = model.decode(trees[role], tokens, cache, ancestors=view)
+            output, fed = decode_block(model, trees[role], tokens, cache, ancestors=view)
             return jnp.argmax(output.logits, axis=-1).astype(jnp.int32), fed
 
         return call

@@ -8,7 +8,7 @@ tree. The beams, their order and their scores are therefore those of the search 
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,9 @@ from specdec.decoding.beam_rules import BeamSet, best_first
 from specdec.decoding.draft_beams import Continued, Layer, Scored, Tree, rooted, view_of
 from specdec.decoding.finite import check_finite
 from specdec.decoding.forcing import given_lengths, unpadded
+from specdec.models.contract.model import decode_block
 from specdec.sampling import Greedy, Processed
-from specdec.types import Array, History, Params, Prompt, PyTree
+from specdec.types import Array, Cache, History, Params, Prompt, PyTree
 
 
 class BeamTrace(struct.PyTreeNode):
@@ -65,8 +66,8 @@ class BeamState(struct.PyTreeNode):
     beams: BeamSet  # of each row
     path: Array  # [B, w, N] int32, see `models.contract.beam_tree`
     previous: Layer  # the last committed layer
-    cache: Any  # the target's
-    draft: Any  # the draft's cache; () without one
+    cache: Cache  # the target's
+    draft: PyTree  # the draft's cache; () without one
     last: Scored | None
     prompt: Prompt | None  # that processors read
     trace: BeamTrace
@@ -126,10 +127,10 @@ def prefill(
     prefix: Array | None = None,
 ) -> BeamState:
     """Reads the inputs and returns everything that `step` updates; arguments of `beam_search`."""
-    target: Any = plan.target
+    target = plan.target
     rows, longest = states.rows_of(inputs), plan.max_length
     cache = target.prefill(params["target"], inputs, plan.slots.capacity)
-    draft: Any = plan.drafter.init(params, inputs, cache) if plan.drafter else ()
+    draft: PyTree = plan.drafter.init(params, inputs, cache) if plan.drafter else ()
     tokens = jnp.zeros([rows, 1 + longest], jnp.int32).at[:, 0].set(target.start(inputs))
     given = jnp.zeros([rows], jnp.int32)
     shapes, _ = jax.eval_shape(target.decode, params["target"], tokens[:, :1], cache)
@@ -138,10 +139,10 @@ def prefill(
         given = given_lengths(target, prefix)
         fed = jnp.repeat(tokens[:, : prefix.shape[1]], plan.beams, axis=1)
         seen = plan.slots.of_prefix(rows, prefix.shape[1])
-        _, cache = target.decode(params["target"], fed, cache, ancestors=seen)
+        _, cache = decode_block(target, params["target"], fed, cache, ancestors=seen)
         if plan.drafter:
-            model: Any = plan.drafter.model
-            _, draft = model.decode(params[plan.drafter.role], fed, draft, ancestors=seen)
+            own = params[plan.drafter.role]
+            _, draft = decode_block(plan.drafter.model, own, fed, draft, ancestors=seen)
     searched: Array = target.active(inputs) if active is None else active
     begin = functools.partial(plan.rule.begin, beams=plan.beams)
     beams = jax.vmap(begin)(tokens, given, searched)
@@ -182,7 +183,7 @@ def step(params: Params, state: BeamState, plan: BeamPlan) -> BeamState:
       state: the state of the batch.
       plan: the parts of the search, static.
     """
-    beams, slots, target = state.beams, plan.slots, cast(Any, plan.target)
+    beams, slots, target = state.beams, plan.slots, plan.target
     # A row that is full keeps being fed while others go on: its writes must fit.
     layers = jnp.minimum(beams.length - 1, plan.max_length - 1)
     pending = Layer(_last_tokens(beams, 1), state.path)
@@ -196,7 +197,7 @@ def step(params: Params, state: BeamState, plan: BeamPlan) -> BeamState:
     with jax.named_scope("verify"):
         seen = view_of(tree, slice(None), state.path, layers, slots)
         cache = state.cache.rewind(layers * plan.beams)
-        scored, cache = target.decode(params["target"], tree.tokens, cache, ancestors=seen)
+        scored, cache = decode_block(target, params["target"], tree.tokens, cache, ancestors=seen)
     with jax.named_scope("replay"):
         replay = _replayed(state, tree, scored.logits, layers, plan)
         if plan.drafter:
@@ -255,7 +256,7 @@ def _replayed(
     )
     call = tree, logits, layers, state.prompt
 
-    def one_step(replay: _Replay, depth: Any) -> _Replay:
+    def one_step(replay: _Replay, depth: Array | int) -> _Replay:
         return _one_step(replay, depth, *call, plan=plan)
 
     if not plan.drafter:
@@ -272,7 +273,7 @@ def _replayed(
 
 def _one_step(
     replay: _Replay,
-    depth: Any,
+    depth: Array | int,
     tree: Tree,
     logits: Array,
     layers: Array,

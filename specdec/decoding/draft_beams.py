@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +11,12 @@ from flax import struct
 
 from specdec.common.values import Checked, PositiveInt
 from specdec.models.contract.beam_tree import Slots
+from specdec.models.contract.blocks import View
 from specdec.models.contract.inputs import read
-from specdec.models.contract.model import Target, check_model
+from specdec.models.contract.model import Target, check_model, decode_block
 from specdec.models.contract.views import read_by
 from specdec.sampling import fit_vocabulary
-from specdec.types import Array, Params, Part, PyTree
+from specdec.types import Array, Cache, Params, Part, PyTree
 
 
 class Layer(struct.PyTreeNode):
@@ -107,7 +107,7 @@ class DraftBeams(Checked):
         """The drafted nodes of a tree."""
         return self.width * self.depth
 
-    def models(self) -> dict[str, Any]:
+    def models(self) -> dict[str, Target]:
         """Returns the model by its role."""
         return {self.role: self.model}
 
@@ -124,7 +124,7 @@ class DraftBeams(Checked):
         """
         return Part(self.role, 2 * beams, 1), Part(self.role, self.width, self.depth - 1)
 
-    def init(self, params: Params, inputs: PyTree, given: Any) -> Any:
+    def init(self, params: Params, inputs: PyTree, given: Cache) -> Cache:
         """Returns the model's cache after the inputs.
 
         Args:
@@ -140,11 +140,11 @@ class DraftBeams(Checked):
         self,
         params: Params,
         text: Continued,
-        cache: Any,
+        cache: Cache,
         slots: Slots,
         size: int,
         stop_ids: tuple[int, ...],
-    ) -> tuple[Tree, Any]:
+    ) -> tuple[Tree, Cache]:
         """Returns the tree of the next call, and the model's cache with all depths but the last.
 
         Args:
@@ -173,14 +173,14 @@ class DraftBeams(Checked):
             first = start
         return tree, cache
 
-    def keep(self, cache: Any, start: Array, kept: Array) -> Any:
+    def keep(self, cache: Cache, start: Array, kept: Array) -> Cache:
         """Returns the cache with the drafted nodes that are `kept` [B, K] moved to the slots from
         `start` on, where the first drafted node is."""
         return cache.keep(start, kept, self.nodes)
 
     def _first(
-        self, own: PyTree, text: Continued, cache: Any, slots: Slots, size: int
-    ) -> tuple[Array, Any]:
+        self, own: PyTree, text: Continued, cache: Cache, slots: Slots, size: int
+    ) -> tuple[Array, Cache]:
         """Feeds the last layer and the pending tokens, and returns log-probabilities [B, w, V].
 
         The log-probabilities are of the tokens after the pending ones. The last layer is fed again,
@@ -200,8 +200,8 @@ class DraftBeams(Checked):
         seen = slots.committed(path, limit)
         seen |= jnp.arange(slots.capacity)[None, None] == slot[:, :, None]
         view = slots.view(slot // beams, layers, seen)
-        model: Any = self.model
-        output, cache = model.decode(own, tokens, cache.rewind(start), ancestors=view)
+        at = cache.rewind(start)
+        output, cache = decode_block(self.model, own, tokens, at, ancestors=view)
         logits = jnp.where(there[..., None], output.logits[:, beams:], output.logits[:, :beams])
         return usable(logits, size), cache
 
@@ -211,20 +211,19 @@ class DraftBeams(Checked):
         tree: Tree,
         start: int,
         text: Continued,
-        cache: Any,
+        cache: Cache,
         slots: Slots,
         size: int,
-    ) -> tuple[Array, Any]:
+    ) -> tuple[Array, Cache]:
         """Feeds the u nodes of one depth, from `start` on; returns log-probabilities [B, u, V]."""
         nodes = slice(start, start + self.width)
         view = view_of(tree, nodes, text.pending.path, text.layers, slots)
         at = cache.rewind(text.layers * slots.beams + start)
-        model: Any = self.model
-        output, cache = model.decode(own, tree.tokens[:, nodes], at, ancestors=view)
+        output, cache = decode_block(self.model, own, tree.tokens[:, nodes], at, ancestors=view)
         return usable(output.logits, size), cache
 
 
-def view_of(tree: Tree, nodes: slice, path: Array, layers: Array, slots: Slots) -> Any:
+def view_of(tree: Tree, nodes: slice, path: Array, layers: Array, slots: Slots) -> View:
     """Returns the view of some nodes of a tree.
 
     Args:

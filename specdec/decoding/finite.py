@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -12,6 +12,20 @@ from jax.core import Tracer
 
 from specdec.models.contract.model import Target
 from specdec.types import Array
+
+
+class _Trace(Protocol):
+    @property
+    def failed(self) -> Array: ...  # [B] bool
+
+
+class Output(Protocol):
+    """A `DecodeOutput` or a `BeamOutput`."""
+
+    @property
+    def trace(self) -> _Trace: ...
+
+    def made(self, index: int) -> int: ...
 
 
 class NonFiniteLogits(ValueError):
@@ -52,8 +66,8 @@ def naming_texts(index: Sequence[int] | np.ndarray) -> Iterator[None]:
         raise error.of_text(int(index[error.row])) from error
 
 
-def check_finite(output: Any, target: Target) -> None:
-    """Raises NonFiniteLogits if a row of a `DecodeOutput` or a `BeamOutput` has failed.
+def check_finite(output: Output, target: Target) -> None:
+    """Raises NonFiniteLogits if a row of an output has failed.
 
     It does nothing while `decode` is traced, or for rows that are on other hosts. In these cases,
     `output.trace.failed` says which rows have failed.
@@ -65,7 +79,7 @@ def check_finite(output: Any, target: Target) -> None:
     failed = output.trace.failed
     if is_known(failed):
         for row in np.flatnonzero(jax.device_get(failed)):
-            raise NonFiniteLogits(target, int(row), output.made(row))
+            raise NonFiniteLogits(target, int(row), output.made(int(row)))
 
 
 def check_scores(log_probs: Array, target: Target) -> None:

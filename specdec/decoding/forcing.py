@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +73,7 @@ def _score(
 
 def force(
     target: Target, params: PyTree, start: Array, tokens: Array, cache: Cache
-) -> tuple[Array, ModelOutput, Any]:
+) -> tuple[Array, ModelOutput, Cache]:
     """Feeds the start token and all but the last of tokens [B, T].
 
     Returns:

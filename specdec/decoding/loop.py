@@ -127,7 +127,7 @@ def autoregressive_decode(
       The texts, as from `decode`.
     """
     stop_ids: Any = (eos_id,) if isinstance(eos_id, int) else eos_id
-    alone: Any = Alone(width)
+    alone = Alone(width)
     plan = Plan(target, alone, alone, alone, sampling, max_length, stop_ids)
     return decode(Params(target_params), keys, inputs, plan, active=active, prefix=prefix)
 

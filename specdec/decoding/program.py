@@ -8,7 +8,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from specdec.decoding.beam_search import BeamOutput, beam_search
 from specdec.models import partitioning
 from specdec.models.contract.model import Target
 from specdec.plan import Plan
-from specdec.types import Array, DecodeOutput, Params, PyTree
+from specdec.types import Array, DecodeOutput, DecodeState, Params, PyTree
 
 # Bytes of parameters that the cache of a processor may hold from one call to the next.
 CACHED = 2**29
@@ -48,8 +48,8 @@ class Program:
         self.seconds = 0.0
         out = None if mesh is None else partitioning.whole(mesh)
         self._jitted = jax.jit(function, out_shardings=out, donate_argnums=tuple(donate))
-        self._lowered: dict[Hashable, Any] = {}
-        self._executables: dict[Hashable, Any] = {}
+        self._lowered: dict[Hashable, jax.stages.Lowered] = {}
+        self._executables: dict[Hashable, jax.stages.Compiled] = {}
         self._ahead: dict[Hashable, concurrent.futures.Future] = {}
         self._adding = threading.Lock()  # to `seconds`
         self._making: dict[Hashable, threading.RLock] = {}  # the programs of a shape
@@ -75,7 +75,7 @@ class Program:
             self._ahead[shape] = background.submit(self._finish, lowered)
             background.shutdown(wait=False)
 
-    def compile(self, *arguments: PyTree) -> Any:
+    def compile(self, *arguments: PyTree) -> jax.stages.Compiled:
         """Returns the executable for arguments of these shapes, compiled once.
 
         It is a function of the arguments, with XLA's `memory_analysis`, `cost_analysis` and
@@ -101,7 +101,7 @@ class Program:
     def _compiled(self, lowered: Any) -> Any:
         return lowered.compile()
 
-    def _finish(self, lowered: Any) -> Any:
+    def _finish(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         with self._timed():
             return self._compiled(lowered)
 
@@ -115,10 +115,10 @@ class Program:
             with self._adding:
                 self.seconds += taken
 
-    def __call__(self, *arguments: PyTree) -> Any:
+    def __call__(self, *arguments: PyTree) -> PyTree:
         return self.compile(*arguments)(*arguments)
 
-    def warmed(self, *arguments: PyTree) -> Any:
+    def warmed(self, *arguments: PyTree) -> jax.stages.Compiled:
         """Returns the executable for these arguments, after one run if its parameters are small.
 
         The parameters are the first argument. Timed alone, a small program finds them in the
@@ -141,7 +141,7 @@ class Program:
 
     def fetch(
         self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
-    ) -> tuple[Any, float]:
+    ) -> tuple[PyTree, float]:
         """Returns the result for a batch, on the host, and the seconds it took without compiling.
 
         Over a mesh, each process gives the keys and inputs of its own rows, and gets their results.
@@ -235,7 +235,7 @@ class BeamProgram(Program):
 
 def batch_shapes(
     target: Target, rows: int, length: int, mesh: Mesh | None = None
-) -> tuple[Any, PyTree]:
+) -> tuple[jax.ShapeDtypeStruct, PyTree]:
     """Returns the shapes of a batch for `DecodeProgram`: of keys [rows], and of a target's inputs.
 
     Args:
@@ -252,10 +252,13 @@ def batch_shapes(
     return decoding.abstract_keys(rows, sharding), inputs
 
 
+_Both: TypeAlias = tuple[jax.stages.Lowered, jax.stages.Lowered]
+
+
 class _InTwoParts(DecodeProgram):
     """A program whose prefill is a program of its own."""
 
-    def _compiled(self, lowered: Any) -> Callable:
+    def _compiled(self, lowered: _Both) -> Callable[..., DecodeOutput]:
         begin, go_on = (each.compile() for each in lowered)
         return functools.partial(self._run, begin, go_on)
 
@@ -273,9 +276,10 @@ class Sampled(_InTwoParts):
     def __init__(self, plan: Plan, *, prefix: Array | None = None):
         super().__init__(plan, prefix=prefix, function=decoding.prefill)
         self._sample = jax.jit(functools.partial(decoding.sample, plan=plan))
-        self._read: Any = None, None, None  # parameters, inputs, and the state after them
+        # Parameters, inputs, and the state after them.
+        self._read: tuple[PyTree, PyTree, DecodeState | None] = None, None, None
 
-    def _lower(self, params: PyTree, keys: Array, inputs: PyTree) -> Any:
+    def _lower(self, params: PyTree, keys: Array, inputs: PyTree) -> _Both:
         begin = super()._lower(params, keys, inputs)
         return begin, self._sample.lower(params, keys, begin.out_info)
 
@@ -299,7 +303,7 @@ class Stepwise(_InTwoParts):
         self._advance = jax.jit(step, donate_argnums=1)
         self.watch: Callable[[DecodeOutput], None] = lambda output: None
 
-    def _lower(self, params: PyTree, *batch: PyTree) -> Any:
+    def _lower(self, params: PyTree, *batch: PyTree) -> _Both:
         begin = super()._lower(params, *batch)
         return begin, self._advance.lower(params, begin.out_info)
 

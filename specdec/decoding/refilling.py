@@ -183,7 +183,7 @@ class Refilled(DecodeProgram):
         given = *self._batch(rows), live
         return jax.eval_shape(self._prefill, params, *given)
 
-    def _lower(self, params: PyTree, keys: Array, inputs: PyTree) -> Any:
+    def _lower(self, params: PyTree, keys: Array, inputs: PyTree) -> jax.stages.Lowered:
         integer = jax.ShapeDtypeStruct([], jnp.int32)
         states = [self._shapes(params, rows) for rows in (self.rows, self.count)]
         rows = jax.ShapeDtypeStruct([self.count], jnp.int32)
@@ -193,12 +193,12 @@ class Refilled(DecodeProgram):
         jitted = jax.jit(self._refill, donate_argnums=1, **placed)
         return jitted.lower(params, *states, rows, integer)
 
-    def _compiled(self, lowered: Any) -> Any:
+    def _compiled(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         compiled = super()._compiled(lowered)
         self._layouts = compiled.input_formats[0][1:3]  # of both states
         return compiled
 
-    def lower(self, params: PyTree, *_: PyTree) -> Any:
+    def lower(self, params: PyTree, *_: PyTree) -> jax.stages.Lowered:
         """Traces; the shapes of batches do not matter."""
         return super().lower(params, *self._batch(self.rows))
 
@@ -242,7 +242,7 @@ class Refilled(DecodeProgram):
         live = np.ones(len(keys), bool)
         return next(self.outputs(params, [GivenBatch(keys, inputs, live)]))
 
-    def _prefill_program(self, params: PyTree, given: tuple[Array, ...]) -> Any:
+    def _prefill_program(self, params: PyTree, given: tuple[Array, ...]) -> jax.stages.Compiled:
         """Returns the compiled prefill of texts of one width."""
         before = self._begin.seconds
         compiled = self._begin.compile(params, *given)
@@ -300,7 +300,7 @@ class Refilled(DecodeProgram):
                 rows[place] = None
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: Array | jax.ShapeDtypeStruct) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from specdec.common import hosts
 from specdec.common.values import UsageError
@@ -23,7 +24,7 @@ from specdec.decoding.beam_search import beam_search
 from specdec.models.contract.model import Target
 from specdec.plan import Plan
 from specdec.sampling import looks_back, standardised
-from specdec.types import Array, Params, PyTree
+from specdec.types import Array, Cache, Params, PyTree
 
 SEARCHES = 2  # made-up batches that beams are compared on
 TEXT = 24  # tokens before the row that is compared, if outputs are that long
@@ -152,14 +153,14 @@ def _rows(
     prefill = jax.jit(functools.partial(target.prefill, capacity=capacity))
 
     @jax.jit
-    def decode(params: PyTree, tokens: Array, cache: Any) -> tuple[PyTree, Any]:
+    def decode(params: PyTree, tokens: Array, cache: Cache) -> tuple[PyTree, Cache]:
         output, fed = target.decode(params, tokens, cache)
         if looks_back(plan.sampling):  # processors work on logits, number by number
             return output.logits, fed
         positions = cache.length[:, None] + jnp.arange(width)[None]
         return standardised(plan.sampling, output.logits, positions, None), fed
 
-    def fed(cache: Any, start: int) -> tuple[PyTree, Any]:
+    def fed(cache: Cache, start: int) -> tuple[PyTree, Cache]:
         at = cache.rewind(jnp.full([len(tokens)], start, jnp.int32))
         return decode(params, tokens[:, start : start + width], at)
 
@@ -187,7 +188,7 @@ def made_up(
     draw, shapes = np.random.default_rng(seed), target.inputs_shape(rows, length)
     vocab_size: int = getattr(target, "vocab_size", 2)
 
-    def drawn(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def drawn(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         if jnp.issubdtype(dtype, jnp.integer):
             return draw.integers(0, vocab_size, shape).astype(dtype)
         return draw.normal(size=shape).astype(dtype)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from specdec.decoding import states
+from specdec.models.contract.model import decode_block
 from specdec.plan import Plan
 from specdec.sampling import looks_back, standardised
 from specdec.types import (
@@ -31,7 +31,7 @@ def trim(draft: Draft, want: Array, vocab_size: int, stop_ids: tuple[int, ...]) 
 
     A place of a tree that has no token is no broken draft.
     """
-    nodes, tokens = draft.nodes, draft.tokens
+    nodes, tokens = draft.tree, draft.tokens
     usable = (tokens >= 0) & (tokens < vocab_size) & usable_tokens(draft)
     none = jnp.zeros(len(tokens), bool)
     wanted = nodes.depths[None] < jnp.minimum(draft.length, want)[:, None]
@@ -48,18 +48,18 @@ def decide(
 ) -> DecodeState:
     """Runs the target call on the nodes of a draft, and commits the path that is kept."""
     committed = state.length - 1  # [B] n
-    target: Any = plan.target
+    target = plan.target
     with jax.named_scope("verify"):
         pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)
         block = jnp.concatenate([pending, draft.tokens], axis=1)
-        seen = draft.nodes.ancestors()
-        scored, cache = target.decode(params["target"], block, state.cache, ancestors=seen)
+        seen = draft.tree.ancestors()
+        scored, cache = decode_block(target, params["target"], block, state.cache, ancestors=seen)
     with jax.named_scope("accept"):
         scores = _opinion(scored.logits, draft, state, plan)
         # Behind a token that the target cannot go on from nothing is verified, see `loop`.
         finite = states.finite_rows(scored.logits, scores)
-        allowed = draft.nodes.of_parents(finite[:, 1:], finite[:, 0])
-        draft = draft.replace(nodes=draft.nodes.restricted(allowed))
+        allowed = draft.tree.of_parents(finite[:, 1:], finite[:, 0])
+        draft = draft.replace(nodes=draft.tree.restricted(allowed))
         choose = functools.partial(rounds.choose, plan.verifier)
         found = jax.vmap(choose)(keys, draft, scores)
         tokens = jnp.take_along_axis(draft.tokens, found.nodes, axis=1)
@@ -85,7 +85,7 @@ def _rows(array: Array, index: Array) -> Array:
 
 def _opinion(logits: Array, draft: Draft, state: DecodeState, plan: Plan) -> Scores:
     """Returns the target's scores after the pending token and each node, [B, 1+T, V]."""
-    nodes = draft.nodes
+    nodes = draft.tree
     depths = jnp.pad(nodes.depths + 1, (1, 0))
     positions = state.length[:, None] - 1 + depths[None]
     history = None
@@ -100,7 +100,7 @@ def _opinion(logits: Array, draft: Draft, state: DecodeState, plan: Plan) -> Sco
 
 def _history(draft: Draft, depths: Array, state: DecodeState, plan: Plan) -> History:
     """Returns the text before the token after each of the call's tokens, [B * (1+T)]."""
-    nodes, total = draft.nodes, len(depths)
+    nodes, total = draft.tree, len(depths)
     tokens = jnp.where(nodes.lead(), draft.tokens[:, None], 0)
     chains = jnp.sum(tokens.reshape(*tokens.shape[:2], -1, nodes.width), axis=3)
     chains = jnp.pad(chains, ((0, 0), (1, 0), (0, 0))).astype(jnp.int32)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +23,11 @@ from specdec.types import Array, Cache, Context, Draft, Params, Part, PyTree
 class Memory(struct.PyTreeNode):
     """The KV cache of a draft model, and the last draft that was fed to it."""
 
-    cache: Any  # the model's
+    cache: Cache  # the model's
     tokens: Array  # [B, K] int32, the last draft
     start: Array  # [B] int32, the position of its first token
 
-    def known(self, context: Context) -> Any:
+    def known(self, context: Context) -> Cache:
         """Returns the cache, rewound to the first token where draft and committed text differ."""
         longest = self.tokens.shape[1]
         index = jnp.arange(longest)[None]
@@ -81,10 +80,10 @@ class Autoregressive(Checked, TokenByToken):
         if self.model is not None:  # the command line has a better message
             check_model("Autoregressive.model", self.model)
 
-    def models(self) -> dict[str, Any]:
+    def models(self) -> dict[str, Target]:
         return {self.role: self.model}
 
-    def with_models(self, models: Mapping[str, Any]) -> Autoregressive:
+    def with_models(self, models: Mapping[str, Target]) -> Autoregressive:
         return dataclasses.replace(self, model=models.get(self.role, self.model))
 
     def views(self) -> dict[str, Callable[[PyTree], PyTree]]:

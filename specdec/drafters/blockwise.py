@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax.numpy as jnp
 
@@ -16,7 +15,8 @@ from specdec.drafters.block_drafts import check_length, check_states, last_state
 from specdec.drafters.draft_loop import draft_block
 from specdec.drafters.drafter import Drawing, Sampler
 from specdec.models.contract.model import Target
-from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
+from specdec.models.heads import Heads
+from specdec.types import Array, Cache, Context, ContextTarget, Draft, Params, Part, PyTree, Request
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Blockwise(Checked, Drawing):
       role: the role of the heads' parameters.
     """
 
-    heads: Any
+    heads: Heads
     sampling: Sampler
     role: str = "draft"
 
@@ -52,10 +52,10 @@ class Blockwise(Checked, Drawing):
         """The largest number of drafted tokens."""
         return self.heads.config.heads
 
-    def models(self) -> dict[str, Any]:
+    def models(self) -> dict[str, Target]:
         return {self.role: self.heads}
 
-    def with_models(self, models: Mapping[str, Any]) -> Blockwise:
+    def with_models(self, models: Mapping[str, Target]) -> Blockwise:
         return dataclasses.replace(self, heads=models.get(self.role, self.heads))
 
     def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
@@ -65,7 +65,7 @@ class Blockwise(Checked, Drawing):
     def timed(self, target: Target) -> dict[str, Callable]:
         """Returns a call of the heads: their states, and the target's projection of them."""
 
-        def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree):
+        def call(trees: Mapping[str, PyTree], tokens: Array, cache: Cache):
             width = self.heads.states_dim
             state = jnp.broadcast_to(tokens[:, :1, None], (len(tokens), 1, width))
             logits = self._logits(target, trees["target"], trees[self.role], state)
@@ -86,6 +86,6 @@ class Blockwise(Checked, Drawing):
         asked = request._replace(want=jnp.where(context.length > 1, request.want, 0))
         return draft_block(logits[:, : request.longest], asked, self.sampling), state
 
-    def _logits(self, target: Any, params: PyTree, heads: PyTree, state: Array) -> Array:
+    def _logits(self, target: ContextTarget, params: PyTree, heads: PyTree, state: Array) -> Array:
         """Returns logits [B, heads, V] for a state [B, 1, D]."""
         return target.logits(params, self.heads.ahead(heads, state)[:, 0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -185,7 +184,7 @@ class Committee(Checked, TokenByToken):
         after = tuple(member.end(left, draft, context, own) for member, left, own in ended)
         return after, record and record.drafted(draft, context)
 
-    def _weights(self, record: VoteRecord | None) -> Sequence[Any]:
+    def _weights(self, record: VoteRecord | None) -> Sequence[Array | float]:
         """Returns the members' weights: numbers, or [B, 1] if they follow a record."""
         fixed = self.weights or (1.0,) * len(self.members)
         if record is None:
@@ -200,6 +199,6 @@ def _votes(logits: Sequence[Array], vocab_size: int | None) -> list[Array]:
     return [jax.nn.softmax(fit_vocabulary(one, vocab_size)) for one in logits]
 
 
-def _mean(weights: Sequence[Any], votes: list[Array]) -> Array:
+def _mean(weights: Sequence[Array | float], votes: list[Array]) -> Array:
     """Returns [B, V], the logarithm of the weighted mean of votes."""
     return jnp.log(sum(weight * vote for weight, vote in zip(weights, votes, strict=True)))

@@ -93,7 +93,7 @@ class Drafter(abc.ABC):
         """Whether the drafter reads `Context.previous`."""
         return any(one.reads_previous for one in self.inner().values())
 
-    def models(self) -> dict[str, Any]:
+    def models(self) -> dict[str, Target]:
         """Returns the models that the drafter runs, by the role of their parameters."""
         return self._collected("models")
 
@@ -101,11 +101,11 @@ class Drafter(abc.ABC):
         """Returns the tables that the drafter reads, by role."""
         return self._collected("tables")
 
-    def owned(self) -> dict[str, Any]:
+    def owned(self) -> dict[str, Target | Table]:
         """Returns everything that has parameters, by role: `models` and `tables`."""
         return {**self.models(), **self.tables()}
 
-    def with_models(self: Self, models: Mapping[str, Any]) -> Self:
+    def with_models(self: Self, models: Mapping[str, Target]) -> Self:
         """Returns this drafter with the given models in their roles."""
         inner = self.inner().items()
         return self.with_inner({name: one.with_models(models) for name, one in inner})
@@ -127,7 +127,7 @@ class Drafter(abc.ABC):
         """
         return self._collected("timed", target)
 
-    def partial_models(self, target: Target) -> dict[str, Any]:
+    def partial_models(self, target: Target) -> dict[str, Target]:
         """Returns, by role, the layers of the target that calls in `parts` run, as models."""
         return self._collected("partial_models", target)
 
@@ -149,7 +149,7 @@ class Drafter(abc.ABC):
         """Returns this drafter with all of the target's layers instead of some."""
         raise NotImplementedError
 
-    def _collected(self, method: str, *given: Any) -> dict[str, Any]:
+    def _collected(self, method: str, *given: Target) -> dict[str, Any]:
         found = (getattr(one, method)(*given) for one in self.inner().values())
         return {role: value for of_one in found for role, value in of_one.items()}
 
@@ -206,12 +206,12 @@ def shared_roles(drafters: Iterable[Drafter]) -> list[str]:
 
     One table that all of them read does not count.
     """
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[Target | Table]] = {}
     for drafter in drafters:
         for role, owned in drafter.owned().items():
             found.setdefault(role, []).append(owned)
 
-    def one_table(owned: list[Any]) -> bool:
+    def one_table(owned: list[Target | Table]) -> bool:
         return isinstance(owned[0], Table) and all(one == owned[0] for one in owned)
 
     return sorted(role for role, x in found.items() if len(x) > 1 and not one_table(x))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +18,9 @@ from specdec.common.values import Checked, PositiveInt, check_has
 from specdec.drafters.draft_loop import Steps, draft_loop
 from specdec.drafters.drafter import Drawing, Sampler
 from specdec.drafters.matching import last_tokens
-from specdec.models.contract.model import LayeredTarget, check_model, finish
-from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, Resume
+from specdec.models.contract.model import LayeredTarget, Target, check_model, finish
+from specdec.models.heads import Heads
+from specdec.types import Array, Cache, Context, Draft, Params, Part, PyTree, Request, Resume
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class EarlyExit(Checked, Drawing):
 
     layers: PositiveInt
     sampling: Sampler
-    head: Any = None
+    head: Heads | None = None
     role: str = "draft"
 
     def __post_init__(self):
@@ -56,17 +56,17 @@ class EarlyExit(Checked, Drawing):
             if (heads := self.head.config.heads) != 1:
                 raise ValueError(f"EarlyExit.head has {heads} heads; give one")
 
-    def models(self) -> dict[str, Any]:
+    def models(self) -> dict[str, Target]:
         return {} if self.head is None else {self.role: self.head}
 
-    def with_models(self, models: Mapping[str, Any]) -> EarlyExit:
+    def with_models(self, models: Mapping[str, Target]) -> EarlyExit:
         return dataclasses.replace(self, head=models.get(self.role, self.head))
 
     @property
     def runs_target(self) -> bool:
         return True
 
-    def itself(self, target: Any) -> EarlyExit:
+    def itself(self, target: LayeredTarget) -> EarlyExit:
         """Returns this drafter with all layers of the target and no head."""
         return dataclasses.replace(self, layers=target.num_layers, head=None)
 
@@ -74,18 +74,18 @@ class EarlyExit(Checked, Drawing):
         """Returns one call of the lower layers for each token."""
         return (Part("exit", 1, length),)
 
-    def partial_models(self, target: Any) -> dict[str, Any]:
+    def partial_models(self, target: LayeredTarget) -> dict[str, Target]:
         known = target.first(self.layers)
         return {} if known is None else {"exit": known}
 
-    def timed(self, target: Any) -> dict[str, Callable]:
+    def timed(self, target: LayeredTarget) -> dict[str, Callable]:
         """Returns a call of the lower layers with the head, and the rest of the target's call."""
 
-        def draft(trees: Mapping[str, PyTree], tokens: Array, cache: Any):
+        def draft(trees: Mapping[str, PyTree], tokens: Array, cache: Cache):
             logits, _, fed = self._exit(target, trees, tokens, cache)
             return jnp.argmax(logits, axis=-1).astype(jnp.int32), fed
 
-        def rest(trees: Mapping[str, PyTree], tokens: Array, cache: Any):
+        def rest(trees: Mapping[str, PyTree], tokens: Array, cache: Cache):
             lower = functools.partial(target.decode, layers=(0, self.layers))
             begun = jax.eval_shape(lower, trees["target"], tokens, cache)[0].stream
             shape = *tokens[:, :-1].shape, begun.shape[-1]
@@ -100,6 +100,7 @@ class EarlyExit(Checked, Drawing):
     def init(self, params: Params, context: Context) -> PyTree:
         target = context.target
         check_model("the target", target, LayeredTarget)
+        assert isinstance(target, LayeredTarget)
         if self.layers > (layers := target.num_layers):
             raise ValueError(
                 f"EarlyExit.layers is {self.layers} and the target has {layers}; give at most that"
@@ -109,6 +110,7 @@ class EarlyExit(Checked, Drawing):
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
         context, drafts = request.context, request.longest
         target = context.target
+        assert isinstance(target, LayeredTarget), "`init` asks for one"
         logits, first, cache = self._exit(target, params, last_tokens(context, 1), context.cache)
         stream = jnp.zeros([first.shape[0], drafts, first.shape[2]], first.dtype)
 
@@ -123,14 +125,15 @@ class EarlyExit(Checked, Drawing):
         return draft.replace(resume=Resume(stream, cache, self.layers)), state
 
     def _exit(
-        self, target: Any, params: Mapping[str, PyTree], tokens: Array, cache: Any
-    ) -> tuple[Array, Array, Any]:
+        self, target: LayeredTarget, params: Mapping[str, PyTree], tokens: Array, cache: Cache
+    ) -> tuple[Array, Array, Cache]:
         """Runs the lower layers on tokens [B, T].
 
         Returns:
           The logits [B, T, V], the residual stream after the last of these layers, and the cache.
         """
         output, cache = target.decode(params["target"], tokens, cache, layers=(0, self.layers))
+        assert output.stream is not None, "it was asked for some layers"
         if self.head is None:
             return output.logits, output.stream, cache
         states = self.head.ahead(params[self.role], output.hidden)[:, :, 0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from specdec.drafters.drafter import Drawing, Sampler
 from specdec.drafters.feeding import catch_up
 from specdec.drafters.matching import slices
 from specdec.models.contract.inputs import read
-from specdec.models.contract.model import Target, check_model
+from specdec.models.contract.model import Model, Target, check_model, decode_block
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
 
 
@@ -61,7 +61,7 @@ class Masked(Checked, Drawing):
       role: the role of the model's parameters.
     """
 
-    model: Any  # a `models.contract.model.Model`
+    model: Model
     sampling: Sampler
     masks: PositiveInt = 8
     distinct: bool = True
@@ -83,14 +83,14 @@ class Masked(Checked, Drawing):
         """The largest number of drafted tokens."""
         return self.masks
 
-    def models(self) -> dict[str, Any]:
+    def models(self) -> dict[str, Target]:
         return {self.role: self.model}
 
     def spare_ids(self) -> dict[str, int]:
         """Returns the number of masks by role."""
         return {self.role: self.masks if self.distinct else 1}
 
-    def with_models(self, models: Mapping[str, Any]) -> Masked:
+    def with_models(self, models: Mapping[str, Target]) -> Masked:
         return dataclasses.replace(self, model=models.get(self.role, self.model))
 
     def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
@@ -106,7 +106,7 @@ class Masked(Checked, Drawing):
             if self.reads_hidden:
                 shape = *tokens.shape, model.states_dim
                 states["states"] = jnp.broadcast_to(tokens[:, :, None], shape)
-            output, fed = model.decode(own, tokens, cache, **states)
+            output, fed = decode_block(model, own, tokens, cache, **states)
             text, block = tokens[:, : self._room], tokens[:, self._room :]
             logits = model.logits(own, output.hidden[:, self._room :])
             drafted = self._drafted(own, logits, for_timing(block))
@@ -122,8 +122,8 @@ class Masked(Checked, Drawing):
                 f"Masked.reread is {self.reread} and outputs have {context.tokens.shape[1] - 1} "
                 "tokens; give that, or None"
             )
-        if self.reads_hidden:
-            check_states("blocks", self.model.states_dim, context)
+        if (width := self.model.states_dim) is not None:
+            check_states("blocks", width, context)
         capacity = max(context.tokens.shape[1], self._room) + self.masks
         return read(self.model, params[self.role], context.inputs, capacity, context.cache)
 
@@ -141,7 +141,7 @@ class Masked(Checked, Drawing):
             context.length - start, self._room, self.masks, self.reread is None
         )
         states = self._states(context, start)
-        output, cache = model.decode(own, block, cache, ancestors=ancestors, **states)
+        output, cache = decode_block(model, own, block, cache, ancestors, **states)
         filled = output.hidden[:, self._room : self._room + request.longest]
         stop = request.stop
         if stop is not None and stop.cut is not None and model.has_confidence:

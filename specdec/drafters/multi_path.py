@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,19 +14,20 @@ from specdec.drafters.autoregressive import Autoregressive
 from specdec.drafters.matching import NOTHING, slices
 from specdec.models.contract import draft_tree
 from specdec.models.contract.draft_tree import ROOT, Nodes
+from specdec.models.contract.model import decode_block
 from specdec.sampling import draw, fit_vocabulary, looks_back, unprocessed
-from specdec.types import Array, Context, Draft, History, Params, Part, PyTree, Request
+from specdec.types import Array, Cache, Context, Draft, History, Params, Part, PyTree, Request
 
 
 class TreeMemory(struct.PyTreeNode):
     """The KV cache of a draft model, which ends with the nodes of its last draft."""
 
-    cache: Any  # the model's, of the length before the nodes
+    cache: Cache  # the model's, of the length before the nodes
     tokens: Array  # [B, T] int32, the last draft
     nodes: Nodes
     start: Array  # [B] int32, the position of its first token
 
-    def known(self, context: Context) -> Any:
+    def known(self, context: Context) -> Cache:
         """Returns the cache with the nodes that the committed text went through, as text."""
         width = self.nodes.width
         fed = self.tokens.shape[1] - width  # the last depth never was
@@ -112,9 +113,8 @@ class MultiPath(Autoregressive):
             depth, own = given
             at = cache.rewind(start + (depth - 1) * width)
             seen = draft_tree.view(last.lead, depth - 1, start, cache.capacity)
-            model: Any = self.model
             ids = jnp.clip(last.tokens, 0, context.vocab_size and context.vocab_size - 1)
-            output, cache = model.decode(params[self.role], ids, at, ancestors=seen)
+            output, cache = decode_block(self.model, params[self.role], ids, at, ancestors=seen)
             last, drawn = self._extend(output.logits, last, own, depth, context)
             return (cache, last), drawn
 
@@ -131,7 +131,7 @@ class MultiPath(Autoregressive):
         return Draft(tokens, probs, request.want, nodes=nodes), memory
 
     def _extend(
-        self, logits: Array, last: _Depth, keys: Array, depth: Any, context: Context
+        self, logits: Array, last: _Depth, keys: Array, depth: Array | int, context: Context
     ) -> tuple[_Depth, tuple[Array, Array, Array | None]]:
         """Returns the next depth, and its tokens, parents and distributions, [B, w, ...] each.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from specdec import decoding, tasks
 from specdec.common import progress
@@ -125,7 +124,7 @@ class BeamEngine:
         """Reads `params` now rather than at first use, and returns them."""
         return self.params
 
-    def suited(self, **how: Any) -> BeamEngine:
+    def suited(self, **how: object) -> BeamEngine:
         """Returns this engine: a search has one program; see `Engine.suited`."""
         del how
         return self

@@ -29,15 +29,16 @@ from specdec.decoding.program import (
 )
 from specdec.decoding.refilling import Refilled
 from specdec.decoding.row_bits import check_same_bits
+from specdec.drafters.drafter import Drafter
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
 from specdec.models import partitioning
 from specdec.models.bases.prompts import PromptModel
-from specdec.models.contract.model import Model
+from specdec.models.contract.model import Model, Target
 from specdec.plan import Plan
 from specdec.sampling import check_ids
 from specdec.tasks import LoadedVocabulary
-from specdec.types import Array, DecodeOutput, Params, PyTree, Revised
+from specdec.types import Array, DecodeOutput, Params, PyTree, Revised, Table
 
 LOCAL = Placement()  # one device, no mesh
 BITS_INPUTS = 64  # tokens of the made-up inputs that the bits of calls are measured with
@@ -81,7 +82,7 @@ class Engine:
         cls,
         plan: Plan,
         weights: Mapping[str, str | PathLike],
-        vocabulary: Any = None,
+        vocabulary: LoadedVocabulary | None = None,
         devices: Placement = LOCAL,
         *,
         rows: int = 1,
@@ -187,7 +188,7 @@ class Engine:
         settings = dataclasses.replace(self.settings, timestamps=True)
         return dataclasses.replace(found, settings=settings)
 
-    def with_models(self, models: Mapping[str, Any]) -> Engine:
+    def with_models(self, models: Mapping[str, Target]) -> Engine:
         """Returns this engine with its models in other layouts; what it has read is shared."""
         origin = self if "params" in vars(self) else self.origin
         return dataclasses.replace(self, plan=self.plan.with_models(models), origin=origin)
@@ -223,15 +224,16 @@ class Engine:
         shapes = {role: self.placement.shape(x, str(self.weights[role])) for role, x in owned}
         return Params(**shapes)
 
-    def _tree(self, role: str, owned: Any) -> PyTree:
+    def _tree(self, role: str, owned: Target | Table) -> PyTree:
         if self.origin is not None and role in self.origin.plan.owned():
             theirs, tree = self.origin.plan.owned()[role], self.origin.params[role]
             if theirs == owned:
                 return tree
-            if self.weights[role] == self.origin.weights[role] and _alike(theirs, owned):
-                if (theirs.layout, theirs.widened) == (owned.layout, owned.widened):
-                    return tree
-                return owned.from_stored(theirs.to_stored(tree))
+            if self.weights[role] == self.origin.weights[role]:
+                assert isinstance(theirs, Model) and isinstance(owned, Model), "tables are equal"
+                if _alike(theirs, owned):
+                    same = (theirs.layout, theirs.widened) == (owned.layout, owned.widened)
+                    return tree if same else owned.from_stored(theirs.to_stored(tree))
         with progress.stage("reading", f"reading the {role}"):
             return self.placement.read(owned, str(self.weights[role]))
 
@@ -420,7 +422,7 @@ class Engine:
         """The fingerprints of checkpoints, tables and vocabulary, by name."""
         return fingerprints(self.plan.owned(), self.weights, self.vocabulary)
 
-    def key(self) -> dict[str, Any]:
+    def key(self) -> dict[str, object]:
         """Returns everything that the target's output for a text and a seed depends on.
 
         The values are plain, by name. Two exact engines with equal keys write the same texts.
@@ -436,7 +438,7 @@ class Engine:
             **flat("target", self.plan.target),
         }
 
-    def drafter_keys(self, drafters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    def drafter_keys(self, drafters: Mapping[str, Drafter]) -> dict[str, dict[str, object]]:
         """Returns, by drafter name, everything that its proposals along a text depend on."""
         return {name: drafter_key(name, x, self.fingerprints) for name, x in drafters.items()}
 
@@ -545,8 +547,9 @@ def check_eight_bits(plan: Plan, roles: Sequence[str], tokens: bool) -> None:
             f"int8 is {roles!r}; give roles, of {', '.join(models)}, as in ('target',)"
         )
     for role in roles:
-        if not models[role].has_int8:
-            family = type(models[role]).__name__
+        model = models[role]
+        if not (isinstance(model, Model) and model.has_int8):
+            family = type(model).__name__
             raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
     if tokens and not roles:
         raise ValueError(

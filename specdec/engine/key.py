@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from os import PathLike
 from types import FunctionType
-from typing import Any
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints import tables
@@ -42,7 +41,7 @@ def _fingerprint(owned: Weights | Table, path: str | PathLike) -> str:
     return checkpoints.fingerprint(path)
 
 
-def drafter_key(name: str, drafter: Drafter, prints: Mapping[str, str]) -> dict[str, Any]:
+def drafter_key(name: str, drafter: Drafter, prints: Mapping[str, str]) -> dict[str, object]:
     """Returns everything that a drafter's proposals along a text depend on, by name.
 
     Args:
@@ -54,12 +53,12 @@ def drafter_key(name: str, drafter: Drafter, prints: Mapping[str, str]) -> dict[
     return {one: prints[one] for one in names if one in prints} | flat(name, drafter)
 
 
-def flat(name: str, value: object) -> dict[str, Any]:
+def flat(name: str, value: object) -> dict[str, object]:
     """Returns the plain values inside a value by dotted names, and the class of each object."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [x.name for x in dataclasses.fields(value) if x.name not in PLACEMENT]
-        inside = {field: getattr(value, field) for field in fields}
-        found = {name: type(value).__name__}
+        inside: dict[object, object] = {field: getattr(value, field) for field in fields}
+        found: dict[str, object] = {name: type(value).__name__}
     elif isinstance(value, Mapping):
         inside, found = dict(value), {name: len(value)}
     elif isinstance(value, list | tuple) and any(map(_has_parts, value)):

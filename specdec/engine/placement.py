@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, TypeVar
+from typing import TypeAlias, TypeVar
 
 import jax
 from jax.sharding import Mesh
@@ -13,12 +13,16 @@ from specdec import checkpoints
 from specdec.checkpoints import tables
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.models import partitioning
-from specdec.models.contract.model import Model
+from specdec.models.contract.model import Model, Target, Weights
 from specdec.models.partitioning import Partitioner, Share
 from specdec.plan import Plan
 from specdec.types import PyTree, Table
 
 AnyPlan = TypeVar("AnyPlan", Plan, BeamPlan)
+
+
+# Parameters that have been read, by model or table and path.
+Trees: TypeAlias = dict[tuple[Weights | Table, str], PyTree]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Placement:
             return Share(jax.process_index(), jax.process_count())
         return partitioning.share(self.mesh)
 
-    def shape(self, model: Model | Table, path: str = "") -> PyTree:
+    def shape(self, model: Target | Table, path: str = "") -> PyTree:
         """Returns the shapes and dtypes of the result of `read`.
 
         Args:
@@ -80,9 +84,7 @@ class Placement:
             return tables.shapes(path, model, sharding=self._whole)
         return partitioning.abstract(model, self.mesh)
 
-    def read(
-        self, model: Any, path: str, trees: dict[tuple[Any, str], PyTree] | None = None
-    ) -> PyTree:
+    def read(self, model: Target | Table, path: str, trees: Trees | None = None) -> PyTree:
         """Reads a model's parameters, in its dtype and layout.
 
         A host reads only the parts of each array that its devices hold. Every device holds all of a
@@ -101,6 +103,7 @@ class Placement:
                     path, model, sharding=self._whole, checksums=self.checksums
                 )
             return trees[model, path]
+        assert isinstance(model, Model)
         stored = model.stored()
         # Parameters do not depend on these.
         kept = dataclasses.replace(model, orders=(), least_width=1, fused=False)
@@ -120,7 +123,7 @@ class Placement:
         return trees[kept, path]
 
     @property
-    def _whole(self) -> Any:
+    def _whole(self) -> jax.sharding.Sharding | None:
         """The sharding of an array that each device holds entirely."""
         return None if self.mesh is None else partitioning.whole(self.mesh)
 

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from specdec.models.t5 import T5Config
 from specdec.types import Array, DecodeOutput
 
 
-def config_of(network: Any) -> T5Config:
+def config_of(network: object) -> T5Config:
     """Returns the architecture of a T5X network, whose `config` has fields of our names.
 
     Raises:

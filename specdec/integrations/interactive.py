@@ -9,7 +9,7 @@ import html
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import jax
 import numpy as np
@@ -44,6 +44,8 @@ from specdec.types import SamplingRule
 from specdec.verifiers import Block
 from specdec.verifiers.decide import Verifier
 
+T = TypeVar("T")
+Path: TypeAlias = str | os.PathLike
 F = TypeVar("F", bound=Callable)
 
 GIVEN = "the given texts"  # the name of their split
@@ -157,7 +159,7 @@ class InteractiveModel:
             self._engine = Engine.open(
                 plan,
                 weights,
-                vocabulary and tasks.for_texts(vocabulary),
+                tasks.for_texts(vocabulary) if vocabulary else None,
                 Placement(partitioner or Partitioner()),
                 rows=batch_size,
                 int8=int8,
@@ -341,10 +343,10 @@ class InteractiveModel:
     def evaluate(
         self,
         pairs: Iterable[tuple[str, str]],
-        metric_fns: Sequence[Callable[[list[str], list[str]], Mapping[str, Any]]] = (tasks.bleu,),
+        metric_fns: Sequence[Callable[[list[str], list[str]], Mapping[str, T]]] = (tasks.bleu,),
         *,
         seed: int = 0,
-    ) -> dict[str, Any]:
+    ) -> dict[str, T]:
         """Returns metrics of the outputs for the inputs of `pairs`.
 
         Args:
@@ -360,7 +362,7 @@ class InteractiveModel:
             raise ValueError("pairs is empty; give one (input, target) or more")
         inputs, targets = ([pair[side] for pair in pairs] for side in (0, 1))
         predictions = self.predict(inputs, seed=seed)
-        values: dict[str, Any] = {}
+        values: dict[str, T] = {}
         for metric in metric_fns:
             values |= metric(targets, predictions)
         return values
@@ -571,7 +573,9 @@ def _list_of(texts: Sequence[str]) -> Sequence[str]:
     return texts
 
 
-def _paths(drafter: Drafter | None, draft: Any) -> dict[str, Any]:
+def _paths(
+    drafter: Drafter | None, draft: str | os.PathLike | Mapping[str, str | os.PathLike] | None
+) -> dict[str, Any]:
     """Returns the directory of each of a drafter's parameters, by role."""
     own = list(drafter.owned()) if drafter else []
     given = draft if isinstance(draft, Mapping) else dict.fromkeys(own[:1], draft)

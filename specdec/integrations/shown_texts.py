@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import html
 from collections.abc import Iterator
-from typing import Any
 
 from specdec.common import notebook
 from specdec.common.decoded import DecodedText
@@ -49,13 +48,14 @@ class Explained:
     text: decoding_texts.Text
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """All facts as plain values: a line of `specdec decode --explain --output_file`."""
         return self.text.record()
 
     def _calls(self) -> Iterator[tuple[list[str], int, str]]:
         """Yields each call's drafted words, how many of them were kept, and the target's word."""
-        known, at = self.text.explained or {}, 0
+        known, at = self.text.explained, 0
+        assert known is not None
         tokens = [*known["token_texts"], ""]  # a text may end within a draft
         for words, kept in zip(known["proposed_texts"], self.text.accepted, strict=True):
             at += kept + 1

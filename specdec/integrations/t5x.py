@@ -19,11 +19,11 @@ from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact, Placement
 from specdec.engine.beam_engine import beam_plan
 from specdec.integrations import bridge
-from specdec.models.contract.model import Model
+from specdec.models.contract.model import Model, Target
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.schedules.schedule import Schedule
-from specdec.types import Array, Params, PyTree, SamplingRule
+from specdec.types import Array, Params, PyTree, SamplingRule, Table
 from specdec.verifiers.decide import Verifier
 
 try:
@@ -173,6 +173,6 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
 
 
 @functools.cache
-def _read(owned: Any, path: str) -> PyTree:
+def _read(owned: Target | Table, path: str) -> PyTree:
     """Reads parameters to the host once, so that a program for any mesh can use them."""
     return jax.device_get(Placement().read(owned, path))

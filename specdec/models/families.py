@@ -8,6 +8,7 @@ gin file too, makes its checkpoints known (examples/rotary.py):
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -56,7 +57,9 @@ _T5: Any = {
 _PARTS = EncoderDecoderTrimming("encoder_emb_dim")  # of T5Gemmas
 
 
-def _decoder(name: str, config: type, model: Any, huggingface: HuggingFace) -> Family:
+def _decoder(
+    name: str, config: type, model: Callable[..., Model], huggingface: HuggingFace
+) -> Family:
     """Returns a family whose models are `prompts.PromptModel`s."""
     trimming: Any = decoder_trimming  # of configs of these families
     return Family(name, config, model, huggingface=huggingface, trimming=trimming)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, ClassVar, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from flax import linen as nn
 from specdec.common.values import Checked, NonNegativeFloat, PositiveInt, check_is, one_of
 from specdec.models.bases.linen import LinenModel
 from specdec.models.contract.cache import NoKeys
-from specdec.models.contract.model import Model, Weights, check_model
+from specdec.models.contract.model import Config, Model, Weights, check_model
 from specdec.models.layers.layers import ACTIVATIONS, DType, constrain, parameter, precision
 from specdec.models.sizes.growing import Difference, Growth, Stream, alike, key_of_streams, opposed
 from specdec.types import Array, ModelOutput, PyTree
@@ -122,10 +122,10 @@ class Heads(LinenModel):
         own = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, only, 1), params)
         return cast(Array, one.apply(own, states))
 
-    def start(self, inputs: Any) -> Array:
+    def start(self, inputs: Array) -> Array:
         return jnp.zeros([inputs.shape[0]], jnp.int32)
 
-    def prefill(self, params: PyTree, inputs: Any, capacity: int) -> NoKeys:
+    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> NoKeys:
         """Returns an empty cache, because heads read no inputs."""
         return NoKeys(jnp.zeros([inputs.shape[0]], jnp.int32), capacity)
 
@@ -152,7 +152,7 @@ class Heads(LinenModel):
 class HeadedConfig:
     """The architecture of target and heads, and the target's relative learning rate."""
 
-    target: Any
+    target: Config
     heads: HeadsConfig
     target_rate: float
 
@@ -180,7 +180,8 @@ class HeadedTarget(Checked, Weights):
         super().__post_init__()
         check_model("HeadedTarget.target", self.target)
         check_is("HeadedTarget.heads", self.heads, Heads, "models.heads.Heads(config)")
-        sizes = ("states_dim", self.target.config.emb_dim), ("vocab_size", self.target.vocab_size)
+        read = cast(TargetConfig, self.target.config)
+        sizes = ("states_dim", read.emb_dim), ("vocab_size", self.target.vocab_size)
         for name, own in sizes:
             if (value := getattr(self.heads.config, name)) != own:
                 raise ValueError(
@@ -231,6 +232,15 @@ class HeadedTarget(Checked, Weights):
         return jnp.where(only == 0, own, asked)
 
 
+class TargetConfig(Config, Protocol):
+    """The config of a target that heads read."""
+
+    @property
+    def emb_dim(self) -> int: ...
+    @property
+    def mlp_dim(self) -> int: ...
+
+
 class HeadsGrowth(Growth[HeadsConfig]):
     """The growth of heads, together with the target whose states they read.
 
@@ -245,7 +255,7 @@ class HeadsGrowth(Growth[HeadsConfig]):
 
     growing: ClassVar[tuple[str, ...]] = ("states_dim", "mlp_dim")
 
-    def resized(self, config: HeadsConfig, to: Any) -> HeadsConfig:
+    def resized(self, config: HeadsConfig, to: TargetConfig) -> HeadsConfig:
         """Returns the config for a target of the config `to`; heads get the size of its MLPs."""
         return dataclasses.replace(config, states_dim=to.emb_dim, mlp_dim=to.mlp_dim)
 

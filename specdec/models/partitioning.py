@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,8 +24,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from specdec.common.values import Checked, PositiveInt
-from specdec.models.contract.model import Model
-from specdec.types import AxisRules, PyTree
+from specdec.models.contract.model import Model, Weights
+from specdec.types import AxisRules, PyTree, Values
 
 DATA, MODEL = "data", "model"
 JOINED = ("heads", "joined_kv")  # logical axes that are divided together
@@ -83,7 +83,7 @@ class Partitioner(Checked):
         return make_mesh(self.num_partitions, devices)
 
 
-def _checked(name: str, rules: Any) -> AxisRules:
+def _checked(name: str, rules: Iterable[tuple[str, str | None]]) -> AxisRules:
     """Returns rules as tuples, because gin gives lists."""
     try:
         pairs = tuple((logical, axis) for logical, axis in rules)
@@ -199,7 +199,7 @@ def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh) -> str:
     )
 
 
-def abstract(model: Model, mesh: Mesh | None) -> PyTree:
+def abstract(model: Weights, mesh: Mesh | None) -> PyTree:
     """Returns the shapes of the parameters in the model's dtype; over a mesh with their shardings.
 
     Raises:
@@ -213,6 +213,7 @@ def abstract(model: Model, mesh: Mesh | None) -> PyTree:
     shapes = jax.eval_shape(read, jax.random.key(0))
     if mesh is None:
         return shapes
+    assert isinstance(model, Model)
     return jax.tree.map(
         lambda leaf, sharding: leaf.update(sharding=sharding), shapes, shardings(model, mesh)
     )
@@ -292,7 +293,7 @@ def divided_rows(tree: PyTree, mesh: Mesh) -> PyTree:
     """Returns arrays [B, ...] that every process has, with their rows divided over the mesh."""
     own = share(mesh)
 
-    def feed(rows: Any) -> jax.Array:
+    def feed(rows: Values) -> jax.Array:
         return from_local_rows(np.asarray(rows)[own.rows(len(rows))], mesh)
 
     return jax.tree.map(feed, tree)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 import jax.numpy as jnp
 
@@ -17,9 +17,11 @@ BUCKETS = (1, 3, 7)  # target calls of 2, 4 and 8 tokens
 Self = TypeVar("Self", bound="UpToLongest")
 
 
-def _are_lengths(given: Any) -> bool:
-    integers = isinstance(given, tuple) and all(is_integer(one, 0) for one in given)
-    return integers and bool(given) and sorted(set(given)) == list(given) and given[-1] >= 1
+def _are_lengths(given: object) -> bool:
+    if not isinstance(given, tuple) or not given:
+        return False
+    integers = all(is_integer(one, 0) for one in given)
+    return integers and sorted(set(given)) == list(given) and given[-1] >= 1
 
 
 Buckets = Annotated[
@@ -31,7 +33,12 @@ Buckets = Annotated[
 ]
 
 
-def check_costs(schedule: Any, buckets: tuple[int, ...]) -> None:
+class _HasCosts(Protocol):
+    @property
+    def v(self) -> tuple[float, ...]: ...
+
+
+def check_costs(schedule: _HasCosts, buckets: tuple[int, ...]) -> None:
     """Raises ValueError unless the schedule's v has one positive time for each bucket."""
     name, v = type(schedule).__name__, schedule.v
     numbers = isinstance(v, tuple) and all(is_number(one) and one > 0 for one in v)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax.numpy as jnp
 from flax import struct
@@ -23,9 +23,10 @@ from specdec.schedules.signals import Signals
 from specdec.types import Array, Draft, Params, PyTree, Table, Verdict
 
 
-def _are_prefills(given: Any) -> bool:
-    pair = isinstance(given, tuple) and len(given) == 2 and all(map(is_number, given))
-    return pair and 0 <= given[0] <= given[1]
+def _are_prefills(given: object) -> bool:
+    if not isinstance(given, tuple) or len(given) != 2:
+        return False
+    return all(map(is_number, given)) and 0 <= given[0] <= given[1]
 
 
 Limit = Annotated[float, number(lambda x: x > 1, "a number above 1, as in 1.05")]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import entr
 
-from specdec.types import Array
+from specdec.types import Array, Values
 
 TOP = 10  # of the greatest probabilities
 
@@ -19,13 +19,13 @@ class Signals(NamedTuple):
     For a greedy draft, the distribution is the softmax.
     """
 
-    confidence: Any  # [...] the token's probability
-    entropy: Any  # [...] of the distribution, in nats
-    top: Any  # [..., TOP] its greatest probabilities, descending
-    index: Any  # [...] which token of the draft it is, from 0 on
+    confidence: Values  # [...] the token's probability
+    entropy: Values  # [...] of the distribution, in nats
+    top: Values  # [..., TOP] its greatest probabilities, descending
+    index: Values | int  # [...] which token of the draft it is, from 0 on
 
 
-def signals(probs: Array, tokens: Array, index: Any) -> Signals:
+def signals(probs: Array, tokens: Array, index: Array | int) -> Signals:
     """Returns the signals of tokens [...] int32 that were drawn from probs [..., V]."""
     confidence = jnp.take_along_axis(probs, tokens[..., None], axis=-1)[..., 0]
     top = jax.lax.top_k(probs, min(TOP, probs.shape[-1]))[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from specdec.common.values import Probability, number
 from specdec.schedules.buckets import UpToLongest
 from specdec.schedules.signals import Signals, signals
-from specdec.types import Array, Params, PyTree, Table
+from specdec.types import Array, Params, PyTree, Table, Values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Confidence(Stopping):
 
     threshold: Probability
 
-    def stops(self, params: Params, signals: Signals) -> Array:
+    def stops(self, params: Params, signals: Signals) -> Values:
         return signals.confidence < self.threshold
 
 
@@ -107,7 +107,7 @@ class Entropy(Stopping):
 
     threshold: Annotated[float, number(lambda x: x >= 0, "a number of nats from 0 on, as in 1.5")]
 
-    def stops(self, params: Params, signals: Signals) -> Array:
+    def stops(self, params: Params, signals: Signals) -> Values:
         return signals.entropy > self.threshold
 
 
@@ -141,7 +141,7 @@ def features(signals: Signals) -> Array:
     return jnp.concatenate([signals.top, others], axis=-1).astype(jnp.float32)
 
 
-def logit(params: PyTree, features: Any) -> Array:
+def logit(params: PyTree, features: Values) -> Array:
     """Returns [...], the log odds that a token is accepted.
 
     Args:

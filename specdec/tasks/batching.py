@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from specdec.common.values import PositiveInt, check, is_integer
 from specdec.tasks.loading import TaskError
+from specdec.tasks.plain import Inputs, InputsShape
 from specdec.tasks.registry import get_task
 from specdec.tasks.task import FEATURES, Example, Task
 from specdec.tasks.vocabularies import (
@@ -21,7 +22,7 @@ from specdec.tasks.vocabularies import (
     output_ids,
 )
 
-InputsShape: TypeAlias = Callable[[int, int], Any]  # rows, length -> shapes and dtypes
+ShapeOf: TypeAlias = Callable[[int, int], InputsShape]  # rows, length -> shapes and dtypes
 LENGTHS = "{'inputs': 64, 'targets': 64}"  # an example
 
 
@@ -31,7 +32,7 @@ class Batch(NamedTuple):
     Rows after the last example of the data are padding only, with index -1 and no text.
     """
 
-    inputs: Any  # what a target reads: `ids`, or a pytree with other arrays, see `media`
+    inputs: Inputs  # what a target reads: `ids`, or a pytree with other arrays, see `media`
     ids: np.ndarray  # [B, S] int32, of the texts, filled up with pad_id
     index: np.ndarray  # [B] int32, the example's place in the split, whatever the shard
     input_texts: list[str]  # one per example, at most B
@@ -62,7 +63,7 @@ def batches(
     buckets: Sequence[int] = (),
     shard: tuple[int, int] = (0, 1),
     pad_id: int | None = None,
-    shape: InputsShape | None = None,
+    shape: ShapeOf | None = None,
 ) -> Iterator[Batch]:
     """Iterates over a split once, unshuffled, in full batches.
 
@@ -108,7 +109,7 @@ def text_batches(
     buckets: Sequence[int] = (),
     shard: tuple[int, int] = (0, 1),
     pad_id: int | None = None,
-    shape: InputsShape | None = None,
+    shape: ShapeOf | None = None,
 ) -> Iterator[Batch]:
     """Iterates over texts that belong to no task, in full batches.
 
@@ -184,7 +185,7 @@ def check_lengths(task: str | Task, lengths: Mapping[str, int]) -> None:
     _refuse_unknown(lengths, task.features)
 
 
-def length_of(lengths: Any, feature: str) -> int:
+def length_of(lengths: object, feature: str) -> int:
     """Returns the length that a feature is trimmed to, in tokens.
 
     Args:
@@ -249,9 +250,9 @@ class _Maker(NamedTuple):
 
     vocabulary: LoadedVocabulary
     pad_id: int
-    shape: InputsShape | None
+    shape: ShapeOf | None
 
-    def inputs(self, ids: np.ndarray, texts: Sequence[str]) -> Any:
+    def inputs(self, ids: np.ndarray, texts: Sequence[str]) -> Inputs:
         """Returns the inputs of ids [B, S] and their texts, at most B."""
         return ids if self.shape is None else inputs_of(self.vocabulary, ids, texts, self.shape)
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from specdec.tasks.added_tokens import Framing, Tokenization
 from specdec.tasks.chat import prompts_of
 from specdec.tasks.pieces import BYTES
 from specdec.tasks.plain import SPACE, PlainVocabulary, parsed
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _BPE = 2  # SentencePiece's number of the algorithm
 _CONTROL, _USER_DEFINED = 3, 4  # its types of pieces
@@ -39,7 +42,7 @@ class Bpe(PlainVocabulary):
 
     extra_ids = 0
 
-    def __init__(self, file: str, contents: bytes, backend: Any, tokenization: Tokenization):
+    def __init__(self, file: str, contents: bytes, backend: Tokenizer, tokenization: Tokenization):
         framing = tokenization.framing
         if framing is None:
             raise ValueError(
@@ -124,7 +127,7 @@ class Bpe(PlainVocabulary):
         )
 
 
-def from_json(text: str, framing: Framing | None) -> Any:
+def from_json(text: str, framing: Framing | None) -> Tokenizer:
     """Returns the tokenizer of a `tokenizer.json`.
 
     Args:
@@ -140,7 +143,7 @@ def from_json(text: str, framing: Framing | None) -> Any:
     return made
 
 
-def from_merges(vocab: str, merges: str, framing: Framing | None) -> Any:
+def from_merges(vocab: str, merges: str, framing: Framing | None) -> Tokenizer:
     """Returns the tokenizer of a `vocab.json` and a `merges.txt`.
 
     Raises:
@@ -171,7 +174,7 @@ def is_bpe(serialized: bytes) -> bool:
         raise ValueError("it is not a SentencePiece model; use the tokenizer.json") from error
 
 
-def from_sentencepiece(serialized: bytes, legacy: bool) -> Any:
+def from_sentencepiece(serialized: bytes, legacy: bool) -> Tokenizer:
     """Returns the tokenizer of a SentencePiece model, as transformers converts LLaMA's.
 
     Args:
@@ -229,7 +232,7 @@ def _merges(ids: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple[s
     return [(a, b) for *_, a, b in pairs]
 
 
-def _add_tokens(backend: Any, tokenization: Tokenization) -> None:
+def _add_tokens(backend: Tokenizer, tokenization: Tokenization) -> None:
     """Adds the tokens that other files name, unless the tokenizer finds them already.
 
     Raises:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from specdec.tasks import chat_process
 from specdec.tasks.task_error import TaskError
@@ -49,7 +48,7 @@ def prompts_of(source: str, names: Mapping[str, str], file: str) -> Callable[[st
     return prompt
 
 
-def _answer(request: Any) -> dict[str, str]:
+def _answer(request: list[object]) -> dict[str, str]:
     """Returns the answer of the process, which is started again if it has ended."""
     with _LOCK:
         if _process().poll() is not None:

@@ -17,7 +17,12 @@ import functools
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jinja2
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
 
 SECONDS = 10  # for one message
 GIBIBYTES = 1  # of the address space, where the system can limit it
@@ -67,7 +72,7 @@ def rendered(source: str, names: Mapping[str, str], message: str | None) -> str:
 
 
 @functools.cache
-def _template(source: str) -> Any:
+def _template(source: str) -> jinja2.Template:
     """Returns a template of a sandbox with transformers' functions and filters."""
     import jinja2
     import jinja2.ext
@@ -76,7 +81,7 @@ def _template(source: str) -> Any:
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    def tojson(value: object, ensure_ascii: bool = False, **options: Any) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
     class Generation(jinja2.ext.Extension):
@@ -84,7 +89,7 @@ def _template(source: str) -> Any:
 
         tags = {"generation"}
 
-        def parse(self, parser: Any) -> Any:
+        def parse(self, parser: Parser) -> list[Node]:
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from specdec.tasks.task_error import TaskError
 
 if TYPE_CHECKING:
     from seqio import Vocabulary
+
+T = TypeVar("T")
 
 PATIENCE = 20  # seconds to read a vocabulary from a network
 
@@ -78,7 +80,7 @@ def read(path: str, kind: str) -> bytes:
     return read_in_time(path, lambda: tf.io.gfile.GFile(path, "rb").read())
 
 
-def read_in_time(path: str, read: Callable[[], Any]) -> Any:
+def read_in_time(path: str, read: Callable[[], T]) -> T:
     """Returns the result of `read` for a vocabulary on a network, unless it takes too long.
 
     TensorFlow would try for minutes, in the middle of a run.
@@ -86,7 +88,7 @@ def read_in_time(path: str, read: Callable[[], Any]) -> Any:
     Raises:
       TaskError: reading fails or takes too long.
     """
-    found: list[Any] = []
+    found: list[T] = []
     failures = [f"no answer in {PATIENCE} s"]
 
     def run():
@@ -113,7 +115,7 @@ def as_seqio(plain: PlainVocabulary) -> Vocabulary:
 
 
 @functools.cache
-def _seqio_class() -> Any:
+def _seqio_class() -> Callable[[PlainVocabulary], Vocabulary]:
     """Defines the class for seqio at the first call, because importing seqio takes seconds."""
     seqio = load_seqio()
     import tensorflow as tf

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from specdec.common.values import Checked, NonNegativeInt, PositiveInt
 from specdec.tasks.loading import as_seqio
 from specdec.tasks.pictures import PictureSettings
-from specdec.tasks.plain import PlainVocabulary
+from specdec.tasks.plain import Inputs, InputsShape, PlainVocabulary, VocabularyDefinition
 from specdec.tasks.sound import HOP, RATE, log_mel, read_sound
 from specdec.tasks.task_error import TaskError
 
@@ -80,7 +80,7 @@ class Illustrated(_WithFiles):
     def files_of(self, text: str) -> list[str]:
         return _MARK.findall(text)
 
-    def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: Any) -> Any:
+    def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: InputsShape) -> Inputs:
         """Returns tokens and pixels; tokens alone for a model without pictures."""
         if not isinstance(shape, Mapping):
             return ids
@@ -88,7 +88,7 @@ class Illustrated(_WithFiles):
         rows, places, *picture = shape["pixels"].shape
         # Room for the pictures of the texts: each number of places is a program of its own.
         places = max([places, *map(len, files)])
-        pixels: Any = np.zeros([rows, places, *picture], np.float32)
+        pixels = np.zeros([rows, places, *picture], np.float32)
         for row, names in zip(pixels, files, strict=False):
             for place, name in enumerate(names):
                 found = self.own.settings.pixels(name)
@@ -111,14 +111,14 @@ class Spoken(_WithFiles):
     def files_of(self, text: str) -> list[str]:
         return [part_of(text)[0]] if text.strip() else []
 
-    def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: Any) -> Any:
+    def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: InputsShape) -> Inputs:
         """Returns the log-mel features of the files that texts name."""
         if isinstance(shape, Mapping) or shape.dtype != np.float32:
             raise TaskError(
                 f"the input {texts[0] if texts else ''!r} is sound, and the target reads token "
                 "ids; give a Whisper"
             )
-        features: Any = np.zeros(shape.shape, np.float32)
+        features = np.zeros(shape.shape, np.float32)
         bins, frames = features.shape[1:]
         if texts:
             heard = np.stack([_window(text, frames * HOP) for text in texts])
@@ -140,11 +140,12 @@ class WithPictures(Checked):
     image_id: NonNegativeInt
     patches: PositiveInt
     settings: PictureSettings = PictureSettings()
-    text: Any = None
+    text: VocabularyDefinition | None = None
     error: ClassVar = TaskError
 
     def plain(self) -> PlainVocabulary:
         """Returns the vocabulary; raises TaskError if that of the rest cannot be read."""
+        assert self.text is not None
         return Illustrated(self.text.plain(), self)
 
     def load(self) -> Vocabulary:
@@ -160,11 +161,12 @@ class WithSound(Checked):
       text: the vocabulary of the transcripts; None only until it is known.
     """
 
-    text: Any = None
+    text: VocabularyDefinition | None = None
     error: ClassVar = TaskError
 
     def plain(self) -> PlainVocabulary:
         """Returns the vocabulary; raises TaskError if that of transcripts cannot be read."""
+        assert self.text is not None
         return Spoken(self.text.plain())
 
     def load(self) -> Vocabulary:

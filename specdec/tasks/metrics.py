@@ -14,15 +14,18 @@ import importlib.metadata
 import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 
 from specdec.tasks.loading import TaskError
 from specdec.tasks.task import Task
 
+T = TypeVar("T")  # a target, as a task's `postprocess` returns it
+P = TypeVar("P")  # a prediction, or those of all samples
 
-class SumMetric(abc.ABC):
+
+class SumMetric(abc.ABC, Generic[T, P]):
     """A metric that is a function of sums over texts; callable like seqio's metrics.
 
     Attributes:
@@ -32,7 +35,7 @@ class SumMetric(abc.ABC):
     of_samples: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def statistics(self, target: Any, prediction: Any) -> np.ndarray:
+    def statistics(self, target: T, prediction: P) -> np.ndarray:
         """Returns [S], the contribution of one text to the sums."""
 
     @abc.abstractmethod
@@ -44,7 +47,7 @@ class SumMetric(abc.ABC):
     def signature(self) -> str:
         """The settings of the computation, so that it can be repeated elsewhere."""
 
-    def __call__(self, targets: Sequence[Any], predictions: Sequence[str]) -> dict[str, float]:
+    def __call__(self, targets: Sequence[T], predictions: Sequence[P]) -> dict[str, float]:
         """Returns the metric of texts.
 
         Raises:
@@ -57,7 +60,7 @@ class SumMetric(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Bleu(SumMetric):
+class Bleu(SumMetric[str, str]):
     """Corpus BLEU (Papineni et al., 2002) with one reference each, 0..100, by sacrebleu.
 
     Args:
@@ -109,7 +112,7 @@ def _sacrebleu(tokenize: str):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rouge(SumMetric):
+class Rouge(SumMetric[str, str]):
     """F1 of ROUGE-1, ROUGE-2 and summary-level ROUGE-L (Lin, 2004), 0..100, by rouge-score.
 
     As in T5, words are not stemmed, and " . " ends a sentence, which ROUGE-Lsum uses. The value is
@@ -145,7 +148,7 @@ def _rouge_scorer(names: tuple[str, ...]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Squad(SumMetric):
+class Squad(SumMetric[str | Sequence[str], str]):
     """Exact match and word F1 of SQuAD v1.1 (Rajpurkar et al., 2016), 0..100.
 
     Texts are compared without case, ASCII punctuation and articles. A target is an answer, or a
@@ -168,7 +171,7 @@ class Squad(SumMetric):
 
 
 @dataclasses.dataclass(frozen=True)
-class WordErrors(SumMetric):
+class WordErrors(SumMetric[str, str]):
     """The word error rate of transcripts, in per cent of the targets' words.
 
     Errors are the words to insert, delete or replace. Case and punctuation count.
@@ -212,7 +215,7 @@ bleu, rouge, squad, wer = Bleu(), Rouge(), Squad(), WordErrors()
 
 def references(
     task: Task, split: str, lengths: Mapping[str, int]
-) -> Iterator[tuple[Any, Callable[[str], Any]]]:
+) -> Iterator[tuple[object, Callable[[str], object]]]:
     """Yields, for each example of a split, its target and a function of outputs.
 
     The target is in the form that the task's metrics need. The function brings an output into the

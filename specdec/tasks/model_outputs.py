@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from specdec.common.values import is_integer
 from specdec.tasks.loading import TaskError
@@ -132,7 +132,12 @@ def _lines_of(file: Path) -> Iterator[tuple[str, str]]:
                 yield f"{file}, line {number}", line
 
 
-def _example(place: str, line: str) -> dict[str, Any]:
+class _Prediction(TypedDict):
+    inputs: str
+    targets: list[int]
+
+
+def _example(place: str, line: str) -> _Prediction:
     try:
         record = json.loads(line)
         inputs, targets = record["input"], record["tokens"]

@@ -6,12 +6,16 @@ import dataclasses
 import math
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from specdec.common.json_values import JsonObject
 from specdec.common.values import Checked, PositiveFloat, PositiveInt, Rule, is_number, row_of
 from specdec.tasks.loading import TaskError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
 
 _BICUBIC = 3  # Pillow's number
 _SIZES = Annotated[tuple[int, ...], row_of(1, "a side, as in (336,), or height and width")]
@@ -46,7 +50,7 @@ class PictureSettings(Checked):
     resample: PositiveInt = _BICUBIC
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> PictureSettings:
+    def from_record(cls, record: JsonObject) -> PictureSettings:
         """Returns the settings in the `preprocessor_config.json` of a checkpoint.
 
         Raises:
@@ -61,7 +65,7 @@ class PictureSettings(Checked):
         names = {"mean": "image_mean", "std": "image_std", "scale": "rescale_factor"}
         names["resample"] = "resample"
         found |= {ours: record[name] for ours, name in names.items() if name in record}
-        off: dict[str, dict[str, Any]] = {
+        off: dict[str, dict[str, object]] = {
             "do_resize": {"size": None},
             "do_center_crop": {"crop": None},
             "do_rescale": {"scale": 1.0},
@@ -71,7 +75,7 @@ class PictureSettings(Checked):
             found |= {} if record.get(name, True) else values
         return cls(**found)
 
-    def pixels(self, picture: str | os.PathLike | Any) -> np.ndarray:
+    def pixels(self, picture: str | os.PathLike | PillowImage) -> np.ndarray:
         """Returns the pixels [3, H, W] float32 of a picture.
 
         Args:
@@ -98,7 +102,7 @@ class PictureSettings(Checked):
         return int(side * width / shorter), int(side * height / shorter)
 
 
-def _sides(given: Any, shorter: str | None) -> tuple[int, ...]:
+def _sides(given: int | Mapping[str, int], shorter: str | None) -> tuple[int, ...]:
     """Returns one side, or height and width, of a setting of transformers."""
     if isinstance(given, int):
         return (given,) if shorter else (given, given)
@@ -111,7 +115,7 @@ def _sides(given: Any, shorter: str | None) -> tuple[int, ...]:
     raise ValueError(f"a size of pictures is {given!r}; supported are {known}")
 
 
-def _opened(picture: Any) -> Any:
+def _opened(picture: str | os.PathLike | PillowImage) -> PillowImage:
     """Returns an image of Pillow in red, green and blue."""
     try:
         from PIL import Image

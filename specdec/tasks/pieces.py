@@ -10,14 +10,36 @@ import functools
 import json
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict
+
+from specdec.common.json_values import is_object
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
 
 SENTINEL = re.compile(r"▁?(<extra_id_\d+>)")  # seqio's begin with the mark of a space
 VOCAB, MERGES = "vocab.json", "merges.txt"  # two files of one tokenizer
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))  # of what has no piece, in some models
 
 
-def of_sentencepiece(processor: Any) -> list[str]:
+class _Added(TypedDict):
+    id: int
+    content: str
+
+
+class _Model(TypedDict):
+    type: str  # Unigram or BPE
+    vocab: list[tuple[str, float]] | dict[str, int]  # with scores, or with ids
+
+
+class TokenizerFile(TypedDict):
+    """The part of a `tokenizer.json` that is read here."""
+
+    model: _Model
+    added_tokens: NotRequired[list[_Added]]
+
+
+def of_sentencepiece(processor: SentencePieceProcessor) -> list[str]:
     """Returns the pieces of a `SentencePieceProcessor`."""
     return _plain(map(processor.id_to_piece, range(processor.get_piece_size())))
 
@@ -27,7 +49,7 @@ def of_tokenizer(text: str) -> list[str]:
     return _plain(_names(parse(text)))
 
 
-def special_ids(processor: Any) -> tuple[int | None, int, int]:
+def special_ids(processor: SentencePieceProcessor) -> tuple[int | None, int, int]:
     """Returns a `SentencePieceProcessor`'s ids of padding, end and unknown.
 
     That of padding is None if it declares none.
@@ -64,7 +86,7 @@ def is_bpe(text: str) -> bool:
 
 
 @functools.lru_cache(maxsize=2)  # a target's and a draft's, which take a second to parse
-def parse(text: str) -> dict[str, Any]:
+def parse(text: str) -> TokenizerFile:
     """Parses a `tokenizer.json`. The result is shared, and must not be changed.
 
     Raises:
@@ -74,7 +96,7 @@ def parse(text: str) -> dict[str, Any]:
         record = json.loads(text)
     except ValueError as error:
         raise ValueError(f"it is not JSON ({error}); copy it again") from error
-    model = record.get("model") if isinstance(record, dict) else None
+    model = record.get("model") if is_object(record) else None
     model = model if isinstance(model, dict) else {}
     kind, forms = model.get("type"), {"Unigram": list, "BPE": dict}
     if kind not in forms or not isinstance(model.get("vocab"), forms[kind]):
@@ -84,7 +106,7 @@ def parse(text: str) -> dict[str, Any]:
     return record
 
 
-def _names(record: dict[str, Any]) -> list[str]:
+def _names(record: TokenizerFile) -> list[str]:
     """Returns the names by id; added tokens have the ids after the model's."""
     vocab = record["model"]["vocab"]
     if isinstance(vocab, dict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -13,11 +13,32 @@ from specdec.tasks import pieces
 from specdec.tasks.added_tokens import AddedToken, Tokenization, cleaned_up, split
 from specdec.tasks.task_error import TaskError
 
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+    from seqio import Vocabulary
+
 BYTES, SPECIAL = 256, 3  # of ByT5: padding, EOS and unknown come before the bytes
 SPACE = "▁"  # SentencePiece's mark of a space
 
+# What a target reads: ids, features of sound, or several arrays by name, such as tokens and pixels.
+# Sounds of several lengths are a list.
+Inputs: TypeAlias = np.ndarray | dict[str, np.ndarray] | list[np.ndarray]
 
-def without_media(ids: np.ndarray, shape: Any) -> Any:
+
+class ArrayShape(Protocol):
+    """The shape and the dtype of an array, such as a `jax.ShapeDtypeStruct`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+
+InputsShape: TypeAlias = ArrayShape | Mapping[str, ArrayShape]  # see `Target.inputs_shape`
+
+
+def without_media(ids: np.ndarray, shape: InputsShape) -> Inputs:
     """Returns inputs with ids, and zeros for pictures; see `PlainVocabulary.inputs`.
 
     Args:
@@ -92,7 +113,7 @@ class PlainVocabulary:
         del text
         return []
 
-    def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: Any) -> Any:
+    def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: InputsShape) -> Inputs:
         """Returns a batch of a target's inputs.
 
         Args:
@@ -142,6 +163,18 @@ class PlainVocabulary:
 
     def _text(self, ids: Sequence[int]) -> str:
         raise NotImplementedError
+
+
+class VocabularyDefinition(Protocol):
+    """A hashable description that can build its vocabulary."""
+
+    def plain(self) -> PlainVocabulary:
+        """Returns the vocabulary for texts, without TensorFlow."""
+        ...
+
+    def load(self) -> Vocabulary:
+        """Returns the vocabulary for seqio's tasks, with the same ids."""
+        ...
 
 
 class PlainBytes(PlainVocabulary):
@@ -207,11 +240,11 @@ class PlainSentencePiece(PlainVocabulary):
         return self._without_prefix.encode(before + text)[self._pieces_of_unknown :]
 
     @functools.cached_property
-    def _without_sentinels(self) -> Any:
+    def _without_sentinels(self) -> SentencePieceProcessor:
         return type(self.tokenizer)(model_proto=self._serialized)
 
     @functools.cached_property
-    def _without_prefix(self) -> Any:
+    def _without_prefix(self) -> SentencePieceProcessor:
         model = parsed(self._serialized)
         model.normalizer_spec.add_dummy_prefix = False
         return type(self.tokenizer)(model_proto=model.SerializeToString())

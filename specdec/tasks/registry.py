@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from specdec.common.values import Word, check, is_word
 from specdec.tasks.loading import TaskError, load_seqio
@@ -12,12 +12,17 @@ from specdec.tasks.seqio_tasks import SeqioTask
 from specdec.tasks.task import Mixture, Task
 from specdec.tasks.vocabularies import same_vocabulary
 
+if TYPE_CHECKING:
+    import seqio
+
 VOCABULARIES = "SentencePiece(path), TokenizerJson(path) or Bytes()"
 
 _registered: dict[str, Task] = {}
 
 
-def check_definition(name: Any, what: str, paths: Any, remedy: str, vocabulary: Any) -> None:
+def check_definition(
+    name: object, what: str, paths: object, remedy: str, vocabulary: object
+) -> None:
     """Raises TaskError unless a task's name, paths and vocabulary are valid.
 
     Args:
@@ -82,7 +87,7 @@ def _mixture(name: str, parts: tuple[Task, ...], rates: tuple[float, ...]) -> Ta
     return registered(Mixture(name, parts, rates), "other rates; give this one another name")
 
 
-def get_task(task: Any, split: str | None = None) -> Task:
+def get_task(task: str | Task | seqio.Task | seqio.Mixture, split: str | None = None) -> Task:
     """Returns a task: one of ours or of seqio's, or the one that is registered under a name.
 
     Args:

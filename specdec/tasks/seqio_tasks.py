@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specdec.tasks.loading import TaskError, load_seqio
-from specdec.tasks.task import Example, Task
+from specdec.tasks.task import Example, Raw, Task
 from specdec.tasks.vocabularies import LoadedVocabulary
+
+if TYPE_CHECKING:
+    import seqio
 
 
 @dataclasses.dataclass(frozen=True)
 class SeqioTask(Task):
     """A task or mixture of seqio."""
 
-    of: Any
+    of: seqio.Task | seqio.Mixture
 
     @property
     def name(self) -> str:
@@ -48,7 +51,7 @@ class SeqioTask(Task):
     def examples(self, split: str, lengths: Mapping[str, int], start: int = 0) -> Iterator[Example]:
         return self._read(split, lengths, start, num_epochs=1, shuffle=False)
 
-    def postprocess(self, text: str, example: Example, is_target: bool) -> Any:
+    def postprocess(self, text: str, example: Example, is_target: bool) -> object:
         prepare = getattr(self.of, "postprocess_fn", lambda text, **_: text)  # mixtures have none
         return prepare(text, example=example.raw, is_target=is_target)
 
@@ -76,7 +79,7 @@ class SeqioTask(Task):
             if data_set and data_set.name:  # otherwise each split names its own
                 _refuse_missing_data(part.name, data_set.name, data_set.data_dir)
 
-    def _parts(self) -> list[Any]:
+    def _parts(self) -> list[seqio.Task]:
         return getattr(self.of, "tasks", [self.of])
 
     def _read(
@@ -89,7 +92,7 @@ class SeqioTask(Task):
             texts = self._text(raw, "inputs") or "", self._text(raw, "targets")
             yield Example(raw["inputs"].astype(np.int32), targets, *texts, raw)
 
-    def _text(self, raw: Mapping[str, Any], feature: str) -> str | None:
+    def _text(self, raw: Raw, feature: str) -> str | None:
         """Returns a feature's text before tokenisation if the task keeps it, else that of its ids.
 
         The result is None if there is no such feature.

@@ -12,11 +12,12 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
+from specdec.common.json_values import JsonObject
 from specdec.common.values import Checked, Rule, is_integer, is_number, is_word
 from specdec.tasks.loading import TaskError, read
 from specdec.tasks.plain import PlainVocabulary
@@ -85,7 +86,7 @@ class Series(PlainVocabulary):
 
     extra_ids = 0
 
-    def __init__(self, record: Mapping[str, Any], file: str):
+    def __init__(self, record: JsonObject, file: str):
         _check(record)
         self.record, self.file = record, file
         self.vocab_size, self._special = record["n_tokens"], record["n_special_tokens"]
@@ -196,7 +197,7 @@ def _read(path: str) -> Series:
         raise TaskError(f"vocabulary {path}: {error}; give a Chronos-T5's config.json") from error
 
 
-def series_record(content: bytes) -> dict[str, Any]:
+def series_record(content: bytes) -> JsonObject:
     """Returns the `chronos_config` in a JSON file of it alone, or in a `config.json`.
 
     Args:
@@ -215,7 +216,7 @@ def is_series(path: str | os.PathLike | None) -> bool:
     return os.path.basename(path or "") in (SERIES_FILE, "config.json")
 
 
-def _check(record: Mapping[str, Any]) -> None:
+def _check(record: JsonObject) -> None:
     missing = [name for name in _FIELDS if name not in record]
     if missing:
         raise ValueError(f"{SERIES_KEY} has no {', '.join(missing)}")

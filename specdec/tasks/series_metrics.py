@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from specdec.tasks.metrics import SumMetric
+
+
+class Future(NamedTuple):
+    """The target of a series, as its metrics need it."""
+
+    values: np.ndarray  # [N], NaN where one is missing
+    naive_error: float  # mean |difference| of context values that are one season apart; NaN if none
+
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
-def quantiles(samples: Any, levels: Sequence[float] = LEVELS) -> np.ndarray:
+def quantiles(
+    samples: ArrayLike | Sequence[np.ndarray], levels: Sequence[float] = LEVELS
+) -> np.ndarray:
     """Returns [levels, N], quantiles of sampled series, linear between samples.
 
     Args:
@@ -28,7 +39,7 @@ def quantiles(samples: Any, levels: Sequence[float] = LEVELS) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class WeightedQuantileLoss(SumMetric):
+class WeightedQuantileLoss(SumMetric[Future, Sequence[np.ndarray]]):
     """Twice the quantile loss of all values over the sum of their sizes, mean over levels.
 
     Args:
@@ -38,7 +49,7 @@ class WeightedQuantileLoss(SumMetric):
     levels: tuple[float, ...] = LEVELS
     of_samples: ClassVar[bool] = True
 
-    def statistics(self, target: Any, prediction: Sequence[np.ndarray]) -> np.ndarray:
+    def statistics(self, target: Future, prediction: Sequence[np.ndarray]) -> np.ndarray:
         """Returns [1 + levels]: the sum of the values' sizes, and each level's loss."""
         there = ~np.isnan(target.values)
         values = target.values[there]
@@ -56,7 +67,7 @@ class WeightedQuantileLoss(SumMetric):
 
 
 @dataclasses.dataclass(frozen=True)
-class Mase(SumMetric):
+class Mase(SumMetric[Future, Sequence[np.ndarray]]):
     """Mean absolute scaled error of the median (Hyndman and Koehler, 2006), mean over series.
 
     A series' error is divided by that of the naive prediction in its context, which repeats the
@@ -65,7 +76,7 @@ class Mase(SumMetric):
 
     of_samples: ClassVar[bool] = True
 
-    def statistics(self, target: Any, prediction: Sequence[np.ndarray]) -> np.ndarray:
+    def statistics(self, target: Future, prediction: Sequence[np.ndarray]) -> np.ndarray:
         """Returns [2]: the number 1 if the series counts, and its scaled error."""
         errors = np.abs(target.values - quantiles(prediction, [0.5])[0])
         errors = errors[~np.isnan(errors)]

@@ -7,7 +7,6 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,16 +14,9 @@ from specdec.common.values import PositiveInt, check
 from specdec.tasks.loading import TaskError
 from specdec.tasks.registry import check_definition, registered
 from specdec.tasks.series import Series, SeriesBins, text_of, values_of
-from specdec.tasks.series_metrics import mase, wql
+from specdec.tasks.series_metrics import Future, mase, wql
 from specdec.tasks.task import Example, Task, TextTask
 from specdec.tasks.vocabularies import VocabularyDefinition
-
-
-class Future(NamedTuple):
-    """The target of a series, as its metrics need it."""
-
-    values: np.ndarray  # [N], NaN where one is missing
-    naive_error: float  # mean |difference| of context values that are one season apart; NaN if none
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,7 +29,7 @@ class SeriesTask(TextTask):
 
     season: int = 1
 
-    def postprocess(self, text: str, example: Example, is_target: bool) -> Any:
+    def postprocess(self, text: str, example: Example, is_target: bool) -> np.ndarray | Future:
         values = np.array(values_of(text))
         if not is_target:
             return values

@@ -11,7 +11,8 @@ import importlib
 import os
 import warnings
 import wave
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,8 +65,8 @@ class SoundWarning(UserWarning):
 
 
 class _Libraries(NamedTuple):
-    soundfile: Any
-    soxr: Any
+    soundfile: ModuleType
+    soxr: ModuleType
 
 
 def _libraries(file: str | os.PathLike) -> _Libraries:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from specdec.tasks import metrics
 from specdec.tasks.loading import TaskError, load_seqio
 from specdec.tasks.seqio_tasks import SeqioTask
-from specdec.tasks.task import FEATURES, Task
+from specdec.tasks.task import FEATURES, Raw, Task
 from specdec.tasks.vocabularies import (
     VocabularyDefinition,
     for_texts,
@@ -77,16 +77,16 @@ def _register(name: str, definition: VocabularyDefinition) -> Task:
     return SeqioTask(task)
 
 
-def _pair(prefix: str, source: str, target: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+def _pair(prefix: str, source: str, target: str) -> Callable[[Raw], Raw]:
     """Returns a preprocessor of examples with these two features."""
 
-    def preprocess(example: Mapping[str, Any]) -> dict[str, Any]:
+    def preprocess(example: Raw) -> Raw:
         return {"inputs": prefix + example[source], "targets": example[target]}
 
     return preprocess
 
 
-def _question(example: Mapping[str, Any]) -> dict[str, Any]:
+def _question(example: Raw) -> Raw:
     """Returns the first answer as the target; `answers` has all of them, for the metric."""
     import tensorflow as tf
 
@@ -105,7 +105,7 @@ def _question(example: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _all_answers(text: str, example: Mapping[str, Any] | None = None, is_target: bool = False):
+def _all_answers(text: str, example: Raw | None = None, is_target: bool = False):
     """Returns a prediction unchanged, and all answers instead of a target."""
     if not is_target or example is None:
         return text
@@ -114,7 +114,7 @@ def _all_answers(text: str, example: Mapping[str, Any] | None = None, is_target:
 
 class _Definition(NamedTuple):
     data_set: str  # of TFDS: name/config:version
-    preprocess: Callable[[Mapping[str, Any]], dict[str, Any]]
+    preprocess: Callable[[Raw], Raw]
     metric: Callable
     postprocess: Callable | None = None
 

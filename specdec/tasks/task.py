@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from specdec.tasks.vocabularies import LoadedVocabulary, detokenize, input_ids, 
 FEATURES = ("inputs", "targets")
 FITS = 10_000_000  # examples; a split of more is as good as endless
 
+# The features of an example of seqio: arrays, tensors or bytes, by names that its task chooses.
+Raw: TypeAlias = Mapping[str, Any]
+
 
 class Example(NamedTuple):
     """An example of a split; targets are None if the task has none."""
@@ -26,7 +29,7 @@ class Example(NamedTuple):
     targets: np.ndarray | None  # [length] int32
     input_text: str
     target_text: str | None
-    raw: Mapping[str, Any] = {}  # of a seqio task: the fields that its postprocessing reads
+    raw: Raw = {}  # of a seqio task: the fields that its postprocessing reads
 
 
 class Task(abc.ABC):
@@ -60,7 +63,7 @@ class Task(abc.ABC):
           start: the index of the first example.
         """
 
-    def postprocess(self, text: str, example: Example, is_target: bool) -> Any:
+    def postprocess(self, text: str, example: Example, is_target: bool) -> object:
         """Returns a target or a prediction in the form that the metrics need."""
         del example, is_target
         return text

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import Tokenization, cleaned_up
@@ -70,7 +70,7 @@ class Tokenizer(PlainVocabulary):
         self._tokenization = tokenization
         self.file, self._names = file, pieces.of_tokenizer(text)
         self.digest = hashlib.sha256(text.encode()).hexdigest()
-        record = copy.deepcopy(pieces.parse(text))
+        record: Any = copy.deepcopy(pieces.parse(text))
         vocab = record["model"]["vocab"]
         added = {token["id"]: token for token in record.get("added_tokens") or ()}
         control = {

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeGuard
 
 import numpy as np
 
@@ -18,9 +18,12 @@ from specdec.tasks.bpe import Bpe, from_sentencepiece
 from specdec.tasks.loading import TaskError, as_seqio, load_seqio, read, read_in_time
 from specdec.tasks.media import Illustrated, Spoken, WithPictures, WithSound
 from specdec.tasks.plain import (
+    Inputs,
+    InputsShape,
     PlainBytes,
     PlainSentencePiece,
     PlainVocabulary,
+    VocabularyDefinition,
     WithAddedTokens,
     without_media,
 )
@@ -28,7 +31,8 @@ from specdec.tasks.series import SeriesBins, is_series
 from specdec.tasks.tokenizer_json import TokenizerJson
 
 if TYPE_CHECKING:
-    from seqio import Vocabulary
+    from sentencepiece import SentencePieceProcessor
+    from seqio import SentencePieceVocabulary, Vocabulary
 
 Sentinels = Annotated[
     int, Rule(lambda value: is_integer(value, 0), "the number of sentinels, from 0 on")
@@ -45,6 +49,9 @@ class LoadedVocabulary(Protocol):
     def eos_id(self) -> Any: ...  # an integer, which seqio's type does not say
 
     @property
+    def unk_id(self) -> Any: ...  # likewise
+
+    @property
     def vocab_size(self) -> int: ...
 
     @property
@@ -53,18 +60,6 @@ class LoadedVocabulary(Protocol):
     def encode(self, text: str, /) -> Sequence[int]: ...
 
     def decode(self, ids: Iterable[int], /) -> str: ...
-
-
-class VocabularyDefinition(Protocol):
-    """A hashable description that can build its vocabulary."""
-
-    def plain(self) -> PlainVocabulary:
-        """Returns the vocabulary for texts, without TensorFlow."""
-        ...
-
-    def load(self) -> Vocabulary:
-        """Returns the vocabulary for seqio's tasks, with the same ids."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +195,7 @@ def _seqio_sentencepiece(definition: SentencePiece) -> Vocabulary:
     return load_seqio().SentencePieceVocabulary(definition.path, definition.extra_ids)
 
 
-def special_ids(vocabulary: Any) -> tuple[int | None, int, int]:
+def special_ids(vocabulary: LoadedVocabulary) -> tuple[int | None, int, int]:
     """Returns the ids of padding (None if only the model says it), end and unknown.
 
     Args:
@@ -209,7 +204,7 @@ def special_ids(vocabulary: Any) -> tuple[int | None, int, int]:
     Raises:
       ValueError: see `pieces.special_ids`.
     """
-    if _model_of(vocabulary) is not None:  # seqio's, which always pads with 0
+    if _is_sentencepiece(vocabulary):  # seqio's, which always pads with 0
         return pieces.special_ids(vocabulary.tokenizer)
     own = _own(vocabulary) or vocabulary
     return own.pad_id, own.eos_id, own.unk_id
@@ -253,8 +248,8 @@ def inputs_of(
     vocabulary: LoadedVocabulary,
     ids: np.ndarray,
     texts: Sequence[str],
-    shape: Callable[[int, int], Any],
-) -> Any:
+    shape: Callable[[int, int], InputsShape],
+) -> Inputs:
     """Returns a batch of a target's inputs, see `PlainVocabulary.inputs`.
 
     Args:
@@ -310,6 +305,7 @@ def chatting(definition: VocabularyDefinition) -> VocabularyDefinition:
       TaskError: it has no chat template.
     """
     if isinstance(definition, WithPictures | WithSound):
+        assert definition.text is not None
         return dataclasses.replace(definition, text=chatting(definition.text))
     if isinstance(definition, SentencePiece | TokenizerJson):
         said = definition.tokenization
@@ -335,24 +331,38 @@ def tokenization_of(vocabulary: LoadedVocabulary) -> Tokenization | None:
     return own.tokenization if isinstance(own, WithAddedTokens | Bpe) else None
 
 
-def _own(vocabulary: Any) -> PlainVocabulary | None:
+def _own(vocabulary: object) -> PlainVocabulary | None:
     """Returns a vocabulary of ours, even if it is wrapped for seqio; None for seqio's own."""
     plain = getattr(vocabulary, "plain", vocabulary)
     return plain if isinstance(plain, PlainVocabulary) else None
 
 
-def _text_of(vocabulary: Any) -> PlainVocabulary | None:
+def _text_of(vocabulary: object) -> PlainVocabulary | None:
     """Returns a vocabulary of ours without pictures and sound; None for seqio's own."""
     own = _own(vocabulary)
     return own.base if isinstance(own, Illustrated | Spoken) else own
 
 
-def _model_of(vocabulary: Any) -> bytes | None:
+def _model_of(vocabulary: object) -> bytes | None:
     """Returns the SentencePiece model of one of seqio's vocabularies; None for others."""
     return getattr(vocabulary, "sp_model", None)
 
 
-def refuse_unreachable(vocabulary: Any) -> None:
+class _SentencePiece(LoadedVocabulary, Protocol):
+    """One of seqio's vocabularies that have a SentencePiece model."""
+
+    @property
+    def sp_model(self) -> bytes: ...
+
+    @property
+    def tokenizer(self) -> SentencePieceProcessor: ...
+
+
+def _is_sentencepiece(vocabulary: LoadedVocabulary) -> TypeGuard[_SentencePiece]:
+    return _model_of(vocabulary) is not None
+
+
+def refuse_unreachable(vocabulary: SentencePieceVocabulary) -> None:
     """Reads a SentencePiece model that is on a network, and raises TaskError if that fails."""
     path = file_of(vocabulary) if _own(vocabulary) is None else None
     if path is not None and "://" in path:
@@ -399,7 +409,7 @@ def file_of(vocabulary: LoadedVocabulary) -> str | None:
     return getattr(vocabulary, "sentencepiece_model_file", None) or None
 
 
-def _is_bytes(vocabulary: Any) -> bool:
+def _is_bytes(vocabulary: LoadedVocabulary) -> bool:
     """Returns whether ids are bytes and sentinels, without other added tokens."""
     if digest(vocabulary) is not None:
         return False
@@ -412,12 +422,11 @@ def _is_tokenizer(vocabulary: LoadedVocabulary) -> bool:
     return (file_of(vocabulary) or "").endswith(".json")
 
 
-def _pieces(vocabulary: Any) -> list[str] | None:
+def _pieces(vocabulary: LoadedVocabulary) -> list[str] | None:
     """Returns the pieces by id, None for a vocabulary that is not read from a file."""
     if (own := _own(vocabulary)) is not None:
         return own.pieces() if own.digest else None
-    is_read = _model_of(vocabulary) is not None
-    return pieces.of_sentencepiece(vocabulary.tokenizer) if is_read else None
+    return pieces.of_sentencepiece(vocabulary.tokenizer) if _is_sentencepiece(vocabulary) else None
 
 
 def output_ids(vocabulary: LoadedVocabulary, text: str, source: str) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -63,8 +63,9 @@ def divergences(
     keys, inputs, ours, plain = (x[rows] for x in (keys, inputs, ours, plain))
     at = np.argmax(np.asarray(ours) != np.asarray(plain), axis=1)
     ids = stop_ids_of(stop_ids, target)
-    rules: Any = {"target": target, "sampling": sampling, "stop_ids": ids}
-    gaps = hosts.whole(_gaps(params, keys, inputs, ours, plain, at, **rules))
+    gaps = hosts.whole(
+        _gaps(params, keys, inputs, ours, plain, at, target=target, sampling=sampling, stop_ids=ids)
+    )
     return [Divergence(int(r), int(t), float(g)) for r, t, g in zip(rows, at, gaps, strict=True)]
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import jax.numpy as jnp
 
 from specdec.models.contract.model import Target
-from specdec.types import Array, PyTree
+from specdec.types import Array, Cache, ModelOutput, PyTree
 
 Harm: TypeAlias = Literal[
     "the unlikeliest", "stop ids", "ids beyond the vocabulary", "NaN", "infinite"
@@ -21,7 +21,7 @@ CERTAIN = 1e4  # a logit that leaves nothing to the others
 class HarmfulModel(Target):
     """A model with the cache and inputs of another one, and logits that do harm."""
 
-    model: Any
+    model: Target
     harm: Harm
     stop_ids: tuple[int, ...]  # type: ignore[misc]
 
@@ -34,10 +34,12 @@ class HarmfulModel(Target):
     def start(self, inputs: PyTree) -> Array:
         return self.model.start(inputs)
 
-    def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> Any:
+    def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> Cache:
         return self.model.prefill(params, inputs, capacity)
 
-    def decode(self, params: PyTree, tokens: Array, cache: Any, **given: Any) -> tuple[Any, Any]:
+    def decode(
+        self, params: PyTree, tokens: Array, cache: Cache, **given: Any
+    ) -> tuple[ModelOutput, Cache]:
         output, fed = self.model.decode(params, tokens, cache, **given)
         return output._replace(logits=self._changed(output.logits)), fed
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -33,8 +33,10 @@ from specdec.training.loss import (
     teacher_forced,
 )
 from specdec.training.objectives import Objective, seen
-from specdec.types import Array, PyTree
+from specdec.types import Array, Cache, PyTree
 
+# A weight of all updates, or the first and the last one.
+_Weight: TypeAlias = float | tuple[float, float]
 GAMMAS = (3, 5)  # draft lengths that evaluations speak of, those of Goel et al.
 
 
@@ -75,7 +77,7 @@ class Align(Objective):
       view: selects what the drafter reads of the inputs, if not all, as in `TeacherForced`.
     """
 
-    divergences: Mapping[str, Any] | tuple[tuple[str, Any], ...]
+    divergences: Mapping[str, _Weight] | tuple[tuple[str, _Weight], ...]
     temperature: PositiveFloat = 1.0
     on_policy: Probability = 0.0
     top: PositiveInt | None = None
@@ -131,7 +133,9 @@ class Align(Objective):
             learnable = forward_kl(*laws[:2], laws.real) - forward_kl(*reference[:2], laws.real)
             laws = laws._replace(real=highest(learnable, laws.real, self.keep))
         nats = jnp.zeros(laws.real.shape, jnp.float32)
-        for name, (first, last) in cast(Any, self.divergences):
+        for name, (first, last) in cast(
+            tuple[tuple[str, tuple[float, float]], ...], self.divergences
+        ):
             p, q = laws[:2]
             if name == "greedy" and pairs.laws is not None:
                 p, q = p[..., :-1], q[..., :-1]  # all others together are no token
@@ -171,7 +175,7 @@ class Align(Objective):
             length = pairs.targets.shape[1]
             cache = frozen.model.prefill(frozen.params, pairs.inputs, length)
         ours = teacher_forced(model, params, seen(model, self.view, pairs), frozen, cache)
-        ids = cast(Any, frozen.model).vocab_size
+        ids = frozen.model.vocab_size
         if ours.shape[-1] < ids:
             raise ValueError(
                 f"the drafter has {ours.shape[-1]} ids and its target {ids}; give it as many"
@@ -181,7 +185,7 @@ class Align(Objective):
         q = jnp.where(jnp.isneginf(q), NOTHING, q)
         best = q.argmax(axis=-1)
         if pairs.laws is not None:
-            top, p = pairs.laws
+            top, p = map(jnp.asarray, pairs.laws)
             return Laws(p, coarse(q, top), top[..., 0] == best, real)
         if cache is None:
             theirs = teacher_forced(frozen.model, frozen.params, pairs)
@@ -204,7 +208,7 @@ class Align(Objective):
 
 
 def drawn(
-    model: Any,
+    model: Target,
     params: PyTree,
     pairs: Pairs,
     key: Array,
@@ -216,12 +220,14 @@ def drawn(
     They are at most as long as its targets, and padded after their ends.
     """
     inputs, shape = pairs.inputs, pairs.targets.shape
-    ids = cast(Any, frozen.model if frozen else model).vocab_size
+    ids = (frozen.model if frozen else model).vocab_size
     given, _ = of_target(model, inputs, jnp.zeros(shape, jnp.int32), frozen)
     cache = read(model, params, inputs, shape[1], given)
     there = jnp.arange(ids) != model.pad_id
 
-    def write(carry: tuple[Array, Array, Any], key: Array) -> tuple[Any, Array]:
+    def write(
+        carry: tuple[Array, Array, Cache], key: Array
+    ) -> tuple[tuple[Array, Array, Cache], Array]:
         token, ended, cache = carry
         output, cache = model.decode(params, token[:, None], cache)
         logits = jnp.where(there, output.logits[:, 0, :ids] / temperature, -jnp.inf)
@@ -233,7 +239,7 @@ def drawn(
     return texts.T.astype(jnp.int32)
 
 
-def _ends(weight: Any) -> tuple[Any, ...]:
+def _ends(weight: _Weight) -> tuple[float, ...]:
     return tuple(weight) if isinstance(weight, tuple | list) else (weight, weight)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from numpy.typing import ArrayLike
 
 from specdec.schedules.signals import Signals
 from specdec.schedules.stopping import features, logit
@@ -28,15 +29,23 @@ class Examples(NamedTuple):
     weight: np.ndarray  # [E] float32, that of a draft to get there
 
 
-def examples(recordings: Sequence[Mapping[str, Any]], longest: int) -> Examples:
+class Recording(TypedDict):
+    """The proposals along a text of T tokens."""
+
+    confidence: ArrayLike  # [T]
+    entropy: ArrayLike  # [T]
+    top: ArrayLike  # [T, TOP]
+    accepted: ArrayLike  # [T], the probability that the target accepts each
+
+
+def examples(recordings: Sequence[Recording], longest: int) -> Examples:
     """Returns all drafts of `longest` tokens along some texts, one from each token.
 
     Tokens after a rejected token say nothing, because their prefix is not the text's. A token's
     weight is therefore the probability that the tokens before it in the draft are accepted.
 
     Args:
-      recordings: of each text: confidence, entropy [T] and top [T, TOP] of the proposed tokens, and
-        `accepted` [T], the probability that the target accepts the proposal there.
+      recordings: of each text.
       longest: the draft length.
     """
     found = []
@@ -84,8 +93,8 @@ def fit(
         return jnp.sum(of.weight * each) / jnp.sum(of.weight)
 
     @functools.partial(jax.jit, static_argnames="count")
-    def advance(params: PyTree, state: PyTree, count: int) -> Any:
-        def step(carry: Any, _: None) -> Any:
+    def advance(params: PyTree, state: PyTree, count: int) -> tuple[PyTree, PyTree, Array, Array]:
+        def step(carry: tuple[PyTree, PyTree], _: None) -> tuple[tuple[PyTree, PyTree], Array]:
             params, state = carry
             loss, slope = jax.value_and_grad(loss_of)(params, given)
             updates, state = rule.update(slope, state, params)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,16 @@ import jax.numpy as jnp
 from specdec.common.values import PositiveInt, Rule, is_number
 from specdec.drafters.block_drafts import mask_ids, visible_in_block
 from specdec.models.contract.inputs import read
+from specdec.models.contract.model import Target, decode_block
 from specdec.training.loss import Frozen, Learner, Pairs, Sums, cross_entropy, of_target, shifted
 from specdec.training.objectives import Objective, Smoothing, fixed_key
 from specdec.types import Array, ModelOutput, PyTree
 
 
-def _are_shares(given: Any) -> bool:
-    pair = isinstance(given, tuple | list) and len(given) == 2
-    return pair and all(is_number(x) and 0 <= x < 1 for x in given)
+def _are_shares(given: object) -> bool:
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        return False
+    return all(is_number(x) and 0 <= x < 1 for x in given)
 
 
 Shares = Annotated[tuple[float, float], Rule(_are_shares, "two shares, as in (0.5, 0.3)")]
@@ -57,7 +59,7 @@ class FillMasks(Objective):
                 f"FillMasks.blocks is {self.blocks}, but text that sees masks has one block; give 1"
             )
 
-    def check(self, model: Any, ids: int | None) -> None:
+    def check(self, model: Target, ids: int | None) -> None:
         """Raises ValueError unless the model has ids for masks, and all other ids in its head."""
         super().check(model, ids)
         masks = self.masks if self.distinct else 1
@@ -103,7 +105,7 @@ class ConfidenceHead(Objective):
         if not isinstance(self.of, FillMasks):
             raise ValueError(f"ConfidenceHead.of is {self.of!r}; give a FillMasks")
 
-    def check(self, model: Any, ids: int | None) -> None:
+    def check(self, model: Target, ids: int | None) -> None:
         """Raises ValueError unless the model has a confidence head."""
         self.of.check(model, ids)
         if not model.has_confidence:
@@ -144,7 +146,7 @@ class _Blocks:
 
     @classmethod
     def of(
-        cls, objective: FillMasks, model: Any, pairs: Pairs, key: Array, frozen: Frozen | None
+        cls, objective: FillMasks, model: Target, pairs: Pairs, key: Array, frozen: Frozen | None
     ) -> _Blocks:
         """Returns blocks that start at random tokens, uniformly within each text."""
         targets = jnp.asarray(pairs.targets)
@@ -175,17 +177,17 @@ class _Blocks:
             states=states,
         )
 
-    def logits(self, model: Any, params: PyTree) -> Array:
+    def logits(self, model: Target, params: PyTree) -> Array:
         """Returns [B, R, k, V], the logits of all blocks, which share one copy of their text."""
         return self.output(model, params).logits
 
-    def output(self, model: Any, params: PyTree) -> ModelOutput:
+    def output(self, model: Target, params: PyTree) -> ModelOutput:
         """Returns the logits, and the states [B, R k, D] that they are made of."""
         rows, size = self.text.shape
         tokens = jnp.concatenate([self.text, self.fed.reshape(rows, -1)], axis=1)
         cache = read(model, params, self.inputs, tokens.shape[1], self.given)
         fed = {} if self.states is None else {"states": self.states}
-        output, _ = model.decode(params, tokens, cache, ancestors=self._ancestors(), **fed)
+        output, _ = decode_block(model, params, tokens, cache, self._ancestors(), **fed)
         hidden = output.hidden[:, size:]
         logits = model.logits(params, hidden)
         if model.has_markov:

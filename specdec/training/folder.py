@@ -18,13 +18,13 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 from flax import serialization
 
 from specdec import checkpoints
 from specdec.checkpoints import checksums, tree
+from specdec.checkpoints.text_model import Kept
 from specdec.common import hosts, records
 from specdec.common.records import Lines
 from specdec.models.contract.family import Config
@@ -50,7 +50,7 @@ class Folder:
     """
 
     def __init__(
-        self, path: str | os.PathLike, settings: Mapping[str, Any], in_force: Callable[[], str]
+        self, path: str | os.PathLike, settings: Mapping[str, object], in_force: Callable[[], str]
     ):
         import orbax.checkpoint as ocp
 
@@ -141,7 +141,7 @@ class Folder:
         step: int,
         params: PyTree,
         config: Config,
-        text: Mapping[str, Any],
+        text: Kept,
         part: str = "",
     ) -> None:
         """Writes the parameters where `checkpoints.load(path / 'export' / part)` finds them.
@@ -180,7 +180,7 @@ class Folder:
 
         hosts.from_first(cut)
 
-    def log(self, record: Mapping[str, Any]) -> None:
+    def log(self, record: Mapping[str, object]) -> None:
         """Appends a record to the log."""
         if hosts.is_first():
             self._log.append(record)
@@ -191,7 +191,7 @@ class Folder:
             lambda: all(value > record[name] for record in self._log if name in record)
         )
 
-    def _begin(self, settings: Mapping[str, Any]) -> None:
+    def _begin(self, settings: Mapping[str, object]) -> None:
         """Makes, locks and claims the directory."""
         self._hold()
         file = self.path / "settings.json"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,8 +30,8 @@ def begun_with(
       TrainingError: no array fits.
       checkpoints.CheckpointError: there is no checkpoint that can be read.
     """
-    own: dict[tuple[str, ...], Any] = dict(traverse_util.flatten_dict(params))
-    others: dict[tuple[str, ...], Any] = dict(traverse_util.flatten_dict(checkpoints.load(path)))
+    own: dict[tuple[str, ...], PyTree] = dict(traverse_util.flatten_dict(params))
+    others: dict[tuple[str, ...], PyTree] = dict(traverse_util.flatten_dict(checkpoints.load(path)))
     heads = head_ids, _head_ids(path)
     taken = {
         name: _with_shared(leaf, others[name], name, heads)

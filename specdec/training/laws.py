@@ -23,9 +23,9 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +75,7 @@ class Asked(NamedTuple):
     temperature: float
     layout: Layout = Layout()
 
-    def program(self) -> Any:
+    def program(self) -> Callable[[PyTree, Pairs], TopLaws]:
         """Returns a jitted function of (params, batch), whose result is whole on each device."""
         model, top, temperature = self.model, self.top, self.temperature
         out = None if self.layout.mesh is None else self.layout.whole
@@ -132,7 +132,7 @@ class StoredLaws:
 def stored(
     path: str | os.PathLike,
     asked: Asked,
-    settings: dict[str, Any],
+    settings: Mapping[str, object],
     examples: Iterable[TokenPair],
     packed: Callable[[Sequence[TokenPair]], Sequence[Pairs]],
     say: Callable[[str], None] = lambda _: None,
@@ -191,7 +191,7 @@ def _read_past(examples: Iterator[TokenPair], count: int) -> None:
 def _add(
     table: Path,
     asked: Asked,
-    program: Any,
+    program: Callable[[PyTree, Pairs], TopLaws],
     batches: Sequence[Pairs],
 ) -> None:
     """Writes a table, in this process or in another one, which needs this one's rows."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -17,10 +17,13 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 
 from specdec.models import partitioning
+from specdec.models.contract.model import Model
 from specdec.models.heads import HeadedTarget
 from specdec.models.partitioning import Partitioner
 from specdec.training.loss import Pairs
-from specdec.types import PyTree
+from specdec.types import Array, PyTree, Values
+
+M = TypeVar("M", Model, HeadedTarget)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Layout:
         """Returns a context in which programs are traced and run."""
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
-    def divided(self, model: Any, partitioner: Partitioner) -> Any:
+    def divided(self, model: M, partitioner: Partitioner) -> M:
         """Returns a model, or a `HeadedTarget`, with the rules by which this mesh can divide it."""
         if self.mesh is None:
             return model
@@ -47,7 +50,7 @@ class Layout:
         rules = partitioning.fitting(model, partitioner.logical_axis_rules, self.mesh)
         return dataclasses.replace(model, axis_rules=rules)
 
-    def placed(self, params: PyTree, model: Any) -> PyTree:
+    def placed(self, params: PyTree, model: Model | HeadedTarget) -> PyTree:
         """Returns parameters on the devices; every process gives the same ones.
 
         Args:
@@ -57,14 +60,14 @@ class Layout:
         if self.mesh is None:
             return params
 
-        def place(leaf: Any, sharding: Any) -> jax.Array:
+        def place(leaf: Array, sharding: NamedSharding) -> jax.Array:
             whole = np.asarray(leaf)
             return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
 
         return jax.tree.map(place, params, self.shardings(model))
 
     def like_parameters(
-        self, state: PyTree, optimizer: optax.GradientTransformation, model: Any
+        self, state: PyTree, optimizer: optax.GradientTransformation, model: Model | HeadedTarget
     ) -> PyTree:
         """Returns the shardings of an optimizer's state.
 
@@ -79,7 +82,7 @@ class Layout:
         whole = self.whole
         params = jax.eval_shape(model.init, jax.random.key(0))
 
-        def place(leaf: Any, param: Any, sharding: Any) -> Any:
+        def place(leaf: Array, param: Array, sharding: NamedSharding) -> NamedSharding:
             return sharding if leaf.shape == param.shape else whole
 
         return optax.tree_utils.tree_map_params(
@@ -91,7 +94,7 @@ class Layout:
             transform_non_params=lambda _: whole,
         )
 
-    def kept(self, params: PyTree, model: Any) -> PyTree:
+    def kept(self, params: PyTree, model: Model | HeadedTarget) -> PyTree:
         """Returns parameters, or their gradients, that are traced, divided as the model is."""
         if self.mesh is None:
             return params
@@ -113,7 +116,7 @@ class Layout:
         assert self.mesh is not None, "one device divides nothing"
         return partitioning.whole(self.mesh)
 
-    def shardings(self, model: Any) -> PyTree:
+    def shardings(self, model: Model | HeadedTarget) -> PyTree:
         """Returns the sharding of each parameter of a model after `divided`; there is a mesh."""
         assert self.mesh is not None, "one device divides nothing"
         if isinstance(model, HeadedTarget):
@@ -127,7 +130,7 @@ def micro_batches(pairs: Pairs, count: int) -> Pairs:
     Part i has the rows i, i + count, i + 2 count and so on. Each device therefore keeps its rows.
     """
 
-    def split(rows: Any) -> Any:
+    def split(rows: Values) -> Values:
         parts = rows.reshape(rows.shape[0] // count, count, *rows.shape[1:])
         return parts.swapaxes(0, 1)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +46,7 @@ class LookAhead(Objective):
         if isinstance(model, HeadedTarget):
             frozen = Frozen(model.target, params["target"])
         assert frozen is not None, "TrainRun asks for it"
-        target: Any = frozen.model
+        target = frozen.model
         own = frozen.params
         targets: Array = jnp.asarray(pairs.targets)
         rows, longest = targets.shape

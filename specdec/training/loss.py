@@ -10,22 +10,22 @@ import jax.numpy as jnp
 
 from specdec.models.contract.inputs import read
 from specdec.models.contract.model import Target, Weights
-from specdec.types import Array, PyTree
+from specdec.types import Array, Cache, PyTree, Values
 
 
 class TopLaws(NamedTuple):
     """A target's distribution at each token of a batch: its likeliest ids, and the rest pooled."""
 
-    ids: Any  # [B, T, m] int32, the likeliest first
-    log_probs: Any  # [B, T, m+1] float32, the last one of all other ids together
+    ids: PyTree  # [B, T, m] int32, the likeliest first
+    log_probs: PyTree  # [B, T, m+1] float32, the last one of all other ids together
 
 
 class Drawn(NamedTuple):
     """Facts about targets that the trained model drew itself, for a policy gradient."""
 
-    log_probs: Any  # [B, T] float32, of each token when it was drawn; 0 after the last
-    lengths: Any  # [B] int32, tokens
-    advantages: Any  # [B] float32, the reward minus a baseline
+    log_probs: Values  # [B, T] float32, of each token when it was drawn; 0 after the last
+    lengths: Values  # [B] int32, tokens
+    advantages: Values  # [B] float32, the reward minus a baseline
 
 
 class Pairs(NamedTuple):
@@ -34,8 +34,8 @@ class Pairs(NamedTuple):
     A row of padding is ignored.
     """
 
-    inputs: Any  # those of the target, of numpy or JAX
-    targets: Any  # [B, T] int32
+    inputs: PyTree  # those of the target, of numpy or JAX
+    targets: PyTree  # [B, T] int32, of numpy or JAX
     laws: TopLaws | None = None  # what its target was stored to say of it, see `laws`
     drawn: Drawn | None = None  # of roll-outs, see `policy_gradient`
 
@@ -70,7 +70,7 @@ def reads_target(model: Weights) -> bool:
 
 
 def of_target(
-    model: Any, inputs: Array, text: Array, frozen: Frozen | None, cache: Any = None
+    model: Weights, inputs: Array, text: Array, frozen: Frozen | None, cache: Cache | None = None
 ) -> tuple[PyTree, Array | None]:
     """Returns what a model reads of its target, None for what it does not read.
 
@@ -107,7 +107,7 @@ def teacher_forced(
     params: PyTree,
     pairs: Pairs,
     frozen: Frozen | None = None,
-    of_inputs: Any = None,
+    of_inputs: Cache | None = None,
 ) -> Array:
     """Returns [B, T, V] float32 logits: position t has read the inputs and the targets before t.
 
@@ -124,7 +124,9 @@ def teacher_forced(
     return model.decode(params, text, cache)[0].logits
 
 
-def cross_entropy(logits: Array, targets: Array, pad_id: int, label_smoothing: float = 0.0) -> Sums:
+def cross_entropy(
+    logits: Array, targets: Values, pad_id: int, label_smoothing: float = 0.0
+) -> Sums:
     """Returns the cross-entropy with smoothed labels, summed over the tokens that are not padding.
 
     With s = label_smoothing, the label q gives the token 1 - s and each other one s / (V - 1)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 
 from specdec.common.values import Checked, number
+from specdec.models.contract.model import Target, Weights
 from specdec.models.contract.views import read_by
 from specdec.training.loss import Frozen, Learner, Pairs, Sums, cross_entropy, teacher_forced
 from specdec.types import Array, PyTree
@@ -33,7 +34,7 @@ class Objective(Checked, abc.ABC):
     top: int | None = None
     keep: float | None = None
 
-    def check(self, model: Any, ids: int | None) -> None:
+    def check(self, model: Weights, ids: int | None) -> None:
         """Raises ValueError, with one line for the user, for a model that cannot be trained so.
 
         By default this is a model for which some tokens are impossible, so that the loss would be
@@ -44,6 +45,7 @@ class Objective(Checked, abc.ABC):
           ids: the vocabulary's number of ids; None if it is not known.
         """
         if (known := model.head_ids) is not None:
+            assert isinstance(model, Target)
             raise ValueError(
                 f"{type(self).__name__} is of all tokens of the texts, and the model's head has "
                 f"{len(known)} of {model.vocab_size} ids (head_ids); give Align, or trim it "
@@ -52,7 +54,7 @@ class Objective(Checked, abc.ABC):
 
     def loss(
         self,
-        model: Any,
+        model: Weights,
         params: PyTree,
         frozen: Frozen | None,
         pairs: Pairs,
@@ -71,7 +73,7 @@ class Objective(Checked, abc.ABC):
         """
         return self.update(Learner(model, params, frozen), pairs, key, progress)
 
-    def measure(self, model: Any, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
+    def measure(self, model: Weights, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
         """Returns the sums without smoothing, with fixed random numbers, so that they are
         comparable."""
         return self.sums(Learner(model, params, frozen), pairs, 0.0, None)
@@ -107,7 +109,7 @@ class TeacherForced(Objective):
         return cross_entropy(logits, pairs.targets, model.pad_id, smoothing)
 
 
-def seen(model: Any, view: Callable[[PyTree], PyTree] | None, pairs: Pairs) -> Pairs:
+def seen(model: Target, view: Callable[[PyTree], PyTree] | None, pairs: Pairs) -> Pairs:
     """Returns a batch with what a model reads of the inputs, which is all without a view."""
     if view is None:
         return pairs

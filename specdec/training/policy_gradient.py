@@ -16,15 +16,17 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from specdec.common.values import Checked, PositiveInt, number
 from specdec.decoding import row_keys
 from specdec.decoding.program import DecodeProgram
+from specdec.models.contract.model import Model
 from specdec.plan import Plan
 from specdec.sampling import Sampling
 from specdec.training.alignment import Align
@@ -40,7 +42,7 @@ SeveralSamples = Annotated[int, number(lambda k: k >= 2, "a whole number from 2 
 SAME = 0.01  # nats by which two programs may differ in the log-probability of an output
 
 
-def leave_one_out(rewards: Any, samples: int) -> np.ndarray:
+def leave_one_out(rewards: ArrayLike, samples: int) -> np.ndarray:
     """Returns [B] advantages: each reward minus the mean reward of its text's other outputs.
 
     The baseline does not depend on the output itself, so the gradient stays unbiased.
@@ -169,11 +171,13 @@ class FineTuning(Checked):
         """The settings of updates, by the role of the model that is trained."""
         models = self.plan.models()
         target = models["target"]
+        assert isinstance(target, Model), "it has a config and a checkpoint"
         rest = self.seed, self.steps
         found = {"target": Recipe(target, None, PolicyGradient(), self.optimizer, *rest)}
         if self.align is not None:
-            rest = self.align_optimizer, *rest
-            found["draft"] = Recipe(models["draft"], target, self.align, *rest)
+            rest, draft = (self.align_optimizer, *rest), models["draft"]
+            assert isinstance(draft, Model)
+            found["draft"] = Recipe(draft, target, self.align, *rest)
         return found
 
     def begin(self, params: Params) -> Policy:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from specdec import tasks
+from specdec.tasks.plain import Inputs
 from specdec.training.loss import Pairs
 from specdec.training.training_error import TrainingError
 
 # Makes the inputs of a model from ids [B, S] and their texts.
-MakeInputs: TypeAlias = Callable[[np.ndarray, Sequence[str]], Any]
+MakeInputs: TypeAlias = Callable[[np.ndarray, Sequence[str]], Inputs]
 WINDOW = 32  # batches that are sorted by length together
 
 
@@ -54,7 +55,7 @@ class Batches:
 
     def __init__(
         self,
-        task: Any,
+        task: str | tasks.Task,
         split: str,
         lengths: Mapping[str, int],
         *,
@@ -118,14 +119,16 @@ def pack(
     return packed
 
 
-def read_split(task: Any, split: str, lengths: Mapping[str, int]) -> Iterator[TokenPair]:
+def read_split(
+    task: str | tasks.Task, split: str, lengths: Mapping[str, int]
+) -> Iterator[TokenPair]:
     """Iterates over a whole split, in its order."""
     task = tasks.get_task(task, split)
     return _pairs(task, task.examples(split, lengths))
 
 
 def reader(
-    task: Any, split: str, lengths: Mapping[str, int], seed: int
+    task: str | tasks.Task, split: str, lengths: Mapping[str, int], seed: int
 ) -> Callable[[int], Iterator[TokenPair]]:
     """Returns a function: place in the unlimited sequence -> the examples from there on.
 

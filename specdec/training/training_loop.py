@@ -12,13 +12,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from specdec import checkpoints, tasks
+from specdec.checkpoints.text_model import Kept
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import hosts
 from specdec.common.terminal import counted
@@ -199,7 +200,7 @@ def _save(
     state: State,
     step: int,
     folder: Folder,
-    text: Mapping[str, Any],
+    text: Kept,
 ) -> None:
     folder.save(step, state)
     if run.best_by is None:
@@ -211,7 +212,7 @@ def _export(
     params: PyTree,
     step: int,
     folder: Folder,
-    text: Mapping[str, Any],
+    text: Kept,
 ) -> None:
     """Exports the model, or each of its parts."""
     if not isinstance(run.model, HeadedTarget):
@@ -226,7 +227,7 @@ def _means(batches: list[Sums]) -> tuple[float, float]:
     return float(loss / max(tokens, 1)), float(correct / max(tokens, 1))
 
 
-def _text(run: TrainRun) -> Mapping[str, Any]:
+def _text(run: TrainRun) -> Kept:
     """Returns the text side of the checkpoints: the task's vocabulary, if it is a file.
 
     The generation settings in the vocabulary's directory are added for decoder-only models.
@@ -308,7 +309,7 @@ def _maker(run: TrainRun) -> MakeInputs:
     )
 
 
-def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
+def _settings(run: TrainRun, first: Pairs) -> dict[str, object]:
     """Returns the settings that a resumed run must share, with a digest of the first batch."""
     digest = hashlib.sha256(b"".join(x.tobytes() for x in jax.tree.leaves(first)))
     objective: Any = run.objective
@@ -330,7 +331,7 @@ def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
     }
 
 
-def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+def _plain(fields: dict[str, object]) -> dict[str, object]:
     """Returns the fields that are set, with functions by name."""
     set_ones = {name: value for name, value in fields.items() if value is not None}
     return {name: getattr(x, "__qualname__", x) for name, x in set_ones.items()}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 from specdec import tasks
 from specdec.common.values import Checked, PositiveInt, Seed, check_is
 from specdec.engine.placement import Placement
 from specdec.models.contract.model import Model, Target, Weights, check_model
-from specdec.models.heads import HeadedTarget, Heads
+from specdec.models.heads import HeadedTarget, Heads, TargetConfig
 from specdec.training.look_ahead import LookAhead
 from specdec.training.loss import reads_target
 from specdec.training.objectives import Objective, TeacherForced
@@ -58,7 +58,7 @@ class TrainRun(Checked):
     """
 
     model: Model
-    task: Any
+    task: str | tasks.Task
     lengths: Mapping[str, int]
     steps: PositiveInt
     batch_size: PositiveInt
@@ -97,7 +97,7 @@ class TrainRun(Checked):
             )
         if (read := self.model.states_dim) is not None:
             assert self.target is not None, "it was asked for"
-            if read != (width := self.target.config.emb_dim):
+            if read != (width := cast(TargetConfig, self.target.config).emb_dim):
                 raise ValueError(
                     f"TrainRun.model reads states of width {read} (states_dim), and the target's "
                     f"are {width} wide; give states_dim = {width}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,13 +33,13 @@ class State(NamedTuple):
 
     params: PyTree
     optimizer: PyTree
-    step: Any  # [] int32
+    step: PyTree  # [] int32, or its shape
 
 
 class Recipe(NamedTuple):
     """The static settings of an update: those of a run, except its data."""
 
-    model: Any  # a `models.contract.model.Weights`
+    model: Model | HeadedTarget
     target: Model | None
     objective: Objective
     optimizer: Adafactor
@@ -157,7 +157,7 @@ def train_step(
 
 
 @functools.lru_cache(maxsize=8)
-def update_program(recipe: Recipe) -> Any:
+def update_program(recipe: Recipe) -> Callable[[State, Pairs, PyTree, PyTree], tuple[State, Sums]]:
     """Returns the jitted function (state, pairs, target_params, reference) -> (state, sums)."""
     divided = None
     if (layout := recipe.layout).mesh is not None:

@@ -37,7 +37,7 @@ def choose(verifier: Verifier, keys: Noise, draft: Draft, scores: Scores) -> Pat
     if not scores.greedy:
         return by_rounds(verifier, keys, draft, scores)
     best = jnp.argmax(scores.logits, axis=-1).astype(jnp.int32)
-    found = follow(draft.nodes, draft.tokens, lambda depth, at: best[at + 1])
+    found = follow(draft.tree, draft.tokens, lambda depth, at: best[at + 1])
     last = jnp.where(found.kept > 0, found.nodes[found.kept - 1] + 1, 0)
     return PathVerdict(found.nodes, found.length, found.kept, best[last])
 
@@ -61,10 +61,10 @@ def by_rounds(verifier: Verifier, keys: Noise, draft: Draft, scores: Scores) -> 
       draft: independent paths: node k of each depth follows node k of the depth above.
       scores: the target's.
     """
-    width, total, q = draft.nodes.width, draft.tokens.shape[0], draft.probs
+    width, total, q = draft.tree.width, draft.tokens.shape[0], draft.probs
     assert q is not None, "a tree of likely tokens is no draw; a plan refuses it"
     paths = jnp.arange(total, dtype=jnp.int32).reshape(-1, width).T  # [w, depths]
-    tokens, lengths = draft.tokens[paths], leading(draft.nodes.valid[paths])
+    tokens, lengths = draft.tokens[paths], leading(draft.tree.valid[paths])
     uniforms = jax.vmap(jax.random.uniform)(keys.accept).reshape(paths.shape)
     index = jnp.arange(paths.shape[1])
 

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import jax
 import numpy as np
@@ -17,8 +17,9 @@ from specdec import tasks
 from specdec.checkpoints.checksums import checksum, damage
 from specdec.common import records
 from specdec.common.file_names import own_file
+from specdec.common.json_values import is_object
 from specdec.tasks import LoadedVocabulary
-from specdec.types import Table
+from specdec.types import Array, Table
 
 FILE = "table.json"
 FORMAT = 1
@@ -83,7 +84,7 @@ def load(
     *,
     sharding: Sharding | None = None,
     checksums: bool = True,
-) -> dict[str, Any]:
+) -> dict[str, Array]:
     """Returns the arrays of a table on a device; its files are mapped, not copied first.
 
     Args:
@@ -169,7 +170,22 @@ def fingerprint(path: str | os.PathLike, table: Table) -> str:
     return hashlib.sha256(sums.encode()).hexdigest()[:16]
 
 
-def _record(path: str | os.PathLike, table: Table) -> dict[str, Any]:
+class _Described(TypedDict):
+    shape: list[int]
+    dtype: str
+    crc32: str
+
+
+class _Record(TypedDict):
+    """The file that describes the arrays of a table."""
+
+    format: int
+    kind: str
+    vocabulary: str | None  # its digest
+    arrays: dict[str, _Described]
+
+
+def _record(path: str | os.PathLike, table: Table) -> _Record:
     file = Path(path) / FILE
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
@@ -180,7 +196,7 @@ def _record(path: str | os.PathLike, table: Table) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise TableError(f"{file} is not JSON ({error}); make the table again") from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
+    if not is_object(record) or record.get("format") != FORMAT:
         raise TableError(f"{file} is not of format {FORMAT}; make the table again")
     if record["kind"] != table.kind:
         raise TableError(
@@ -192,7 +208,7 @@ def _record(path: str | os.PathLike, table: Table) -> dict[str, Any]:
     return record
 
 
-def _mapped(path: str | os.PathLike, name: str, described: Mapping[str, Any]) -> np.ndarray:
+def _mapped(path: str | os.PathLike, name: str, described: _Described) -> np.ndarray:
     file = Path(path) / f"{name}.npy"
     try:
         array = np.load(file, mmap_mode="r")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+
+from specdec.common.json_values import JsonObject
 
 KINDS = {
     "decode": "decode",
@@ -21,7 +22,7 @@ KINDS = {
 }  # command -> kind
 
 
-def schema(command: str) -> dict[str, Any]:
+def schema(command: str) -> JsonObject:
     """Returns the schema of a command's lines; the command is one of KINDS.
 
     >>> schema("score")["required"]

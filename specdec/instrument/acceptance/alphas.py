@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,7 +59,7 @@ class AcceptanceSummary:
     proposes: float
     layers: float | None = None
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Mapping[str, object]:
         """Returns plain values, for JSON."""
         alphas = {
             name: [{"lenience": lenience, **one._asdict()} for lenience, one in found.items()]

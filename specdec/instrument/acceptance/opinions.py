@@ -131,9 +131,9 @@ def of(
         rates=jnp.stack([_rates(taught, q, lenience) for lenience in LENIENCE], axis=-1),
         proposed=jnp.where(jnp.max(q, axis=-1) > 0, best, -1),
         ratio=jnp.minimum(ratio, MOST).astype(jnp.float32),
-        confidence=seen.confidence,
-        entropy=seen.entropy,
-        top=seen.top,
+        confidence=jnp.asarray(seen.confidence),
+        entropy=jnp.asarray(seen.entropy),
+        top=jnp.asarray(seen.top),
         refused=_refused(q, taught.p, coins),
     )
 

@@ -14,7 +14,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -22,6 +21,7 @@ from specdec import tasks
 from specdec.common import hosts
 from specdec.common.environment import environment
 from specdec.common.gin_text import FORMAT, comment, settings_in
+from specdec.common.json_values import JsonObject
 from specdec.common.records import Lines, as_json
 from specdec.common.values import UsageError, one_line
 from specdec.decoding.refilling import Refilled
@@ -35,7 +35,7 @@ RECORD = "# recorded = "  # begins the comment, one line of JSON
 WHOLE = "drafter"  # the name of the run's own drafter in a record
 
 
-def key(run: Run) -> dict[str, Any]:
+def key(run: Run) -> dict[str, object]:
     """Returns everything that the target's texts depend on, as plain values by name."""
     data = run.data
     return {
@@ -131,7 +131,9 @@ def of_run(path: str, variant: Variant, drafters: Iterable[str]) -> list[Accepte
     return texts
 
 
-def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str, str] | None:
+def difference(
+    before: Mapping[str, object], now: Mapping[str, object]
+) -> tuple[str, str, str] | None:
     """Returns the first name whose value differs between two records, and both values.
 
     A setting that is off in one record may be missing in the other, which is of another version.
@@ -144,7 +146,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, 
     return None
 
 
-def refuse_another(name: str, first: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def refuse_another(name: str, first: Mapping[str, object], own: Mapping[str, object]) -> None:
     """Raises UsageError for a variant whose key differs from that of the first one."""
     if found := difference(first, own):
         setting, old, new = found
@@ -186,7 +188,7 @@ def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
             yield int(index), acceptance.unpadded(batch.inputs, row, batch.pad_id)
 
 
-def _record_in(path: str) -> dict[str, dict[str, Any]]:
+def _record_in(path: str) -> dict[str, JsonObject]:
     """Returns the record of texts, which is empty if an earlier version wrote them."""
     found = comment(_text_of(path), RECORD)
     if found is None:
@@ -334,12 +336,12 @@ def _shown(texts: Iterable[acceptance.Texts], total: int) -> Iterator[acceptance
             yield batch
 
 
-def _line(one: Accepted) -> dict[str, Any]:
+def _line(one: Accepted) -> dict[str, object]:
     """Returns the fields of a line, without `depths` if all tokens go through all layers."""
     return {name: value for name, value in one._asdict().items() if name != "depths" or value}
 
 
-def report(run: Run, summary: acceptance.AcceptanceSummary, tokens: int) -> dict[str, Any]:
+def report(run: Run, summary: acceptance.AcceptanceSummary, tokens: int) -> dict[str, object]:
     """Returns what was measured, for JSON, with the names that `specdec bench` uses."""
     about = {
         "drafter": type(run.plan.drafter).__name__,

@@ -58,7 +58,7 @@ def measure(
     halves: list[Tables] = []
     written = 0
     for batch in texts:
-        placed = batch.inputs, batch.tokens, batch.length
+        placed: tuple[PyTree, PyTree, PyTree] = batch.inputs, batch.tokens, batch.length
         if mesh is not None:
             placed = partitioning.divided_rows(placed, mesh)
         taught = teach(params, placed[0], placed[1][:, :-1], plan=plan)
@@ -98,7 +98,7 @@ def _fetched(found: Opinions) -> Opinions:
 
 
 def _asked(
-    plan: Plan, params: Params, given: tuple[Any, Any, Any], taught: Taught
+    plan: Plan, params: Params, given: tuple[PyTree, PyTree, PyTree], taught: Taught
 ) -> dict[str, Opinions]:
     """Returns the figures of the plan's drafter, under '', and of recorded ones by their names."""
     found = {}

@@ -9,7 +9,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from tqdm import tqdm
 
@@ -18,14 +18,17 @@ from specdec.common.environment import hardware, load_average
 from specdec.common.gin_text import MACHINE
 from specdec.common.values import UsageError
 from specdec.engine.key import flat
+from specdec.engine.placement import Trees
 from specdec.instrument import benchmark
 from specdec.instrument.acceptance import recorded_texts
 from specdec.instrument.benchmark import BenchmarkSummary, File, Measurement, Workload, trust
 from specdec.instrument.benchmark.workload import of_greedy
 from specdec.instrument.runs.run import Run, Variant, described
+from specdec.instrument.runs.texts import Data
+from specdec.models.contract.model import Model, Target
 from specdec.models.layers import products
 from specdec.models.placement import device as devices
-from specdec.types import PyTree
+from specdec.types import PyTree, Table
 from specdec.verifiers import SyntheticAcceptance
 
 LIMIT = 32
@@ -49,14 +52,14 @@ class Timed(NamedTuple):
         return self.variant.run
 
     def measurement(
-        self, texts: Mapping[int, Any], file: File, repeats: int, read: dict[Any, PyTree]
+        self, texts: Mapping[int, PyTree], file: File, repeats: int, read: Trees
     ) -> Measurement:
         """Reads the checkpoints that are not in `read`, compiles, and returns the measurement."""
         trees = trees_of(self.run, functools.partial(self.run.placement.read, trees=read))
         seed = self.run.data.seed
         return Measurement(self.workload, trees, texts, file, seed=seed, repeats=repeats)
 
-    def about(self, repeats: int, load: float | None) -> dict[str, Any]:
+    def about(self, repeats: int, load: float | None) -> dict[str, object]:
         """Returns a description of the measurement, for the report.
 
         Args:
@@ -135,8 +138,8 @@ class Benchmark(NamedTuple):
     """
 
     timed: Sequence[Timed]
-    texts: Mapping[int, Any]
-    others: Mapping[int, Any]
+    texts: Mapping[int, PyTree]
+    others: Mapping[int, PyTree]
     split: str | None
 
     @classmethod
@@ -200,7 +203,7 @@ class Benchmark(NamedTuple):
                 File(one.path, one.variant.settings, len(one.workload.generations))
                 for one in self.timed
             ]
-            read: dict[Any, PyTree] = {}
+            read: Trees = {}
             measurements = [
                 one.measurement(self.texts, file, repeats, read)
                 for one, file in zip(self.timed, files, strict=True)
@@ -226,7 +229,7 @@ def _take_turns(measurements: Sequence[Measurement]) -> None:
                 bar.update(isinstance(record, benchmark.Generation))
 
 
-def trees_of(run: Run, tree_of: Callable[[Any, str], PyTree]) -> dict[str, PyTree]:
+def trees_of(run: Run, tree_of: Callable[[Target | Table, str], PyTree]) -> dict[str, PyTree]:
     """Returns the parameters by role, as `benchmark.Workload` takes them.
 
     Args:
@@ -240,13 +243,11 @@ def trees_of(run: Run, tree_of: Callable[[Any, str], PyTree]) -> dict[str, PyTre
 
 def layouts(run: Run) -> dict[str, str]:
     """Returns how kernels are kept and multiplied on this device, by role."""
-    tables = run.plan.tables()
-    return {
-        name: products.described(model) for name, role, model in _owned(run) if role not in tables
-    }
+    owned = ((name, one) for name, _, one in _owned(run))
+    return {name: products.described(one) for name, one in owned if isinstance(one, Model)}
 
 
-def _owned(run: Run) -> Iterator[tuple[str, str, Any]]:
+def _owned(run: Run) -> Iterator[tuple[str, str, Target | Table]]:
     """Yields the name, the role and the model or table of each tree that a workload is given."""
     yield "alone", "target", run.target_alone
     if run.search:
@@ -271,11 +272,21 @@ def _accepting(variant: Variant, verifier: SyntheticAcceptance) -> Variant:
     return variant._replace(run=run, settings=variant.settings + line)
 
 
-def one_text_at_a_time() -> Callable[[Any], Any]:
+class _HasData(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @property
+    def data(self) -> Data: ...
+
+
+R = TypeVar("R", bound=_HasData)
+
+
+def one_text_at_a_time() -> Callable[[R], R]:
     """Returns a function that puts a run into batches of one text; its first call prints a note."""
     told: list[str] = []
 
-    def change(run: Any) -> Any:
+    def change(run: R) -> R:
         data = run.data
         if not told and (data.batch_size != 1 or data.buckets):
             print(
@@ -303,7 +314,7 @@ def _on_this_machine(variant: Variant) -> Variant:
     return variant._replace(settings=variant.settings + machine)
 
 
-def _key(run: Run) -> dict[str, Any]:
+def _key(run: Run) -> dict[str, object]:
     """Returns the settings that variants of one benchmark share, by name.
 
     They are those of the target alone, of the texts and of the devices.
@@ -329,7 +340,7 @@ def _workload(run: Run) -> Workload:
     return workload
 
 
-def texts_of(run: Run) -> dict[int, Any]:
+def texts_of(run: Run) -> dict[int, PyTree]:
     """Returns example index -> inputs [1, S]."""
     texts = {int(batch.index[0]): batch.inputs for batch in run.batches()}
     if not texts:
@@ -337,7 +348,7 @@ def texts_of(run: Run) -> dict[int, Any]:
     return texts
 
 
-def _texts_elsewhere(run: Run, split: str | None) -> dict[int, Any]:
+def _texts_elsewhere(run: Run, split: str | None) -> dict[int, PyTree]:
     """Returns the texts of the split that predicts the timed one."""
     if split is None:
         return {}

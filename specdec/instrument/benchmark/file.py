@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 from specdec.common import records
 from specdec.common.decoded import DecodedText
+from specdec.common.json_values import JsonObject
 from specdec.common.records import Lines
 from specdec.decoding.beam_search import BeamOutput
 from specdec.instrument.benchmark.parts import Key, key_of, name_of
@@ -112,14 +113,14 @@ class File:
         """Returns the records of the timed texts, and of another split."""
         return (one for one in self._records if _split(one) in (None, split))
 
-    def conclude(self, report: Mapping[str, Any]) -> None:
+    def conclude(self, report: Mapping[str, object]) -> None:
         """Writes FILE.summary.json."""
         if self._lines:
             text = records.as_json(report, indent=2)
             records.write(Path(f"{self._lines.path}.summary.json"), f"{text}\n")
 
 
-def record(fields: Mapping[str, Any]) -> Record:
+def record(fields: JsonObject) -> Record:
     """Returns the record of a line; raises TypeError for a line of something else.
 
     Args:
@@ -130,7 +131,7 @@ def record(fields: Mapping[str, Any]) -> Record:
     return Generation(**{name: value for name, value in fields.items() if name != "calls"})
 
 
-def fields_of(record: Record) -> dict[str, Any]:
+def fields_of(record: Record) -> Mapping[str, object]:
     """Returns the fields of a record's line.
 
     Args:

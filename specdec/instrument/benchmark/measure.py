@@ -139,7 +139,7 @@ def profile(
 
 
 def _warm_up(
-    workload: Workload, trees: Mapping[str, PyTree], seed: int, texts: Mapping[int, Any]
+    workload: Workload, trees: Mapping[str, PyTree], seed: int, texts: Mapping[int, PyTree]
 ) -> None:
     """Runs each mode a few times, because first runs are slower: pages, caches, threads."""
     for text in list(texts)[:1]:
@@ -155,13 +155,13 @@ def _keys(seed: int, text: int, repeat: int = 0) -> jax.Array:
 
 
 def _timed_parts(clock, workload: Workload, trees, inputs) -> Iterator[tuple[Key, float]]:
-    given: dict[Key | None, Any] = {None: inputs}
+    given: dict[Key | None, PyTree] = {None: inputs}
     for name, part in workload.parts.items():
         given[name], seconds = _timed(clock, part.program, trees, given[part.source])
         yield name, seconds
 
 
-def _timed(clock, program: Program, *arguments) -> tuple[Any, float]:
+def _timed(clock, program: Program, *arguments) -> tuple[PyTree, float]:
     return timed(program.warmed(*arguments), *arguments, clock=clock)
 
 

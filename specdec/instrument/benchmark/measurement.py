@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TypeVar
 
 import jax
-import numpy as np
 
 from specdec.common.environment import environment
 from specdec.decoding.beam_plan import BeamPlan
@@ -36,7 +35,7 @@ class Measurement:
         self,
         workload: Workload,
         trees: Mapping[str, PyTree],
-        texts: Mapping[int, np.ndarray],
+        texts: Mapping[int, PyTree],
         file: File,
         *,
         seed: int,
@@ -65,7 +64,7 @@ class Measurement:
         )
         return (self._written(records) for records in units)
 
-    def decode_elsewhere(self, texts: Mapping[int, np.ndarray], split: str) -> None:
+    def decode_elsewhere(self, texts: Mapping[int, PyTree], split: str) -> None:
         """Decodes the texts of another split, unless they are in the file."""
         done = self.file.elsewhere
         new = {text: inputs for text, inputs in texts.items() if (split, text) not in done}
@@ -78,7 +77,7 @@ class Measurement:
         """Writes an xprof trace, see `profile`."""
         profile(self.workload, self._trees, self._texts, seed=self._seed, path=path)
 
-    def conclude(self, about: Mapping[str, Any], split: str | None = None) -> BenchmarkSummary:
+    def conclude(self, about: Mapping[str, object], split: str | None = None) -> BenchmarkSummary:
         """Writes the report, and returns the figures of everything that was measured.
 
         Args:
@@ -112,7 +111,10 @@ class Measurement:
             yield record
 
 
-def _named(figures: Mapping[Key, Any]) -> dict[str, Any]:
+T = TypeVar("T")
+
+
+def _named(figures: Mapping[Key, T]) -> dict[str, T]:
     """Returns figures by the names that parts have in files."""
     return {name_of(key): figure for key, figure in figures.items()}
 
@@ -129,7 +131,7 @@ def parts_of(plan: Plan | BeamPlan) -> Parts | None:
     return plan.parts if within or known >= plan.models().keys() else None
 
 
-def described(plan: Plan | BeamPlan) -> dict[str, Any]:
+def described(plan: Plan | BeamPlan) -> dict[str, object]:
     """Returns the facts about a plan, for reports.
 
     Args:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -124,8 +124,8 @@ def prefills(
       views: functions that select what models read of the inputs, see `Drafter.views`.
     """
 
-    def run(trees: Mapping[str, PyTree], inputs: PyTree) -> dict[str, tuple[jax.Array, Any]]:
-        found: dict[str, tuple[jax.Array, Any]] = {}
+    def run(trees: Mapping[str, PyTree], inputs: PyTree) -> dict[str, tuple[jax.Array, Cache]]:
+        found: dict[str, tuple[jax.Array, Cache]] = {}
         for role, model in models.items():
             seen = views[role](inputs) if role in views else inputs
             given = found["target"][1] if "target" in found else _encoded(model, inputs)
@@ -159,7 +159,9 @@ def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
       steps: the number of calls.
     """
 
-    def run(trees: Mapping[str, PyTree], prefilled: Mapping[str, Any]) -> jax.Array:
+    def run(
+        trees: Mapping[str, PyTree], prefilled: Mapping[str, tuple[jax.Array, Cache]]
+    ) -> jax.Array:
         start, cache = prefilled[role]
 
         def advance(carry, _):
@@ -181,7 +183,9 @@ def turns(plan: Plan | BeamPlan, turn: Turn, steps: int) -> Callable:
     """
     call_of = {role: plan.call_of(role) for role, _, _ in turn.parts}
 
-    def run(trees: Mapping[str, PyTree], prefilled: Mapping[str, Any]) -> jax.Array:
+    def run(
+        trees: Mapping[str, PyTree], prefilled: Mapping[str, tuple[jax.Array, Cache]]
+    ) -> jax.Array:
         begun = {role: prefilled[plan.holder(role)] for role in call_of}
         widest = max(width for _, width, _ in turn.parts)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from specdec.common.environment import device_in_words
+from specdec.common.environment import Hardware, device_in_words
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.instrument.benchmark.summary import (
     Baseline,
@@ -21,9 +20,7 @@ from specdec.plan import Plan
 from specdec.types import verifies
 
 
-def sentence(
-    summary: BenchmarkSummary, plan: Plan | BeamPlan, environment: Mapping[str, Any]
-) -> str:
+def sentence(summary: BenchmarkSummary, plan: Plan | BeamPlan, environment: Hardware) -> str:
     """Returns the result of a benchmark in one sentence.
 
     Args:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Spread(NamedTuple):
 
         It covers each part, and each text that took the same number of calls in several repeats.
         """
-        times: dict[Any, list[float]] = collections.defaultdict(list)
+        times: dict[Hashable, list[float]] = collections.defaultdict(list)
         for one in records:
             if isinstance(one, Timing):
                 times[one.part].append(one.seconds / one.steps)

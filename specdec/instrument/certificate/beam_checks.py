@@ -15,11 +15,11 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from specdec.decoding import beam_search
 from specdec.decoding.beam_plan import BeamPlan
@@ -277,7 +277,7 @@ def _agreement(
     )
 
 
-def _largest(errors: Any) -> float:
+def _largest(errors: ArrayLike) -> float:
     """Returns the largest absolute value; NaN if one is NaN, 0 if there is none."""
     return float(np.max(np.abs(errors), initial=0))
 
@@ -348,7 +348,7 @@ def _margin(
 def _scored(params: PyTree, inputs: PyTree, beams: BeamSet, plan: BeamPlan) -> Array:
     """Returns log-probabilities after the live beams of a text, [w, V], each beam in a row of its
     own."""
-    target: Any = plan.target
+    target = plan.target
     fed = beams.live_tokens[:, :-1]
     cache = target.prefill(
         params, jax.tree.map(lambda x: jnp.repeat(x[None], len(fed), axis=0), inputs), fed.shape[1]
@@ -364,7 +364,7 @@ def _score(
     params: PyTree, inputs: Array, tokens: Array, length: Array, finished: Array, *, plan: BeamPlan
 ) -> Array:
     """Returns the scores of beams, [B, w], by their tokens [B, w, N], each in a row of its own."""
-    target: Any = plan.target
+    target = plan.target
     rows, width, longest = tokens.shape
     flat = tokens.reshape(rows * width, longest)
     inputs = jnp.repeat(inputs, width, axis=0)

@@ -6,13 +6,14 @@ import dataclasses
 import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import numpy as np
 
 from specdec.common import notebook, records
 from specdec.common.environment import environment, hardware
+from specdec.common.json_values import JsonObject
 from specdec.common.records import Lines
 from specdec.common.values import UsageError, one_line
 from specdec.instrument import certificate
@@ -21,6 +22,14 @@ from specdec.instrument.runs.run import Run, Variant, parameter_counts
 from specdec.instrument.runs.text_engine import TextEngine
 
 LIMIT = 64
+
+
+class CertificateRecord(TypedDict):
+    """Every figure of a certificate, as far as others read it."""
+
+    passed: bool
+    checks: list[JsonObject]
+    settings: str
 
 
 class Certificate(NamedTuple):
@@ -34,7 +43,7 @@ class Certificate(NamedTuple):
 
     checks: list[Check]
     lossy: bool
-    record: dict[str, Any]
+    record: CertificateRecord
 
     @property
     def passed(self) -> bool:
@@ -122,7 +131,7 @@ def certify(
         checks.append(check)
         if lines:
             keep(lines, check, known)
-    record = _record(run, subject, checks) | {"settings": variant.settings}
+    record = _record(run, subject, checks, variant.settings)
     return Certificate(checks, verifier is not None, record)
 
 
@@ -148,9 +157,9 @@ def _whole_outputs(run: Run) -> Run:
     return dataclasses.replace(run, data=data)
 
 
-def _record(run: Run, subject: Subject, checks: list[Check]) -> dict[str, Any]:
+def _record(run: Run, subject: Subject, checks: list[Check], settings: str) -> CertificateRecord:
     models = run.plan.models()
-    return {
+    found: Any = {
         "passed": all(check.passed for check in checks),
         "exact": run.decoder.plan.exact,
         **({"beams": str(run.search.plan)} if run.search else {}),
@@ -163,4 +172,6 @@ def _record(run: Run, subject: Subject, checks: list[Check]) -> dict[str, Any]:
         "dtype": models["target"].dtype,
         **{f"{role}_parameters": count for role, count in parameter_counts(models).items()},
         "environment": environment(),
+        "settings": settings,
     }
+    return found

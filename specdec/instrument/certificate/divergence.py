@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +43,7 @@ def divergence(subject: Subject, lossy: bool) -> Check:
     )
 
 
-def _not_chosen(subject: Subject) -> tuple[dict[str, Any], str]:
+def _not_chosen(subject: Subject) -> tuple[dict[str, float], str]:
     output = subject.texts(subject.plan)
     plain = subject.plain(subject.plan.sampling)
     same = int((output.tokens == plain.tokens).all(axis=1).sum())
@@ -59,7 +58,7 @@ def _not_chosen(subject: Subject) -> tuple[dict[str, Any], str]:
     )
 
 
-def _by_groups(subject: Subject) -> tuple[dict[str, Any], str]:
+def _by_groups(subject: Subject) -> tuple[dict[str, float], str]:
     excess, tokens = [], []
     for sample in range(SAMPLES):
         output = subject.decode(subject.plan, sample=sample)
@@ -80,7 +79,7 @@ def _by_groups(subject: Subject) -> tuple[dict[str, Any], str]:
     )
 
 
-def _of_texts(function: Callable, subject: Subject, output: DecodeOutput) -> Any:
+def _of_texts(function: Callable, subject: Subject, output: DecodeOutput) -> PyTree:
     """Returns the result of a function of target, inputs, tokens and lengths for each text."""
     compare = jax.jit(functools.partial(function, plan=subject.plan))
     return subject.compared(compare, output.tokens, output.length)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from specdec.common.json_values import JsonObject
 from specdec.instrument.certificate.subject import Subject
 from specdec.sampling import Sampling, unprocessed
 from specdec.types import Array, DecodeOutput, SamplingRule
@@ -38,11 +39,11 @@ class Check:
         return all(_HOLDS[sign](self.figures[name], limit) for name, (sign, limit) in demands)
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Check:
+    def of(cls, record: JsonObject) -> Check:
         """Returns the check of a record."""
         return cls(**{name: value for name, value in record.items() if name != "passed"})
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Mapping[str, object]:
         """Returns plain values, for JSON."""
         return dataclasses.asdict(self) | {"passed": self.passed}
 

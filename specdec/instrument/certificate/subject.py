@@ -167,7 +167,7 @@ class Subject:
 
     def fetched(
         self, program: Program, params: Params, rows: int | None = None, sample: int = 0
-    ) -> Any:
+    ) -> PyTree:
         """Returns a program's output for the first `rows` texts, as `decode` does."""
         rows = self.count if rows is None else rows
         outputs, read = [], 0
@@ -199,7 +199,7 @@ class Subject:
         teach = jax.jit(functools.partial(_teach, plan=self.plan))
         return self.compared(teach, output.tokens, output.length)
 
-    def compared(self, compare: Callable[..., PyTree], *outputs: Array) -> Any:
+    def compared(self, compare: Callable[..., PyTree], *outputs: Array) -> PyTree:
         """Returns the result for each text of a function of the target's parameters, inputs, and
         rows of the outputs."""
         found = []

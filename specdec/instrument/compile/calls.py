@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 
@@ -78,6 +77,6 @@ def device_bytes(tree: PyTree) -> int:
     return sum(_share(leaf) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _share(leaf: Any) -> int:
+def _share(leaf: jax.ShapeDtypeStruct) -> int:
     shape = leaf.shape if leaf.sharding is None else leaf.sharding.shard_shape(leaf.shape)
     return math.prod(shape)

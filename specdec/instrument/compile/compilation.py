@@ -7,7 +7,6 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ from specdec.instrument.compile.hardware import Call
 from specdec.models import partitioning
 from specdec.models.bases.stack import StackModel
 from specdec.models.contract.inputs import read, tokens_of
+from specdec.models.contract.model import Model, Target
 from specdec.plan import Plan
 from specdec.types import Array, Params, PyTree, of_depth, verifies
 
@@ -39,9 +39,10 @@ class DeviceMemory:
     donated: int  # of the outputs, which lie where arguments were
 
     @classmethod
-    def of(cls, executable: Any) -> DeviceMemory:
+    def of(cls, executable: jax.stages.Compiled) -> DeviceMemory:
         """Returns the memory of an executable, by XLA's analysis."""
         stats = executable.memory_analysis()
+        assert stats is not None, "XLA analyses the memory of each program"
         return cls(
             arguments=stats.argument_size_in_bytes,
             outputs=stats.output_size_in_bytes,
@@ -147,7 +148,8 @@ def compile_for(
         whole, _ = _compiled("decode", program, params, keys, inputs)
         made = tuple(_parts(plan, trees, inputs, progress)) if parts else ()
 
-    def call_of(model: Any, tree: PyTree, length: int = shape[1]) -> tuple[Call, int]:
+    def call_of(model: Target, tree: PyTree, length: int = shape[1]) -> tuple[Call, int]:
+        assert isinstance(model, Model)
         cache = model.cache_bytes(shape[0], plan.capacity, length, mesh.shape)
         return silent_call(model, tree, cache, shape[0], mesh.shape), cache
 
@@ -158,6 +160,7 @@ def compile_for(
     calls = {role: call for role, (call, _) in found.items()}
     partial = plan.drafter.partial_models(plan.target) if isinstance(plan, Plan) else {}
     for role, model in partial.items():
+        assert isinstance(model, StackModel)
         of_layers, _ = call_of(model, model.part_of(trees["target"]))
         heads = [one for one in plan.models() if one not in _widest(plan)]
         calls[role] = together(of_layers, *(calls.pop(one) for one in heads))
@@ -260,19 +263,23 @@ def _communicating(
 
     A call of some layers has its share of them.
     """
-    found, layers, widest = {}, plan.models()["target"].num_layers, _widest(plan)
+    found, widest, target = {}, _widest(plan), plan.models()["target"]
+    assert isinstance(target, Model)
     for role, call in calls.items():
         width = widest.get(role, 1)
         part = parts.get(part_name(role, width))
         if part is None or part.module is None:
             return {}
-        share = call.layers / layers if role != _compiled_as(role) else 1.0
+        share = call.layers / target.num_layers if role != _compiled_as(role) else 1.0
         found[role] = with_collectives(call, part.module, width, share)
     return found
 
 
 def _parts(
-    plan: Plan | BeamPlan, trees: Mapping[str, PyTree], inputs: Any, progress: Callable[[str], None]
+    plan: Plan | BeamPlan,
+    trees: Mapping[str, PyTree],
+    inputs: PyTree,
+    progress: Callable[[str], None],
 ) -> Iterator[Compiled]:
     """Yields the parts in the order of an iteration, or only the first one if that is too large."""
     progress("prefill")
@@ -295,7 +302,7 @@ def _parts(
         yield _compiled(name, call, trees[role], tokens, caches[role])[0]
 
 
-def _shapes_of(executable: Any) -> Any:
+def _shapes_of(executable: jax.stages.Compiled) -> PyTree:
     """Returns the shapes of a program's results, with their shardings."""
     return jax.tree.map(
         lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=info.sharding),
@@ -308,7 +315,7 @@ def _prefills(plan: Plan | BeamPlan) -> Program:
 
 
 def _prefill(
-    trees: Mapping[str, PyTree], inputs: Any, *, plan: Plan | BeamPlan
+    trees: Mapping[str, PyTree], inputs: PyTree, *, plan: Plan | BeamPlan
 ) -> dict[str, PyTree]:
     """Returns each model's cache after the inputs, by role."""
     caches: dict[str, PyTree] = {}
@@ -349,7 +356,9 @@ def _compiled_as(role: str) -> str:
     return "target" if verifies(role) else role
 
 
-def compiled(name: str, make: Callable[[], Any]) -> tuple[Compiled, Any]:
+def compiled(
+    name: str, make: Callable[[], jax.stages.Compiled]
+) -> tuple[Compiled, jax.stages.Compiled | None]:
     """Compiles a program.
 
     Args:
@@ -369,11 +378,13 @@ def compiled(name: str, make: Callable[[], Any]) -> tuple[Compiled, Any]:
     seconds = time.perf_counter() - start
     costs = executable.cost_analysis() or {}
     flops, accessed = (costs.get(key, 0.0) for key in ("flops", "bytes accessed"))
-    module = hlo.read(executable.as_text())
+    module = hlo.read(executable.as_text() or "")
     return Compiled(name, seconds, DeviceMemory.of(executable), module, flops, accessed), executable
 
 
-def _compiled(name: str, program: Program, *arguments: PyTree) -> tuple[Compiled, Any]:
+def _compiled(
+    name: str, program: Program, *arguments: PyTree
+) -> tuple[Compiled, jax.stages.Compiled | None]:
     return compiled(name, functools.partial(program.compile, *arguments))
 
 

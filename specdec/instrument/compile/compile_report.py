@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from specdec.common.terminal import counted
 from specdec.decoding.beam_plan import BeamPlan
@@ -17,9 +17,123 @@ from specdec.instrument.compile.roofline import exits, predict, predict_beams
 from specdec.plan import Plan
 
 
+class CountRecord(TypedDict):
+    count: int
+    bytes: int
+
+
+class LargestRecord(TypedDict):
+    shape: str
+    bytes: int
+
+
+class LoopRecord(TypedDict):
+    name: str
+    trip_count: int | None
+    loops: list[LoopRecord]
+
+
+class ContentsRecord(TypedDict):
+    """The part of `contents` that is shown; the keys are paths of loops, then kinds."""
+
+    collectives: dict[str, dict[str, CountRecord]]
+    operations: dict[str, int]
+    top_k: dict[str, dict[str, CountRecord]]
+    largest: dict[str, LargestRecord]
+    host_transfers: int
+    dynamic_shapes: int
+    loops: list[LoopRecord]
+
+
+class MemoryRecord(TypedDict):
+    """The bytes of a program on one device, or `too_large` in place of those of a run."""
+
+    parameters: int
+    caches: int
+    limit: int
+    fits: bool
+    too_large: str
+    total: int
+    left: int
+    temporaries: int
+    code: int
+
+
+class PredictionRecord(TypedDict):
+    """A `roofline.Prediction`, in seconds and in target calls of one token."""
+
+    target: float
+    draft: float
+    iteration: float
+    cost_ratio: float
+    verify_cost: list[float]
+    speedups: dict[str, list[float]]
+
+
+class ExitRecord(TypedDict):
+    """The time of a token that leaves after some layers: by the roofline, and with layers."""
+
+    layers: int
+    seconds: list[float]
+    speedup: list[float]
+
+
+class BeamsRecord(TypedDict):
+    step: float
+    iteration: float
+    pays_from: float
+
+
+class PartRecord(TypedDict):
+    cycles: int
+    fusions: int
+    fusions_per_layer: float | None
+
+
+class CyclesRecord(TypedDict):
+    """A `cycles.Estimate`: the compiler's own figures."""
+
+    parts: dict[str, PartRecord]
+    cost_ratio: float | None
+    verify_cost: float
+    speedups: dict[str, float]
+
+
+class ChipRecord(TypedDict):
+    memory: int
+    bandwidth: float
+    flops: float
+
+
+class DevicesRecord(TypedDict):
+    """The devices of a record."""
+
+    topology: str
+    devices: int
+    mesh: dict[str, int]
+    chip: ChipRecord
+
+
+class TopologyRecord(DevicesRecord):
+    """All figures of a topology; a record has those that follow `programs` only in some cases."""
+
+    rows: int
+    memory: MemoryRecord
+    compile_seconds: dict[str, float]
+    programs: dict[str, ContentsRecord]
+    gamma: int
+    paths: int
+    alphas: dict[str, float]
+    roofline: PredictionRecord
+    with_layers: PredictionRecord
+    compiler: CyclesRecord
+    beams_predicted: list[BeamsRecord]
+    exits: list[ExitRecord]
+
+
 def record(
     topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
-) -> dict[str, Any]:
+) -> TopologyRecord:
     """Returns all figures of a topology, ready for JSON: bytes and seconds, per device.
 
     Args:
@@ -28,7 +142,7 @@ def record(
       alphas: acceptance rates, by label.
     """
     plan, programs = compilation.plan, compilation.programs
-    found: dict[str, Any] = {
+    found: Any = {
         "topology": topology.name,
         "devices": topology.size,
         "mesh": dict(compilation.mesh),
@@ -53,7 +167,7 @@ def record(
 
 def _predicted(
     topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     plan, calls, found = compilation.plan, compilation.calls, {}
     if isinstance(plan, BeamPlan):
         of_beams = predict_beams(topology.chip, plan, calls)
@@ -77,10 +191,10 @@ def _lengths(plan: Plan | BeamPlan) -> dict[str, int]:
     return {"beams": plan.beams, "draft_beams": of_draft, "draft_steps": plan.depth}
 
 
-def _memory(topology: Topology, compilation: Compilation) -> dict[str, Any]:
+def _memory(topology: Topology, compilation: Compilation) -> dict[str, object]:
     """Returns the memory of the decode program; `caches` are part of its temporaries."""
     whole, limit = compilation.whole, topology.chip.memory
-    sizes: dict[str, Any] = {
+    sizes: dict[str, object] = {
         "parameters": compilation.parameter_bytes,
         "caches": compilation.cache_bytes,
         "limit": limit,
@@ -94,7 +208,7 @@ def _memory(topology: Topology, compilation: Compilation) -> dict[str, Any]:
     return sizes | dataclasses.asdict(whole.memory) | used
 
 
-def contents(part: Compiled) -> dict[str, Any]:
+def contents(part: Compiled) -> dict[str, object]:
     """Returns a program's memory, and its instructions by the path of their loop."""
     module, memory = part.module, part.memory
     assert module is not None and memory is not None
@@ -129,17 +243,17 @@ def _by_loop(
     return loops
 
 
-def _largest(instructions: Sequence[hlo.Instruction]) -> dict[str, dict[str, Any]]:
+def _largest(instructions: Sequence[hlo.Instruction]) -> dict[str, dict[str, object]]:
     """Returns the largest result in each loop: path of loops, '' outside -> figures."""
     by_size = sorted(instructions, key=lambda one: one.bytes)
     return {"/".join(one.loop): {"shape": one.shape, "bytes": one.bytes} for one in by_size}
 
 
-def _loop(loop: hlo.Loop) -> dict[str, Any]:
+def _loop(loop: hlo.Loop) -> Mapping[str, object]:
     return loop._asdict() | {"loops": [_loop(inner) for inner in loop.loops]}
 
 
-def lines(found: Mapping[str, Any]) -> Iterator[str]:
+def lines(found: TopologyRecord) -> Iterator[str]:
     """Yields the lines of a record, for people.
 
     Args:
@@ -164,7 +278,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"    {one['layers']:>3} layers        {times}"
 
 
-def heading(found: Mapping[str, Any]) -> str:
+def heading(found: DevicesRecord) -> str:
     """Returns the first line of a record: its devices."""
     mesh = " x ".join(f"{size} {name}" for name, size in found["mesh"].items())
     chip = found["chip"]
@@ -180,11 +294,11 @@ def _pair(numbers: Iterable[float]) -> str:
     return "/".join(f"{x:.2f}" for x in numbers)
 
 
-def _milliseconds(one: Mapping[str, Any]) -> str:
+def _milliseconds(one: ExitRecord) -> str:
     return _pair(1e3 * seconds for seconds in one["seconds"])
 
 
-def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def explanation(records: Sequence[TopologyRecord]) -> Iterator[str]:
     """Yields the legend of some records, for the figures that they have.
 
     Args:
@@ -202,7 +316,9 @@ def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             "makes; also: copies to the host and sizes known only at run time, both 0 in a fast "
             "program"
         )
-    if any(found["programs"].get("decode", {}).get("top_k") for found in records):
+    if any(
+        "decode" in found["programs"] and found["programs"]["decode"]["top_k"] for found in records
+    ):
         yield "top-k: how often the best of an array are taken, by its shape"
     predicted = {"roofline", "exits", "beams_predicted"}
     if any(predicted & found.keys() for found in records):
@@ -244,7 +360,7 @@ def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield "paths: the speed-ups have the calls of all paths, and the accepted tokens of one"
 
 
-def _contents_lines(whole: Mapping[str, Any]) -> Iterator[str]:
+def _contents_lines(whole: ContentsRecord) -> Iterator[str]:
     for path, kinds in (whole["collectives"] or {"": {}}).items():
         yield f"  {path or 'no loop':<11} {collectives_of(kinds)}"
     yield f"  loops       {_loops(whole['loops'])}"
@@ -262,7 +378,7 @@ def _contents_lines(whole: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _memory_line(memory: Mapping[str, Any]) -> str:
+def _memory_line(memory: MemoryRecord) -> str:
     given = f"parameters {gib(memory['parameters'])}, caches {gib(memory['caches'])}"
     if "total" not in memory:
         return f"does not fit: {memory['too_large']}; {given}"
@@ -276,7 +392,7 @@ def _memory_line(memory: Mapping[str, Any]) -> str:
     return f"{gib(memory['total'])} of {gib(memory['limit'])}, {verdict} ({parts})"
 
 
-def collectives_of(kinds: Mapping[str, Mapping[str, int]]) -> str:
+def collectives_of(kinds: Mapping[str, CountRecord]) -> str:
     """Returns collectives in one phrase.
 
     Args:
@@ -288,8 +404,8 @@ def collectives_of(kinds: Mapping[str, Mapping[str, int]]) -> str:
     return ", ".join(listed) or "no collectives"
 
 
-def _loops(loops: Sequence[Mapping[str, Any]]) -> str:
-    def one(loop: Mapping[str, Any]) -> str:
+def _loops(loops: Sequence[LoopRecord]) -> str:
+    def one(loop: LoopRecord) -> str:
         trips = "" if loop["trip_count"] is None else f" x{loop['trip_count']}"
         inner = f" {{ {_loops(loop['loops'])} }}" if loop["loops"] else ""
         return f"{loop['name']}{trips}{inner}"
@@ -298,7 +414,7 @@ def _loops(loops: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(text if n == 1 else f"{n} {text}" for text, n in alike) or "none"
 
 
-def _prediction_lines(found: Mapping[str, Any]) -> Iterator[str]:
+def _prediction_lines(found: TopologyRecord) -> Iterator[str]:
     gamma = found["gamma"]
     for name, title in _PREDICTIONS.items():
         made = found[name]
@@ -308,7 +424,8 @@ def _prediction_lines(found: Mapping[str, Any]) -> Iterator[str]:
             f"  {title:<11} target {made['target'] * 1e3:.2f} ms, draft {made['draft'] * 1e3:.3f} "
             f"ms, c {made['cost_ratio']:.3f}{shown}"
         )
-    alone, iteration = ([found[name][key] for name in _PREDICTIONS] for key in _TIMES)
+    alone = [found[name]["target"] for name in _PREDICTIONS]
+    iteration = [found[name]["iteration"] for name in _PREDICTIONS]
     at_tar = (f"{_rates(iteration, tar)} at TAR {tar}" for tar in range(1, gamma + 2))
     yield f"  tokens/s    {_rates(alone)} alone; drafts of {gamma}: {', '.join(at_tar)}"
     yield "  speed-up    predicted, by draft tokens per call (roofline / with layers)"
@@ -317,7 +434,7 @@ def _prediction_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"    {name:<20}" + "".join(f"{f'{a:.2f}/{b:.2f}':>12}" for a, b in pairs)
 
 
-def _compiler_lines(found: Mapping[str, Any]) -> Iterator[str]:
+def _compiler_lines(found: TopologyRecord) -> Iterator[str]:
     made = found["compiler"]
     for name, part in made["parts"].items():
         layer = part["fusions_per_layer"]
@@ -328,7 +445,7 @@ def _compiler_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {'compiler':<11} {_compiler_costs(found)}"
 
 
-def _compiler_costs(found: Mapping[str, Any]) -> str:
+def _compiler_costs(found: TopologyRecord) -> str:
     """Returns c, v and the speed-ups that follow from the compiler's cycles."""
     made, gamma = found["compiler"], found["gamma"]
     costs = f"c {made['cost_ratio']:.3f}, v({gamma}) {made['verify_cost']:.2f}"
@@ -336,19 +453,20 @@ def _compiler_costs(found: Mapping[str, Any]) -> str:
     return f"{costs}; speed-up with drafts of {gamma}: {', '.join(speedups)}"
 
 
-def _beam_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    step, iteration, pays_from = (
-        [one[name] for one in found["beams_predicted"]]
-        for name in ("step", "iteration", "pays_from")
-    )
+def _beam_lines(found: TopologyRecord) -> Iterator[str]:
+    both = found["beams_predicted"]
+    step, iteration = [one["step"] for one in both], [one["iteration"] for one in both]
+    pays_from = [one["pays_from"] for one in both]
     yield (
         f"  beams       a step alone {_pair(1e3 * x for x in step)} ms, a call with its draft "
         f"{_pair(1e3 * x for x in iteration)} ms: it pays from {_pair(pays_from)} steps per call"
     )
 
 
-_PREDICTIONS = {"roofline": "roofline", "with_layers": "with layers"}
-_TIMES = ("target", "iteration")
+_PREDICTIONS: dict[Literal["roofline", "with_layers"], str] = {
+    "roofline": "roofline",
+    "with_layers": "with layers",
+}
 
 
 def _rates(seconds: Iterable[float], tokens: int = 1) -> str:
@@ -356,14 +474,12 @@ def _rates(seconds: Iterable[float], tokens: int = 1) -> str:
     return "/".join(f"{tokens / each:.0f}" for each in seconds)
 
 
-def _draft_lengths(found: Mapping[str, Any]) -> range:
+def _draft_lengths(found: TopologyRecord) -> range:
     """Returns the draft lengths that the prediction covers."""
     return range(1, len(found["roofline"]["verify_cost"]))
 
 
-def _speedups(
-    found: Mapping[str, Any], form: str
-) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+def _speedups(found: TopologyRecord, form: str) -> Iterator[tuple[str, list[tuple[float, float]]]]:
     """Yields each alpha, with its label in this form, and both predictions by draft length."""
     for label, alpha in found["alphas"].items():
         name = label if label == f"{alpha:g}" else form.format(f"{alpha:g}", label)
@@ -371,7 +487,7 @@ def _speedups(
         yield name, list(zip(*both, strict=True))
 
 
-def markdown(records: Sequence[Mapping[str, Any]]) -> str:
+def markdown(records: Sequence[TopologyRecord]) -> str:
     """Returns tables of several topologies.
 
     Args:
@@ -400,7 +516,7 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _memory_row(found: Mapping[str, Any]) -> str:
+def _memory_row(found: TopologyRecord) -> str:
     memory = found["memory"]
     fits = "total" in memory
     cells = [
@@ -421,7 +537,7 @@ def row(*cells: object) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _contents_row(found: Mapping[str, Any]) -> str:
+def _contents_row(found: TopologyRecord) -> str:
     whole = found["programs"]["decode"]
     kinds = "; ".join(
         f"{path or 'no loop'}: {collectives_of(kinds)}"
@@ -431,7 +547,7 @@ def _contents_row(found: Mapping[str, Any]) -> str:
     return row(found["topology"], kinds or "none", _loops(whole["loops"]), seconds)
 
 
-def _prediction_table(found: Mapping[str, Any]) -> Iterator[str]:
+def _prediction_table(found: TopologyRecord) -> Iterator[str]:
     made, also = found["roofline"], found["with_layers"]
     lengths = _draft_lengths(found)
     yield (
@@ -447,7 +563,7 @@ def _prediction_table(found: Mapping[str, Any]) -> Iterator[str]:
         yield row(name, *(f"{a:.2f} / {b:.2f}" for a, b in pairs))
 
 
-def _compiler_table(found: Mapping[str, Any]) -> Iterator[str]:
+def _compiler_table(found: TopologyRecord) -> Iterator[str]:
     made = found["compiler"]
     costs = "" if made["cost_ratio"] is None else f" {_compiler_costs(found)}."
     yield f"{found['topology']}: the compiler's own estimate, not a time.{costs}"
@@ -459,7 +575,7 @@ def _compiler_table(found: Mapping[str, Any]) -> Iterator[str]:
         yield row(name, f"{part['cycles']:,}", part["fusions"], "" if layer is None else layer)
 
 
-def _exit_table(found: Mapping[str, Any]) -> Iterator[str]:
+def _exit_table(found: TopologyRecord) -> Iterator[str]:
     yield f"{found['topology']}: tokens that leave the target, roofline / with layers:"
     yield ""
     yield "| layers | ms | times as fast as the whole target |"

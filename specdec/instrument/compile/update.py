@@ -8,11 +8,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
 
 from specdec.instrument.compile import hlo
 from specdec.instrument.compile.calls import device_bytes
@@ -23,12 +23,13 @@ from specdec.training import Pairs, TrainRun
 from specdec.training.loss import TopLaws
 from specdec.training.updates import (
     Recipe,
+    State,
     abstract_state,
     applied,
     over_devices,
     update_program,
 )
-from specdec.types import PyTree
+from specdec.types import AxisRules, PyTree
 
 TEXTS = "texts at a time"
 
@@ -180,7 +181,7 @@ def abstract_pairs(run: TrainRun, mesh: Mesh) -> Pairs:
     """Returns the shapes of a run's widest batch."""
     sharding = partitioning.rows(mesh)
 
-    def array(length: int, *more: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
+    def array(length: int, *more: int, dtype: DTypeLike = jnp.int32) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct([run.batch_size, length, *more], dtype, sharding=sharding)
 
     inputs, targets = run.lengths["inputs"], run.lengths["targets"]
@@ -277,7 +278,7 @@ def _without_texts(update: CompiledUpdate) -> float:
     return sizes.parameters + sizes.optimizer + sizes.gradients + sizes.target
 
 
-def _sizes(run: TrainRun, mesh: Mesh, state: Any, frozen: PyTree) -> Sizes:
+def _sizes(run: TrainRun, mesh: Mesh, state: State, frozen: PyTree) -> Sizes:
     cache = logits = 0
     parameters = device_bytes(state.params)
     if run.target is not None and run.objective.top is None:
@@ -296,7 +297,7 @@ def _sizes(run: TrainRun, mesh: Mesh, state: Any, frozen: PyTree) -> Sizes:
     )
 
 
-def _parts_of_logits(rules: Any, mesh: Mesh) -> int:
+def _parts_of_logits(rules: AxisRules, mesh: Mesh) -> int:
     axis = dict(rules).get("logits")
     return 1 if axis is None else mesh.shape[axis]
 

@@ -4,17 +4,77 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from specdec.common.terminal import counted
-from specdec.instrument.compile.compile_report import collectives_of, contents, gib, heading, row
+from specdec.instrument.compile.compile_report import (
+    CountRecord,
+    DevicesRecord,
+    collectives_of,
+    contents,
+    gib,
+    heading,
+    row,
+)
 from specdec.instrument.compile.hardware import HOP_SECONDS, Topology
 from specdec.instrument.compile.update import CompiledUpdate, fits, needed
 
 
+class UpdateMemory(TypedDict):
+    """The bytes of an update on one device, or `too_large` in place of those of a run."""
+
+    parameters: int
+    optimizer: int
+    gradients: int
+    target: int
+    target_cache: int
+    target_logits: int
+    limit: int
+    fits: bool
+    too_large: str
+    total: int
+    left: int
+    temporaries: int
+    code: int
+
+
+class UpdateTimes(TypedDict):
+    """The time of an update by the roofline, in seconds, and what follows from it."""
+
+    computing: float
+    reading: float
+    exchanging: float
+    seconds: float
+    updates_per_second: float
+    texts_per_second: float
+    chip_hours_per_1000_updates: float
+
+
+class LargestUpdate(TypedDict):
+    texts_at_a_time: int
+    memory: UpdateMemory
+
+
+class UpdateRecord(DevicesRecord):
+    """All figures of a topology; a record has the last five only in some cases."""
+
+    texts: int
+    micro_batches: int
+    inputs: int
+    targets: int
+    target_dtype: str | None
+    memory: UpdateMemory
+    compile_seconds: dict[str, float]
+    collectives: dict[str, CountRecord]
+    gathered_target_parameters: list[str]
+    roofline: UpdateTimes
+    advice: str
+    largest: LargestUpdate
+
+
 def update_record(
     topology: Topology, update: CompiledUpdate, largest: CompiledUpdate | None = None
-) -> dict[str, Any]:
+) -> UpdateRecord:
     """Returns all figures of a topology, ready for JSON: bytes and seconds, per device.
 
     Args:
@@ -24,7 +84,7 @@ def update_record(
     """
     run, chip = update.run, topology.chip
     programs = [one for one in (update.whole, update.optimizer) if one]
-    found: dict[str, Any] = {
+    found: Any = {
         "topology": topology.name,
         "devices": topology.size,
         "mesh": dict(update.mesh),
@@ -51,7 +111,7 @@ def update_record(
     return found
 
 
-def _memory(topology: Topology, update: CompiledUpdate) -> dict[str, Any]:
+def _memory(topology: Topology, update: CompiledUpdate) -> Mapping[str, object]:
     limit, whole = topology.chip.memory, update.whole
     found = dataclasses.asdict(update.sizes) | {"limit": limit, "fits": fits(update, topology.chip)}
     if whole.memory is None:
@@ -60,7 +120,7 @@ def _memory(topology: Topology, update: CompiledUpdate) -> dict[str, Any]:
     return found | dataclasses.asdict(whole.memory) | {"total": total, "left": limit - total}
 
 
-def _predicted(topology: Topology, update: CompiledUpdate) -> dict[str, Any]:
+def _predicted(topology: Topology, update: CompiledUpdate) -> dict[str, object]:
     """Returns the collectives of an update, and its time by the roofline."""
     chip, call = topology.chip, update.call()
     computing, reading = call.flops / chip.flops, call.bytes / chip.bandwidth
@@ -105,7 +165,7 @@ def advice(topology: Topology, update: CompiledUpdate) -> str:
     return f"an update needs {gib(needed(update))} of {gib(limit)}; give {listed}"
 
 
-def update_lines(found: Mapping[str, Any]) -> Iterator[str]:
+def update_lines(found: UpdateRecord) -> Iterator[str]:
     """Yields the lines of a record, for people.
 
     Args:
@@ -139,7 +199,7 @@ def update_lines(found: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _memory_line(memory: Mapping[str, Any]) -> str:
+def _memory_line(memory: UpdateMemory) -> str:
     known = (
         f"parameters {gib(memory['parameters'])}, optimizer {gib(memory['optimizer'])}, target "
         f"{gib(memory['target'])}"
@@ -154,7 +214,7 @@ def _memory_line(memory: Mapping[str, Any]) -> str:
     )
 
 
-def _predicted_lines(found: Mapping[str, Any]) -> Iterator[str]:
+def _predicted_lines(found: UpdateRecord) -> Iterator[str]:
     yield f"  exchange    {collectives_of(found['collectives'])}"
     gathered = found["gathered_target_parameters"]
     whole = f"{len(gathered)}: {', '.join(gathered)}" if gathered else "none"
@@ -182,7 +242,7 @@ def update_explanation() -> Iterator[str]:
     )
 
 
-def update_markdown(records: Sequence[Mapping[str, Any]]) -> str:
+def update_markdown(records: Sequence[UpdateRecord]) -> str:
     """Returns a table of several topologies.
 
     Args:
@@ -198,9 +258,9 @@ def update_markdown(records: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _row(found: Mapping[str, Any]) -> str:
+def _row(found: UpdateRecord) -> str:
     memory = found["memory"]
-    sizes = [memory.get(name) for name in ("temporaries", "total", "limit")]
+    sizes = memory.get("temporaries"), memory.get("total"), memory.get("limit")
     predicted = ["", "", "", ""]
     if "roofline" in found:
         made, reduced = found["roofline"], found["collectives"].get("all-reduce", {"count": 0})
@@ -214,7 +274,7 @@ def _row(found: Mapping[str, Any]) -> str:
         found["topology"],
         " x ".join(map(str, found["mesh"].values())),
         found["texts"] // found["micro_batches"],
-        *(gib(memory[name]) for name in ("parameters", "optimizer", "target")),
+        *map(gib, (memory["parameters"], memory["optimizer"], memory["target"])),
         *("does not fit" if size is None else gib(size) for size in sizes),
         *predicted,
         found["largest"]["texts_at_a_time"] if "largest" in found else "",

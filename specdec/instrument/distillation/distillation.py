@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import jax
 
@@ -35,9 +35,13 @@ from specdec.instrument.evaluation.prediction_files import PredictionsFolder
 from specdec.instrument.runs.run import Run, Variant
 from specdec.instrument.search.search import TOKENS, Search
 from specdec.models import families
+from specdec.models.contract.model import Model
 from specdec.models.sizes.kept_parts import Trim, most_frequent
 from specdec.sampling import unprocessed
 from specdec.schedules.schedule import Schedule
+
+if TYPE_CHECKING:
+    from specdec.training import Align
 
 RATE = 1e11  # operations a second of two CPU cores, about
 
@@ -72,7 +76,7 @@ class Distillation(Checked):
     steps: Steps
     batch_size: PositiveInt
     learning_rate: PositiveFloat
-    divergences: Mapping[str, Any]
+    divergences: Mapping[str, float | tuple[float, float]]
     top: PositiveInt | None = None
 
 
@@ -88,7 +92,7 @@ class Settings(Protocol):
 
     def run(
         self,
-        more: Mapping[str, Any],
+        more: Mapping[str, object],
         *,
         files: Sequence[str] = (),
         lines: str | None = None,
@@ -104,7 +108,7 @@ class Settings(Protocol):
         """
         ...
 
-    def text(self, more: Mapping[str, Any], files: Sequence[str]) -> str:
+    def text(self, more: Mapping[str, object], files: Sequence[str]) -> str:
         """Returns these settings and more, as a gin file."""
         ...
 
@@ -160,7 +164,7 @@ class Distilling(NamedTuple):
     recipe: Distillation
     variant: Variant
     definition: tasks.VocabularyDefinition
-    objective: Any
+    objective: Align
     folder: Path
 
     @classmethod
@@ -279,7 +283,7 @@ class Distilling(NamedTuple):
             evaluating.write(folder)
         hosts.exchanged(None)  # the texts of all hosts are there
 
-    def _model(self, target: Any, head_ids: tuple[int, ...] | None = None) -> Any:
+    def _model(self, target: Model, head_ids: tuple[int, ...] | None = None) -> Model:
         """Returns the drafter's model."""
         layers = tuple(range(self.recipe.layers))
         shared = families.trimming_of(target.config).has_encoder
@@ -405,7 +409,7 @@ def _check(run: Run, recipe: Distillation) -> None:
         raise UsageError(f"TEXTS and HELD_OUT are both {recipe.texts!r}; give two splits")
 
 
-def _objective(run: Run, recipe: Distillation) -> Any:
+def _objective(run: Run, recipe: Distillation) -> Align:
     """Returns the drafter's training objective, at the temperature of the run."""
     from specdec import training  # optax, which few commands need
 

@@ -176,7 +176,7 @@ def _recorded_prefix(folder: Path) -> str | None:
     if _begun(folder) is None or not file.is_file():
         return None
     found = settings_in(file.read_text(encoding="utf-8"))
-    return ast.literal_eval(found["TASK_PREFIX"]) if "TASK_PREFIX" in found else None
+    return ast.literal_eval(str(found["TASK_PREFIX"])) if "TASK_PREFIX" in found else None
 
 
 def _begun(folder: Path) -> Path | None:

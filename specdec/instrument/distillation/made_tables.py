@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
 from specdec.checkpoints import tables
+from specdec.common.json_values import JsonObject
 from specdec.common.records import Lines
 from specdec.common.terminal import counted
 from specdec.common.values import UsageError
@@ -22,6 +23,7 @@ from specdec.instrument.forecast import kind_of
 from specdec.instrument.runs.run import Variant
 from specdec.schedules.stopping import logit
 from specdec.tasks import LoadedVocabulary
+from specdec.training.classifier import Recording
 
 HELD_OUT = 5  # one text in five is held out
 FEWEST = 2 * HELD_OUT  # texts
@@ -106,7 +108,9 @@ def count(variant: Variant, kind: str, folder: Path, tokens: int) -> Counted:
     return Counted(path, written, len(texts), sum(array.nbytes for array in arrays.values()))
 
 
-def _save(folder: Path, kind: str, arrays: Any, vocabulary: LoadedVocabulary) -> Path:
+def _save(
+    folder: Path, kind: str, arrays: Mapping[str, np.ndarray], vocabulary: LoadedVocabulary
+) -> Path:
     path = folder / "table"
     shutil.rmtree(path, ignore_errors=True)
     tables.save(path, kind, arrays, vocabulary)
@@ -135,7 +139,7 @@ def _texts(variant: Variant, lines: Lines, tokens: int) -> Iterator[list[int]]:
                 yield text
 
 
-def _line(fields: dict[str, Any]) -> tuple[int, list[int]]:
+def _line(fields: JsonObject) -> tuple[int, list[int]]:
     """Returns the index and the tokens of a line; raises TypeError for a line of something else."""
     if fields.keys() != {"index", "tokens"}:
         raise TypeError(fields)
@@ -150,7 +154,7 @@ class Classifier(NamedTuple):
     """
 
     variant: Variant
-    recordings: list[dict[str, Any]]
+    recordings: list[Recording]
 
     @classmethod
     def of(cls, variant: Variant, path: str) -> Classifier:
@@ -208,7 +212,7 @@ def _recorded(drafter: Drafter, path: str) -> tuple[str, Drawing]:
     return found[0]
 
 
-def recording(text: Accepted, name: str, kind: str, path: str) -> dict[str, Any]:
+def recording(text: Accepted, name: str, kind: str, path: str) -> Recording:
     """Returns the signals of each token, and the probability that it is accepted."""
     told = text.drafts.get(name, {})
     needed = ("confidence", "entropy", "top", kind)
@@ -217,4 +221,6 @@ def recording(text: Accepted, name: str, kind: str, path: str) -> dict[str, Any]
             f"--passes {path}: text {text.index} has no recording {missing[0]!r} of {name}; make "
             "the passes anew with `specdec acceptance`"
         )
-    return {"accepted": text.kept(name, kind), **{one: told[one] for one in needed[:3]}}
+    confidence, entropy, top = (told[one] for one in needed[:3])
+    accepted = text.kept(name, kind)
+    return Recording(confidence=confidence, entropy=entropy, top=top, accepted=accepted)

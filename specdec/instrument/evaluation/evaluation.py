@@ -7,7 +7,7 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 
 import jax
 import numpy as np
@@ -17,6 +17,7 @@ from tqdm import tqdm
 from specdec import tasks
 from specdec.common import theory
 from specdec.common.environment import environment
+from specdec.common.json_values import JsonObject
 from specdec.common.records import as_json
 from specdec.common.values import UsageError
 from specdec.decoding.beam_plan import BeamPlan
@@ -30,7 +31,7 @@ from specdec.plan import Plan
 from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad, wer
 
 # A target as metrics want it, and what makes of an output what they compare with it.
-Reference: TypeAlias = tuple[Any, Callable[[str], Any]]
+Reference: TypeAlias = tuple[object, Callable[[str], object]]
 
 NONE = 2**31 - 1  # batches: none is left
 # What the report takes from a prediction.
@@ -38,6 +39,18 @@ NEEDED = ("prediction", "tokens", "calls", "drafted", "accepted")
 COMPARED = ("alone", "alone_tokens")
 NEEDED_OF_BEAMS = ("predictions", "tokens", "scores", "steps", "calls")
 METRICS: Mapping[str, Callable] = {"bleu": bleu, "rouge": rouge, "squad": squad, "wer": wer}
+
+
+class Report(TypedDict):
+    """The report of an evaluation, as far as it is shown."""
+
+    texts: int
+    samples: int
+    metrics: dict[str, dict[str, float]]  # by way, and by name
+    signatures: dict[str, str]
+    difference: NotRequired[dict[str, dict[str, float]]]
+    identical: NotRequired[int]
+    same_by_chance: NotRequired[int]
 
 
 class Evaluation(NamedTuple):
@@ -54,7 +67,7 @@ class Evaluation(NamedTuple):
     metrics: Sequence[Callable]
     source: Source
     engine: TextEngine
-    scalars: Callable[[Mapping[str, Any]], None] | None = None
+    scalars: Callable[[Report], None] | None = None
 
     @classmethod
     def of(
@@ -93,7 +106,7 @@ class Evaluation(NamedTuple):
         nothing: list[Reference] = [(None, str)] * count
         return cls(variant, nothing, (), run.source(), TextEngine.open(run))
 
-    def write(self, folder: PredictionsFolder) -> dict[str, Any] | None:
+    def write(self, folder: PredictionsFolder) -> Report | None:
         """Decodes the texts that the folder lacks, and returns the report.
 
         The report is written to the folder. A host that is done before the others returns None.
@@ -139,7 +152,7 @@ class Evaluation(NamedTuple):
             disable=not sys.stderr.isatty(),
         )
 
-    def _report(self, table: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+    def _report(self, table: Sequence[Sequence[JsonObject]]) -> Report:
         """Returns the report, which depends on nothing but the predictions."""
         run, expected = self.variant.run, self.expected
         targets = [target for target, _ in expected]
@@ -152,7 +165,7 @@ class Evaluation(NamedTuple):
             ]
             for way, field in fields.items()
         }
-        report: dict[str, Any] = {
+        report: Any = {
             "texts": len(expected),
             "samples": run.data.num_samples,
             "metrics": {
@@ -194,7 +207,7 @@ def _common_start(run: Run, share: Share, done: int, total: int) -> int | None:
     return None if least == NONE else min(done, least * rows)
 
 
-def _known(run: Run) -> Iterator[dict[str, Any]]:
+def _known(run: Run) -> Iterator[Mapping[str, object]]:
     """Yields the known fields of each of this host's predictions, in order."""
     for batch in run.batches():
         for sample in range(run.data.num_samples):
@@ -205,7 +218,7 @@ def _known(run: Run) -> Iterator[dict[str, Any]]:
                 yield {name: value for name, value in known.items() if value is not None}
 
 
-def _with_best(record: dict[str, Any]) -> dict[str, Any]:
+def _with_best(record: JsonObject) -> JsonObject:
     """Returns a record with the fields of a decoded text that metrics read.
 
     For a record of beams they are those of the best beam. Any other record is returned unchanged.
@@ -213,7 +226,7 @@ def _with_best(record: dict[str, Any]) -> dict[str, Any]:
     if "predictions" not in record:
         return record
     best = {"sample": 0, "prediction": next(iter(record["predictions"]), "")}
-    return record | best | {"alone": next(iter(record.get("alone", ())), "")}
+    return {**record, **best} | {"alone": next(iter(record.get("alone", ())), "")}
 
 
 def _references(run: Run) -> list[Reference]:
@@ -251,8 +264,8 @@ def _signatures(metrics: Iterable[Callable]) -> dict[str, str]:
 
 
 def _table(
-    records: Iterable[dict[str, Any]], texts: int, samples: int
-) -> list[list[dict[str, Any]]] | None:
+    records: Iterable[JsonObject], texts: int, samples: int
+) -> list[list[JsonObject]] | None:
     """Returns the records as a table [samples][texts], None if one is missing."""
     table: list[list[Any]] = [[None] * texts for _ in range(samples)]
     for record in records:
@@ -271,7 +284,7 @@ def _merged(dictionaries: Iterable[dict[str, float]]) -> dict[str, float]:
     return {name: value for one in dictionaries for name, value in one.items()}
 
 
-def _speculation(records: Sequence[dict[str, Any]], given: int) -> dict[str, Any]:
+def _speculation(records: Sequence[JsonObject], given: int) -> dict[str, object]:
     tokens = [len(one["tokens"]) - given for one in records]
     calls = [one["calls"] for one in records]
     drafted = np.array([n for one in records for n in one["drafted"]])
@@ -284,7 +297,7 @@ def _speculation(records: Sequence[dict[str, Any]], given: int) -> dict[str, Any
     }
 
 
-def _of_search(plan: Plan | BeamPlan, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _of_search(plan: Plan | BeamPlan, records: Sequence[JsonObject]) -> dict[str, object]:
     steps, calls = (sum(one[name] for one in records) for name in ("steps", "calls"))
     return {
         "plan": str(plan),
@@ -294,7 +307,7 @@ def _of_search(plan: Plan | BeamPlan, records: Sequence[dict[str, Any]]) -> dict
     }
 
 
-def lines(report: Mapping[str, Any]) -> Iterator[str]:
+def lines(report: Report) -> Iterator[str]:
     """Yields the report for people."""
     ways, differences = report["metrics"], report.get("difference", {})
     for name in next(iter(ways.values())):
@@ -314,7 +327,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name} by {signature}"
 
 
-def _scalars(path: str, checkpoint: str) -> Callable[[Mapping[str, Any]], None]:
+def _scalars(path: str, checkpoint: str) -> Callable[[Report], None]:
     """Returns a function that writes a report for TensorBoard.
 
     Args:
@@ -330,7 +343,7 @@ def _scalars(path: str, checkpoint: str) -> Callable[[Mapping[str, Any]], None]:
         missing = "--metrics_dir needs clu and tensorboard; pip install clu tensorboard"
         raise UsageError(missing) from error
 
-    def write(report: Mapping[str, Any]) -> None:
+    def write(report: Report) -> None:
         scalars = {
             f"{way}/{name}": value
             for way, values in report["metrics"].items()

@@ -7,7 +7,6 @@ mean of its values over samples, each of all texts. A metric `of_samples` takes 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,9 +15,9 @@ from specdec.tasks.metrics import SumMetric
 
 
 def values(
-    metric: Callable[..., Mapping[str, Any]],
-    references: Sequence[Any],
-    outputs: Sequence[Sequence[Any]],
+    metric: Callable[..., Mapping[str, float]],
+    references: Sequence[object],
+    outputs: Sequence[Sequence[object]],
 ) -> dict[str, float]:
     """Returns name -> value, 0..100 for our own metrics of texts.
 
@@ -33,9 +32,9 @@ def values(
 
 def differences(
     metric: SumMetric,
-    references: Sequence[Any],
-    outputs: Sequence[Sequence[Any]],
-    baseline: Sequence[Sequence[Any]],
+    references: Sequence[object],
+    outputs: Sequence[Sequence[object]],
+    baseline: Sequence[Sequence[object]],
 ) -> dict[str, Estimate]:
     """Returns name -> the score of `outputs` minus that of `baseline`, both [samples][texts].
 
@@ -54,7 +53,7 @@ def differences(
 
 
 def _statistics(
-    metric: SumMetric, references: Sequence[Any], outputs: Sequence[Sequence[Any]]
+    metric: SumMetric, references: Sequence[object], outputs: Sequence[Sequence[object]]
 ) -> list[list[np.ndarray]]:
     """Returns [samples][texts] of [S]."""
     return [
@@ -63,7 +62,9 @@ def _statistics(
     ]
 
 
-def _as_read_by(metric: Callable, outputs: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+def _as_read_by(
+    metric: Callable, outputs: Sequence[Sequence[object]]
+) -> Sequence[Sequence[object]]:
     """Returns [samples][texts], or one row of each text's tuple of samples."""
     if isinstance(metric, SumMetric) and metric.of_samples:
         return [list(zip(*outputs, strict=True))]
@@ -76,5 +77,5 @@ def _difference(metric: SumMetric, sums: np.ndarray) -> dict[str, float]:
     return {name: first[name] - second[name] for name in first}
 
 
-def _mean_of(samples: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _mean_of(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([one[name] for one in samples])) for name in samples[0]}

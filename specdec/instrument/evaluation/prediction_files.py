@@ -12,9 +12,9 @@ import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from specdec.common import records
+from specdec.common.json_values import JsonObject
 from specdec.common.records import Lines, RecordsError
 
 
@@ -69,7 +69,7 @@ class PredictionsFolder:
         """Returns the number of this host's predictions that exist already."""
         return sum(1 for _ in self._own)
 
-    def check(self, expected: Iterable[Mapping[str, Any]], needed: Sequence[str] = ()) -> None:
+    def check(self, expected: Iterable[Mapping[str, object]], needed: Sequence[str] = ()) -> None:
         """Compares this host's predictions with the run's texts, in order.
 
         Args:
@@ -96,13 +96,13 @@ class PredictionsFolder:
             if lacking := next((name for name in needed if name not in record), None):
                 raise self._own.damaged(number, f"has no {lacking!r}")
 
-    def append(self, predictions: Iterable[dict[str, Any]], after: int) -> None:
+    def append(self, predictions: Iterable[JsonObject], after: int) -> None:
         """Writes each prediction as soon as it is available, after the first `after` ones."""
         self._own.replace(itertools.islice(self._own, after))
         for prediction in predictions:
             self._own.append(prediction)
 
-    def records(self) -> Iterator[dict[str, Any]]:
+    def records(self) -> Iterator[JsonObject]:
         """Yields the existing predictions of all hosts."""
         return itertools.chain.from_iterable(self._all)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,8 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_search import BeamState, prefill, step
 from specdec.decoding.draft_beams import Continued, DraftBeams, Tree, usable, view_of
 from specdec.models.contract.beam_tree import Slots
-from specdec.types import Array, Params, PyTree
+from specdec.models.contract.model import decode_block
+from specdec.types import Array, Cache, Params, PyTree
 
 Text: TypeAlias = tuple[int, ...]  # a beam's ids, the start token first
 Beams: TypeAlias = Sequence[tuple[Text, float]]  # with their scores
@@ -157,26 +158,26 @@ class _Watched(DraftBeams):
     T, V].
     """
 
-    def init(self, params: Params, inputs: PyTree, given: Any) -> Any:
+    def init(self, params: Params, inputs: PyTree, given: Cache) -> PyTree:
         return super().init(params, inputs, given), ()
 
     def grow(
         self,
         params: Params,
         text: Continued,
-        cache: Any,
+        cache: PyTree,
         slots: Slots,
         size: int,
         stop_ids: tuple[int, ...],
-    ) -> tuple[Tree, Any]:
+    ) -> tuple[Tree, PyTree]:
         text = text.replace(last=None)
         tree, cache = super().grow(params, text, cache[0], slots, size, stop_ids)
         seen = view_of(tree, slice(None), text.pending.path, text.layers, slots)
         at = cache.rewind(text.layers * slots.beams)
-        model: Any = self.model
-        output, cache = model.decode(params[self.role], tree.tokens, at, ancestors=seen)
+        own = params[self.role]
+        output, cache = decode_block(self.model, own, tree.tokens, at, ancestors=seen)
         hidden = tree.replace(parents=jnp.full_like(tree.parents, -1))
         return hidden, (cache, (tree, usable(output.logits, size)))
 
-    def keep(self, cache: Any, start: Array, kept: Array) -> Any:
+    def keep(self, cache: PyTree, start: Array, kept: Array) -> PyTree:
         return cache

@@ -7,11 +7,12 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from specdec.common import progress
+from specdec.common.json_values import JsonObject
 from specdec.common.records import Lines, RecordsError
 from specdec.common.timer import Clock, interleaved
 from specdec.decoding.program import Program
@@ -58,13 +59,13 @@ class Costs(NamedTuple):
     step: float
     source: str
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Mapping[str, object]:
         """Returns plain values, for JSON."""
         calls = {name_of(key): seconds for key, seconds in self.calls.items()}
         return self._asdict() | {"calls": calls}
 
     @classmethod
-    def of_record(cls, fields: Mapping[str, Any]) -> Costs:
+    def of_record(cls, fields: JsonObject) -> Costs:
         """Returns the costs from the values of `record`."""
         calls = {key_of(name): seconds for name, seconds in fields["calls"].items()}
         return cls(**{**fields, "calls": calls})
@@ -127,14 +128,17 @@ def of_compile(path: str, topology: str | None) -> Costs:
     return Costs(calls, 0.0, 0.0, calls[Calls("target", 1)], source)
 
 
+Name = TypeVar("Name", bound=Hashable)
+
+
 def measured(
-    plans: Mapping[Any, Plan],
+    plans: Mapping[Name, Plan],
     alone: Plan,
     tree_of: Callable[[str, Target], PyTree],
     inputs: PyTree,
     *,
     clock: Clock = time.perf_counter,
-) -> dict[Any, Costs]:
+) -> dict[Name, Costs]:
     """Measures the costs on this device: each part on its own, interleaved, medians.
 
     Args:
@@ -188,10 +192,10 @@ class _Parts:
     def __init__(
         self, tree_of: Callable[[str, Target], PyTree], inputs: PyTree, slots: int, steps: int
     ):
-        self.timed: dict[Any, _Part] = {}
+        self.timed: dict[Hashable, _Part] = {}
         self._tree_of, self._inputs, self._slots, self._steps = tree_of, inputs, slots, steps
 
-    def prefill(self, role: str, model: Target, plan: Plan) -> tuple[Any, ...]:
+    def prefill(self, role: str, model: Target, plan: Plan) -> tuple[Hashable, ...]:
         views = plan.drafter.views()
         key = role, model, 0, views.get(role)
         if key not in self.timed:
@@ -200,7 +204,7 @@ class _Parts:
             self.timed[key] = _Part(program, trees, self._inputs, 1)
         return key
 
-    def call(self, role: str, width: int, plan: Plan) -> tuple[Any, ...]:
+    def call(self, role: str, width: int, plan: Plan) -> tuple[Hashable, ...]:
         """Returns the key of a call. A drafter's own call may read the parameters of all models."""
         alone = role == "alone"
         models = {"alone": plan.target} if alone else plan.models()
@@ -214,7 +218,7 @@ class _Parts:
             self.timed[key] = _Part(program, trees, before.begun(), self._steps)
         return key
 
-    def turn(self, plan: Plan) -> Mapping[Key, tuple[Any, ...]]:
+    def turn(self, plan: Plan) -> Mapping[Key, tuple[Hashable, ...]]:
         """Returns the key of the plan's interleaved calls, by these; {} if it has none."""
         if not (turn := turn_of(plan)):
             return {}
@@ -240,14 +244,14 @@ class _Part(NamedTuple):
         """Returns the result of one run."""
         return self.program(self.trees, self.argument)
 
-    def ready(self) -> Callable[[], Any]:
+    def ready(self) -> Callable[[], object]:
         """Returns one run, compiled and warmed."""
         return functools.partial(
             self.program.warmed(self.trees, self.argument), self.trees, self.argument
         )
 
 
-def _by_turns(timed: Mapping[Any, _Part], clock: Clock) -> dict[Any, float]:
+def _by_turns(timed: Mapping[Hashable, _Part], clock: Clock) -> dict[Hashable, float]:
     """Returns the seconds of a call of each part."""
     runs = {key: part.ready for key, part in timed.items()}
     with progress.bar("timing parts", (1 + ROUNDS) * len(timed), "part") as bar:
@@ -297,7 +301,7 @@ def read(path: str, topology: str | None) -> Costs:
     return Costs.of_record(found) if found.keys() == set(Costs._fields) else of_bench(path)
 
 
-def _json(path: str) -> dict[str, Any]:
+def _json(path: str) -> JsonObject:
     """Returns the JSON object of a file, {} if it is none."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))

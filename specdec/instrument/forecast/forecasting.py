@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
 from specdec.common.values import UsageError
+from specdec.engine.placement import Trees
 from specdec.instrument import acceptance, forecast
 from specdec.instrument.acceptance import Accepted, recorded_texts
 from specdec.instrument.forecast import Costs, Forecast, Replayed
 from specdec.instrument.runs.run import Run, Variant
 from specdec.models import partitioning
+from specdec.models.contract.model import Model, Target
 from specdec.plan import Plan
 from specdec.schedules import Fixed
 from specdec.types import PyTree
 from specdec.verifiers import Block, SpeculativeSampling
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 class Foretold(NamedTuple):
@@ -31,7 +35,7 @@ class Foretold(NamedTuple):
     forecast: Forecast
     source: str  # of the costs
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Returns a line of JSON, without unknown values."""
         figures = dataclasses.asdict(self.forecast)
         for name in ("tokens_per_call", "speedup"):
@@ -167,8 +171,8 @@ def _refuse(plan: Plan) -> None:
 
 
 def measured(
-    run: Run, texts: Sequence[Accepted], plans: Mapping[Any, Plan], rows: int = 1
-) -> dict[Any, Costs]:
+    run: Run, texts: Sequence[Accepted], plans: Mapping[Name, Plan], rows: int = 1
+) -> dict[Name, Costs]:
     """Returns the costs of plans on the run's devices for `rows` texts at a time.
 
     Each plan has its own layout, as in `specdec bench`. Over a mesh, each part of the `data` axis
@@ -185,17 +189,18 @@ def measured(
         ids = text.inputs[:longest]
         row[: len(ids)] = ids
     # Pictures and sound take the same time whatever they show.
-    inputs: Any = jax.tree.map(
+    inputs: PyTree = jax.tree.map(
         lambda x: tokens if x.dtype == np.int32 else np.zeros(x.shape, x.dtype),
         run.plan.target.inputs_shape(rows, longest),
     )
     if mesh is not None:
         inputs = partitioning.divided_rows(inputs, mesh)
-    read: dict[Any, PyTree] = {}
-    there: dict[Any, PyTree] = {}
+    read: Trees = {}
+    there: dict[tuple[str, str], PyTree] = {}
     paths = {"alone": run.checkpoint_path, **run.paths()}
 
-    def tree_of(role: str, model: Any) -> PyTree:
+    def tree_of(role: str, model: Target) -> PyTree:
+        assert isinstance(model, Model)
         key = model.layout, paths[role]
         if key not in there:
             tree = run.placement.read(model, paths[role], read)
@@ -240,7 +245,7 @@ def decoded(run: Run, plan: Plan, texts: Sequence[Accepted]) -> Replayed:
     for batch in run.batches(everywhere=True):
         output, _ = engine.decode(batch, seed=run.data.seed)
         trace = output.trace
-        counts: Any = output.length, trace.calls, trace.drafted, trace.accepted
+        counts: PyTree = output.length, trace.calls, trace.drafted, trace.accepted
         of_rows = Replayed(*counts, source=None)
         for row, index in enumerate(batch.index):
             if index in wanted:

@@ -30,11 +30,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Drawing
@@ -43,7 +44,7 @@ from specdec.instrument.forecast.recorded import Recorded, kind_of, played_by, r
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules.signals import Signals
-from specdec.types import Params, PyTree
+from specdec.types import DecodeOutput, Params, PyTree
 from specdec.verifiers import Block, GreedyMatch
 
 SAMPLES = 8  # of the coins
@@ -314,7 +315,7 @@ def _by_start(plan: Plan, drafter: Drawing) -> bool:
 
 
 def _of_drafts(
-    recording: Mapping[str, Any], kind: str, at: np.ndarray, drafter: Drawing
+    recording: Mapping[str, ArrayLike], kind: str, at: np.ndarray, drafter: Drawing
 ) -> np.ndarray:
     """Returns the recording of the tokens `at`, [T], or [T, K] of drafts from each start."""
     values = np.array(recording[kind])
@@ -324,7 +325,7 @@ def _of_drafts(
 def _agrees(
     plan: Plan,
     drafter: Drawing,
-    recording: Mapping[str, Any],
+    recording: Mapping[str, ArrayLike],
     ratios: np.ndarray,
     at: np.ndarray,
     coins: np.random.Generator,
@@ -349,7 +350,7 @@ def _from_each_start(tokens: int, longest: int) -> np.ndarray:
 def _lengths(
     plan: Plan,
     rule: Params,
-    recording: Mapping[str, Any],
+    recording: Mapping[str, ArrayLike],
     at: np.ndarray,
     agrees: np.ndarray,
     drafter: Drawing,
@@ -425,7 +426,7 @@ def _another(output: np.ndarray, stop_ids: Sequence[int], vocab_size: int) -> np
 
 def _decoded(
     plan: Plan,
-    program: Callable[..., Any],
+    program: Callable[[Params, np.ndarray, np.ndarray], DecodeOutput],
     rows: Sequence[_Row],
     shape: tuple[int, int],
     tables: Mapping[str, PyTree],
@@ -433,7 +434,9 @@ def _decoded(
     """Decodes some texts in a batch whose inputs have this shape."""
     longest, (size, width) = plan.max_length, shape
 
-    def filled(arrays: Iterator[Any], *shape: int, padding: int = 0) -> np.ndarray:
+    def filled(
+        arrays: Iterator[Sequence[int] | np.ndarray], *shape: int, padding: int = 0
+    ) -> np.ndarray:
         block = np.full([size, *shape], padding, np.int32)
         for row, array in zip(block, arrays, strict=False):
             row[: len(array)] = array
@@ -463,14 +466,14 @@ def _decoded(
     )
 
 
-def _program(plan: Plan) -> Callable[[Params, np.ndarray, np.ndarray], Any]:
+def _program(plan: Plan) -> Callable[[Params, np.ndarray, np.ndarray], DecodeOutput]:
     """Returns a program that decodes inputs [B, S] whose rows are active [B].
 
     It is discarded with the replay. A search makes hundreds of programs, and a process has limited
     room.
     """
 
-    def run(params: Params, inputs: jax.Array, active: jax.Array) -> Any:
+    def run(params: Params, inputs: jax.Array, active: jax.Array) -> DecodeOutput:
         keys = row_keys(0, jnp.arange(inputs.shape[0]))
         return decode(params, keys, inputs, plan, active=active)
 

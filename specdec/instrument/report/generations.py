@@ -235,7 +235,9 @@ def _calls(
         yield ShownCall(f"{id}-call-{i + 1}", i + 1, made)
 
 
-def _drafts(explained: Figures, call: int, accepted: Sequence[str], drafted: int) -> Iterable[Any]:
+def _drafts(
+    explained: Figures, call: int, accepted: Sequence[str], drafted: int
+) -> Iterable[Sequence[Any]]:
     """Returns text, p, q and softmax of each drafted token of a call."""
     if not explained:  # only those that stand in the text are known
         texts = [*accepted, *["?"] * (drafted - len(accepted))]

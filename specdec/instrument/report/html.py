@@ -13,7 +13,7 @@ import itertools
 import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jinja2
 from markupsafe import Markup
@@ -32,7 +32,7 @@ JOINERS = "\u200c\u200d"  # written in Persian and in emoji, and harmless
 class HtmlTable(NamedTuple):
     caption: str
     header: Sequence[str]
-    rows: Sequence[Sequence[Any]]  # strings, and `Interval`s
+    rows: Sequence[Sequence[Cell]]  # strings, and `Interval`s
     legend: str
 
 
@@ -84,12 +84,15 @@ def _visible(character: str) -> str:
     return f"⟨U+{ord(character):04X}⟩" if steers and character not in JOINERS else character
 
 
+Cell: TypeAlias = "str | float | Interval"
+
+
 def _text(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
 def _template() -> jinja2.Template:
-    def finalize(value: Any) -> Any:
+    def finalize(value: object) -> object:
         return visible(value) if type(value) is str else value
 
     environment = jinja2.Environment(
@@ -122,15 +125,15 @@ def _acceptances(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     return [run for run in runs if run.acceptance]
 
 
-def _speedup_row(name: str, bench: Figures, longest: float) -> list[Any]:
-    cells: list[Any] = list(row(name, bench))
+def _speedup_row(name: str, bench: Figures, longest: float) -> list[Cell]:
+    cells: list[Cell] = list(row(name, bench))
     at, low, high, one = (round(value / longest, 4) for value in (*speedup(bench), 1.0))
     place = HEADER.index(SPEEDUP)
-    cells[place] = Interval(cells[place], low, at, high, one)
+    cells[place] = Interval(str(cells[place]), low, at, high, one)
     return cells
 
 
-def _figures(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
+def _figures(runs: Sequence[ReportedRun]) -> list[dict[str, object]]:
     """Returns each figure with its name, its title, its drawing and its content in words."""
     if not any(predicts(run) or varies(run) for run in runs):
         return []

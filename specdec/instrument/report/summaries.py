@@ -7,14 +7,15 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from specdec.common import published
-from specdec.common.environment import device_in_words
+from specdec.common.environment import Environment, device_in_words
+from specdec.common.json_values import JsonObject
 from specdec.common.statistics import Estimate
 from specdec.common.terminal import counted
 
-Figures: TypeAlias = Mapping[str, Any]
+Figures: TypeAlias = JsonObject
 
 # What must be equal in a benchmark and an acceptance measurement for them to be of one run.
 SHARED = ("drafter", "sampling", "dtype", "parameters")
@@ -73,7 +74,7 @@ def speedup(bench: Figures) -> Estimate:
     return Estimate(*(bench["speedup"][name] for name in ("ratio", "low", "high")))
 
 
-def device(environment: Figures) -> str:
+def device(environment: Environment) -> str:
     """Returns the device that a run was measured on."""
     return f"{device_in_words(environment)}, jax {environment['versions']['jax']}"
 
@@ -98,7 +99,7 @@ def texts(figures: Figures) -> str:
     return f"{counted(figures['texts'], 'text')} of {figures['run']['split']}"
 
 
-def in_words(setting: Any) -> str:
+def in_words(setting: object) -> str:
     """Returns a setting in words: a class with only the arguments it was given."""
     if isinstance(setting, Mapping):
         return " and ".join(f"{key} {value}" for key, value in setting.items())

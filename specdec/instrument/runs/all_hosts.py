@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from specdec.common import hosts
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def gathered(
-    batches: Iterable[list[T]], *, feeds: bool, order: Callable[[T], Any]
+    batches: Iterable[list[T]], *, feeds: bool, order: Callable[[T], tuple[int, ...]]
 ) -> Iterator[list[T]]:
     """Yields the texts of each batch of all hosts on the first host, and nothing on the others.
 

@@ -81,7 +81,7 @@ class BeamText:
             **others,
         )
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Returns a line for `records.as_json`."""
         found = dataclasses.asdict(self)
         del found["same"]

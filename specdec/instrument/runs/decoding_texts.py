@@ -5,16 +5,34 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from specdec import tasks
 from specdec.common.decoded import DecodedText
+from specdec.common.subtitles import TimedText
 from specdec.common.terminal import Summary
 from specdec.types import DecodeOutput
 
 # The fields of a line of JSON, in order: of the drafts it has only their lengths.
 FIELDS = ("index", "sample", "input", "target", "prediction", "tokens", "log_probs", "drafted")
 FIELDS += ("accepted", "alone", "alone_tokens", "explained", "calls", "segments")
+
+
+class Facts(TypedDict):
+    """The field `explained` of a text; its lists have an entry per target call."""
+
+    plan: str
+    given: int
+    stop_ids: list[int]
+    batch: dict[str, float | None]
+    token_texts: list[str]
+    proposed: list[list[int]]
+    proposed_texts: list[list[str]]
+    p: list[list[float | None]]
+    q: list[list[float | None]]
+    softmax: list[list[float | None]]
+    own_p: list[float | None]
+    own_q: list[float | None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,8 +56,8 @@ class Text(DecodedText):
     alone: str | None = None
     alone_tokens: Sequence[int] | None = None
     alone_calls: int = 0
-    explained: dict[str, Any] | None = None
-    segments: list[dict[str, Any]] | None = None
+    explained: Facts | None = None
+    segments: list[TimedText] | None = None
 
     @classmethod
     def row(
@@ -79,7 +97,7 @@ class Text(DecodedText):
             **others,
         )
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Returns a line of JSON, without unknown values."""
         record = {name: getattr(self, name) for name in FIELDS}
         return {name: value for name, value in record.items() if value is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from specdec.common.values import UsageError
 from specdec.decoding import Decided, Replay, replay
 from specdec.decoding.program import Program
+from specdec.instrument.runs.decoding_texts import Facts
 from specdec.plan import Plan
 from specdec.types import Array, DecodeOutput, Params, PyTree, Row
 
@@ -49,7 +50,7 @@ class ExplainedBatch(NamedTuple):
     replay: Replay
     seconds: float  # that decoding took
 
-    def explained(self, row: int, source: str) -> dict[str, Any]:
+    def explained(self, row: int, source: str) -> Facts:
         """Returns the field `explained` of a JSON line; its lists have an entry per target call.
 
         Args:
@@ -74,8 +75,11 @@ class ExplainedBatch(NamedTuple):
             "token_texts": _texts([], self.output.row(row).tokens, text_of),
             "proposed": [call.proposed for call in calls],
             "proposed_texts": [_texts(call.before, call.proposed, text_of) for call in calls],
-            **{name: _drafted(getattr(of_row, name), calls) for name in ("p", "q", "softmax")},
-            **{name: _own(getattr(of_row, name), calls) for name in ("own_p", "own_q")},
+            "p": _drafted(of_row.p, calls),
+            "q": _drafted(of_row.q, calls),
+            "softmax": _drafted(of_row.softmax, calls),
+            "own_p": _own(of_row.own_p, calls),
+            "own_q": _own(of_row.own_q, calls),
         }
 
 

@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -21,7 +21,7 @@ from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.instrument.runs.sources import Live, Revised, Sounds, Source
 from specdec.instrument.runs.texts import Data, Previous, TextStream
 from specdec.instrument.runs.transcripts import Transcriber, frames_of, has_timestamps
-from specdec.models.contract.model import Target
+from specdec.models.contract.model import Target, Weights
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
 
@@ -238,7 +238,7 @@ class Variant(NamedTuple):
         return Lines.of(Path(path), self.settings)
 
 
-def described(run: Run) -> dict[str, Any]:
+def described(run: Run) -> dict[str, object]:
     """Returns the facts that every report has about a run."""
     models = run.plan.models()
     return {
@@ -251,6 +251,6 @@ def described(run: Run) -> dict[str, Any]:
     }
 
 
-def parameter_counts(models: Mapping[str, Any]) -> dict[str, int]:
+def parameter_counts(models: Mapping[str, Weights]) -> dict[str, int]:
     """Returns how many numbers each model's checkpoint has, by role."""
     return {role: checkpoints.parameter_count(model) for role, model in models.items()}

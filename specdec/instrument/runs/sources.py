@@ -47,7 +47,9 @@ class Source:
 class Examples(Source):
     """The examples of a task's split; arguments as for `tasks.batches`."""
 
-    def __init__(self, task: Any, split: str, lengths: Mapping[str, int], **sizes: Any):
+    def __init__(
+        self, task: str | tasks.Task, split: str, lengths: Mapping[str, int], **sizes: Any
+    ):
         super().__init__(tasks.batches(task, split, lengths, **sizes))
 
 
@@ -94,7 +96,9 @@ class Sounds(Source):
         return None
 
     @staticmethod
-    def _read(names: Iterator[str], features: Any, rows: int) -> Iterator[tasks.Batch]:
+    def _read(
+        names: Iterator[str], features: Callable[[str], np.ndarray], rows: int
+    ) -> Iterator[tasks.Batch]:
         begin = 0
         while texts := list(itertools.islice(names, rows)):
             index = np.full(rows, -1, np.int32)

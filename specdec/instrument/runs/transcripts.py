@@ -12,6 +12,7 @@ import numpy as np
 
 from specdec import decoding, tasks
 from specdec.checkpoints.transcription import Transcribed
+from specdec.common.subtitles import TimedText
 from specdec.common.values import UsageError
 from specdec.engine import Engine, WholeSounds, Window
 from specdec.instrument.runs.decoding_texts import Text
@@ -87,7 +88,7 @@ class Transcriber:
         """Returns what transcribes with the target alone."""
         return Transcriber(self._engine.alone(), self.several)
 
-    def suited(self, **how: Any) -> Transcriber:
+    def suited(self, **how: object) -> Transcriber:
         """Returns this transcriber, which has its own programs; see `Engine.suited`."""
         del how
         return self
@@ -137,6 +138,7 @@ class Transcriber:
           NonFiniteLogits: with the index of the sound.
         """
         sounds = batch.inputs
+        assert isinstance(sounds, list)
         is_whole = [self._has_stamps or x.shape[1] > self._frames for x in sounds]
         found: dict[int, Text] = {}
         spent = 0.0
@@ -175,11 +177,11 @@ class Transcriber:
             shown = tokens if self._has_stamps else self._words(tokens)
             own = self._of_text(index, name, sample, shown, log_probs)
             parts = [
-                {
-                    "start": round(segment.start, 2),
-                    "end": round(segment.end, 2),
-                    "text": self._text(self._words(segment.tokens), name),
-                }
+                TimedText(
+                    start=round(segment.start, 2),
+                    end=round(segment.end, 2),
+                    text=self._text(self._words(segment.tokens), name),
+                )
                 for segment in segments
             ]
             texts.append(Text(tokens=tokens, **_calls(windows), **own, segments=parts))

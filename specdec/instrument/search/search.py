@@ -7,7 +7,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from specdec.instrument.search import tuning
 from specdec.instrument.search.tuning import Candidate, Tried
 from specdec.plan import Plan
 from specdec.schedules import Fixed
+from specdec.schedules.schedule import Schedule
 
 TOKENS = 8_000
 SAMPLES = 4  # of the coins, where texts are drawn
@@ -45,7 +46,7 @@ class Prepared(NamedTuple):
     texts: Sequence[Accepted]
     costs: Costs
     rows: int
-    counted: dict[Any, Replayed]
+    counted: dict[Schedule, Replayed]
 
     @property
     def run(self) -> Run:
@@ -284,7 +285,7 @@ class Search(NamedTuple):
 
     def _tried(self, prepared: Sequence[Prepared]) -> Iterator[Tried]:
         """Yields every candidate; earlier results are read."""
-        lines = Lines(self.folder / "tried.jsonl")
+        lines = Lines[_TriedLine](self.folder / "tried.jsonl")
         known = {(one["variant"], one["schedule"]): one for one in lines}
         lines.replace(known.values())
         for one in prepared:
@@ -326,8 +327,20 @@ def _longest(asked: int | None, plan: Plan) -> int:
     return min(asked or tuning.LONGEST, room)
 
 
+class _TriedLine(TypedDict):
+    variant: str
+    kind: str
+    setting: float | None
+    schedule: str
+    tokens_per_call: float
+    seconds: list[float]
+
+
 def _one(
-    lines: Lines, known: Mapping[Any, Mapping[str, Any]], one: Prepared, candidate: Candidate
+    lines: Lines[_TriedLine],
+    known: Mapping[tuple[str, str], _TriedLine],
+    one: Prepared,
+    candidate: Candidate,
 ) -> Tried:
     name, said = one.variant.name, repr(candidate.schedule)
     line = known.get((name, said))
@@ -337,14 +350,14 @@ def _one(
         seconds = one.seconds(plan, by_batch)
         if seconds is None:
             raise UsageError(f"--costs lack the calls of {plan}; measure them with `specdec bench`")
-        line = {
-            "variant": name,
-            "kind": candidate.kind,
-            "setting": candidate.setting,
-            "schedule": said,
-            "tokens_per_call": round(float(by_text.tokens.sum() / by_text.calls.sum()), 4),
-            "seconds": [float(f"{x:.6g}") for x in seconds],
-        }
+        line = _TriedLine(
+            variant=name,
+            kind=candidate.kind,
+            setting=candidate.setting,
+            schedule=said,
+            tokens_per_call=round(float(by_text.tokens.sum() / by_text.calls.sum()), 4),
+            seconds=[float(f"{x:.6g}") for x in seconds],
+        )
         lines.append(line)
     return Tried(name, candidate, line["tokens_per_call"], np.array(line["seconds"]))
 

@@ -43,7 +43,7 @@ class Candidate(NamedTuple):
 
     kind: str
     setting: float | None
-    schedule: Any
+    schedule: Any  # a `Schedule`, a dataclass with fields of its own
 
 
 class Tried(NamedTuple):

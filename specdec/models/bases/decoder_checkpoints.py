@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -15,6 +15,20 @@ from specdec.models.contract.family import Arrays, Record
 
 TABLE, HEAD = "token_embedder/embedding", "decoder/logits_dense/kernel"
 _START, _PAD, _ENDS = "bos_token_id", "pad_token_id", "eos_token_id"
+
+
+class _HasIds(Protocol):
+    @property
+    def pad_id(self) -> int: ...
+    @property
+    def stop_ids(self) -> tuple[int, ...]: ...
+
+
+class _HasHead(Protocol):
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def head_ids(self) -> tuple[int, ...] | None: ...
 
 
 class DecoderCheckpoints(abc.ABC):
@@ -53,7 +67,7 @@ class DecoderCheckpoints(abc.ABC):
           ValueError: the record names something that the family lacks here, or is incomplete.
         """
 
-    def to_record(self, config: Any) -> dict[str, Any]:
+    def to_record(self, config: DecoderConfig) -> dict[str, object]:
         """Returns their record of a model.
 
         Raises:
@@ -67,7 +81,7 @@ class DecoderCheckpoints(abc.ABC):
             **record_of_ids(config),
         }
 
-    def names(self, config: Any) -> dict[str, str]:
+    def names(self, config: DecoderConfig) -> dict[str, str]:
         """Returns {our name: theirs} of all parameters that a model may have."""
         modules = dict(self.others)
         for layer in range(config.num_decoder_layers):
@@ -100,7 +114,9 @@ class DecoderCheckpoints(abc.ABC):
         tied = config.logits_via_embedding and (head is None or np.array_equal(head, table))
         return dataclasses.replace(config, logits_via_embedding=tied)
 
-    def parameters(self, record: Record, config: Any, arrays: Arrays) -> dict[str, np.ndarray]:
+    def parameters(
+        self, record: Record, config: DecoderConfig, arrays: Arrays
+    ) -> dict[str, np.ndarray]:
         """Returns their arrays by our names, as views."""
         ours: dict[str, list[str]] = {}
         for name, theirs in self.names(config).items():
@@ -133,7 +149,7 @@ class DecoderCheckpoints(abc.ABC):
         """Returns 0: no decoder has sentinels."""
         return 0
 
-    def tokenizer_record(self, config: Any, pieces: int) -> dict[str, Any]:
+    def tokenizer_record(self, config: DecoderConfig, pieces: int) -> dict[str, object]:
         """Returns the record of a tokenizer of which only the vocabulary is known."""
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
@@ -185,7 +201,7 @@ def fields_of_record(record: Record, fields: Mapping[str, str], required: int) -
     return found | ids_of_record(record)
 
 
-def ids_of_record(record: Record) -> dict[str, Any]:
+def ids_of_record(record: Record) -> dict[str, object]:
     """Returns `pad_id` and `stop_ids`, if the record has ends.
 
     An id that also ends a text, or begins one, pads nothing here: prompts may contain it.
@@ -200,14 +216,14 @@ def ids_of_record(record: Record) -> dict[str, Any]:
     return {"pad_id": pad, "stop_ids": stop_ids}
 
 
-def record_of_ids(config: DecoderConfig) -> dict[str, Any]:
+def record_of_ids(config: _HasIds) -> dict[str, int | list[int]]:
     """Returns the inverse of `ids_of_record`."""
     ends = config.stop_ids
     pad = {} if config.pad_id == NO_PAD else {_PAD: config.pad_id}
     return {_ENDS: ends[0] if len(ends) == 1 else list(ends)} | pad
 
 
-def refuse_other(record: Record, known: Mapping[str, tuple[Any, ...]]) -> None:
+def refuse_other(record: Record, known: Mapping[str, tuple[object, ...]]) -> None:
     """Raises ValueError for a setting of a record that changes logits and is not supported.
 
     Args:
@@ -221,7 +237,7 @@ def refuse_other(record: Record, known: Mapping[str, tuple[Any, ...]]) -> None:
             )
 
 
-def refuse_part(config: Any, architecture: str) -> None:
+def refuse_part(config: _HasHead, architecture: str) -> None:
     """Raises ValueError if the output head has only some of the ids."""
     if config.head_ids is not None:
         raise ValueError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
 import jax.numpy as jnp
@@ -224,7 +225,9 @@ class PromptLayer(nn.Module):
         y = x if self.config.norms_behind else self.pre_self_attention_layer_norm(x)
         return self.self_attention.write(y, cache, layer, positions)
 
-    def _added(self, x: Array, norm: Any, part: Any) -> Array:
+    def _added(
+        self, x: Array, norm: Callable[[Array], Array], part: Callable[[Array], Array]
+    ) -> Array:
         """Returns the stream after a sub-layer, which is whole on every device."""
         y = norm(x + part(x)) if self.config.norms_behind else x + part(norm(x))
         return constrain(y, "batch", "length", "embed")

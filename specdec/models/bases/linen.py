@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,21 @@ from flax.core import meta
 
 from specdec.common.values import Checked, PositiveInt
 from specdec.models.contract.cache import kv_bytes
-from specdec.models.contract.model import Model
+from specdec.models.contract.model import Config, Model
 from specdec.models.layers.products import Orders
-from specdec.types import Array, AxisRules, ModelOutput, PyTree
+from specdec.types import Array, AxisRules, Cache, ModelOutput, PyTree
+
+
+class LinenConfig(Config, Protocol):
+    """The config of a `LinenModel`."""
+
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+
+
+Self = TypeVar("Self", bound="LinenModel")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +37,10 @@ class LinenModel(Checked, Model):
     """Most of a `Model` that reads int32 tokens [B, S], with parameters as in checkpoints.
 
     A family adds `network`, whose call is `decode`, and `example`, `stop_ids` and whatever depends
-    on its architecture. Its config has the fields `vocab_size`, `num_heads`, `head_dim` and
-    `dtype`.
+    on its architecture. Its config is a `LinenConfig`.
     """
 
-    config: Any
+    config: LinenConfig
     axis_rules: AxisRules = ()
     layout: str = "checkpoint"
     orders: Orders = ()
@@ -80,16 +91,16 @@ class LinenModel(Checked, Model):
         """Returns [B] bool, the rows that have a token other than padding."""
         return jnp.any(inputs != self.pad_id, axis=1)
 
-    def apply(self, params: PyTree, *arguments: Any, method: str | None = None) -> Any:
+    def apply(self, params: PyTree, *arguments: object, method: str | None = None) -> Any:
         """Calls the network, with arrays divided by this model's rules."""
         with nn.logical_axis_rules(self.axis_rules):
             return self.network().apply({"params": params}, *arguments, method=method)
 
-    def decode(self, params: PyTree, tokens: Array, cache: Any) -> tuple[ModelOutput, Any]:
+    def decode(self, params: PyTree, tokens: Array, cache: Cache) -> tuple[ModelOutput, Cache]:
         """Feeds tokens [B, T] int32; see `Target.decode`."""
         return self.apply(params, tokens, cache)
 
-    def stored(self) -> Any:
+    def stored(self: Self) -> Self:
         """Returns this model with parameters as in checkpoints."""
         plain = {"layout": "checkpoint", "orders": (), "weights": "stored", "widened": False}
         return dataclasses.replace(self, **plain, least_width=1, joined=False, fused=False)

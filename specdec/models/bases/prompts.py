@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ class PromptReader(LinenModel):
         check_tokens(inputs)
 
         def feed(tokens: Array, cache: PromptCache) -> PromptCache:
-            return self.decode(params, tokens, cache)[1]
+            return cast(PromptCache, self.decode(params, tokens, cache)[1])
 
         return self._filled(inputs, self._base(inputs), capacity, feed)
 
@@ -121,7 +121,9 @@ class PromptReader(LinenModel):
         place = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
         return jnp.max(jnp.where(inputs != self.pad_id, place, 0), axis=1)
 
-    def _cache(self, rows: int, slots: int, room: int = 0, base: Any = None) -> PromptCache:
+    def _cache(
+        self, rows: int, slots: int, room: int = 0, base: Array | None = None
+    ) -> PromptCache:
         base = jnp.zeros([rows], jnp.int32) if base is None else base
         given = {"dtype": self.dtype, **self.cache_sizes, "base": base, "room": room}
         with nn.logical_axis_rules(self.axis_rules):

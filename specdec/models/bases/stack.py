@@ -6,13 +6,13 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar, cast
+from typing import ClassVar, Protocol, TypeVar, cast, overload
 
 import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from specdec.models.bases.linen import LinenModel
+from specdec.models.bases.linen import LinenConfig, LinenModel
 from specdec.models.contract import blocks
 from specdec.models.contract.blocks import View
 from specdec.models.contract.cache import KVCache
@@ -28,13 +28,41 @@ from specdec.types import Array, ModelOutput, PyTree
 Self = TypeVar("Self", bound="StackModel")
 
 
+class StackConfig(LinenConfig, Protocol):
+    """The config of a `StackModel`."""
+
+    @property
+    def num_decoder_layers(self) -> int: ...
+    @property
+    def pad_id(self) -> int: ...
+    @property
+    def stop_ids(self) -> tuple[int, ...]: ...
+    @property
+    def head_is_table(self) -> bool: ...
+
+
+class EncoderDecoderConfig(StackConfig, Protocol):
+    """The config of an `EncoderDecoder`."""
+
+    @property
+    def decoder_start_id(self) -> int: ...
+
+
+class ReaderConfig(EncoderDecoderConfig, Protocol):
+    """The config of a `ReadsEncoder`."""
+
+    @property
+    def encoded_dim(self) -> int | None: ...
+    @property
+    def head_ids(self) -> tuple[int, ...] | None: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class StackModel(LinenModel, LayeredTarget):
     """A `Model` with the layers "layers_0", "layers_1", .. in the stack "decoder" of its tree.
 
     Its parameters are the tree of checkpoints, or `from_stored` of it. A family adds `network`,
-    `example`, `start` and `prefill`. Its config also has the fields `num_decoder_layers`, `pad_id`
-    and `stop_ids`, and `head_is_table`.
+    `example`, `start` and `prefill`. Its config is a `StackConfig`.
 
     Args:
       config: the architecture.
@@ -55,6 +83,7 @@ class StackModel(LinenModel, LayeredTarget):
         suit the steps of a draft on a GPU, and round differently.
     """
 
+    config: StackConfig
     layout: Layout = "checkpoint"
     weights: Weights = "stored"
     has_int8: ClassVar[bool] = True
@@ -246,7 +275,7 @@ class StackModel(LinenModel, LayeredTarget):
         logits.
         """
         decoder = traverse_util.flatten_dict(params["decoder"])
-        read: dict[str, Any] = {
+        read: dict[str, PyTree] = {
             "decoder": traverse_util.unflatten_dict(layouts.read_in_step(decoder))
         }
         if layouts.logits_from_table(self.config, self.layout, self.weights == "int8_tokens"):
@@ -257,6 +286,8 @@ class StackModel(LinenModel, LayeredTarget):
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoder(StackModel):
     """A `StackModel` whose network also has `encode`; its config names the start token."""
+
+    config: EncoderDecoderConfig
 
     def example(self) -> tuple[Array, Array]:
         """Returns inputs and outputs of one token."""
@@ -287,8 +318,10 @@ class EncoderDecoder(StackModel):
 class ReadsEncoder(EncoderDecoder):
     """An `EncoderDecoder` that may read another model's encoder output instead of its own.
 
-    Its config also has `encoded_dim` and `head_ids`, and its network `attach`.
+    Its network also has `attach`.
     """
+
+    config: ReaderConfig
 
     @property
     def encoded_dim(self) -> int | None:
@@ -325,7 +358,11 @@ class ReadsEncoder(EncoderDecoder):
         return cache.replace(spare=self.spare)
 
 
-def _filled_up(x: Array | None, more: int) -> Any:
+@overload
+def _filled_up(x: Array, more: int) -> Array: ...
+@overload
+def _filled_up(x: Array | None, more: int) -> Array | None: ...
+def _filled_up(x: Array | None, more: int) -> Array | None:
     """Returns [B, T, ..] with the last token of each row `more` times behind it."""
     if x is None:
         return None

@@ -44,8 +44,8 @@ class KVCache(struct.PyTreeNode):
     keys: tuple[Array, ...]  # each [B, H, C, head_dim]
     values: tuple[Array, ...]  # each [B, H, C, head_dim]
     length: Array  # [B] int32
-    encoded: Any = ()  # [B, S, D] the encoder's output
-    inputs_mask: Any = ()  # [B, S] bool, True where the input is a token
+    encoded: Array = struct.field(default=())  # [B, S, D] the encoder's output
+    inputs_mask: Array = struct.field(default=())  # [B, S] bool, True where the input is a token
     cross_keys: tuple[Array, ...] = ()  # each [B, H, head_dim, S], computed once
     cross_values: tuple[Array, ...] = ()  # each [B, H, S, head_dim]
     axis_rules: Any = struct.field(pytree_node=False, default=())  # of the model, AxisRules
@@ -182,7 +182,8 @@ class PromptCache(KVCache):
     is not seen, and the output overwrites it. So no mask is stored.
     """
 
-    base: Any = ()  # [B] int32, the tokens of each prompt before its last one
+    # [B] int32, the tokens of each prompt before its last one
+    base: Array = struct.field(default=())
     # The largest base that there is room for: the arrays have as many slots more than `capacity`.
     room: int = struct.field(pytree_node=False, default=0)
 
@@ -221,6 +222,10 @@ class NoKeys(struct.PyTreeNode):
 
     def rewind(self, length: Array) -> NoKeys:
         return self.replace(length=length.astype(jnp.int32))
+
+    def keep(self, start: Array, kept: Array, width: int) -> NoKeys:
+        """Returns the cache unchanged, as there is nothing to copy."""
+        return self
 
 
 def kv_bytes(

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from specdec.models.contract.blocks import View
-from specdec.types import Array
+from specdec.types import Array, DraftNodes
 
 ROOT = -1  # the parent of the nodes of the first depth: the pending token
 UNKNOWN = -2  # a token that no node has
@@ -103,7 +103,7 @@ class Followed(NamedTuple):
     kept: Array  # [] int32, how many have the wanted tokens
 
 
-def follow(nodes: Nodes, tokens: Array, wanted: Callable[[int, Array], Array]) -> Followed:
+def follow(nodes: DraftNodes, tokens: Array, wanted: Callable[[int, Array], Array]) -> Followed:
     """Follows a text through the nodes of one row, as far as it goes, and then first children.
 
     Args:

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from specdec.models.contract.model import Model
-from specdec.models.sizes.growing import Config, Growth
+from specdec.common.json_values import JsonObject
+from specdec.models.contract.model import Config, Model
+from specdec.models.sizes.growing import Growth
 from specdec.models.sizes.kept_parts import Trim
 from specdec.types import PyTree
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Shape]  # by the parameters' names, 'decoder/decoder_norm/scale'
-Record: TypeAlias = Mapping[str, Any]  # a JSON object
+Record: TypeAlias = JsonObject
 Arrays: TypeAlias = Mapping[str, np.ndarray]
+
+
+C = TypeVar("C", bound=Config)
 
 
 class HuggingFace(Protocol):
@@ -33,16 +37,16 @@ class HuggingFace(Protocol):
         """Returns the config that their record describes, together with its arrays."""
         ...
 
-    def to_record(self, config: Config) -> dict[str, Any]:
+    def to_record(self, config: Any) -> dict[str, object]:
         """Returns their record of a model."""
         ...
 
-    def parameters(self, record: Record, config: Config, arrays: Arrays) -> dict[str, np.ndarray]:
+    def parameters(self, record: Record, config: Any, arrays: Arrays) -> dict[str, np.ndarray]:
         """Returns their arrays by our names, as views; arrays that the model lacks keep their
         names."""
         ...
 
-    def names(self, config: Config) -> dict[str, str]:
+    def names(self, config: Any) -> dict[str, str]:
         """Returns {our name: theirs} of all parameters that a model of this config may have.
 
         Ours with one name of theirs are joined along the last axis of one array, in this order;
@@ -62,7 +66,7 @@ class HuggingFace(Protocol):
         """Returns the number of sentinels after the pieces; `tokenizer` is its record's text."""
         ...
 
-    def tokenizer_record(self, config: Config, pieces: int) -> dict[str, Any]:
+    def tokenizer_record(self, config: Any, pieces: int) -> dict[str, object]:
         """Returns their record of a SentencePiece tokenizer with this number of pieces."""
         ...
 
@@ -91,16 +95,16 @@ class Scanned(Protocol):
         ...
 
 
-class Trimming(Protocol):
+class Trimming(Protocol[C]):
     """Makes a part of a trained model a model of its own."""
 
     has_encoder: bool  # whether models of the family have an encoder, which a part may share
 
-    def trimmed(self, config: Config, trim: Trim) -> Config:
+    def trimmed(self, config: C, trim: Trim) -> C:
         """Returns the config of the smaller model; raises ValueError if there are no such parts."""
         ...
 
-    def trim(self, params: PyTree, config: Config, trim: Trim) -> PyTree:
+    def trim(self, params: PyTree, config: C, trim: Trim) -> PyTree:
         """Returns the parameters of the smaller model."""
         ...
 
@@ -130,7 +134,7 @@ class Family:
 
     name: str
     config: type
-    model: Callable[[Any], Model]
+    model: Callable[..., Model]
     growth: Growth | None = None
     misfit: Callable[[Shapes, Shapes], str] = no_cause
     huggingface: HuggingFace | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jax.core import Tracer
 from specdec.common.values import UsageError, row_of
 from specdec.models.contract.cache import KVCache
 from specdec.models.contract.model import Weights
-from specdec.types import Array, PyTree
+from specdec.types import Array, Cache, PyTree, Values
 
 Exits = Annotated[tuple[int, ...], row_of(1, "layers from 1 on, as in (2, 4)")]
 
@@ -52,7 +52,7 @@ def lengths_of(inputs: PyTree, pad_id: int) -> np.ndarray:
     return np.max(np.where(tokens != pad_id, place, 0), axis=1, initial=0)
 
 
-def check_last(tokens: Any, image_id: int, pad_id: int) -> None:
+def check_last(tokens: Values, image_id: int, pad_id: int) -> None:
     """Raises UsageError for a prompt that ends in a picture, if tokens [B, S] are known.
 
     Outputs continue from a prompt's last token, which has to be a word.
@@ -106,7 +106,22 @@ def check_layers(layers: tuple[int, int] | None, resume: Array | None, num_layer
         raise ValueError(f"layers is {layers} and resume is {wrong}")
 
 
-def read(model: Any, params: PyTree, inputs: PyTree, capacity: int, given: Any) -> Any:
+class Reader(Protocol):
+    """A model that reads inputs, or another model's encoder output."""
+
+    @property
+    def encoded_dim(self) -> int | None: ...
+
+    def prefill(self, params: PyTree, inputs: PyTree, capacity: int, /) -> Cache: ...
+
+
+class _ReadsEncoder(Protocol):
+    def attach(self, params: PyTree, encoded: Array, mask: Array, capacity: int, /) -> Cache: ...
+
+
+def read(
+    model: Reader, params: PyTree, inputs: PyTree, capacity: int, given: Cache | None
+) -> Cache:
     """Returns the cache of a drafter's model after the inputs.
 
     Args:
@@ -123,7 +138,7 @@ def read(model: Any, params: PyTree, inputs: PyTree, capacity: int, given: Any) 
     width = model.encoded_dim
     if width is None:
         return model.prefill(params, inputs, capacity)
-    encoded: Any = given.encoded if isinstance(given, KVCache) else ()
+    encoded = given.encoded if isinstance(given, KVCache) else ()
     there = isinstance(encoded, jax.Array)
     if not there or encoded.shape[-1] != width:
         found = f"is {encoded.shape[-1]} wide" if there else "is not there"
@@ -131,4 +146,5 @@ def read(model: Any, params: PyTree, inputs: PyTree, capacity: int, given: Any) 
             f"the drafter's model reads an encoder's output of width {width}, and the target's "
             f"{found}; give the target that it was trained for"
         )
-    return model.attach(params, encoded, given.inputs_mask, capacity)
+    mask = cast(KVCache, given).inputs_mask
+    return cast(_ReadsEncoder, model).attach(params, encoded, mask, capacity)

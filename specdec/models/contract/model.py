@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 
 from specdec.common.values import check_is
-from specdec.types import Array, AxisRules, ModelOutput, Prompt, PyTree, Resume
+from specdec.models.contract.blocks import View
+from specdec.models.placement.device import Device
+from specdec.types import Array, AxisRules, Cache, ModelOutput, Prompt, PyTree, Resume
 
 EXAMPLE = "such as T5Target(config)"
 
 Self = TypeVar("Self", bound="Weights")
+
+
+class Config(Protocol):
+    """The architecture of a family's model: a frozen dataclass of plain values."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
 
 
 class Weights(abc.ABC):
@@ -66,12 +80,12 @@ class Weights(abc.ABC):
         """The ids that its output head has, ascending; None for all."""
         return None
 
-    def laid_out(self: Self, calls: Mapping[int, float], device: Any = None) -> Self:
+    def laid_out(self: Self, calls: Mapping[int, float], device: Device | None = None) -> Self:
         """Returns this model in the layout that is fastest for its calls; by default unchanged.
 
         Args:
           calls: tokens of a call, over all rows -> how often there is such a call.
-          device: a `models.placement.device.Device`; None for the default device.
+          device: the device; None for the default device.
         """
         return self
 
@@ -106,6 +120,7 @@ class Target(Weights):
     """A model of texts, as pure functions of an explicit parameter tree.
 
     Attributes:
+      vocab_size: V, the ids of its logits; engines and commands ask for it, the loop does not.
       stop_ids: the ids that end a text; if None, `Plan.stop_ids` must name them.
       pad_id: the id that inputs, prefixes and targets are padded with.
       exact: whether it computes the model that it names. The default is False; a target that skips
@@ -113,6 +128,8 @@ class Target(Weights):
       decoder_only: whether an output continues its inputs, which `prompt` then returns.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+    vocab_size: int
     stop_ids: ClassVar[tuple[int, ...] | None] = None
     pad_id: ClassVar[int] = 0
     exact: ClassVar[bool] = False
@@ -138,11 +155,11 @@ class Target(Weights):
         """Returns [B] int32, the start token of each row's output."""
 
     @abc.abstractmethod
-    def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> Any:
+    def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> Cache:
         """Reads the inputs; returns a `Cache` of length 0 with room for `capacity` positions."""
 
     @abc.abstractmethod
-    def decode(self, params: PyTree, tokens: Array, cache: Any) -> tuple[ModelOutput, Any]:
+    def decode(self, params: PyTree, tokens: Array, cache: Cache) -> tuple[ModelOutput, Cache]:
         """Feeds tokens [B, T] at positions cache.length + (0..T-1); the cache's length grows by T.
 
         Position 0 is that of the start token, even if a model stores something before it. A model
@@ -166,7 +183,7 @@ class Target(Weights):
         """
         return width
 
-    def same_bits(self: Target, width: int = 2) -> Any:
+    def same_bits(self: Self, width: int = 2) -> Self:
         """Returns this target with all calls computed by products whose rows may have equal bits.
 
         Whether they have depends on the device; see `decoding.row_bits`. By default it is
@@ -227,6 +244,18 @@ class Target(Weights):
             f"{EXAMPLE}"
         )
 
+    def markov(self, params: PyTree, tokens: Array) -> Array:
+        """Returns what tokens [B, T] of a block add to the logits of the next ones, [B, T, V]."""
+        raise NotImplementedError
+
+    def confidence(self, params: PyTree, hidden: Array) -> Array:
+        """Returns the log-odds [B, T] that a token of a block is kept, from states [B, T, D]."""
+        raise NotImplementedError
+
+    def exit_logits(self, params: PyTree, hidden: Array) -> Array:
+        """Returns the log-odds [B, T] that the last layer would predict the same, from states."""
+        raise NotImplementedError
+
     @property
     def depths(self) -> tuple[int, ...]:
         """The numbers of layers that a call may use, ascending; () if every call uses all.
@@ -241,7 +270,7 @@ class Target(Weights):
         """The target with all tokens going through all layers: the baseline of measurements."""
         return self
 
-    def always(self, depth: int) -> Any:
+    def always(self, depth: int) -> Target:
         """Returns this target with calls that always go through `depth` layers, for timing.
 
         Its `read_by_decode` and its cache are those of these layers.
@@ -269,11 +298,11 @@ class LayeredTarget(Target):
         self,
         params: PyTree,
         tokens: Array,
-        cache: Any,
+        cache: Cache,
         *,
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
-    ) -> tuple[ModelOutput, Any]:
+    ) -> tuple[ModelOutput, Cache]:
         """Feeds tokens [B, T], see `Target.decode`, through all layers or some.
 
         Args:
@@ -286,7 +315,7 @@ class LayeredTarget(Target):
           resume: [B, T, D], the stream of layer a - 1, if a > 0.
         """
 
-    def first(self, layers: int) -> Any:
+    def first(self, layers: int) -> Target | None:
         """Returns the model of the first layers, or None if it is not known.
 
         Its parameters are the result of its `part_of` for this model's parameters.
@@ -295,8 +324,8 @@ class LayeredTarget(Target):
 
 
 def finish(
-    target: Any, params: PyTree, tokens: Array, resume: Resume, length: Array
-) -> tuple[ModelOutput, Any]:
+    target: Target, params: PyTree, tokens: Array, resume: Resume, length: Array
+) -> tuple[ModelOutput, Cache]:
     """Finishes a call of `decode` on a pending token and a draft, which a drafter has begun.
 
     The lower layers run on the last draft token of each row, the upper layers on all tokens.
@@ -308,11 +337,13 @@ def finish(
       resume: the begun call, with a stream of K tokens, see `Resume`.
       length: [B] int32, tokens of each row's draft, which is the number of valid stream positions.
     """
+    assert isinstance(target, LayeredTarget), "`EarlyExit` and its like ask for one"
     cache = resume.cache
     last = jnp.take_along_axis(tokens, length[:, None], axis=1)
     below, fed = target.decode(
         params, last, cache.rewind(cache.length + length), layers=(0, resume.layers)
     )
+    assert below.stream is not None, "it was asked for some layers"
     index = jnp.arange(tokens.shape[1])[None, :, None]
     stream = jnp.pad(resume.stream, ((0, 0), (0, 1), (0, 0)))
     stream = jnp.where(index == length[:, None, None], below.stream, stream)
@@ -323,7 +354,38 @@ def finish(
     return output._replace(stream=None), fed
 
 
-def check_model(name: str, value: Any, kind: type[Weights] = Target) -> None:
+class _Layered(Protocol):
+    num_layers: int
+
+
+class _OfBlocks(Protocol):
+    def decode(
+        self, params: PyTree, tokens: Array, cache: Cache, /, **others: Array | View | None
+    ) -> tuple[ModelOutput, Cache]: ...
+
+
+def decode_block(
+    target: Target,
+    params: PyTree,
+    tokens: Array,
+    cache: Cache,
+    ancestors: Array | View | None = None,
+    **states: Array,
+) -> tuple[ModelOutput, Cache]:
+    """Feeds a block that is not text to a target that accepts one; see `Target.decode`.
+
+    Args:
+      target: the model.
+      params: its parameters.
+      tokens: [B, T] int32.
+      cache: the cache.
+      ancestors: what each token attends to, see `models.contract.blocks`.
+      **states: of another model, if it reads them.
+    """
+    return cast(_OfBlocks, target).decode(params, tokens, cache, ancestors=ancestors, **states)
+
+
+def check_model(name: str, value: object, kind: type[Weights] = Target) -> None:
     """Raises ValueError unless a value is a model, by default a target."""
     apart = " whose layers can be run apart" if kind is LayeredTarget else ""
     check_is(name, value, kind, f"a model{apart}, {EXAMPLE}")
@@ -345,7 +407,7 @@ class Model(Target):
       fused: whether short calls are computed by kernels of our own, which round differently.
     """
 
-    config: Any
+    config: Config
     axis_rules: AxisRules
     layout: str
     orders: tuple[tuple[int, str], ...]
@@ -368,7 +430,7 @@ class Model(Target):
     @property
     def num_layers(self) -> int:
         """The number of layers that a call of `decode` runs."""
-        return self.config.num_layers
+        return cast(_Layered, self.config).num_layers
 
     @property
     @abc.abstractmethod

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from specdec.models.bases.decoder_checkpoints import (
     HEAD,
@@ -70,7 +70,7 @@ class Gpt2Checkpoints(DecoderCheckpoints):
         heads = fields["num_heads"]
         return Gpt2Config(**fields, num_kv_heads=heads, head_dim=fields["emb_dim"] // heads)
 
-    def to_record(self, config: Any) -> dict[str, Any]:
+    def to_record(self, config: Gpt2Config) -> dict[str, object]:
         """Returns their record of a model; see `DecoderCheckpoints`."""
         refuse_own_heads(config)
         return super().to_record(config) | {name: values[0] for name, values in _SUPPORTED.items()}

@@ -12,12 +12,13 @@ reports say so.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from specdec.types import Array
+from specdec.types import Array, PyTree
 
 Weights: TypeAlias = Literal["stored", "int8", "int8_tokens"]
 SCALE = "kernel_scale"  # next to "kernel" in a tree of parameters
@@ -58,6 +59,6 @@ def rounded(x: Array) -> tuple[Array, Array]:
     return levels, largest * (1 / LEVELS)
 
 
-def dequantized(layer: dict[str, Any], *, inputs: int) -> Array:
+def dequantized(layer: Mapping[str, PyTree], *, inputs: int) -> Array:
     """Returns the float32 kernel that a quantized layer stands for."""
     return layer["kernel"].astype(jnp.float32) * jnp.expand_dims(layer[SCALE], inputs)

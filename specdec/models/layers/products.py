@@ -13,7 +13,7 @@ fastest order depends on the device and on the number of tokens, and
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,22 @@ class Kernels:
         return dict(self.orders).get(tokens, others)
 
 
-def described(model: Any) -> str:
+class _LaidOut(Protocol):
+    @property
+    def layout(self) -> str: ...
+    @property
+    def orders(self) -> tuple[tuple[int, str], ...]: ...
+    @property
+    def widened(self) -> bool: ...
+    @property
+    def least_width(self) -> int: ...
+    @property
+    def joined(self) -> bool: ...
+    @property
+    def fused(self) -> bool: ...
+
+
+def described(model: _LaidOut) -> str:
     """Describes a `Model`'s layout in words: 'out_in, kernel_first at 1 and 8 tokens'."""
     by_order: dict[str, list[str]] = {}
     for tokens, order in model.orders:

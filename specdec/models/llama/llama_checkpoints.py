@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from specdec.models.bases.decoder_checkpoints import (
     DecoderCheckpoints,
@@ -78,9 +78,9 @@ class LlamaCheckpoints(DecoderCheckpoints):
         scaled = {ours: scaling[theirs] for ours, theirs in names}
         return LlamaConfig(**fields, rope_scaling=kind, **scaled)
 
-    def to_record(self, config: Any) -> dict[str, Any]:
+    def to_record(self, config: LlamaConfig) -> dict[str, object]:
         """Returns their record of a model."""
-        scaling: dict[str, Any] | None = None
+        scaling: dict[str, object] | None = None
         if config.rope_scaling != "default":
             names = list(_SCALING.items())[: _OF_KIND[config.rope_scaling]]
             scaling = {theirs: getattr(config, ours) for ours, theirs in names}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from specdec.common.values import fields_of
 from specdec.models.bases.decoder_checkpoints import record_of_ids, refuse_other
@@ -101,7 +101,7 @@ class LlavaCheckpoints(LlamaCheckpoints):
             image_id=record.get("image_token_index", record.get("image_token_id", 32_000)),
         )
 
-    def to_record(self, config: Any) -> dict[str, Any]:
+    def to_record(self, config: LlavaConfig) -> dict[str, object]:
         """Returns their record of a model."""
         text = super().to_record(config)
         text |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
@@ -121,7 +121,7 @@ class LlavaCheckpoints(LlamaCheckpoints):
             "vision_config": vision,
         }
 
-    def names(self, config: Any) -> dict[str, str]:
+    def names(self, config: LlavaConfig) -> dict[str, str]:
         """Returns {our name: theirs} of all parameters that a model may have."""
         embeddings = f"{_TOWER}.embeddings"
         modules = {

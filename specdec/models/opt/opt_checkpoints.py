@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from specdec.models.bases.decoder_checkpoints import (
     DecoderCheckpoints,
@@ -74,7 +74,7 @@ class OptCheckpoints(DecoderCheckpoints):
             post_norm=not record.get("do_layer_norm_before", True),
         )
 
-    def to_record(self, config: Any) -> dict[str, Any]:
+    def to_record(self, config: OptConfig) -> dict[str, object]:
         """Returns their record of a model; see `DecoderCheckpoints`."""
         refuse_own_heads(config)
         if config.layer_norm_epsilon != _EPSILON:

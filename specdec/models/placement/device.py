@@ -74,7 +74,7 @@ class Device:
       load: the mean load of a core in the minute before.
     """
 
-    about: Mapping[str, Any]
+    about: Mapping[str, object]
     milliseconds: Milliseconds
     load: float = 0.0
 
@@ -125,7 +125,7 @@ class Device:
             if order in self.milliseconds[SIZES[0].name]
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Returns the measurement as plain values."""
         named = {"about": self.about, "load": self.load, "milliseconds": self.milliseconds}
         return {"format": FORMAT, **named}
@@ -176,10 +176,11 @@ def load() -> float:
     return round((environment.load_average() or 0.0) / (os.cpu_count() or 1), 2)
 
 
-def about() -> dict[str, Any]:
+def about() -> dict[str, object]:
     """Returns the known facts that the times depend on."""
     names = ("backend", "device", "cpu", "features", "cores", "xla_flags")
-    found = {name: environment.hardware()[name] for name in names}
+    known: Mapping[str, object] = {**environment.hardware()}
+    found = {name: known[name] for name in names}
     return found | {name: environment.version(name) for name in ("jax", "jaxlib")}
 
 
@@ -239,7 +240,9 @@ def measure(int8: bool = False) -> Device:
             start = time.perf_counter()
             jax.block_until_ready(execute(given))
             times.append(time.perf_counter() - start)
-    found: dict[str, Any] = {size.name: {name: {} for name in names} for size in SIZES}
+    found: dict[str, dict[str, dict[int, float]]] = {
+        size.name: {name: {} for name in names} for size in SIZES
+    }
     for (size, name, tokens), times in zip(keys, seconds, strict=True):
         found[size.name][name][tokens] = round(1e3 * min(times), 4)
     return Device(about(), found, before)
@@ -256,7 +259,9 @@ def _kernels(size: Size, name: str) -> list[jax.Array]:
     return [_ones(name, *(shape[::-1] if transposed else shape)) for shape in size.shapes]
 
 
-def _program(kernels: Sequence[jax.Array], size: Size, name: str, tokens: int) -> tuple[Any, Any]:
+def _program(
+    kernels: Sequence[jax.Array], size: Size, name: str, tokens: int
+) -> tuple[jax.stages.Compiled, list[tuple[jax.Array, jax.Array]]]:
     """Returns the compiled products of a size, and their arguments."""
     order = cast(Order, name.removeprefix(INT8))
     options: dict[str, Any] = {"precision": "highest"}

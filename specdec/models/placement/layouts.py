@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import jax.numpy as jnp
 from flax import traverse_util
@@ -166,12 +166,15 @@ def logits_from_table(config: Tied, layout: Layout, int8_tokens: bool) -> bool:
     return config.head_is_table and layout != "in_out" and not int8_tokens
 
 
+Module: TypeAlias = Mapping[str, PyTree]  # the parameters of a layer or of its part
+
+
 def _stacks(params: PyTree) -> list[str]:
     """Returns the stacks that the model has."""
     return [part for part in ("encoder", "decoder") if part in params]
 
 
-def read_in_step(decoder: Mapping[Path, Any]) -> dict[Path, Any]:
+def read_in_step(decoder: Mapping[Path, PyTree]) -> dict[Path, PyTree]:
     """Returns the parameters of a flattened decoder that a step reads.
 
     The keys and values of the inputs are in the cache, so a step does not need the kernels that
@@ -186,7 +189,7 @@ def _transposed(params: PyTree, layout: Layout) -> PyTree:
         return params
     found, prefill = dict(params), layout == "all_out_in"
     for part in _stacks(params) if prefill else ("decoder",):
-        leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(params[part]))
+        leaves: dict[Path, PyTree] = dict(traverse_util.flatten_dict(params[part]))
         for path, leaf in (leaves if prefill else read_in_step(leaves)).items():
             if path[-1] == "kernel":
                 leaves[path] = jnp.swapaxes(leaf, 0, 1)
@@ -204,14 +207,14 @@ def joined(params: PyTree) -> PyTree:
     MLP. A small product takes an accelerator about as long as a larger one.
     """
 
-    def join(module: Mapping[str, Any], parts: Sequence[str], whole: str) -> dict[str, Any]:
+    def join(module: Module, parts: Sequence[str], whole: str) -> Module:
         if not parts:  # an MLP without a gate
             return dict(module)
         kernels = [module[part]["kernel"] for part in parts]
         others = {name: leaf for name, leaf in module.items() if name not in parts}
         return {**others, whole: {"kernel": jnp.concatenate(kernels, axis=1)}}
 
-    def change(layer: Mapping[str, Any]) -> dict[str, Any]:
+    def change(layer: Module) -> Module:
         attention, mlp = layer["self_attention"], layer["mlp"]
         gates = sorted(name for name in mlp if name.startswith("wi_"))
         attention = join(attention, _PROJECTIONS, _PROJECTED)
@@ -223,13 +226,13 @@ def joined(params: PyTree) -> PyTree:
 def apart(params: PyTree) -> PyTree:
     """Returns the inverse of `joined`, bit for bit."""
 
-    def split(module: Mapping[str, Any], parts: Sequence[str], whole: str) -> dict[str, Any]:
+    def split(module: Module, parts: Sequence[str], whole: str) -> Module:
         kernels = jnp.split(module[whole]["kernel"], len(parts), axis=1)
         others = {name: leaf for name, leaf in module.items() if name != whole}
         found = zip(parts, kernels, strict=True)
         return {**others, **{part: {"kernel": kernel} for part, kernel in found}}
 
-    def change(layer: Mapping[str, Any]) -> dict[str, Any]:
+    def change(layer: Module) -> Module:
         attention, mlp = layer["self_attention"], layer["mlp"]
         count = mlp["wi"]["kernel"].shape[1] // mlp["wo"]["kernel"].shape[0]
         if count > 1:
@@ -243,7 +246,7 @@ def apart(params: PyTree) -> PyTree:
     return _in_layers(params, change)
 
 
-def _in_layers(params: PyTree, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> PyTree:
+def _in_layers(params: PyTree, change: Callable[[Module], Module]) -> PyTree:
     """Changes the layers of the decoder."""
     decoder = params["decoder"].items()
     layers = {name: change(leaf) for name, leaf in decoder if name.startswith("layers_")}
@@ -284,7 +287,7 @@ def quantized(
     """
     found = dict(params)
     for part in _stacks(params):
-        leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(params[part]))
+        leaves: dict[Path, PyTree] = dict(traverse_util.flatten_dict(params[part]))
         for path in [path for path in leaves if path[-1] == "kernel"]:
             if path[-2] == "logits_dense" and not int8_tokens:
                 continue

@@ -16,22 +16,44 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 
 from specdec.common import progress
 from specdec.models.placement.layouts import FASTER
-from specdec.types import Array, PyTree
+from specdec.types import Array, Cache, ModelOutput, PyTree
 
 INPUTS, SLOTS = 64, 128  # tokens of a made-up input, and slots of the cache
 CALLS = 32  # in one program, so that starting it takes a small share of the time
 ROUNDS = 5  # of both programs in turn; the least time of each counts
 
 
+T = TypeVar("T", bound="TimedModel")
+
+
+class TimedModel(Protocol):
+    """A `StackModel` whose calls are timed."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @property
+    def states_dim(self) -> int | None: ...
+    @property
+    def encoded_dim(self) -> int | None: ...
+    @property
+    def dtype(self) -> str: ...
+    def first(self: T, layers: int) -> T: ...
+    def init(self, key: Array) -> PyTree: ...
+    def inputs_shape(self, rows: int, length: int) -> PyTree: ...
+    def encoded_shape(self, inputs: PyTree) -> tuple[int, ...]: ...
+    def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> Cache: ...
+    def decode(self, params: PyTree, tokens: Array, cache: Cache) -> tuple[ModelOutput, Cache]: ...
+
+
 @functools.cache
-def least_width(model: Any) -> int:
+def least_width(model: TimedModel) -> int:
     """Returns 2 if a call on two tokens is faster than one on a single token, otherwise 1.
 
     In bfloat16 it need only be no slower. A call on one token has other bits than one on several,
@@ -47,8 +69,12 @@ def least_width(model: Any) -> int:
     return 2 if two < (FASTER if model.dtype == "float32" else 1.0) * one else 1
 
 
+class _Attaching(Protocol):
+    def attach(self, params: PyTree, encoded: Array, mask: Array, capacity: int, /) -> Cache: ...
+
+
 @functools.cache
-def fastest(models: tuple[Any, ...]) -> Any:
+def fastest(models: tuple[TimedModel, ...]) -> Any:
     """Returns the model whose call on one token is fastest: the first one, or a clearly faster one.
 
     Others that this device or this version of JAX cannot compute are left out.
@@ -69,7 +95,7 @@ def fastest(models: tuple[Any, ...]) -> Any:
     return list(runs)[1 + times.index(best)] if best < FASTER * first else plain
 
 
-def seconds(calls: Sequence[tuple[Any, int]]) -> list[float]:
+def seconds(calls: Sequence[tuple[TimedModel, int]]) -> list[float]:
     """Returns the seconds of each call.
 
     One decoder layer and the logits are timed, on one device, with parameters and a cache of zeros.
@@ -90,7 +116,7 @@ def _seconds(runs: Sequence[Callable[[], Array]]) -> list[float]:
     return [min(times) for times in found]
 
 
-def _run(model: Any, width: int) -> Callable[[], Array]:
+def _run(model: TimedModel, width: int) -> Callable[[], Array]:
     """Returns the program of a model's calls, with what it is given; it has run once."""
     shallow = dataclasses.replace(model.first(1), axis_rules=())
     shapes = jax.eval_shape(shallow.init, jax.random.key(0))
@@ -103,20 +129,20 @@ def _run(model: Any, width: int) -> Callable[[], Array]:
     return run
 
 
-def _begun(model: Any, params: PyTree) -> PyTree:
+def _begun(model: TimedModel, params: PyTree) -> Cache:
     """Returns the cache after inputs of zeros."""
     inputs = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), model.inputs_shape(1, INPUTS))
     if model.encoded_dim is None:
         return model.prefill(params, inputs, SLOTS)
     shape = model.encoded_shape(inputs)
     encoded = jnp.zeros([*shape, model.encoded_dim], model.dtype)
-    return model.attach(params, encoded, jnp.ones(shape, bool), SLOTS)
+    return cast(_Attaching, model).attach(params, encoded, jnp.ones(shape, bool), SLOTS)
 
 
-def _calls(model: Any, width: int, params: PyTree, cache: Any) -> Array:
+def _calls(model: TimedModel, width: int, params: PyTree, cache: Cache) -> Array:
     """Returns the last tokens of repeated calls, each fed with the argmaxes of the one before."""
 
-    def call(_: Array, given: tuple[Array, Any]) -> tuple[Array, Any]:
+    def call(_: Array, given: tuple[Array, Cache]) -> tuple[Array, Cache]:
         tokens, cache = given
         output, fed = model.decode(params, tokens, cache)
         best = jnp.argmax(output.logits, axis=-1).astype(jnp.int32)

@@ -13,13 +13,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
+from specdec.models.contract.model import Config
 from specdec.models.sizes.kept_parts import Trim, check_head, head, of_layers, sizes
 from specdec.types import PyTree
 
 
-def _same(config: Any) -> Any:
+class _PartsConfig(Config, Protocol):
+    """A config of whose model parts may be kept."""
+
+    @property
+    def num_encoder_layers(self) -> int: ...
+    @property
+    def num_decoder_layers(self) -> int: ...
+    @property
+    def head_is_table(self) -> bool: ...
+    @property
+    def encoded_dim(self) -> int | None: ...
+    @property
+    def head_ids(self) -> tuple[int, ...] | None: ...
+
+
+def _same(config: _PartsConfig) -> _PartsConfig:
     return config
 
 
@@ -34,45 +50,45 @@ class EncoderDecoderTrimming:
     """
 
     encoder_width: str
-    with_additions: Callable[[Any], Any] = _same
-    without: Callable[[Any], Any] = _same
+    with_additions: Callable[..., _PartsConfig] = _same
+    without: Callable[..., Config] = _same
     has_encoder: bool = True
 
-    def trimmed(self, config: Any, trim: Trim) -> Any:
+    def trimmed(self, config: Config, trim: Trim) -> Config:
         """Returns the config of the kept parts.
 
         Raises:
           ValueError: there are no such parts.
         """
-        config = self.with_additions(config)  # in which nothing may be set
-        if config.encoded_dim and (trim.shared_encoder or trim.encoder_layers is not None):
+        own = self.with_additions(config)  # in which nothing may be set
+        if own.encoded_dim and (trim.shared_encoder or trim.encoder_layers is not None):
             asked = "shared_encoder" if trim.shared_encoder else "encoder_layers"
             raise ValueError(
                 f"Trim.{asked} is about an encoder, and the model reads another one's "
                 "(encoded_dim); leave it out"
             )
-        changes: dict[str, Any] = {**sizes(config, trim, ("decoder", "encoder"))}
+        changes: dict[str, Any] = {**sizes(own, trim, ("decoder", "encoder"))}
         if trim.shared_encoder:
-            changes |= {"num_encoder_layers": 0, "encoded_dim": getattr(config, self.encoder_width)}
+            changes |= {"num_encoder_layers": 0, "encoded_dim": getattr(own, self.encoder_width)}
         if trim.head_ids is not None:
-            check_head(config.head_ids, trim.head_ids)
+            check_head(own.head_ids, trim.head_ids)
             changes["head_ids"] = trim.head_ids
-        return self.without(dataclasses.replace(config, **changes))
+        return self.without(dataclasses.replace(own, **changes))
 
-    def trim(self, params: PyTree, config: Any, trim: Trim) -> PyTree:
+    def trim(self, params: PyTree, config: Config, trim: Trim) -> PyTree:
         """Returns the parameters of the kept parts of T5X's tree; only a head's are copied.
 
         Raises:
           ValueError: as `trimmed` does.
         """
         self.trimmed(config, trim)
-        found, config = dict(params), self.with_additions(config)
+        found, own = dict(params), self.with_additions(config)
         if trim.shared_encoder:
             del found["encoder"]
         for stack in ("decoder", "encoder"):
             if (kept := getattr(trim, f"{stack}_layers")) is not None:
                 found[stack] = of_layers(params[stack], kept)
         if trim.head_ids is not None:
-            part = head(params, config.head_is_table, config.head_ids, trim.head_ids)
+            part = head(params, own.head_is_table, own.head_ids, trim.head_ids)
             found["decoder"] = found["decoder"] | part
         return found

@@ -7,25 +7,14 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.models.contract.model import Config
 from specdec.types import Array, PyTree
-
-
-class Config(Protocol):
-    """The architecture of a family's model: a frozen dataclass of plain values."""
-
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def dtype(self) -> str: ...
-
 
 C = TypeVar("C", bound=Config)
 
@@ -87,7 +76,7 @@ class Growth(abc.ABC, Generic[C]):
         """
 
     @abc.abstractmethod
-    def resized(self, config: C, to: Any) -> C:
+    def resized(self, config: C, to: Config) -> C:
         """Returns the config at the sizes of another model."""
 
     @abc.abstractmethod

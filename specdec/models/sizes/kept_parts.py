@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpy as np
@@ -78,7 +78,7 @@ def layers(name: str, given: str, of: int) -> tuple[int, ...]:
     )
 
 
-def sizes(config: Any, trim: Trim, stacks: tuple[str, ...]) -> dict[str, int]:
+def sizes(config: object, trim: Trim, stacks: tuple[str, ...]) -> dict[str, int]:
     """Returns the config's fields that change with the numbers of layers.
 
     Args:

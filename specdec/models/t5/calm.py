@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -108,7 +108,7 @@ class Calm(T5Draft):
         params: PyTree,
         tokens: Array,
         cache: KVCache,
-        **others: Any,
+        **others: object,
     ) -> tuple[ModelOutput, KVCache]:
         """Feeds tokens [B, T] int32; see `T5Target.decode`.
 

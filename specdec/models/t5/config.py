@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from specdec.common.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt, TokenIds
 from specdec.models.layers.layers import ACTIVATIONS, DType
@@ -102,13 +102,13 @@ class T5Config(Checked):
         return self.logits_via_embedding
 
 
-def _words(given: Any) -> tuple[str, ...]:
+def _words(given: object) -> tuple[str, ...]:
     if not isinstance(given, list | tuple):
         raise ValueError(f"T5Config.mlp_activations is {given!r}; give names, as in ('relu',)")
     return tuple(given)
 
 
-def _name(dtype: Any) -> Any:
+def _name(dtype: DTypeLike) -> DTypeLike:
     """Returns the name of a dtype, or the value itself if it is not a dtype."""
     try:
         return jnp.dtype(dtype).name

@@ -103,7 +103,7 @@ def without_additions(config: T5DraftConfig) -> T5Config:
     return config_of(**dataclasses.asdict(config))
 
 
-def _ids(given: Any, vocab_size: int) -> tuple[int, ...]:
+def _ids(given: object, vocab_size: int) -> tuple[int, ...]:
     ids = tuple(given) if isinstance(given, list | tuple) else ()
     fine = all(is_integer(x, 0) for x in ids) and sorted(set(ids)) == list(ids)
     if not ids or not fine or ids[-1] >= vocab_size:

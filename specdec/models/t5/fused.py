@@ -25,7 +25,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -140,7 +140,7 @@ class _Layer:
         grid: tuple[int, ...],
         weights: PyTree,
         given: PyTree,
-        made: Sequence[Any],
+        made: Sequence[Array | jax.ShapeDtypeStruct],
         written: int = 0,
     ) -> list[Array]:
         """Runs a kernel.
@@ -156,7 +156,7 @@ class _Layer:
         name = kernel.__name__[1:]
         flat, tree = jax.tree.flatten((weights, given))
 
-        def call(*refs: Any) -> None:
+        def call(*refs: _Ref) -> None:
             kernel(self.config, *jax.tree.unflatten(tree, refs[: len(flat)]), *refs[len(flat) :])
 
         first, last = len(flat) - written, len(made) - written
@@ -179,7 +179,7 @@ def _project(config: T5Config, weights, stream, added, *made) -> None:
     for n, (name, out) in enumerate(zip(("query", "key", "value"), made, strict=True)):
 
         @pl.when(pl.program_id(1) == n)
-        def _(name: str = name, out: Any = out) -> None:
+        def _(name: str = name, out: _Ref = out) -> None:
             kernel = _read(attention[name]["kernel"], dims, columns)
             for token, one in enumerate(x):
                 _write(_product(one, kernel), out, token, columns)
@@ -240,7 +240,7 @@ def _mlp(config: T5Config, weights, stream, added, parts) -> None:
         _write(_product(hidden, last), parts, pl.program_id(0), token, dims)
 
 
-def _normed(config: T5Config, stream: Sequence[Any], scale: Any, added: Any) -> list[Array]:
+def _normed(config: T5Config, stream: Sequence[_Ref], scale: _Ref, added: _Ref) -> list[Array]:
     """Returns the norm [D] of each token's stream, which the first program writes to `added`."""
     (before, *others), dims = stream, _Range(0, config.emb_dim)
     scale, found = _read(scale, dims).astype(config.dtype), []
@@ -274,9 +274,15 @@ def _rounded(x: Array, dtype: str) -> Array:
 class _Range:
     """Indices of one axis of an array, in a block whose size is a power of two."""
 
-    def __init__(self, start: Any, size: int):
+    def __init__(self, start: Array | int, size: int):
         index = jnp.arange(_block(size), dtype=jnp.int32)
         self.inside, self.index = index < size, start + index
+
+
+_Index: TypeAlias = Array | int | _Range
+
+
+_Ref: TypeAlias = Any  # Pallas's reference to an array that a kernel reads or writes
 
 
 def _outputs(config: T5Config) -> _Range:
@@ -290,19 +296,19 @@ def _block(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def _read(ref: Any, *index: Any, outside: float = 0.0) -> Array:
+def _read(ref: _Ref, *index: _Index, outside: float = 0.0) -> Array:
     """Reads numbers as float32; those outside of ranges are `outside`."""
     places, mask = _places(index)
     return triton.load(ref.at[places], mask=mask, other=outside).astype(jnp.float32)
 
 
-def _write(x: Array, ref: Any, *index: Any, only: Any = True) -> None:
+def _write(x: Array, ref: _Ref, *index: _Index, only: Array | bool = True) -> None:
     """Writes numbers to the places inside of ranges, if `only` holds."""
     places, mask = _places(index)
     triton.store(ref.at[places], x.astype(ref.dtype), mask=mask & only)
 
 
-def _places(index: Sequence[Any]) -> tuple[tuple[Any, ...], Array]:
+def _places(index: Sequence[_Index]) -> tuple[tuple[Array | int, ...], Array]:
     """Returns an index of arrays that span the ranges, and which places are inside them."""
     ranges = [one for one in index if isinstance(one, _Range)]
 

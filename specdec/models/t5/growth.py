@@ -35,7 +35,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -175,7 +175,7 @@ def _logits(
     return model.decode(params, tokens, cache, states=read.get("states_dim"))[0].logits
 
 
-def _flat(tree: PyTree) -> dict[Path, Any]:
+def _flat(tree: PyTree) -> dict[Path, PyTree]:
     return traverse_util.flatten_dict(tree)
 
 
@@ -200,7 +200,7 @@ def _widened(x: Array, path: Path, axes: PartitionSpec, streams: dict[str, Strea
     return own.widen(x, x.ndim - 1) if axes[-1] == "embed" else x
 
 
-def _take_off_scale(grown: dict[Path, Array], config: T5DraftConfig, to: T5DraftConfig) -> None:
+def _take_off_scale(grown: dict[Path, PyTree], config: T5DraftConfig, to: T5DraftConfig) -> None:
     """Scales the decoder's last norm down, by the factor that tied logits have grown by."""
     grown["decoder", "decoder_norm", "scale"] *= math.sqrt(config.emb_dim / to.emb_dim)
     if config.states_dim:
@@ -235,7 +235,7 @@ def _by_head(x: Array, axes: PartitionSpec, config: T5Config) -> Array:
     return x.reshape(*x.shape[:axis], *heads, *x.shape[axis + 1 :])
 
 
-def _cancel_attention(grown: dict[Path, Array], module: Path, trained: T5Config | None) -> None:
+def _cancel_attention(grown: dict[Path, PyTree], module: Path, trained: T5Config | None) -> None:
     """Makes added attention cancel: in trained heads after their head_dim, in added heads fully."""
     heads, dims = (trained.num_heads, trained.head_dim) if trained else (0, 0)
 
@@ -251,14 +251,14 @@ def _cancel_attention(grown: dict[Path, Array], module: Path, trained: T5Config 
     apply(opposed, "out", 1, added=True)
 
 
-def _cancel_mlp(grown: dict[Path, Array], module: Path, units: int) -> None:
+def _cancel_mlp(grown: dict[Path, PyTree], module: Path, units: int) -> None:
     for path in grown:
         if path[:-2] == module:
             rule, axis = (opposed, 0) if path[-2] == "wo" else (alike, 1)
             grown[path] = rule(grown[path], units, axis)
 
 
-def _fill_vocabulary(grown: dict[Path, Array], config: T5Config, key: Array) -> None:
+def _fill_vocabulary(grown: dict[Path, PyTree], config: T5Config, key: Array) -> None:
     """Makes the projections of added ids random means of those of the old ids."""
     tied = config.logits_via_embedding
     path = ("token_embedder", "embedding") if tied else ("decoder", "logits_dense", "kernel")

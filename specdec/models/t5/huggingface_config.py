@@ -58,7 +58,7 @@ def scales_logits(record: Record) -> bool:
     return record.get("scale_decoder_outputs", tied) is not False
 
 
-def to_record(config: T5Config) -> dict[str, Any]:
+def to_record(config: T5Config) -> dict[str, object]:
     """Returns the contents of a model's `config.json`.
 
     Raises:

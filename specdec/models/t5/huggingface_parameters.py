@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from typing import Any
 
 import numpy as np
 
@@ -122,7 +121,7 @@ def extra_ids(record: Record, tokenizer: str) -> int:
     return record.get("extra_ids", _EXTRA_IDS.get(record["model_type"], 0))
 
 
-def tokenizer_record(config: T5Config, pieces: int) -> dict[str, Any]:
+def tokenizer_record(config: T5Config, pieces: int) -> dict[str, object]:
     """Returns the record of T5's tokenizer, with its 100 extra ids if there is room for them."""
     room = config.vocab_size - pieces >= _EXTRA_IDS["t5"]
     return {"tokenizer_class": "T5Tokenizer", "extra_ids": _EXTRA_IDS["t5"] if room else 0}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -70,7 +71,7 @@ def _biases(
     return [stack.relpos_bias(queries, keys) + mask] * len(layers)
 
 
-def _fused(config: T5Config, x: Array, cache: KVCache) -> Any:
+def _fused(config: T5Config, x: Array, cache: KVCache) -> ModuleType | None:
     """Returns `t5.fused` if its kernels can compute a call on [B, T, D], else None."""
     from specdec.models.t5 import fused  # Pallas takes a second to import
 

@@ -45,7 +45,7 @@ _SIZES = {
     "head_dim": "head_dim",
     "mlp_dim": "intermediate_size",
 }  # in the order of `StackSizes`
-KNOWN: Mapping[str, tuple[Any, ...]] = {
+KNOWN: Mapping[str, tuple[object, ...]] = {
     "hidden_activation": ("gelu_pytorch_tanh",),
     "attention_bias": (False, None),
 }
@@ -111,7 +111,7 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
         fields["logits_via_embedding"] = record.get("tie_word_embeddings", True)
         return self.config_class(**fields, **self.others_of(record))
 
-    def stack(self, name: str, record: Record) -> dict[str, Any]:
+    def stack(self, name: str, record: Record) -> Record:
         """Returns the record of a stack with the fields `rotary`.
 
         Raises:
@@ -133,7 +133,7 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
         """Returns their kinds of layers, of which every `pattern`-th one has no window."""
         return [f"{'sliding' if i % pattern else 'full'}_attention" for i in range(1, layers + 1)]
 
-    def to_record(self, config: Any) -> dict[str, Any]:
+    def to_record(self, config: T5GemmaConfig) -> dict[str, Any]:
         """Returns their record of a model; raises ValueError if it is a part of one."""
         refuse_part(config, self.architecture)
         if config.encoded_dim is not None:
@@ -158,11 +158,11 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
             "decoder": decoder,
         }
 
-    def kind_of(self, config: Any) -> dict[str, Any]:
+    def kind_of(self, config: T5GemmaConfig) -> dict[str, object]:
         """Returns the entries of both stacks that only this version has."""
         return {"model_type": "t5_gemma_module", "rope_theta": config.rope_theta}
 
-    def names(self, config: Any) -> dict[str, str]:
+    def names(self, config: T5GemmaConfig) -> dict[str, str]:
         """Returns {our name: theirs} of all parameters that a model may have."""
         found = {TABLE: self.anchor, HEAD: self.head}
         depths = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}

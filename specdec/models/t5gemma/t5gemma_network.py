@@ -7,7 +7,7 @@ grouped heads, soft caps, and a window in every other layer.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -250,7 +250,9 @@ class GemmaDecoder(nn.Module):
         keys, values = zip(*each, strict=True)
         return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
 
-    def __call__(self, x: Array, cache: KVCache, seen: View, layers: range) -> tuple[Array, Any]:
+    def __call__(
+        self, x: Array, cache: KVCache, seen: View, layers: range
+    ) -> tuple[Array, KVCache]:
         """Runs some of the layers on the input of the first of them, [B, T, D]."""
         cache = cache.placed()
         near = seen.queries[:, :, None] - seen.keys[:, None] < self.config.window

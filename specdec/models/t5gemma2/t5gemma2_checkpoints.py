@@ -40,7 +40,7 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
         r"model\.encoder\.(vision_tower|multi_modal_projector)\..*|model\.decoder\.embed_tokens\..*"
     )
 
-    def stack(self, name: str, record: Record) -> dict[str, Any]:
+    def stack(self, name: str, record: Record) -> Record:
         """Returns the record of a stack with the fields `rotary`; see version 1."""
         record = record.get("text_config", record)
         layers, given = record.get("num_hidden_layers", 0), record.get("layer_types")
@@ -74,7 +74,7 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
         found = record.get(_END) or record["encoder"].get(_END)
         return {} if found is None else {"end_of_image_id": found}
 
-    def to_record(self, config: Any) -> dict[str, Any]:
+    def to_record(self, config: T5Gemma2Config) -> dict[str, Any]:
         """Returns their record of a model; raises ValueError if it is a part of one."""
         record = super().to_record(config)
         text = record["encoder"] | {"model_type": "t5gemma2_text"}
@@ -83,7 +83,7 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
         encoder = {"model_type": "t5gemma2_encoder", "text_config": text, **end}
         return record | end | {"encoder": encoder}
 
-    def kind_of(self, config: Any) -> dict[str, Any]:
+    def kind_of(self, config: T5Gemma2Config) -> dict[str, object]:
         """Returns the entries of both stacks that only this version has."""
         scaled = {"rope_type": "linear", "factor": config.rope_factor}
         whole = scaled if config.rope_factor != 1 else {"rope_type": "default"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from specdec.models.bases.decoder_checkpoints import (
     HEAD,
@@ -83,7 +83,7 @@ class WhisperCheckpoints(DecoderCheckpoints):
                 )
         return WhisperConfig(**fields_of_record(record, self.fields, required=6))
 
-    def to_record(self, config: Any) -> dict[str, Any]:
+    def to_record(self, config: WhisperConfig) -> dict[str, object]:
         """Returns their record of a model; see `DecoderCheckpoints`."""
         refuse_part(config, self.architecture)
         if config.encoded_dim is not None:
@@ -106,7 +106,7 @@ class WhisperCheckpoints(DecoderCheckpoints):
             **ids,
         }
 
-    def names(self, config: Any) -> dict[str, str]:
+    def names(self, config: WhisperConfig) -> dict[str, str]:
         """Returns {our name: theirs} of all parameters that a model may have."""
         modules, depths = dict(_OTHERS), {"encoder": config.num_encoder_layers}
         for stack, depth in (depths | {"decoder": config.num_decoder_layers}).items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -173,7 +173,7 @@ def _added(x: Array, y: Array) -> Array:
     return constrain(x + y, "batch", "length", "embed")
 
 
-def _layer() -> Any:
+def _layer() -> Callable[..., nn.Module]:
     return layer_class(WhisperLayer)
 
 
@@ -232,7 +232,9 @@ class WhisperDecoder(nn.Module):
         """
         return x + self.position_embedder(jnp.minimum(positions, self.config.context - 1))
 
-    def __call__(self, x: Array, cache: KVCache, seen: View, layers: range) -> tuple[Array, Any]:
+    def __call__(
+        self, x: Array, cache: KVCache, seen: View, layers: range
+    ) -> tuple[Array, KVCache]:
         """Runs some of the layers on the input of the first of them, [B, T, D]."""
         cache = cache.placed()
         mask = jnp.where(seen.visible, 0.0, MASKED)[:, None]
