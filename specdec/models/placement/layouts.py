@@ -10,7 +10,7 @@ contiguous, and which of the operands comes first; see `specdec.models.layers.pr
   "all_out_in"  [out, in]            [out, in]     from the table of tokens [V, D]
   "unsigned"    [out, in]            [out, in]     tokens in eight bits only, which are unsigned
 
-In "unsigned" the sums of each kernel's rows are kept too, see `specdec.models.layers.products.unsigned`.
+In "unsigned" the sums of each kernel's rows are kept too, see `layers.products.unsigned`.
 
 "checkpoint" is the tree of checkpoints: T5X's for a T5, and the same names in other families.
 A tied model with tokens in eight bits has a second table in every layout, see `models.layers.int8`.
