@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support import device_of, tiny_t5
 
-from specdec.models.layers.products import ORDERS, Kernels, Orders, described, product
+from specdec.models.layers.products import INT8_ORDERS, ORDERS, Kernels, Orders, described, product
 from specdec.models.placement import device
 from specdec.models.placement.device import SIZES, Device
 from specdec.models.t5 import T5Target
@@ -47,6 +47,20 @@ def test_a_product_is_the_product(order, tokens, dtype, wide):
     found = jax.jit(lambda x, k: product(x, k, order, preferred_element_type=wide))(x, kept)
     assert found.dtype == wide
     np.testing.assert_array_equal(found, x.astype(wide) @ kernel.astype(wide))
+
+
+@pytest.mark.parametrize("tokens", [2, 5, 8, 64])
+def test_unsigned_tokens_are_multiplied_exactly(tokens):
+    """The operands keep their kinds in the compiled program, for which XLA has faster code."""
+    draw = np.random.default_rng(tokens)
+    x = draw.integers(0, 256, [tokens, 12], np.uint8)
+    kernel = draw.integers(-127, 128, [20, 12], np.int8)
+    found = product(jnp.asarray(x), jnp.asarray(kernel), "unsigned")
+    assert found.dtype == jnp.int32
+    np.testing.assert_array_equal(found, x.astype(np.int32) @ kernel.T.astype(np.int32))
+    compiled = jax.jit(product, static_argnums=2).lower(x, kernel, "unsigned").compile()
+    text = str(compiled.as_text())
+    assert "= u8[" in text and "= s8[" in text and "convert(" not in text
 
 
 def test_the_kernel_stays_the_first_operand():
@@ -167,7 +181,7 @@ def test_a_measurement_of_eight_bits_has_both(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "TOKENS", (1,))
     monkeypatch.setattr(device, "SIZES", (device.Size("small", 8, 16), device.Size("large", 16, 8)))
     one = device.measure(int8=True)
-    names = {*ORDERS, *(device.INT8 + order for order in ORDERS)}
+    names = {*ORDERS, *(device.INT8 + order for order in INT8_ORDERS)}
     assert all(times.keys() == names for times in one.milliseconds.values())
     file = tmp_path / "device.json"
     file.write_text(json.dumps(one.as_json()))
@@ -175,7 +189,36 @@ def test_a_measurement_of_eight_bits_has_both(tmp_path, monkeypatch):
     narrow = one.in_int8()
     times = one.milliseconds["small"]
     assert narrow is not None
-    assert narrow.milliseconds["small"] == {o: times[device.INT8 + o] for o in ORDERS}
+    assert narrow.milliseconds["small"] == {o: times[device.INT8 + o] for o in INT8_ORDERS}
+
+
+def test_a_measurement_without_an_order_is_made_again(cache, monkeypatch):
+    """Files are older than the orders that were added since."""
+    monkeypatch.setattr(device, "load", lambda: 0.0)
+    times = {order: {1: 1.0} for order in device._names(int8=True)}
+    full = Device({}, {size.name: times for size in SIZES})
+    older = {name: x for name, x in times.items() if name != "int8_unsigned"}
+    kept, made = device.file(int8=True), []
+    kept.parent.mkdir(parents=True)
+    kept.write_text(json.dumps(Device({}, {size.name: older for size in SIZES}).as_json()))
+    monkeypatch.setattr(device, "measure", lambda int8: made.append(int8) or full)
+    for _ in range(2):
+        device._this.cache_clear()
+        assert device.this(int8=True) == full
+    assert made == [True]
+
+
+@pytest.mark.parametrize("calls, layout", [({1: 1.0}, "out_in"), ({8: 1.0}, "unsigned")])
+def test_unsigned_tokens_are_chosen_where_they_are_faster(calls, layout):
+    times = {
+        **dict.fromkeys(("in_out", "out_in"), {1: 9.0, 8: 9.0}),
+        **dict.fromkeys(("int8_in_out", "int8_out_in"), {1: 1.0, 8: 3.0}),
+        "int8_unsigned": {1: 2.0, 8: 2.0},
+    }
+    one = Device({}, {size.name: times for size in SIZES})
+    found = T5Target(LARGE, weights="int8_tokens").laid_out(calls, one)
+    assert (found.layout, found.widened) == (layout, False)
+    assert T5Target(LARGE).laid_out(calls, one).layout != "unsigned"
 
 
 @pytest.mark.parametrize(

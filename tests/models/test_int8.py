@@ -136,6 +136,39 @@ def test_tokens_in_eight_bits_are_one_model_in_all_layouts(name, layout, widened
 
 
 @each_model
+def test_unsigned_tokens_are_the_same_model(name):
+    """Bit for bit: the sums are whole numbers."""
+    params = T5Target(CONFIGS[name]).init(jax.random.key(0))
+    first, other = tokens_too(name, "all_out_in"), tokens_too(name, "unsigned")
+    kept = other.from_stored(params)
+    expected = logits(first, first.from_stored(params))
+    np.testing.assert_array_equal(logits(other, kept), expected)
+    again = other.from_stored(other.to_stored(kept))
+    jax.tree.map(np.testing.assert_array_equal, again, kept)
+    axes = flat(other.axes())
+    assert {path: len(axes[path]) for path in axes} == {p: x.ndim for p, x in flat(kept).items()}
+
+
+def test_unsigned_tokens_are_computed_on_a_mesh():
+    target = dataclasses.replace(
+        tokens_too("v1_1", "unsigned"), axis_rules=partitioning.standard_logical_axis_rules()
+    )
+    params = tokens_too("v1_1", "unsigned").init(jax.random.key(0))
+    expected = logits(tokens_too("v1_1", "unsigned"), params)
+    mesh = partitioning.make_mesh(4)
+    with jax.set_mesh(mesh):
+        given = jax.device_put(params, partitioning.shardings(target, mesh))
+        found = jax.jit(lambda params: logits(target, params))(given)
+    assert_close(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize("fields", [{"weights": "stored"}, {"weights": "int8"}, {"widened": True}])
+def test_the_unsigned_layout_is_for_tokens_in_eight_bits(fields):
+    with pytest.raises(ValueError, match="^T5Target.layout is 'unsigned' and weights are"):
+        T5Target(V1_1, **{"layout": "unsigned", "weights": "int8_tokens", **fields})
+
+
+@each_model
 @each_layout
 def test_logits_have_eight_bits_where_tokens_have_them(name, layout):
     """A tied model's table keeps the rows of its tokens in float."""
@@ -262,13 +295,14 @@ def test_sums_have_the_same_bits_among_any_number_of_rows(numbers):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_a_token_has_the_same_bits_in_a_call_of_any_width():
+@pytest.mark.parametrize("layout", ["all_out_in", "unsigned"])
+def test_a_token_has_the_same_bits_in_a_call_of_any_width(layout):
     """The embedded target is large enough for XLA to compute wide calls in other ways."""
     config = checkpoints.config_from(demo.path("target"))
     stored = checkpoints.load(demo.path("target"), config=config, dtype="float32")
     assert isinstance(config, T5Config)
-    orders: Orders = ((1, "kernel_first"), (8, "out_in"))
-    target = T5Target(config, layout="all_out_in", weights="int8_tokens", orders=orders)
+    orders: Orders = ((1, "kernel_first"), (8, "out_in")) if layout == "all_out_in" else ()
+    target = T5Target(config, layout=layout, weights="int8_tokens", orders=orders)
     params = target.from_stored(stored)
     inputs = jax.random.randint(jax.random.key(1), (1, 32), 2, 2000)
     tokens = jax.random.randint(jax.random.key(2), (1, 24), 2, 2000)

@@ -342,7 +342,8 @@ def test_what_is_not_measured_stays_as_stored(monkeypatch):
 def test_a_wrong_layout_is_named(call):
     name = call if call == "T5Target.layout" else "layout"
     message = (
-        f"^{name} is 'transposed'; give one of 'checkpoint', 'in_out', 'out_in', 'all_out_in'$"
+        f"^{name} is 'transposed'; give one of 'checkpoint', 'in_out', 'out_in', 'all_out_in', "
+        "'unsigned'$"
     )
     convert = {"from_stored": from_stored, "to_stored": to_stored}
     with pytest.raises(ValueError, match=message):

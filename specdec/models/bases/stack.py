@@ -95,6 +95,11 @@ class StackModel(LinenModel, LayeredTarget):
             name, given = type(self).__name__, type(self.config).__name__
             raise ValueError(f"{name}.config is a {given}; give families.model_of(config) instead")
         super().__post_init__()
+        if self.layout == "unsigned" and (self.weights != "int8_tokens" or self.widened):
+            raise ValueError(
+                f"{type(self).__name__}.layout is 'unsigned' and weights are {self.weights!r}; "
+                "give another layout, or 'int8_tokens' that are not widened"
+            )
 
     @property
     def pad_id(self) -> int:  # type: ignore[override]
@@ -197,7 +202,7 @@ class StackModel(LinenModel, LayeredTarget):
 
         A single row is multiplied by other code than several rows.
         """
-        one = {"layout": "checkpoint", "orders": (), "widened": False}
+        one: dict[str, Any] = {"layout": "checkpoint", "orders": (), "widened": False}
         one |= {"joined": False, "fused": False}
         return dataclasses.replace(self, **one, least_width=max(width, self.least_width))
 

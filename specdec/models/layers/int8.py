@@ -22,6 +22,7 @@ from specdec.types import Array, PyTree
 
 Weights: TypeAlias = Literal["stored", "int8", "int8_tokens"]
 SCALE = "kernel_scale"  # next to "kernel" in a tree of parameters
+SUMS = "kernel_sums"  # of an output's levels, where tokens are unsigned; see `layers.products`
 LEVELS = 127  # of each sign; -128 is not used
 # Bits of a kernel's scale. Its product with a level is then a float32 number, so a kernel that is
 # made float again and rounded again has the same levels and scales.

@@ -18,8 +18,8 @@ from flax import linen as nn
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from specdec.models.layers import rowwise
-from specdec.models.layers.int8 import SCALE, rounded
-from specdec.models.layers.products import STORED, Kernels, product
+from specdec.models.layers.int8 import SCALE, SUMS, rounded
+from specdec.models.layers.products import SHIFT, STORED, Kernels, product
 from specdec.types import Array
 
 MASKED = -1e10  # added to the attention logits of what must not be seen; finite also in bfloat16
@@ -115,7 +115,7 @@ class Dense(nn.Module):
         shape = (x.shape[-1], self.features)
         kernel = kernel_of(self, self.init, self.axes, shape, self.kernels)
         if self.kernels.int8_tokens:
-            y = rounded_matmul(x, kernel, self.kernels)
+            y = rounded_matmul(self, x, kernel, self.kernels, self.axes[1:])
         else:
             x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
             y = matmul(x, kernel, self.kernels, precision=precision(self.dtype))
@@ -168,7 +168,9 @@ def float32_matmul(x: Array, kernel: Array, kernels: Kernels = STORED) -> Array:
     return matmul(x, kernel, kernels, precision=exact, preferred_element_type=jnp.float32)
 
 
-def rounded_matmul(x: Array, kernel: Array, kernels: Kernels) -> Array:
+def rounded_matmul(
+    module: nn.Module, x: Array, kernel: Array, kernels: Kernels, axes: tuple[str, ...]
+) -> Array:
     """Multiplies tokens [..., in], rounded to eight bits, by the int8 numbers of a kernel.
 
     Sums of int8 operands are exact. Widened ones are rounded where they exceed 2^24. XLA rounds
@@ -180,6 +182,11 @@ def rounded_matmul(x: Array, kernel: Array, kernels: Kernels) -> Array:
     levels, scale = rounded(x)
     if kernels.widened:
         y = float32_matmul(levels.astype(kernel.dtype), kernel, kernels)
+    elif kernels.unsigned:
+        y = matmul((levels + SHIFT).astype(jnp.uint8), kernel, kernels)
+        init = functools.partial(nn.initializers.zeros, dtype=jnp.int32)
+        sums = parameter(module, SUMS, init, axes, y.shape[-1:])
+        y -= SHIFT * jnp.expand_dims(sums, range(y.ndim - 1))
     else:
         y = matmul(levels.astype(jnp.int8), kernel, kernels, preferred_element_type=jnp.int32)
     return y.astype(jnp.float32) * scale
@@ -300,7 +307,8 @@ class Logits(nn.Module):
         shape = (x.shape[-1], self.vocab_size if self.ids is None else len(self.ids))
         kernel = kernel_of(self, init, ("embed", "vocab"), shape, self.kernels)
         if self.kernels.int8:
-            logits = rescaled(self, rounded_matmul(x, kernel, self.kernels), ("vocab",))
+            logits = rounded_matmul(self, x, kernel, self.kernels, ("vocab",))
+            logits = rescaled(self, logits, ("vocab",))
         else:
             logits = float32_matmul(x, kernel, self.kernels)
         logits = logits / math.sqrt(x.shape[-1]) if self.scaled else logits

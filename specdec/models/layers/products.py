@@ -4,6 +4,7 @@
   "in_out"         [in, out]             x @ kernel
   "out_in"         [out, in]             x @ kernel.T
   "kernel_first"   [out, in]             (kernel @ x.T).T, 5 tokens and more filled up to 8, 16
+  "unsigned"       [out, in]             (x + 128) @ kernel.T, see `unsigned`; int8 only
 
 The results are equal up to the order of summation, and those of int8 operands are equal. The
 fastest order depends on the device and on the number of tokens, and
@@ -13,16 +14,23 @@ fastest order depends on the device and on the number of tokens, and
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from specdec.types import Array
 
-Order: TypeAlias = Literal["in_out", "out_in", "kernel_first"]
+Order: TypeAlias = Literal["in_out", "out_in", "kernel_first", "unsigned"]
 Orders: TypeAlias = tuple[tuple[int, Order], ...]
-ORDERS: tuple[Order, ...] = get_args(Order)
+ORDERS: tuple[Order, ...] = ("in_out", "out_in", "kernel_first")
+INT8_ORDERS: tuple[Order, ...] = (*ORDERS, "unsigned")
+SHIFT = 128  # added to the levels of tokens that are multiplied as unsigned numbers
 BLOCK = 8  # tokens; 5 to 7 of them take longer than 8
 
 
@@ -52,6 +60,11 @@ class Kernels:
         """Returns the order of a call with this number of tokens."""
         others = self.others or ("out_in" if self.transposed else "in_out")
         return dict(self.orders).get(tokens, others)
+
+    @property
+    def unsigned(self) -> bool:
+        """Whether tokens in eight bits are multiplied as unsigned numbers, see `unsigned`."""
+        return self.others == "unsigned"
 
 
 class _LaidOut(Protocol):
@@ -99,6 +112,8 @@ def product(x: Array, kernel: Array, order: Order, **options) -> Array:
       **options: `precision` and `preferred_element_type` of `jax.numpy.matmul`.
     """
     tokens = x.shape[0]
+    if order == "unsigned":
+        return unsigned(x, kernel)
     if order == "in_out":
         return jnp.matmul(x, kernel, **options)
     if order == "out_in":
@@ -108,3 +123,35 @@ def product(x: Array, kernel: Array, order: Order, **options) -> Array:
     y = jax.lax.dot_general(kernel, x, (((1,), (1,)), ((), ())), **options)
     # Without the barrier XLA would swap the operands, to save the transposition.
     return jax.lax.optimization_barrier(y).T[:tokens]
+
+
+@jax.jit
+def unsigned(x: Array, kernel: Array) -> Array:
+    """Returns uint8 [tokens, in] times int8 [out, in] transposed: [tokens, out] int32.
+
+    Processors with AVX-512 VNNI, and without AMX, multiply unsigned numbers of eight bits by signed
+    ones. If a level l is fed as l + 128, then the product with the levels is
+
+      l @ kernel.T = (l + 128) @ kernel.T - 128 * the sums of the kernel's rows.
+
+    `jax.lax.dot_general` would convert operands of two kinds to int32 first.
+    """
+    return _mixed.bind(x, kernel)
+
+
+_mixed = Primitive("mixed_product")
+
+
+@_mixed.def_abstract_eval
+def _shape(x: ShapedArray, kernel: ShapedArray) -> ShapedArray:
+    return ShapedArray((x.shape[0], kernel.shape[0]), jnp.dtype(jnp.int32))
+
+
+def _lowered(context: mlir.LoweringRuleContext, x: ir.Value, kernel: ir.Value) -> list[ir.Value]:
+    shape = context.avals_out[0].shape
+    axes = stablehlo.DotDimensionNumbers.get([], [], [1], [1])
+    kind = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))
+    return [stablehlo.dot_general(kind, x, kernel, axes)]
+
+
+mlir.register_lowering(_mixed, _lowered)

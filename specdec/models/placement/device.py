@@ -28,7 +28,7 @@ import jax
 import numpy as np
 
 from specdec.common import environment, progress, records
-from specdec.models.layers.products import BLOCK, ORDERS, Order, product
+from specdec.models.layers.products import BLOCK, INT8_ORDERS, ORDERS, Order, product
 
 SETTING = "SPECDEC_PRODUCTS"
 STORED = "stored"
@@ -109,6 +109,10 @@ class Device:
         }
         return dataclasses.replace(self, milliseconds=times) if all(times.values()) else None
 
+    def measured(self, name: str) -> bool:
+        """Returns whether an order was measured; a file may be older than the order."""
+        return all(name in times for times in self.milliseconds.values())
+
     def fastest(
         self, kernels: Mapping[int, int], tokens: int, orders: Sequence[Order] = ORDERS
     ) -> tuple[float, Order]:
@@ -161,7 +165,8 @@ def _this(path: str, int8: bool) -> Device:
     kept = Path(path)
     with contextlib.suppress(ValueError, OSError):
         found = read(kept)
-        if not found.busy or load() > BUSY:
+        complete = all(map(found.measured, _names(int8)))
+        if complete and (not found.busy or load() > BUSY):
             return found
     with progress.stage("measuring", "measuring this device once, a few seconds"):
         device = measure(int8)
@@ -220,7 +225,7 @@ def _times(by_order: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, f
 
 
 def _names(int8: bool) -> list[str]:
-    return [kind + order for kind in (("", INT8) if int8 else ("",)) for order in ORDERS]
+    return [*ORDERS, *(INT8 + order for order in INT8_ORDERS if int8)]
 
 
 def measure(int8: bool = False) -> Device:
@@ -230,7 +235,7 @@ def measure(int8: bool = False) -> Device:
       int8: whether products of int8 operands are measured too.
     """
     before, names = load(), _names(int8)
-    keys = [(size, name, tokens) for size in SIZES for name in names for tokens in TOKENS]
+    keys = [(size, name, n) for size in SIZES for name in names for n in _measured_tokens(name)]
     stored = {(size, _stored(name)): _kernels(size, name) for size in SIZES for name in names}
     with concurrent.futures.ThreadPoolExecutor() as pool:
         programs = list(pool.map(lambda key: _program(stored[key[0], _stored(key[1])], *key), keys))
@@ -245,7 +250,15 @@ def measure(int8: bool = False) -> Device:
     }
     for (size, name, tokens), times in zip(keys, seconds, strict=True):
         found[size.name][name][tokens] = round(1e3 * min(times), 4)
+    for size, name in {(size.name, name) for size in SIZES for name in names}:
+        times = found[size][name]
+        found[size][name] = {n: times.get(n, times.get(2)) for n in TOKENS}
     return Device(about(), found, before)
+
+
+def _measured_tokens(name: str) -> list[int]:
+    """Returns `TOKENS`; one token in eight bits is computed as two, see `layers.matmul`."""
+    return sorted({max(n, 2) for n in TOKENS}) if name.startswith(INT8) else list(TOKENS)
 
 
 def _stored(name: str) -> tuple[bool, bool]:
@@ -255,8 +268,9 @@ def _stored(name: str) -> tuple[bool, bool]:
 
 def _kernels(size: Size, name: str) -> list[jax.Array]:
     """Returns kernels of ones, each with its own memory; the values do not affect the time."""
-    transposed, _ = _stored(name)
-    return [_ones(name, *(shape[::-1] if transposed else shape)) for shape in size.shapes]
+    transposed, int8 = _stored(name)
+    kind = np.dtype(np.int8 if int8 else np.float32)
+    return [_ones(kind, *(shape[::-1] if transposed else shape)) for shape in size.shapes]
 
 
 def _program(
@@ -272,10 +286,10 @@ def _program(
         return [product(x, kernel, order, **options) for x, kernel in pairs]
 
     pairs = zip(size.shapes, kernels, strict=True)
-    tokens = max(tokens, 1 if name == order else 2)  # see `layers.matmul`
-    given = [(_ones(name, tokens, shape[0]), kernel) for shape, kernel in pairs]
+    kind = np.dtype(np.uint8) if order == "unsigned" else kernels[0].dtype
+    given = [(_ones(kind, tokens, shape[0]), kernel) for shape, kernel in pairs]
     return jax.jit(products).lower(given).compile(), given
 
 
-def _ones(name: str, *shape: int) -> jax.Array:
-    return jax.device_put(np.ones(shape, np.int8 if name.startswith(INT8) else np.float32))
+def _ones(kind: np.dtype, *shape: int) -> jax.Array:
+    return jax.device_put(np.ones(shape, kind))

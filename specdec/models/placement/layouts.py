@@ -8,6 +8,9 @@ contiguous, and which of the operands comes first; see `specdec.models.layers.pr
   "in_out"      [in, out]            [in, out]     from a second array, its transpose [D, V]
   "out_in"      [out, in]            [in, out]     from the table of tokens [V, D]
   "all_out_in"  [out, in]            [out, in]     from the table of tokens [V, D]
+  "unsigned"    [out, in]            [out, in]     tokens in eight bits only, which are unsigned
+
+In "unsigned" the sums of each kernel's rows are kept too, see `layers.products.unsigned`.
 
 "checkpoint" is the tree of checkpoints: T5X's for a T5, and the same names in other families.
 A tied model with tokens in eight bits has a second table in every layout, see `models.layers.int8`.
@@ -32,12 +35,14 @@ from specdec.models.layers.products import STORED, Kernels, Order, Orders
 from specdec.models.placement.device import Device
 from specdec.types import PyTree
 
-Layout: TypeAlias = Literal["checkpoint", "in_out", "out_in", "all_out_in"]
+Layout: TypeAlias = Literal["checkpoint", "in_out", "out_in", "all_out_in", "unsigned"]
 Path: TypeAlias = tuple[str, ...]
 
 OUT_IN: tuple[Order, ...] = ("out_in", "kernel_first")  # of kernels that are kept so
-TRANSPOSED = ("out_in", "all_out_in")
+ALL_TRANSPOSED = ("all_out_in", "unsigned")
+TRANSPOSED = ("out_in", *ALL_TRANSPOSED)
 PREFILL = 64  # tokens, an example
+CALLS = 32  # of a text after its prefill, an example
 # A call on one token is computed with two where that takes at most this share of its time: products
 # are not all of a step, and measurements scatter.
 FASTER = 0.95
@@ -45,7 +50,7 @@ _OF_PREFILL: Order = "kernel_first"  # of kernels [out, in], unless both operand
 _IN_PREFILL = {
     ("encoder_decoder_attention", name, leaf)
     for name in ("key", "value")
-    for leaf in ("kernel", "bias", int8.SCALE)
+    for leaf in ("kernel", "bias", int8.SCALE, int8.SUMS)
 }
 
 
@@ -95,9 +100,26 @@ def fastest(
         return found
     if (in_int8 := device.in_int8()) is not None:
         narrow_seconds, narrow = _fastest(kernels, calls, in_int8, "out_in")
+        if in_int8.measured("unsigned"):
+            unsigned_seconds = _seconds(kernels, calls, in_int8, ["unsigned"])
+            of_texts = {PREFILL: sum(calls.values()) / CALLS}
+            saved = _seconds(kernels, of_texts, in_int8, ["in_out", "out_in"])
+            saved -= _seconds(kernels, of_texts, in_int8, ["unsigned"])
+            if unsigned_seconds <= narrow_seconds + saved:
+                narrow_seconds, narrow = unsigned_seconds, Fastest("unsigned")
         if narrow_seconds <= seconds:
             return narrow
     return found._replace(widened=True)
+
+
+def _seconds(
+    kernels: Mapping[int, int],
+    calls: Mapping[int, float],
+    device: Device,
+    orders: Sequence[Order],
+) -> float:
+    """Returns the seconds of calls, each in the fastest of some orders."""
+    return sum(n * device.fastest(kernels, x, orders)[0] for x, n in calls.items())
 
 
 def without_single(calls: Mapping[int, float]) -> dict[int, float]:
@@ -115,7 +137,7 @@ def without_single(calls: Mapping[int, float]) -> dict[int, float]:
 def _fastest(
     kernels: Mapping[int, int], calls: Mapping[int, float], device: Device, of_prefill: Order
 ) -> tuple[float, Fastest]:
-    in_out = sum(n * device.fastest(kernels, tokens, ["in_out"])[0] for tokens, n in calls.items())
+    in_out = _seconds(kernels, calls, device, ["in_out"])
     others = {tokens: device.fastest(kernels, tokens, OUT_IN) for tokens in calls}
     out_in = sum(n * others[tokens][0] for tokens, n in calls.items())
     if in_out < out_in:
@@ -187,7 +209,7 @@ def _transposed(params: PyTree, layout: Layout) -> PyTree:
     """Transposes the kernels that a layout has [out, in]; its own inverse."""
     if layout not in TRANSPOSED:
         return params
-    found, prefill = dict(params), layout == "all_out_in"
+    found, prefill = dict(params), layout in ALL_TRANSPOSED
     for part in _stacks(params) if prefill else ("decoder",):
         leaves: dict[Path, PyTree] = dict(traverse_util.flatten_dict(params[part]))
         for path, leaf in (leaves if prefill else read_in_step(leaves)).items():
@@ -258,11 +280,12 @@ def kernels_of(
 ) -> tuple[Kernels, Kernels]:
     """Returns the kernels of a decoder step, and those of prefill."""
     int8_tokens = weights == "int8_tokens"
-    prefill = STORED
-    if layout == "all_out_in":
-        prefill = Kernels(True, others="out_in" if int8_tokens and not widened else _OF_PREFILL)
     rounded = {"int8": weights != "stored", "int8_tokens": int8_tokens, "widened": widened}
-    step = Kernels(layout in TRANSPOSED, orders)
+    step, prefill = Kernels(layout in TRANSPOSED, orders), STORED
+    if layout == "unsigned":
+        step = prefill = Kernels(True, others="unsigned")
+    elif layout == "all_out_in":
+        prefill = Kernels(True, others="out_in" if int8_tokens and not widened else _OF_PREFILL)
     return dataclasses.replace(step, **rounded), dataclasses.replace(prefill, **rounded)
 
 
@@ -291,7 +314,10 @@ def quantized(
         for path in [path for path in leaves if path[-1] == "kernel"]:
             if path[-2] == "logits_dense" and not int8_tokens:
                 continue
-            layer = int8.quantized(leaves.pop(path), inputs=_inputs(part, path, layout))
+            inputs = _inputs(part, path, layout)
+            layer = int8.quantized(leaves.pop(path), inputs=inputs)
+            if layout == "unsigned":
+                layer[int8.SUMS] = jnp.sum(layer["kernel"], axis=inputs, dtype=jnp.int32)
             leaves |= {(*path[:-1], name): leaf for name, leaf in layer.items()}
             leaves[path] = leaves[path].astype(dtype)
         found[part] = traverse_util.unflatten_dict(leaves)
@@ -305,6 +331,7 @@ def dequantized(params: PyTree, layout: Layout) -> PyTree:
         leaves = dict(traverse_util.flatten_dict(params[part]))
         for *module, _ in [path for path in leaves if path[-1] == int8.SCALE]:
             path = (*module, "kernel")
+            leaves.pop((*module, int8.SUMS), None)
             layer = {"kernel": leaves[path], int8.SCALE: leaves.pop((*module, int8.SCALE))}
             leaves[path] = int8.dequantized(layer, inputs=_inputs(part, path, layout))
         found[part] = traverse_util.unflatten_dict(leaves)
@@ -314,4 +341,4 @@ def dequantized(params: PyTree, layout: Layout) -> PyTree:
 def _inputs(part: str, path: Path, layout: Layout) -> int:
     """Returns the axis of a kernel's inputs."""
     prefill = part == "encoder" or path[-3:] in _IN_PREFILL
-    return int(layout == "all_out_in" if prefill else layout in TRANSPOSED)
+    return int(layout in (ALL_TRANSPOSED if prefill else TRANSPOSED))
