@@ -91,6 +91,7 @@ REQUIRED = {
     "eval": "--output_dir",
     "forecast": "--passes",
     "grow": "--preset",
+    "replicate": "STUDY",
     "train": "--output_dir",
     "tune": "--output_dir",
 }
