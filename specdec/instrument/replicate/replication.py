@@ -46,12 +46,12 @@ Describe: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], Described]
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """A row, its figures before it is run, and the commands that would run.
+    """A row, its figures before it is measured, and the commands that measure it.
 
     Attributes:
       found: the figures.
       described: its run; None if it cannot be run.
-      counted: the bytes of its run on one device; None likewise.
+      counted: the bytes of its run on one device; None if it cannot be run.
       steps: its commands.
       minutes: that they take, roughly.
     """
@@ -184,7 +184,11 @@ class Replication:
 
 
 def chosen(study: Study, patterns: Sequence[str]) -> Study:
-    """Returns a study with the rows of some names, which may have * and ?.
+    """Returns a study with some of its rows.
+
+    Args:
+      study: the study.
+      patterns: names of rows, in which * and ? stand for others; nothing for all rows.
 
     Raises:
       UsageError: no row has such a name.
@@ -200,7 +204,12 @@ def chosen(study: Study, patterns: Sequence[str]) -> Study:
 
 
 def overview(study: Study, planned: Sequence[Planned]) -> Iterator[str]:
-    """Yields the plan, for people: what each row lacks, needs and is predicted to be."""
+    """Yields the plan, for people: what each row lacks, needs and is predicted to be.
+
+    Args:
+      study: the study.
+      planned: its rows.
+    """
     places = list(dict.fromkeys(name for one in planned for name in one.found.chips))
     header = ["row", "lacks", "published", "GB here", "minutes"]
     for where in places:

@@ -155,6 +155,7 @@ def _add_bench(found: Found, bench: Mapping) -> None:
             by = "these texts"
             found.predicted.append(Predicted(HERE, by, prediction["these_texts"]))
     found.measured |= figures
+    found.identical = "in distribution" if bench["exact"] else ""
     if bench["identical"] is not None:
         found.identical = f"{bench['identical']} of {bench['texts'] * bench['repeats']}"
 
@@ -165,8 +166,6 @@ def _add_eval(found: Found, report: Mapping) -> None:
     found.metric = next(iter(ways[run]))
     found.measured["run"] = ways[run][found.metric]
     found.measured["target"] = ways["alone"][found.metric]
-    if "identical" in report and not found.identical:
-        found.identical = f"{report['identical']} of {report['texts'] * report['samples']}"
 
 
 def compiled(found: Found, folder: Path, gamma: int, alpha: float | None) -> None:

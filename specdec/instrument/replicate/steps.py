@@ -20,7 +20,7 @@ PASSES = {"acceptance": 1.0, "bench": 5.0, "forecast": 0.0, "eval": 1.5, "verify
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """What the user chose.
+    """The choices of the user.
 
     Attributes:
       folder: where all files go.
@@ -149,8 +149,8 @@ def measurement(
     """
     row, stem = work.row, choices.folder / work.row.name
     limit = study.limit if choices.limit is None else choices.limit
-    all_texts = () if choices.limit is None else (f"--limit={choices.limit}",)
     some_texts = () if limit is None else (f"--limit={limit}",)
+    all_texts = some_texts if choices.limit is not None or study.tokens is None else ()
     cache = f"--compilation_cache_dir={choices.folder / 'cache'}"
     passes, lines = f"{stem}.alpha.jsonl", f"{stem}.jsonl"
     bench = "bench", *work.flags, *some_texts, cache, f"--output_file={lines}"
@@ -159,8 +159,9 @@ def measurement(
         return
     if "acceptance" in row.steps:
         tables = ("--tables",) if row.tables else ()
-        size = f"--tokens={study.tokens}", f"--output_file={passes}"
+        size = () if study.tokens is None else (f"--tokens={study.tokens}",)
         argv = "acceptance", *work.flags, *all_texts, cache, *tables, *size
+        argv = *argv, f"--output_file={passes}"
         yield Step(row.name, "acceptance", argv)
     if "bench" in row.steps:
         yield Step(row.name, "bench", bench)

@@ -38,7 +38,7 @@ class Need:
 
 @dataclasses.dataclass(frozen=True)
 class Grown:
-    """What stands in for the pair of a row whose checkpoints are missing.
+    """The stand-in for the pair of a row whose checkpoints are missing.
 
     Attributes:
       run: the flags of a run of the embedded pair.
@@ -90,7 +90,7 @@ class Study:
       topologies: that are predicted for, unless others are named.
       alpha: the acceptance rate to predict for where none is published.
       limit: texts that are timed and evaluated; None for the run's own number.
-      tokens: that acceptance is measured on.
+      tokens: that acceptance is measured on; None for the texts that are timed.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Study:
     topologies: Sequence[str] = ()
     alpha: float | None = None
     limit: int | None = None
-    tokens: int = 10_000
+    tokens: int | None = None
 
 
 def names() -> list[str]:
@@ -111,6 +111,9 @@ def names() -> list[str]:
 
 def read(name: str) -> Study:
     """Returns the study of a name, or of the path of a TOML file.
+
+    Args:
+      name: the name, or a path that ends in .toml.
 
     Raises:
       UsageError: there is none, or the file is not that of a study.
