@@ -82,19 +82,8 @@ def draw(rows: Sequence[Found], runs: Sequence[ReportedRun], folder: Path) -> di
     return found
 
 
-def in_page(rows: Sequence[Found], runs: Sequence[ReportedRun]) -> list[Mapping[str, object]]:
-    """Returns all figures for a page, see `html`."""
+def in_page(rows: Sequence[Found]) -> Mapping[str, object]:
+    """Returns the figure of rows for a page, see `report.html`."""
     with matplotlib.rc_context(STYLE):
         svg = figures.element(of_rows(rows), "rows")
-    own = {"name": "rows", "title": TITLE, "svg": svg, "words": list(in_words(rows))}
-    if not any(map(predicts, runs)):
-        return [own]
-    drawn = figures.svgs(runs)
-    return [
-        own,
-        *(
-            {"name": name, "title": title, "svg": drawn[name], "words": list(say(runs))}
-            for name, (title, say) in words.OF.items()
-            if name in drawn
-        ),
-    ]
+    return {"name": "rows", "title": TITLE, "svg": svg, "words": list(in_words(rows))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from specdec.common.environment import device_in_words
 from specdec.common.records import as_json, write
@@ -15,6 +16,7 @@ from specdec.instrument.replicate.study import Study
 from specdec.instrument.replicate.tables import Table
 from specdec.instrument.report import ReportedRun
 
+WIDE = 4  # columns from which a LaTeX table is made as wide as its page
 SPECIAL = re.compile(r"[\\{}$&#^_%~<>|]")
 LATEX = {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}", "<": r"\textless{}"}
 LATEX |= {">": r"\textgreater{}", "|": r"\textbar{}"}
@@ -27,7 +29,59 @@ DOCUMENT = r"""\documentclass{article}
 %s
 \end{document}
 """
-WIDE = 4  # columns from which a LaTeX table is made as wide as its page
+
+
+class Page(NamedTuple):
+    """The content of a page.
+
+    Attributes:
+      study: the study.
+      tables: its tables.
+      notes: sentences that follow from them.
+      facts: machines, dates and versions of all measurements.
+      figures: paths of drawings, by title.
+      commands: command lines, by row.
+    """
+
+    study: Study
+    tables: Sequence[Table]
+    notes: Sequence[str]
+    facts: Mapping[str, Sequence[str]]
+    figures: Mapping[str, str]
+    commands: Mapping[str, Sequence[str]]
+
+    def markdown(self) -> Iterator[str]:
+        """Yields the lines of page.md."""
+        yield from (f"# {self.study.title}", "", self.study.about, "")
+        yield from (f"- {name}: {'; '.join(values)}" for name, values in self.facts.items())
+        for table in self.tables:
+            yield from ("", f"## {table.caption}", "", tables.markdown(table), "", table.legend)
+        yield from ("", *(f"- {line}" for line in self.notes))
+        for title, path in self.figures.items():
+            yield from ("", f"![{title}]({path})")
+        for name, lines in self.commands.items():
+            yield from ("", f"## Commands of {name}", "", "```bash", *lines, "```")
+        yield ""
+
+    def latex(self) -> Iterator[str]:
+        """Yields the lines of the document in page.tex."""
+        yield rf"\section*{{{escaped(self.study.title)}}}"
+        yield escaped(self.study.about)
+        for name, values in self.facts.items():
+            yield rf"\par {escaped(f'{name}: ' + '; '.join(values))}"
+        for table in self.tables:
+            yield rf"\subsection*{{{escaped(table.caption)}}}"
+            yield tabular(table)
+            yield rf"\par\smallskip\noindent {escaped(table.legend)}"
+        yield from (rf"\par\noindent {escaped(line)}" for line in self.notes)
+        for title, path in self.figures.items():
+            yield r"\begin{figure}[p]\centering"
+            yield rf"\includegraphics[width=0.7\linewidth]{{{path}}}"
+            yield rf"\caption{{{escaped(title)}}}\end{{figure}}"
+        yield r"\begin{flushleft}\footnotesize\ttfamily"
+        for lines in self.commands.values():
+            yield from (rf"{escaped(line)}\par" for line in lines)
+        yield r"\end{flushleft}"
 
 
 def write_all(study: Study, rows: Sequence[Found], folder: Path, compare: Path | None) -> None:
@@ -39,37 +93,36 @@ def write_all(study: Study, rows: Sequence[Found], folder: Path, compare: Path |
       folder: gets the files.
       compare: the folder of an earlier page; None for none.
     """
-    shown = tables.all_of(rows)
+    shown, runs = tables.all_of(rows), _runs(rows, folder)
     if compare is not None:
         shown.insert(1, tables.compared(rows, compare))
-    runs, said, where = _runs(rows, folder), list(depth_or_width(rows)), facts(rows, folder)
-    figures = _draw(rows, runs, folder)
+    commands = {one.row.name: one.commands for one in rows if one.commands}
+    where, notes = facts(rows, folder), list(depth_or_width(rows))
+    page = Page(study, shown, notes, where, _draw(rows, runs, folder), commands)
     json = {"study": study.name, "facts": where, "rows": [one.record() for one in rows]}
     write(folder / "page.json", f"{as_json(json, indent=1)}\n")
-    commands = {one.row.name: one.commands for one in rows if one.commands}
-    text = "\n".join(_markdown(study, shown, said, where, figures, commands))
-    write(folder / "page.md", text)
-    write(
-        folder / "page.tex",
-        DOCUMENT % "\n".join(_latex(study, shown, said, where, figures, commands)),
-    )
+    write(folder / "page.md", "\n".join(page.markdown()))
+    write(folder / "page.tex", DOCUMENT % "\n".join(page.latex()))
     try:
         from specdec.instrument.report import html
     except ImportError:
         return
-    drawn = _svgs(rows, runs) if figures else []
-    notes = [study.about, *said]
-    found = [html.HtmlTable(x.caption, x.header, x.rows, x.legend) for x in shown]
-    made = html.study(study.title, where, found, drawn, notes, commands)
+    found = [html.HtmlTable(*table) for table in shown]
+    own = _in_page(rows) if page.figures else []
+    notes = [study.about, *notes]
+    made = html.study(study.title, where, found, own, runs, notes, commands)
     write(folder / "page.html", made)
 
 
 def facts(rows: Sequence[Found], folder: Path) -> dict[str, list[str]]:
-    """Returns the machines, versions and dates of all measurements."""
-    stems = [folder / one.row.name for one in rows]
-    files = [Path(f"{stem}{end}") for stem in stems for end in (".jsonl.summary.json",)]
-    reports = [report for file in files if (report := load(file))]
-    places = [report["environment"] for report in reports]
+    """Returns the machines, dates and versions of all benchmarks.
+
+    Args:
+      rows: the rows.
+      folder: where their files are.
+    """
+    files = (folder / f"{one.row.name}.jsonl.summary.json" for one in rows)
+    places = [report["environment"] for file in files if (report := load(file))]
     found = {
         "machine": [device_in_words(one) for one in places],
         "date": [one["date"] for one in places],
@@ -93,79 +146,31 @@ def _draw(rows: Sequence[Found], runs: Sequence[ReportedRun], folder: Path) -> d
     return figure.draw(rows, runs, folder)
 
 
-def _svgs(rows: Sequence[Found], runs: Sequence[ReportedRun]) -> list[Mapping[str, object]]:
+def _in_page(rows: Sequence[Found]) -> list[Mapping[str, object]]:
     from specdec.instrument.replicate import figure
 
-    return figure.in_page(rows, runs)
-
-
-def _markdown(
-    study: Study,
-    shown: Sequence[Table],
-    said: Sequence[str],
-    where: Mapping[str, Sequence[str]],
-    figures: Mapping[str, str],
-    commands: Mapping[str, Sequence[str]],
-) -> Iterator[str]:
-    yield from (f"# {study.title}", "", study.about, "")
-    yield from (f"- {name}: {'; '.join(values)}" for name, values in where.items())
-    for table in shown:
-        yield from ("", f"## {table.caption}", "", tables.markdown(table), "")
-        if table.legend:
-            yield table.legend
-    yield from ("", *(f"- {line}" for line in said))
-    for title, path in figures.items():
-        yield from ("", f"![{title}]({path})")
-    if commands:
-        yield from ("", "## Commands")
-    for name, lines in commands.items():
-        yield from ("", f"### {name}", "", "```bash", *lines, "```")
-    yield ""
-
-
-def _latex(
-    study: Study,
-    shown: Sequence[Table],
-    said: Sequence[str],
-    where: Mapping[str, Sequence[str]],
-    figures: Mapping[str, str],
-    commands: Mapping[str, Sequence[str]],
-) -> Iterator[str]:
-    yield rf"\section*{{{escaped(study.title)}}}"
-    yield escaped(study.about)
-    for name, values in where.items():
-        yield rf"\par {escaped(f'{name}: ' + '; '.join(values))}"
-    for table in shown:
-        yield rf"\subsection*{{{escaped(table.caption)}}}"
-        yield tabular(table)
-        yield rf"\par\smallskip\noindent {escaped(table.legend)}"
-    yield from (rf"\par\noindent {escaped(line)}" for line in said)
-    for title, path in figures.items():
-        yield r"\begin{figure}[p]\centering"
-        yield rf"\includegraphics[width=0.7\linewidth]{{{path}}}"
-        yield rf"\caption{{{escaped(title)}}}\end{{figure}}"
-    if commands:
-        yield r"\subsection*{Commands}\begin{flushleft}\footnotesize\ttfamily"
-    for lines in commands.values():
-        yield from (rf"{escaped(line)}\par" for line in lines)
-    if commands:
-        yield r"\end{flushleft}"
+    return [figure.in_page(rows)]
 
 
 def tabular(table: Table) -> str:
-    """Returns a table as LaTeX, as wide as the page if it has many columns."""
-    rows = [" & ".join(map(escaped, row)) + r" \\" for row in (table.header, *table.rows)]
-    head, *body = rows
-    columns = "l" * len(table.header)
-    if len(table.header) <= WIDE:  # long words wrap
-        columns = "l" + rf"p{{{0.8 / max(1, len(table.header) - 1):.2f}\linewidth}}" * (
-            len(table.header) - 1
-        )
-    made = "\n".join((rf"\begin{{tabular}}{{{columns}}}", head, r"\hline", *body, r"\end{tabular}"))
-    wide = len(table.header) > WIDE
+    """Returns a table as LaTeX, as wide as the page if it has many columns.
+
+    Args:
+      table: the table.
+    """
+    head, *body = (" & ".join(map(escaped, row)) + r" \\" for row in (table.header, *table.rows))
+    others = len(table.header) - 1
+    wide = others >= WIDE
+    column = "l" if wide else rf"p{{{0.8 / max(1, others):.2f}\linewidth}}"  # in which words wrap
+    begin = rf"\begin{{tabular}}{{l{column * others}}}"
+    made = "\n".join((begin, head, r"\hline", *body, r"\end{tabular}"))
     return rf"\noindent\resizebox{{\linewidth}}{{!}}{{{made}}}" if wide else rf"\noindent {made}"
 
 
 def escaped(text: str) -> str:
-    """Returns a text in which LaTeX reads each character as itself."""
+    """Returns a text in which LaTeX reads each character as itself.
+
+    Args:
+      text: the text.
+    """
     return SPECIAL.sub(lambda found: LATEX.get(found[0], f"\\{found[0]}"), text)

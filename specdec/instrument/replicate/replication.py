@@ -107,9 +107,9 @@ class Replication:
 
     def _needed(self, one: Planned, step: Step) -> bool:
         """Returns whether all that a step reads has been made."""
-        before = {"forecast": ("acceptance", "bench")}.get(step.name.partition(" ")[0], ())
-        failed = one.found.failures
-        return not any(name in failed for name in (*before, *(x for x in failed if "grow" in x)))
+        failed = {name.partition(" ")[0] for name in one.found.failures}
+        read = {"acceptance", "bench"} if step.name.startswith("forecast") else set()
+        return not failed & {"grow", *read}
 
     def _shown(self, one: Planned) -> Found:
         found = dataclasses.replace(

@@ -67,6 +67,7 @@ def study(
     facts: Mapping[str, Sequence[str]],
     tables: Sequence[HtmlTable],
     figures: Sequence[Mapping[str, object]],
+    runs: Sequence[ReportedRun],
     notes: Sequence[str],
     commands: Mapping[str, Sequence[str]],
 ) -> str:
@@ -77,10 +78,11 @@ def study(
       facts: of its measurements, by name.
       tables: its tables.
       figures: each with its name, its title, its SVG and its content in words.
+      runs: benchmarks, whose figures come after these.
       notes: sentences.
       commands: command lines, by row.
     """
-    shown = [{**one, "svg": Markup(one["svg"])} for one in figures]
+    shown = [{**one, "svg": Markup(one["svg"])} for one in figures] + _figures(runs)
     content = {"tables": tables, "figures": shown, "commands": commands}
     return _rendered(content, title=title, facts=facts, conditions=[*notes], left_out=0)
 
