@@ -109,8 +109,8 @@ def write_all(study: Study, rows: Sequence[Found], folder: Path, compare: Path |
         return
     found = [html.HtmlTable(*table) for table in shown]
     own = _in_page(rows) if page.figures else []
-    notes = [study.about, *notes]
-    made = html.study(study.title, where, found, own, runs, notes, commands)
+    about = {"about": [study.about], **where}
+    made = html.study(study.title, about, found, own, runs, notes, commands)
     write(folder / "page.html", made)
 
 

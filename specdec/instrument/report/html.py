@@ -53,11 +53,12 @@ def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) ->
       ValueError: the JSON lines of the first run with figures are missing.
     """
     shown = list(itertools.islice(generations, TEXTS))
+    conditions = [*places(runs), *tables.places(_acceptances(runs))]
     return _rendered(
         {"tables": list(_tables(runs)), "figures": _figures(runs), "generations": shown},
         title=sentence(runs),
         facts=facts(runs),
-        conditions=[*places(runs), *tables.places(_acceptances(runs))],
+        conditions=conditions if len(conditions) > 1 else (),  # facts have those of one run
         left_out=sum(1 for _ in generations),
     )
 
