@@ -310,6 +310,43 @@ def test_depth_is_compared_with_width():
     assert not list(results.depth_or_width([deep, wide]))
 
 
+def test_beams_are_next_to_greedy_search():
+    greedy, beams = found(), found("ende_base_t0")
+    greedy.measured |= {"seconds_alone": 1.0, "beams": 0}
+    beams.measured |= {"seconds_alone": 2.5, "beams": 5}
+    results.relative_to_greedy([beams, greedy])
+    assert beams.measured["speedup"] == 0.4 and beams.measured["tokens_per_call"] == 1.0
+    assert not {"low", "high", "per_token"} & beams.measured.keys()
+    assert greedy.measured["speedup"] == 2.0 and greedy.measured["low"] == 1.9
+
+
+def test_a_step_is_left_out_if_what_it_reads_failed(tmp_path):
+    """The prediction from recorded texts needs them; metrics do not."""
+    ran = []
+
+    class Fails:
+        def run(self, step):
+            ran.append(step.name)
+            return step.name != "acceptance"
+
+        def failure(self, step):
+            return "it failed"
+
+        def has(self, step):
+            return False
+
+    row = study.Row("a", ["--gin_file=demo.gin"])
+    made = study.Study("x", "X", "", [row], {})
+    planned = replicate.Planned(
+        Found(steps.Work(row)),
+        steps=[Step("a", name, ()) for name in ("acceptance", "bench", "forecast here", "eval")],
+    )
+    tried = replicate.Replication(made, Choices(tmp_path), Fails(), None)  # type: ignore[arg-type]
+    assert list(tried.run([planned])) == ["a: acceptance", "a: bench", "a: eval"]
+    assert ran == ["acceptance", "bench", "eval"]
+    assert "acceptance: it failed" in (tmp_path / "page.md").read_text()
+
+
 # The command.
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import importlib.util
 import os
 import shlex
@@ -50,14 +51,12 @@ class Planned:
 
     Attributes:
       found: the figures.
-      described: its run; None if it cannot be run.
       counted: the bytes of its run on one device; None if it cannot be run.
       steps: its commands.
       minutes: that they take, roughly.
     """
 
     found: Found
-    described: Described | None = None
     counted: Counted | None = None
     steps: Sequence[Step] = ()
     minutes: float = 0.0
@@ -125,7 +124,7 @@ class Replication:
         if compilation is not None:
             self._predict(found, compilation)
         if not work.flags:
-            return Planned(found, steps=())
+            return Planned(found)
         try:
             described = self._describe(*self._embedded(work))
         except UsageError as error:
@@ -152,7 +151,7 @@ class Replication:
         left = [step for step in wanted if not self._journal.has(step)]
         texts = self._choices.limit or self._study.limit or 32
         minutes = steps.minutes(left, counted, plan.max_length, texts, bandwidth())
-        return Planned(found, described, counted, wanted, minutes)
+        return Planned(found, counted, wanted, minutes)
 
     def _predict(self, found: Found, compilation: Step) -> None:
         """Adds the memory and the predictions of topologies, compiled if that is possible."""
@@ -197,9 +196,8 @@ def chosen(study: Study, patterns: Sequence[str]) -> Study:
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             raise UsageError(f"--rows: no row is named {pattern}; give some of {', '.join(names)}")
-    rows = [
-        x for x in study.rows if not patterns or any(fnmatch.fnmatch(x.name, p) for p in patterns)
-    ]
+    kept = [name for pattern in patterns for name in fnmatch.filter(names, pattern)]
+    rows = [row for row in study.rows if not patterns or row.name in kept]
     return dataclasses.replace(study, rows=rows)
 
 
@@ -241,6 +239,7 @@ def overview(study: Study, planned: Sequence[Planned]) -> Iterator[str]:
         yield "Minutes are rough: each target call reads its parameters from this machine's memory."
 
 
+@functools.cache
 def bandwidth() -> float:
     """Returns the bytes/s with which this machine copies its memory, the best of three."""
     numbers = np.ones(READ // 8)
