@@ -12,41 +12,27 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh
 
 from specdec import cli
 from specdec.common import resources, theory
 from specdec.common.records import as_json, write
-from specdec.instrument.compile.calls import silent_call
-from specdec.instrument.compile.hardware import Call, Topology
+from specdec.instrument.compile.by_shapes import Shape, counted
+from specdec.instrument.compile.hardware import Topology
 from specdec.instrument.compile.roofline import predict
 from specdec.models import partitioning
-from specdec.models.contract.model import Model
-from specdec.types import AxisRules
 
 TOPOLOGIES = ("v4:2x2x2", "v5p:2x2x1")
 ALPHAS = (0.6, 0.8)  # whose TARs the table has
-LOGIT = 4  # bytes of a logit, which is float32
 WAYS = ("roofline", "with_layers")
 RULES = {
     "whole": partitioning.replicated_logical_axis_rules(),
     "divided": partitioning.standard_logical_axis_rules(),
 }
-
-
-class Shape(NamedTuple):
-    """The shape of a cache: its rows, and tokens of outputs and inputs."""
-
-    rows: int
-    outputs: int
-    inputs: int
 
 
 def pairs() -> list[str]:
@@ -65,58 +51,6 @@ def run_of(pair: str, folder: str = "yan") -> cli.DecodeRun:
         tfds_data_dir=None,
     )
     return cli.settings.build(cli.DecodeRun, args, {})
-
-
-@functools.cache
-def counted(model: Any, rules: AxisRules, shape: Shape, mesh: Any) -> Call:
-    """Returns the figures of a model's call, with its collectives.
-
-    All are counted for models of one layer and of two, because all layers are alike.
-
-    Args:
-      model: the model.
-      rules: the rules that divide it, if the mesh can divide it evenly.
-      shape: of the cache.
-      mesh: the mesh, of devices or abstract.
-    """
-    one, two = (_counted(_with(model, rules, layers, mesh), shape, mesh) for layers in (1, 2))
-    more = model.num_layers - 1
-
-    def of_all(name: str) -> Any:
-        first = getattr(one, name)
-        return first + more * (getattr(two, name) - first)
-
-    return Call(**{field.name: of_all(field.name) for field in dataclasses.fields(Call)})
-
-
-def _with(model: Any, rules: AxisRules, layers: int, mesh: Any) -> Model:
-    config = dataclasses.replace(model.config, num_decoder_layers=layers)
-    model = dataclasses.replace(model, config=config, axis_rules=())
-    return dataclasses.replace(model, axis_rules=partitioning.fitting(model, rules, mesh))
-
-
-def _counted(model: Model, shape: Shape, mesh: Any) -> Call:
-    """Returns the figures of one call.
-
-    A product whose sum runs over a divided axis ends in an all-reduce, as does reading a divided
-    table of tokens. A divided vocabulary ends in an all-gather of the logits.
-    """
-    sizes = dict(mesh.shape)
-    params = partitioning.abstract(model, mesh)
-    call = silent_call(model, params, model.cache_bytes(*shape, sizes), shape.rows, sizes)
-    divided = {name for name, over in model.axis_rules if over == partitioning.MODEL}
-    axes, leaves = ({k: v for k, v in x.items() if k != "encoder"} for x in (model.axes(), params))
-    axes = jax.tree.leaves(axes, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
-    named = zip(axes, jax.tree.leaves(leaves), strict=True)
-    sums = [leaf.shape[1] for names, leaf in named if leaf.ndim == 2 and names[0] in divided]
-    gathers = int("vocab" in divided)
-    return dataclasses.replace(
-        call,
-        reductions=len(sums),
-        reduced=sum(sums) * jnp.dtype(model.dtype).itemsize,
-        gathers=gathers,
-        gathered=gathers * model.vocab_size * LOGIT,
-    )
 
 
 def forecast(pair: str) -> Iterator[dict[str, Any]]:

@@ -28,6 +28,7 @@ from specdec.cli import (
     grow,
     listing,
     machine,
+    replicate,
     report,
     score,
     settings,
@@ -67,7 +68,7 @@ __all__ = [
 
 COMMANDS = {  # by group: modules with add_command(subparsers) -> its parser
     "run": (decode, score, eval),
-    "measure": (verify, bench, tune, acceptance, forecast, report, compile),
+    "measure": (verify, bench, tune, acceptance, forecast, report, compile, replicate),
     "models": (train, distill, convert, check, grow, trim),
     "help": (listing, completion),
 }

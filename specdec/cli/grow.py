@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import re
-from typing import cast
 
 import jax
 
-import gin
 from specdec import checkpoints
-from specdec.cli import settings
 from specdec.cli.output import add_paths, model_line, settle_paths
+from specdec.cli.presets import preset
 from specdec.common import progress
 from specdec.common.values import Seed, UsageError, check, one_line
 from specdec.models import families
-from specdec.models.contract.model import Model
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -52,14 +47,14 @@ def _command(args: argparse.Namespace) -> None:
     model = checkpoints.model_from(args.input)
     with one_line():
         growth = families.growth_of(model.config)
-    preset = _preset(args.preset, model).config
+    larger = preset("--preset", args.preset, model).config
     with one_line(f"{args.input} does not grow to {args.preset}: "):
-        to = families.model_of(families.resized(model.config, preset))
+        to = families.model_of(families.resized(model.config, larger))
     # bfloat16, in which some are stored, would round what has to cancel.
     params = checkpoints.load(args.input, config=model.config, dtype="float32")
     growth_key, test_key = jax.random.split(jax.random.key(args.seed))
     with progress.bar("growing", 2, "step") as bar:
-        grown = jax.block_until_ready(families.resize(params, model.config, preset, growth_key))
+        grown = jax.block_until_ready(families.resize(params, model.config, larger, growth_key))
         bar.update()
         bar.set_description("comparing the logits")
         difference = growth.logit_difference(
@@ -69,17 +64,3 @@ def _command(args: argparse.Namespace) -> None:
     print(f"read {args.input}: {model_line(params, model)}")
     print(f"wrote {output}: {model_line(grown, to)}")
     print(difference)
-
-
-def _preset(name: str, model: Model) -> Model:
-    """Returns the model of a scope in the gin file of a model's family."""
-    family = families.family_of(model.config).presets
-    presets = f"models/{family}.gin"
-    flags = argparse.Namespace(
-        gin_file=[presets], gin_bindings=[], gin_search_paths=".", tfds_data_dir=None
-    )
-    scope = name if name.isidentifier() else None  # others gin refuses before it reads the file
-    with contextlib.suppress(UsageError), gin.config_scope(scope):
-        return settings.build(cast(type[Model], families.named(family).model), flags, {})
-    known = sorted(set(re.findall(rf"^(\w+)/{family}\.", gin.config_str(), re.MULTILINE)))
-    raise UsageError(f"--preset is {name!r}; give a scope of {presets}: {', '.join(known)}")

@@ -91,6 +91,7 @@ REQUIRED = {
     "eval": "--output_dir",
     "forecast": "--passes",
     "grow": "--preset",
+    "replicate": "STUDY",
     "train": "--output_dir",
     "tune": "--output_dir",
 }
@@ -243,7 +244,7 @@ COMPLETE = """
 set -e
 . "$0"
 for words in "specdec de" "specdec decode --verif" "specdec decode --verifier co" \\
-    "specdec decode --gin_file demo_s" "specdec list mac"; do
+    "specdec decode --gin_file demo_s" "specdec list mac" "specdec replicate lev"; do
   COMP_WORDS=($words); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
   _shtab_specdec
   echo "${COMPREPLY[*]}"
@@ -256,7 +257,7 @@ def test_bash_completes_commands_flags_and_gin_files(said, tmp_path):
     script.write_text(said("completion", "bash"))
     command = ["bash", "-c", COMPLETE, str(script)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
-    expected = ["decode", "--verifier", "coupled", "demo_sampled.gin", "macros"]
+    expected = ["decode", "--verifier", "coupled", "demo_sampled.gin", "macros", "leviathan"]
     assert done.stdout.splitlines() == expected
 
 

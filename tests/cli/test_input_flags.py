@@ -29,7 +29,7 @@ COMMON = {
     "distill": ("--output_dir=o",),
     "train": ("--output_dir=o",),
 }
-WITHOUT = {"report", "convert", "check", "grow", "trim", "list", "completion"}
+WITHOUT = {"report", "replicate", "convert", "check", "grow", "trim", "list", "completion"}
 REFUSED = {
     ("eval", "text"): "references; give --input_file",
     ("score", "text"): "scored too; give --input_file",

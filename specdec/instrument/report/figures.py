@@ -67,11 +67,14 @@ def draw(runs: Sequence[ReportedRun], folder: str | Path) -> list[Path]:
 def svgs(runs: Sequence[ReportedRun]) -> dict[str, str]:
     """Returns name -> `<svg>` element, with text as text; raises ValueError as `draw` does."""
     with matplotlib.rc_context(STYLE):
-        return {one.__name__: _svg(one(runs), one.__name__) for one in of(runs)}
+        return {one.__name__: element(one(runs), one.__name__) for one in of(runs)}
 
 
-def _svg(figure: Figure, name: str) -> str:
-    """Returns an element for a page with several: ids begin with the name."""
+def element(figure: Figure, name: str) -> str:
+    """Returns a figure as an element for a page with several; its ids begin with the name.
+
+    Call it in the context of `canvas.STYLE`.
+    """
     svg = canvas.svg(figure, transparent=True)
     svg = re.sub(r"<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", svg)

@@ -11,7 +11,7 @@ import base64
 import hashlib
 import itertools
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -53,20 +53,54 @@ def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) ->
       ValueError: the JSON lines of the first run with figures are missing.
     """
     shown = list(itertools.islice(generations, TEXTS))
-    content = {"tables": list(_tables(runs)), "figures": _figures(runs), "generations": shown}
+    conditions = [*places(runs), *tables.places(_acceptances(runs))]
+    return _rendered(
+        {"tables": list(_tables(runs)), "figures": _figures(runs), "generations": shown},
+        title=sentence(runs),
+        facts=facts(runs),
+        conditions=conditions if len(conditions) > 1 else (),  # facts have those of one run
+        left_out=sum(1 for _ in generations),
+    )
+
+
+def study(
+    title: str,
+    facts: Mapping[str, Sequence[str]],
+    tables: Sequence[HtmlTable],
+    figures: Sequence[Mapping[str, object]],
+    runs: Sequence[ReportedRun],
+    notes: Sequence[str],
+    commands: Mapping[str, Sequence[str]],
+) -> str:
+    """Returns the HTML of a study.
+
+    Args:
+      title: its title.
+      facts: of its measurements, by name.
+      tables: its tables.
+      figures: each with its name, its title, its SVG and its content in words.
+      runs: benchmarks, whose figures come after these.
+      notes: sentences.
+      commands: command lines, by row.
+    """
+    shown = [{**one, "svg": Markup(one["svg"])} for one in figures] + _figures(runs)
+    content = {"tables": tables, "figures": shown, "commands": commands}
+    return _rendered(content, title=title, facts=facts, conditions=[*notes], left_out=0)
+
+
+def _rendered(content: Mapping[str, Any], **about: Any) -> str:
+    """Returns the page of its parts, by name, each of which may be missing or empty."""
     names = {
         "tables": "Speed-up",
         "figures": "Figures",
         "generations": "Generations, call by call",
+        "commands": "Commands",
     }
     script = _text("page.js")
     return _template().render(
-        content,
-        title=sentence(runs),
-        facts=facts(runs),
-        parts={id: name for id, name in names.items() if content[id]},
-        conditions=[*places(runs), *tables.places(_acceptances(runs))],
-        left_out=sum(1 for _ in generations),
+        {**dict.fromkeys(names, ()), **content},
+        **about,
+        parts={id: name for id, name in names.items() if content.get(id)},
         kinds=KINDS,
         style=Markup(_text("page.css")),
         script=Markup(script),

@@ -315,6 +315,29 @@ COMMANDS = {
         "--gin.LOOKUP_SHORTEST=9",
         says="PromptLookup.shortest is 9, more than longest, 4; give less",
     ),
+    "a study that is none": case(
+        "replicate", "leviathn", says="no study 'leviathn'; did you mean leviathan"
+    ),
+    "a study of other rows": case(
+        "replicate", "demo", "--rows=ende_t2", says="--rows: no row is named ende_t2; give some"
+    ),
+    "a use of what is not needed": case(
+        "replicate", "leviathan", "--use=xl=YARD", says="--use is 'xl=.*; give NAME=PATH"
+    ),
+    "a use without a path": case(
+        "replicate", "leviathan", "--use=ende", says="--use is 'ende'; give NAME=PATH"
+    ),
+    "a synthetic study of nothing": case(
+        "replicate", "leviathan", "--synthetic", says="--synthetic .*; give --grown as well"
+    ),
+    "a study next to nothing": case(
+        "replicate", "demo", "--compare=YARD/folder", says="has no page.json; give a folder of"
+    ),
+    "a study of no texts": case("replicate", "demo", "--limit=0", says="--limit is 0; give"),
+    "a study on no chip": case(
+        "replicate", "demo", "--topology=v9:2x2", says="'v9:2x2' .*; give a generation"
+    ),
+    "a study that is a run": case("replicate", "YARD/run.gin", says="no study .*run.gin'; give"),
     "a forecast of nothing": case("forecast", RUN, says="--passes; see specdec forecast"),
     "passes that are not there": case(
         "forecast", RUN, "--passes=YARD/none.jsonl", says="none.jsonl does not exist.*; make it"

@@ -1,0 +1,37 @@
+"""The sizes of released models, by the scopes of gin files."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+from typing import cast
+
+import gin
+from specdec.cli import settings
+from specdec.common.values import UsageError
+from specdec.models import families
+from specdec.models.contract.model import Model
+
+
+def preset(flag: str, name: str, model: Model) -> Model:
+    """Returns the model of a scope in the gin file of a model's family.
+
+    Args:
+      flag: the flag that names it, for errors.
+      name: the scope.
+      model: a model of the family.
+
+    Raises:
+      UsageError: there is no such scope.
+    """
+    family = families.family_of(model.config).presets
+    presets = f"models/{family}.gin"
+    flags = argparse.Namespace(
+        gin_file=[presets], gin_bindings=[], gin_search_paths=".", tfds_data_dir=None
+    )
+    scope = name if name.isidentifier() else None  # others gin refuses before it reads the file
+    with contextlib.suppress(UsageError), gin.config_scope(scope):
+        return settings.build(cast(type[Model], families.named(family).model), flags, {})
+    known = sorted(set(re.findall(rf"^(\w+)/{family}\.", gin.config_str(), re.MULTILINE)))
+    raise UsageError(f"{flag} is {name!r}; give a scope of {presets}: {', '.join(known)}")

@@ -1,0 +1,183 @@
+"""`specdec replicate`: the rows of a paper, published, predicted and measured."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+
+from specdec.cli import machine, settings
+from specdec.cli import run as runs
+from specdec.cli.presets import preset
+from specdec.common.records import Lines, locked
+from specdec.common.values import PositiveInt, UsageError, check
+from specdec.instrument import replicate
+from specdec.instrument.compile import Topology
+from specdec.instrument.replicate import Choices, Described, Journal, Replication
+from specdec.models import families
+
+UNREAD = {"CHECKPOINT_PATH": "(none)", "DRAFT_CHECKPOINT_PATH": "(none)"}
+
+
+def add_command(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "replicate",
+        help="a paper's table: published, predicted and measured",
+        description="Runs the rows of a study: predictions for chips, acceptance, speed-up, "
+        "metrics. Says first what each row lacks. A study that was interrupted goes on when the "
+        "command is given again. Writes page.md, page.html, page.tex and page.json.",
+    )
+    parser.add_argument(
+        "study", metavar="STUDY", help=f"{', '.join(replicate.names())}, or a TOML file"
+    )
+    parser.add_argument(
+        "--output_dir", metavar="DIR", help="gets all files (default: replicate_STUDY)"
+    )
+    parser.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="print the plan, with memory, predictions and minutes, and measure nothing",
+    )
+    parser.add_argument(
+        "--use",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="where something is that rows need: a path here, a gs:// path, or a name of the hub; "
+        "may repeat",
+    )
+    parser.add_argument(
+        "--rows", metavar="NAME,...", help="only these rows; * and ? stand for others"
+    )
+    parser.add_argument(
+        "--topology",
+        action="append",
+        metavar="NAME",
+        help="chips to predict for, as of `specdec compile`; may repeat (default: the study's)",
+    )
+    parser.add_argument(
+        "--grown",
+        metavar="PRESET",
+        help="measure rows whose checkpoints are missing with the embedded pair, its target grown "
+        "to this size, such as t5_1_1_base; their figures say GROWN",
+    )
+    parser.add_argument(
+        "--synthetic",
+        action="store_true",
+        help="with --grown: keep draft tokens with the published acceptance rate; figures say "
+        "SYNTHETIC NOT EXACT",
+    )
+    parser.add_argument(
+        "--certify", action="store_true", help="also check that rows that sample are exact"
+    )
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="texts of each measurement (default: the study's)"
+    )
+    parser.add_argument(
+        "--compare", metavar="DIR", help="also show the figures of an earlier folder"
+    )
+    parser.add_argument("--gin.NAME", dest="gin_bindings", **_BINDINGS)
+    parser.add_argument(
+        "--tfds_data_dir", metavar="DIR", help="where TFDS data sets have been prepared"
+    )
+    parser.set_defaults(command=_command, resumes_from="study")
+    return parser
+
+
+_BINDINGS = {
+    "action": "append",
+    "default": [],
+    "metavar": "VALUE",
+    "help": "one setting of every run that is measured, such as --gin.DTYPE=\"'bfloat16'\"",
+}
+
+
+def _command(args: argparse.Namespace) -> None:
+    study, choices = _study_and_choices(args)
+    machine.refuse_unwritable_folder("--output_dir", str(choices.folder))
+    jax.config.update("jax_platforms", "cpu")  # devices belong to the commands of rows
+    file = choices.folder / "replicate.jsonl"
+    lock = choices.folder / ".lock"
+    with locked(choices.folder, lock, "--output_dir", "*"):
+        journal = Journal(Lines.of(file, _in_force(study, choices)))
+        replication = Replication(study, choices, journal, functools.partial(_described, args))
+        planned = replication.plan()
+        print(*replicate.overview(study, planned), sep="\n", flush=True)
+        if args.dry_run:
+            return
+        for line in replication.run(planned):
+            print(line, file=sys.stderr, flush=True)
+        replication.show(planned, args.compare)
+    print(f"wrote {choices.folder / 'page.md'}, page.html, page.tex and page.json")
+
+
+def _study_and_choices(args: argparse.Namespace) -> tuple[replicate.Study, Choices]:
+    check("--limit", args.limit, PositiveInt | None, UsageError)
+    study = replicate.read(args.study)
+    study = replicate.chosen(study, args.rows.split(",") if args.rows else ())
+    use = _used(args.use, study)
+    if args.synthetic and args.grown is None:
+        raise UsageError("--synthetic draws the acceptance of grown models; give --grown as well")
+    if args.compare and not (Path(args.compare) / "page.json").is_file():
+        raise UsageError(
+            f"--compare {args.compare} has no page.json; give a folder of specdec replicate"
+        )
+    topologies = study.topologies if args.topology is None else args.topology
+    try:
+        for name in topologies:
+            Topology.parse(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return study, Choices(
+        folder=Path(args.output_dir or f"replicate_{study.name}"),
+        use=use,
+        topologies=topologies,
+        flags=[f"--gin.{binding}" for binding in args.gin_bindings],
+        tfds_data_dir=args.tfds_data_dir,
+        grown=args.grown,
+        synthetic=args.synthetic,
+        limit=args.limit,
+        certify=args.certify,
+    )
+
+
+def _used(given: Sequence[str], study: replicate.Study) -> dict[str, str]:
+    """Returns the paths of `--use`, by name."""
+    found = {}
+    for text in given:
+        match = re.fullmatch(r"(\w+)=(.+)", text)
+        if match is None or match[1] not in study.needs:
+            known = ", ".join(study.needs) or "none, as the study needs nothing"
+            raise UsageError(f"--use is {text!r}; give NAME=PATH, with a name of {known}")
+        found[match[1]] = match[2]
+    return found
+
+
+def _in_force(study: replicate.Study, choices: Choices) -> str:
+    """Returns the settings that a folder was begun with; rows may come and go."""
+    fields = "grown", "synthetic", "limit", "flags"
+    lines = {"study": study.name, **{name: getattr(choices, name) for name in fields}}
+    return "".join(f"{name} = {value!r}\n" for name, value in lines.items())
+
+
+def _described(
+    args: argparse.Namespace, flags: Sequence[str], sizes: Mapping[str, str]
+) -> Described:
+    """Returns the run of some flags, its models resized to presets; raises UsageError."""
+    argv = ["eval", "--output_dir=-", *flags, "--gin.TASK=None"]
+    own = args.overview.parse_args(settings.joined(argv))
+    own.input_file = None
+    run = runs.described(own, UNREAD)
+    models = run.plan.models()
+    larger = {
+        role: families.model_of(
+            families.resized(models[role].config, preset("--grown", name, models[role]).config)
+        )
+        for role, name in sizes.items()
+    }
+    return Described(run.plan.with_models(larger), run.data.lengths["inputs"])

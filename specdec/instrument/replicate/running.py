@@ -1,0 +1,107 @@
+"""Runs the commands of a study, each in a process of its own, and goes on after an interruption.
+
+A command's memory and its compiled programs end with its process. A process whose parent was killed
+ends immediately, and the next one waits until then, so no two write to the same file.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from multiprocessing import connection
+from pathlib import Path
+
+import filelock
+
+from specdec.common.records import Lines
+from specdec.instrument.replicate.steps import Step
+
+
+class Journal:
+    """The JSON lines of a study: one for each command that has ended, written at its end.
+
+    Args:
+      lines: the file.
+    """
+
+    def __init__(self, lines: Lines):
+        self.lines = lines
+        self.ended: dict[tuple[str, str], Mapping] = {
+            (line["row"], line["step"]): line for line in lines
+        }
+
+    def run(self, step: Step) -> bool:
+        """Runs a step, unless it has succeeded before; returns whether it has now."""
+        before = self.ended.get(step.key)
+        if before is not None and before["code"] == 0 and before["argv"] == list(step.argv):
+            return True
+        log = self.lines.path.with_name(f"{step.row or 'shared'}.{_plain(step.name)}.log")
+        begun = time.monotonic()
+        code = _run(step.argv, log)
+        line = {
+            "row": step.row,
+            "step": step.name,
+            "code": code,
+            "said": "" if code == 0 else _last(log),
+            "seconds": round(time.monotonic() - begun, 1),
+            "argv": list(step.argv),
+        }
+        self.lines.append(line)
+        self.ended[step.key] = line
+        return code == 0
+
+    def has(self, step: Step) -> bool:
+        """Returns whether a step has succeeded."""
+        return self.ended.get(step.key, {"code": 1})["code"] == 0
+
+    def failure(self, step: Step) -> str:
+        """Returns what a step said that has failed; '' if it has not."""
+        return self.ended.get(step.key, {"said": ""})["said"]
+
+
+def _plain(name: str) -> str:
+    return name.replace(" ", "_").replace(":", "_")
+
+
+def _last(log: Path) -> str:
+    """Returns the last line of a command's output, without its name."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    said = next((line for line in reversed(lines) if line.strip()), "ended without a word")
+    return said.split("\r")[-1].removeprefix("specdec: ").strip()
+
+
+def _run(argv: tuple[str, ...], log: Path) -> int:
+    """Runs `specdec` with these arguments, its output in a file, and returns its exit code."""
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_command, args=(argv, str(log.resolve())))
+    process.start()
+    try:
+        process.join()
+    finally:
+        if process.is_alive():  # this process was interrupted
+            process.terminate()
+            process.join()
+    return 1 if process.exitcode is None else process.exitcode
+
+
+def _command(argv: tuple[str, ...], log: str) -> None:
+    """Runs `specdec` in this process, which ends with its parent."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with filelock.FileLock(Path(log).parent / ".process.lock"):
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        for stream in (1, 2):
+            os.dup2(file, stream)
+        sys.argv = ["specdec", *argv]
+        runpy.run_module("specdec", run_name="__main__", alter_sys=True)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)

@@ -1,0 +1,414 @@
+"""`specdec replicate`: studies, commands, journal, tables and pages: pytest tests/replicate"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from specdec import cli
+from specdec.common import published
+from specdec.common.records import Lines
+from specdec.common.values import UsageError
+from specdec.instrument import replicate
+from specdec.instrument.replicate import page, results, steps, study, tables
+from specdec.instrument.replicate.results import PAPER, RECORDED, Chip, Found, Predicted
+from specdec.instrument.replicate.running import Journal
+from specdec.instrument.replicate.steps import Choices, Step
+
+ROOT = Path(__file__).resolve().parents[2]
+LEVIATHAN = replicate.read("leviathan")
+PUBLISHED = (ROOT / "docs" / "reference" / "published-runs.md").read_text(encoding="utf-8")
+
+
+# Studies.
+
+
+def test_leviathan_has_the_rows_of_table_2():
+    assert [row.name for row in LEVIATHAN.rows] == list(published.rows())
+    for row in LEVIATHAN.rows:
+        table = published.rows()[row.name]
+        assert row.run == [f"--gin_file=leviathan/{row.name}.gin"]
+        assert row.published["speedup"] == table.measured and row.published["alpha"] == table.alpha
+        assert row.grown and f"--gamma={table.gamma}" in row.grown.run
+        assert row.grown.draft == f"t5_1_1_{table.draft}"
+        sampled = "--gin_file=sampling/temperature.gin" in row.grown.run
+        assert sampled == (table.temperature == 1)
+
+
+def test_tables_3_and_5_are_those_of_the_page():
+    """docs/reference/published-runs.md has them for readers."""
+    rows = {row.name: row for row in LEVIATHAN.rows}
+    cells = re.findall(r"^\| XXL, (\S+) \| (\d) \|(.*)\|$", PUBLISHED, re.MULTILINE)
+    assert len(cells) == 4
+    for task, temperature, line in cells:
+        prefix = {"EnDe": "ende", "CNN/DM": "cnndm"}[task]
+        *models, unigram, bigram = map(float, line.split("|"))
+        names = [f"{prefix}_{size}_t{temperature}" for size in ("small", "base", "large")]
+        assert models == [rows[name].published["alpha"] for name in names]
+        assert rows[names[0]].alphas["unigram"][0] == unigram
+        assert rows[names[0]].alphas["bigram"][0] == bigram
+    table = PUBLISHED.partition("| drafter | l = 1 |")[2].partition("\n\n")[0]
+    lines = re.findall(r"^\| (\w+) \|(.*)\|$", table, re.MULTILINE)
+    found = {name: list(map(float, line.split("|"))) for name, line in lines}
+    small, base = rows["ende_small_t1"].alphas, rows["ende_base_t1"].alphas
+    tables_of = {name: small[name] for name in ("unigram", "bigram")}
+    assert found == tables_of | {"small": small["model"], "base": base["model"]}
+
+
+def test_yan_has_a_row_for_each_pair():
+    files = {path.stem for path in (ROOT / "configs" / "yan").glob("*.gin")} - {"common"}
+    assert {row.name for row in replicate.read("yan").rows} == files
+
+
+@pytest.mark.parametrize("name", replicate.names())
+def test_the_flags_of_a_study_are_understood(name):
+    """Those of every run, in the command that measures it."""
+    made = replicate.read(name)
+    for row in made.rows:
+        use = {need: "x" for need in row.needs}
+        work = steps.work_of(made, row, Choices(Path("f"), use=use))
+        assert work.flags and not work.missing
+        argv = ["eval", *work.flags, *row.more, "--output_dir=o"]
+        cli.overview().parse_args(cli.settings.joined(argv))
+        if row.shape != []:
+            command = steps.compilation(made, work, Choices(Path("f"), topologies=["v4:1x1x1"]))
+            assert command is not None
+            cli.overview().parse_args(cli.settings.joined(command.argv))
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("title = 'x'", "is not a study: 'rows'"),
+        ("title = 'x'\nabout = ''\n[[rows]]\nname = 'a'", "is not a study: .*'run'"),
+        ("title = 'x'\nabout = ''\n[[rows]]\nname = 'a'\nrun = []\nneeds = ['b']", "name b, which"),
+        (
+            "title = 'x'\nabout = ''\n[[rows]]\nname = 'a'\nrun = []\nsteps = ['tune']",
+            "name tune, which",
+        ),
+        ("title =", "is not a study: Invalid value"),
+    ],
+)
+def test_a_wrong_study_is_one_line(tmp_path, text, says):
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(UsageError, match=says):
+        replicate.read(str(tmp_path / "mine.toml"))
+
+
+# What rows lack, and their commands.
+
+
+def row_of(name: str):
+    return next(row for row in LEVIATHAN.rows if row.name == name)
+
+
+def test_a_row_says_what_it_lacks_until_it_is_given(monkeypatch, tmp_path):
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    row = row_of("ende_small_t0")
+    lacks = steps.work_of(LEVIATHAN, row, Choices(tmp_path)).missing
+    assert [text.partition(":")[0] for text in lacks] == ["xxl_ende", "small_ende", "ende"]
+    use = {"xxl_ende": "a", "small_ende": "b", "ende": "c.tsv"}
+    work = steps.work_of(LEVIATHAN, row, Choices(tmp_path, use=use))
+    assert not work.missing and not work.marks
+    assert work.flags[1:] == (
+        "--gin.CHECKPOINT_PATH='a'",
+        "--gin.DRAFT_CHECKPOINT_PATH='b'",
+        "--input_file=c.tsv",
+    )
+
+
+def test_prepared_data_of_tfds_are_found(tmp_path):
+    need = dataclasses.replace(LEVIATHAN.needs["ende"], tfds="x/1.0.0")
+    assert study.found(need, None, str(tmp_path)) is None
+    (tmp_path / "x" / "1.0.0").mkdir(parents=True)
+    with_seqio = importlib.util.find_spec("seqio") is not None
+    assert study.found(need, None, str(tmp_path)) == ("" if with_seqio else None)
+
+
+def plan_of(name: str):
+    """The plan of one of the embedded pair's runs."""
+    from specdec.cli import run as runs
+
+    args = cli.overview().parse_args(["decode", f"--gin_file={name}"])
+    return runs.described(args).plan
+
+
+def test_grown_models_stand_in_and_say_so(tmp_path):
+    choices = Choices(tmp_path, grown="t5_1_1_large", limit=4, certify=True)
+    work = steps.work_of(LEVIATHAN, row_of("ende_base_t1"), choices)
+    assert work.missing and work.marks == ("GROWN",)
+    made = [step.argv for step in steps.growth(work)]
+    assert [argv[2] for argv in made] == ["--preset=t5_1_1_large", "--preset=t5_1_1_base"]
+    plan = plan_of("demo_sampled.gin")
+    done = list(steps.measurement(LEVIATHAN, work, choices, plan, ["v4:1x1x1"]))
+    names = ["acceptance", "bench", "forecast here", "forecast v4:1x1x1", "eval", "verify"]
+    assert [step.name for step in done] == names
+    assert all("--limit=4" in step.argv for step in done[:5])
+    assert any("target-t5_1_1_large'" in flag for flag in done[1].argv)
+
+
+def test_drawn_acceptance_is_benchmarked_alone(tmp_path):
+    choices = Choices(tmp_path, grown="t5_1_1_large", synthetic=True)
+    work = steps.work_of(LEVIATHAN, row_of("ende_small_t0"), choices)
+    (step,) = steps.measurement(LEVIATHAN, work, choices, plan_of("demo.gin"), [])
+    assert step.argv[0] == "bench" and step.argv[-1] == "--synthetic_alpha=0.75"
+    assert work.marks == ("GROWN", "SYNTHETIC", "NOT EXACT")
+
+
+# The journal.
+
+
+@pytest.fixture
+def journal(tmp_path):
+    return Journal(Lines(tmp_path / "replicate.jsonl"))
+
+
+def test_a_command_is_run_once_and_a_failed_one_again(journal, tmp_path):
+    good, bad = Step("a", "list", ("list", "runs")), Step("b", "list", ("list", "rnus"))
+    assert journal.run(good) and not journal.run(bad)
+    assert "argument KIND: invalid choice: 'rnus'" in journal.failure(bad)
+    assert "demo.gin" in (tmp_path / "a.list.log").read_text()
+    again = Journal(Lines(tmp_path / "replicate.jsonl"))
+    assert again.has(good) and not again.has(bad)
+    (tmp_path / "a.list.log").unlink()
+    assert again.run(good) and not (tmp_path / "a.list.log").exists()
+    assert not again.run(bad)
+    assert [line["row"] for line in again.lines] == ["a", "b", "b"]
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from specdec.common.records import Lines
+from specdec.instrument.replicate.running import Journal
+from specdec.instrument.replicate.steps import Step
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    argv = ("decode", "--target=" + sys.argv[2], "--text=a", "--draft=" + sys.argv[2])
+    Journal(Lines(folder / "x.jsonl")).run(Step("a", "long", argv))
+"""
+
+
+@pytest.mark.ci
+def test_a_command_ends_with_a_killed_parent(tmp_path):
+    """The one that is started here waits for a pipe that nothing is written to."""
+    (tmp_path / "parent.py").write_text(PARENT)
+    os.mkfifo(tmp_path / "config.json")
+    program = [sys.executable, str(tmp_path / "parent.py"), str(tmp_path), str(tmp_path)]
+    parent = subprocess.Popen(program, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    log, end = tmp_path / "a.long.log", time.monotonic() + 120
+    while not log.exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    assert log.exists() and children
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    while any(map(_alive, children)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not any(map(_alive, children))
+
+
+def _alive(child: str) -> bool:
+    try:
+        return Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# Tables and pages.
+
+
+def found(name: str = "ende_small_t0", marks: tuple[str, ...] = (), **fields) -> Found:
+    work = steps.Work(row_of(name), missing=("xxl_ende: a model",), marks=marks)
+    measured = {"speedup": 2.0, "low": 1.9, "high": 2.2, "per_token": 2.02, "alpha": 0.7}
+    measured |= {"tokens_per_call": 3.5, "cost_ratio": 0.1, "target": 30.0, "run": 30.0}
+    one = Found(work, measured=measured, metric="bleu", identical="8 of 8", **fields)
+    one.alphas = {"model": [0.7, 0.75, 0.8, 0.9], "unigram": [0.05, 0.05, 0.06, 0.1]}
+    one.predicted = [Predicted("here", RECORDED, 2.0), Predicted("v4:1x1x1", PAPER, 3.1)]
+    one.chips = {"v4:1x1x1": Chip(20 * 2**30, "", 30 * 2**30, 0.02, 1.2)}
+    one.draft = results.Draft(8, 77_000_000)
+    return one
+
+
+def test_a_measured_figure_says_what_it_is_measured_with():
+    marks = ("GROWN", "SYNTHETIC", "NOT EXACT")
+    for made in (tables.speed, tables.quality, tables.alphas):
+        plain, marked = made([found()]), made([found(marks=marks)])
+        differ = [
+            (a, b)
+            for row, other in zip(plain.rows, marked.rows, strict=True)
+            for a, b in zip(row, other, strict=True)
+            if a != b
+        ]
+        assert differ and all(b == f"{a} GROWN SYNTHETIC NOT EXACT" for a, b in differ)
+    table = tables.speed([found(marks=("GROWN",))])
+    texts = dict(zip(table.header, table.rows[0], strict=True))
+    assert texts["measured (95 %)"] == "2.00 (1.90 to 2.20) GROWN"
+    assert texts["measured / predicted"] == "1.01 GROWN"
+    assert texts["published"] == "3.4" and texts[f"predicted, v4:1x1x1, {PAPER}"] == "3.10"
+    lossy = tables.speed([found(exact=False)]).rows[0]
+    assert "2.00 (1.90 to 2.20) NOT EXACT" in lossy
+
+
+def test_empty_columns_and_rows_are_left_out():
+    table = tables.Table("", ["row", "a", "b"], [["x", "", "1"], ["y", "", ""]]).filled()
+    assert table.header == ["row", "b"] and table.rows == [["x", "1"]]
+
+
+def test_latex_reads_every_character_as_itself():
+    assert page.escaped("50 % of a_b & {c} \\ ^~<|>") == (
+        r"50 \% of a\_b \& \{c\} \textbackslash{} \^{}\~{}\textless{}\textbar{}\textgreater{}"
+    )
+    made = page.tabular(tables.Table("", ["a", "b"], [["1_", "2"]]))
+    assert made.splitlines()[1:4] == ["a & b \\\\", "\\hline", "1\\_ & 2 \\\\"]
+
+
+def test_a_page_says_the_same_again_and_compares(tmp_path, monkeypatch):
+    rows = [found(), found("ende_base_t0", marks=("GROWN",))]
+    rows[0].commands = ["specdec bench --gin_file=demo.gin"]
+    monkeypatch.setattr(page, "_runs", lambda *_: [])  # their files are not here
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        page.write_all(LEVIATHAN, rows, folder, None)
+    for name in ("page.md", "page.html", "page.tex", "page.json"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+        text = (first / name).read_text()
+        assert "GROWN" in text and "ende" in text
+    html = (first / "page.html").read_text()
+    assert "specdec bench --gin_file=demo.gin" in html and "<svg" in html
+    assert "## Next to" not in (first / "page.md").read_text()
+    rows[0].measured |= {"speedup": 2.5, "high": 2.7}
+    page.write_all(LEVIATHAN, rows, second, first)
+    text = (second / "page.md").read_text().partition("## Next to")[2]
+    assert re.search(r"\| ende_small_t0 \| 2 \| 2.5 \|", text)
+
+
+def test_depth_is_compared_with_width():
+    deep, wide = found(), found("ende_base_t0")
+    deep.work = dataclasses.replace(deep.work, row=dataclasses.replace(deep.row, needs=["t"]))
+    wide.work = dataclasses.replace(wide.work, row=dataclasses.replace(wide.row, needs=["t"]))
+    deep.draft, wide.draft = results.Draft(24, 1_345_000_000), results.Draft(5, 1_274_000_000)
+    deep.chips = {"v4:2x2x2": Chip(1, "", 2, 0.15, 1.5)}
+    wide.chips = {"v4:2x2x2": Chip(1, "", 2, 0.10, 1.2)}
+    (line,) = results.depth_or_width([deep, wide])
+    assert "ende_small_t0 has 24 layers, ende_base_t0 has 5" in line
+    assert "1.25 times as many tokens per call" in line
+    wide.draft = results.Draft(5, 700_000_000)
+    assert not list(results.depth_or_width([deep, wide]))
+
+
+def test_beams_are_next_to_greedy_search():
+    greedy, beams = found(), found("ende_base_t0")
+    greedy.measured |= {"seconds_alone": 1.0, "beams": 0}
+    beams.measured |= {"seconds_alone": 2.5, "beams": 5}
+    results.relative_to_greedy([beams, greedy])
+    assert beams.measured["speedup"] == 0.4 and beams.measured["tokens_per_call"] == 1.0
+    assert not {"low", "high", "per_token"} & beams.measured.keys()
+    assert greedy.measured["speedup"] == 2.0 and greedy.measured["low"] == 1.9
+
+
+def test_a_step_is_left_out_if_what_it_reads_failed(tmp_path):
+    """The prediction from recorded texts needs them; metrics do not."""
+    ran = []
+
+    class Fails:
+        def run(self, step):
+            ran.append(step.name)
+            return step.name != "acceptance"
+
+        def failure(self, step):
+            return "it failed"
+
+        def has(self, step):
+            return False
+
+    row = study.Row("a", ["--gin_file=demo.gin"])
+    made = study.Study("x", "X", "", [row], {})
+    planned = replicate.Planned(
+        Found(steps.Work(row)),
+        steps=[Step("a", name, ()) for name in ("acceptance", "bench", "forecast here", "eval")],
+    )
+    tried = replicate.Replication(made, Choices(tmp_path), Fails(), None)  # type: ignore[arg-type]
+    assert list(tried.run([planned])) == ["a: acceptance", "a: bench", "a: eval"]
+    assert ran == ["acceptance", "bench", "eval"]
+    assert "acceptance: it failed" in (tmp_path / "page.md").read_text()
+
+
+# The command.
+
+
+def test_a_dry_run_knows_memory_and_speed_without_anything(tmp_path, capsys, monkeypatch):
+    """The prediction for a v4 is near the paper's own, which measured the same costs there."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(
+        "specdec.instrument.replicate.replication.importlib.util.find_spec", lambda name: None
+    )
+    argv = ["replicate", "leviathan", "--dry_run", "--rows=ende_small_t0"]
+    assert cli.main([*argv, "--topology=v4:1x1x1", f"--output_dir={tmp_path / 'out'}"]) == 0
+    (line,) = re.findall(r"^\| ende_small_t0 \|(.*)\|$", capsys.readouterr().out, re.MULTILINE)
+    lacks, speedup, memory, predicted = (cell.strip() for cell in line.split("|"))
+    assert lacks == "xxl_ende, small_ende, ende" and speedup == "3.4"
+    assert memory.startswith("21.1 of 30.8 GiB (parameters and caches")
+    # The paper prints 3.2 for costs that it rounds to two digits.
+    assert float(predicted) == pytest.approx(3.2, abs=0.1)
+
+
+def test_a_folder_keeps_its_settings(tmp_path, capsys):
+    argv = ["replicate", "demo", "--dry_run", f"--output_dir={tmp_path}"]
+    assert cli.main([*argv, "--limit=3"]) == 0
+    (tmp_path / "replicate.jsonl").touch()  # the first command has ended
+    assert cli.main([*argv, "--limit=4"]) == 2
+    assert "was begun with limit = 3, and now it is 4" in capsys.readouterr().err
+
+
+TIMES = {"speedup", "low", "high", "per_token", "cost_ratio", "seconds_alone"}
+
+
+def steady(folder: Path) -> list:
+    """What a page says that no clock decides."""
+    rows = json.loads((folder / "page.json").read_text())["rows"]
+    for row in rows:
+        row["measured"] = {k: v for k, v in row["measured"].items() if k not in TIMES}
+        row["predicted"] = [(one["where"], one["by"]) for one in row["predicted"]]
+    return rows
+
+
+@pytest.mark.ci
+def test_the_demo_killed_twice_ends_in_the_same_page(tmp_path):
+    """Given again, it also changes nothing."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "specdec", "replicate", "demo", "--limit=2", "--rows=ende_t0"]
+
+    def start(folder: Path) -> subprocess.Popen:
+        folder.mkdir(exist_ok=True)
+        return subprocess.Popen(command, cwd=folder, env=environment)
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert start(whole).wait() == 0
+    for lines in (1, 4):
+        process, file = start(killed), killed / "replicate_demo" / "replicate.jsonl"
+        while not file.exists() or file.read_text().count("\n") < lines:
+            assert process.poll() is None
+            time.sleep(0.2)
+        time.sleep(2)
+        process.kill()
+        process.wait()
+    assert start(killed).wait() == 0
+    assert steady(killed / "replicate_demo") == steady(whole / "replicate_demo")
+    names = ("page.md", "page.html", "page.tex", "page.json")
+    before = [(killed / "replicate_demo" / name).read_bytes() for name in names]
+    assert start(killed).wait() == 0
+    assert [(killed / "replicate_demo" / name).read_bytes() for name in names] == before
