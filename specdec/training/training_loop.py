@@ -230,7 +230,8 @@ def _means(batches: list[Sums]) -> tuple[float, float]:
 def _text(run: TrainRun) -> Kept:
     """Returns the text side of the checkpoints: the task's vocabulary, if it is a file.
 
-    The generation settings in the vocabulary's directory are added for decoder-only models.
+    The generation settings in the vocabulary's directory are added for decoder-only models
+    and for Whispers.
 
     Raises:
       TrainingError: the vocabulary does not fit the models.
@@ -249,7 +250,7 @@ def _text(run: TrainRun) -> Kept:
         return {}
     if tasks.tokenization_of(vocabulary) is not None:
         saved = Path(file).parent  # with the tokenizer's other files
-        if tasks.has_prompts(vocabulary):
+        if tasks.has_prompts(vocabulary) or tasks.is_sound(vocabulary):
             return checkpoints.text_model_from(saved).kept()
         return {"vocabulary": checkpoints.vocabulary_from(saved)}
     return {"vocabulary": checkpoints.Vocabulary(Path(file), vocabulary.extra_ids)}
