@@ -20,6 +20,7 @@ from specdec.instrument import replicate
 from specdec.instrument.compile import Topology
 from specdec.instrument.replicate import Choices, Described, Journal, Replication
 from specdec.models import families
+from specdec.models.contract.model import Model
 
 UNREAD = {"CHECKPOINT_PATH": "(none)", "DRAFT_CHECKPOINT_PATH": "(none)"}
 
@@ -173,7 +174,7 @@ def _described(
     own = args.overview.parse_args(settings.joined(argv))
     own.input_file = None
     run = runs.described(own, UNREAD)
-    models = run.plan.models()
+    models = {role: one for role, one in run.plan.models().items() if isinstance(one, Model)}
     larger = {
         role: families.model_of(
             families.resized(models[role].config, preset("--grown", name, models[role]).config)

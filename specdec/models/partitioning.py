@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from specdec.common.values import Checked, PositiveInt
 from specdec.models.contract.model import Model, Weights
@@ -129,7 +129,7 @@ def make_mesh(num_partitions: int, devices: Sequence[Any] | None = None) -> Mesh
     )
 
 
-def shardings(model: Model, mesh: Mesh) -> PyTree:
+def shardings(model: Model, mesh: Mesh | AbstractMesh) -> PyTree:
     """Returns the model's tree of parameters, with each one's `NamedSharding` by its `axis_rules`.
 
     Raises:
@@ -156,7 +156,7 @@ def shardings(model: Model, mesh: Mesh) -> PyTree:
     return jax.tree_util.tree_map_with_path(place, shapes, model.axes())
 
 
-def fitting(model: Model, rules: AxisRules, mesh: Mesh) -> AxisRules:
+def fitting(model: Model, rules: AxisRules, mesh: Mesh | AbstractMesh) -> AxisRules:
     """Returns rules under which the mesh divides all parameters of a model evenly.
 
     A logical axis whose size the mesh cannot divide stays whole. Heads and their joined axis stay
@@ -189,7 +189,7 @@ def _mesh_axis(logical: str | None, rules: AxisRules) -> str | None:
     return next((axis for name, axis in rules if name == logical), None)
 
 
-def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh) -> str:
+def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh | AbstractMesh) -> str:
     whole = JOINED if logical in JOINED else (logical,)
     rules = " and ".join(f"({one!r}, None)" for one in whole)
     return (
@@ -199,7 +199,7 @@ def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh) -> str:
     )
 
 
-def abstract(model: Weights, mesh: Mesh | None) -> PyTree:
+def abstract(model: Weights, mesh: Mesh | AbstractMesh | None) -> PyTree:
     """Returns the shapes of the parameters in the model's dtype; over a mesh with their shardings.
 
     Raises:
@@ -299,7 +299,7 @@ def divided_rows(tree: PyTree, mesh: Mesh) -> PyTree:
     return jax.tree.map(feed, tree)
 
 
-def _shape(mesh: Mesh) -> str:
+def _shape(mesh: Mesh | AbstractMesh) -> str:
     return " x ".join(f"{size} ({name})" for name, size in mesh.shape.items())
 
 

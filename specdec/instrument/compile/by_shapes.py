@@ -55,8 +55,8 @@ def count(plan: Plan, shape: Shape, devices: int) -> Counted:
       devices: the number of devices.
     """
     mesh = AbstractMesh((1, devices), (partitioning.DATA, partitioning.MODEL))
-    rules, models = partitioning.standard_logical_axis_rules(), plan.models()
-    sizes = dict(mesh.shape)
+    rules, sizes = partitioning.standard_logical_axis_rules(), dict(mesh.shape)
+    models = {role: one for role, one in plan.models().items() if isinstance(one, Model)}
     return Counted(
         calls={role: counted(model, rules, shape, mesh) for role, model in models.items()},
         parameters=sum(_parameter_bytes(model, rules, mesh) for model in models.values()),
@@ -65,13 +65,13 @@ def count(plan: Plan, shape: Shape, devices: int) -> Counted:
 
 
 @functools.cache
-def _parameter_bytes(model: Any, rules: AxisRules, mesh: Any) -> int:
+def _parameter_bytes(model: Model, rules: AxisRules, mesh: AbstractMesh) -> int:
     fitted = dataclasses.replace(model, axis_rules=partitioning.fitting(model, rules, mesh))
     return device_bytes(partitioning.abstract(fitted, mesh))
 
 
 @functools.cache
-def counted(model: Any, rules: AxisRules, shape: Shape, mesh: Any) -> Call:
+def counted(model: Model, rules: AxisRules, shape: Shape, mesh: AbstractMesh) -> Call:
     """Returns the figures of a model's call, with its collectives.
 
     All are counted for models of one layer and of two, because all layers are alike.
@@ -92,13 +92,13 @@ def counted(model: Any, rules: AxisRules, shape: Shape, mesh: Any) -> Call:
     return Call(**{field.name: of_all(field.name) for field in dataclasses.fields(Call)})
 
 
-def _with(model: Any, rules: AxisRules, layers: int, mesh: Any) -> Model:
+def _with(model: Model, rules: AxisRules, layers: int, mesh: AbstractMesh) -> Model:
     config = dataclasses.replace(model.config, num_decoder_layers=layers)
     model = dataclasses.replace(model, config=config, axis_rules=())
     return dataclasses.replace(model, axis_rules=partitioning.fitting(model, rules, mesh))
 
 
-def _counted(model: Model, shape: Shape, mesh: Any) -> Call:
+def _counted(model: Model, shape: Shape, mesh: AbstractMesh) -> Call:
     """Returns the figures of one call.
 
     A product whose sum runs over a divided axis ends in an all-reduce, as does reading a divided

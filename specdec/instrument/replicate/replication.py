@@ -28,6 +28,7 @@ from specdec.instrument.replicate.running import Journal
 from specdec.instrument.replicate.steps import Choices, Step, Work
 from specdec.instrument.replicate.study import Study
 from specdec.instrument.replicate.tables import Table
+from specdec.models.contract.model import Model
 from specdec.plan import Plan
 
 COPIES = 2.5  # of parameters, that a benchmark holds in the layouts of its programs
@@ -253,7 +254,8 @@ def _seconds(function: Callable[[], object]) -> float:
 
 
 def _draft(plan: Plan) -> results.Draft | None:
-    models = [model for role, model in plan.models().items() if role != "target"]
+    drafts = (model for role, model in plan.models().items() if role != "target")
+    models = [model for model in drafts if isinstance(model, Model)]
     if not models:
         return None
     parameters = sum(checkpoints.parameter_count(model) for model in models)

@@ -88,7 +88,7 @@ def study(
     return _rendered(content, title=title, facts=facts, conditions=[*notes], left_out=0)
 
 
-def _rendered(content: Mapping[str, Any], **about: Any) -> str:
+def _rendered(content: Mapping[str, object], **about: object) -> str:
     """Returns the page of its parts, by name, each of which may be missing or empty."""
     names = {
         "tables": "Speed-up",

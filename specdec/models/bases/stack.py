@@ -202,9 +202,15 @@ class StackModel(LinenModel, LayeredTarget):
 
         A single row is multiplied by other code than several rows.
         """
-        one: dict[str, Any] = {"layout": "checkpoint", "orders": (), "widened": False}
-        one |= {"joined": False, "fused": False}
-        return dataclasses.replace(self, **one, least_width=max(width, self.least_width))
+        return dataclasses.replace(
+            self,
+            layout="checkpoint",
+            orders=(),
+            widened=False,
+            joined=False,
+            fused=False,
+            least_width=max(width, self.least_width),
+        )
 
     def _fed(
         self,

@@ -252,7 +252,7 @@ def measure(int8: bool = False) -> Device:
         found[size.name][name][tokens] = round(1e3 * min(times), 4)
     for size, name in {(size.name, name) for size in SIZES for name in names}:
         times = found[size][name]
-        found[size][name] = {n: times.get(n, times.get(2)) for n in TOKENS}
+        found[size][name] = {n: times[n] if n in times else times[2] for n in TOKENS}
     return Device(about(), found, before)
 
 
