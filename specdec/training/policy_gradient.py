@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -169,15 +169,14 @@ class FineTuning(Checked):
     @functools.cached_property
     def recipes(self) -> dict[str, Recipe]:
         """The settings of updates, by the role of the model that is trained."""
-        models = self.plan.models()
+        # An update reads no checkpoint, so any `Target` will do.
+        models = {role: cast(Model, model) for role, model in self.plan.models().items()}
         target = models["target"]
-        assert isinstance(target, Model), "it has a config and a checkpoint"
         rest = self.seed, self.steps
         found = {"target": Recipe(target, None, PolicyGradient(), self.optimizer, *rest)}
         if self.align is not None:
-            rest, draft = (self.align_optimizer, *rest), models["draft"]
-            assert isinstance(draft, Model)
-            found["draft"] = Recipe(draft, target, self.align, *rest)
+            rest = self.align_optimizer, *rest
+            found["draft"] = Recipe(models["draft"], target, self.align, *rest)
         return found
 
     def begin(self, params: Params) -> Policy:
