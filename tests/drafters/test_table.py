@@ -351,6 +351,26 @@ def test_check_drafter_sees_a_block_that_is_cut_by_what_was_drawn(peeks):
         check_drafter(*given, gammas=(), schedules=(cuts,))
 
 
+def test_each_draft_is_what_the_text_alone_leads_to():
+    """Also where the drafter was not asked for some calls after one of its tokens was refused."""
+    bench = Bench.create(max_length=40)
+    drafter = Skipping(Autoregressive(bench.target, Greedy()))
+    plan = Plan(bench.target, drafter, GreedyMatch(), Fixed(5), Greedy(), 40, ())
+    inputs = jnp.ones([4, 1], jnp.int32)
+    output = jax.device_get(decode(bench.params, row_keys(0, jnp.arange(4)), inputs, plan))
+    table, refused = np.asarray(bench.params["draft"]["logits"])[1], 0
+    for row in map(output.row, range(4)):
+        done = 0
+        for proposed, drafted, accepted in zip(*row[1:4], strict=True):
+            text = [*row.tokens[:done]]
+            for token in proposed[:drafted]:
+                assert token == table[sum(text) % 6, text[-1] if text else 0].argmax()
+                text.append(token)
+            refused += accepted < drafted
+            done += accepted + 1
+    assert refused > 10
+
+
 def perfect(drafter):
     params = DEEP.init(jax.random.key(0))
     return Bench(DEEP, Params(params, params), drafter, max_length=25)
