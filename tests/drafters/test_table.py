@@ -6,6 +6,7 @@ A new one is a row here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -42,6 +43,7 @@ from specdec.drafters import (
     SuffixDecoding,
     Uniform,
 )
+from specdec.instrument.certificate.afresh import _count
 from specdec.models.t5 import T5Draft, T5DraftConfig
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import (
@@ -369,6 +371,18 @@ def test_each_draft_is_what_the_text_alone_leads_to():
             refused += accepted < drafted
             done += accepted + 1
     assert refused > 10
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("paths", few([2, 3]))
+def test_a_tree_of_drafts_is_what_the_text_alone_leads_to(paths):
+    """So too, by a comparison with a state that is made anew for each draft."""
+    bench = Bench.create()
+    drafter = MultiPath(bench.target, Greedy(), paths=paths)
+    plan = Plan(bench.target, drafter, GreedyMatch(), Fixed(3), Greedy(), 30, ())
+    given = row_keys(0, jnp.arange(4)), jnp.arange(8, dtype=jnp.int32).reshape(4, 2)
+    drafts, different = jax.jit(functools.partial(_count, plan=plan))(bench.params, *given)
+    assert drafts > 30 and different == 0
 
 
 def perfect(drafter):
