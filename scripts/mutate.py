@@ -207,6 +207,8 @@ def tested(
         if marks == MORE:
             raise SystemExit(f"{tests} have none that are {marks!r}")
         return tested(tests, copy, limit, MORE)
+    if code == pytest.ExitCode.USAGE_ERROR:
+        raise SystemExit(f"{tests} are not all there")
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
         return "endless", seconds
     return "killed" if code else "survived", seconds
