@@ -72,7 +72,10 @@ def is_small_difference(node: ast.AST) -> bool:
     calls = [x.func for x in ast.walk(node.left) if isinstance(x, ast.Call)]
     of_difference = any(getattr(x, "attr", getattr(x, "id", "")) == "abs" for x in calls)
     bound = list(ast.walk(node.comparators[-1]))
-    named = any(isinstance(x, ast.Name) and hasattr(shared_tolerances, x.id) for x in bound)
+    names = [x.id for x in bound if isinstance(x, ast.Name)]
+    if any(name.endswith(("TOLERANCE", "DISTANCE")) for name in names):
+        return True  # whatever is compared
+    named = any(hasattr(shared_tolerances, name) for name in names)
     return of_difference and (named or any(is_number(x) and x.value <= SMALL for x in bound))
 
 
@@ -113,6 +116,8 @@ def test_the_rule_of_reasons_sees_what_it_is_for(source, lines):
         ("assert np.abs(x - y).max() < 1e-5", [1]),
         ("assert abs(x - y) <= 2 * LOGITS", [1]),
         ("assert np.allclose(x, y)", [1]),
+        ("assert far(x) < TOLERANCE", [1]),
+        ("assert x <= 2 * T5X_DISTANCE[name][0]", [1]),
         ("assert x == pytest.approx(y)", []),
         ("assert abs(x - y) < 0.1", []),
         ("assert p_value < 1e-9", []),

@@ -6,9 +6,10 @@
     python scripts/checks/mutate.py --table          # the table of docs/log/reliability-log.md
 
 Of each package some places are drawn: one of each of its modules, then the second of each.
-`mutate.toml` names the tests of a module. A mutant is killed if one of them fails. One whose tests
-do not end in time is counted apart: in twice the time that they take without it, and a minute. The
-script works on a copy and writes a line per mutant to `docs/results/mutants.jsonl`; given again, it
+`mutate.toml` names the tests of a module. Those that kill most in their time run first, then the
+short ones of each file. A mutant is killed if one of them fails. One whose tests do not end in time
+is counted apart: in twice the processor time that they take without it, and a minute. The script
+works on a copy and writes a line per mutant to `docs/results/mutants.jsonl`; given again, it
 goes on. With `--sound` it runs the tests without a mutant: a test that fails then has killed none.
 """
 
@@ -20,12 +21,12 @@ import collections
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,10 +36,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = ROOT / "docs" / "results" / "mutants.jsonl"
-PROGRAMS = Path(tempfile.gettempdir()) / "specdec.mutants.programs"  # compiled, kept between calls
+KEPT = Path(tempfile.gettempdir()) / "specdec.mutants"  # between calls
+PROGRAMS = KEPT / "programs"  # compiled
+TIMES = KEPT / "times.json"  # test -> [mutants that it killed, its seconds]
 DEFAULT, MORE = "not slow and not planted and not ci", "not slow"  # which tests
 IN_CI = ("training/", "models/")  # modules whose tests are mostly of `ci`
-LIMIT = 600  # seconds, for tests whose own time is not known
+LIMIT = 600  # seconds of processor time, for tests whose own time is not known
 TESTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 SWAPS: dict[type, type] = {
     ast.Add: ast.Sub,
@@ -176,42 +179,64 @@ def drawn(each: int, seed: int, only: str) -> Iterator[Mutant]:
 
 
 def tested(
-    tests: list[str], copy: Path, limit: float | None, marks: str = DEFAULT
+    tests: list[str], copy: Path, limit: int | None, marks: str = DEFAULT
 ) -> tuple[str, float]:
-    """What tests say of a copy: 'survived', 'killed' or 'endless'; and their seconds."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    """What tests say of a copy: 'survived', 'killed' or 'endless'; and their processor time."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "mutate"]
     command += ["-m", marks, *tests]
     environment = os.environ | {
-        "PYTHONPATH": str(copy),
+        "PYTHONPATH": os.pathsep.join([str(copy), str(copy / "scripts")]),
         "PYTHONDONTWRITEBYTECODE": "1",
         # A mutant changes few of the programs; the others need not be compiled again.
         "JAX_COMPILATION_CACHE_DIR": str(PROGRAMS),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    begin = time.perf_counter()
-    process = subprocess.Popen(
+    PROGRAMS.mkdir(parents=True, exist_ok=True)
+    begin = seconds_of_children()
+    code = subprocess.run(
         command,
         cwd=copy,
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        code = process.wait(limit)
-        if code == pytest.ExitCode.NO_TESTS_COLLECTED:
-            if marks == MORE:
-                raise SystemExit(f"{tests} have none that are {marks!r}")
-            return tested(tests, copy, limit, MORE)
-        outcome = "killed" if code else "survived"
-    except subprocess.TimeoutExpired:
-        outcome = "endless"
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return outcome, round(time.perf_counter() - begin, 1)
+        preexec_fn=limit and (lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))),
+    ).returncode
+    seconds = round(seconds_of_children() - begin, 1)
+    if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+        if marks == MORE:
+            raise SystemExit(f"{tests} have none that are {marks!r}")
+        return tested(tests, copy, limit, MORE)
+    if code == pytest.ExitCode.USAGE_ERROR:
+        raise SystemExit(f"{tests} are not all there")
+    if code in (-signal.SIGXCPU, -signal.SIGKILL):
+        return "endless", seconds
+    return "killed" if code else "survived", seconds
+
+
+def seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts tests first that kill most in their time, and then short ones of each file."""
+    times = json.loads(TIMES.read_text()) if TIMES.exists() else {}
+    files = {path: place for place, path in enumerate(dict.fromkeys(x.path for x in items))}
+
+    def rank(item: pytest.Item) -> tuple[float, int, float]:
+        killed, seconds = times.get(item.nodeid, (0, 0.0))
+        return -killed / (seconds + 1), files[item.path], seconds
+
+    items.sort(key=rank)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    times = json.loads(TIMES.read_text()) if TIMES.exists() else {}
+    killed, seconds = times.get(report.nodeid, (0, report.duration))
+    if report.when == "call":
+        times[report.nodeid] = killed + report.failed, round(min(seconds, report.duration), 2)
+        TIMES.write_text(json.dumps(times))
 
 
 def read() -> list[dict[str, Any]]:
@@ -258,7 +283,7 @@ def try_out(todo: list[Mutant], copy: Path, marks: str) -> None:
     for mutant in todo:
         tests, file = tests_of(mutant.module), copy / "specdec" / mutant.module
         known = [usual.get(one) for one in tests]
-        limit = LIMIT if None in known or marks != DEFAULT else 2 * sum(known) + 60
+        limit = LIMIT if None in known or marks != DEFAULT else int(2 * sum(known) + 60)
         sound = file.read_text()
         file.write_text(mutant.source)
         of_ci = mutant.module.startswith(IN_CI)

@@ -93,7 +93,7 @@ def compared(
     """
     alone = plan.target.computed_width(1), plan.alone().capacity
     calls = (alone, *((width, plan.capacity) for width in widths))
-    before = max(min(plan.max_length - 1, max(TEXT, *widths)), 0)
+    before = min(plan.max_length - 1, max(TEXT, *widths))
     text = made_up(plan.target, rows, length, before + max(alone[0], *widths))
     found = [one for call in calls for one in _rows(plan, params, *text, before, *call)]
     (_, first), *others = found

@@ -19,6 +19,7 @@ from support import PromptTable, few, tiny_t5
 from test_combinations import DRAFTERS, RULES, SCHEDULES, TARGET, TREES
 from tolerances import SMALL_LOGITS
 
+from specdec.common.values import UsageError
 from specdec.decoding import decode, loop, row_keys
 from specdec.decoding.program import GivenBatch
 from specdec.decoding.refilling import Refilled, _Stream
@@ -39,6 +40,7 @@ from specdec.models.t5gemma import T5GemmaConfig
 from specdec.plan import Plan
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
+from specdec.testing import TableTarget
 from specdec.types import Params
 from specdec.verifiers import Block
 
@@ -317,6 +319,28 @@ def test_texts_of_one_width_are_read_together():
     stream = _Stream([GivenBatch(keys, inputs, np.ones(len(lengths), bool))], shapes, (2, 4), 0)
     taken = [[text.row for text in stream.take(2, len(lengths))] for _ in range(4)]
     assert taken == [[0, 3], [1, 2], [4, 5], []]
+
+
+@dataclasses.dataclass(frozen=True)
+class Listens(TableTarget):
+    """A table whose inputs are numbers, as of sound: they have no tokens and no padding."""
+
+    def inputs_shape(self, rows, length):
+        return jax.ShapeDtypeStruct((rows, 3, 2), jnp.float32)
+
+
+def test_inputs_without_tokens_are_read_whole():
+    sound = np.arange(1, 13, dtype=np.float32).reshape(2, 3, 2)
+    given = GivenBatch(row_keys(0, jnp.arange(2)), sound, np.ones(2, bool))
+    shapes: Any = ()
+    texts = _Stream([given], shapes, WIDTHS, 0).take(2, 2)
+    program = Refilled(dataclasses.replace(MODEL_PLAN, target=Listens(5)), 8, WIDTHS)
+    keys, inputs, live = program._texts(texts, WIDTH)
+    np.testing.assert_array_equal(inputs, sound)
+    assert live.all() and (keys == given.keys).all()
+    longer = given._replace(inputs=np.ones([2, 4, 2], np.float32))
+    with pytest.raises(UsageError, match="has room for 3 .* and a batch has 4; leave out REFILL"):
+        program._texts(_Stream([longer], shapes, WIDTHS, 0).take(2, 2), WIDTH)
 
 
 @pytest.mark.parametrize(

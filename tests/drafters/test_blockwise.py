@@ -159,6 +159,12 @@ def test_a_mistake_says_what_to_do(make, message):
         make()
 
 
+@pytest.mark.parametrize("length, calls", [(0, 0), (0.5, 0.5), (2.5, 1)])
+def test_a_block_is_one_call(length, calls):
+    parts = Blockwise(HEADS, Greedy()).parts(length)
+    assert [tuple(part) for part in parts] == [("draft", K, calls)]
+
+
 def test_a_block_taken_one_by_one_is_the_block():
     """As processors that look back take it."""
     logits = jax.random.normal(jax.random.key(0), [2, 4, 5])

@@ -9,6 +9,7 @@ import pytest
 from support import ByPosition, context_of
 from tolerances import PROBABILITIES
 
+from specdec.drafters import Uniform
 from specdec.drafters.draft_loop import _one_by_one, draft_block, draft_loop
 from specdec.sampling import (
     ForcedTokens,
@@ -49,6 +50,14 @@ def test_each_token_is_drawn_with_its_own_key(drafted, shared, size):
     draw_one = jax.vmap(jax.vmap(draw_shared if shared else draw))
     np.testing.assert_array_equal(draft.tokens, draw_one(KEYS, draft.probs))
     assert draft.length.tolist() == WANT.tolist() and draft.beliefs is None
+
+
+def test_a_uniform_draft_is_drawn_from_the_whole_vocabulary():
+    request = Request(context_of(TEXT, vocab_size=V), KEYS, WANT)
+    draft, _ = Uniform().propose({}, request, ())
+    assert draft.probs.shape == (3, K, V) and np.all(draft.probs == 1 / V)
+    np.testing.assert_array_equal(draft.tokens, jax.vmap(jax.vmap(draw))(KEYS, draft.probs))
+    assert draft.length.tolist() == WANT.tolist()
 
 
 @each_way

@@ -6,6 +6,7 @@ A new one is a row here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -42,6 +43,7 @@ from specdec.drafters import (
     SuffixDecoding,
     Uniform,
 )
+from specdec.instrument.certificate.afresh import _count
 from specdec.models.t5 import T5Draft, T5DraftConfig
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import (
@@ -349,6 +351,38 @@ def test_check_drafter_sees_a_block_that_is_cut_by_what_was_drawn(peeks):
         return check_drafter(*given, gammas=(), schedules=(cuts,))
     with pytest.raises(AssertionError, match="chi2"):
         check_drafter(*given, gammas=(), schedules=(cuts,))
+
+
+def test_each_draft_is_what_the_text_alone_leads_to():
+    """Also where the drafter was not asked for some calls after one of its tokens was refused."""
+    bench = Bench.create(max_length=40)
+    drafter = Skipping(Autoregressive(bench.target, Greedy()))
+    plan = Plan(bench.target, drafter, GreedyMatch(), Fixed(5), Greedy(), 40, ())
+    inputs = jnp.ones([4, 1], jnp.int32)
+    output = jax.device_get(decode(bench.params, row_keys(0, jnp.arange(4)), inputs, plan))
+    table, refused = np.asarray(bench.params["draft"]["logits"])[1], 0
+    for row in map(output.row, range(4)):
+        done = 0
+        for proposed, drafted, accepted in zip(*row[1:4], strict=True):
+            text = [*row.tokens[:done]]
+            for token in proposed[:drafted]:
+                assert token == table[sum(text) % 6, text[-1] if text else 0].argmax()
+                text.append(token)
+            refused += accepted < drafted
+            done += accepted + 1
+    assert refused > 10
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("paths", few([2, 3]))
+def test_a_tree_of_drafts_is_what_the_text_alone_leads_to(paths):
+    """So too, by a comparison with a state that is made anew for each draft."""
+    bench = Bench.create()
+    drafter = MultiPath(bench.target, Greedy(), paths=paths)
+    plan = Plan(bench.target, drafter, GreedyMatch(), Fixed(3), Greedy(), 30, ())
+    given = row_keys(0, jnp.arange(4)), jnp.arange(8, dtype=jnp.int32).reshape(4, 2)
+    drafts, different = jax.jit(functools.partial(_count, plan=plan))(bench.params, *given)
+    assert drafts > 30 and different == 0
 
 
 def perfect(drafter):

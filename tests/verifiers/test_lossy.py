@@ -358,6 +358,36 @@ def test_a_wrong_residual_is_seen():
         assert np.max(np.abs(law - emitted(mixture(token_rule(0.3)), trees.p, trees.q, 1))) > 1e-3
 
 
+HALF, QUARTER = (float(-jnp.log(jnp.float32(x))) for x in (0.5, 0.25))
+
+
+@pytest.mark.parametrize(
+    "verifier, greedy, kept",
+    [
+        (Typical(0.25, 1.0), False, False),
+        (BigLittle(0.5, QUARTER), False, True),
+        (BigLittle(0.0, QUARTER), False, True),
+        (TopK(2), True, True),
+        (TopK(1), True, False),
+        (TopBeta(2, HALF), True, True),
+        (Lenient(0.5), True, True),
+    ],
+    ids=str,
+)
+def test_a_token_at_the_threshold(verifier, greedy, kept):
+    """Token 0: the target gives it 1/4, which is half of the most, and the drafter 1/2."""
+    p, q = jnp.array([[0.25, 0.5, 0.25]] * 2), jnp.array([[0.5, 0.25, 0.25]])
+    scores = Scores(jnp.array([[0.0, HALF, 0.0]] * 2) - QUARTER, p, greedy)
+    draft = Draft(jnp.array([0]), q, jnp.int32(1), beliefs=q)
+    assert verifier.accept(draft, scores).tolist() == [kept]
+
+
+@pytest.mark.parametrize("rule, alpha", [("token", 0.5), ("chow", 0.5), ("difference", 0.0)])
+def test_a_cascade_keeps_the_drafters_law_at_the_threshold(rule, alpha):
+    p, q = jnp.array([0.25, 0.5, 0.25]), jnp.array([0.5, 0.25, 0.25])
+    assert SpeculativeCascade(rule, alpha).law(p, q).tolist() == q.tolist()
+
+
 def test_as_many_tokens_are_kept_unseen_as_is_said():
     p, q = np.random.default_rng(0).dirichlet(np.ones(7), size=(2, 5))
     tokens = jnp.argmax(q[:4] / p[:4], axis=1)  # the ones that are accepted least

@@ -96,11 +96,15 @@ def test_a_loop_that_goes_on_beyond_a_broken_row_is_seen(plant, verifier):
 
 
 def test_the_law_of_shared_noise():
-    """Its decisions are drawn otherwise; `accept` and `residual` are what they come to."""
+    """Its decisions are drawn otherwise; `accept` and `residual` are what they come to.
+
+    Of four tokens top-k leaves two, so that either of two excluded tokens may be drafted.
+    """
     with jax.enable_x64(True):
-        for trees in adversarial_trees(0, 3, 1, Sampling()).values():
-            law = output_law(Coupled(), trees, 1)
-            np.testing.assert_allclose(law, trees.p[0][:, None] * trees.p[1], rtol=0, atol=FLOAT64)
+        for size, sampling in ((3, Sampling()), (4, Sampling(top_k=2))):
+            for name, trees in adversarial_trees(0, size, 1, sampling).items():
+                law, right = output_law(Coupled(), trees, 1), trees.p[0][:, None] * trees.p[1]
+                np.testing.assert_allclose(law, right, rtol=0, atol=FLOAT64, err_msg=name)
 
 
 @dataclasses.dataclass(frozen=True)
