@@ -56,7 +56,7 @@ def _compare(args: argparse.Namespace) -> None:
     work_dir.mkdir(parents=True, exist_ok=True)
     folder = work_dir / "llama_374m"
     if not folder.exists():
-        params = _with_silent_layers(jax.device_get(target.init(jax.random.key(0))))
+        params = with_silent_layers(jax.device_get(target.init(jax.random.key(0))), DRAFT_LAYERS)
         checkpoints.save(folder, params, config=target.config, format="huggingface")
     about = {**vars(args), "output_file": None, "threads": THREADS, **environment()}
     file = table.File(args.output_file, about)
@@ -79,13 +79,15 @@ def _target() -> Any:
     return Llama(LlamaConfig(vocab_size=32000, mlp_dim=2816, num_decoder_layers=24, **sizes))
 
 
-def _with_silent_layers(params: Any) -> Any:
-    """Returns parameters whose layers after the draft's add zeros to the stream."""
+def with_silent_layers(params: Any, first: int) -> Any:
+    """Returns parameters whose decoder layers after the first ones add zeros to the stream."""
     decoder = dict(params["decoder"])
-    for i in range(DRAFT_LAYERS, sum(name.startswith("layers_") for name in decoder)):
+    for i in range(first, sum(name.startswith("layers_") for name in decoder)):
         layer = dict(decoder[f"layers_{i}"])
-        for part, name in (("self_attention", "out"), ("mlp", "wo")):
-            layer[part] = layer[part] | {name: {"kernel": 0 * layer[part][name]["kernel"]}}
+        outputs = {"self_attention": "out", "encoder_decoder_attention": "out", "mlp": "wo"}
+        for part in outputs.keys() & layer.keys():
+            silent = {name: 0 * leaf for name, leaf in layer[part][outputs[part]].items()}
+            layer[part] = layer[part] | {outputs[part]: silent}
         decoder[f"layers_{i}"] = layer
     return params | {"decoder": decoder}
 

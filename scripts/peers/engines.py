@@ -10,7 +10,7 @@ import functools
 import hashlib
 import tempfile
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,9 @@ from specdec import checkpoints
 from specdec.decoding import row_keys
 from specdec.models.t5 import T5Config
 from specdec.types import PyTree
+
+# The names of the tokens that a Whisper's output begins with.
+WHISPER_PROMPT = "<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"
 
 
 class Work(NamedTuple):
@@ -205,18 +208,78 @@ class CTranslate2Decoder:
         return list(found[0].sequences_ids[0])
 
 
-def _ctranslate2(kind: str, checkpoint: Path, compute_type: str, work: Work) -> Any:
-    """Returns a `Translator` or a `Generator` of a checkpoint, which is converted once."""
+class CTranslate2Whisper:
+    """A `Whisper` that searches greedily after a prompt of ids."""
+
+    def __init__(self, checkpoint: Path, compute_type: str, work: Work, prompt: Sequence[int]):
+        names = dict(zip(WHISPER_PROMPT, prompt, strict=True)) | {"<|endoftext|>": work.eos_id}
+        self._model = _ctranslate2("Whisper", checkpoint, compute_type, work, names)
+        self._prompt, self._options = (
+            list(prompt),
+            {
+                "beam_size": 1,
+                "max_length": 2 * work.max_length,  # half of it is for a prompt
+                "suppress_blank": False,
+                "suppress_tokens": [work.eos_id],
+            },
+        )
+
+    def generate(self, features: np.ndarray) -> list[int]:
+        import ctranslate2
+
+        given = ctranslate2.StorageView.from_array(features)
+        (found,) = self._model.generate(given, [self._prompt], **self._options)
+        return list(found.sequences_ids[0])
+
+
+class HuggingFaceWhisper:
+    """`generate` of transformers' base class, without the rules of long sounds."""
+
+    def __init__(self, checkpoint: Path, work: Work, prompt: Sequence[int]):
+        import torch
+        import transformers
+
+        torch.set_num_threads(work.threads)
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        read = transformers.WhisperForConditionalGeneration.from_pretrained
+        self._model, self._prompt = read(checkpoint, dtype="auto").eval(), list(prompt)
+        tokens = {"min_new_tokens": work.max_length, "max_new_tokens": work.max_length}
+        self._options = tokens | {"do_sample": False, "num_beams": 1}
+
+    def generate(self, features: np.ndarray) -> list[int]:
+        import torch
+        from transformers import GenerationMixin
+
+        given = {
+            "input_features": torch.from_numpy(features),
+            "decoder_input_ids": torch.tensor([self._prompt]),
+        }
+        found = GenerationMixin.generate(self._model, **given, **self._options)
+        return found[0, len(self._prompt) :].tolist()
+
+
+def _ctranslate2(
+    kind: str,
+    checkpoint: Path,
+    compute_type: str,
+    work: Work,
+    names: Mapping[str, int] | None = None,
+) -> Any:
+    """Returns a `Translator`, `Generator` or `Whisper` of a checkpoint, which is converted once."""
     import ctranslate2
 
     folder = checkpoint.with_name(f"{checkpoint.name}-ctranslate2-{compute_type}")
     if not folder.exists():
-        _convert(checkpoint, folder, compute_type, work.eos_id)
+        _convert(checkpoint, folder, compute_type, work.eos_id, names or {})
     options = {"compute_type": compute_type, "intra_threads": work.threads}
-    return getattr(ctranslate2, kind)(str(folder), device=work.device, **options)
+    module = ctranslate2.models if kind == "Whisper" else ctranslate2
+    return getattr(module, kind)(str(folder), device=work.device, **options)
 
 
-def _convert(checkpoint: Path, folder: Path, quantization: str, eos_id: int) -> None:
+def _convert(
+    checkpoint: Path, folder: Path, quantization: str, eos_id: int, names: Mapping[str, int]
+) -> None:
     """Makes CTranslate2's directory, which appears when it is complete.
 
     It scales the logits of all T5s of transformers 5, also where the model does not: no argmax
@@ -231,7 +294,8 @@ def _convert(checkpoint: Path, folder: Path, quantization: str, eos_id: int) -> 
         convert_ids_to_tokens = staticmethod(str)
 
         def get_vocab(self) -> dict[str, int]:
-            return {str(i): i for i in range(size)}
+            by_id = {i: str(i) for i in range(size)} | {i: name for name, i in names.items()}
+            return {name: i for i, name in by_id.items()}
 
     class Converter(TransformersConverter):
         def load_tokenizer(self, *arguments: Any, **options: Any) -> Ids:

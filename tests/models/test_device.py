@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 from support import device_of, tiny_t5
 
-from specdec.models.layers.products import INT8_ORDERS, ORDERS, Kernels, Orders, described, product
+from specdec.models.layers.products import (
+    FEW,
+    INT8_ORDERS,
+    ORDERS,
+    Kernels,
+    Orders,
+    described,
+    product,
+)
 from specdec.models.placement import device
 from specdec.models.placement.device import SIZES, Device
 from specdec.models.t5 import T5Target
@@ -36,7 +44,7 @@ def measured():
     return device.measure()
 
 
-@pytest.mark.parametrize("tokens", [1, 3, 4, 5, 8, 11])
+@pytest.mark.parametrize("tokens", [1, 3, 4, 5, 8, 11, 300])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype, wide", [("float32", "float32"), ("int8", "int32")])
 def test_a_product_is_the_product(order, tokens, dtype, wide):
@@ -74,6 +82,13 @@ def test_the_kernel_stays_the_first_operand():
         return result
 
     assert first_operand("kernel_first") == "20,8" and first_operand("out_in") == "8,20"
+
+
+def test_many_tokens_come_first():
+    """The result of 1,500 tokens would take long to transpose."""
+    x, kernel = jnp.ones([FEW + 1, 12]), jnp.ones([20, 12])
+    text = jax.jit(product, static_argnums=2).lower(x, kernel, "kernel_first").as_text()
+    assert "tensor<20x" not in text.partition("->")[2].replace("tensor<20x12xf32>", "")
 
 
 def test_orders_hold_for_calls_of_so_many_tokens():

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jax.experimental.layout import Layout, with_layout_constraint
 
@@ -348,7 +349,7 @@ class MLP(nn.Module):
 ACTIVATIONS = {
     "relu": nn.relu,
     "gelu": nn.gelu,  # the tanh approximation, as in T5X
-    "exact_gelu": functools.partial(nn.gelu, approximate=False),
+    "exact_gelu": lambda x: 0.5 * x * (1 + jax.lax.erf(x * np.asarray(math.sqrt(0.5), x.dtype))),
     "quick_gelu": lambda x: x * nn.sigmoid(1.702 * x),
     "silu": nn.silu,
     "linear": lambda x: x,
@@ -357,6 +358,7 @@ DType: TypeAlias = Literal["float32", "bfloat16"]
 
 
 KEYS_LAST = "bthd,bhcd->bhtc"  # the usual axes of cached keys
+BLOCK_BYTES = 2**25  # of attention logits that a CPU computes at a time
 
 
 def attend(
@@ -386,6 +388,36 @@ def attend(
     weights = attention_weights(equation, query, keys, bias, by_row, cap)
     mixed = jnp.einsum("bhtc,bhcd->bhtd", weights, values, precision=precision(query.dtype))
     return mixed.swapaxes(1, 2)[:, :tokens]
+
+
+def attend_to_all(query: Array, keys: Array, values: Array) -> Array:
+    """Returns the attention of all positions over all, [B, S, H, head_dim].
+
+    A CPU computes some heads of a row at a time, so that their logits stay in its cache. With 1,500
+    positions that takes two thirds of the time. A row has the same bits in each batch.
+
+    Args:
+      query: [B, S, H, head_dim].
+      keys: [B, S, H, head_dim].
+      values: [B, S, H, head_dim].
+    """
+    rows, length, heads, size = query.shape
+    most = max(1, BLOCK_BYTES // (4 * length**2))
+    each = max(n for n in range(1, heads + 1) if heads % n == 0 and n <= most)
+
+    def whole(*given: Array) -> Array:
+        return mixed(*(x.swapaxes(1, 2) for x in given)).swapaxes(1, 2)
+
+    def in_blocks(*given: Array) -> Array:
+        blocks = [x.swapaxes(1, 2).reshape(-1, 1, each, length, size) for x in given]
+        found = jax.lax.map(lambda block: mixed(*block), tuple(blocks))
+        return found.reshape(rows, heads, length, size).swapaxes(1, 2)
+
+    def mixed(query: Array, keys: Array, values: Array) -> Array:
+        weights = attention_weights("bhtd,bhcd->bhtc", query, keys, jnp.zeros([]))
+        return jnp.einsum("bhtc,bhcd->bhtd", weights, values, precision=precision(query.dtype))
+
+    return jax.lax.platform_dependent(query, keys, values, cpu=in_blocks, default=whole)
 
 
 def attend_grouped(

@@ -3,7 +3,8 @@
   order            the kernel is kept    computed
   "in_out"         [in, out]             x @ kernel
   "out_in"         [out, in]             x @ kernel.T
-  "kernel_first"   [out, in]             (kernel @ x.T).T, 5 tokens and more filled up to 8, 16
+  "kernel_first"   [out, in]             (kernel @ x.T).T, 5 tokens and more filled up to 8, 16;
+                                         x @ kernel.T from 257 on
   "unsigned"       [out, in]             (x + 128) @ kernel.T, see `unsigned`; int8 only
 
 The results are equal up to the order of summation, and those of int8 operands are equal. The
@@ -32,6 +33,7 @@ ORDERS: tuple[Order, ...] = ("in_out", "out_in", "kernel_first")
 INT8_ORDERS: tuple[Order, ...] = (*ORDERS, "unsigned")
 SHIFT = 128  # added to the levels of tokens that are multiplied as unsigned numbers
 BLOCK = 8  # tokens; 5 to 7 of them take longer than 8
+FEW = 256  # tokens; the result of more would take long to transpose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +118,7 @@ def product(x: Array, kernel: Array, order: Order, **options) -> Array:
         return unsigned(x, kernel)
     if order == "in_out":
         return jnp.matmul(x, kernel, **options)
-    if order == "out_in":
+    if order == "out_in" or tokens > FEW:
         return jnp.inner(x, kernel, **options)  # contracts both last axes
     if tokens > BLOCK // 2:
         x = jnp.pad(x, ((0, -tokens % BLOCK), (0, 0)))

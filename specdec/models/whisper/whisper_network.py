@@ -25,6 +25,7 @@ from specdec.models.layers.layers import (
     LayerNorm,
     Logits,
     attend,
+    attend_to_all,
     constrain,
     fan_in,
     layer_class,
@@ -105,10 +106,18 @@ class WhisperAttention(nn.Module):
         self, x: Array, keys: Array, values: Array, mask: Array, equation: str = KEYS_LAST
     ) -> Array:
         """Computes attention of x [B, T, D] over keys and values [B, H, C, head_dim]: [B, T, D]."""
-        query = self.query(x)
-        query *= np.asarray(self.config.head_dim**-0.5, query.dtype)
         by_row = self.kernels.int8_tokens
-        y = attend(self._split(query), keys, values, mask, equation, by_row)
+        return self._joined(attend(self._queries(x), keys, values, mask, equation, by_row))
+
+    def over_itself(self, x: Array) -> Array:
+        """Computes attention of each position of [B, S, D] over all positions: [B, S, D]."""
+        return self._joined(attend_to_all(self._queries(x), *self.keys_values(x)))
+
+    def _queries(self, x: Array) -> Array:
+        query = self.query(x)
+        return self._split(query * np.asarray(self.config.head_dim**-0.5, query.dtype))
+
+    def _joined(self, y: Array) -> Array:
         y = constrain(y, "batch", "length", "heads", "kv")
         return self.out(y.reshape(*y.shape[:2], -1))
 
@@ -139,9 +148,7 @@ class WhisperLayer(nn.Module):
     def encode(self, x: Array) -> Array:
         """Runs a layer of the encoder on [B, S, D]."""
         y = self.pre_self_attention_layer_norm(x)
-        keys, values = (each.swapaxes(1, 2) for each in self.self_attention.keys_values(y))
-        everything = jnp.zeros([1, 1, 1, 1])
-        return self._with_mlp(_added(x, self.self_attention.over(y, keys, values, everything)))
+        return self._with_mlp(_added(x, self.self_attention.over_itself(y)))
 
     def decode(
         self, x: Array, cache: KVCache, layer: int, mask: Array, cross_mask: Array
