@@ -110,7 +110,7 @@ def test_the_vocabulary_has_every_word_and_time(scripts, data):
     ids = vocabulary.encode(text)
     assert vocabulary.decode(ids) == text and len(ids) < 2 * len(words.split())
     assert ids[-1] - ids[0] == make.WINDOW == vocabulary.vocab_size - 1 - ids[0]
-    assert max(ids[1:-1]) < vocabulary.eos_id
+    assert max(ids[1:-1]) < vocabulary.eos_id < vocabulary.encode(make.UNTIMED)[0] == ids[0] - 1
 
 
 @pytest.mark.ci
