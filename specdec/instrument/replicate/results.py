@@ -10,7 +10,7 @@ from pathlib import Path
 from specdec.instrument.replicate.steps import HERE, Work, forecast_path
 from specdec.instrument.replicate.study import Row
 
-PAPER, RECORDED = "alpha of the paper", "recorded texts"
+PAPER, RECORDED = "given acceptance", "recorded texts"
 
 
 @dataclasses.dataclass(frozen=True)
