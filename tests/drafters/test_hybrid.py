@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +14,13 @@ from support import context_of, few
 
 from specdec.decoding import decode, prefill, row_keys
 from specdec.drafters import Autoregressive, Hybrid, InputCopy, PromptLookup, Uniform
+from specdec.drafters.drafter import shared_roles
 from specdec.drafters.hybrid import _merged
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import Bench, Constant, TableTarget, check_drafter
-from specdec.types import Draft, Params, Request, Stop, TargetCall
+from specdec.types import Draft, Params, Request, Stop, Table, TargetCall
 from specdec.verifiers import SpeculativeSampling
 
 TARGET = TableTarget(6, classes=3)
@@ -275,3 +277,25 @@ def test_a_uniform_draft_is_kept_as_often_as_theory_says():
     kept = int(output.trace.accepted.sum())
     deviations = (kept - expected.sum()) / np.sqrt((expected * (1 - expected)).sum())
     assert tested.sum() > 1000 and abs(deviations) < 4.5  # false alarm: 7e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Owns(PromptLookup):
+    """Has parameters in the role "draft"."""
+
+    what: Any = None
+
+    def owned(self):
+        return {"draft": self.what}
+
+
+def test_only_one_table_may_have_the_role_of_several_drafters():
+    model, table, other = "a model", Table("ngram"), Table("store")
+    for one, another, wrong in [
+        (table, table, False),
+        (table, other, True),
+        (model, model, True),
+        (model, table, True),
+    ]:
+        assert shared_roles([Owns(what=one), Owns(what=another)]) == ["draft"] * wrong
+    assert shared_roles([Owns(what=model), PromptLookup()]) == []
