@@ -194,7 +194,7 @@ def write(path: Path, samples: np.ndarray) -> None:
         file.writeframes(samples.tobytes())
 
 
-def write_start(folder: Path) -> None:
+def write_start(folder: Path, encoder_layers: int = 3, decoder_layers: int = 4) -> None:
     """Writes the target before its training, with its tokenizer and settings."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -213,8 +213,8 @@ def write_start(folder: Path) -> None:
         emb_dim=128,
         num_heads=4,
         mlp_dim=256,
-        num_encoder_layers=3,
-        num_decoder_layers=4,
+        num_encoder_layers=encoder_layers,
+        num_decoder_layers=decoder_layers,
         mel_bins=40,
         input_positions=WINDOW,
         context=64,

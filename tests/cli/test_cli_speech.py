@@ -93,7 +93,7 @@ def test_a_model_that_says_the_targets_hears_each_command_once(scripts, talk):
 def data(scripts, talk, tmp_path_factory):
     """The files of a data set with one talk, which is not of speech."""
     folder, (samples, commands) = tmp_path_factory.mktemp("speech"), talk
-    scripts[0].write_start(folder / "start")
+    scripts[0].write_start(folder / "start", 1, 1)
     scripts[0].write(folder / "talk.wav", samples)
     for split in ("train", "validation"):
         some = scripts[0].lines("talk.wav", commands, False, np.random.default_rng(1))
@@ -118,7 +118,12 @@ def test_a_trained_whisper_transcribes_sounds_of_any_length(data, tmp_path, caps
     """Its export has the settings that timestamps need."""
     monkeypatch.chdir(ROOT)
     given = ["--gin_file=configs/speech/train_target.gin", f"--gin.DATA={str(data)!r}"]
-    sizes = ["--gin.STEPS=1", "--gin.BATCH_SIZE=2", f"--output_dir={tmp_path / 'target'}"]
+    sizes = [
+        "--gin.STEPS=2",
+        "--gin.WARMUP=1",
+        "--gin.BATCH_SIZE=2",
+        f"--output_dir={tmp_path / 'target'}",
+    ]
     assert cli.main(["train", *given, *sizes]) == 0
     given = [f"--target={tmp_path}/target/export", "--gin_file=transcribe.gin", "--max_length=8"]
     out = tmp_path / "out.jsonl"
