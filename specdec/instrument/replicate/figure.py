@@ -37,7 +37,7 @@ def of_rows(rows: Sequence[Found]) -> Figure:
             )
     axes.axvline(1, color=GREY, linewidth=0.8)
     axes.set_yticks(range(len(rows)), [" ".join(_name(one)) for one in rows])
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows) - 0.5, -0.5)  # from top to bottom
     axes.set_xlabel("times as fast as the target alone")
     handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     if handles:
