@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -213,10 +213,8 @@ def abstract(model: Weights, mesh: Mesh | AbstractMesh | None) -> PyTree:
     shapes = jax.eval_shape(read, jax.random.key(0))
     if mesh is None:
         return shapes
-    assert isinstance(model, Model)
-    return jax.tree.map(
-        lambda leaf, sharding: leaf.update(sharding=sharding), shapes, shardings(model, mesh)
-    )
+    divided = shardings(cast(Model, model), mesh)
+    return jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), shapes, divided)
 
 
 def check_batch(batch_size: int, mesh: Mesh) -> None:

@@ -50,7 +50,10 @@ class Folder:
     """
 
     def __init__(
-        self, path: str | os.PathLike, settings: Mapping[str, object], in_force: Callable[[], str]
+        self,
+        path: str | os.PathLike,
+        settings: Mapping[str, object],
+        in_force: Callable[[], str] = str,
     ):
         import orbax.checkpoint as ocp
 

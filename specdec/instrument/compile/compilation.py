@@ -7,6 +7,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -148,8 +149,8 @@ def compile_for(
         whole, _ = _compiled("decode", program, params, keys, inputs)
         made = tuple(_parts(plan, trees, inputs, progress)) if parts else ()
 
-    def call_of(model: Target, tree: PyTree, length: int = shape[1]) -> tuple[Call, int]:
-        assert isinstance(model, Model)
+    def call_of(target: Target, tree: PyTree, length: int = shape[1]) -> tuple[Call, int]:
+        model = cast(Model, target)
         cache = model.cache_bytes(shape[0], plan.capacity, length, mesh.shape)
         return silent_call(model, tree, cache, shape[0], mesh.shape), cache
 
@@ -263,8 +264,7 @@ def _communicating(
 
     A call of some layers has its share of them.
     """
-    found, widest, target = {}, _widest(plan), plan.models()["target"]
-    assert isinstance(target, Model)
+    found, widest, target = {}, _widest(plan), cast(Model, plan.models()["target"])
     for role, call in calls.items():
         width = widest.get(role, 1)
         part = parts.get(part_name(role, width))
