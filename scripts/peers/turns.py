@@ -28,7 +28,7 @@ from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
 from specdec.decoding.program import batch_shapes
 from specdec.instrument.benchmark import Workload, benchmarking
-from specdec.instrument.runs.run import Run
+from specdec.instrument.runs.measured_run import Run
 from specdec.sampling import looks_back
 
 PACKAGES = ("torch", "transformers", "ctranslate2")

@@ -27,7 +27,7 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.instrument.forecast.beam_recording import record, steps_and_calls
-from specdec.instrument.runs.run import Run
+from specdec.instrument.runs.measured_run import Run
 
 BEAMS = 4
 # width and depth of the draft, and whether it reuses the target's last opinion

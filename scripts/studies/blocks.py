@@ -27,7 +27,7 @@ import numpy as np
 from harness import PAIRS, Outputs, Results, Run, checkpoint_flag
 
 from specdec import Params
-from specdec.instrument.runs.run import parameter_counts
+from specdec.instrument.runs.measured_run import parameter_counts
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
 from specdec.verifiers import Block, Distance, GreedyMatch, MinimumBlock, TopBeta, TopK

@@ -31,7 +31,7 @@ from specdec.decoding.program import DecodeProgram
 from specdec.instrument import acceptance
 from specdec.instrument.acceptance import Accepted, Texts
 from specdec.instrument.evaluation import output_metrics
-from specdec.instrument.runs.run import Run
+from specdec.instrument.runs.measured_run import Run
 from specdec.plan import Plan
 from specdec.types import Params, PyTree
 

@@ -21,7 +21,7 @@ from harness import Results, interval
 from specdec import tasks
 from specdec.drafters import PreviousOutput, PromptLookup
 from specdec.engine import Engine
-from specdec.instrument.runs.run import Run
+from specdec.instrument.runs.measured_run import Run
 from specdec.schedules import Fixed
 
 ROWS = 50

@@ -13,7 +13,7 @@ from specdec.cli import beams, given, machine, output, settings, sinks
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.common.values import UsageError
-from specdec.instrument.runs.run import Run
+from specdec.instrument.runs.measured_run import Run
 from specdec.instrument.runs.text_engine import TextEngine
 
 

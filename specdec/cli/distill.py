@@ -20,7 +20,7 @@ from specdec.common.gin_text import statements
 from specdec.common.values import UsageError
 from specdec.instrument.distillation.distillation import Distillation, Distilled, Distilling
 from specdec.instrument.distillation.distillation_inputs import Inputs
-from specdec.instrument.runs.run import Variant
+from specdec.instrument.runs.measured_run import Variant
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

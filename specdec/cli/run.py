@@ -26,7 +26,7 @@ from specdec.common.environment import version
 from specdec.common.values import Checked, UsageError, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
 from specdec.engine import Engine, NotExact, Placement, check_eight_bits, in_eight_bits, obeying
-from specdec.instrument.runs.run import Run
+from specdec.instrument.runs.measured_run import Run
 from specdec.instrument.runs.texts import Data, Previous, TextList, TextStream
 from specdec.models.contract.inputs import check_room
 from specdec.plan import RESERVED, Plan

@@ -24,7 +24,7 @@ from specdec.common.subtitles import FORMATS, subtitles
 from specdec.common.values import UsageError
 from specdec.instrument.runs.beam_texts import BeamText
 from specdec.instrument.runs.decoding_texts import Text
-from specdec.instrument.runs.run import Run
+from specdec.instrument.runs.measured_run import Run
 from specdec.instrument.runs.text_engine import Watch
 from specdec.instrument.runs.texts import TextList
 from specdec.types import DecodeOutput

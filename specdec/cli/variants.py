@@ -15,7 +15,7 @@ from specdec.cli.run import DecodeRun
 from specdec.common.values import PositiveInt, UsageError, check
 from specdec.instrument import forecast
 from specdec.instrument.forecast import Costs
-from specdec.instrument.runs.run import Run, Variant
+from specdec.instrument.runs.measured_run import Run, Variant
 
 
 class How(TypedDict, total=False):

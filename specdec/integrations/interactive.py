@@ -29,7 +29,7 @@ from specdec.instrument.certificate import certifying
 from specdec.instrument.runs import explained
 from specdec.instrument.runs.beam_texts import BeamText
 from specdec.instrument.runs.decoding_texts import Text
-from specdec.instrument.runs.run import GivenBeams, Run, Variant, parameter_counts
+from specdec.instrument.runs.measured_run import GivenBeams, Run, Variant, parameter_counts
 from specdec.instrument.runs.text_engine import TextEngine
 from specdec.instrument.runs.texts import Data, TextList
 from specdec.instrument.runs.transcripts import Transcriber

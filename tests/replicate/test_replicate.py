@@ -20,7 +20,7 @@ from specdec.common import published
 from specdec.common.records import Lines
 from specdec.common.values import UsageError
 from specdec.instrument import replicate
-from specdec.instrument.replicate import page, results, steps, study, tables
+from specdec.instrument.replicate import page, results, steps, study, study_tables
 from specdec.instrument.replicate.results import PAPER, RECORDED, Chip, Found, Predicted
 from specdec.instrument.replicate.running import Journal
 from specdec.instrument.replicate.steps import Choices, Step
@@ -244,7 +244,7 @@ def found(name: str = "ende_small_t0", marks: tuple[str, ...] = (), **fields) ->
 
 def test_a_measured_figure_says_what_it_is_measured_with():
     marks = ("GROWN", "SYNTHETIC", "NOT EXACT")
-    for made in (tables.speed, tables.quality, tables.alphas):
+    for made in (study_tables.speed, study_tables.quality, study_tables.alphas):
         plain, marked = made([found()]), made([found(marks=marks)])
         differ = [
             (a, b)
@@ -253,17 +253,17 @@ def test_a_measured_figure_says_what_it_is_measured_with():
             if a != b
         ]
         assert differ and all(b == f"{a} GROWN SYNTHETIC NOT EXACT" for a, b in differ)
-    table = tables.speed([found(marks=("GROWN",))])
+    table = study_tables.speed([found(marks=("GROWN",))])
     texts = dict(zip(table.header, table.rows[0], strict=True))
     assert texts["measured (95 %)"] == "2.00 (1.90 to 2.20) GROWN"
     assert texts["measured / predicted"] == "1.01 GROWN"
     assert texts["published"] == "3.4" and texts[f"predicted, v4:1x1x1, {PAPER}"] == "3.10"
-    lossy = tables.speed([found(exact=False)]).rows[0]
+    lossy = study_tables.speed([found(exact=False)]).rows[0]
     assert "2.00 (1.90 to 2.20) NOT EXACT" in lossy
 
 
 def test_empty_columns_and_rows_are_left_out():
-    table = tables.Table("", ["row", "a", "b"], [["x", "", "1"], ["y", "", ""]]).filled()
+    table = study_tables.Table("", ["row", "a", "b"], [["x", "", "1"], ["y", "", ""]]).filled()
     assert table.header == ["row", "b"] and table.rows == [["x", "1"]]
 
 
@@ -271,7 +271,7 @@ def test_latex_reads_every_character_as_itself():
     assert page.escaped("50 % of a_b & {c} \\ ^~<|>") == (
         r"50 \% of a\_b \& \{c\} \textbackslash{} \^{}\~{}\textless{}\textbar{}\textgreater{}"
     )
-    made = page.tabular(tables.Table("", ["a", "b"], [["1_", "2"]]))
+    made = page.tabular(study_tables.Table("", ["a", "b"], [["1_", "2"]]))
     assert made.splitlines()[1:4] == ["a & b \\\\", "\\hline", "1\\_ & 2 \\\\"]
 
 

@@ -28,7 +28,7 @@ from specdec.decoding.refilling import Refilled
 from specdec.drafters import Drafter
 from specdec.instrument import acceptance
 from specdec.instrument.acceptance import Accepted
-from specdec.instrument.runs.run import Run, Variant, described
+from specdec.instrument.runs.measured_run import Run, Variant, described
 from specdec.models.partitioning import Share
 
 RECORD = "# recorded = "  # begins the comment, one line of JSON

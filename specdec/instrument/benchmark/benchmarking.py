@@ -23,7 +23,7 @@ from specdec.instrument import benchmark
 from specdec.instrument.acceptance import recorded_texts
 from specdec.instrument.benchmark import BenchmarkSummary, File, Measurement, Workload, trust
 from specdec.instrument.benchmark.workload import of_greedy
-from specdec.instrument.runs.run import Run, Variant, described
+from specdec.instrument.runs.measured_run import Run, Variant, described
 from specdec.instrument.runs.texts import Data
 from specdec.models.contract.model import Model, Target
 from specdec.models.layers import products

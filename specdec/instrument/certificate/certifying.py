@@ -18,7 +18,7 @@ from specdec.common.records import Lines
 from specdec.common.values import UsageError, one_line
 from specdec.instrument import certificate
 from specdec.instrument.certificate import BeamSubject, Check, Subject
-from specdec.instrument.runs.run import Run, Variant, parameter_counts
+from specdec.instrument.runs.measured_run import Run, Variant, parameter_counts
 from specdec.instrument.runs.text_engine import TextEngine
 
 LIMIT = 64

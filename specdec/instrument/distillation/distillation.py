@@ -32,7 +32,7 @@ from specdec.instrument.certificate import certifying
 from specdec.instrument.certificate.certifying import Certificate
 from specdec.instrument.evaluation.evaluation import Evaluation
 from specdec.instrument.evaluation.prediction_files import PredictionsFolder
-from specdec.instrument.runs.run import Run, Variant
+from specdec.instrument.runs.measured_run import Run, Variant
 from specdec.instrument.search.search import TOKENS, Search
 from specdec.models import families
 from specdec.models.contract.model import Model

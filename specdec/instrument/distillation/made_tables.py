@@ -20,7 +20,7 @@ from specdec.drafters import Drafter, Drawing
 from specdec.instrument import acceptance
 from specdec.instrument.acceptance import Accepted, recorded_texts
 from specdec.instrument.forecast import kind_of
-from specdec.instrument.runs.run import Variant
+from specdec.instrument.runs.measured_run import Variant
 from specdec.schedules.stopping import logit
 from specdec.tasks import LoadedVocabulary
 from specdec.training.classifier import Recording

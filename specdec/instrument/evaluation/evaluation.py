@@ -23,7 +23,7 @@ from specdec.common.values import UsageError
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.instrument.evaluation import output_metrics
 from specdec.instrument.evaluation.prediction_files import PredictionsFolder
-from specdec.instrument.runs.run import Run, Variant
+from specdec.instrument.runs.measured_run import Run, Variant
 from specdec.instrument.runs.sources import Source
 from specdec.instrument.runs.text_engine import TextEngine
 from specdec.models.partitioning import Share

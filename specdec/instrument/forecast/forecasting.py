@@ -15,7 +15,7 @@ from specdec.engine.placement import Trees
 from specdec.instrument import acceptance, forecast
 from specdec.instrument.acceptance import Accepted, recorded_texts
 from specdec.instrument.forecast import Costs, Forecast, Replayed
-from specdec.instrument.runs.run import Run, Variant
+from specdec.instrument.runs.measured_run import Run, Variant
 from specdec.models import partitioning
 from specdec.models.contract.model import Model, Target
 from specdec.plan import Plan

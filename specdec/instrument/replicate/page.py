@@ -10,10 +10,10 @@ from typing import NamedTuple
 from specdec.common.environment import device_in_words
 from specdec.common.records import as_json, write
 from specdec.instrument import report
-from specdec.instrument.replicate import tables
+from specdec.instrument.replicate import study_tables
 from specdec.instrument.replicate.results import Found, depth_or_width, load
 from specdec.instrument.replicate.study import Study
-from specdec.instrument.replicate.tables import Table
+from specdec.instrument.replicate.study_tables import Table
 from specdec.instrument.report import ReportedRun
 
 WIDE = 4  # columns from which a LaTeX table is made as wide as its page
@@ -55,7 +55,14 @@ class Page(NamedTuple):
         yield from (f"# {self.study.title}", "", self.study.about, "")
         yield from (f"- {name}: {'; '.join(values)}" for name, values in self.facts.items())
         for table in self.tables:
-            yield from ("", f"## {table.caption}", "", tables.markdown(table), "", table.legend)
+            yield from (
+                "",
+                f"## {table.caption}",
+                "",
+                study_tables.markdown(table),
+                "",
+                table.legend,
+            )
         yield from ("", *(f"- {line}" for line in self.notes))
         for title, path in self.figures.items():
             yield from ("", f"![{title}]({path})")
@@ -93,9 +100,9 @@ def write_all(study: Study, rows: Sequence[Found], folder: Path, compare: Path |
       folder: gets the files.
       compare: the folder of an earlier page; None for none.
     """
-    shown, runs = tables.all_of(rows), _runs(rows, folder)
+    shown, runs = study_tables.all_of(rows), _runs(rows, folder)
     if compare is not None:
-        shown.insert(1, tables.compared(rows, compare))
+        shown.insert(1, study_tables.compared(rows, compare))
     commands = {one.row.name: one.commands for one in rows if one.commands}
     where, notes = facts(rows, folder), list(depth_or_width(rows))
     page = Page(study, shown, notes, where, _draw(rows, runs, folder), commands)

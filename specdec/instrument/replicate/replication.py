@@ -21,13 +21,13 @@ from specdec.common.values import UsageError
 from specdec.instrument.compile import Topology
 from specdec.instrument.compile.by_shapes import Counted, Shape, count
 from specdec.instrument.compile.roofline import predict
-from specdec.instrument.replicate import results, steps, tables
+from specdec.instrument.replicate import results, steps, study_tables
 from specdec.instrument.replicate.page import write_all
 from specdec.instrument.replicate.results import PAPER, Found
 from specdec.instrument.replicate.running import Journal
 from specdec.instrument.replicate.steps import Choices, Step, Work
 from specdec.instrument.replicate.study import Study
-from specdec.instrument.replicate.tables import Table
+from specdec.instrument.replicate.study_tables import Table
 from specdec.models.contract.model import Model
 from specdec.plan import Plan
 
@@ -226,12 +226,12 @@ def overview(study: Study, planned: Sequence[Planned]) -> Iterator[str]:
         cells.append(f"{(counted.parameters + counted.caches) / 1e9:.1f}" if counted else "")
         cells.append(f"{one.minutes:.0f}" if one.steps else "")
         for where in places:
-            cells.append(tables.memory_of(found.chips.get(where)))
+            cells.append(study_tables.memory_of(found.chips.get(where)))
             predicted = found.speedup(where, PAPER)
             cells.append("" if predicted is None else f"{predicted:.2f}")
         lines.append(cells)
     yield study.title
-    yield from ("", tables.markdown(Table("", header, lines).filled()), "")
+    yield from ("", study_tables.markdown(Table("", header, lines).filled()), "")
     lacking = dict.fromkeys(text for one in planned for text in one.found.work.missing)
     if lacking:
         yield "Give what is missing with --use=NAME=PATH:"

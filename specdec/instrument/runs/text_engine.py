@@ -25,7 +25,7 @@ from specdec.instrument.runs.all_hosts import gathered
 from specdec.instrument.runs.beam_texts import BeamSummary, BeamText
 from specdec.instrument.runs.decoding_texts import Text
 from specdec.instrument.runs.explained import ExplainedBatch, replayer
-from specdec.instrument.runs.run import Run
+from specdec.instrument.runs.measured_run import Run
 from specdec.instrument.runs.sources import Source
 from specdec.instrument.runs.transcripts import Transcriber, compared
 from specdec.plan import Plan

@@ -19,7 +19,7 @@ from specdec.instrument import acceptance, forecast
 from specdec.instrument.acceptance import Accepted, recorded_texts
 from specdec.instrument.forecast import Costs, Replayed
 from specdec.instrument.forecast.forecasting import decoded, measured, replayed
-from specdec.instrument.runs.run import Run, Variant
+from specdec.instrument.runs.measured_run import Run, Variant
 from specdec.instrument.search import tuning
 from specdec.instrument.search.tuning import Candidate, Tried
 from specdec.plan import Plan
