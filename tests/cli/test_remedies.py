@@ -76,6 +76,7 @@ def test_packages_are_named_as_they_are_installed():
 
 # Where a message leaves a value open: what is typed there.
 VALUES = {
+    "--grown": "t5_1_1_base",
     "--input_file": "YARD/pairs.tsv",
     "--vocabulary": "YARD/hf_pieces/spiece.model",
     "--passes": "YARD/passes.jsonl",

@@ -15,6 +15,7 @@ from support import tiny_t5
 from specdec import checkpoints, cli, testing, verifiers
 from specdec.checkpoints import Vocabulary
 from specdec.cli import grow as command
+from specdec.cli.presets import preset
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Blockwise, Masked
 from specdec.models import families
@@ -380,7 +381,7 @@ def saved(tied, tmp_path_factory):
 def test_the_command_writes_a_grown_checkpoint(saved, tied, tmp_path, capsys, monkeypatch):
     # The preset's own vocabulary, activations and logits are not taken.
     sizes = dataclasses.replace(TIED_GROWN, vocab_size=99, mlp_activations=("gelu", "linear"))
-    monkeypatch.setattr(command, "_preset", lambda name, model: T5Target(sizes))
+    monkeypatch.setattr(command, "preset", lambda flag, name, model: T5Target(sizes))
     monkeypatch.setattr(T5Growth, "grow", jax.jit(T5Growth.grow, static_argnums=(0, 2, 3)))
     argv = ["grow", f"--input={saved}", "--preset=t5", f"--output={tmp_path / 'large'}"]
     assert cli.main([*argv, "--seed=3"]) == 0
@@ -554,7 +555,7 @@ def test_a_drafter_that_cannot_grow_is_refused(changes, message):
 
 
 def test_a_preset_is_a_scope_of_the_gin_file():
-    base = command._preset("t5_1_1_base", T5Target(TINY))
+    base = preset("--preset", "t5_1_1_base", T5Target(TINY))
     assert base.sizes == dict(zip(SIZES, (768, 12, 64, 2048, 12, 12), strict=True))
 
 

@@ -328,7 +328,11 @@ COMMANDS = {
         "replicate", "leviathan", "--use=ende", says="--use is 'ende'; give NAME=PATH"
     ),
     "a synthetic study of nothing": case(
-        "replicate", "leviathan", "--synthetic", says="--synthetic .*; give --grown as well"
+        "replicate",
+        "leviathan",
+        "--synthetic",
+        "--dry_run",
+        says="--synthetic .*; give --grown as well",
     ),
     "a study next to nothing": case(
         "replicate", "demo", "--compare=YARD/folder", says="has no page.json; give a folder of"
