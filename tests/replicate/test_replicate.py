@@ -72,7 +72,7 @@ def test_yan_has_a_row_for_each_pair():
 
 @pytest.mark.parametrize("name", replicate.names())
 def test_the_flags_of_a_study_are_understood(name):
-    """Those of every run, in the command that measures it."""
+    """The flags of a run that all commands share are in each command that measures it."""
     made = replicate.read(name)
     for row in made.rows:
         use = {need: "x" for need in row.needs}
@@ -378,7 +378,7 @@ TIMES = {"speedup", "low", "high", "per_token", "cost_ratio", "seconds_alone"}
 
 
 def steady(folder: Path) -> list:
-    """What a page says that no clock decides."""
+    """Returns the rows of a page without the figures that depend on time."""
     rows = json.loads((folder / "page.json").read_text())["rows"]
     for row in rows:
         row["measured"] = {k: v for k, v in row["measured"].items() if k not in TIMES}
