@@ -49,7 +49,7 @@ class LoadedVocabulary(Protocol):
     def eos_id(self) -> Any: ...  # an integer, which seqio's type does not say
 
     @property
-    def unk_id(self) -> Any: ...  # None if there is none
+    def unk_id(self) -> Any: ...  # an integer too
 
     @property
     def vocab_size(self) -> int: ...
