@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -81,7 +80,7 @@ class LinenModel(Checked, Model):
     def init(self, key: Array) -> PyTree:
         """Returns random float32 parameters, the same numbers in every layout."""
         stored = dataclasses.replace(self.stored(), axis_rules=())
-        return self.from_stored(_initial(stored, key))
+        return self.from_stored(meta.unbox(stored._boxed(key)))
 
     def axes(self) -> PyTree:
         """Returns the parameters' logical axis names: their tree, with a PartitionSpec for each."""
@@ -125,10 +124,9 @@ class LinenModel(Checked, Model):
         return self.num_layers * kv_bytes(shape, config.dtype, self.axis_rules, mesh)
 
     def _boxed(self, key: Array) -> PyTree:
-        """Returns initial parameters with the names of their axes."""
-        return self.network().init(key, *self.example())["params"]
+        """Returns initial parameters with the names of their axes.
 
-
-@functools.partial(jax.jit, static_argnums=0)  # one program instead of hundreds
-def _initial(model: LinenModel, key: Array) -> PyTree:
-    return meta.unbox(model._boxed(key))
+        Each is drawn by itself, and the network is not computed. One program of all would take
+        seconds to compile for every model; those of a shape are compiled once.
+        """
+        return self.network().lazy_init(key, *jax.eval_shape(self.example))["params"]
