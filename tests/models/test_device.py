@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support import device_of, tiny_t5
 
+from specdec.models.layers import int8
 from specdec.models.layers.products import (
     FEW,
     INT8_ORDERS,
@@ -58,17 +59,20 @@ def test_a_product_is_the_product(order, tokens, dtype, wide):
 
 
 @pytest.mark.parametrize("tokens", [2, 5, 8, 64])
-def test_unsigned_tokens_are_multiplied_exactly(tokens):
+def test_unsigned_kernels_are_multiplied_exactly(tokens):
     """The operands keep their kinds in the compiled program, for which XLA has faster code."""
     draw = np.random.default_rng(tokens)
-    x = draw.integers(0, 256, [tokens, 12], np.uint8)
+    x = draw.integers(-127, 128, [tokens, 12], np.int8)
     kernel = draw.integers(-127, 128, [20, 12], np.int8)
-    found = product(jnp.asarray(x), jnp.asarray(kernel), "unsigned")
+    kept = int8.unsigned(jnp.asarray(kernel))
+    np.testing.assert_array_equal(int8.signed(kept), kernel)
+    found = product(jnp.asarray(x), kept, "unsigned")
     assert found.dtype == jnp.int32
     np.testing.assert_array_equal(found, x.astype(np.int32) @ kernel.T.astype(np.int32))
-    compiled = jax.jit(product, static_argnums=2).lower(x, kernel, "unsigned").compile()
+    compiled = jax.jit(product, static_argnums=2).lower(x, kept, "unsigned").compile()
     text = str(compiled.as_text())
-    assert "= u8[" in text and "= s8[" in text and "convert(" not in text
+    assert f"s32[20,{tokens}]{{1,0}} dot(" in text and " u8[20,12]" in text
+    assert f" s8[{tokens},12]" in text and not re.search(r"= s(8|32)\[20,12\]", text)
 
 
 def test_the_kernel_stays_the_first_operand():
@@ -224,7 +228,7 @@ def test_a_measurement_without_an_order_is_made_again(cache, monkeypatch):
 
 
 @pytest.mark.parametrize("calls, layout", [({1: 1.0}, "out_in"), ({8: 1.0}, "unsigned")])
-def test_unsigned_tokens_are_chosen_where_they_are_faster(calls, layout):
+def test_unsigned_kernels_are_chosen_where_they_are_faster(calls, layout):
     times = {
         **dict.fromkeys(("in_out", "out_in"), {1: 9.0, 8: 9.0}),
         **dict.fromkeys(("int8_in_out", "int8_out_in"), {1: 1.0, 8: 3.0}),

@@ -136,7 +136,7 @@ def test_tokens_in_eight_bits_are_one_model_in_all_layouts(name, layout, widened
 
 
 @each_model
-def test_unsigned_tokens_are_the_same_model(name):
+def test_unsigned_kernels_are_the_same_model(name):
     """Bit for bit: the sums are whole numbers."""
     params = T5Target(CONFIGS[name]).init(jax.random.key(0))
     first, other = tokens_too(name, "all_out_in"), tokens_too(name, "unsigned")
@@ -149,7 +149,7 @@ def test_unsigned_tokens_are_the_same_model(name):
     assert {path: len(axes[path]) for path in axes} == {p: x.ndim for p, x in flat(kept).items()}
 
 
-def test_unsigned_tokens_are_computed_on_a_mesh():
+def test_unsigned_kernels_are_computed_on_a_mesh():
     target = dataclasses.replace(
         tokens_too("v1_1", "unsigned"), axis_rules=partitioning.standard_logical_axis_rules()
     )

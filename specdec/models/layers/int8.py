@@ -18,11 +18,11 @@ from typing import Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from specdec.models.layers.products import SHIFT
 from specdec.types import Array, PyTree
 
 Weights: TypeAlias = Literal["stored", "int8", "int8_tokens"]
 SCALE = "kernel_scale"  # next to "kernel" in a tree of parameters
-SUMS = "kernel_sums"  # of an output's levels, where tokens are unsigned; see `layers.products`
 LEVELS = 127  # of each sign; -128 is not used
 # Bits of a kernel's scale. Its product with a level is then a float32 number, so a kernel that is
 # made float again and rounded again has the same levels and scales.
@@ -60,6 +60,18 @@ def rounded(x: Array) -> tuple[Array, Array]:
     return levels, largest * (1 / LEVELS)
 
 
+def unsigned(levels: Array) -> Array:
+    """Maps int8 levels to uint8, as `products.unsigned` multiplies them."""
+    return (levels.astype(jnp.int16) + SHIFT).astype(jnp.uint8)
+
+
+def signed(levels: Array) -> Array:
+    """Maps uint8 levels back to int8, and returns int8 ones unchanged."""
+    if levels.dtype != jnp.uint8:
+        return levels
+    return (levels.astype(jnp.int16) - SHIFT).astype(jnp.int8)
+
+
 def dequantized(layer: Mapping[str, PyTree], *, inputs: int) -> Array:
     """Returns the float32 kernel that a quantized layer stands for."""
-    return layer["kernel"].astype(jnp.float32) * jnp.expand_dims(layer[SCALE], inputs)
+    return signed(layer["kernel"]).astype(jnp.float32) * jnp.expand_dims(layer[SCALE], inputs)

@@ -19,8 +19,8 @@ from flax import linen as nn
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from specdec.models.layers import rowwise
-from specdec.models.layers.int8 import SCALE, SUMS, rounded
-from specdec.models.layers.products import SHIFT, STORED, Kernels, product
+from specdec.models.layers.int8 import SCALE, rounded
+from specdec.models.layers.products import STORED, Kernels, product
 from specdec.types import Array
 
 MASKED = -1e10  # added to the attention logits of what must not be seen; finite also in bfloat16
@@ -116,7 +116,7 @@ class Dense(nn.Module):
         shape = (x.shape[-1], self.features)
         kernel = kernel_of(self, self.init, self.axes, shape, self.kernels)
         if self.kernels.int8_tokens:
-            y = rounded_matmul(self, x, kernel, self.kernels, self.axes[1:])
+            y = rounded_matmul(x, kernel, self.kernels)
         else:
             x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
             y = matmul(x, kernel, self.kernels, precision=precision(self.dtype))
@@ -137,7 +137,8 @@ def kernel_of(
 ) -> Array:
     """Returns a kernel [in, out], or [out, in] if kernels are transposed."""
     if kernels.int8 and not kernels.widened:
-        init = functools.partial(nn.initializers.zeros, dtype=jnp.int8)
+        kind = jnp.uint8 if kernels.unsigned else jnp.int8
+        init = functools.partial(nn.initializers.zeros, dtype=kind)
     if kernels.transposed:  # the model draws its values [in, out]: `init` is only asked for a shape
         axes, shape = axes[::-1], shape[::-1]
     return parameter(module, "kernel", init, axes, shape)
@@ -169,9 +170,7 @@ def float32_matmul(x: Array, kernel: Array, kernels: Kernels = STORED) -> Array:
     return matmul(x, kernel, kernels, precision=exact, preferred_element_type=jnp.float32)
 
 
-def rounded_matmul(
-    module: nn.Module, x: Array, kernel: Array, kernels: Kernels, axes: tuple[str, ...]
-) -> Array:
+def rounded_matmul(x: Array, kernel: Array, kernels: Kernels) -> Array:
     """Multiplies tokens [..., in], rounded to eight bits, by the int8 numbers of a kernel.
 
     Sums of int8 operands are exact. Widened ones are rounded where they exceed 2^24. XLA rounds
@@ -183,11 +182,6 @@ def rounded_matmul(
     levels, scale = rounded(x)
     if kernels.widened:
         y = float32_matmul(levels.astype(kernel.dtype), kernel, kernels)
-    elif kernels.unsigned:
-        y = matmul((levels + SHIFT).astype(jnp.uint8), kernel, kernels)
-        init = functools.partial(nn.initializers.zeros, dtype=jnp.int32)
-        sums = parameter(module, SUMS, init, axes, y.shape[-1:])
-        y -= SHIFT * jnp.expand_dims(sums, range(y.ndim - 1))
     else:
         y = matmul(levels.astype(jnp.int8), kernel, kernels, preferred_element_type=jnp.int32)
     return y.astype(jnp.float32) * scale
@@ -308,7 +302,7 @@ class Logits(nn.Module):
         shape = (x.shape[-1], self.vocab_size if self.ids is None else len(self.ids))
         kernel = kernel_of(self, init, ("embed", "vocab"), shape, self.kernels)
         if self.kernels.int8:
-            logits = rounded_matmul(self, x, kernel, self.kernels, ("vocab",))
+            logits = rounded_matmul(x, kernel, self.kernels)
             logits = rescaled(self, logits, ("vocab",))
         else:
             logits = float32_matmul(x, kernel, self.kernels)

@@ -5,7 +5,7 @@
   "out_in"         [out, in]             x @ kernel.T
   "kernel_first"   [out, in]             (kernel @ x.T).T, 5 tokens and more filled up to 8, 16;
                                          x @ kernel.T from 257 on
-  "unsigned"       [out, in]             (x + 128) @ kernel.T, see `unsigned`; int8 only
+  "unsigned"       [out, in] + 128       ((kernel + 128) @ x.T).T, see `unsigned`; int8 only
 
 The results are equal up to the order of summation, and those of int8 operands are equal. The
 fastest order depends on the device and on the number of tokens, and
@@ -31,7 +31,7 @@ Order: TypeAlias = Literal["in_out", "out_in", "kernel_first", "unsigned"]
 Orders: TypeAlias = tuple[tuple[int, Order], ...]
 ORDERS: tuple[Order, ...] = ("in_out", "out_in", "kernel_first")
 INT8_ORDERS: tuple[Order, ...] = (*ORDERS, "unsigned")
-SHIFT = 128  # added to the levels of tokens that are multiplied as unsigned numbers
+SHIFT = 128  # added to the levels of kernels that are multiplied as unsigned numbers
 BLOCK = 8  # tokens; 5 to 7 of them take longer than 8
 FEW = 256  # tokens; the result of more would take long to transpose
 
@@ -65,7 +65,7 @@ class Kernels:
 
     @property
     def unsigned(self) -> bool:
-        """Whether tokens in eight bits are multiplied as unsigned numbers, see `unsigned`."""
+        """Whether kernels in eight bits are unsigned, see `products.unsigned`."""
         return self.others == "unsigned"
 
 
@@ -129,31 +129,36 @@ def product(x: Array, kernel: Array, order: Order, **options) -> Array:
 
 @jax.jit
 def unsigned(x: Array, kernel: Array) -> Array:
-    """Returns uint8 [tokens, in] times int8 [out, in] transposed: [tokens, out] int32.
+    """Returns int8 [tokens, in] times a kernel of whole numbers, [tokens, out] int32.
 
     Processors with AVX-512 VNNI, and without AMX, multiply unsigned numbers of eight bits by signed
-    ones. If a level l is fed as l + 128, then the product with the levels is
+    ones. So the kernel, which comes first, has each number k as k + 128:
 
-      l @ kernel.T = (l + 128) @ kernel.T - 128 * the sums of the kernel's rows.
+      x @ k.T = x @ (k + 128).T - 128 * the sum of each token's numbers.
 
     `jax.lax.dot_general` would convert operands of two kinds to int32 first.
+
+    Args:
+      x: [tokens, in] int8.
+      kernel: [out, in] uint8, the numbers plus `SHIFT`.
     """
-    return _mixed.bind(x, kernel)
+    y = jax.lax.optimization_barrier(_mixed.bind(kernel, x)).T  # else XLA swaps the operands
+    return y - SHIFT * jnp.sum(x, axis=1, keepdims=True, dtype=jnp.int32)
 
 
 _mixed = Primitive("mixed_product")
 
 
 @_mixed.def_abstract_eval
-def _shape(x: ShapedArray, kernel: ShapedArray) -> ShapedArray:
-    return ShapedArray((x.shape[0], kernel.shape[0]), jnp.dtype(jnp.int32))
+def _shape(kernel: ShapedArray, x: ShapedArray) -> ShapedArray:
+    return ShapedArray((kernel.shape[0], x.shape[0]), jnp.dtype(jnp.int32))
 
 
-def _lowered(context: mlir.LoweringRuleContext, x: ir.Value, kernel: ir.Value) -> list[ir.Value]:
+def _lowered(context: mlir.LoweringRuleContext, kernel: ir.Value, x: ir.Value) -> list[ir.Value]:
     shape = context.avals_out[0].shape
     axes = stablehlo.DotDimensionNumbers.get([], [], [1], [1])
     kind = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))
-    return [stablehlo.dot_general(kind, x, kernel, axes)]
+    return [stablehlo.dot_general(kind, kernel, x, axes)]
 
 
 mlir.register_lowering(_mixed, _lowered)

@@ -269,7 +269,8 @@ def _stored(name: str) -> tuple[bool, bool]:
 def _kernels(size: Size, name: str) -> list[jax.Array]:
     """Returns kernels of ones, each with its own memory; the values do not affect the time."""
     transposed, int8 = _stored(name)
-    kind = np.dtype(np.int8 if int8 else np.float32)
+    narrow = np.uint8 if name == INT8 + "unsigned" else np.int8
+    kind = np.dtype(narrow if int8 else np.float32)
     return [_ones(kind, *(shape[::-1] if transposed else shape)) for shape in size.shapes]
 
 
@@ -286,7 +287,7 @@ def _program(
         return [product(x, kernel, order, **options) for x, kernel in pairs]
 
     pairs = zip(size.shapes, kernels, strict=True)
-    kind = np.dtype(np.uint8) if order == "unsigned" else kernels[0].dtype
+    kind = np.dtype(np.int8) if order == "unsigned" else kernels[0].dtype
     given = [(_ones(kind, tokens, shape[0]), kernel) for shape, kernel in pairs]
     return jax.jit(products).lower(given).compile(), given
 

@@ -8,9 +8,9 @@ contiguous, and which of the operands comes first; see `specdec.models.layers.pr
   "in_out"      [in, out]            [in, out]     from a second array, its transpose [D, V]
   "out_in"      [out, in]            [in, out]     from the table of tokens [V, D]
   "all_out_in"  [out, in]            [out, in]     from the table of tokens [V, D]
-  "unsigned"    [out, in]            [out, in]     tokens in eight bits only, which are unsigned
+  "unsigned"    [out, in] + 128      [out, in] + 128   tokens in eight bits only
 
-In "unsigned" the sums of each kernel's rows are kept too, see `layers.products.unsigned`.
+"unsigned" has whole numbers from 1 to 255 for those from -127 to 127, see `products.unsigned`.
 
 "checkpoint" is the tree of checkpoints: T5X's for a T5, and the same names in other families.
 A tied model with tokens in eight bits has a second table in every layout, see `models.layers.int8`.
@@ -50,7 +50,7 @@ _OF_PREFILL: Order = "kernel_first"  # of kernels [out, in], unless both operand
 _IN_PREFILL = {
     ("encoder_decoder_attention", name, leaf)
     for name in ("key", "value")
-    for leaf in ("kernel", "bias", int8.SCALE, int8.SUMS)
+    for leaf in ("kernel", "bias", int8.SCALE)
 }
 
 
@@ -316,10 +316,9 @@ def quantized(
                 continue
             inputs = _inputs(part, path, layout)
             layer = int8.quantized(leaves.pop(path), inputs=inputs)
-            if layout == "unsigned":
-                layer[int8.SUMS] = jnp.sum(layer["kernel"], axis=inputs, dtype=jnp.int32)
             leaves |= {(*path[:-1], name): leaf for name, leaf in layer.items()}
-            leaves[path] = leaves[path].astype(dtype)
+            levels = leaves[path]
+            leaves[path] = int8.unsigned(levels) if layout == "unsigned" else levels.astype(dtype)
         found[part] = traverse_util.unflatten_dict(leaves)
     return found
 
@@ -331,7 +330,6 @@ def dequantized(params: PyTree, layout: Layout) -> PyTree:
         leaves = dict(traverse_util.flatten_dict(params[part]))
         for *module, _ in [path for path in leaves if path[-1] == int8.SCALE]:
             path = (*module, "kernel")
-            leaves.pop((*module, int8.SUMS), None)
             layer = {"kernel": leaves[path], int8.SCALE: leaves.pop((*module, int8.SCALE))}
             leaves[path] = int8.dequantized(layer, inputs=_inputs(part, path, layout))
         found[part] = traverse_util.unflatten_dict(leaves)
