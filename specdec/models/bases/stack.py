@@ -79,8 +79,9 @@ class StackModel(LinenModel, LayeredTarget):
       least_width: the fewest tokens that a call of `decode` is computed with. Some devices multiply
         a single row more slowly than two rows, and with other rounding.
       joined: whether kernels of the same input are one, see `layouts.joined`.
-      fused: whether calls at batch 1 on one or two tokens are computed by kernels of our own. They
-        suit the steps of a draft on a GPU, and round differently.
+      fused: the kernels of our own that compute calls at batch 1 on one or two tokens, None for no
+        such kernels: "triton" on a GPU, "mosaic" on a TPU. They suit the steps of a draft, and
+        round differently.
     """
 
     config: StackConfig
@@ -208,7 +209,7 @@ class StackModel(LinenModel, LayeredTarget):
             orders=(),
             widened=False,
             joined=False,
-            fused=False,
+            fused=None,
             least_width=max(width, self.least_width),
         )
 

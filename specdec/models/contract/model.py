@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from specdec.common.values import check_is
 from specdec.models.contract.blocks import View
+from specdec.models.layers.products import Fused
 from specdec.models.placement.device import Device
 from specdec.types import Array, AxisRules, Cache, ModelOutput, Prompt, PyTree, Resume
 
@@ -404,7 +405,7 @@ class Model(Target):
       widened: whether the eight bits are stored in the model's dtype.
       least_width: the fewest tokens that a call of `decode` is computed with.
       joined: whether kernels of the same input are one.
-      fused: whether short calls are computed by kernels of our own, which round differently.
+      fused: the kernels of our own that compute short calls, which round differently; or None.
     """
 
     config: Config
@@ -415,7 +416,7 @@ class Model(Target):
     widened: bool
     least_width: int
     joined: bool
-    fused: bool
+    fused: Fused | None
     has_int8: ClassVar[bool] = False  # whether `weights` may be other than "stored"
 
     @property
