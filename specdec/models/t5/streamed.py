@@ -37,6 +37,7 @@ from specdec.models.t5.config import T5Config
 from specdec.types import Array, PyTree
 
 TOKENS = 2  # of the widest call: a draft begins with two tokens
+SLOTS = 1024  # of the longest output, and of the longest input
 LANES, SUBLANES = 128, 8  # of a register
 VMEM = 2**26  # bytes, where there is no TPU to ask
 SPARE = 2**22  # bytes of VMEM besides the arrays of a layer
@@ -58,11 +59,17 @@ def fits(config: T5Config, rows: int, tokens: int, cache: KVCache) -> bool:
     """Returns whether the kernel can compute a call on [rows, tokens] with this cache."""
     joined, dim = config.num_heads * config.head_dim, config.emb_dim
     numbers = dim * (6 * joined + (1 + len(config.mlp_activations)) * config.mlp_dim)
-    for slots in (cache.slot_count, cache.inputs_mask.shape[1]):
-        numbers += 2 * joined * -(-slots // LANES) * LANES
+    slots = cache.slot_count, cache.inputs_mask.shape[1]
+    numbers += sum(2 * joined * _filled(one) for one in slots)
     needed = numbers * jnp.dtype(config.dtype).itemsize + SPARE
-    even = all(size % LANES == 0 for size in (dim, joined, config.mlp_dim))
-    return rows == 1 and tokens <= TOKENS and even and needed <= _vmem()
+    even = all(size == _filled(size) for size in (dim, joined, config.mlp_dim))
+    short = rows == 1 and tokens <= TOKENS and max(slots) <= SLOTS
+    return short and even and needed <= _vmem()
+
+
+def _filled(size: int) -> int:
+    """Returns the least multiple of `LANES` that is not below a size."""
+    return -(-size // LANES) * LANES
 
 
 def _vmem() -> int:
@@ -162,10 +169,8 @@ def _specs(given: PyTree, space: Any) -> PyTree:
 
 def _bytes(*given: PyTree) -> int:
     """Returns the bytes of arrays in VMEM."""
-    leaves = jax.tree.leaves(given)
-    return sum(
-        x.dtype.itemsize * x.size // x.shape[-1] * -(-x.shape[-1] // LANES) * LANES for x in leaves
-    )
+    shapes = [(x.dtype.itemsize, *x.shape) for x in jax.tree.leaves(given)]
+    return sum(math.prod(rows) * _filled(last) for *rows, last in shapes)
 
 
 def _kernel(
