@@ -186,6 +186,21 @@ def _kernel(
     arrived: _Ref,
     left: _Ref,
 ) -> None:
+    """Computes all layers.
+
+    Args:
+      config: the model's config.
+      length: [1], the slots of the cache that are valid.
+      caches: for each layer, keys and values [H * head_dim, C] in the chip's memory.
+      others: for each layer, the other arrays of its parts, there too.
+      stream: [T, D].
+      mask: [1, S], the mask of inputs.
+      written: where `caches` are written; it is the same memory.
+      out: [T, D], where the stream is written.
+      buffers: the arrays of one layer in VMEM.
+      arrived: a semaphore for each part, which counts what has been copied to VMEM.
+      left: a semaphore that counts what has been copied from there.
+    """
     layers = list(map(_whole, caches, others))
     attend, cross, mlp = buffers
 
@@ -196,7 +211,7 @@ def _kernel(
         return _copies({name: attend[name] for name in CACHED}, written[layer], left)
 
     def after(layer: Array, part: int) -> None:
-        """Begins to read the part of the next layer."""
+        """Begins to read the part of the next layer, in place of this one's."""
         for i in range(1, len(layers)):
             pl.when(layer + 1 == i)(functools.partial(_start, read(part, i)))
 
