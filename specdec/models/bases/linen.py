@@ -49,6 +49,7 @@ class LinenModel(Checked, Model):
     least_width: PositiveInt = 1
     joined: bool = False
     fused: Fused | None = None
+    in_order: bool = False
     has_joined: ClassVar[bool] = False
     has_fused: ClassVar[bool] = False
     pad_id: ClassVar[int] = 0
@@ -103,7 +104,8 @@ class LinenModel(Checked, Model):
     def stored(self: Self) -> Self:
         """Returns this model with parameters as in checkpoints."""
         plain = {"layout": "checkpoint", "orders": (), "weights": "stored", "widened": False}
-        return dataclasses.replace(self, **plain, least_width=1, joined=False, fused=None)
+        plain |= {"least_width": 1, "joined": False, "fused": None, "in_order": False}
+        return dataclasses.replace(self, **plain)
 
     @property
     def keeps_kernels(self) -> bool:

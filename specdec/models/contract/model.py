@@ -184,7 +184,7 @@ class Target(Weights):
         """
         return width
 
-    def same_bits(self: Self, width: int = 2) -> Self:
+    def same_bits(self: Self, width: int = 2, in_order: bool = False) -> Self:
         """Returns this target with all calls computed by products whose rows may have equal bits.
 
         Whether they have depends on the device; see `decoding.row_bits`. By default it is
@@ -192,6 +192,8 @@ class Target(Weights):
 
         Args:
           width: the fewest tokens that a call is computed with.
+          in_order: whether tokens attend to other slots of the cache in some calls than in others,
+            as those of a tree.
         """
         return self
 

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ SLOTS = 1024  # of the longest output, and of the longest input
 LANES, SUBLANES = 128, 8  # of a register
 VMEM = 2**26  # bytes, where there is no TPU to ask
 SPARE = 2**22  # bytes of VMEM besides the arrays of a layer
-INTERPRET: Any = True  # how a CPU computes the kernel
+INTERPRET: bool | pltpu.InterpretParams = True  # how a CPU computes the kernel
 
 NORMS = {
     "self_attention": "pre_self_attention_layer_norm",
@@ -50,9 +50,22 @@ NORMS = {
 }
 CACHED = ("keys", "values")
 
-_Ref: TypeAlias = Any  # Pallas's reference to an array or to semaphores
-_Part: TypeAlias = Mapping[str, Any]  # arrays by name, or references to them
-_Layer: TypeAlias = tuple[_Part, _Part, _Part]  # attend, cross, mlp
+
+class _Ref(Protocol):
+    """Pallas's reference to an array, or to semaphores."""
+
+    shape: tuple[int, ...]
+    dtype: jnp.dtype
+
+    @property
+    def at(self) -> Sequence[_Ref]: ...
+    def __getitem__(self, index: object) -> Array: ...
+    def __setitem__(self, index: object, x: Array) -> None: ...
+
+
+_X = TypeVar("_X")  # an array, or a reference to one
+_Part: TypeAlias = Mapping[str, _X]  # by name
+_Layer: TypeAlias = tuple[_Part[_X], _Part[_X], _Part[_X]]  # attend, cross, mlp
 
 
 def fits(config: T5Config, rows: int, tokens: int, cache: KVCache) -> bool:
@@ -131,7 +144,7 @@ def _read(layer: Mapping[str, PyTree], name: str) -> dict[str, Array]:
     return {**found, "scale": layer[NORMS[name]]["scale"]}
 
 
-def _whole(cached: _Part, others: _Layer) -> _Layer:
+def _whole(cached: _Part[_X], others: _Layer[_X]) -> _Layer[_X]:
     """Returns all arrays of a layer."""
     attend, cross, mlp = others
     return {**attend, **cached}, cross, mlp
@@ -163,7 +176,7 @@ def _shape(x: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
-def _specs(given: PyTree, space: Any) -> PyTree:
+def _specs(given: PyTree, space: pltpu.MemorySpace) -> PyTree:
     return jax.tree.map(lambda _: pl.BlockSpec(memory_space=space), given)
 
 
@@ -176,13 +189,13 @@ def _bytes(*given: PyTree) -> int:
 def _kernel(
     config: T5Config,
     length: _Ref,
-    caches: Sequence[_Part],
-    others: Sequence[_Layer],
+    caches: Sequence[_Part[_Ref]],
+    others: Sequence[_Layer[_Ref]],
     stream: _Ref,
     mask: _Ref,
-    written: Sequence[_Part],
+    written: Sequence[_Part[_Ref]],
     out: _Ref,
-    buffers: _Layer,
+    buffers: _Layer[_Ref],
     arrived: _Ref,
     left: _Ref,
 ) -> None:
@@ -204,61 +217,59 @@ def _kernel(
     layers = list(map(_whole, caches, others))
     attend, cross, mlp = buffers
 
-    def read(part: int, layer: int) -> list[Any]:
-        return _copies(layers[layer][part], buffers[part], arrived.at[part])
+    def read(part: int, layer: int, run: Callable[..., None]) -> None:
+        run(layers[layer][part], buffers[part], arrived.at[part])
 
-    def write(layer: int) -> list[Any]:
-        return _copies({name: attend[name] for name in CACHED}, written[layer], left)
+    def write(layer: int, run: Callable[..., None]) -> None:
+        run({name: attend[name] for name in CACHED}, written[layer], left)
 
     def after(layer: Array, part: int) -> None:
         """Begins to read the part of the next layer, in place of this one's."""
         for i in range(1, len(layers)):
-            pl.when(layer + 1 == i)(functools.partial(_start, read(part, i)))
+            pl.when(layer + 1 == i)(functools.partial(read, part, i, _start))
 
     def compute(layer: Array, x: Array) -> Array:
-        _wait(read(0, 0))  # the copies of every layer are as large
+        read(0, 0, _wait)  # the arrays of every layer are as large
         query = _with_new_slots(config, attend, _normed(config, attend, x), length[0])
         for i in range(len(layers)):
-            pl.when(layer == i)(functools.partial(_start, write(i)))
+            pl.when(layer == i)(functools.partial(write, i, _start))
         x += _attended(config, attend, query, attend["bias"])
-        _wait(write(0))
+        write(0, _wait)
         after(layer, 0)
-        _wait(read(1, 0))
+        read(1, 0, _wait)
         query = _product(config, _normed(config, cross, x), cross["query"])
         x += _attended(config, cross, query, mask)
         after(layer, 1)
-        _wait(read(2, 0))
+        read(2, 0, _wait)
         x += _mlp(config, mlp, _normed(config, mlp, x))
         after(layer, 2)
         return x
 
     for part in range(len(buffers)):
-        _start(read(part, 0))
+        read(part, 0, _start)
     out[...] = jax.lax.fori_loop(0, len(layers), compute, stream[...])
 
 
-def _copies(given: _Part, to: _Part, semaphore: _Ref) -> list[Any]:
-    return [pltpu.make_async_copy(given[name], to[name], semaphore) for name in given]
+def _start(given: _Part[_Ref], to: _Part[_Ref], semaphore: _Ref) -> None:
+    """Begins to copy arrays."""
+    for name in given:
+        pltpu.make_async_copy(given[name], to[name], semaphore).start()
 
 
-def _start(copies: Sequence[Any]) -> None:
-    for copy in copies:
-        copy.start()
+def _wait(given: _Part[_Ref], to: _Part[_Ref], semaphore: _Ref) -> None:
+    """Waits until arrays have been copied."""
+    for name in given:
+        pltpu.make_async_copy(given[name], to[name], semaphore).wait()
 
 
-def _wait(copies: Sequence[Any]) -> None:
-    for copy in copies:
-        copy.wait()
-
-
-def _normed(config: T5Config, part: _Part, x: Array) -> Array:
+def _normed(config: T5Config, part: _Part[_Ref], x: Array) -> Array:
     """Returns the norm of the stream [T, D], in the model's dtype."""
     mean = jnp.sum(x * x, axis=-1, keepdims=True) / config.emb_dim
     x = _rounded(x * jax.lax.rsqrt(mean + config.layer_norm_epsilon), config.dtype)
     return (x * _rounded(part["scale"][...], config.dtype)[None]).astype(config.dtype)
 
 
-def _with_new_slots(config: T5Config, part: _Part, x: Array, length: Array) -> Array:
+def _with_new_slots(config: T5Config, part: _Part[_Ref], x: Array, length: Array) -> Array:
     """Writes keys and values of tokens [T, D] to their slots, and returns the queries."""
     tokens, slots = x.shape[0], part["keys"].shape[1]
     slot = jax.lax.broadcasted_iota(jnp.int32, (tokens, slots), 1) - length
@@ -274,7 +285,7 @@ def _with_new_slots(config: T5Config, part: _Part, x: Array, length: Array) -> A
     return _product(config, x, part["query"])
 
 
-def _attended(config: T5Config, part: _Part, query: Array, bias: _Ref) -> Array:
+def _attended(config: T5Config, part: _Part[_Ref], query: Array, bias: _Ref) -> Array:
     """Returns what attention adds to the stream, from queries [T, H * head_dim] of all heads."""
     shape = _rows(config.num_heads), query.shape[1]
     number = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
@@ -292,7 +303,7 @@ def _attended(config: T5Config, part: _Part, query: Array, bias: _Ref) -> Array:
     return _product(config, mixed.astype(config.dtype), part["out"])
 
 
-def _mlp(config: T5Config, part: _Part, x: Array) -> Array:
+def _mlp(config: T5Config, part: _Part[_Ref], x: Array) -> Array:
     """Returns what the MLP adds to the stream."""
     names = sorted(name for name in part if name.startswith("wi"))
     gates = [
