@@ -5,6 +5,7 @@
 
 Compiles calls of `decode` on one text, in bfloat16 with 64 tokens of inputs and a
 cache of 128 slots, for one device that need not be there, and prints a JSON line for each.
+`--fused` computes the layers of a draft by one kernel, whose cycles the compiler does not state.
 `--tables` prints the tables of docs/log/tpu-log.md from such lines. Compiling needs libtpu, see
 docs/how-to/run-on-a-tpu.md.
 """
@@ -41,18 +42,19 @@ PAPER = {"small": 0.02, "base": 0.04, "large": 0.11}  # c of Leviathan et al. (2
 TARGET, CHIP = "t5_1_1_xxl", "v4:1x1x1"
 
 
-def model_of(name: str, weights: str, joined: bool = False) -> T5Target:
+def model_of(name: str, weights: str, joined: bool = False, fused: bool = False) -> T5Target:
     """The model of a published size, in bfloat16."""
     sizes = {preset: sizes for sizes, preset in PRESETS.items()}[name]
     config = T5Config(VOCABULARY, dtype="bfloat16", **dict(zip(SIZES, sizes, strict=True)))
-    return T5Target(config, weights=weights, joined=joined)  # type: ignore[arg-type]
+    kernels = {"joined": joined, "fused": "mosaic" if fused else None}
+    return T5Target(config, weights=weights, **kernels)  # type: ignore[arg-type]
 
 
 def measured(
-    topology: str, name: str, tokens: Sequence[int], weights: str, joined: bool
+    topology: str, name: str, tokens: Sequence[int], weights: str, **kinds: bool
 ) -> Iterator[Mapping]:
     """Yields a line for each number of tokens of a call."""
-    model, devices = model_of(name, weights, joined), Topology.parse(topology).devices()
+    model, devices = model_of(name, weights, **kinds), Topology.parse(topology).devices()
     mesh = partitioning.make_mesh(1, devices)
     params = partitioning.abstract(model, mesh)
     _, inputs = batch_shapes(model, 1, INPUTS, mesh)
@@ -67,7 +69,7 @@ def measured(
             make = functools.partial(call.compile, params, fed, cache)
             part, _ = compiled(f"{name} {width}", make)
             about = {"topology": topology, "model": name, "weights": weights, "tokens": width}
-            about |= {"joined": joined}
+            about |= kinds
             found = {"too_large": part.too_large} if part.module is None else {}
             if part.module is not None:
                 found = dataclasses.asdict(of_module(part.module))
@@ -79,7 +81,8 @@ def _placed(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
 
 
 def tables(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields the rows of both tables: the calls, and c of the paper's drafts."""
+    """Yields the rows of the tables: calls, c of the paper's drafts, and drafts of one kernel."""
+    fused = [one for one in lines if one.get("fused") and "cycles" in one]
     cycles = {
         (
             one["topology"],
@@ -89,7 +92,7 @@ def tables(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             one["tokens"],
         ): one
         for one in lines
-        if "cycles" in one
+        if "cycles" in one and not one.get("fused")
     }
     widths = sorted({key[-1] for key in cycles})
     names = (f"{n} token{'s' * (n > 1)}" for n in widths)
@@ -111,6 +114,13 @@ def tables(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             for n, joined in ((1, False), (2, False), (2, True))
         ]
         yield row(draft, *(f"{c:.3f}" for c in calls), paper)
+    yield ""
+    yield row("topology", "draft", "2 tokens, joined", "around the kernel", "fusions around it")
+    yield "|---|---|---:|---:|---:|"
+    for one in fused:
+        joined = cycles[one["topology"], one["model"], one["weights"], True, one["tokens"]]
+        name, around = one["model"].removeprefix("t5_1_1_"), f"{one['cycles'] / 1e6:.2f}M"
+        yield row(one["topology"], name, _cell(joined), around, one["fusions"])
 
 
 def _ratio(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> str:
@@ -130,6 +140,7 @@ def main() -> None:
     parser.add_argument("tokens", nargs="*", type=int)
     parser.add_argument("--weights", default="stored", choices=["stored", "int8"])
     parser.add_argument("--joined", action="store_true", help="as a draft with joined kernels")
+    parser.add_argument("--fused", action="store_true", help="as a draft with one kernel")
     parser.add_argument("--tables", metavar="FILE")
     args = parser.parse_args()
     if args.tables:
@@ -138,7 +149,8 @@ def main() -> None:
         return
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_compilation_cache_dir", None)
-    for line in measured(args.topology, args.model, args.tokens, args.weights, args.joined):
+    kinds = {"joined": args.joined, "fused": args.fused}
+    for line in measured(args.topology, args.model, args.tokens, args.weights, **kinds):
         print(as_json(line))
         sys.stdout.flush()
 

@@ -1,13 +1,15 @@
-"""Times a draft's step with XLA's kernels and with fused ones, and the embedded pair with both.
+"""Times a draft's step and the embedded pair with each kind of a draft's kernels.
 
   PYTHONPATH=. python scripts/devices/draft_step.py --output_file=FILE [--sizes=tiny]
 
-A step of T5 1.1 small, base and large is timed in bfloat16 at batch 1, with random weights, on one
-token and on two. The embedded pair decodes texts at T = 0. All programs take turns in one process.
-On a GPU the kernels of a step are counted and added up, from a profile.
+The kinds are XLA's kernels, the same with joined ones, and the fused ones of this device ("triton"
+on a GPU, "mosaic" on a TPU). A step of T5 1.1 small, base and large is timed in bfloat16 at batch
+1, with random weights, on one token and on two. The embedded pair decodes texts at T = 0. All
+programs take turns in one process. On a GPU the kernels of a step are counted and added up, from a
+profile.
 
-A tiny run on a CPU interprets the fused kernels: it shows that they work, and its times mean
-nothing. Needs no gin, seqio or TensorFlow.
+A tiny run on a CPU interprets the fused kernels of both devices: it shows that they work, and its
+times mean nothing. Needs no gin, seqio or TensorFlow.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from specdec.common import demo, records
 from specdec.common.environment import environment
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5.target import FUSED
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -48,9 +51,14 @@ SIZES = {
         "base": (768, 12, 2048, 12),
         "large": (1024, 16, 2816, 24),
     },
-    "tiny": {"tiny": (64, 1, 96, 2)},
+    "tiny": {"tiny": (128, 2, 128, 2)},
 }  # D, heads, units of the MLP, layers
-KINDS = {"xla": False, "fused": True}
+FUSED_HERE = [FUSED[backend]] if (backend := jax.default_backend()) in FUSED else FUSED.values()
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "xla": {},
+    "joined": {"joined": True},
+    **{name: {"fused": name} for name in FUSED_HERE},
+}
 
 
 def main() -> None:
@@ -89,14 +97,13 @@ def steps(name: str, model: T5Target, rounds: int) -> list[dict[str, Any]]:
     cache = jax.jit(lambda params, x: model.prefill(params, x, SLOTS))(
         params, jnp.ones([1, INPUTS], jnp.int32)
     )
-    runs = {
-        (kind, width): jax.jit(
-            functools.partial(repeated, dataclasses.replace(model, fused=fused), width)
-        )
-        for kind, fused in KINDS.items()
-        for width in (1, 2)
-    }
-    bound = {key: functools.partial(run, params, cache) for key, run in runs.items()}
+    bound = {}
+    for kind, fields in KINDS.items():
+        draft = dataclasses.replace(model, **fields)
+        given = draft.from_stored(params)
+        for width in (1, 2):
+            run = jax.jit(functools.partial(repeated, draft, width))
+            bound[kind, width] = functools.partial(run, given, cache)
     seconds = by_turns(bound, rounds)
     lines = []
     for (kind, width), times in seconds.items():
@@ -176,20 +183,25 @@ def embedded_pair(texts: int) -> list[dict[str, Any]]:
     """Returns a line for the target alone, and one for each kind of a draft's kernels."""
     models = {role: checkpoints.model_from(demo.path(role)) for role in ("target", "draft")}
     trees = {role: jax.device_put(checkpoints.load(demo.path(role))) for role in models}
+    drafts = {kind: dataclasses.replace(models["draft"], **x) for kind, x in KINDS.items()}
     plans = {
         kind: Plan(
             target=models["target"],
-            drafter=Autoregressive(dataclasses.replace(models["draft"], fused=fused), Greedy()),
+            drafter=Autoregressive(draft, Greedy()),
             verifier=GreedyMatch(),
             schedule=Fixed(7),
             sampling=Greedy(),
             max_length=48,
             stop_ids=(1,),
         )
-        for kind, fused in KINDS.items()
+        for kind, draft in drafts.items()
     }
-    plans = {"alone": plans["xla"].alone(), **plans}
-    given = {name: plan.params(trees) for name, plan in plans.items()}
+    given = {
+        kind: plan.params({**trees, "draft": drafts[kind].from_stored(trees["draft"])})
+        for kind, plan in plans.items()
+    }
+    plans["alone"] = plans["xla"].alone()
+    given["alone"] = plans["alone"].params(trees)
     keys = specdec.row_keys(0, jnp.arange(1))
     task, lengths = synthetic_task("specdec_ende"), {"inputs": 48, "targets": 48}
     seconds: dict[str, float] = dict.fromkeys(plans, 0.0)

@@ -53,6 +53,7 @@ from specdec.instrument.benchmark.workload import TimedPart, batch_shapes
 from specdec.instrument.compile import hlo
 from specdec.models import families
 from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5.target import FUSED
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
@@ -108,7 +109,11 @@ class Sizes:
         return dataclasses.replace(model, **KERNELS[self.kernels])
 
 
-KERNELS = {"xla": {}, "joined": {"joined": True}, "fused": {"fused": True}}
+KERNELS: Mapping[str, Mapping[str, Any]] = {
+    "xla": {},
+    "joined": {"joined": True},
+    "fused": {"fused": FUSED.get(jax.default_backend(), "triton")},
+}
 FULL = {
     "small": t5(512, 6, 1024, 8),
     "base": t5(768, 12, 2048, 12),

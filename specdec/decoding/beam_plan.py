@@ -52,7 +52,7 @@ class BeamPlan(Checked):
         super().__post_init__()
         check_model("BeamPlan.target", self.target)
         if self.same_bits:
-            object.__setattr__(self, "target", self.target.same_bits(self.width))
+            object.__setattr__(self, "target", self.target.same_bits(self.width, in_order=True))
         check_is("BeamPlan.rule", self.rule, BeamRule, "a rule, such as T5XBeams(0.6)")
         object.__setattr__(self, "processors", tuple(self.processors))
         for one in self.processors:
@@ -118,7 +118,7 @@ class BeamPlan(Checked):
     @property
     def capacity(self) -> int:
         """C, the slots of a cache's row."""
-        return self.beams * (self.max_length - 1) + self.width
+        return self.beams * (self.max_length - 1) + self.target.computed_width(self.width)
 
     def models(self) -> dict[str, Target]:
         """Returns the models by role."""

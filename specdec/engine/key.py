@@ -14,7 +14,16 @@ from specdec.models.contract.model import Weights
 from specdec.types import Table
 
 # Fields of a model that say where its parameters are and how they lie in memory.
-PLACEMENT = ("axis_rules", "layout", "orders", "widened", "least_width", "joined", "fused")
+PLACEMENT = (
+    "axis_rules",
+    "layout",
+    "orders",
+    "widened",
+    "least_width",
+    "joined",
+    "fused",
+    "in_order",
+)
 
 
 def fingerprints(

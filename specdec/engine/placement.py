@@ -106,7 +106,8 @@ class Placement:
         assert isinstance(model, Model)
         stored = model.stored()
         # Parameters do not depend on these.
-        kept = dataclasses.replace(model, orders=(), least_width=1, fused=False)
+        unread = {"orders": (), "least_width": 1, "fused": None, "in_order": False}
+        kept = dataclasses.replace(model, **unread)
         if (kept, path) not in trees:
             with self._rounding(model):
                 if (stored, path) not in trees:

@@ -187,6 +187,31 @@ def test_no_cache_and_no_kernel_is_copied(four_chips):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("chip", ["v4:1x1x1", "v5e:1x1", "v6e:1x1"])
+def test_a_draft_in_one_kernel(chip, report, tmp_path):
+    """No layer of the draft has a fusion, and its cache is neither copied nor moved in a loop."""
+    file = tmp_path / "fused.gin"
+    file.write_text(
+        "from __gin__ import dynamic_registration\nfrom specdec.models import t5\n"
+        "draft/t5.T5Config.num_heads = 4\ndraft/t5.T5Target.fused = 'mosaic'\n"
+    )
+    found = report(chip, f"--gin_file={file}")
+    parts = found["compiler"]["parts"]
+    for name in ("draft 1", "draft 2"):
+        assert (parts[name]["kernels"], parts[name]["fusions_per_layer"]) == (1, None)
+    assert parts["target 4"]["kernels"] == 0 and found["compiler"]["cost_ratio"] is None
+    sides = [(4, n, HEAD_DIM) for n in (MAX_LENGTH + GAMMA, LENGTH)]
+    caches = {f"bf16[1,{h},{n},{d}]" for h, n, d in sides} | {
+        f"bf16[{h},{d},{n}]" for h, n, d in sides
+    }
+    caches |= {f"bf16[{h * d},{n}]" for h, n, d in sides}
+    loops = counts(found, "copies")
+    assert {"decode", "decode/extend"} <= loops.keys()
+    for loop, copies in loops.items():
+        assert not loop or not copies.keys() & caches, loop
+
+
+@pytest.mark.slow
 def test_processors_copy_nothing_and_gather_nothing_more(report, four_chips):
     """They work on logits that are gathered anyway, and on the tokens."""
     given = ("--no_repeat_ngram_size=3", "--repetition_penalty=1.2", "--min_length=4")

@@ -68,9 +68,12 @@ def test_cycles_and_fusions_of_a_program():
             ("fusion", "T5.encode/encoder/layers_0/mlp/wi/dot_general", 9),
             ("fusion", "T5.run/decoder/logits_dense/dot_general", 8),
             ("copy", "T5.run/decoder/layers_1/transpose", 6),
+            ("custom-call", "T5.run/decoder/branch_0_fun/t5_streamed/pallas_call", 0),
+            ("custom-call", "T5.run/decoder/top_k", 0),
         )
     )
     assert (found.cycles, found.fusions, found.fusions_per_layer) == (1073, 5, 1.5)
+    assert found.kernels == 1
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +101,24 @@ def test_costs_follow_from_the_cycles(estimated):
     assert found.speedups["0.8"] == pytest.approx(theory.speedup(0.8, 3, 0.12, 1.2))
 
 
-def test_a_part_that_does_not_fit_leaves_the_costs_out(estimated):
+OWN = program(
+    ("fusion", "T5.run/decoder/logits_dense/dot_general", 50),
+    ("custom-call", "T5.run/decoder/t5_streamed/pallas_call", 0),
+)
+
+
+@pytest.mark.parametrize("name, module", [("target 4", None), ("draft 1", OWN)])
+def test_a_part_without_all_cycles_leaves_the_costs_out(estimated, name, module):
+    """It does not fit, or has a kernel whose cycles the compiler does not state."""
     parts = dict(estimated.parts)
-    parts["target 4"] = dataclasses.replace(parts["target 4"], module=None)
-    found = estimate(dataclasses.replace(estimated, parts=parts), {"0.8": 0.8})
+    parts[name] = dataclasses.replace(parts[name], module=module)
+    changed = dataclasses.replace(estimated, parts=parts)
+    found = estimate(changed, {"0.8": 0.8})
     assert found is not None and found.cost_ratio is None and not found.speedups
+    if module is not None:
+        text = list(lines(record(Topology.parse("v4:1x1x1"), changed, {"0.8": 0.8})))
+        own = ", 1 kernel of our own without cycles"
+        assert f"  compiler    draft 1: 50 cycles, 1 fusions{own}" in text
 
 
 @pytest.mark.ci

@@ -28,6 +28,7 @@ from specdec.engine.beam_engine import beam_plan
 from specdec.instrument import certificate
 from specdec.instrument.certificate import Subject, exactness
 from specdec.models.bases.stack import StackModel
+from specdec.models.layers.layers import MASKED, attend_grouped, in_order
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
@@ -175,6 +176,29 @@ def test_beams_alone_are_computed_as_wide_as_a_tree():
     assert plan.laid_out(1).alone().laid_out(1).target == plan.target
     assert plan.target.least_width == plan.width
     assert [tuple(part) for part in plan.alone().parts()] == [("target", plan.width, 1)]
+    assert plan.target.in_order and plan.alone().capacity == plan.capacity
+
+
+@pytest.mark.parametrize("groups", [4, 2])
+def test_attention_has_the_same_bits_wherever_its_slots_are(groups):
+    """As in a tree, where hidden slots lie between those of a node's path."""
+    draw = np.random.default_rng(0)
+    slots, seen, tokens, sizes = 96, 41, 3, (4, 16)
+    query = jnp.asarray(draw.normal(size=(1, tokens, *sizes)), jnp.float32)
+    numbers = draw.normal(size=(2, 1, groups, seen, sizes[1]))
+
+    @jax.jit
+    def attended(places):
+        keys, values = (
+            jnp.full([1, groups, slots, sizes[1]], 9.0).at[:, :, places].set(x) for x in numbers
+        )
+        bias = jnp.full([1, 1, tokens, slots], MASKED).at[..., places].set(0.0)
+        with in_order(True):
+            return attend_grouped(query, *(x.astype(query.dtype) for x in (keys, values)), bias)
+
+    found = [attended(np.sort(draw.choice(slots, seen, replace=False))) for _ in range(3)]
+    for other in found[1:]:
+        assert jnp.array_equal(other, found[0])
 
 
 @pytest.mark.ci

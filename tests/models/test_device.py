@@ -270,7 +270,7 @@ def test_a_description_says_that_int8_is_kept_in_float():
     assert described(widened) == "in_out, int8 kept in float, which is faster here"
     paired = T5Target(LARGE, joined=True, least_width=2)
     assert described(paired) == "checkpoint, calls on 2 tokens or more, joined kernels"
-    assert described(T5Target(LARGE, fused=True)).endswith("fused kernels for calls on one row")
+    assert described(T5Target(LARGE, fused="triton")).endswith("fused kernels for calls on one row")
 
 
 def test_times_are_by_kernel_and_tokens():

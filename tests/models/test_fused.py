@@ -37,7 +37,7 @@ SLOTS = 24
 def both(config):
     plain = T5Target(config)
     params = jax.tree.map(lambda x: x.astype(config.dtype), plain.init(jax.random.key(0)))
-    return plain, dataclasses.replace(plain, fused=True), params
+    return plain, dataclasses.replace(plain, fused="triton"), params
 
 
 def prefilled(model, params):
@@ -106,7 +106,7 @@ def test_keys_that_are_not_finite_are_written_as_0():
 def test_a_fused_draft_leaves_the_output_as_it_is(verifier):
     sampling = Greedy() if isinstance(verifier, GreedyMatch) else Sampling(1.0)
     target, params = T5Target(V1_1), T5Target(V1_1).init(jax.random.key(0))
-    draft = dataclasses.replace(target, fused=True)
+    draft = dataclasses.replace(target, fused="triton")
     plan = Plan(target, Autoregressive(draft, sampling), verifier, Fixed(3), sampling, 12, (1,))
     keys = row_keys(0, jnp.arange(1))
     found = decode(Params(params, draft=params), keys, INPUTS, plan)
@@ -118,7 +118,7 @@ def test_a_fused_draft_leaves_the_output_as_it_is(verifier):
 
 def test_the_kernels_are_lowered_for_a_gpu():
     config = dataclasses.replace(V1_1, dtype="bfloat16", head_dim=64, emb_dim=128)
-    model = T5Target(config, fused=True)
+    model = T5Target(config, fused="triton")
     params = jax.eval_shape(model.init, jax.random.key(0))
     cache = jax.eval_shape(functools.partial(model.prefill, capacity=SLOTS), params, INPUTS)
     given = params, jax.ShapeDtypeStruct((1, 2), jnp.int32), cache
@@ -129,11 +129,12 @@ def test_the_kernels_are_lowered_for_a_gpu():
 @pytest.mark.parametrize(
     "backend, times, chosen",
     [
-        ("gpu", [1.0, 0.8, 0.5], "fused"),
-        ("gpu", [1.0, 0.5, 0.8], "joined"),
-        ("gpu", [1.0, 1.1, 0.97], "neither"),
-        ("tpu", [1.0, 0.5], "joined"),
-        ("cpu", [], "neither"),
+        ("gpu", [1.0, 0.8, 0.5], {"fused": "triton"}),
+        ("gpu", [1.0, 0.5, 0.8], {"joined": True}),
+        ("gpu", [1.0, 1.1, 0.97], {}),
+        ("tpu", [1.0, 0.8, 0.5], {"fused": "mosaic", "least_width": 2}),
+        ("tpu", [1.0, 0.5, 0.8], {"joined": True, "least_width": 2}),
+        ("cpu", [], {}),
     ],
 )
 def test_a_draft_is_computed_as_was_fastest(monkeypatch, backend, times, chosen):
@@ -145,11 +146,12 @@ def test_a_draft_is_computed_as_was_fastest(monkeypatch, backend, times, chosen)
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(single_rows, "_seconds", lambda runs: (times or [1.0, 0.0])[: len(runs)])
     monkeypatch.setattr(single_rows, "_run", lambda model, width: None)
-    monkeypatch.setattr(single_rows, "least_width", lambda model: 1)
+    monkeypatch.setattr(single_rows, "least_width", lambda model: 1 + (backend == "tpu"))
     single_rows.fastest.cache_clear()
     laid_out = plan.laid_out(1)
-    found = {name for name in ("joined", "fused") if getattr(laid_out.drafter.model, name)}
-    assert found == {chosen} - {"neither"}
+    expected = {"joined": False, "fused": None, "least_width": 1} | chosen
+    assert {name: getattr(laid_out.drafter.model, name) for name in expected} == expected
+    assert laid_out.drafter.model.drafting() == laid_out.drafter.model
     for model in (laid_out.target, plan.alone().laid_out(1).target):
         assert not model.fused and not model.joined
     eights = dataclasses.replace(target, weights="int8_tokens")
@@ -197,9 +199,9 @@ def test_they_are_timed():
     assert min(single_rows.seconds([(model, 1) for model in ways])) > 0
 
 
-@pytest.mark.parametrize("fields", [{"fused": True}, {"joined": True}])
+@pytest.mark.parametrize("fields", [{"fused": "triton"}, {"joined": True}])
 def test_other_parameters_are_refused(fields):
     with pytest.raises(ValueError, match="its layout 'in_out'"):
         T5Target(V1_1, layout="in_out", **fields)
-    with pytest.raises(ValueError, match="joined is True and fused is True"):
-        T5Target(V1_1, joined=True, fused=True)
+    with pytest.raises(ValueError, match="joined is True and fused is 'triton'"):
+        T5Target(V1_1, joined=True, fused="triton")

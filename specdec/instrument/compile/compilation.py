@@ -213,7 +213,7 @@ def _fewest_cycles(plan: Plan | BeamPlan, inputs: PyTree, mesh: Mesh) -> Plan | 
     chosen = {}
     for role, model in models.items():
         ways = [model, paired[role]]
-        joins = role != "target" and model.has_joined and model.keeps_kernels
+        joins = role != "target" and model.has_joined and model.keeps_kernels and not model.fused
         if joins and mesh.size == 1:
             ways.append(dataclasses.replace(paired[role], joined=True))
         chosen[role] = min(ways, key=functools.partial(cycles, role))

@@ -88,6 +88,7 @@ class PartRecord(TypedDict):
     cycles: int
     fusions: int
     fusions_per_layer: float | None
+    kernels: int
 
 
 class CyclesRecord(TypedDict):
@@ -440,7 +441,8 @@ def _compiler_lines(found: TopologyRecord) -> Iterator[str]:
         layer = part["fusions_per_layer"]
         of_layer = "" if layer is None else f" ({layer:g})"
         counts = f"{part['cycles']:,} cycles, {part['fusions']} fusions{of_layer}"
-        yield f"  {'compiler':<11} {name}: {counts}"
+        own = f", {part['kernels']} kernel of our own without cycles" if part["kernels"] else ""
+        yield f"  {'compiler':<11} {name}: {counts}{own}"
     if made["cost_ratio"] is not None:
         yield f"  {'compiler':<11} {_compiler_costs(found)}"
 

@@ -29,11 +29,13 @@ class ProgramCycles:
       fusions: the number of fusions.
       fusions_per_layer: the mean number of fusions in a decoder layer; None if no instruction is
         one of a layer.
+      kernels: the number of kernels written in Pallas, whose cycles the compiler does not state.
     """
 
     cycles: int
     fusions: int
     fusions_per_layer: float | None
+    kernels: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +45,7 @@ class CompilerEstimate:
     Attributes:
       parts: the estimate of each part, by its name.
       cost_ratio: c, the cycles of a draft token divided by those of a target call on one token.
-        None if a call has no estimate, or nothing is drafted.
+        None if a call has no estimate or a kernel without cycles, or nothing is drafted.
       verify_cost: v(gamma), for the plan's longest draft.
       speedups: {alpha: S} at the plan's longest draft, if nothing but these cycles takes time.
     """
@@ -64,7 +66,9 @@ def of_module(module: hlo.Module) -> ProgramCycles:
     layers = [found[1] for one in fusions if (found := _LAYER.search(one.scope))]
     per_layer = round(len(layers) / len(set(layers)), 1) if layers else None
     cycles = sum(one.cycles for one in (*module.operations, *module.moves))
-    return ProgramCycles(cycles, len(fusions), per_layer)
+    calls = [one for one in module.operations if one.opcode == "custom-call"]
+    kernels = sum(one.scope.endswith("/pallas_call") for one in calls)
+    return ProgramCycles(cycles, len(fusions), per_layer, kernels)
 
 
 def estimate(compilation: Compilation, alphas: Mapping[str, float]) -> CompilerEstimate | None:
@@ -86,8 +90,9 @@ def estimate(compilation: Compilation, alphas: Mapping[str, float]) -> CompilerE
         return sum(count * cycles[part_name(role, width)] for role, width, count in calls)
 
     calls = plan.parts()
-    if any(part_name(role, width) not in cycles for role, width, _ in calls):
-        return CompilerEstimate(parts)  # one of them does not fit
+    names = {part_name(role, width) for role, width, _ in calls}
+    if not names <= parts.keys() or any(parts[name].kernels for name in names):
+        return CompilerEstimate(parts)  # one of them does not fit, or its cycles are not all known
     gamma, alone = plan.longest_draft, of(*plan.alone().parts())
     cost_ratio = of(*(one for one in calls if not verifies(one.role))) / gamma / alone
     verify_cost = of(*(one for one in calls if verifies(one.role))) / alone

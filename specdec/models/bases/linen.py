@@ -15,7 +15,7 @@ from flax.core import meta
 from specdec.common.values import Checked, PositiveInt
 from specdec.models.contract.cache import kv_bytes
 from specdec.models.contract.model import Config, Model
-from specdec.models.layers.products import Orders
+from specdec.models.layers.products import Fused, Orders
 from specdec.types import Array, AxisRules, Cache, ModelOutput, PyTree
 
 
@@ -47,7 +47,8 @@ class LinenModel(Checked, Model):
     widened: bool = False
     least_width: PositiveInt = 1
     joined: bool = False
-    fused: bool = False
+    fused: Fused | None = None
+    in_order: bool = False
     has_joined: ClassVar[bool] = False
     has_fused: ClassVar[bool] = False
     pad_id: ClassVar[int] = 0
@@ -59,9 +60,9 @@ class LinenModel(Checked, Model):
             name = type(self).__name__
             raise ValueError(f"{name}.weights is {self.weights!r}, and it has 'stored' ones only")
         for field, known in (("joined", self.has_joined), ("fused", self.has_fused)):
-            if getattr(self, field) and not known:
+            if (given := getattr(self, field)) and not known:
                 name = type(self).__name__
-                raise ValueError(f"{name}.{field} is True, and it has no such kernels; give False")
+                raise ValueError(f"{name}.{field} is {given!r}, and it has no such kernels")
         object.__setattr__(self, "axis_rules", tuple(map(tuple, self.axis_rules)))
 
     @abc.abstractmethod
@@ -102,7 +103,8 @@ class LinenModel(Checked, Model):
     def stored(self: Self) -> Self:
         """Returns this model with parameters as in checkpoints."""
         plain = {"layout": "checkpoint", "orders": (), "weights": "stored", "widened": False}
-        return dataclasses.replace(self, **plain, least_width=1, joined=False, fused=False)
+        plain |= {"least_width": 1, "joined": False, "fused": None, "in_order": False}
+        return dataclasses.replace(self, **plain)
 
     @property
     def keeps_kernels(self) -> bool:

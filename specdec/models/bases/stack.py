@@ -19,6 +19,7 @@ from specdec.models.contract.cache import KVCache
 from specdec.models.contract.inputs import check_layers, check_tokens
 from specdec.models.contract.model import LayeredTarget
 from specdec.models.layers.int8 import Weights
+from specdec.models.layers.layers import in_order as sums_in_order
 from specdec.models.placement import device as devices
 from specdec.models.placement import layouts, single_rows
 from specdec.models.placement.device import Device
@@ -79,8 +80,11 @@ class StackModel(LinenModel, LayeredTarget):
       least_width: the fewest tokens that a call of `decode` is computed with. Some devices multiply
         a single row more slowly than two rows, and with other rounding.
       joined: whether kernels of the same input are one, see `layouts.joined`.
-      fused: whether calls at batch 1 on one or two tokens are computed by kernels of our own. They
-        suit the steps of a draft on a GPU, and round differently.
+      fused: the kernels of our own that compute calls at batch 1 on one or two tokens, None for no
+        such kernels: "triton" on a GPU, "mosaic" on a TPU. They suit the steps of a draft, and
+        round differently.
+      in_order: whether the bits of a token's attention are those of its visible slots in their
+        order, whatever lies between them in the cache.
     """
 
     config: StackConfig
@@ -197,7 +201,7 @@ class StackModel(LinenModel, LayeredTarget):
     def computed_width(self, width: int) -> int:
         return max(width, self.least_width)
 
-    def same_bits(self: Self, width: int = 2) -> Self:
+    def same_bits(self: Self, width: int = 2, in_order: bool = False) -> Self:
         """Returns this model with one order of products for all calls, see `Target.same_bits`.
 
         A single row is multiplied by other code than several rows.
@@ -208,8 +212,9 @@ class StackModel(LinenModel, LayeredTarget):
             orders=(),
             widened=False,
             joined=False,
-            fused=False,
+            fused=None,
             least_width=max(width, self.least_width),
+            in_order=in_order or self.in_order,
         )
 
     def _fed(
@@ -241,7 +246,9 @@ class StackModel(LinenModel, LayeredTarget):
             others = tuple(_filled_up(x, more) for x in others)
             ancestors = blocks.filled_up(ancestors, more)
         given = tokens, cache, ancestors, layers, *others
-        output, fed = cast(tuple[ModelOutput, KVCache], self.apply(params, *given, method="decode"))
+        with sums_in_order(self.in_order):
+            found = self.apply(params, *given, method="decode")
+        output, fed = cast(tuple[ModelOutput, KVCache], found)
         if not more:
             return output, fed
         # Without the barrier a compiler may compute only the rows that are read.

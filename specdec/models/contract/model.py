@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from specdec.common.values import check_is
 from specdec.models.contract.blocks import View
+from specdec.models.layers.products import Fused
 from specdec.models.placement.device import Device
 from specdec.types import Array, AxisRules, Cache, ModelOutput, Prompt, PyTree, Resume
 
@@ -183,7 +184,7 @@ class Target(Weights):
         """
         return width
 
-    def same_bits(self: Self, width: int = 2) -> Self:
+    def same_bits(self: Self, width: int = 2, in_order: bool = False) -> Self:
         """Returns this target with all calls computed by products whose rows may have equal bits.
 
         Whether they have depends on the device; see `decoding.row_bits`. By default it is
@@ -191,6 +192,8 @@ class Target(Weights):
 
         Args:
           width: the fewest tokens that a call is computed with.
+          in_order: whether tokens attend to other slots of the cache in some calls than in others,
+            as those of a tree.
         """
         return self
 
@@ -404,7 +407,7 @@ class Model(Target):
       widened: whether the eight bits are stored in the model's dtype.
       least_width: the fewest tokens that a call of `decode` is computed with.
       joined: whether kernels of the same input are one.
-      fused: whether short calls are computed by kernels of our own, which round differently.
+      fused: the kernels of our own that compute short calls, which round differently; or None.
     """
 
     config: Config
@@ -415,7 +418,7 @@ class Model(Target):
     widened: bool
     least_width: int
     joined: bool
-    fused: bool
+    fused: Fused | None
     has_int8: ClassVar[bool] = False  # whether `weights` may be other than "stored"
 
     @property

@@ -43,6 +43,22 @@ def rematerialised(on: bool = True) -> Iterator[None]:
         _REMATERIALISED.reset(before)
 
 
+_IN_ORDER = contextvars.ContextVar("in_order", default=False)
+
+
+@contextlib.contextmanager
+def in_order(on: bool) -> Iterator[None]:
+    """Makes attention that is traced inside sum over a token's visible slots in their order.
+
+    Without it, a sum's bits depend on the slots between them, whose weights are 0.
+    """
+    before = _IN_ORDER.set(on)
+    try:
+        yield
+    finally:
+        _IN_ORDER.reset(before)
+
+
 def layer_class(layer: type[nn.Module], static: tuple[int, ...] = ()) -> type[nn.Module]:
     """Returns a class of layers, as `rematerialised` says.
 
@@ -379,9 +395,26 @@ def attend(
     if by_row and tokens == 1:
         query = jnp.pad(query, ((0, 0), (0, 1), (0, 0), (0, 0)))
         bias = jnp.pad(bias, ((0, 0), (0, 0), (0, 1), (0, 0)))
+    mix = "bhtc,bhcd->bhtd"
+    if _IN_ORDER.get() and equation == KEYS_LAST:
+        keys, values, bias = _visible_first(keys, values, bias)
+        equation, mix = "bthd,bhtcd->bhtc", "bhtc,bhtcd->bhtd"
     weights = attention_weights(equation, query, keys, bias, by_row, cap)
-    mixed = jnp.einsum("bhtc,bhcd->bhtd", weights, values, precision=precision(query.dtype))
+    mixed = jnp.einsum(mix, weights, values, precision=precision(query.dtype))
     return mixed.swapaxes(1, 2)[:, :tokens]
+
+
+def _visible_first(keys: Array, values: Array, bias: Array) -> tuple[Array, Array, Array]:
+    """Returns keys and values [B, H, T, C, head_dim] and biases, each token's visible slots first.
+
+    A slot is visible to all heads or to none.
+    """
+    hidden = bias[:, :1] < MASKED / 2
+    order = jnp.argsort(hidden, axis=-1, stable=True)
+    keys, values = (
+        jnp.take_along_axis(x[:, :, None], order[..., None], axis=3) for x in (keys, values)
+    )
+    return keys, values, jnp.take_along_axis(bias, order, axis=-1)
 
 
 def attend_to_all(query: Array, keys: Array, values: Array) -> Array:

@@ -30,6 +30,7 @@ from specdec.types import Array
 Order: TypeAlias = Literal["in_out", "out_in", "kernel_first", "unsigned"]
 Orders: TypeAlias = tuple[tuple[int, Order], ...]
 ORDERS: tuple[Order, ...] = ("in_out", "out_in", "kernel_first")
+Fused: TypeAlias = Literal["triton", "mosaic"]  # kernels of our own, by Pallas's backend
 INT8_ORDERS: tuple[Order, ...] = (*ORDERS, "unsigned")
 SHIFT = 128  # added to the levels of kernels that are multiplied as unsigned numbers
 BLOCK = 8  # tokens; 5 to 7 of them take longer than 8
@@ -81,7 +82,7 @@ class _LaidOut(Protocol):
     @property
     def joined(self) -> bool: ...
     @property
-    def fused(self) -> bool: ...
+    def fused(self) -> Fused | None: ...
 
 
 def described(model: _LaidOut) -> str:

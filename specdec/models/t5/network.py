@@ -21,7 +21,7 @@ from specdec.models.layers.layers import (
     constrain,
     layer_class,
 )
-from specdec.models.layers.products import Kernels, Orders
+from specdec.models.layers.products import Fused, Kernels, Orders
 from specdec.models.placement.layouts import Layout, kernels_of, logits_from_table, of_logits
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.t5_layers import Attention, RelativeBias
@@ -71,12 +71,14 @@ def _biases(
     return [stack.relpos_bias(queries, keys) + mask] * len(layers)
 
 
-def _fused(config: T5Config, x: Array, cache: KVCache) -> ModuleType | None:
-    """Returns `t5.fused` if its kernels can compute a call on [B, T, D], else None."""
-    from specdec.models.t5 import fused  # Pallas takes a second to import
-
+def _own_kernels(fused: Fused, config: T5Config, x: Array, cache: KVCache) -> ModuleType | None:
+    """Returns the module of the kernels if they can compute a call on [B, T, D], else None."""
+    if fused == "triton":  # Pallas takes a second to import
+        from specdec.models.t5 import fused as module
+    else:
+        from specdec.models.t5 import streamed as module
     rows, tokens, _ = x.shape
-    return fused if fused.fits(config, rows, tokens, cache) else None
+    return module if module.fits(config, rows, tokens, cache) else None
 
 
 class EncoderLayer(nn.Module):
@@ -188,7 +190,7 @@ class Decoder(nn.Module):
         cache: KVCache,
         ancestors: Array | View | None,
         layers: range,
-        fused: bool = False,
+        fused: Fused | None = None,
     ) -> tuple[Array, KVCache]:
         """Runs some of the layers on the input of the first of them.
 
@@ -197,7 +199,7 @@ class Decoder(nn.Module):
           cache: the cache.
           ancestors: see `models.contract.blocks`.
           layers: the layers to run.
-          fused: whether `t5.fused` computes them, if it can compute such a call.
+          fused: the kernels that compute them, if they can compute such a call.
 
         Returns:
           The residual stream after the last of them, [B, T, D], before the final norm; and the
@@ -208,8 +210,8 @@ class Decoder(nn.Module):
         cross_bias = _mask(cache.inputs_mask[:, None, None, :])
         run = [self.layers[i] for i in layers]
         biases = _biases(self, run, block.queries, block.keys, _mask(block.visible[:, None]))
-        known = fused and ancestors is None and not self.is_initializing()
-        if known and (kernels := _fused(self.config, x, cache)):
+        known = ancestors is None and not self.is_initializing()
+        if fused and known and (kernels := _own_kernels(fused, self.config, x, cache)):
             params = self.variables["params"]
             x, cache = kernels.run(self.config, params, x, cache, layers, biases, cross_bias)
         else:
@@ -235,7 +237,7 @@ class T5(nn.Module):
     weights: Weights = "stored"
     widened: bool = False
     joined: bool = False
-    fused: bool = False
+    fused: Fused | None = None
     decoder_class: ClassVar[type[Decoder]] = Decoder
 
     def setup(self):
@@ -289,7 +291,7 @@ class T5(nn.Module):
         """Runs all layers of the decoder, or some, on the input of the first one, [B, T, D]."""
         run = range(self.config.num_decoder_layers)
         run = run if layers is None else run[slice(*layers)]
-        fused = self.fused and layers is None
+        fused = self.fused if layers is None else None
         stream, cache = self.decoder(x, cache, ancestors, run, fused)
         hidden = self.decoder.decoder_norm(stream)
         left = None if layers is None else stream
