@@ -21,9 +21,11 @@ from specdec.common.records import Lines
 from specdec.common.values import UsageError
 from specdec.instrument import replicate
 from specdec.instrument.replicate import page, results, steps, study, study_tables
-from specdec.instrument.replicate.results import PAPER, RECORDED, Chip, Found, Predicted
+from specdec.instrument.replicate.results import Found, Place, Step
 from specdec.instrument.replicate.running import Journal
-from specdec.instrument.replicate.steps import Choices, Step
+from specdec.instrument.replicate.steps import Choices
+from specdec.instrument.replicate.study_tables import GIVEN
+from specdec.instrument.report.tables import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 LEVIATHAN = replicate.read("leviathan")
@@ -38,7 +40,7 @@ def test_leviathan_has_the_rows_of_table_2():
     for row in LEVIATHAN.rows:
         table = published.rows()[row.name]
         assert row.run == [f"--gin_file=leviathan/{row.name}.gin"]
-        assert row.published["speedup"] == table.measured and row.published["alpha"] == table.alpha
+        assert (row.published.speedup, row.published.alpha) == (table.measured, table.alpha)
         assert row.grown and f"--gamma={table.gamma}" in row.grown.run
         assert row.grown.draft == f"t5_1_1_{table.draft}"
         sampled = "--gin_file=sampling/temperature.gin" in row.grown.run
@@ -54,7 +56,7 @@ def test_tables_3_and_5_are_those_of_the_page():
         prefix = {"EnDe": "ende", "CNN/DM": "cnndm"}[task]
         *models, unigram, bigram = map(float, line.split("|"))
         names = [f"{prefix}_{size}_t{temperature}" for size in ("small", "base", "large")]
-        assert models == [rows[name].published["alpha"] for name in names]
+        assert models == [rows[name].published.alpha for name in names]
         assert rows[names[0]].alphas["unigram"][0] == unigram
         assert rows[names[0]].alphas["bigram"][0] == bigram
     table = PUBLISHED.partition("| drafter | l = 1 |")[2].partition("\n\n")[0]
@@ -76,33 +78,42 @@ def test_the_flags_of_a_study_are_understood(name):
     made = replicate.read(name)
     for row in made.rows:
         use = {need: "x" for need in row.needs}
-        work = steps.work_of(made, row, Choices(Path("f"), use=use))
-        assert work.flags and not work.missing
-        argv = ["eval", *work.flags, *row.more, "--output_dir=o"]
+        one = steps.found_of(made, row, Choices(Path("f"), use=use))
+        assert one.flags and not one.missing
+        argv = ["eval", *one.flags, *row.more, "--output_dir=o"]
         cli.overview().parse_args(cli.settings.joined(argv))
-        if row.shape != []:
-            command = steps.compilation(made, work, Choices(Path("f"), topologies=["v4:1x1x1"]))
+        if row.compiled:
+            command = steps.compilation(made, row, Choices(Path("f"), topologies=["v4:1x1x1"]))
             assert command is not None
             cli.overview().parse_args(cli.settings.joined(command.argv))
+
+
+ROW = "[[rows]]\nname = 'a'\nrun = []\n"
 
 
 @pytest.mark.parametrize(
     "text, says",
     [
-        ("title = 'x'", "is not a study: 'rows'"),
-        ("title = 'x'\nabout = ''\n[[rows]]\nname = 'a'", "is not a study: .*'run'"),
-        ("title = 'x'\nabout = ''\n[[rows]]\nname = 'a'\nrun = []\nneeds = ['b']", "name b, which"),
-        (
-            "title = 'x'\nabout = ''\n[[rows]]\nname = 'a'\nrun = []\nsteps = ['tune']",
-            "name tune, which",
-        ),
-        ("title =", "is not a study: Invalid value"),
+        ("", "study has no 'rows'; give it"),
+        ("rows = ['a']", r"study.rows\[0\] is 'a'; give a table"),
+        ("[[rows]]\nname = 'a'", r"study.rows\[0\] has no 'run'; give it"),
+        ("[[rows]]\nname = 'a'\nrun = '--gamma=7'", r"rows\[0\].run is '--gamma=7'; give a list"),
+        ("[[rows]]\nname = 'a/b'\nrun = []", "'a/b' names 1 rows; give each a word"),
+        (ROW + ROW, "'a' names 2 rows; give each a word of its own"),
+        (ROW + "publishd = {}", r"rows\[0\] has 'publishd', .*; did you mean published"),
+        (ROW + "published = {speedup = 'fast'}", "published.speedup is 'fast'; give a number"),
+        (ROW + "needs = ['b']", "row a needs 'b'; give some of"),
+        (ROW + "steps = ['tune']", "row a has the step 'tune'; give some of acceptance"),
+        ("limit = 0\n" + ROW, "study.limit is 0; give a positive integer"),
+        ("title =", "Invalid value"),
     ],
 )
 def test_a_wrong_study_is_one_line(tmp_path, text, says):
-    (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(UsageError, match=says):
-        replicate.read(str(tmp_path / "mine.toml"))
+    file = tmp_path / "mine.toml"
+    file.write_text(text if text == "title =" else f"title = 'x'\nabout = 'y'\n{text}")
+    with pytest.raises(UsageError, match=f"mine.toml is not a study: .*{says}") as error:
+        replicate.read(str(file))
+    assert "\n" not in str(error.value)
 
 
 # What rows lack, and their commands.
@@ -116,12 +127,12 @@ def test_a_row_says_what_it_lacks_until_it_is_given(monkeypatch, tmp_path):
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     row = row_of("ende_small_t0")
-    lacks = steps.work_of(LEVIATHAN, row, Choices(tmp_path)).missing
+    lacks = steps.found_of(LEVIATHAN, row, Choices(tmp_path)).missing
     assert [text.partition(":")[0] for text in lacks] == ["xxl_ende", "small_ende", "ende"]
     use = {"xxl_ende": "a", "small_ende": "b", "ende": "c.tsv"}
-    work = steps.work_of(LEVIATHAN, row, Choices(tmp_path, use=use))
-    assert not work.missing and not work.marks
-    assert work.flags[1:] == (
+    one = steps.found_of(LEVIATHAN, row, Choices(tmp_path, use=use))
+    assert not one.missing and not one.marks
+    assert one.flags[1:] == (
         "--gin.CHECKPOINT_PATH='a'",
         "--gin.DRAFT_CHECKPOINT_PATH='b'",
         "--input_file=c.tsv",
@@ -146,12 +157,12 @@ def plan_of(name: str):
 
 def test_grown_models_stand_in_and_say_so(tmp_path):
     choices = Choices(tmp_path, grown="t5_1_1_large", limit=4, certify=True)
-    work = steps.work_of(LEVIATHAN, row_of("ende_base_t1"), choices)
-    assert work.missing and work.marks == ("GROWN",)
-    made = [step.argv for step in steps.growth(work)]
+    one = steps.found_of(LEVIATHAN, row_of("ende_base_t1"), choices)
+    assert one.missing and one.marks == ("GROWN",)
+    made = [step.argv for step in steps.growth(one, choices)]
     assert [argv[2] for argv in made] == ["--preset=t5_1_1_large", "--preset=t5_1_1_base"]
     plan = plan_of("demo_sampled.gin")
-    done = list(steps.measurement(LEVIATHAN, work, choices, plan, ["v4:1x1x1"]))
+    done = list(steps.measurement(LEVIATHAN, one, choices, plan, ["v4:1x1x1"]))
     names = ["acceptance", "bench", "forecast here", "forecast v4:1x1x1", "eval", "verify"]
     assert [step.name for step in done] == names
     assert all("--limit=4" in step.argv for step in done[:5])
@@ -160,10 +171,21 @@ def test_grown_models_stand_in_and_say_so(tmp_path):
 
 def test_drawn_acceptance_is_benchmarked_alone(tmp_path):
     choices = Choices(tmp_path, grown="t5_1_1_large", synthetic=True)
-    work = steps.work_of(LEVIATHAN, row_of("ende_small_t0"), choices)
-    (step,) = steps.measurement(LEVIATHAN, work, choices, plan_of("demo.gin"), [])
+    one = steps.found_of(LEVIATHAN, row_of("ende_small_t0"), choices)
+    (step,) = steps.measurement(LEVIATHAN, one, choices, plan_of("demo.gin"), [])
     assert step.argv[0] == "bench" and step.argv[-1] == "--synthetic_alpha=0.75"
-    assert work.marks == ("GROWN", "SYNTHETIC", "NOT EXACT")
+    assert one.marks == ("GROWN", "SYNTHETIC", "NOT EXACT")
+
+
+def test_a_row_without_a_stand_in_says_so(tmp_path):
+    """Of xia one row has an acceptance rate for none, and another has no models to grow."""
+    xia, choices = replicate.read("xia"), Choices(tmp_path, grown="t5_1_1_base", synthetic=True)
+    found = {row.name: steps.found_of(xia, row, choices) for row in xia.rows}
+    assert found["spec_drafter"].failures == {"run": "--grown has no stand-in for it"}
+    assert found["token_by_token"].failures == {"run": "--synthetic needs a published alpha"}
+    assert not any(one.flags for one in found.values())
+    plain = dataclasses.replace(choices, synthetic=False)
+    assert steps.found_of(xia, found["token_by_token"].row, plain).flags
 
 
 # The journal.
@@ -231,14 +253,14 @@ def _alive(child: str) -> bool:
 
 
 def found(name: str = "ende_small_t0", marks: tuple[str, ...] = (), **fields) -> Found:
-    work = steps.Work(row_of(name), missing=("xxl_ende: a model",), marks=marks)
     measured = {"speedup": 2.0, "low": 1.9, "high": 2.2, "per_token": 2.02, "alpha": 0.7}
     measured |= {"tokens_per_call": 3.5, "cost_ratio": 0.1, "target": 30.0, "run": 30.0}
-    one = Found(work, measured=measured, metric="bleu", identical="8 of 8", **fields)
+    about = {"missing": ("xxl_ende: a model",), "metric": "bleu", "identical": "8 of 8"}
+    one = Found(row_of(name), marks=marks, measured=measured, **about, **fields)
     one.alphas = {"model": [0.7, 0.75, 0.8, 0.9], "unigram": [0.05, 0.05, 0.06, 0.1]}
-    one.predicted = [Predicted("here", RECORDED, 2.0), Predicted("v4:1x1x1", PAPER, 3.1)]
-    one.chips = {"v4:1x1x1": Chip(20 * 2**30, "", 30 * 2**30, 0.02, 1.2)}
-    one.draft = results.Draft(8, 77_000_000)
+    v4 = Place(20 * 2**30, 30 * 2**30, cost_ratio=0.02, pays_from=1.2, given=3.1)
+    one.places = {"v4:1x1x1": v4, "here": Place(recorded=2.0)}
+    one.layers, one.parameters = 8, 77_000_000
     return one
 
 
@@ -257,13 +279,13 @@ def test_a_measured_figure_says_what_it_is_measured_with():
     texts = dict(zip(table.header, table.rows[0], strict=True))
     assert texts["measured (95 %)"] == "2.00 (1.90 to 2.20) GROWN"
     assert texts["measured / predicted"] == "1.01 GROWN"
-    assert texts["published"] == "3.4" and texts[f"predicted, v4:1x1x1, {PAPER}"] == "3.10"
+    assert texts["published"] == "3.4" and texts[f"predicted, v4:1x1x1, {GIVEN}"] == "3.10"
     lossy = study_tables.speed([found(exact=False)]).rows[0]
     assert "2.00 (1.90 to 2.20) NOT EXACT" in lossy
 
 
 def test_empty_columns_and_rows_are_left_out():
-    table = study_tables.Table("", ["row", "a", "b"], [["x", "", "1"], ["y", "", ""]]).filled()
+    table = Table("", ["row", "a", "b"], [["x", "", "1"], ["y", "", ""]]).filled()
     assert table.header == ["row", "b"] and table.rows == [["x", "1"]]
 
 
@@ -271,14 +293,14 @@ def test_latex_reads_every_character_as_itself():
     assert page.escaped("50 % of a_b & {c} \\ ^~<|>") == (
         r"50 \% of a\_b \& \{c\} \textbackslash{} \^{}\~{}\textless{}\textbar{}\textgreater{}"
     )
-    made = page.tabular(study_tables.Table("", ["a", "b"], [["1_", "2"]]))
+    made = page.tabular(Table("", ["a", "b"], [["1_", "2"]]))
     assert made.splitlines()[1:4] == ["a & b \\\\", "\\hline", "1\\_ & 2 \\\\"]
 
 
 def test_a_page_says_the_same_again_and_compares(tmp_path, monkeypatch):
     rows = [found(), found("ende_base_t0", marks=("GROWN",))]
-    rows[0].commands = ["specdec bench --gin_file=demo.gin"]
-    monkeypatch.setattr(page, "_runs", lambda *_: [])  # their files are not here
+    rows[0].steps = [Step("ende_small_t0", "bench", ("bench", "--gin_file=demo.gin"))]
+    monkeypatch.setattr(page.report, "read", lambda *_: [])  # their files are not here
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()
@@ -291,22 +313,22 @@ def test_a_page_says_the_same_again_and_compares(tmp_path, monkeypatch):
     assert "specdec bench --gin_file=demo.gin" in html and "<svg" in html
     assert "## Next to" not in (first / "page.md").read_text()
     rows[0].measured |= {"speedup": 2.5, "high": 2.7}
-    page.write_all(LEVIATHAN, rows, second, first)
+    page.write_all(LEVIATHAN, rows, second, replicate.earlier(str(first), "leviathan"))
     text = (second / "page.md").read_text().partition("## Next to")[2]
     assert re.search(r"\| ende_small_t0 \| 2 \| 2.5 \|", text)
 
 
 def test_depth_is_compared_with_width():
     deep, wide = found(), found("ende_base_t0")
-    deep.work = dataclasses.replace(deep.work, row=dataclasses.replace(deep.row, needs=["t"]))
-    wide.work = dataclasses.replace(wide.work, row=dataclasses.replace(wide.row, needs=["t"]))
-    deep.draft, wide.draft = results.Draft(24, 1_345_000_000), results.Draft(5, 1_274_000_000)
-    deep.chips = {"v4:2x2x2": Chip(1, "", 2, 0.15, 1.5)}
-    wide.chips = {"v4:2x2x2": Chip(1, "", 2, 0.10, 1.2)}
+    for one in (deep, wide):
+        one.row = dataclasses.replace(one.row, needs=["t"])
+    deep.layers, deep.parameters = 24, 1_345_000_000
+    wide.layers, wide.parameters = 5, 1_274_000_000
+    deep.places, wide.places = ({"v4:2x2x2": Place(pays_from=x)} for x in (1.5, 1.2))
     (line,) = results.depth_or_width([deep, wide])
     assert "ende_small_t0 has 24 layers, ende_base_t0 has 5" in line
     assert "1.25 times as many tokens per call" in line
-    wide.draft = results.Draft(5, 700_000_000)
+    wide.parameters = 700_000_000
     assert not list(results.depth_or_width([deep, wide]))
 
 
@@ -337,13 +359,12 @@ def test_a_step_is_left_out_if_what_it_reads_failed(tmp_path):
 
     row = study.Row("a", ["--gin_file=demo.gin"])
     made = study.Study("x", "X", "", [row], {})
-    planned = replicate.Planned(
-        Found(steps.Work(row)),
-        steps=[Step("a", name, ()) for name in ("acceptance", "bench", "forecast here", "eval")],
-    )
+    names = "acceptance", "bench", "forecast here", "eval"
+    one = Found(row, steps=[Step("a", name, ()) for name in names])
     tried = replicate.Replication(made, Choices(tmp_path), Fails(), None)  # type: ignore[arg-type]
-    assert list(tried.run([planned])) == ["a: acceptance", "a: bench", "a: eval"]
+    assert list(tried.run([one])) == ["a: acceptance", "a: bench", "a: eval"]
     assert ran == ["acceptance", "bench", "eval"]
+    tried.show([one])
     assert "acceptance: it failed" in (tmp_path / "page.md").read_text()
 
 
@@ -382,7 +403,7 @@ def steady(folder: Path) -> list:
     rows = json.loads((folder / "page.json").read_text())["rows"]
     for row in rows:
         row["measured"] = {k: v for k, v in row["measured"].items() if k not in TIMES}
-        row["predicted"] = [(one["where"], one["by"]) for one in row["predicted"]]
+        row["places"] = {k: sorted(place) for k, place in row["places"].items()}
     return rows
 
 

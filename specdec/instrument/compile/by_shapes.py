@@ -93,7 +93,8 @@ def counted(model: Model, rules: AxisRules, shape: Shape, mesh: AbstractMesh) ->
 
 
 def _with(model: Model, rules: AxisRules, layers: int, mesh: AbstractMesh) -> Model:
-    config = dataclasses.replace(model.config, num_decoder_layers=layers)
+    encoder = {name: 1 for name in ("num_encoder_layers",) if model.sizes.get(name)}  # not called
+    config = dataclasses.replace(model.config, num_decoder_layers=layers, **encoder)
     model = dataclasses.replace(model, config=config, axis_rules=())
     return dataclasses.replace(model, axis_rules=partitioning.fitting(model, rules, mesh))
 

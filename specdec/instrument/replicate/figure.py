@@ -8,8 +8,8 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from specdec.instrument.replicate.results import PAPER, RECORDED, Found
-from specdec.instrument.replicate.steps import HERE
+from specdec.instrument.replicate.results import HERE, Found
+from specdec.instrument.replicate.study_tables import GIVEN, RECORDED
 from specdec.instrument.report import canvas, figures, words
 from specdec.instrument.report.canvas import BLUE, DPI, GREEN, GREY, ORANGE, PINK, STYLE
 from specdec.instrument.report.speedups import predicts
@@ -24,7 +24,7 @@ def of_rows(rows: Sequence[Found]) -> Figure:
     figure = canvas.blank(1.2 + canvas.ROW * 1.3 * len(rows))
     axes = figure.subplots()
     for place, one in enumerate(rows):
-        if (published := one.row.published.get("speedup")) is not None:
+        if (published := one.row.published.speedup) is not None:
             axes.plot(published, place, "D", color=GREY, label="published")
         for number, (name, speedup) in enumerate(_predicted(one).items()):
             colour = PREDICTED[number % len(PREDICTED)]
@@ -47,20 +47,19 @@ def of_rows(rows: Sequence[Found]) -> Figure:
 
 def _predicted(one: Found) -> dict[str, float]:
     """Returns the predictions of a row by name: those of topologies, and that for this device."""
-    found = {f"predicted, {x.where}, {x.by}": x.speedup for x in one.predicted if x.by == PAPER}
-    if (here := one.speedup(HERE, RECORDED)) is not None:
-        found[f"predicted, {HERE}, {RECORDED}"] = here
-    return found
+    found = {f"predicted, {x}, {GIVEN}": place.given for x, place in one.places.items()}
+    found[f"predicted, {HERE}, {RECORDED}"] = one.at(HERE).recorded
+    return {name: speedup for name, speedup in found.items() if speedup is not None}
 
 
 def _name(one: Found) -> tuple[str, ...]:
-    return one.row.name, *(one.work.marks if one.measured else ())
+    return one.row.name, *(one.marks if one.measured else ())
 
 
 def in_words(rows: Sequence[Found]) -> Iterator[str]:
     """Yields the figure of rows, row by row."""
     for one in rows:
-        figures = {"published": one.row.published.get("speedup"), **_predicted(one)}
+        figures = {"published": one.row.published.speedup, **_predicted(one)}
         figures["measured"] = one.measured.get("speedup")
         known = [f"{name} {x:.2f}" for name, x in figures.items() if x is not None]
         if known:

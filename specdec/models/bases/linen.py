@@ -85,7 +85,7 @@ class LinenModel(Checked, Model):
 
     def axes(self) -> PyTree:
         """Returns the parameters' logical axis names: their tree, with a PartitionSpec for each."""
-        return nn.get_partition_spec(jax.eval_shape(self._boxed, jax.random.key(0)))
+        return _axes(dataclasses.replace(self, axis_rules=()))
 
     def active(self, inputs: Array) -> Array:
         """Returns [B] bool, the rows that have a token other than padding."""
@@ -127,6 +127,11 @@ class LinenModel(Checked, Model):
     def _boxed(self, key: Array) -> PyTree:
         """Returns initial parameters with the names of their axes."""
         return self.network().init(key, *self.example())["params"]
+
+
+@functools.cache  # tracing all layers of a large model takes seconds
+def _axes(model: LinenModel) -> PyTree:
+    return nn.get_partition_spec(jax.eval_shape(model._boxed, jax.random.key(0)))
 
 
 @functools.partial(jax.jit, static_argnums=0)  # one program instead of hundreds
