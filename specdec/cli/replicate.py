@@ -200,4 +200,5 @@ def _described(
         )
         for role, name in sizes.items()
     }
-    return Described(run.plan.with_models(larger), run.data.lengths["inputs"])
+    plan = run.placement.divided(run.plan.with_models(larger))
+    return Described(plan, run.data.lengths["inputs"])

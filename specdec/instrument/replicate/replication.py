@@ -15,14 +15,15 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from specdec import checkpoints
-from specdec.common.json_values import JsonObject
+from specdec.common.records import as_json, write
 from specdec.common.values import UsageError, one_line
 from specdec.instrument.compile import Topology
 from specdec.instrument.compile.by_shapes import Counted, Shape, count
 from specdec.instrument.compile.roofline import predict
+from specdec.instrument.forecast.costs import of_roofline
 from specdec.instrument.replicate import results, steps, study_tables
 from specdec.instrument.replicate.page import write_all
-from specdec.instrument.replicate.results import Earlier, Found, Step, load
+from specdec.instrument.replicate.results import Earlier, Found, Place, Step, load, place_path
 from specdec.instrument.replicate.running import Journal
 from specdec.instrument.replicate.steps import Choices
 from specdec.instrument.replicate.study import Study
@@ -107,8 +108,8 @@ class Replication:
         """Returns the run that is compiled, and the one that is measured; None for none."""
         row = found.row
         with one_line(f"{self._study.name}, row {row.name}: "):
-            compiled = steps.compilation(self._study, row, self._choices)
-            shape = self._describe(row.compiled, {}) if compiled else None
+            wanted = row.compiled and self._choices.topologies
+            shape = self._describe(row.compiled, {}) if wanted else None
             flags = found.flags
             if found.grown and row.grown is not None:  # of models that are there
                 flags = (*row.grown.run, *self._choices.flags)
@@ -120,8 +121,8 @@ class Replication:
         if said := _refused(found, run.plan, counted):
             found.failures["run"] = said
             return
-        compiled = [name for name, one in found.places.items() if one.cost_ratio and not one.said]
-        made = steps.measurement(self._study, found, self._choices, run.plan, compiled)
+        known = [name for name, one in found.places.items() if one.cost_ratio]
+        made = steps.measurement(self._study, found, self._choices, run.plan, known)
         found.steps = [*steps.growth(found, self._choices), *made]
         found.bytes = counted.parameters + counted.caches
         left = [step for step in found.steps if not self._journal.has(step)]
@@ -129,32 +130,43 @@ class Replication:
         found.minutes = steps.minutes(left, counted, run.plan.max_length, texts, bandwidth())
 
     def _predict(self, found: Found, run: Described) -> None:
-        """Adds the memory and the predictions of topologies, compiled if that is possible."""
-        plan, choices, alpha = run.plan, self._choices, self._study.rate(found.row)
+        """Adds the memory and the predictions of topologies."""
+        plan, alpha = run.plan, self._study.rate(found.row)
         found.layers, found.parameters = _draft(plan)
-        step = steps.compilation(self._study, found.row, choices)
-        if step is not None and importlib.util.find_spec("libtpu") is not None:
-            if not self._journal.has(step):
-                print(f"{found.row.name}: compile", file=sys.stderr, flush=True)
-            if self._journal.run(step):
-                made = load(results.compiled_path(choices.folder, found.row)) or {}
-                results.add_topologies(found, made["topologies"], plan.longest_draft, alpha)
-                return
-            found.failures["compile"] = self._journal.failure(step)
-        made = (_from_shapes(run, Topology.parse(name), alpha) for name in choices.topologies)
-        results.add_topologies(found, made, plan.longest_draft, alpha)
+        for topology in map(Topology.parse, self._choices.topologies):
+            counted, chip = run.counted(topology.size), topology.chip
+            size = counted.parameters + counted.caches
+            place = Place(size, chip.memory, "parameters and caches, from shapes")
+            found.places[topology.name] = place
+            self._compile(found, topology.name)
+            if place.memory > place.limit:
+                continue
+            rates = {} if alpha is None else {"": alpha}
+            _, made = predict(chip, plan, counted.calls, rates, plan.longest_draft)
+            place.cost_ratio, place.pays_from = made.cost_ratio, made.iteration / made.target
+            if (tokens := found.row.published.tokens_per_call) is not None:
+                place.given = tokens / place.pays_from
+            elif alpha is not None:
+                place.given = made.speedups[""][-1]
+            path = place_path(self._choices.folder, found.row, topology.name, "costs.json")
+            costs = of_roofline(counted.calls, chip, f"{topology.name}, from shapes")
+            write(path, as_json(costs.record()))
 
-
-def _from_shapes(run: Described, topology: Topology, alpha: float | None) -> JsonObject:
-    """Returns the figures of a topology that `specdec compile` writes, as far as shapes say."""
-    counted, chip = run.counted(topology.size), topology.chip
-    size, how = counted.parameters + counted.caches, "parameters and caches, from shapes"
-    found = {"topology": topology.name, "memory": {"total": size, "limit": chip.memory, "how": how}}
-    if size > chip.memory:
-        return found
-    rates = {} if alpha is None else {f"{alpha:g}": alpha}
-    _, made = predict(chip, run.plan, counted.calls, rates, run.plan.longest_draft)
-    return found | {"with_layers": dataclasses.asdict(made)}
+    def _compile(self, found: Found, topology: str) -> None:
+        """Replaces the memory of a topology by the compiler's, if libtpu is installed."""
+        step = steps.compilation(found.row, self._choices, topology)
+        if importlib.util.find_spec("libtpu") is None:
+            return
+        if not self._journal.has(step):
+            print(f"{found.row.name}: {step.name}", file=sys.stderr, flush=True)
+        if not self._journal.run(step):
+            found.failures[step.name] = self._journal.failure(step)
+            return
+        path = place_path(self._choices.folder, found.row, topology, "compile.json")
+        (one,) = (load(path) or {})["topologies"]
+        place, memory = found.places[topology], one["memory"]
+        place.memory = memory.get("total", place.memory)
+        place.said = memory.get("too_large", "")
 
 
 def chosen(study: Study, patterns: Sequence[str]) -> Study:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,14 +118,9 @@ class Found:
         return about | {name: x for name, x in plain.items() if name not in PLANNED}
 
 
-def compiled_path(folder: Path, row: Row) -> Path:
-    """Returns the file of a row's figures by compilation."""
-    return folder / f"{row.name}.compile.json"
-
-
-def forecast_path(folder: Path, row: Row, costs: str) -> Path:
-    """Returns the file of a prediction from recorded texts, by the device of its costs."""
-    return folder / f"{row.name}.{costs.replace(':', '_')}.jsonl"
+def place_path(folder: Path, row: Row, place: str, what: str) -> Path:
+    """Returns the file of a row's figures on a topology or on this device."""
+    return folder / f"{row.name}.{place.replace(':', '_')}.{what}"
 
 
 def measured(found: Found, folder: Path) -> None:
@@ -139,8 +134,7 @@ def measured(found: Found, folder: Path) -> None:
             found.alphas[drafter] = [one["value"] for one in alphas]
         found.measured["alpha"] = found.alphas["model"][0]
     for name in (*found.places, HERE):
-        file = forecast_path(folder, found.row, name)
-        for line in Lines(file):  # the last one counts
+        for line in Lines(place_path(folder, found.row, name, "jsonl")):  # the last one counts
             found.places.setdefault(name, Place()).recorded = line["speedup"]
     if report := load(f"{stem}.eval/metrics.json"):
         ways = report["metrics"]
@@ -170,34 +164,6 @@ def _add_bench(found: Found, bench: JsonObject) -> None:
         found.identical = f"{bench['identical']} of {bench['texts'] * bench['repeats']}"
     elif found.exact:
         found.identical = "in distribution"
-
-
-def add_topologies(
-    found: Found, topologies: Iterable[JsonObject], gamma: int, alpha: float | None
-) -> None:
-    """Adds the figures of topologies: memory, costs, and predictions at a given acceptance.
-
-    Args:
-      found: the row, to which they are added.
-      topologies: those that `specdec compile` writes, with the fields that are read here.
-      gamma: its draft length.
-      alpha: the acceptance rate; published tokens per call come first.
-    """
-    tokens = found.row.published.tokens_per_call
-    for one in topologies:
-        memory = one["memory"]
-        if (total := memory.get("total")) is None:
-            total = memory["parameters"] + memory["caches"]
-        said = memory.get("too_large") or memory.get("how", "")
-        place = found.places[one["topology"]] = Place(total, memory["limit"], said)
-        if made := one.get("with_layers"):
-            place.cost_ratio = made["cost_ratio"]
-            place.pays_from = made["iteration"] / made["target"]
-            speedups = [] if alpha is None else made["speedups"][f"{alpha:g}"]
-            if tokens is not None:
-                place.given = tokens * made["target"] / made["iteration"]
-            elif gamma <= len(speedups):
-                place.given = speedups[gamma - 1]
 
 
 def relative_to_greedy(rows: Sequence[Found]) -> None:

@@ -22,6 +22,9 @@ from specdec.common.records import Lines
 from specdec.instrument.replicate.results import Step
 
 
+PATIENCE = 5.0  # seconds in which an interrupted command may end by itself
+
+
 class Journal:
     """The JSON lines of a study: one for each command that has ended, written at its end.
 
@@ -85,6 +88,8 @@ def _run(argv: tuple[str, ...], log: Path) -> int:
     finally:
         if process.is_alive():  # this process was interrupted
             process.terminate()
+            process.join(PATIENCE)
+            process.kill()  # a compiler hears no signal, and what a command writes is complete
             process.join()
     return 1 if process.exitcode is None else process.exitcode
 

@@ -82,15 +82,11 @@ def growth(one: Found, choices: Choices) -> Iterator[Step]:
         yield Step("", f"grow {path.name}", argv)
 
 
-def compilation(study: Study, row: Row, choices: Choices) -> Step | None:
-    """Returns the command that compiles a row's run for all topologies, None without one."""
-    if not row.compiled or not choices.topologies:
-        return None
-    alpha = study.rate(row)
-    known = () if alpha is None else (f"--alpha={alpha:g}",)
-    chips = (f"--topology={name}" for name in choices.topologies)
-    path = f"--output_file={results.compiled_path(choices.folder, row)}"
-    return Step(row.name, "compile", ("compile", *row.compiled, *known, *chips, path))
+def compilation(row: Row, choices: Choices, topology: str) -> Step:
+    """Returns the command that compiles a row's program for a topology, which says its memory."""
+    path = results.place_path(choices.folder, row, topology, "compile.json")
+    argv = "compile", *row.compiled, f"--topology={topology}", "--whole_only"
+    return Step(row.name, f"compile {topology}", (*argv, f"--output_file={path}"))
 
 
 def measurement(
@@ -103,7 +99,7 @@ def measurement(
       one: the row.
       choices: the user's.
       plan: of the row's run.
-      topologies: those for which the row was compiled.
+      topologies: those whose costs are known.
     """
     row, stem = one.row, choices.folder / one.row.name
     wanted = study.steps if row.steps is None else row.steps
@@ -129,12 +125,11 @@ def measurement(
     if "bench" in wanted:
         yield bench
     if "forecast" in wanted:
-        compiled = f"--costs={results.compiled_path(choices.folder, row)}"
-        costs = {name: (compiled, f"--topology={name}") for name in topologies}
-        for name, flags in {HERE: (f"--costs={lines}",), **costs}.items():
-            written = f"--output_file={results.forecast_path(choices.folder, row, name)}"
-            read = f"--passes={passes}", f"--gammas={plan.longest_draft}", *flags
-            yield step(f"forecast {name}", *recorded, *read, written)
+        for name in (HERE, *topologies):
+            written = results.place_path(choices.folder, row, name, "jsonl")
+            costs = lines if name == HERE else written.with_suffix(".costs.json")
+            read = f"--passes={passes}", f"--gammas={plan.longest_draft}", f"--costs={costs}"
+            yield step(f"forecast {name}", *recorded, *read, f"--output_file={written}")
     if "eval" in wanted:
         yield step("eval", *row.more, *texts, cache, "--compare", f"--output_dir={stem}.eval")
     if choices.certify and plan.exact and not plan.sampling.greedy:
