@@ -21,7 +21,6 @@ import filelock
 from specdec.common.records import Lines
 from specdec.instrument.replicate.results import Step
 
-
 PATIENCE = 5.0  # seconds in which an interrupted command may end by itself
 
 
