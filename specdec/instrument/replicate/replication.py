@@ -110,6 +110,8 @@ class Replication:
         with one_line(f"{self._study.name}, row {row.name}: "):
             wanted = row.compiled and self._choices.topologies
             shape = self._describe(row.compiled, {}) if wanted else None
+            if self._choices.flags and shape and not found.flags:
+                self._describe((*row.run, *self._choices.flags), {})  # for mistakes in them
             flags = found.flags
             if found.grown and row.grown is not None:  # of models that are there
                 flags = (*row.grown.run, *self._choices.flags)
