@@ -110,8 +110,8 @@ class Replication:
         with one_line(f"{self._study.name}, row {row.name}: "):
             wanted = row.compiled and self._choices.topologies
             shape = self._describe(row.compiled, {}) if wanted else None
-            if self._choices.flags and shape and not found.flags:
-                self._describe((*row.run, *self._choices.flags), {})  # for mistakes in them
+            if shape and row.shape is None and not found.flags:
+                self._describe((*row.run, *self._choices.flags), {})  # for mistakes in the flags
             flags = found.flags
             if found.grown and row.grown is not None:  # of models that are there
                 flags = (*row.grown.run, *self._choices.flags)
@@ -140,8 +140,7 @@ class Replication:
             size = counted.parameters + counted.caches
             place = Place(size, chip.memory, "parameters and caches, from shapes")
             found.places[topology.name] = place
-            self._compile(found, topology.name)
-            if place.memory > place.limit:
+            if not self._compiles(found, topology.name) or place.memory > place.limit:
                 continue
             rates = {} if alpha is None else {"": alpha}
             _, made = predict(chip, plan, counted.calls, rates, plan.longest_draft)
@@ -154,21 +153,26 @@ class Replication:
             costs = of_roofline(counted.calls, chip, f"{topology.name}, from shapes")
             write(path, as_json(costs.record()))
 
-    def _compile(self, found: Found, topology: str) -> None:
-        """Replaces the memory of a topology by the compiler's, if libtpu is installed."""
+    def _compiles(self, found: Found, topology: str) -> bool:
+        """Replaces the memory of a topology by the compiler's, if libtpu is installed.
+
+        Returns:
+          Whether the program fits, as far as is known.
+        """
         step = steps.compilation(found.row, self._choices, topology)
-        if importlib.util.find_spec("libtpu") is None:
-            return
+        if not has_compiler():
+            return True
         if not self._journal.has(step):
             print(f"{found.row.name}: {step.name}", file=sys.stderr, flush=True)
         if not self._journal.run(step):
             found.failures[step.name] = self._journal.failure(step)
-            return
+            return True
         path = place_path(self._choices.folder, found.row, topology, "compile.json")
         (one,) = (load(path) or {})["topologies"]
         place, memory = found.places[topology], one["memory"]
         place.memory = memory.get("total", place.memory)
         place.said = memory.get("too_large", "")
+        return not place.said
 
 
 def chosen(study: Study, patterns: Sequence[str]) -> Study:
@@ -219,6 +223,11 @@ def overview(study: Study, rows: Sequence[Found]) -> Iterator[str]:
         yield from (f"  {text}" for text in lacking)
     if any(one.steps for one in rows):
         yield "Minutes are rough: each target call reads its parameters from this machine's memory."
+
+
+def has_compiler() -> bool:
+    """Returns whether libtpu is installed."""
+    return importlib.util.find_spec("libtpu") is not None
 
 
 @functools.cache
