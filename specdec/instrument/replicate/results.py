@@ -210,6 +210,10 @@ class Earlier(NamedTuple):
 def earlier(folder: str, study: str) -> Earlier:
     """Returns the page of a study in a folder.
 
+    Args:
+      folder: the folder.
+      study: the name of the study.
+
     Raises:
       UsageError: the folder has no page, or one of another study.
     """
