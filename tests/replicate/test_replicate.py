@@ -443,7 +443,7 @@ def test_a_dry_run_knows_memory_and_speed_without_anything(tmp_path, capsys, mon
     (line,) = re.findall(r"^\| ende_small_t0 \|(.*)\|$", capsys.readouterr().out, re.MULTILINE)
     lacks, speedup, v4, predicted, _, on_four, v5e = (x.strip() for x in line.split("|"))
     assert lacks == "xxl_ende, small_ende, ende" and speedup == "3.4"
-    assert v4 == "21.1 of 30.8 GiB (parameters and caches, from shapes)"
+    assert v4 == "21.1 of 30.8 GiB (from shapes)"
     assert v5e.startswith("21.1 of 15.8 GiB, 5.3 too much (")
     assert float(predicted) == pytest.approx(3.18, abs=0.02)  # the log has inputs of 512
     assert float(on_four) == pytest.approx(2.51, abs=0.04)  # the log has inputs of 512

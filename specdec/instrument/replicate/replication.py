@@ -138,8 +138,7 @@ class Replication:
         for topology in map(Topology.parse, self._choices.topologies):
             counted, chip = run.counted(topology.size), topology.chip
             size = counted.parameters + counted.caches
-            place = Place(size, chip.memory, "parameters and caches, from shapes")
-            found.places[topology.name] = place
+            place = found.places[topology.name] = Place(size, chip.memory, results.BY_SHAPES)
             if not self._compiles(found, topology.name) or place.memory > place.limit:
                 continue
             rates = {} if alpha is None else {"": alpha}
@@ -218,6 +217,8 @@ def overview(study: Study, rows: Sequence[Found]) -> Iterator[str]:
         columns[f"{where}, predicted"] = study_tables.at(where, "given")
     plan = study_tables.of_rows("", rows, columns)
     yield from (study.title, "", table(plan.header, plan.rows), "")
+    if any(place.said == results.BY_SHAPES for one in rows for place in one.places.values()):
+        yield study_tables.FROM_SHAPES
     if lacking := dict.fromkeys(text for one in rows for text in one.missing):
         yield "Give what is missing with --use=NAME=PATH:"
         yield from (f"  {text}" for text in lacking)

@@ -17,6 +17,7 @@ from specdec.instrument.replicate.study import Row
 
 HERE = "here"  # the costs of this device, next to topologies
 GROWN, SYNTHETIC, NOT_EXACT = "GROWN", "SYNTHETIC", "NOT EXACT"
+BY_SHAPES = "from shapes"
 PLANNED = "row", "flags", "grown", "steps", "bytes", "minutes"  # fields that no page has
 
 

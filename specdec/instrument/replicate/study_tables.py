@@ -10,6 +10,7 @@ from specdec.instrument.compile.hardware import GIB
 from specdec.instrument.replicate.results import HERE, Earlier, Found
 from specdec.instrument.report.tables import Table
 
+FROM_SHAPES = "Memory from shapes is that of parameters and caches, without temporaries and code."
 LENIENCES = (1.0, 0.5, 0.3, 0.1)
 COMPARED = ("speedup", "alpha", "tokens_per_call", "cost_ratio", "target", "run")
 GIVEN, RECORDED = "given acceptance", "recorded texts"
@@ -94,7 +95,7 @@ def alphas(rows: Sequence[Found]) -> Table:
 def memory(rows: Sequence[Found]) -> Table:
     """Returns the memory of one device of each topology."""
     columns = {where: functools.partial(memory_at, where) for where in topologies(rows)}
-    return of_rows("Memory of one device", rows, columns)
+    return of_rows("Memory of one device", rows, columns, FROM_SHAPES)
 
 
 def memory_at(where: str, one: Found) -> str:
