@@ -131,8 +131,8 @@ def _with_figures(page: Page, rows: Sequence[Found], folder: Path) -> Page:
         return page
     names = [one.row.name for one in rows if "low" in one.measured]  # a beam search is in no figure
     runs = report.read(f"{folder / name}.jsonl.summary.json" for name in names)
-    page = page._replace(figures=figure.draw(rows, runs, folder))
-    own = [figure.in_page(rows)] if page.figures else []
+    paths, own = figure.draw(rows, runs, folder)
+    page = page._replace(figures=paths)
     about = {"about": [page.about], **page.facts}
     made = html.study(page.title, about, page.tables, own, runs, page.notes, page.commands)
     write(folder / "page.html", made)
