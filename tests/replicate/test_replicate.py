@@ -332,6 +332,19 @@ def test_a_page_says_the_same_again_and_compares(tmp_path, monkeypatch):
     assert re.search(r"\| ende_small_t0 \| 2 \| 2.5 \|", text)
 
 
+def test_a_name_has_one_colour_in_the_figure():
+    """A row that lacks a prediction changes nothing for the others."""
+    figure = pytest.importorskip("specdec.instrument.replicate.figure")
+    rows = [found(), found("ende_base_t0"), found("ende_large_t0")]
+    rows[1].places = {"v5e:2x2": Place(given=2.5)}
+    rows[2].places = {"here": Place(recorded=2.2)}
+    (axes,) = figure.of_rows(rows).axes
+    colours = {(line.get_label(), line.get_color()) for line in axes.lines}
+    predicted = [pair for pair in colours if pair[0].startswith("predicted")]
+    assert len(predicted) == len({name for name, _ in predicted}) == 3
+    assert len({colour for _, colour in predicted}) == 3
+
+
 @pytest.mark.parametrize(
     "text, says",
     [
