@@ -33,8 +33,9 @@ def of_rows(rows: Sequence[Found]) -> Figure:
     """Returns a line for each row, with its speed-ups."""
     figure = canvas.blank(1.2 + canvas.ROW * 1.3 * len(rows))
     axes = figure.subplots()
-    names = list(dict.fromkeys(name for one in rows for name in figures_of(one)))
-    colours = dict(zip(names, itertools.cycle(PREDICTED), strict=False))  # one for each name
+    names = dict.fromkeys(name for one in rows for name in figures_of(one))
+    predicted = [name for name in names if name not in ("published", "measured")]
+    colours = dict(zip(predicted, itertools.cycle(PREDICTED), strict=False))
     for place, one in enumerate(rows):
         for name, speedup in figures_of(one).items():
             if name == "published":
