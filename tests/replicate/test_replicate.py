@@ -463,7 +463,10 @@ def test_a_dry_run_knows_memory_and_speed_without_anything(tmp_path, capsys, mon
 
 
 def test_memory_is_that_of_the_compiler_if_there_is_one(tmp_path, monkeypatch):
-    """A program for each topology; one that does not fit has the compiler's sentence."""
+    """A program for each topology; one that does not fit has the compiler's sentence.
+
+    One whose parameters do not fit is not compiled.
+    """
     fake = Fake(tmp_path)
     made = {
         "v4:1x1x1": {"total": 22 * 2**30},
@@ -473,10 +476,18 @@ def test_memory_is_that_of_the_compiler_if_there_is_one(tmp_path, monkeypatch):
         path = results.place_path(tmp_path, fake.row, name, "compile.json")
         path.write_text(json.dumps({"topologies": [{"memory": memory}]}))
     monkeypatch.setattr(replication, "has_compiler", lambda: True)
-    (one,) = fake.replication(topologies=list(made)).plan()
+    count = replicate.Described.counted
+
+    def large_on_four(run, devices):
+        counted = count(run, devices)
+        return counted._replace(parameters=20 * 2**30, caches=0) if devices == 4 else counted
+
+    monkeypatch.setattr(replicate.Described, "counted", large_on_four)
+    (one,) = fake.replication(topologies=[*made, "v5e:2x2"]).plan()
     assert fake.ran == [f"compile {name}" for name in made]
-    cells = [study_tables.memory_at(name, one) for name in made]
-    assert cells == ["22.0 of 30.8 GiB", "0.1 of 15.8 GiB (Ran out of memory)"]
+    cells = [study_tables.memory_at(name, one) for name in (*made, "v5e:2x2")]
+    assert cells[:2] == ["22.0 of 30.8 GiB", "0.1 of 15.8 GiB (Ran out of memory)"]
+    assert cells[2] == "20.0 of 15.8 GiB, 4.2 too much (from shapes)"
     assert one.at("v4:1x1x1").given and not one.at("v5e:1x1").given
 
 

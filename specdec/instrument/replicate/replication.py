@@ -139,7 +139,7 @@ class Replication:
             counted, chip = run.counted(topology.size), topology.chip
             size = counted.parameters + counted.caches
             place = found.places[topology.name] = Place(size, chip.memory, results.BY_SHAPES)
-            if not self._compiles(found, topology.name) or place.memory > place.limit:
+            if place.memory > place.limit or not self._compiles(found, topology.name):
                 continue
             rates = {} if alpha is None else {"": alpha}
             _, made = predict(chip, plan, counted.calls, rates, plan.longest_draft)
