@@ -28,6 +28,7 @@ from typing import (
     ClassVar,
     Literal,
     TypeGuard,
+    TypeVar,
     Union,
     cast,
     get_args,
@@ -38,6 +39,7 @@ from typing import (
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+T = TypeVar("T")
 SEEDS = 2**32  # larger ones would draw what smaller ones draw: JAX keeps 32 bits
 
 
@@ -202,24 +204,28 @@ def _declared(cls: type) -> dict[str, Rule]:
     return {name: rule for name, rule in rules.items() if rule is not None}
 
 
-def from_plain(kind: Any, value: Any, name: str) -> Any:
-    """Returns a value of TOML or JSON as an object of a type.
+def from_plain(kind: type[T], value: object, name: str) -> T:
+    """Returns a value of TOML or JSON as an object of a dataclass.
 
     Args:
-      kind: a dataclass, or one of the types in its annotations. They are texts, numbers, types that
-        declare a rule, `Sequence`, `Mapping` with texts as keys, and further dataclasses.
+      kind: the class. Its fields are texts, numbers, types that declare a rule, `Sequence`,
+        `Mapping` with texts as keys, further dataclasses, and these or None.
       value: the value.
       name: its name in errors.
 
     Raises:
       ValueError: the value, or a part of it, is of another type.
     """
+    return cast(T, _from_plain(kind, value, name))
+
+
+def _from_plain(kind: object, value: object, name: str) -> object:
     if (rule := rule_of(kind)) is not None:
         rule.check(name, value)
         return value
     if get_origin(kind) in (Union, types.UnionType):
         kind = get_args(kind)[0]
-    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
         hints = get_type_hints(kind, include_extras=True)
         for each in value.keys() - hints:
             hint = did_you_mean(each, hints) or f"; give some of {', '.join(hints)}"
@@ -227,14 +233,12 @@ def from_plain(kind: Any, value: Any, name: str) -> Any:
         for each in dataclasses.fields(kind):
             if each.default is each.default_factory and each.name not in value:  # both are MISSING
                 raise ValueError(f"{name} has no {each.name!r}; give it")
-        return cast(Any, kind)(
-            **{k: from_plain(hints[k], x, f"{name}.{k}") for k, x in value.items()}
-        )
+        return kind(**{k: _from_plain(hints[k], x, f"{name}.{k}") for k, x in value.items()})
     origin, *parts = get_origin(kind) or kind, *get_args(kind)
     if origin is Mapping and isinstance(value, dict):
-        return {k: from_plain(parts[1], x, f"{name}.{k}") for k, x in value.items()}
+        return {k: _from_plain(parts[1], x, f"{name}.{k}") for k, x in value.items()}
     if origin is Sequence and isinstance(value, list):
-        return [from_plain(parts[0], x, f"{name}[{i}]") for i, x in enumerate(value)]
+        return [_from_plain(parts[0], x, f"{name}[{i}]") for i, x in enumerate(value)]
     if type(value) is origin or (origin is float and is_number(value)):
         return value
     words = {str: "text", int: "an integer", float: "a number", bool: "true or false"}

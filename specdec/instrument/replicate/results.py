@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from specdec.common.json_values import JsonObject, is_object
+from specdec.common.json_values import is_object
 from specdec.common.records import Lines
 from specdec.common.values import UsageError
 from specdec.instrument.replicate.study import Row
@@ -146,7 +146,7 @@ def measured(found: Found, folder: Path) -> None:
         found.identical = f"certificate: {'passed' if certificate['passed'] else 'FAILED'}"
 
 
-def _add_bench(found: Found, bench: JsonObject) -> None:
+def _add_bench(found: Found, bench: Mapping) -> None:
     speedup, prediction = bench["speedup"], bench["prediction"] or {}
     found.exact = bench["exact"]
     figures = {
@@ -205,7 +205,7 @@ class Earlier(NamedTuple):
     """The rows of an earlier page, by name, as `Found.record` has them."""
 
     folder: str
-    rows: Mapping[str, JsonObject]
+    rows: Mapping[str, Mapping]
 
 
 def earlier(folder: str, study: str) -> Earlier:
@@ -226,7 +226,7 @@ def earlier(folder: str, study: str) -> Earlier:
     return Earlier(folder, {one["row"]: one for one in page["rows"]})
 
 
-def load(path: str | Path) -> JsonObject | None:
+def load(path: str | Path) -> Mapping | None:
     """Returns the JSON object of a file, None if there is no such file, {} if it is none."""
     path = Path(path)
     with contextlib.suppress(ValueError):
