@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
+import io
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,17 +14,21 @@ from pathlib import Path
 
 import jax
 
+from specdec import checkpoints
 from specdec.cli import machine, settings
 from specdec.cli import run as runs
+from specdec.cli.given import given_texts
 from specdec.cli.presets import preset
 from specdec.common.records import Lines, locked
-from specdec.common.values import PositiveInt, UsageError, check
+from specdec.common.values import PositiveInt, UsageError, check, one_line
 from specdec.instrument import replicate
 from specdec.instrument.compile import Topology
 from specdec.instrument.replicate import Choices, Described, Journal, Replication
 from specdec.models import families
 from specdec.models.contract.model import Model
 
+LOCAL = re.compile(r"(?!.*://)(?![\w-][\w.-]*/[\w-][\w.@/-]*$).+")  # no name of the hub either
+CHECKPOINT = re.compile(r"CHECKPOINT_PATH|^--(target|draft)=")
 UNREAD = {"CHECKPOINT_PATH": "(none)", "DRAFT_CHECKPOINT_PATH": "(none)"}
 
 
@@ -100,6 +107,7 @@ _BINDINGS = {
 
 def _command(args: argparse.Namespace) -> None:
     study, choices = _study_and_choices(args)
+    earlier = replicate.earlier(args.compare, study.name) if args.compare else None
     machine.refuse_unwritable_folder("--output_dir", str(choices.folder))
     jax.config.update("jax_platforms", "cpu")  # devices belong to the commands of rows
     file = choices.folder / "replicate.jsonl"
@@ -113,7 +121,7 @@ def _command(args: argparse.Namespace) -> None:
             return
         for line in replication.run(planned):
             print(line, file=sys.stderr, flush=True)
-        replication.show(planned, args.compare)
+        replication.show(planned, earlier)
     print(f"wrote {choices.folder / 'page.md'}, page.html, page.tex and page.json")
 
 
@@ -121,24 +129,24 @@ def _study_and_choices(args: argparse.Namespace) -> tuple[replicate.Study, Choic
     check("--limit", args.limit, PositiveInt | None, UsageError)
     study = replicate.read(args.study)
     study = replicate.chosen(study, args.rows.split(",") if args.rows else ())
-    use = _used(args.use, study)
+    use = dict(_used(text, study) for text in args.use)
     if args.synthetic and args.grown is None:
         raise UsageError("--synthetic draws the acceptance of grown models; give --grown as well")
-    if args.compare and not (Path(args.compare) / "page.json").is_file():
+    if args.grown and not any(row.grown for row in study.rows):
         raise UsageError(
-            f"--compare {args.compare} has no page.json; give a folder of specdec replicate"
+            f"--grown is {args.grown}, and no row of {study.name} has a stand-in; give its "
+            "checkpoints with --use, or leave --grown out"
         )
     topologies = study.topologies if args.topology is None else args.topology
-    try:
+    with one_line():
         for name in topologies:
             Topology.parse(name)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    more = [f"--tfds_data_dir={args.tfds_data_dir}"] if args.tfds_data_dir else []
     return study, Choices(
         folder=Path(args.output_dir or f"replicate_{study.name}"),
         use=use,
         topologies=topologies,
-        flags=[f"--gin.{binding}" for binding in args.gin_bindings],
+        flags=[*more, *(f"--gin.{binding}" for binding in args.gin_bindings)],
         tfds_data_dir=args.tfds_data_dir,
         grown=args.grown,
         synthetic=args.synthetic,
@@ -147,16 +155,22 @@ def _study_and_choices(args: argparse.Namespace) -> tuple[replicate.Study, Choic
     )
 
 
-def _used(given: Sequence[str], study: replicate.Study) -> dict[str, str]:
-    """Returns the paths of `--use`, by name."""
-    found = {}
-    for text in given:
-        match = re.fullmatch(r"(\w+)=(.+)", text)
-        if match is None or match[1] not in study.needs:
-            known = ", ".join(study.needs) or "none, as the study needs nothing"
-            raise UsageError(f"--use is {text!r}; give NAME=PATH, with a name of {known}")
-        found[match[1]] = match[2]
-    return found
+def _used(text: str, study: replicate.Study) -> tuple[str, str]:
+    """Returns the name and the path of `--use`; names of the hub and gs:// paths are read later."""
+    name, _, path = text.partition("=")
+    if name not in study.needs or not path:
+        known = ", ".join(study.needs) or "none, as the study needs nothing"
+        raise UsageError(f"--use is {text!r}; give NAME=PATH, with a name of {known}")
+    flag = study.needs[name].flag
+    with one_line(f"--use={name}: "):
+        if flag.startswith("--input_file"):
+            given_texts(path)
+        elif LOCAL.fullmatch(path) or os.path.exists(path):
+            if CHECKPOINT.search(flag):
+                checkpoints.locate(path)
+            elif not os.path.exists(path):
+                raise UsageError(f"{path} does not exist; give {study.needs[name].what}")
+    return name, path
 
 
 def _in_force(study: replicate.Study, choices: Choices) -> str:
@@ -171,7 +185,12 @@ def _described(
 ) -> Described:
     """Returns the run of some flags, its models resized to presets; raises UsageError."""
     argv = ["eval", "--output_dir=-", *flags, "--gin.TASK=None"]
-    own = args.overview.parse_args(settings.joined(argv))
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            own = args.overview.parse_args(settings.joined(argv))
+    except SystemExit as error:
+        raise UsageError(said.getvalue().removeprefix("specdec: ").strip()) from error
     own.input_file = None
     run = runs.described(own, UNREAD)
     models = {role: one for role, one in run.plan.models().items() if isinstance(one, Model)}
@@ -181,4 +200,5 @@ def _described(
         )
         for role, name in sizes.items()
     }
-    return Described(run.plan.with_models(larger), run.data.lengths["inputs"])
+    plan = run.placement.divided(run.plan.with_models(larger))
+    return Described(plan, run.data.lengths["inputs"])

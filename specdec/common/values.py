@@ -20,7 +20,7 @@ import functools
 import math
 import numbers
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -28,7 +28,9 @@ from typing import (
     ClassVar,
     Literal,
     TypeGuard,
+    TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -37,6 +39,7 @@ from typing import (
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+T = TypeVar("T")
 SEEDS = 2**32  # larger ones would draw what smaller ones draw: JAX keeps 32 bits
 
 
@@ -199,6 +202,48 @@ def _declared(cls: type) -> dict[str, Rule]:
     hints = get_type_hints(cls, include_extras=True)
     rules = {name: rule_of(kind) for name, kind in hints.items()}
     return {name: rule for name, rule in rules.items() if rule is not None}
+
+
+def from_plain(kind: type[T], value: object, name: str) -> T:
+    """Returns a value of TOML or JSON as an object of a dataclass.
+
+    Args:
+      kind: the class. Its fields are texts, numbers, types that declare a rule, `Sequence`,
+        `Mapping` with texts as keys, further dataclasses, and these or None.
+      value: the value.
+      name: its name in errors.
+
+    Raises:
+      ValueError: the value, or a part of it, is of another type.
+    """
+    return cast(T, _from_plain(kind, value, name))
+
+
+def _from_plain(kind: object, value: object, name: str) -> object:
+    if (rule := rule_of(kind)) is not None:
+        rule.check(name, value)
+        return value
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = get_args(kind)[0]
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        hints = get_type_hints(kind, include_extras=True)
+        for each in value.keys() - hints:
+            hint = did_you_mean(each, hints) or f"; give some of {', '.join(hints)}"
+            raise ValueError(f"{name} has {each!r}, which nothing reads{hint}")
+        for each in dataclasses.fields(kind):
+            if each.default is each.default_factory and each.name not in value:  # both are MISSING
+                raise ValueError(f"{name} has no {each.name!r}; give it")
+        return kind(**{k: _from_plain(hints[k], x, f"{name}.{k}") for k, x in value.items()})
+    origin, *parts = get_origin(kind) or kind, *get_args(kind)
+    if origin is Mapping and isinstance(value, dict):
+        return {k: _from_plain(parts[1], x, f"{name}.{k}") for k, x in value.items()}
+    if origin is Sequence and isinstance(value, list):
+        return [_from_plain(parts[0], x, f"{name}[{i}]") for i, x in enumerate(value)]
+    if type(value) is origin or (origin is float and is_number(value)):
+        return value
+    words = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
+    words |= {Sequence: "a list"}
+    raise ValueError(f"{name} is {value!r}; give {words.get(origin, 'a table')}")
 
 
 def check_is(name: str, value: object, kind: type, remedy: str) -> None:

@@ -47,27 +47,29 @@ class Counted(NamedTuple):
 
 
 def count(plan: Plan, shape: Shape, devices: int) -> Counted:
-    """Counts the calls of a plan whose models are divided over all devices, drafts included.
+    """Counts the calls of a plan.
 
     Args:
-      plan: the plan.
+      plan: the plan; its models' `axis_rules` say how they are divided.
       shape: of the caches.
       devices: the number of devices.
     """
     mesh = AbstractMesh((1, devices), (partitioning.DATA, partitioning.MODEL))
-    rules, sizes = partitioning.standard_logical_axis_rules(), dict(mesh.shape)
-    models = {role: one for role, one in plan.models().items() if isinstance(one, Model)}
+    models = {
+        role: dataclasses.replace(one, axis_rules=partitioning.fitting(one, one.axis_rules, mesh))
+        for role, one in plan.models().items()
+        if isinstance(one, Model)
+    }
     return Counted(
-        calls={role: counted(model, rules, shape, mesh) for role, model in models.items()},
-        parameters=sum(_parameter_bytes(model, rules, mesh) for model in models.values()),
-        caches=sum(model.cache_bytes(*shape, sizes) for model in models.values()),
+        calls={role: counted(one, one.axis_rules, shape, mesh) for role, one in models.items()},
+        parameters=sum(_parameter_bytes(model, mesh) for model in models.values()),
+        caches=sum(model.cache_bytes(*shape, dict(mesh.shape)) for model in models.values()),
     )
 
 
 @functools.cache
-def _parameter_bytes(model: Model, rules: AxisRules, mesh: AbstractMesh) -> int:
-    fitted = dataclasses.replace(model, axis_rules=partitioning.fitting(model, rules, mesh))
-    return device_bytes(partitioning.abstract(fitted, mesh))
+def _parameter_bytes(model: Model, mesh: AbstractMesh) -> int:
+    return device_bytes(partitioning.abstract(model, mesh))
 
 
 @functools.cache
@@ -93,7 +95,8 @@ def counted(model: Model, rules: AxisRules, shape: Shape, mesh: AbstractMesh) ->
 
 
 def _with(model: Model, rules: AxisRules, layers: int, mesh: AbstractMesh) -> Model:
-    config = dataclasses.replace(model.config, num_decoder_layers=layers)
+    encoder = {name: 1 for name in ("num_encoder_layers",) if model.sizes.get(name)}  # not called
+    config = dataclasses.replace(model.config, num_decoder_layers=layers, **encoder)
     model = dataclasses.replace(model, config=config, axis_rules=())
     return dataclasses.replace(model, axis_rules=partitioning.fitting(model, rules, mesh))
 

@@ -33,7 +33,7 @@ from specdec.instrument.benchmark.parts import (
     turn_of,
     turns,
 )
-from specdec.instrument.compile.hardware import Call, Chip
+from specdec.instrument.compile.hardware import LAYER_SECONDS, Call, Chip
 from specdec.models.contract.model import Target
 from specdec.plan import Plan, plain_call
 from specdec.types import UNKNOWN_CALL, Part, PyTree, TargetCall
@@ -118,14 +118,28 @@ def of_compile(path: str, topology: str | None) -> Costs:
         )
     one = found[name]
     chip = Chip(**one["chip"] | {"host": tuple(one["chip"]["host"])})
-    layer = one["assumed"]["layer_seconds"]
-    calls: dict[Key, float] = {
-        Calls(role, width): Call(**call).seconds(chip, width, layer)
-        for role, call in one["calls"].items()
+    calls = {role: Call(**call) for role, call in one["calls"].items()}
+    return of_roofline(calls, chip, f"{path}, {name}", one["assumed"]["layer_seconds"])
+
+
+def of_roofline(
+    calls: Mapping[str, Call], chip: Chip, source: str, layer_seconds: float = LAYER_SECONDS
+) -> Costs:
+    """Returns the costs of a roofline, which has no prefill.
+
+    Args:
+      calls: the figures of each model's call, by role.
+      chip: the chip.
+      source: where the calls come from.
+      layer_seconds: the assumed time of each layer.
+    """
+    seconds: dict[Key, float] = {
+        Calls(role, width): call.seconds(chip, width, layer_seconds)
+        for role, call in calls.items()
         for width in range(1, WIDEST + 1)
     }
-    source = f"{path}, a roofline of {name} and {layer * 1e6:.0f} us for each layer, no prefill"
-    return Costs(calls, 0.0, 0.0, calls[Calls("target", 1)], source)
+    source = f"{source}, a roofline and {layer_seconds * 1e6:.0f} us for each layer, no prefill"
+    return Costs(seconds, 0.0, 0.0, seconds[Calls("target", 1)], source)
 
 
 Name = TypeVar("Name", bound=Hashable)

@@ -7,27 +7,28 @@ import fnmatch
 import functools
 import importlib.util
 import os
-import shlex
 import sys
-import time
+import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from specdec import checkpoints
-from specdec.common.values import UsageError
+from specdec.common.records import as_json, write
+from specdec.common.values import UsageError, one_line
 from specdec.instrument.compile import Topology
 from specdec.instrument.compile.by_shapes import Counted, Shape, count
 from specdec.instrument.compile.roofline import predict
+from specdec.instrument.forecast.costs import of_roofline
 from specdec.instrument.replicate import results, steps, study_tables
 from specdec.instrument.replicate.page import write_all
-from specdec.instrument.replicate.results import PAPER, Found
+from specdec.instrument.replicate.results import Earlier, Found, Place, Step, load, place_path
 from specdec.instrument.replicate.running import Journal
-from specdec.instrument.replicate.steps import Choices, Step, Work
+from specdec.instrument.replicate.steps import Choices
 from specdec.instrument.replicate.study import Study
-from specdec.instrument.replicate.study_tables import Table
+from specdec.instrument.replicate.study_tables import Cell, number
+from specdec.instrument.report.tables import table
 from specdec.models.contract.model import Model
 from specdec.plan import Plan
 
@@ -41,26 +42,13 @@ class Described(NamedTuple):
     plan: Plan
     inputs: int
 
+    def counted(self, devices: int) -> Counted:
+        """Returns the bytes and the calls of a run of one text, divided over devices."""
+        return count(self.plan, Shape(1, self.plan.capacity, self.inputs), devices)
+
 
 # The run of some flags, with its models resized to presets by role.
 Describe: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], Described]
-
-
-@dataclasses.dataclass(frozen=True)
-class Planned:
-    """A row, its figures before it is measured, and the commands that measure it.
-
-    Attributes:
-      found: the figures.
-      counted: the bytes of its run on one device; None if it cannot be run.
-      steps: its commands.
-      minutes: that they take, roughly.
-    """
-
-    found: Found
-    counted: Counted | None = None
-    steps: Sequence[Step] = ()
-    minutes: float = 0.0
 
 
 class Replication:
@@ -77,110 +65,113 @@ class Replication:
         self._study, self._choices, self._journal = study, choices, journal
         self._describe = describe
 
-    def plan(self) -> list[Planned]:
-        """Returns the rows in order; compiles for the topologies if libtpu is installed."""
-        return [
-            self._planned(steps.work_of(self._study, row, self._choices))
-            for row in self._study.rows
-        ]
+    def plan(self) -> list[Found]:
+        """Returns the rows in order; compiles for the topologies if libtpu is installed.
 
-    def run(self, planned: Sequence[Planned]) -> Iterator[str]:
+        Raises:
+          UsageError: the flags of a row are none of a run. All rows are looked at before any is
+            compiled.
+        """
+        rows = [steps.found_of(self._study, row, self._choices) for row in self._study.rows]
+        runs = [self._runs_of(one) for one in rows]
+        for one, (shape, run) in zip(rows, runs, strict=True):
+            if shape is not None:
+                self._predict(one, shape)
+            if run is not None:
+                self._prepare(one, run)
+        return rows
+
+    def run(self, rows: Sequence[Found]) -> Iterator[str]:
         """Runs the commands of all rows, and yields what is done, one line each.
 
         The page is written whenever a row is done.
         """
-        for one in planned:
-            for step in one.steps:
-                if not self._needed(one, step):
-                    continue
-                yield f"{one.found.row.name}: {step.name}"
-                if not self._journal.run(step):
-                    one.found.failures[step.name] = self._journal.failure(step)
-            if one.steps:
-                self.show(planned)
+        for one in rows:
+            left = [step for step in one.steps if not self._journal.has(step)]
+            for step in left:
+                if _has_inputs(one, step):
+                    yield f"{one.row.name}: {step.name}"
+                    if not self._journal.run(step):
+                        one.failures[step.name] = self._journal.failure(step)
+            if left and one is not rows[-1]:
+                self.show(rows)
 
-    def show(self, planned: Sequence[Planned], compare: str | None = None) -> None:
+    def show(self, rows: Sequence[Found], earlier: Earlier | None = None) -> None:
         """Writes the page of everything that is known."""
-        rows = [self._shown(one) for one in planned]
+        for one in rows:
+            if any(map(self._journal.has, one.steps)):
+                results.measured(one, self._choices.folder)
         results.relative_to_greedy(rows)
-        write_all(self._study, rows, self._choices.folder, Path(compare) if compare else None)
+        write_all(self._study, rows, self._choices.folder, earlier)
 
-    def _needed(self, one: Planned, step: Step) -> bool:
-        """Returns whether all that a step reads has been made."""
-        failed = {name.partition(" ")[0] for name in one.found.failures}
-        read = {"acceptance", "bench"} if step.name.startswith("forecast") else set()
-        return not failed & {"grow", *read}
+    def _runs_of(self, found: Found) -> tuple[Described | None, Described | None]:
+        """Returns the run that is compiled, and the one that is measured; None for none."""
+        row = found.row
+        with one_line(f"{self._study.name}, row {row.name}: "):
+            wanted = row.compiled and self._choices.topologies
+            shape = self._describe(row.compiled, {}) if wanted else None
+            if shape and row.shape is None and not found.flags:
+                self._describe((*row.run, *self._choices.flags), {})  # for mistakes in the flags
+            flags = found.flags
+            if found.grown and row.grown is not None:  # of models that are there
+                flags = (*row.grown.run, *self._choices.flags)
+            return shape, self._describe(flags, found.grown) if flags else None
 
-    def _shown(self, one: Planned) -> Found:
-        found = dataclasses.replace(
-            one.found, measured={}, alphas={}, identical="", predicted=list(one.found.predicted)
-        )
-        done = [step for step in one.steps if self._journal.has(step)]
-        found.commands = [shlex.join(["specdec", *step.argv]) for step in one.steps]
-        return results.measured(found, self._choices.folder) if done else found
-
-    def _planned(self, work: Work) -> Planned:
-        found = Found(work)
-        compilation = steps.compilation(self._study, work, self._choices)
-        if compilation is not None:
-            self._predict(found, compilation)
-        if not work.flags:
-            return Planned(found)
-        try:
-            described = self._describe(*self._embedded(work))
-        except UsageError as error:
-            found.failures["run"] = str(error)
-            return Planned(found)
-        return self._runnable(work, found, described)
-
-    def _embedded(self, work: Work) -> tuple[Sequence[str], Mapping[str, str]]:
-        """Returns the flags of a row's run before its models have grown, and what they grow to."""
-        if not work.grown or work.row.grown is None:
-            return work.flags, {}
-        sizes = {role: name.partition("-")[2] for name, (role, _) in work.grown.items()}
-        return (*work.row.grown.run, *self._choices.flags), sizes
-
-    def _runnable(self, work: Work, found: Found, described: Described) -> Planned:
-        plan = described.plan
-        counted = count(plan, Shape(1, plan.capacity, described.inputs), 1)
-        if said := _refused(work, plan, counted):
+    def _prepare(self, found: Found, run: Described) -> None:
+        """Adds the commands of a row, or why it cannot be measured here."""
+        counted = run.counted(1)
+        if said := _refused(found, run.plan, counted):
             found.failures["run"] = said
-            return Planned(found)
-        compiled = [name for name, chip in found.chips.items() if chip.cost_ratio and not chip.said]
-        growth = list(steps.growth(work))
-        wanted = [*growth, *steps.measurement(self._study, work, self._choices, plan, compiled)]
-        left = [step for step in wanted if not self._journal.has(step)]
-        texts = self._choices.limit or self._study.limit or 32
-        minutes = steps.minutes(left, counted, plan.max_length, texts, bandwidth())
-        return Planned(found, counted, wanted, minutes)
-
-    def _predict(self, found: Found, compilation: Step) -> None:
-        """Adds the memory and the predictions of topologies, compiled if that is possible."""
-        row, choices = found.row, self._choices
-        try:
-            described = self._describe(found.work.shape, {})
-        except UsageError as error:
-            found.failures["prediction"] = str(error)
             return
-        plan = described.plan
-        alpha = row.published.get("alpha", self._study.alpha)
-        found.draft = _draft(plan)
-        if importlib.util.find_spec("libtpu") is not None:
-            if not self._journal.has(compilation):
-                print(f"{row.name}: compile", file=sys.stderr, flush=True)
-            if self._journal.run(compilation):
-                results.compiled(found, choices.folder, plan.longest_draft, alpha)
-                return
-            found.failures["compile"] = self._journal.failure(compilation)
-        for name in choices.topologies:
-            topology = Topology.parse(name)
-            shape = Shape(1, plan.capacity, described.inputs)
-            counted = count(plan, shape, topology.size)
-            rates = {} if alpha is None else {f"{alpha:g}": alpha}
-            _, made = predict(topology.chip, plan, counted.calls, rates, plan.longest_draft)
+        known = [name for name, one in found.places.items() if one.cost_ratio]
+        made = steps.measurement(self._study, found, self._choices, run.plan, known)
+        found.steps = [*steps.growth(found, self._choices), *made]
+        found.bytes = counted.parameters + counted.caches
+        left = [step for step in found.steps if not self._journal.has(step)]
+        texts = self._choices.limit or self._study.limit or 32
+        found.minutes = steps.minutes(left, counted, run.plan.max_length, texts, bandwidth())
+
+    def _predict(self, found: Found, run: Described) -> None:
+        """Adds the memory and the predictions of topologies."""
+        plan, alpha = run.plan, self._study.rate(found.row)
+        found.layers, found.parameters = _draft(plan)
+        for topology in map(Topology.parse, self._choices.topologies):
+            counted, chip = run.counted(topology.size), topology.chip
             size = counted.parameters + counted.caches
-            figures = dataclasses.asdict(made), plan.longest_draft, alpha
-            results.from_shapes(found, name, size, topology.chip.memory, *figures)
+            place = found.places[topology.name] = Place(size, chip.memory, results.BY_SHAPES)
+            if place.memory > place.limit or not self._compiles(found, topology.name):
+                continue
+            rates = {} if alpha is None else {"": alpha}
+            _, made = predict(chip, plan, counted.calls, rates, plan.longest_draft)
+            place.cost_ratio, place.pays_from = made.cost_ratio, made.iteration / made.target
+            if (tokens := found.row.published.tokens_per_call) is not None:
+                place.given = tokens / place.pays_from
+            elif alpha is not None:
+                place.given = made.speedups[""][-1]
+            path = place_path(self._choices.folder, found.row, topology.name, "costs.json")
+            costs = of_roofline(counted.calls, chip, f"{topology.name}, from shapes")
+            write(path, as_json(costs.record()))
+
+    def _compiles(self, found: Found, topology: str) -> bool:
+        """Replaces the memory of a topology by the compiler's, if libtpu is installed.
+
+        Returns:
+          Whether the program fits, as far as is known.
+        """
+        step = steps.compilation(found.row, self._choices, topology)
+        if not has_compiler():
+            return True
+        if not self._journal.has(step):
+            print(f"{found.row.name}: {step.name}", file=sys.stderr, flush=True)
+        if not self._journal.run(step):
+            found.failures[step.name] = self._journal.failure(step)
+            return True
+        path = place_path(self._choices.folder, found.row, topology, "compile.json")
+        (one,) = (load(path) or {})["topologies"]
+        place, memory = found.places[topology], one["memory"]
+        place.memory = memory.get("total", place.memory)
+        place.said = memory.get("too_large", "")
+        return not place.said
 
 
 def chosen(study: Study, patterns: Sequence[str]) -> Study:
@@ -197,76 +188,74 @@ def chosen(study: Study, patterns: Sequence[str]) -> Study:
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             raise UsageError(f"--rows: no row is named {pattern}; give some of {', '.join(names)}")
-    kept = [name for pattern in patterns for name in fnmatch.filter(names, pattern)]
-    rows = [row for row in study.rows if not patterns or row.name in kept]
-    return dataclasses.replace(study, rows=rows)
+    kept = {name for pattern in patterns or "*" for name in fnmatch.filter(names, pattern)}
+    return dataclasses.replace(study, rows=[row for row in study.rows if row.name in kept])
 
 
-def overview(study: Study, planned: Sequence[Planned]) -> Iterator[str]:
+def overview(study: Study, rows: Sequence[Found]) -> Iterator[str]:
     """Yields the plan, for people: what each row lacks, needs and is predicted to be.
 
     Args:
       study: the study.
-      planned: its rows.
+      rows: its rows.
     """
-    places = list(dict.fromkeys(name for one in planned for name in one.found.chips))
-    header = ["row", "lacks", "published", "GB here", "minutes"]
-    for where in places:
-        header += [f"{where}, one device", f"{where}, predicted"]
-    lines = []
-    for one in planned:
-        found, row = one.found, one.found.row
-        lacks = [text.partition(":")[0] for text in found.work.missing]
-        if found.work.marks:
-            lacks.append(f"runs {' '.join(found.work.marks)}")
-        lacks += [f"{name}: {said}" for name, said in found.failures.items()]
-        speedup = row.published.get("speedup")
-        cells = [row.name, ", ".join(lacks) or "nothing", f"{speedup:g}" if speedup else ""]
-        counted = one.counted
-        cells.append(f"{(counted.parameters + counted.caches) / 1e9:.1f}" if counted else "")
-        cells.append(f"{one.minutes:.0f}" if one.steps else "")
-        for where in places:
-            cells.append(study_tables.memory_of(found.chips.get(where)))
-            predicted = found.speedup(where, PAPER)
-            cells.append("" if predicted is None else f"{predicted:.2f}")
-        lines.append(cells)
-    yield study.title
-    yield from ("", study_tables.markdown(Table("", header, lines).filled()), "")
-    lacking = dict.fromkeys(text for one in planned for text in one.found.work.missing)
-    if lacking:
+
+    def lacks(one: Found) -> str:
+        found = [text.partition(":")[0] for text in one.missing]
+        if one.marks:
+            found.append(f"runs {' '.join(one.marks)}")
+        return ", ".join(filter(None, [*found, one.failed()])) or "nothing"
+
+    columns: dict[str, Cell] = {
+        "lacks": lacks,
+        "published": lambda one: number(one.row.published.speedup, "g"),
+        "GB here": lambda one: number(one.bytes and one.bytes / 1e9, ".1f"),
+        "minutes": lambda one: number(one.minutes, ".0f"),
+    }
+    for where in study_tables.topologies(rows):
+        columns[f"{where}, one device"] = functools.partial(study_tables.memory_at, where)
+        columns[f"{where}, predicted"] = study_tables.at(where, "given")
+    plan = study_tables.of_rows("", rows, columns)
+    yield from (study.title, "", table(plan.header, plan.rows), "")
+    if any(place.said == results.BY_SHAPES for one in rows for place in one.places.values()):
+        yield study_tables.FROM_SHAPES
+    if lacking := dict.fromkeys(text for one in rows for text in one.missing):
         yield "Give what is missing with --use=NAME=PATH:"
         yield from (f"  {text}" for text in lacking)
-    if any(one.steps for one in planned):
+    if any(one.steps for one in rows):
         yield "Minutes are rough: each target call reads its parameters from this machine's memory."
+
+
+def has_compiler() -> bool:
+    """Returns whether libtpu is installed."""
+    return importlib.util.find_spec("libtpu") is not None
 
 
 @functools.cache
 def bandwidth() -> float:
-    """Returns the bytes/s with which this machine copies its memory, the best of three."""
-    numbers = np.ones(READ // 8)
-    return max(READ / _seconds(numbers.sum) for _ in range(3))
+    """Returns the bytes/s with which this machine reads its memory, the best of three."""
+    return READ / min(timeit.repeat(np.ones(READ // 8).sum, repeat=3, number=1))
 
 
-def _seconds(function: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    function()
-    return time.perf_counter() - begun
+def _has_inputs(found: Found, step: Step) -> bool:
+    """Returns whether all that a step reads has been made."""
+    failed = {name.partition(" ")[0] for name in found.failures}
+    read = {"acceptance", "bench"} if step.name.startswith("forecast") else set()
+    return not failed & {"grow", *read}
 
 
-def _draft(plan: Plan) -> results.Draft | None:
-    drafts = (model for role, model in plan.models().items() if role != "target")
-    models = [model for model in drafts if isinstance(model, Model)]
-    if not models:
-        return None
-    parameters = sum(checkpoints.parameter_count(model) for model in models)
-    return results.Draft(sum(model.num_layers for model in models), parameters)
+def _draft(plan: Plan) -> tuple[int, int]:
+    """Returns the layers and the parameters of a plan's drafts."""
+    models = [one for role, one in plan.models().items() if role != "target"]
+    drafts = [one for one in models if isinstance(one, Model)]
+    return sum(one.num_layers for one in drafts), sum(map(checkpoints.parameter_count, drafts))
 
 
-def _refused(work: Work, plan: Plan, counted: Counted) -> str:
+def _refused(found: Found, plan: Plan, counted: Counted) -> str:
     """Returns why a row cannot be measured here, '' if it can."""
     counts = {role: checkpoints.parameter_count(x) for role, x in plan.models().items()}
     drafts = [size for role, size in counts.items() if role != "target"]
-    if work.grown and drafts and max(drafts) >= counts["target"]:
+    if found.grown and drafts and max(drafts) >= counts["target"]:
         return "its draft is as large as the target"
     needs = COPIES * counted.parameters + counted.caches
     has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -2,68 +2,71 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from specdec.instrument.replicate.steps import HERE, Work, forecast_path
+from specdec.common.json_values import is_object
+from specdec.common.records import Lines
+from specdec.common.values import UsageError
 from specdec.instrument.replicate.study import Row
 
-PAPER, RECORDED = "given acceptance", "recorded texts"
+HERE = "here"  # the costs of this device, next to topologies
+GROWN, SYNTHETIC, NOT_EXACT = "GROWN", "SYNTHETIC", "NOT EXACT"
+BY_SHAPES = "from shapes"
+PLANNED = "row", "flags", "grown", "steps", "bytes", "minutes"  # fields that no page has
 
 
-@dataclasses.dataclass(frozen=True)
-class Predicted:
-    """A predicted speed-up.
+class Step(NamedTuple):
+    """A command of a row."""
 
-    Attributes:
-      where: the topology, or `steps.HERE`.
-      by: the acceptance that it follows from.
-      speedup: over the target alone.
-    """
-
-    where: str
-    by: str
-    speedup: float
+    row: str  # '' for a command that several rows share
+    name: str
+    argv: tuple[str, ...]  # what follows `specdec`
 
 
-@dataclasses.dataclass(frozen=True)
-class Chip:
-    """A row's run on a topology.
+@dataclasses.dataclass
+class Place:
+    """A row's run on a topology, or on this device; None for what is not known.
 
     Attributes:
-      memory: bytes of one device; None if the program does not fit.
-      said: what the compiler says if it does not fit, or how the memory was counted.
-      limit: bytes of a device.
+      memory: bytes of one device; parameters and caches alone where `said` is not empty.
+      limit: bytes that a device has; 0 if it is not known.
+      said: what the compiler says of a program that does not fit, or how the memory was counted.
       cost_ratio: c.
       pays_from: the tokens per call from which speculation is faster than the target alone.
+      given: the predicted speed-up at a given acceptance.
+      recorded: the predicted speed-up of recorded texts.
     """
 
-    memory: int | None
-    said: str
-    limit: int
+    memory: int = 0
+    limit: int = 0
+    said: str = ""
     cost_ratio: float | None = None
     pays_from: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Draft:
-    """The size of a row's draft."""
-
-    layers: int
-    parameters: int
+    given: float | None = None
+    recorded: float | None = None
 
 
 @dataclasses.dataclass
 class Found:
-    """All figures of a row; None for what is not known.
+    """All that is known of a row; None for a figure that is not.
 
     Attributes:
-      work: the row.
-      draft: the size of its draft; None without one.
-      chips: by topology.
-      predicted: all predictions.
+      row: the row.
+      missing: what it lacks, in words; nothing of this can be measured.
+      marks: what its measured figures say with them, such as GROWN.
+      flags: the flags of its run; () if it cannot be run.
+      grown: the presets of models that are grown from the embedded pair, by role.
+      steps: the commands that measure it.
+      bytes: of its run's parameters and caches on this device.
+      minutes: that its commands take, roughly.
+      layers, parameters: of its draft; 0 without one.
+      places: by topology, and `HERE`.
       measured: figures by name: speedup, low, high, per_token, alpha, cost_ratio, tokens_per_call,
         target and run (of `metric`).
       metric: the name of the metric.
@@ -71,72 +74,80 @@ class Found:
       alphas: measured acceptance rates, by drafter.
       exact: whether the measured run is exact.
       failures: what failed, by step.
-      commands: of the row.
     """
 
-    work: Work
-    draft: Draft | None = None
-    chips: dict[str, Chip] = dataclasses.field(default_factory=dict)
-    predicted: list[Predicted] = dataclasses.field(default_factory=list)
+    row: Row
+    missing: Sequence[str] = ()
+    marks: Sequence[str] = ()
+    flags: Sequence[str] = ()
+    grown: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    steps: Sequence[Step] = ()
+    bytes: int | None = None
+    minutes: float | None = None
+    layers: int = 0
+    parameters: int = 0
+    places: dict[str, Place] = dataclasses.field(default_factory=dict)
     measured: dict[str, float] = dataclasses.field(default_factory=dict)
     metric: str = ""
     identical: str = ""
     alphas: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     exact: bool = True
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
-    commands: list[str] = dataclasses.field(default_factory=list)
 
-    @property
-    def row(self) -> Row:
-        """The row."""
-        return self.work.row
+    def at(self, place: str) -> Place:
+        """Returns the figures of a place."""
+        return self.places.get(place, Place())
 
-    def speedup(self, where: str, by: str) -> float | None:
-        """Returns a predicted speed-up."""
-        these = (x.speedup for x in self.predicted if (x.where, x.by) == (where, by))
-        return next(these, None)
+    def marked(self, text: str) -> str:
+        """Returns a measured figure with all that keeps it from being the paper's."""
+        inexact = [] if self.exact or NOT_EXACT in self.marks else [NOT_EXACT]
+        return " ".join([text, *self.marks, *inexact]) if text else ""
+
+    def failed(self) -> str:
+        """Returns what failed, in words."""
+        return "; ".join(f"{step}: {said}" for step, said in self.failures.items())
 
     def over_predicted(self) -> float | None:
         """Returns the measured speed-up per token over the one that is predicted here."""
-        predicted, measured = self.speedup(HERE, RECORDED), self.measured.get("per_token")
+        predicted, measured = self.at(HERE).recorded, self.measured.get("per_token")
         return measured / predicted if predicted and measured else None
 
-    def record(self) -> dict:
+    def record(self) -> dict[str, object]:
         """Returns plain values, for JSON."""
-        fields = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
-        del fields["work"], fields["commands"]
-        fields["draft"] = self.draft and dataclasses.asdict(self.draft)
-        fields["chips"] = {name: dataclasses.asdict(one) for name, one in self.chips.items()}
-        fields["predicted"] = [dataclasses.asdict(one) for one in self.predicted]
-        about = {"row": self.row.name, "published": dict(self.row.published)}
-        return {
-            **about,
-            "missing": list(self.work.missing),
-            "marks": list(self.work.marks),
-        } | fields
+        plain = dataclasses.asdict(self)
+        about = {"row": self.row.name, "published": plain["row"]["published"]}
+        return about | {name: x for name, x in plain.items() if name not in PLANNED}
 
 
-def measured(found: Found, folder: Path) -> Found:
-    """Adds what the commands of a row have written to a folder, and returns the row."""
+def place_path(folder: Path, row: Row, place: str, what: str) -> Path:
+    """Returns the file of a row's figures on a topology or on this device."""
+    return folder / f"{row.name}.{place.replace(':', '_')}.{what}"
+
+
+def measured(found: Found, folder: Path) -> None:
+    """Adds what the commands of a row have written to a folder."""
     stem = folder / found.row.name
-    if bench := load(Path(f"{stem}.jsonl.summary.json")):
+    found.measured, found.alphas, found.identical = {}, {}, ""
+    if bench := load(f"{stem}.jsonl.summary.json"):
         _add_bench(found, bench)
-    if acceptance := load(Path(f"{stem}.alpha.jsonl.summary.json")):
+    if acceptance := load(f"{stem}.alpha.jsonl.summary.json"):
         for drafter, alphas in acceptance["alphas"].items():
             found.alphas[drafter] = [one["value"] for one in alphas]
         found.measured["alpha"] = found.alphas["model"][0]
-    for where in (*found.chips, HERE):
-        if told := _last_line(forecast_path(folder, found.row, where)):
-            found.predicted.append(Predicted(where, RECORDED, told["speedup"]))
-    if report := load(Path(f"{stem}.eval") / "metrics.json"):
-        _add_eval(found, report)
-    if certificate := load(Path(f"{stem}.verify.json")):
+    for name in (*found.places, HERE):
+        for line in Lines(place_path(folder, found.row, name, "jsonl")):  # the last one counts
+            found.places.setdefault(name, Place()).recorded = line["speedup"]
+    if report := load(f"{stem}.eval/metrics.json"):
+        ways = report["metrics"]
+        found.metric, found.measured["target"] = next(iter(ways["alone"].items()))
+        others = [values[found.metric] for way, values in ways.items() if way != "alone"]
+        found.measured["run"] = others[0] if others else found.measured["target"]
+    if certificate := load(f"{stem}.verify.json"):
         found.identical = f"certificate: {'passed' if certificate['passed'] else 'FAILED'}"
-    return found
 
 
 def _add_bench(found: Found, bench: Mapping) -> None:
-    speedup, prediction = bench["speedup"], bench["prediction"]
+    speedup, prediction = bench["speedup"], bench["prediction"] or {}
     found.exact = bench["exact"]
     figures = {
         "speedup": speedup["ratio"],
@@ -146,80 +157,14 @@ def _add_bench(found: Found, bench: Mapping) -> None:
         "tokens_per_call": bench["tau"],
         "seconds_alone": bench["seconds"]["alone"]["p50"],
         "beams": bench.get("beams", 0),
+        "alpha": bench["alpha"],
+        "cost_ratio": prediction.get("cost_ratio"),
     }
-    if bench["alpha"] is not None:
-        figures["alpha"] = bench["alpha"]
-    if prediction:
-        figures["cost_ratio"] = prediction["cost_ratio"]
-        if not bench["exact"]:
-            by = "these texts"
-            found.predicted.append(Predicted(HERE, by, prediction["these_texts"]))
-    found.measured |= figures
-    found.identical = "in distribution" if bench["exact"] else ""
+    found.measured = {name: value for name, value in figures.items() if value is not None}
     if bench["identical"] is not None:
         found.identical = f"{bench['identical']} of {bench['texts'] * bench['repeats']}"
-
-
-def _add_eval(found: Found, report: Mapping) -> None:
-    ways = report["metrics"]
-    run = next(way for way in ways if way != "alone" or len(ways) == 1)
-    found.metric = next(iter(ways[run]))
-    found.measured["run"] = ways[run][found.metric]
-    found.measured["target"] = ways["alone"][found.metric]
-
-
-def compiled(found: Found, folder: Path, gamma: int, alpha: float | None) -> None:
-    """Adds the figures of `specdec compile`.
-
-    Args:
-      found: the row, to which they are added.
-      folder: where its files are.
-      gamma: its draft length.
-      alpha: the acceptance rate that it was compiled with.
-    """
-    report = load(folder / f"{found.row.name}.compile.json") or {"topologies": ()}
-    for one in report["topologies"]:
-        memory, name = one["memory"], one["topology"]
-        chip = Chip(memory.get("total"), memory.get("too_large", ""), memory["limit"])
-        if made := one.get("with_layers"):
-            chip = _with_costs(chip, made)
-            _predict(found, name, made, gamma, alpha)
-        found.chips[name] = chip
-
-
-def _with_costs(chip: Chip, made: Mapping) -> Chip:
-    ratio = made["iteration"] / made["target"]
-    return dataclasses.replace(chip, cost_ratio=made["cost_ratio"], pays_from=ratio)
-
-
-def from_shapes(
-    found: Found, where: str, size: int, limit: int, made: Mapping, gamma: int, alpha: float | None
-) -> None:
-    """Adds figures that were counted in shapes, where nothing was compiled.
-
-    Args:
-      found: the row, to which they are added.
-      where: the topology.
-      size: bytes of one device.
-      limit: bytes that it has.
-      made: the fields of a `RooflinePrediction`.
-      gamma: the row's draft length.
-      alpha: the acceptance rate that it is predicted for.
-    """
-    chip = Chip(size, "parameters and caches, from shapes", limit)
-    found.chips[where] = _with_costs(chip, made)
-    _predict(found, where, made, gamma, alpha)
-
-
-def _predict(found: Found, where: str, made: Mapping, gamma: int, alpha: float | None) -> None:
-    """Adds the speed-up at published tokens per call or at an acceptance rate, if one is known."""
-    if (tokens := found.row.published.get("tokens_per_call")) is not None:
-        speedup = tokens * made["target"] / made["iteration"]
-    elif alpha is not None and gamma <= len(one := made["speedups"][f"{alpha:g}"]):
-        speedup = one[gamma - 1]
-    else:
-        return
-    found.predicted.append(Predicted(where, PAPER, speedup))
+    elif found.exact:
+        found.identical = "in distribution"
 
 
 def relative_to_greedy(rows: Sequence[Found]) -> None:
@@ -240,34 +185,51 @@ def relative_to_greedy(rows: Sequence[Found]) -> None:
 
 def depth_or_width(rows: Sequence[Found]) -> Iterator[str]:
     """Yields a sentence for each two drafts of one target that differ in depth and not in size."""
-    for deep in rows:
-        for wide in rows:
-            a, b = deep.draft, wide.draft
-            same = deep.row.needs[:1] == wide.row.needs[:1]
-            if not (a and b and same) or a.layers < 2 * b.layers:
-                continue
-            if abs(a.parameters / b.parameters - 1) > 0.15:
-                continue
-            for where, chip in deep.chips.items():
-                other = wide.chips.get(where)
-                if chip.pays_from and other and other.pays_from:
-                    factor = chip.pays_from / other.pays_from
-                    verb = f"{factor:.2f} times as many" if factor > 1 else "fewer"
-                    yield (
-                        f"{where}: {deep.row.name} has {a.layers} layers, {wide.row.name} has "
-                        f"{b.layers}, with {a.parameters / 1e6:,.0f}M and "
-                        f"{b.parameters / 1e6:,.0f}M parameters. The deep draft needs {verb} "
-                        "tokens per call for the same speed."
-                    )
+    for deep, wide in itertools.permutations([one for one in rows if one.layers], 2):
+        same_target = deep.row.needs[:1] == wide.row.needs[:1]
+        same_size = abs(deep.parameters / wide.parameters - 1) <= 0.15
+        if not (same_target and same_size and deep.layers >= 2 * wide.layers):
+            continue
+        for where, place in deep.places.items():
+            if (one := place.pays_from) and (other := wide.at(where).pays_from):
+                verb = f"{one / other:.2f} times as many" if one > other else "fewer"
+                sizes = " and ".join(f"{x.parameters / 1e6:,.0f}M" for x in (deep, wide))
+                yield (
+                    f"{where}: {deep.row.name} has {deep.layers} layers, {wide.row.name} has "
+                    f"{wide.layers}, with {sizes} parameters. The deep draft needs {verb} tokens "
+                    "per call for the same speed."
+                )
 
 
-def load(path: Path) -> dict | None:
-    """Returns the JSON object of a file, None if there is no such file."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+class Earlier(NamedTuple):
+    """The rows of an earlier page, by name, as `Found.record` has them."""
+
+    folder: str
+    rows: Mapping[str, Mapping]
 
 
-def _last_line(path: Path) -> dict | None:
-    if not path.is_file():
-        return None
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return json.loads(lines[-1]) if lines else None
+def earlier(folder: str, study: str) -> Earlier:
+    """Returns the page of a study in a folder.
+
+    Args:
+      folder: the folder.
+      study: the name of the study.
+
+    Raises:
+      UsageError: the folder has no page, or one of another study.
+    """
+    path = Path(folder) / "page.json"
+    if (page := load(path)) is None:
+        raise UsageError(f"--compare {folder} has no page.json; give a folder of specdec replicate")
+    if (of := page.get("study")) != study:
+        raise UsageError(f"--compare: {path} is of {of}; give a folder of the study {study}")
+    return Earlier(folder, {one["row"]: one for one in page["rows"]})
+
+
+def load(path: str | Path) -> Mapping | None:
+    """Returns the JSON object of a file, None if there is no such file, {} if it is none."""
+    path = Path(path)
+    with contextlib.suppress(ValueError):
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return found if found is None or is_object(found) else {}
+    return {}

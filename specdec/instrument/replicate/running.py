@@ -19,7 +19,9 @@ from pathlib import Path
 import filelock
 
 from specdec.common.records import Lines
-from specdec.instrument.replicate.steps import Step
+from specdec.instrument.replicate.results import Step
+
+PATIENCE = 5.0  # seconds in which an interrupted command may end by itself
 
 
 class Journal:
@@ -37,8 +39,7 @@ class Journal:
 
     def run(self, step: Step) -> bool:
         """Runs a step, unless it has succeeded before; returns whether it has now."""
-        before = self.ended.get(step.key)
-        if before is not None and before["code"] == 0 and before["argv"] == list(step.argv):
+        if self.has(step):
             return True
         log = self.lines.path.with_name(f"{step.row or 'shared'}.{_plain(step.name)}.log")
         begun = time.monotonic()
@@ -52,16 +53,17 @@ class Journal:
             "argv": list(step.argv),
         }
         self.lines.append(line)
-        self.ended[step.key] = line
+        self.ended[step[:2]] = line
         return code == 0
 
     def has(self, step: Step) -> bool:
-        """Returns whether a step has succeeded."""
-        return self.ended.get(step.key, {"code": 1})["code"] == 0
+        """Returns whether a step has succeeded, with the same arguments."""
+        ended = self.ended.get(step[:2], {})
+        return ended.get("code") == 0 and ended["argv"] == list(step.argv)
 
     def failure(self, step: Step) -> str:
         """Returns what a step said that has failed; '' if it has not."""
-        return self.ended.get(step.key, {"said": ""})["said"]
+        return self.ended.get(step[:2], {"said": ""})["said"]
 
 
 def _plain(name: str) -> str:
@@ -85,6 +87,8 @@ def _run(argv: tuple[str, ...], log: Path) -> int:
     finally:
         if process.is_alive():  # this process was interrupted
             process.terminate()
+            process.join(PATIENCE)
+            process.kill()  # a compiler hears no signal, and what a command writes is complete
             process.join()
     return 1 if process.exitcode is None else process.exitcode
 

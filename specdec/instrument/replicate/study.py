@@ -5,15 +5,24 @@ A study is one TOML file. Those of `studies/` have names; others are given by th
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import importlib.util
 import os
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from specdec.common import published
-from specdec.common.values import UsageError, did_you_mean
+from specdec.common.values import (
+    PositiveInt,
+    Probability,
+    UsageError,
+    did_you_mean,
+    from_plain,
+    one_line,
+)
 
 FOLDER = Path(__file__).parent / "studies"
 STEPS = ("acceptance", "bench", "forecast", "eval")
@@ -50,6 +59,24 @@ class Grown:
 
 
 @dataclasses.dataclass(frozen=True)
+class Published:
+    """The published figures of a row; None for what was not published.
+
+    Attributes:
+      alpha: the acceptance rate.
+      cost_ratio: c.
+      predicted, speedup: over the target alone.
+      tokens_per_call: of the target.
+    """
+
+    alpha: float | None = None
+    cost_ratio: float | None = None
+    predicted: float | None = None
+    speedup: float | None = None
+    tokens_per_call: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Row:
     """A row of a study.
 
@@ -58,11 +85,11 @@ class Row:
       run: the flags of its run.
       needs: names of what it needs.
       more: further flags of `specdec eval`.
-      steps: the commands that measure it, of `STEPS`.
+      steps: the commands that measure it, of `STEPS`; None for those of the study.
       shape: the flags of the run that is compiled, None for `run`; none at all to compile nothing.
       tables: whether n-gram tables are measured too.
       grown: what stands in for its checkpoints; None for nothing.
-      published: figures by name: alpha, cost_ratio, predicted, speedup, tokens_per_call, bleu.
+      published: what was published.
       alphas: published acceptance rates by drafter, for leniences of 1, 0.5, 0.3 and 0.1.
     """
 
@@ -70,12 +97,17 @@ class Row:
     run: Sequence[str]
     needs: Sequence[str] = ()
     more: Sequence[str] = ()
-    steps: Sequence[str] = STEPS
+    steps: Sequence[str] | None = None
     shape: Sequence[str] | None = None
     tables: bool = False
     grown: Grown | None = None
-    published: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    published: Published = Published()
     alphas: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def compiled(self) -> Sequence[str]:
+        """The flags of the run that is compiled; none to compile nothing."""
+        return self.run if self.shape is None else self.shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +119,7 @@ class Study:
       title, about: for the page.
       rows: in the order of the page.
       needs: what rows need, by name.
+      steps: the commands that measure a row which has none of its own.
       topologies: that are predicted for, unless others are named.
       alpha: the acceptance rate to predict for where none is published.
       limit: texts that are timed and evaluated; None for the run's own number.
@@ -97,11 +130,16 @@ class Study:
     title: str
     about: str
     rows: Sequence[Row]
-    needs: Mapping[str, Need]
+    needs: Mapping[str, Need] = dataclasses.field(default_factory=dict)
+    steps: Sequence[str] = STEPS
     topologies: Sequence[str] = ()
-    alpha: float | None = None
-    limit: int | None = None
-    tokens: int | None = None
+    alpha: Probability | None = None
+    limit: PositiveInt | None = None
+    tokens: PositiveInt | None = None
+
+    def rate(self, row: Row) -> float | None:
+        """Returns the acceptance rate that a row is predicted for, None if none is known."""
+        return self.alpha if row.published.alpha is None else row.published.alpha
 
 
 def names() -> list[str]:
@@ -122,33 +160,31 @@ def read(name: str) -> Study:
     if not path.is_file():
         hint = did_you_mean(name, names()) or f"; give {', '.join(names())}, or a TOML file"
         raise UsageError(f"there is no study {name!r}{hint}")
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-        steps = found.pop("steps", STEPS)
-        needs = {name: Need(**fields) for name, fields in found.pop("needs", {}).items()}
-        rows = [_row({"steps": steps, **fields}) for fields in found.pop("rows")]
-        study = Study(name=path.stem, rows=rows, needs=needs, **found)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UsageError(f"{path} is not a study: {error}; correct it") from error
-    unknown = {need for row in rows for need in row.needs} - needs.keys()
-    unknown |= {step for row in rows for step in row.steps} - {*STEPS}
-    if unknown:
-        raise UsageError(f"{path}: rows name {', '.join(sorted(unknown))}, which is not there")
-    return study
+    with one_line(f"{path} is not a study: "):
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+        study = from_plain(Study, {"name": path.stem, **fields}, "study")
+        for row, number in collections.Counter(row.name for row in study.rows).items():
+            if number > 1 or not re.fullmatch(r"[\w-]+", row):
+                raise ValueError(f"{row!r} names {number} rows; give each a word of its own")
+        for row in study.rows:
+            _known(row.needs, study.needs, f"row {row.name} needs")
+            _known(row.steps or (), STEPS, f"row {row.name} has the step")
+        _known(study.steps, STEPS, "it has the step")
+    rows = [dataclasses.replace(row, published=_published(row)) for row in study.rows]
+    return dataclasses.replace(study, rows=rows)
 
 
-def _row(fields: dict) -> Row:
-    grown = fields.pop("grown", None)
-    row = Row(grown=grown and Grown(**grown), **fields)
-    if row.published or (table := published.rows().get(row.name)) is None:
-        return row
-    figures = {
-        "alpha": table.alpha,
-        "cost_ratio": table.c,
-        "predicted": table.expected,
-        "speedup": table.measured,
-    }
-    return dataclasses.replace(row, published=figures)
+def _known(names: Iterable[str], known: Iterable[str], what: str) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{what} {name!r}; give some of {', '.join(known) or '[needs]'}")
+
+
+def _published(row: Row) -> Published:
+    """Returns what was published of a row: in the study, or else in table 2 of Leviathan et al."""
+    if row.published != Published() or (paper := published.rows().get(row.name)) is None:
+        return row.published
+    return Published(paper.alpha, paper.c, paper.expected, paper.measured)
 
 
 def found(need: Need, path: str | None, tfds_data_dir: str | None) -> str | None:

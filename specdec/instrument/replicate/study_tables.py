@@ -2,90 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
-from specdec.common.values import UsageError
 from specdec.instrument.compile.hardware import GIB
-from specdec.instrument.replicate.results import PAPER, RECORDED, Chip, Found, load
-from specdec.instrument.replicate.steps import HERE, NOT_EXACT
+from specdec.instrument.replicate.results import HERE, Earlier, Found
+from specdec.instrument.report.tables import Table
 
+FROM_SHAPES = "Memory from shapes is that of parameters and caches, without temporaries and code."
 LENIENCES = (1.0, 0.5, 0.3, 0.1)
 COMPARED = ("speedup", "alpha", "tokens_per_call", "cost_ratio", "target", "run")
+GIVEN, RECORDED = "given acceptance", "recorded texts"
 
-
-class Table(NamedTuple):
-    """A table of strings."""
-
-    caption: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    legend: str = ""
-
-    def filled(self) -> Table:
-        """Returns the table without empty columns, and without rows that only have a name."""
-        kept = [x for x in range(len(self.header)) if not x or any(row[x] for row in self.rows)]
-        rows = [[row[x] for x in kept] for row in self.rows if any(row[1:])]
-        return self._replace(header=[self.header[x] for x in kept], rows=rows)
+Cell: TypeAlias = Callable[[Found], str]
 
 
 def all_of(rows: Sequence[Found]) -> list[Table]:
     """Returns the tables that have figures."""
     made = speed(rows), quality(rows), alphas(rows), memory(rows), drafts(rows), missing(rows)
-    return [table for table in (one.filled() for one in made) if table.rows]
+    return [table for table in made if table.rows]
 
 
 def speed(rows: Sequence[Found]) -> Table:
     """Returns published, predicted and measured speed-ups."""
-    places = _topologies(rows)
-    header = ["row", "published prediction", "published"]
-    header += [f"predicted, {where}, {PAPER}" for where in places]
-    header += [f"predicted, {where}, {RECORDED}" for where in (*places, HERE)]
-    header += ["measured (95 %)", "measured / predicted", "failed"]
-
-    def cells(one: Found) -> Iterator[str]:
-        yield one.row.name
-        yield _number(one.row.published.get("predicted"), ".1f")
-        yield _number(one.row.published.get("speedup"), ".2g")
-        for where in places:
-            yield _number(one.speedup(where, PAPER))
-        for where in (*places, HERE):
-            yield _marked(one, _number(one.speedup(where, RECORDED)))
-        yield _marked(one, _interval(one.measured))
-        yield _marked(one, _number(one.over_predicted()))
-        yield "; ".join(f"{step}: {said}" for step, said in one.failures.items())
-
+    places = topologies(rows)
+    columns: dict[str, Cell] = {
+        "published prediction": lambda one: number(one.row.published.predicted, ".1f"),
+        "published": lambda one: number(one.row.published.speedup, ".2g"),
+    }
+    for where in places:
+        columns[f"predicted, {where}, {GIVEN}"] = at(where, "given")
+    for where in (*places, HERE):
+        columns[f"predicted, {where}, {RECORDED}"] = _marked(at(where, "recorded"))
+    columns["measured (95 %)"] = _marked(_interval)
+    columns["measured / predicted"] = _marked(lambda one: number(one.over_predicted()))
+    columns["failed"] = Found.failed
     legend = (
         "Times as fast as the target alone, for whole texts. Predictions for a topology are a "
         "roofline with a time for each layer, without prefill. Predictions from recorded texts "
         "replay what the target wrote; here they have the measured costs of this device's calls. "
         "Measured / predicted is per token."
     )
-    return Table("Speed-up", header, [list(cells(one)) for one in rows], legend)
+    return of_rows("Speed-up", rows, columns, legend)
 
 
 def quality(rows: Sequence[Found]) -> Table:
     """Returns acceptance, costs and texts."""
-    header = ["row", "alpha, published", "alpha", "tokens per call, published", "tokens per call"]
-    header += ["c, published", "c", "metric", "target alone", "this run", "the target's own texts"]
 
-    def cells(one: Found) -> Iterator[str]:
-        published, measured = one.row.published, one.measured
-        yield one.row.name
-        for name in ("alpha", "tokens_per_call", "cost_ratio"):
-            yield _number(published.get(name))
-            yield _marked(one, _number(measured.get(name), ".3f"))
-        yield one.metric
-        yield _marked(one, _number(measured.get("target")))
-        yield _marked(one, _number(measured.get("run")))
-        yield _marked(one, one.identical)
+    def published(name: str, one: Found) -> str:
+        return number(getattr(one.row.published, name))
 
+    columns: dict[str, Cell] = {}
+    names = {"alpha": "alpha", "tokens_per_call": "tokens per call", "cost_ratio": "c"}
+    for name, words in names.items():
+        columns[f"{words}, published"] = functools.partial(published, name)
+        columns[words] = _marked(_measured(name, ".3f"))
+    columns |= {
+        "metric": lambda one: one.metric,
+        "target alone": _marked(_measured("target")),
+        "this run": _marked(_measured("run")),
+        "the target's own texts": _marked(lambda one: one.identical),
+    }
     legend = (
         "Alpha is teacher-forced where texts were recorded. c is the time of a draft token over "
         "that of the target's step."
     )
-    return Table("Acceptance, costs and texts", header, [list(cells(x)) for x in rows], legend)
+    return of_rows("Acceptance, costs and texts", rows, columns, legend)
 
 
 def alphas(rows: Sequence[Found]) -> Table:
@@ -96,129 +79,115 @@ def alphas(rows: Sequence[Found]) -> Table:
 
     def lines() -> Iterator[list[str]]:
         for one in rows:
+            published = {"model": [one.row.published.alpha], **one.row.alphas}
             for drafter in dict.fromkeys([*one.row.alphas, *one.alphas]):
-                published = one.row.alphas.get(drafter, ())
-                if (
-                    drafter == "model"
-                    and not published
-                    and (alpha := one.row.published.get("alpha"))
-                ):
-                    published = (alpha,)
                 cells = [one.row.name, drafter]
                 for place in range(len(LENIENCES)):
-                    cells.append(_number(_at(published, place)))
-                    here = _at(one.alphas.get(drafter, ()), place)
-                    cells.append(_marked(one, _number(here, ".3f")))
+                    cells.append(number(_item(published.get(drafter, ()), place)))
+                    here = number(_item(one.alphas.get(drafter, ()), place), ".3f")
+                    cells.append(one.marked(here))
                 yield cells
 
     legend = "Alpha by lenience l: the mean of sum min(p/l, q). l = 1 is exact."
-    return Table("Acceptance by lenience", header, list(lines()), legend)
+    return Table("Acceptance by lenience", header, list(lines()), legend).filled()
 
 
 def memory(rows: Sequence[Found]) -> Table:
     """Returns the memory of one device of each topology."""
-    places = _topologies(rows)
-    lines = [[one.row.name, *(memory_of(one.chips.get(where)) for where in places)] for one in rows]
-    return Table("Memory of one device", ["row", *places], lines)
+    columns = {where: functools.partial(memory_at, where) for where in topologies(rows)}
+    return of_rows("Memory of one device", rows, columns, FROM_SHAPES)
 
 
-def memory_of(chip: Chip | None) -> str:
-    """Returns a cell with the memory of a device."""
-    if chip is None:
+def memory_at(where: str, one: Found) -> str:
+    """Returns a row's memory on one device of a topology, in words."""
+    place = one.at(where)
+    if not place.limit:
         return ""
-    if chip.memory is None:
-        return f"does not fit in {chip.limit / GIB:.1f} GiB: {chip.said}"
-    fits = "" if chip.memory <= chip.limit else ", does not fit"
-    said = f" ({chip.said})" if chip.said else ""
-    return f"{chip.memory / GIB:.1f} of {chip.limit / GIB:.1f} GiB{fits}{said}"
+    more, said = place.memory - place.limit, f" ({place.said})" if place.said else ""
+    fits = f", {more / GIB:.1f} too much" if more > 0 else ""
+    return f"{place.memory / GIB:.1f} of {place.limit / GIB:.1f} GiB{fits}{said}"
 
 
 def drafts(rows: Sequence[Found]) -> Table:
     """Returns the sizes of drafts, and what they cost on each topology."""
-    places, header = _topologies(rows), ["row", "layers", "parameters"]
-    for where in places:
-        header += [f"c, {where}", f"pays from, {where}"]
-
-    def cells(one: Found) -> Iterator[str]:
-        yield one.row.name
-        yield str(one.draft.layers) if one.draft and places else ""
-        yield f"{one.draft.parameters / 1e6:,.0f}M" if one.draft and places else ""
-        for where in places:
-            chip = one.chips.get(where)
-            yield _number(chip and chip.cost_ratio, ".3f")
-            yield _number(chip and chip.pays_from)
-
+    columns: dict[str, Cell] = {
+        "layers": lambda one: str(one.layers or ""),
+        "parameters": lambda one: f"{one.parameters / 1e6:,.0f}M" if one.layers else "",
+    }
+    for where in topologies(rows):
+        columns[f"c, {where}"] = at(where, "cost_ratio", ".3f")
+        columns[f"pays from, {where}"] = at(where, "pays_from")
     legend = (
         "c is the predicted time of a draft token over that of the target's step. Speculation pays "
         "from these tokens per call."
     )
-    return Table("Drafts", header, [list(cells(one)) for one in rows], legend)
+    return of_rows("Drafts", rows, columns, legend)
 
 
 def missing(rows: Sequence[Found]) -> Table:
     """Returns what rows lack."""
-    lines = [[one.row.name, "; ".join(one.work.missing)] for one in rows]
-    return Table("Missing", ["row", "for a measurement with the paper's models"], lines)
+    column = {"for a measurement with the paper's models": lambda one: "; ".join(one.missing)}
+    return of_rows("Missing", rows, column)
 
 
-def compared(rows: Sequence[Found], folder: Path) -> Table:
-    """Returns the measured figures next to those of an earlier page.
+def compared(rows: Sequence[Found], earlier: Earlier) -> Table:
+    """Returns the measured figures next to those of an earlier page."""
 
-    Raises:
-      UsageError: the folder has no page.
-    """
-    before = load(folder / "page.json")
-    if before is None:
-        raise UsageError(f"--compare {folder} has no page.json; give a folder of specdec replicate")
-    earlier = {one["row"]: one for one in before["rows"]}
-    header, lines = ["row"], []
+    def then(name: str, one: Found) -> str:
+        before = earlier.rows.get(one.row.name, {"measured": {}, "marks": []})
+        figure = number(before["measured"].get(name), ".3g")
+        return " ".join([figure, *before["marks"]]) if figure else ""
+
+    columns: dict[str, Cell] = {}
     for name in COMPARED:
         words = name.replace("_", " ")
-        header += [f"{words}, then", f"{words}, now"]
-    for one in rows:
-        then = earlier.get(one.row.name, {"measured": {}, "marks": []})
-        marks = [mark for mark in then["marks"] if mark not in one.work.marks]
-        cells = [one.row.name]
-        for name in COMPARED:
-            old = _number(then["measured"].get(name), ".3g")
-            cells += [_with(old, marks or then["marks"])]
-            cells += [_marked(one, _number(one.measured.get(name), ".3g"))]
-        lines.append(cells)
-    return Table(f"Next to {folder}", header, lines).filled()
+        columns[f"{words}, then"] = functools.partial(then, name)
+        columns[f"{words}, now"] = _marked(_measured(name, ".3g"))
+    return of_rows(f"Next to {earlier.folder}", rows, columns)
 
 
-def markdown(table: Table) -> str:
-    """Returns a table as Markdown."""
-    lines = [table.header, ["---"] * len(table.header), *table.rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in lines)
+def topologies(rows: Iterable[Found]) -> list[str]:
+    """Returns the topologies that rows have figures of."""
+    return list(dict.fromkeys(name for one in rows for name in one.places if name != HERE))
 
 
-def _topologies(rows: Iterable[Found]) -> list[str]:
-    return list(dict.fromkeys(name for one in rows for name in one.chips))
+def of_rows(
+    caption: str, rows: Sequence[Found], columns: Mapping[str, Cell], legend: str = ""
+) -> Table:
+    """Returns a table with a line for each row, without what is empty.
+
+    Args:
+      caption: the caption.
+      rows: the rows.
+      columns: what makes the cell of a row, by the name of the column.
+      legend: the legend.
+    """
+    lines = [[one.row.name, *(cell(one) for cell in columns.values())] for one in rows]
+    return Table(caption, ["row", *columns], lines, legend).filled()
 
 
-def _at(values: Sequence[float], place: int) -> float | None:
-    return values[place] if place < len(values) else None
-
-
-def _number(value: float | None, form: str = ".2f") -> str:
+def number(value: float | None, form: str = ".2f") -> str:
+    """Returns a number as text, '' for None."""
     return "" if value is None else format(value, form)
 
 
-def _interval(measured: Mapping[str, float]) -> str:
-    if "speedup" not in measured:
-        return ""
-    text = f"{measured['speedup']:.2f}"
-    if "low" in measured:
-        text += f" ({measured['low']:.2f} to {measured['high']:.2f})"
-    return text
+def at(where: str, name: str, form: str = ".2f") -> Cell:
+    """Returns what makes the cell with a figure of a place."""
+    return lambda one: number(getattr(one.at(where), name), form)
 
 
-def _marked(one: Found, text: str) -> str:
-    """Returns a measured figure with all that keeps it from being the paper's."""
-    inexact = () if one.exact or NOT_EXACT in one.work.marks else (NOT_EXACT,)
-    return _with(text, (*one.work.marks, *inexact))
+def _measured(name: str, form: str = ".2f") -> Cell:
+    return lambda one: number(one.measured.get(name), form)
 
 
-def _with(text: str, marks: Iterable[str]) -> str:
-    return " ".join((text, *marks)) if text else ""
+def _marked(cell: Cell) -> Cell:
+    return lambda one: one.marked(cell(one))
+
+
+def _interval(one: Found) -> str:
+    speedup, low, high = (one.measured.get(name) for name in ("speedup", "low", "high"))
+    return number(speedup) + ("" if low is None else f" ({low:.2f} to {high:.2f})")
+
+
+def _item(values: Sequence[float], place: int) -> float | None:
+    return values[place] if place < len(values) else None

@@ -13,7 +13,7 @@ import itertools
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import jinja2
 from markupsafe import Markup
@@ -23,17 +23,11 @@ from specdec.instrument.report.generations import KINDS, ShownGeneration
 from specdec.instrument.report.headline import HEADER, LEGEND, SPEEDUP, facts, places, row, sentence
 from specdec.instrument.report.speedups import predicts, varies
 from specdec.instrument.report.summaries import Figures, ReportedRun, speedup
+from specdec.instrument.report.tables import Table
 
 FOLDER = Path(__file__).parent / "page"
 TEXTS = 200  # on one page; more make it slow
 JOINERS = "\u200c\u200d"  # written in Persian and in emoji, and harmless
-
-
-class HtmlTable(NamedTuple):
-    caption: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[Cell]]  # strings, and `Interval`s
-    legend: str
 
 
 class Interval(NamedTuple):
@@ -66,7 +60,7 @@ def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) ->
 def study(
     title: str,
     facts: Mapping[str, Sequence[str]],
-    tables: Sequence[HtmlTable],
+    tables: Sequence[Table],
     figures: Sequence[Mapping[str, object]],
     runs: Sequence[ReportedRun],
     notes: Sequence[str],
@@ -118,9 +112,6 @@ def _visible(character: str) -> str:
     return f"⟨U+{ord(character):04X}⟩" if steers and character not in JOINERS else character
 
 
-Cell: TypeAlias = "str | float | Interval"
-
-
 def _text(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
@@ -140,27 +131,27 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
-def _tables(runs: Sequence[ReportedRun]) -> Iterator[HtmlTable]:
+def _tables(runs: Sequence[ReportedRun]) -> Iterator[Table]:
     """Yields tables of speed-ups, of published rows next to ours, and of acceptance rates."""
     benches = [(run.name, run.bench) for run in runs if run.bench]
     if benches:
         longest = max(1.0, *(speedup(bench).high for _, bench in benches))
         rows = [_speedup_row(name, bench, longest) for name, bench in benches]
-        yield HtmlTable("Speed-up over the target alone", HEADER, rows, LEGEND)
+        yield Table("Speed-up over the target alone", HEADER, rows, LEGEND)
     if any(run.paper for run in runs):
         caption = "Next to the rows of Leviathan et al."
-        yield HtmlTable(caption, tables.SPEED, tables.speeds(runs), tables.LEGEND)
+        yield Table(caption, tables.SPEED, tables.speeds(runs), tables.LEGEND)
     if _acceptances(runs):
         caption = "Alpha by lenience"
-        yield HtmlTable(caption, *tables.alphas(runs), tables.ALPHAS_LEGEND)
+        yield Table(caption, *tables.alphas(runs), tables.ALPHAS_LEGEND)
 
 
 def _acceptances(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     return [run for run in runs if run.acceptance]
 
 
-def _speedup_row(name: str, bench: Figures, longest: float) -> list[Cell]:
-    cells: list[Cell] = list(row(name, bench))
+def _speedup_row(name: str, bench: Figures, longest: float) -> list[str | Interval]:
+    cells: list[str | Interval] = list(row(name, bench))
     at, low, high, one = (round(value / longest, 4) for value in (*speedup(bench), 1.0))
     place = HEADER.index(SPEEDUP)
     cells[place] = Interval(str(cells[place]), low, at, high, one)

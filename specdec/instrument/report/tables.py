@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from specdec.instrument.report.summaries import Figures, ReportedRun, conditions
+
+
+class Table(NamedTuple):
+    """A table of a page, whose cells are texts, or what a page shows otherwise."""
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    legend: str = ""
+
+    def filled(self) -> Table:
+        """Returns the table without empty columns, and without rows that only have a name."""
+        kept = [x for x in range(len(self.header)) if not x or any(row[x] for row in self.rows)]
+        rows = [[row[x] for x in kept] for row in self.rows if any(row[1:])]
+        return self._replace(header=[self.header[x] for x in kept], rows=rows)
 
 
 def markdown(runs: Sequence[ReportedRun]) -> str:
@@ -81,10 +97,11 @@ def _lenient(run: ReportedRun) -> Iterator[Sequence[str]]:
         yield run.name, drafter, *(_with_interval(alpha, "value") for alpha in alphas), tokens
 
 
-def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def table(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     """Returns a Markdown table."""
     rows = [header, ["---"] * len(header), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    cells = ([str(cell).replace("|", r"\|") for cell in row] for row in rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 def _figure(value: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -85,7 +86,7 @@ class LinenModel(Checked, Model):
 
     def axes(self) -> PyTree:
         """Returns the parameters' logical axis names: their tree, with a PartitionSpec for each."""
-        return nn.get_partition_spec(jax.eval_shape(self._boxed, jax.random.key(0)))
+        return _axes(dataclasses.replace(self, axis_rules=()))
 
     def active(self, inputs: Array) -> Array:
         """Returns [B] bool, the rows that have a token other than padding."""
@@ -132,3 +133,8 @@ class LinenModel(Checked, Model):
         seconds to compile for every model; those of a shape are compiled once.
         """
         return self.network().lazy_init(key, *jax.eval_shape(self.example))["params"]
+
+
+@functools.cache  # tracing all layers of a large model takes seconds
+def _axes(model: LinenModel) -> PyTree:
+    return nn.get_partition_spec(jax.eval_shape(model._boxed, jax.random.key(0)))

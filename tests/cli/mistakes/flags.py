@@ -334,6 +334,46 @@ COMMANDS = {
         "--dry_run",
         says="--synthetic .*; give --grown as well",
     ),
+    "a study with a checkpoint that is not there": case(
+        "replicate",
+        "leviathan",
+        "--use=small_ende=YARD/none",
+        says="--use=small_ende: checkpoint .*none does not exist; .* holds",
+    ),
+    "a study with texts that are not there": case(
+        "replicate",
+        "leviathan",
+        "--use=ende=YARD/none.tsv",
+        says="none.tsv cannot be read: No such",
+    ),
+    "a study with a vocabulary that is not there": case(
+        "replicate",
+        "leviathan",
+        "--use=vocabulary=YARD/none.model",
+        says="--use=vocabulary: .*none.model does not exist; give T5's SentencePiece model",
+    ),
+    "a study that nothing stands in for": case(
+        "replicate",
+        "yan",
+        "--grown=t5_1_1_base",
+        says="--grown is t5_1_1_base, and no row of yan has a stand-in; give its checkpoints",
+    ),
+    "a study of models that do not grow": case(
+        "replicate",
+        "leviathan",
+        "--rows=ende_small_t0",
+        "--grown=t5_1_1_huge",
+        "--output_dir=OUT/study",
+        says="row ende_small_t0: --grown is 't5_1_1_huge'; give a scope of .*t5_1_1_base",
+    ),
+    "a study with a setting that nothing reads": case(
+        "replicate",
+        "leviathan",
+        "--rows=ende_small_t0",
+        "--gin.DTYP=3",
+        "--output_dir=OUT/study",
+        says="row ende_small_t0: DTYP is read by nothing; did you mean DTYPE",
+    ),
     "a study next to nothing": case(
         "replicate", "demo", "--compare=YARD/folder", says="has no page.json; give a folder of"
     ),
