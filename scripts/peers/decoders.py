@@ -24,7 +24,7 @@ PEERS = ("ctranslate2_float32", "ctranslate2_int8")
 
 
 def main() -> int:
-    _compare(flags.parsed(__doc__, PEERS, weights=WEIGHTS, gamma=7, texts=6))
+    _compare(flags.parsed(__doc__, PEERS, WEIGHTS, gamma=7, texts=6, new=NEW))
     return 0
 
 
@@ -40,7 +40,7 @@ def _compare(args: argparse.Namespace) -> None:
     target = Llama(config)
     folder = random_weights.checkpoint(args, "llama_374m", target, DRAFT_LAYERS)
     ready = _ours(dataclasses.replace(target, weights=args.weights), folder, args)
-    work = engines.Work((PROMPT,), NEW, 2, 0, flags.THREADS, "cpu")
+    work = engines.Work((PROMPT,), args.new, 2, 0, flags.THREADS, "cpu")
     for name in args.peers:
         kind = name.removeprefix("ctranslate2_")
         ready[name] = engines.CTranslate2Decoder(folder, kind, work)
@@ -59,7 +59,7 @@ def _ours(target: Any, folder: Any, args: argparse.Namespace) -> dict[str, Any]:
     from specdec.verifiers import GreedyMatch
 
     drafter = Autoregressive(target.first(DRAFT_LAYERS), Greedy())
-    rules = GreedyMatch(), Fixed(args.gamma), Greedy(), NEW
+    rules = GreedyMatch(), Fixed(args.gamma), Greedy(), args.new
     plan = Plan(target, drafter, *rules, stop_ids=())
     params = checkpoints.load(folder, config=target.config, dtype="float32")
     stored = {"target": params, "draft": target.first(DRAFT_LAYERS).part_of(params)}

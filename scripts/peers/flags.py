@@ -19,7 +19,13 @@ def keep_to(threads: int) -> None:
 
 
 def parsed(
-    doc: str | None, peers: Sequence[str], *, weights: Sequence[str], gamma: int, texts: int
+    doc: str | None,
+    peers: Sequence[str],
+    weights: Sequence[str],
+    *,
+    gamma: int,
+    texts: int,
+    new: int,
 ) -> argparse.Namespace:
     """Returns the flags of a script, whose process keeps to `THREADS` cores from now on.
 
@@ -29,6 +35,7 @@ def parsed(
       weights: the kinds of our weights that may be chosen; the first is the default.
       gamma: the default draft length.
       texts: how many inputs there are by default.
+      new: the tokens of an output by default.
     """
     parser = argparse.ArgumentParser(description=str(doc).partition("\n")[0])
     add = parser.add_argument
@@ -37,6 +44,7 @@ def parsed(
     add("--peers", nargs="+", default=peers, choices=peers, metavar="NAME")
     add("--gamma", type=int, default=gamma, metavar="N")
     add("--texts", type=int, default=texts, metavar="N", help="inputs")
+    add("--new", type=int, default=new, metavar="N", help="tokens of an output")
     add("--repeats", type=int, default=2, metavar="N")
     add("--pause", type=float, default=0.3, metavar="S")
     args = parser.parse_args()

@@ -25,16 +25,29 @@ from specdec.models.contract.model import Model
 from specdec.types import Params, PyTree
 
 
-def checkpoint(args: argparse.Namespace, name: str, target: Model, layers: int) -> Path:
+def checkpoint(
+    args: argparse.Namespace, name: str, target: Model, layers: int, head: int | None = None
+) -> Path:
     """Returns the folder of a target whose decoder adds nothing after its first layers.
 
     It is in Hugging Face's format, next to the output file, and made once.
+
+    Args:
+      args: the flags.
+      name: the folder's name.
+      target: the target.
+      layers: the layers that add something.
+      head: the ids whose logits are not 0; None for all.
     """
     work_dir = Path(args.output_file).absolute().parent / "checkpoints"
     work_dir.mkdir(parents=True, exist_ok=True)
     folder = work_dir / name
     if not folder.exists():
         params = _with_silent_layers(jax.device_get(target.init(jax.random.key(0))), layers)
+        if head is not None:
+            logits = params["decoder"]["logits_dense"]
+            kernel = np.where(np.arange(target.vocab_size) < head, logits["kernel"], 0)
+            params["decoder"]["logits_dense"] = logits | {"kernel": kernel}
         checkpoints.save(folder, params, config=target.config, format="huggingface")
     return folder
 

@@ -27,7 +27,7 @@ PEERS = ("huggingface", "ctranslate2_float32", "ctranslate2_int8")
 
 
 def main() -> int:
-    _compare(flags.parsed(__doc__, PEERS, weights=WEIGHTS, gamma=5, texts=3))
+    _compare(flags.parsed(__doc__, PEERS, WEIGHTS, gamma=5, texts=3, new=NEW))
     return 0
 
 
@@ -43,7 +43,7 @@ def _compare(args: argparse.Namespace) -> None:
     target = Whisper(WhisperConfig(**sizes, **layers))
     folder = random_weights.checkpoint(args, "whisper_small", target, DRAFT_LAYERS)
     ready = _ours(dataclasses.replace(target, weights=args.weights), folder, args)
-    work = engines.Work((), NEW, END, 0, flags.THREADS, "cpu")
+    work = engines.Work((), args.new, END, 0, flags.THREADS, "cpu")
     for name in args.peers:
         kind = name.removeprefix("ctranslate2_")
         if kind == name:
@@ -78,7 +78,7 @@ def _ours(target: Any, folder: Path, args: argparse.Namespace) -> dict[str, Any]
     shared = {"num_encoder_layers": 0, "encoded_dim": config.emb_dim}
     first = dataclasses.replace(config, num_decoder_layers=DRAFT_LAYERS, **shared)
     draft = dataclasses.replace(target, config=first)
-    rules = GreedyMatch(), Fixed(args.gamma), Greedy(), NEW + len(PROMPT) - 1
+    rules = GreedyMatch(), Fixed(args.gamma), Greedy(), args.new + len(PROMPT) - 1
     plan = Plan(target, Autoregressive(draft, Greedy()), *rules, stop_ids=())
     params = checkpoints.load(folder, config=config, dtype="float32")
     without = {name: leaf for name, leaf in params.items() if name != "encoder"}

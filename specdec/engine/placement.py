@@ -106,7 +106,7 @@ class Placement:
           trees: parameters that have been read, by model and path. They are not read again, and
             newly read ones are added.
         """
-        trees = {} if trees is None else trees
+        alone, trees = trees is None, {} if trees is None else trees
         if isinstance(model, Table):
             if (model, path) not in trees:
                 trees[model, path] = tables.load(
@@ -118,6 +118,9 @@ class Placement:
                 stored = checkpoints.load(path, dtype=model.dtype, checksums=self.checksums)
                 trees[model, path] = model.from_stored(stored)
             return trees[model, path]
+        if alone and self.mesh is None and (swapped := model.swapped()) is not None:
+            how = {"dtype": model.dtype, "checksums": self.checksums, "swapped": swapped}
+            return checkpoints.load(path, config=model.config, **how)
         stored = model.stored()
         # Parameters do not depend on these.
         kept = dataclasses.replace(model, orders=(), least_width=1, fused=False)
