@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -70,6 +71,37 @@ def test_two_threads_compile_a_shape_once():
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda value: program(1.0, jnp.full([3], value)), (1.0, 2.0)))
     assert len(traced) == len(compiled) == 2
+
+
+def test_python_collects_no_garbage_while_it_traces():
+    collects = []
+
+    def traced(params, x):
+        collects.append(gc.isenabled())
+        if x.shape == (3,):
+            raise ValueError("does not fit")
+        return params + x
+
+    program = Program(traced)
+    program.lower(1.0, jnp.zeros([2]))
+    with pytest.raises(ValueError, match="does not fit"):
+        program.lower(1.0, jnp.zeros([3]))
+    assert collects == [False, False] and gc.isenabled()
+
+
+def test_a_target_is_traced_only_where_it_runs():
+    widths = []
+
+    class Seen(TableTarget):
+        def decode(self, params, tokens, cache, **others):
+            widths.append(tokens.shape[1])
+            return super().decode(params, tokens, cache, **others)
+
+    target = Seen(6)
+    plan = Plan(target, Constant(2), SpeculativeSampling(), Fixed(3), Sampling(), 4)
+    params = Params(target.init(jax.random.key(0)))
+    DecodeProgram(plan).lower(params, row_keys(0, jnp.arange(2)), jnp.ones([2, 2], int))
+    assert set(widths) == {4}
 
 
 def test_a_watched_batch_is_decoded_until_its_last_row_has_ended():

@@ -13,32 +13,33 @@ import os
 import sys
 from collections.abc import Sequence
 
+import flags
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit code, 2 for the user's mistakes."""
     argv = sys.argv[1:] if argv is None else argv
-    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    flags.add_argument(
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(
         "--threads",
         type=int,
-        default=2,
+        default=flags.THREADS,
         metavar="N",
         help="of each engine, on as many cores (default: %(default)s)",
     )
-    threads = flags.parse_known_args(argv)[0].threads
-    cores = sorted(os.sched_getaffinity(0))
-    if not 1 <= threads <= len(cores):
+    threads = parser.parse_known_args(argv)[0].threads
+    cores = len(os.sched_getaffinity(0))
+    if not 1 <= threads <= cores:
         print(
-            f"compare: --threads is {threads}; give a number from 1 to {len(cores)}, the cores",
+            f"compare: --threads is {threads}; give a number from 1 to {cores}, the cores",
             file=sys.stderr,
         )
         return 2
-    # XLA takes all cores it sees, and threads that an import starts keep to those of this one.
-    os.sched_setaffinity(0, cores[:threads])
+    flags.keep_to(threads)
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the others need room too
     import turns
 
-    return turns.main(argv, flags)
+    return turns.main(argv, parser)
 
 
 if __name__ == "__main__":

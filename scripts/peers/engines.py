@@ -167,16 +167,53 @@ def _huggingface(target: Path, draft: Path, work: Work) -> Mapping[str, Any]:
     }
 
 
-class CTranslate2:
-    """A `Translator` that searches greedily; its tokens are the ids in decimal."""
+def huggingface_t5(checkpoint: Path, work: Work) -> HuggingFace:
+    """Returns transformers' T5, with outputs of the longest length."""
+    import torch
+    import transformers
 
-    def __init__(self, checkpoint: Path, compute_type: str, work: Work):
+    torch.set_num_threads(work.threads)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    model = transformers.T5ForConditionalGeneration.from_pretrained(checkpoint, dtype="auto")
+    return HuggingFace(model.eval(), work, min_new_tokens=work.max_length)
+
+
+class Chronos:
+    """The pipeline of chronos-forecasting, which draws all samples of a series in one batch."""
+
+    def __init__(self, checkpoint: Path, threads: int, length: int):
+        import torch
+        from chronos import ChronosPipeline
+
+        torch.set_num_threads(threads)
+        self._pipeline = ChronosPipeline.from_pretrained(str(checkpoint), device_map="cpu")
+        self._length = length
+
+    def generate(self, values: list[float]) -> list[int]:
+        import torch
+
+        torch.manual_seed(0)
+        inner, bins = self._pipeline.model, self._pipeline.tokenizer
+        ids, mask, scale = bins.context_input_transform(torch.tensor([values]))
+        samples = inner(ids, mask, self._length)
+        bins.output_transform(samples, scale)
+        return samples[0].flatten().tolist()
+
+
+class CTranslate2:
+    """A `Translator` that searches greedily; its tokens are the ids in decimal.
+
+    Its outputs have at least `least` tokens.
+    """
+
+    def __init__(self, checkpoint: Path, compute_type: str, work: Work, least: int = 0):
         self._translator = _ctranslate2("Translator", checkpoint, compute_type, work)
         self._options = {
             "beam_size": 1,
             "max_input_length": 0,
             "max_decoding_length": work.max_length,
-            "min_decoding_length": 0,
+            "min_decoding_length": least,
             "return_end_token": True,
         }
 

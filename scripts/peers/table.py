@@ -24,7 +24,7 @@ PEERS = {
     "ctranslate2_int8": "CTranslate2 int8",
     "t5x": "T5X temperature_sample",
 }
-LABELS = OURS | PEERS
+LABELS = OURS | PEERS | {"chronos": "chronos-forecasting"}
 
 
 class Record(NamedTuple):

@@ -10,6 +10,7 @@ belong to the family (`models.families`). TensorStore, Orbax and PyTorch are imp
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from types import MappingProxyType
 
@@ -69,6 +70,7 @@ def load(
     dtype: DTypeLike | None = None,
     shardings: PyTree = None,
     checksums: bool = True,
+    swapped: Collection[str] = (),
 ) -> PyTree:
     """Reads the parameters of a model. Optimizer state is skipped without being read.
 
@@ -84,6 +86,7 @@ def load(
         parameters' tree). None puts whole arrays on the default device.
       checksums: whether each array that is read whole is compared with the checksum that our own
         format records. False saves about 1 % of the time (docs/log/decisions-log.md).
+      swapped: names, with slashes, of matrices [a, b] that are returned [b, a], on one device.
 
     Returns:
       A nested dict of arrays, with the names of the model's `init`. Layers that were trained in a
@@ -109,7 +112,7 @@ def load(
     found = checkpoint.directory
     recorded = directory.checksums_from(found) if checksums else {}
     stored = contents.opened(checkpoint, config)
-    return tree.unflatten(arrays.read_all(stored, found, dtype, shardings, recorded))
+    return tree.unflatten(arrays.read_all(stored, found, dtype, shardings, recorded, swapped))
 
 
 def save(

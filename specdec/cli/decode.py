@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Iterator
 
 import jax
@@ -13,7 +14,7 @@ from specdec.cli import beams, given, machine, output, settings, sinks
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.common.values import UsageError
-from specdec.instrument.runs.measured_run import Run
+from specdec.instrument.runs.measured_run import GivenBeams, Run
 from specdec.instrument.runs.text_engine import TextEngine
 
 
@@ -93,8 +94,8 @@ def _command(args: argparse.Namespace) -> None:
     output.check_new(args)
     if args.dry_run:
         return _show(args)
-    run = runs.opened(args)
-    _check(args, run)
+    run = runs.opened(args, change=functools.partial(_with_sinks, args))
+    _check(args, run, run.beams)
     source, sink = run.source(), sinks.opened(args, run)
     length, explained = source.length(), args.explain
     engine = TextEngine.open(run, length=length, watch=sink.watch, explained=explained)
@@ -104,8 +105,14 @@ def _command(args: argparse.Namespace) -> None:
             sink.write(text)
 
 
-def _check(args: argparse.Namespace, run: Run) -> None:
-    """Raises UsageError for flags that exclude each other or the run."""
+def _with_sinks(args: argparse.Namespace, run: DecodeRun) -> DecodeRun:
+    """Returns the run; raises UsageError for flags that ask for a sink that it has no texts for."""
+    sinks.check(args, run)
+    return run
+
+
+def _check(args: argparse.Namespace, run: DecodeRun | Run, beams: GivenBeams | None) -> None:
+    """Raises UsageError for flags that exclude each other, the run or its beams."""
     plan = run.plan
     if run.data.refill and jax.process_count() > 1:
         raise UsageError(
@@ -116,7 +123,7 @@ def _check(args: argparse.Namespace, run: Run) -> None:
         if args.output_file is None:
             raise UsageError("--explain has no --output_file to write to; give one")
         runs.require_drafter(run)
-        if run.beams:
+        if beams is not None:
             raise UsageError(
                 "--explain tells of drafted tokens, not of beams; leave out one of them"
             )
@@ -133,6 +140,8 @@ def _show(args: argparse.Namespace) -> None:
     No parameters are read, and for a task no checkpoint is asked for its vocabulary.
     """
     run = runs.resolved(args)
+    sinks.check(args, run)
+    _check(args, run, run.beams.given())
     vocabulary = None if run.data.texts is None else runs.vocabulary_of(run)
     source = run.data.source(run.placement.share(), None, vocabulary, run.plan.target)
     batch = next(iter(source), None)

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from specdec import tasks
 from specdec.cli import run as runs
+from specdec.cli.run import DecodeRun
 from specdec.common import hosts, terminal
 from specdec.common.records import Lines, as_json
 from specdec.common.subtitles import FORMATS, subtitles
@@ -35,8 +36,9 @@ T = TypeVar("T")  # `Text`, or `BeamText` of a run that searches
 class Sink(contextlib.AbstractContextManager, Generic[T]):
     """Takes decoded texts: `with sink: sink.write(text)`. Of several hosts the first writes.
 
-    A subclass has `of` and `write`. It has `add_flags` if it has flags, `__enter__` if something is
-    written before the first text, and `close` if something is after the last one.
+    A subclass has `of` and `write`. It has `add_flags` if it has flags, `check` if they may be
+    wrong, `__enter__` if something is written before the first text, and `close` if something is
+    after the last one.
 
     Attributes:
       watch: is shown each text while it is decoded, None for none.
@@ -49,12 +51,15 @@ class Sink(contextlib.AbstractContextManager, Generic[T]):
         """Adds the flags that ask for the sink."""
 
     @classmethod
-    def of(cls, args: argparse.Namespace, run: Run) -> Sink | None:
-        """Returns the sink of a command, None if it is not wanted.
+    def check(cls, args: argparse.Namespace, run: DecodeRun) -> None:
+        """Raises UsageError for flags that ask for the sink of a run that has no such texts.
 
-        Raises:
-          UsageError: the flags ask for it, and the run has no such texts.
+        It is called before anything is opened, and in a dry run.
         """
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, run: Run) -> Sink | None:
+        """Returns the sink of a command, None if it is not wanted."""
         raise NotImplementedError
 
     def write(self, text: T) -> None:
@@ -106,9 +111,9 @@ class Subtitles(Sink[Text]):
         )
 
     @classmethod
-    def of(cls, args: argparse.Namespace, run: Run) -> Subtitles | None:
+    def check(cls, args: argparse.Namespace, run: DecodeRun) -> None:
         if args.subtitles is None:
-            return None
+            return
         path, texts = Path(args.subtitles), run.data.texts
         if path.suffix[1:].lower() not in FORMATS:
             raise UsageError(f"--subtitles is {path}; give FILE.srt or FILE.vtt")
@@ -118,12 +123,15 @@ class Subtitles(Sink[Text]):
             what = "exists; delete it, or give" if path.exists() else "cannot be written; give"
             raise UsageError(f"--subtitles: {path} {what} another file")
         one = isinstance(texts, TextList) and len(texts) == 1 == run.data.num_samples
-        if run.transcriber is None or not one:
+        if not one or not tasks.is_sound(runs.vocabulary_of(run)):
             raise UsageError(
                 f"--subtitles={path} is for one transcript of one sound; give one --text, or leave "
                 "it out"
             )
-        return cls(path)
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, run: Run) -> Subtitles | None:
+        return None if args.subtitles is None else cls(Path(args.subtitles))
 
     def write(self, text: Text) -> None:
         made = subtitles(text.segments or (), self._path.suffix[1:].lower())
@@ -147,22 +155,32 @@ class Quantiles(Sink[Text]):
         )
 
     @classmethod
-    def of(cls, args: argparse.Namespace, run: Run) -> Quantiles | None:
+    def check(cls, args: argparse.Namespace, run: DecodeRun) -> None:
         if args.quantiles is None:
-            return None
-        try:
-            levels = [float(level) for level in args.quantiles.split(",")]
-        except ValueError:
-            levels = []
+            return
+        levels = cls._levels_of(args)
         if not levels or not all(0 < level < 1 for level in levels):
             raise UsageError(
                 f"--quantiles is {args.quantiles}; give levels between 0 and 1, as 0.1,0.5,0.9"
             )
-        if not isinstance(run.engine.vocabulary, tasks.Series) or run.beams:
+        if run.beams.num_beams or not isinstance(runs.vocabulary_of(run), tasks.Series):
             raise UsageError(
                 "--quantiles is for samples of series, and the run has none; leave it out"
             )
-        return cls(levels, run.data.num_samples)
+
+    @staticmethod
+    def _levels_of(args: argparse.Namespace) -> list[float]:
+        """Returns the levels; none if one of them is no number."""
+        try:
+            return [float(level) for level in args.quantiles.split(",")]
+        except ValueError:
+            return []
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, run: Run) -> Quantiles | None:
+        if args.quantiles is None:
+            return None
+        return cls(cls._levels_of(args), run.data.num_samples)
 
     def write(self, text: Text) -> None:
         found = self._found.setdefault(text.index, [])
@@ -301,15 +319,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         sink.add_flags(parser)
 
 
+def check(args: argparse.Namespace, run: DecodeRun) -> None:
+    """Raises UsageError for flags that ask for a sink of a run that has no such texts."""
+    for sink in (*OUTPUTS, *SCREENS):
+        sink.check(args, run)
+
+
 def opened(args: argparse.Namespace, run: Run) -> Sink:
     """Returns the sinks of a command.
 
     Args:
-      args: the flags.
+      args: the flags, which `check` has accepted.
       run: the run, whose settings are in force.
-
-    Raises:
-      UsageError: the flags ask for a sink that the run has no texts for.
     """
     found = [sink.of(args, run) for sink in OUTPUTS]
     screens = (sink.of(args, run) for sink in SCREENS)

@@ -57,20 +57,23 @@ def empty(
     cache = target.prefill(params["target"], inputs, plan.capacity)
     tokens = jnp.zeros([batch, 1 + longest], jnp.int32)
     tokens = tokens.at[:, 0].set(target.start(inputs))
-    shapes, _ = jax.eval_shape(target.decode, params["target"], tokens[:, :1], cache)
+    hidden = None
+    if plan.reads_hidden:  # a second trace of the target, which takes long where it is deep
+        one, _ = jax.eval_shape(target.decode, params["target"], tokens[:, :1], cache)
+        hidden = _no_states(one.hidden, plan)
     return DecodeState(
         tokens=tokens,
         length=jnp.ones([batch], jnp.int32),
         active=target.active(inputs) if active is None else active,
         cache=cache,
-        hidden=_no_states(shapes.hidden, plan) if plan.reads_hidden else None,
+        hidden=hidden,
         drafter=(),
         schedule=plan.schedule.init(batch),
         keys=jax.vmap(purpose_keys)(keys),
         inputs=inputs,
         log_probs=jnp.zeros([batch, longest], jnp.float32),
         trace=_empty_trace(batch, longest, plan),
-        vocab_size=shapes.logits.shape[-1],
+        vocab_size=target.vocab_size,
     )
 
 

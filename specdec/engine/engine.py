@@ -230,8 +230,7 @@ class Engine:
             if theirs == owned:
                 return tree
             if self.weights[role] == self.origin.weights[role]:
-                assert isinstance(theirs, Model) and isinstance(owned, Model), "tables are equal"
-                if _alike(theirs, owned):
+                if isinstance(theirs, Model) and isinstance(owned, Model) and _alike(theirs, owned):
                     same = (theirs.layout, theirs.widened) == (owned.layout, owned.widened)
                     return tree if same else owned.from_stored(theirs.to_stored(tree))
         with progress.stage("reading", f"reading the {role}"):

@@ -44,7 +44,17 @@ class Placement:
         return dataclasses.replace(self, mesh=mesh)
 
     def divided(self, plan: Plan) -> Plan:
-        """Returns the plan with its models divided as the partitioner says, for any mesh."""
+        """Returns the plan with its models divided as the partitioner says, for any mesh.
+
+        Raises:
+          ValueError: a model does not say how it can be divided.
+        """
+        for role, model in plan.models().items():
+            if not isinstance(model, Model):
+                raise ValueError(
+                    f"the {role} is {model}, which a mesh cannot divide; leave NUM_PARTITIONS out, "
+                    "or make it a specdec.models.contract.model.Model"
+                )
         rules = {"target": self.partitioner.logical_axis_rules}
         others = self.partitioner.draft_logical_axis_rules
         models = {
@@ -96,14 +106,21 @@ class Placement:
           trees: parameters that have been read, by model and path. They are not read again, and
             newly read ones are added.
         """
-        trees = {} if trees is None else trees
+        alone, trees = trees is None, {} if trees is None else trees
         if isinstance(model, Table):
             if (model, path) not in trees:
                 trees[model, path] = tables.load(
                     path, model, sharding=self._whole, checksums=self.checksums
                 )
             return trees[model, path]
-        assert isinstance(model, Model)
+        if not isinstance(model, Model):  # a target without a family has no config to compare with
+            if (model, path) not in trees:
+                stored = checkpoints.load(path, dtype=model.dtype, checksums=self.checksums)
+                trees[model, path] = model.from_stored(stored)
+            return trees[model, path]
+        if alone and self.mesh is None and (swapped := model.swapped()) is not None:
+            how = {"dtype": model.dtype, "checksums": self.checksums, "swapped": swapped}
+            return checkpoints.load(path, config=model.config, **how)
         stored = model.stored()
         # Parameters do not depend on these.
         unread = {"orders": (), "least_width": 1, "fused": None, "in_order": False}

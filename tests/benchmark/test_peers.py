@@ -145,6 +145,27 @@ def test_the_short_table_has_the_same_ratios():
     }
 
 
+FAMILIES = {
+    "LLaMA, 374M, float32": ("llama_374m_float32", "CTranslate2 float32"),
+    "LLaMA, 374M, int8": ("llama_374m_int8", "CTranslate2 int8"),
+    "Whisper small's sizes, int8": ("whisper_small_int8", "CTranslate2 int8"),
+    "MADLAD's widths, 4 + 4 layers, int8": ("madlad_8_layers_int8", "CTranslate2 int8"),
+}
+
+
+def test_the_table_of_families_has_what_the_lines_say():
+    page = (ROOT / "docs" / "reference" / "families.md").read_text(encoding="utf-8")
+    rows = [
+        line for line in page.splitlines() if line.startswith(tuple(f"| {x} |" for x in FAMILIES))
+    ]
+    assert len(rows) == len(FAMILIES)
+    for (name, (lines, peer)), row in zip(FAMILIES.items(), rows, strict=True):
+        found = cells("intel_r_xeon_r_processor_avx512_2_cores", lines)
+        _, *over, ms, _ = found[peer]
+        alone, *_ = (found[f"specdec {way}"][-2] for way in ("alone", "speculative"))
+        assert row == f"| {' | '.join([name, peer, alone, ms, *over])} |"
+
+
 @pytest.mark.parametrize("threads", ["0", "100000"])
 def test_threads_without_cores_are_refused(threads, capsys):
     assert compare.main(["--threads", threads]) == 2

@@ -213,16 +213,25 @@ def test_a_sound_becomes_subtitles(kind, decode, folder, tmp_path):
     assert again == 2 and f"--subtitles: {file} exists; delete it, or give another file" in err
 
 
+SUBTITLES = [
+    (["--subtitles=a.txt", "--text=2.wav"], "--subtitles is a.txt; give FILE.srt or FILE.vtt"),
+    (["--subtitles=no/a.srt", "--text=2.wav"], "no/a.srt cannot be written; give another file"),
+    (
+        ["--subtitles=a.SRT", "--output_file=a.SRT", "--text=2.wav"],
+        "--subtitles and --output_file are both a.SRT; give two files",
+    ),
+    (["--subtitles=a.srt", "--text=2.wav", "--text=31.wav"], "of one sound; give one --text"),
+    (["--quantiles=0.1,2", "--text=2.wav"], "--quantiles is 0.1,2; give levels between 0 and 1"),
+    (["--quantiles=0.1", "--text=2.wav"], "--quantiles is for samples of series"),
+]
+
+
 @pytest.mark.parametrize(
     "flags, says",
     [
-        (["--subtitles=a.txt", "--text=2.wav"], "--subtitles is a.txt; give FILE.srt or FILE.vtt"),
-        (["--subtitles=no/a.srt", "--text=2.wav"], "no/a.srt cannot be written; give another file"),
-        (
-            ["--subtitles=a.SRT", "--output_file=a.SRT", "--text=2.wav"],
-            "--subtitles and --output_file are both a.SRT; give two files",
-        ),
-        (["--subtitles=a.srt", "--text=2.wav", "--text=31.wav"], "of one sound; give one --text"),
+        *SUBTITLES,
+        *((["--dry_run", *flags], says) for flags, says in SUBTITLES),
+        (["--dry_run", "--explain", "--text=2.wav"], "--explain has no --output_file"),
         (
             ["--explain", "--output_file=o", "--text=31.wav"],
             "--explain is for sounds of one window",

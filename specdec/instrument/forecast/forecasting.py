@@ -196,12 +196,11 @@ def measured(
     if mesh is not None:
         inputs = partitioning.divided_rows(inputs, mesh)
     read: Trees = {}
-    there: dict[tuple[str, str], PyTree] = {}
+    there: dict[tuple[str | None, str], PyTree] = {}
     paths = {"alone": run.checkpoint_path, **run.paths()}
 
     def tree_of(role: str, model: Target) -> PyTree:
-        assert isinstance(model, Model)
-        key = model.layout, paths[role]
+        key = model.layout if isinstance(model, Model) else None, paths[role]
         if key not in there:
             tree = run.placement.read(model, paths[role], read)
             there[key] = jax.device_put(tree) if mesh is None else tree

@@ -164,6 +164,14 @@ class StackModel(LinenModel, LayeredTarget):
         dtype = self.dtype if self.widened else "int8"
         return layouts.quantized(params, self.layout, int8_tokens, dtype)
 
+    def swapped(self) -> frozenset[str] | None:
+        tied = self.config.head_is_table
+        copied = tied and not layouts.logits_from_table(self.config, self.layout, False)
+        if self.weights != "stored" or self.joined or copied:
+            return None
+        shapes = jax.eval_shape(self.stored().init, jax.random.key(0))
+        return frozenset(map("/".join, layouts.out_in(shapes, self.layout)))
+
     def to_stored(self, params: PyTree) -> PyTree:
         """Returns the inverse of `from_stored`, bit for bit unless weights have eight bits."""
         if self.weights != "stored":

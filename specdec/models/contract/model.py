@@ -105,6 +105,13 @@ class Weights(abc.ABC):
         """Returns a checkpoint's parameters in this layout; by default unchanged."""
         return params
 
+    def swapped(self) -> frozenset[str] | None:
+        """Returns the matrices that `from_stored` transposes, if it does nothing else; else None.
+
+        A reader can transpose them on the way. Their names have slashes.
+        """
+        return None
+
     def to_stored(self, params: PyTree) -> PyTree:
         """Returns the inverse of `from_stored`, bit for bit."""
         return params
@@ -121,7 +128,7 @@ class Target(Weights):
     """A model of texts, as pure functions of an explicit parameter tree.
 
     Attributes:
-      vocab_size: V, the ids of its logits; engines and commands ask for it, the loop does not.
+      vocab_size: V, the ids of its logits.
       stop_ids: the ids that end a text; if None, `Plan.stop_ids` must name them.
       pad_id: the id that inputs, prefixes and targets are padded with.
       exact: whether it computes the model that it names. The default is False; a target that skips

@@ -205,18 +205,25 @@ def read_in_step(decoder: Mapping[Path, PyTree]) -> dict[Path, PyTree]:
     return {path: leaf for path, leaf in decoder.items() if path[-3:] not in _IN_PREFILL}
 
 
-def _transposed(params: PyTree, layout: Layout) -> PyTree:
-    """Transposes the kernels that a layout has [out, in]; its own inverse."""
+def out_in(params: PyTree, layout: Layout) -> set[Path]:
+    """Returns the paths of the kernels that a layout has [out, in] and checkpoints [in, out]."""
     if layout not in TRANSPOSED:
-        return params
-    found, prefill = dict(params), layout in ALL_TRANSPOSED
+        return set()
+    found, prefill = set(), layout in ALL_TRANSPOSED
     for part in _stacks(params) if prefill else ("decoder",):
         leaves: dict[Path, PyTree] = dict(traverse_util.flatten_dict(params[part]))
-        for path, leaf in (leaves if prefill else read_in_step(leaves)).items():
-            if path[-1] == "kernel":
-                leaves[path] = jnp.swapaxes(leaf, 0, 1)
-        found[part] = traverse_util.unflatten_dict(leaves)
+        paths = leaves if prefill else read_in_step(leaves)
+        found |= {(part, *path) for path in paths if path[-1] == "kernel"}
     return found
+
+
+def _transposed(params: PyTree, layout: Layout) -> PyTree:
+    """Transposes the kernels that a layout has [out, in]; its own inverse."""
+    if not (paths := out_in(params, layout)):
+        return params
+    leaves: dict[Path, PyTree] = dict(traverse_util.flatten_dict(params))
+    leaves |= {path: jnp.swapaxes(leaves[path], 0, 1) for path in paths}
+    return traverse_util.unflatten_dict(leaves)
 
 
 _PROJECTIONS, _PROJECTED = ("query", "key", "value"), "query_key_value"

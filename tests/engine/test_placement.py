@@ -1,0 +1,57 @@
+"""Parameters as they are read into a layout: pytest tests/engine/test_placement.py"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, get_args
+
+import jax
+import numpy as np
+import pytest
+
+from specdec import checkpoints
+from specdec.engine import Placement
+from specdec.models.llama import Llama, LlamaConfig
+from specdec.models.placement.layouts import Layout
+from specdec.models.t5 import T5Config, T5Target
+
+SIZES: dict[str, Any] = {"vocab_size": 13, "emb_dim": 6, "num_heads": 2, "head_dim": 4}
+SIZES |= {"num_decoder_layers": 2, "mlp_dim": 5}
+MODELS = {
+    "T5": T5Target(T5Config(**SIZES, num_encoder_layers=1)),
+    "tied T5": T5Target(T5Config(**SIZES, num_encoder_layers=1, logits_via_embedding=True)),
+    "LLaMA": Llama(LlamaConfig(**SIZES, num_kv_heads=1)),
+}
+LAYOUTS = [layout for layout in get_args(Layout) if layout != "unsigned"]
+
+
+@pytest.mark.parametrize("format", ["huggingface", "orbax"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_parameters_in_a_layout_are_those_of_the_checkpoint(name, layout, format, tmp_path):
+    model = dataclasses.replace(MODELS[name], layout=layout)
+    stored = model.stored().init(jax.random.key(3))
+    checkpoints.save(tmp_path / "model", stored, config=model.config, format=format)
+    path, trees = str(tmp_path / "model"), {}
+    found = Placement().read(model, path)
+    jax.tree.map(np.testing.assert_array_equal, found, model.from_stored(stored))
+    shared = Placement().read(model, path, trees)
+    jax.tree.map(np.testing.assert_array_equal, found, shared)
+    assert (model.stored(), path) in trees
+
+
+def test_a_transposed_kernel_is_in_memory_once(tmp_path, monkeypatch):
+    model = dataclasses.replace(MODELS["LLaMA"], layout="all_out_in")
+    checkpoints.save(
+        tmp_path / "model", MODELS["LLaMA"].init(jax.random.key(3)), config=model.config
+    )
+
+    def refused(self, params):
+        assert self.layout == "checkpoint", "a second tree was made"
+        return params
+
+    monkeypatch.setattr(Llama, "from_stored", refused)
+    found = Placement().read(model, str(tmp_path / "model"))
+    assert found["decoder"]["layers_1"]["mlp"]["wo"]["kernel"].shape == (6, 5)
+    with pytest.raises(AssertionError, match="second tree"):  # of which int8 is made
+        Placement().read(dataclasses.replace(model, weights="int8"), str(tmp_path / "model"))
