@@ -13,6 +13,7 @@ from specdec import tasks
 from specdec.cli import beams, given, machine, output, settings, sinks
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
+from specdec.cli.sinks import Texts
 from specdec.common.values import UsageError
 from specdec.instrument.runs.measured_run import GivenBeams, Run
 from specdec.instrument.runs.text_engine import TextEngine
@@ -94,7 +95,7 @@ def _command(args: argparse.Namespace) -> None:
     output.check_new(args)
     if args.dry_run:
         return _show(args)
-    run = runs.opened(args, change=functools.partial(_with_sinks, args))
+    run = runs.opened(args)
     _check(args, run, run.beams)
     source, sink = run.source(), sinks.opened(args, run)
     length, explained = source.length(), args.explain
@@ -103,12 +104,6 @@ def _command(args: argparse.Namespace) -> None:
     with engine.running(), sink:
         for text in engine.decode(source, everywhere=True):
             sink.write(text)
-
-
-def _with_sinks(args: argparse.Namespace, run: DecodeRun) -> DecodeRun:
-    """Returns the run; raises UsageError for flags that ask for a sink that it has no texts for."""
-    sinks.check(args, run)
-    return run
 
 
 def _check(args: argparse.Namespace, run: DecodeRun | Run, beams: GivenBeams | None) -> None:
@@ -140,8 +135,9 @@ def _show(args: argparse.Namespace) -> None:
     No parameters are read, and for a task no checkpoint is asked for its vocabulary.
     """
     run = runs.resolved(args)
-    sinks.check(args, run)
-    _check(args, run, run.beams.given())
+    beams = run.beams.given()
+    Texts(run.data, beams, functools.partial(runs.vocabulary_of, run)).check(args)
+    _check(args, run, beams)
     vocabulary = None if run.data.texts is None else runs.vocabulary_of(run)
     source = run.data.source(run.placement.share(), None, vocabulary, run.plan.target)
     batch = next(iter(source), None)

@@ -9,28 +9,46 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 from tqdm import tqdm
 
 from specdec import tasks
 from specdec.cli import run as runs
-from specdec.cli.run import DecodeRun
 from specdec.common import hosts, terminal
 from specdec.common.records import Lines, as_json
 from specdec.common.subtitles import FORMATS, subtitles
 from specdec.common.values import UsageError
 from specdec.instrument.runs.beam_texts import BeamText
 from specdec.instrument.runs.decoding_texts import Text
-from specdec.instrument.runs.measured_run import Run
+from specdec.instrument.runs.measured_run import GivenBeams, Run
 from specdec.instrument.runs.text_engine import Watch
-from specdec.instrument.runs.texts import TextList
+from specdec.instrument.runs.texts import Data, TextList
 from specdec.types import DecodeOutput
 
 T = TypeVar("T")  # `Text`, or `BeamText` of a run that searches
+
+
+class Texts(NamedTuple):
+    """The texts that a run writes, as far as a dry run knows them.
+
+    Attributes:
+      data: the texts.
+      beams: the search that finds them; None for none.
+      vocabulary: returns their vocabulary, which takes time.
+    """
+
+    data: Data
+    beams: GivenBeams | None
+    vocabulary: Callable[[], tasks.LoadedVocabulary]
+
+    def check(self, args: argparse.Namespace) -> None:
+        """Raises UsageError for flags that ask for a sink that these texts are not for."""
+        for sink in (*OUTPUTS, *SCREENS):
+            sink.check(args, self)
 
 
 class Sink(contextlib.AbstractContextManager, Generic[T]):
@@ -51,11 +69,8 @@ class Sink(contextlib.AbstractContextManager, Generic[T]):
         """Adds the flags that ask for the sink."""
 
     @classmethod
-    def check(cls, args: argparse.Namespace, run: DecodeRun) -> None:
-        """Raises UsageError for flags that ask for the sink of a run that has no such texts.
-
-        It is called before anything is opened, and in a dry run.
-        """
+    def check(cls, args: argparse.Namespace, texts: Texts) -> None:
+        """Raises UsageError for flags that ask for the sink of other texts; a dry run calls it."""
 
     @classmethod
     def of(cls, args: argparse.Namespace, run: Run) -> Sink | None:
@@ -111,10 +126,10 @@ class Subtitles(Sink[Text]):
         )
 
     @classmethod
-    def check(cls, args: argparse.Namespace, run: DecodeRun) -> None:
+    def check(cls, args: argparse.Namespace, texts: Texts) -> None:
         if args.subtitles is None:
             return
-        path, texts = Path(args.subtitles), run.data.texts
+        path, given = Path(args.subtitles), texts.data.texts
         if path.suffix[1:].lower() not in FORMATS:
             raise UsageError(f"--subtitles is {path}; give FILE.srt or FILE.vtt")
         if args.output_file and path == Path(args.output_file):
@@ -122,8 +137,8 @@ class Subtitles(Sink[Text]):
         if path.exists() or not os.access(path.parent, os.W_OK):
             what = "exists; delete it, or give" if path.exists() else "cannot be written; give"
             raise UsageError(f"--subtitles: {path} {what} another file")
-        one = isinstance(texts, TextList) and len(texts) == 1 == run.data.num_samples
-        if not one or not tasks.is_sound(runs.vocabulary_of(run)):
+        one = isinstance(given, TextList) and len(given) == 1 == texts.data.num_samples
+        if not one or not tasks.is_sound(texts.vocabulary()):
             raise UsageError(
                 f"--subtitles={path} is for one transcript of one sound; give one --text, or leave "
                 "it out"
@@ -155,7 +170,7 @@ class Quantiles(Sink[Text]):
         )
 
     @classmethod
-    def check(cls, args: argparse.Namespace, run: DecodeRun) -> None:
+    def check(cls, args: argparse.Namespace, texts: Texts) -> None:
         if args.quantiles is None:
             return
         levels = cls._levels_of(args)
@@ -163,7 +178,7 @@ class Quantiles(Sink[Text]):
             raise UsageError(
                 f"--quantiles is {args.quantiles}; give levels between 0 and 1, as 0.1,0.5,0.9"
             )
-        if run.beams.num_beams or not isinstance(runs.vocabulary_of(run), tasks.Series):
+        if texts.beams is not None or not isinstance(texts.vocabulary(), tasks.Series):
             raise UsageError(
                 "--quantiles is for samples of series, and the run has none; leave it out"
             )
@@ -319,19 +334,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         sink.add_flags(parser)
 
 
-def check(args: argparse.Namespace, run: DecodeRun) -> None:
-    """Raises UsageError for flags that ask for a sink of a run that has no such texts."""
-    for sink in (*OUTPUTS, *SCREENS):
-        sink.check(args, run)
-
-
 def opened(args: argparse.Namespace, run: Run) -> Sink:
     """Returns the sinks of a command.
 
     Args:
-      args: the flags, which `check` has accepted.
+      args: the flags.
       run: the run, whose settings are in force.
+
+    Raises:
+      UsageError: as `Texts.check` does.
     """
+    Texts(run.data, run.beams, lambda: run.engine.vocabulary).check(args)
     found = [sink.of(args, run) for sink in OUTPUTS]
     screens = (sink.of(args, run) for sink in SCREENS)
     found.append(next((sink for sink in screens if sink is not None), None))
