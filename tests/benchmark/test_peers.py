@@ -148,8 +148,10 @@ def test_the_short_table_has_the_same_ratios():
 FAMILIES = {
     "LLaMA, 374M, float32": ("llama_374m_float32", "CTranslate2 float32"),
     "LLaMA, 374M, int8": ("llama_374m_int8", "CTranslate2 int8"),
+    "Whisper small's sizes, float32": ("whisper_small_float32", "CTranslate2 float32"),
     "Whisper small's sizes, int8": ("whisper_small_int8", "CTranslate2 int8"),
     "MADLAD's widths, 4 + 4 layers, int8": ("madlad_8_layers_int8", "CTranslate2 int8"),
+    "Chronos small's sizes, float32": ("chronos_small", "chronos-forecasting"),
 }
 
 
