@@ -22,6 +22,7 @@ from specdec.models.layers.products import (
     Orders,
     described,
     product,
+    shifted,
 )
 from specdec.models.placement import device
 from specdec.models.placement.device import SIZES, Device
@@ -64,7 +65,7 @@ def test_unsigned_kernels_are_multiplied_exactly(tokens):
     draw = np.random.default_rng(tokens)
     x = draw.integers(-127, 128, [tokens, 12], np.int8)
     kernel = draw.integers(-127, 128, [20, 12], np.int8)
-    kept = int8.unsigned(jnp.asarray(kernel))
+    kept = shifted(jnp.asarray(kernel))
     np.testing.assert_array_equal(int8.signed(kept), kernel)
     found = product(jnp.asarray(x), kept, "unsigned")
     assert found.dtype == jnp.int32
@@ -73,6 +74,18 @@ def test_unsigned_kernels_are_multiplied_exactly(tokens):
     text = str(compiled.as_text())
     assert f"s32[20,{tokens}]{{1,0}} dot(" in text and " u8[20,12]" in text
     assert f" s8[{tokens},12]" in text and not re.search(r"= s(8|32)\[20,12\]", text)
+
+
+@pytest.mark.parametrize("tokens", [2, 300])
+def test_many_unsigned_tokens_are_multiplied_exactly(tokens):
+    draw = np.random.default_rng(tokens)
+    x = draw.integers(-127, 128, [tokens, 12], np.int8)
+    kernel = draw.integers(-127, 128, [20, 12], np.int8)
+    found = product(jnp.asarray(x), jnp.asarray(kernel), "unsigned_many")
+    np.testing.assert_array_equal(found, x.astype(np.int32) @ kernel.T.astype(np.int32))
+    compiled = jax.jit(product, static_argnums=2).lower(x, kernel, "unsigned_many").compile()
+    text = str(compiled.as_text())
+    assert f"s32[{tokens + 1},20]{{1,0}} dot(" in text and f"u8[{tokens + 1},12]" in text
 
 
 def test_the_kernel_stays_the_first_operand():

@@ -60,11 +60,6 @@ def rounded(x: Array) -> tuple[Array, Array]:
     return levels, largest * (1 / LEVELS)
 
 
-def unsigned(levels: Array) -> Array:
-    """Maps int8 levels to uint8, as `products.unsigned` multiplies them."""
-    return (levels.astype(jnp.int16) + SHIFT).astype(jnp.uint8)
-
-
 def signed(levels: Array) -> Array:
     """Maps uint8 levels back to int8, and returns int8 ones unchanged."""
     if levels.dtype != jnp.uint8:

@@ -6,6 +6,7 @@
   "kernel_first"   [out, in]             (kernel @ x.T).T, 5 tokens and more filled up to 8, 16;
                                          x @ kernel.T from 257 on
   "unsigned"       [out, in] + 128       ((kernel + 128) @ x.T).T, see `unsigned`; int8 only
+  "unsigned_many"  [out, in]             (x + 128) @ kernel.T, see `unsigned_many`; int8 only
 
 The results are equal up to the order of summation, and those of int8 operands are equal. The
 fastest order depends on the device and on the number of tokens, and
@@ -27,7 +28,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from specdec.types import Array
 
-Order: TypeAlias = Literal["in_out", "out_in", "kernel_first", "unsigned"]
+Order: TypeAlias = Literal["in_out", "out_in", "kernel_first", "unsigned", "unsigned_many"]
 Orders: TypeAlias = tuple[tuple[int, Order], ...]
 ORDERS: tuple[Order, ...] = ("in_out", "out_in", "kernel_first")
 Fused: TypeAlias = Literal["triton", "mosaic"]  # kernels of our own, by Pallas's backend
@@ -117,6 +118,8 @@ def product(x: Array, kernel: Array, order: Order, **options) -> Array:
     tokens = x.shape[0]
     if order == "unsigned":
         return unsigned(x, kernel)
+    if order == "unsigned_many":
+        return unsigned_many(x, kernel)
     if order == "in_out":
         return jnp.matmul(x, kernel, **options)
     if order == "out_in" or tokens > FEW:
@@ -147,19 +150,35 @@ def unsigned(x: Array, kernel: Array) -> Array:
     return y - SHIFT * jnp.sum(x, axis=1, keepdims=True, dtype=jnp.int32)
 
 
+@jax.jit
+def unsigned_many(x: Array, kernel: Array) -> Array:
+    """Returns int8 [tokens, in] times int8 [out, in] transposed, [tokens, out] int32.
+
+    Here the tokens are unsigned and come first, which is faster for hundreds of them. One more
+    token of zeros has the product that is too much in each.
+    """
+    y = _mixed.bind(shifted(jnp.pad(x, ((0, 1), (0, 0)))), kernel)
+    return y[:-1] - y[-1:]
+
+
+def shifted(levels: Array) -> Array:
+    """Maps int8 levels to uint8 ones that are `SHIFT` larger."""
+    return (levels.astype(jnp.int16) + SHIFT).astype(jnp.uint8)
+
+
 _mixed = Primitive("mixed_product")
 
 
 @_mixed.def_abstract_eval
-def _shape(kernel: ShapedArray, x: ShapedArray) -> ShapedArray:
-    return ShapedArray((kernel.shape[0], x.shape[0]), jnp.dtype(jnp.int32))
+def _shape(x: ShapedArray, y: ShapedArray) -> ShapedArray:
+    return ShapedArray((x.shape[0], y.shape[0]), jnp.dtype(jnp.int32))
 
 
-def _lowered(context: mlir.LoweringRuleContext, kernel: ir.Value, x: ir.Value) -> list[ir.Value]:
+def _lowered(context: mlir.LoweringRuleContext, x: ir.Value, y: ir.Value) -> list[ir.Value]:
     shape = context.avals_out[0].shape
     axes = stablehlo.DotDimensionNumbers.get([], [], [1], [1])
     kind = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))
-    return [stablehlo.dot_general(kind, kernel, x, axes)]
+    return [stablehlo.dot_general(kind, x, y, axes)]
 
 
 mlir.register_lowering(_mixed, _lowered)

@@ -8,9 +8,9 @@ contiguous, and which of the operands comes first; see `specdec.models.layers.pr
   "in_out"      [in, out]            [in, out]     from a second array, its transpose [D, V]
   "out_in"      [out, in]            [in, out]     from the table of tokens [V, D]
   "all_out_in"  [out, in]            [out, in]     from the table of tokens [V, D]
-  "unsigned"    [out, in] + 128      [out, in] + 128   tokens in eight bits only
+  "unsigned"    [out, in] + 128      [out, in]     tokens in eight bits only
 
-"unsigned" has whole numbers from 1 to 255 for those from -127 to 127, see `products.unsigned`.
+"unsigned" has whole numbers from 1 to 255 in a step, see `products.unsigned`.
 
 "checkpoint" is the tree of checkpoints: T5X's for a T5, and the same names in other families.
 A tied model with tokens in eight bits has a second table in every layout, see `models.layers.int8`.
@@ -31,7 +31,7 @@ from flax import traverse_util
 from specdec.common.values import check
 from specdec.models.layers import int8
 from specdec.models.layers.int8 import Weights
-from specdec.models.layers.products import STORED, Kernels, Order, Orders
+from specdec.models.layers.products import STORED, Kernels, Order, Orders, shifted
 from specdec.models.placement.device import Device
 from specdec.types import PyTree
 
@@ -290,7 +290,7 @@ def kernels_of(
     rounded = {"int8": weights != "stored", "int8_tokens": int8_tokens, "widened": widened}
     step, prefill = Kernels(layout in TRANSPOSED, orders), STORED
     if layout == "unsigned":
-        step = prefill = Kernels(True, others="unsigned")
+        step, prefill = Kernels(True, others="unsigned"), Kernels(True, others="unsigned_many")
     elif layout == "all_out_in":
         prefill = Kernels(True, others="out_in" if int8_tokens and not widened else _OF_PREFILL)
     return dataclasses.replace(step, **rounded), dataclasses.replace(prefill, **rounded)
@@ -324,8 +324,9 @@ def quantized(
             inputs = _inputs(part, path, layout)
             layer = int8.quantized(leaves.pop(path), inputs=inputs)
             leaves |= {(*path[:-1], name): leaf for name, leaf in layer.items()}
-            levels = leaves[path]
-            leaves[path] = int8.unsigned(levels) if layout == "unsigned" else levels.astype(dtype)
+            levels, in_step = leaves[path], not _in_prefill(part, path)
+            unsigned = layout == "unsigned" and in_step
+            leaves[path] = shifted(levels) if unsigned else levels.astype(dtype)
         found[part] = traverse_util.unflatten_dict(leaves)
     return found
 
@@ -345,5 +346,8 @@ def dequantized(params: PyTree, layout: Layout) -> PyTree:
 
 def _inputs(part: str, path: Path, layout: Layout) -> int:
     """Returns the axis of a kernel's inputs."""
-    prefill = part == "encoder" or path[-3:] in _IN_PREFILL
-    return int(layout in (ALL_TRANSPOSED if prefill else TRANSPOSED))
+    return int(layout in (ALL_TRANSPOSED if _in_prefill(part, path) else TRANSPOSED))
+
+
+def _in_prefill(part: str, path: Path) -> bool:
+    return part == "encoder" or path[-3:] in _IN_PREFILL
