@@ -413,6 +413,7 @@ def test_what_was_interrupted_goes_on(specdec_acceptance, tmp_path, capsys, monk
     assert path.read_text() == lines[0]
 
 
+@pytest.mark.ci
 def test_the_command(specdec_acceptance, tmp_path, capsys):
     path = tmp_path / "run.alpha.jsonl"
     assert specdec_acceptance("--tables", f"--output_file={path}") == 0

@@ -443,6 +443,7 @@ def _tokenization(record):
     )
 
 
+@pytest.mark.ci
 def test_seqio_has_the_same_ids(directory):
     path = directory("4", "added_tokens")
     definition = tasks.recorded_vocabulary(*checkpoints.vocabulary_from(path))

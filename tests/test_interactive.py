@@ -188,6 +188,7 @@ def test_a_benchmark_is_of_the_given_texts(pair):
     assert found._repr_html_().startswith(f"<b>{html.escape(found.sentence)}</b><pre>")
 
 
+@pytest.mark.ci
 def test_a_certificate_is_of_the_given_texts(pair, monkeypatch):
     """The checks have tests of their own."""
     seen = []
@@ -310,6 +311,7 @@ def test_a_revised_text_is_drafted_from_its_last_output(tiny):
     assert first == anew == 12 and again == 1 < revised
 
 
+@pytest.mark.ci
 def test_eight_bits_are_those_of_the_command_line(tmp_path):
     given = {"target": demo.path("target"), "draft": demo.path("draft"), "lengths": LENGTHS}
     model = InteractiveModel(**given, int8=("target", "draft"), int8_tokens=True)
@@ -360,6 +362,7 @@ def test_a_prefix_begins_every_output_and_samples_differ():
     )
 
 
+@pytest.mark.ci
 def test_the_draft_of_beams_is_chosen(pair):
     wide = pair.beams(["ab"], num_beams=2, draft_beams=3, draft_steps=4)
     assert wide[0].tokens == pair.beams(["ab"], num_beams=2)[0].tokens

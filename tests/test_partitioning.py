@@ -287,6 +287,7 @@ def test_step_leaves_every_array_where_it_is(stepped):
     jax.tree_util.tree_map_with_path(check, stepped.before, stepped.after)
 
 
+@pytest.mark.ci
 def test_caches_are_divided_by_rows_and_heads(stepped):
     def arrays(cache):
         return *cache.keys, *cache.values, *cache.cross_keys, *cache.cross_values

@@ -134,6 +134,7 @@ def saved(tmp_path):
     return tmp_path / "small", sum(leaf.nbytes for leaf in jax.tree.leaves(params))
 
 
+@pytest.mark.ci
 def test_a_command_shows_what_it_reads_and_writes(saved, tmp_path, monkeypatch, capsys):
     """Of `convert`: all bytes of the arrays, in the end."""
     path, size = saved

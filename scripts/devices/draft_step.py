@@ -1,11 +1,12 @@
 """Times a draft's step and the embedded pair with each kind of a draft's kernels.
 
-  PYTHONPATH=. python scripts/devices/draft_step.py --output_file=FILE [--sizes=tiny]
+  PYTHONPATH=. python scripts/devices/draft_step.py --output_file=FILE [--sizes=tiny] [--only=small]
 
 The kinds are XLA's kernels, the same with joined ones, and the fused ones of this device ("triton"
 on a GPU, "mosaic" on a TPU). A step of T5 1.1 small, base and large is timed in bfloat16 at batch
-1, with random weights, on one token and on two. The embedded pair decodes texts at T = 0. All
-programs take turns in one process. On a GPU the kernels of a step are counted and added up, from a
+1, with random weights, on one token and on two. The embedded pair decodes texts at T = 0, in
+float32, and in bfloat16 with the same bits in calls of every width. All programs take turns in one
+process. On a GPU the kernels of a step are counted and added up, from a
 profile.
 
 A tiny run on a CPU interprets the fused kernels of both devices: it shows that they work, and its
@@ -33,6 +34,7 @@ import specdec
 from specdec import checkpoints, tasks
 from specdec.common import demo, records
 from specdec.common.environment import environment
+from specdec.decoding import row_bits
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.target import FUSED
@@ -65,10 +67,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--output_file", type=Path, required=True, metavar="FILE")
     parser.add_argument("--sizes", choices=SIZES, default="full", help="tiny: a dry run on a CPU")
+    parser.add_argument("--only", metavar="MODEL", help="the step of one model, and no texts")
     args = parser.parse_args()
-    tiny = args.sizes == "tiny"
+    tiny, sizes = args.sizes == "tiny", SIZES[args.sizes]
+    if args.only is not None:
+        if args.only not in sizes:
+            parser.error(f"--only is {args.only}; give one of {', '.join(sizes)}")
+        sizes = {args.only: sizes[args.only]}
     with args.output_file.open("w", encoding="utf-8") as file:
-        for name, (dim, heads, units, layers) in SIZES[args.sizes].items():
+        for name, (dim, heads, units, layers) in sizes.items():
             config = T5Config(
                 vocab_size=320 if tiny else 32128,
                 emb_dim=dim,
@@ -81,8 +88,9 @@ def main() -> None:
             )
             for line in steps(name, T5Target(config), rounds=2 if tiny else ROUNDS):
                 written(file, line)
-        for line in embedded_pair(texts=1 if tiny else TEXTS):
-            written(file, line)
+        for same_bits in () if args.only else (False, True):
+            for line in embedded_pair(1 if tiny else TEXTS, same_bits):
+                written(file, line)
 
 
 def written(file: Any, line: Mapping[str, Any]) -> None:
@@ -179,9 +187,19 @@ def profiled(run: Callable[[], Any]) -> dict[str, tuple[int, float]]:
         return dict(found)
 
 
-def embedded_pair(texts: int) -> list[dict[str, Any]]:
-    """Returns a line for the target alone, and one for each kind of a draft's kernels."""
+def embedded_pair(texts: int, same_bits: bool) -> list[dict[str, Any]]:
+    """Returns a line for the target alone, and one for each kind of a draft's kernels.
+
+    Args:
+      texts: how many.
+      same_bits: whether the pair is in bfloat16, with `Plan.same_bits`. A device on which rows of
+        calls of several widths differ has one line, which says so.
+    """
     models = {role: checkpoints.model_from(demo.path(role)) for role in ("target", "draft")}
+    if same_bits:
+        for role, model in models.items():
+            config = dataclasses.replace(model.config, dtype="bfloat16")
+            models[role] = dataclasses.replace(model, config=config)
     trees = {role: jax.device_put(checkpoints.load(demo.path(role))) for role in models}
     drafts = {kind: dataclasses.replace(models["draft"], **x) for kind, x in KINDS.items()}
     plans = {
@@ -193,6 +211,7 @@ def embedded_pair(texts: int) -> list[dict[str, Any]]:
             sampling=Greedy(),
             max_length=48,
             stop_ids=(1,),
+            same_bits=same_bits,
         )
         for kind, draft in drafts.items()
     }
@@ -202,6 +221,12 @@ def embedded_pair(texts: int) -> list[dict[str, Any]]:
     }
     plans["alone"] = plans["xla"].alone()
     given["alone"] = plans["alone"].params(trees)
+    about = {"pair": "demo", "dtype": models["target"].dtype, "same bits": same_bits}
+    if same_bits:
+        try:
+            row_bits.check_same_bits(plans["xla"], trees["target"], 1, 48)
+        except row_bits.NotTheSameBits as error:
+            return [{**about, "refused": str(error)}]
     keys = specdec.row_keys(0, jnp.arange(1))
     task, lengths = synthetic_task("specdec_ende"), {"inputs": 48, "targets": 48}
     seconds: dict[str, float] = dict.fromkeys(plans, 0.0)
@@ -218,7 +243,7 @@ def embedded_pair(texts: int) -> list[dict[str, Any]]:
             same[name] += np.array_equal(tokens, outputs["alone"])
     return [
         {
-            "pair": "demo",
+            **about,
             "kernels": name,
             "ms per text": round(1e3 * taken / texts, 2),
             "times as fast": round(seconds["alone"] / taken, 2),

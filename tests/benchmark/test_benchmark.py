@@ -145,6 +145,7 @@ def summary_of(*pairs, **kwargs):
     return summarized(records, **kwargs)
 
 
+@pytest.mark.ci
 def test_a_generation_that_is_the_sum_of_its_parts_is_predicted_exactly():
     summary = summary_of((5 + 8 * 10, 7 + 4 * (DRAFT + VERIFY)))
     prediction = summary.prediction
@@ -968,6 +969,7 @@ def test_variants_have_one_baseline(specdec_bench, capsys, setting, says):
     assert line.endswith("; only drafters, draft lengths and verifiers may vary")
 
 
+@pytest.mark.ci
 def test_variants_may_differ_in_all_that_drafts_or_verifies(folder, monkeypatch):
     """In eight bits of the draft, in exactness, in the drafter's mesh, in a schedule's table."""
     arrays = {"mean": np.zeros(12), "scale": np.ones(12), "hidden": np.zeros((12, 4))}

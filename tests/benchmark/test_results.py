@@ -520,6 +520,7 @@ def test_devices_are_compared():
     assert float(there[3]) == pytest.approx(ratio[1] / ratio[0], abs=0.01)  # two decimals
 
 
+@pytest.mark.ci
 def test_all_drafters_may_take_what_is_predicted():
     """Each row's ratio is the summary's, and 1 is within its noise."""
     here = [path for path in LINES if path.parent.name == "amd_epyc_avx2_2_cores"]

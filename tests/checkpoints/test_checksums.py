@@ -50,6 +50,7 @@ def same(a, b) -> bool:
     return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
 
 
+@pytest.mark.ci
 def test_a_flipped_bit_never_loads_as_other_numbers(sound, tmp_path):
     right, seen, silent = loaded(sound), 0, 0
     for seed in range(20):

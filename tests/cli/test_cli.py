@@ -293,6 +293,7 @@ def test_compare_counts_differences(decode, monkeypatch):
     assert "0 of 5 outputs identical" in decode("--compare")[2]
 
 
+@pytest.mark.ci
 def test_limit_and_seed_override_gin(decode, tmp_path):
     def tokens(*flags):
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
@@ -305,6 +306,7 @@ def test_limit_and_seed_override_gin(decode, tmp_path):
     assert tokens("--seed=1", "--gin.SEED=0") != whole
 
 
+@pytest.mark.ci
 def test_the_settings_in_force_repeat_the_run(decode, folder, tmp_path):
     first, again = tmp_path / "first.jsonl", tmp_path / "again.jsonl"
     decode(
@@ -380,6 +382,7 @@ def test_a_registered_task_is_found_by_name(decode, folder):
     assert code == 0 and out.count("\n") == 1, err
 
 
+@pytest.mark.ci
 def test_programs_are_kept(decode, empty_cache):
     kept = f"--compilation_cache_dir={empty_cache}"
     decode("--limit=1", kept)

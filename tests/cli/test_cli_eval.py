@@ -70,6 +70,7 @@ def metrics(path):
     return json.loads((path / "metrics.json").read_text())
 
 
+@pytest.mark.ci
 def test_predictions_are_those_of_decode_batch_by_batch_and_sample_by_sample(
     whole, flags, tmp_path
 ):

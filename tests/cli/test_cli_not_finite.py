@@ -82,6 +82,7 @@ def test_a_target_without_logits_is_one_line(command, broken, tmp_path, name):
         assert "NaN" not in file.read_text()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("sampling", few(["temperature", "greedy"]))
 def test_broken_drafts_are_said_in_the_summary(command, tmp_path, sampling):
     flags = [f"--gin_file=sampling/{sampling}.gin", "--gin_file=verifiers/coupled.gin", "--compare"]

@@ -101,6 +101,7 @@ def data(scripts, talk, tmp_path_factory):
     return folder
 
 
+@pytest.mark.ci
 def test_the_vocabulary_has_every_word_and_time(scripts, data):
     make = scripts[0]
     vocabulary = tasks.recorded_vocabulary(*checkpoints.vocabulary_from(data / "start")).plain()

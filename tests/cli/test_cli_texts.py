@@ -83,6 +83,7 @@ def test_without_a_drafter_the_target_is_alone(command, expected):
     assert "alpha" not in err
 
 
+@pytest.mark.ci
 def test_what_is_streamed_is_the_line_that_is_printed_at_once(command, decode, monkeypatch):  # noqa: F811
     whole = decode("--color=always")[1]
     shown = []
@@ -109,6 +110,7 @@ def plain(out):
     return styled
 
 
+@pytest.mark.ci
 def test_a_prefix(command, tmp_path):
     path = tmp_path / "out.jsonl"
     code, _, err = command("decode", "--text=one", "--decoder_prefix=ab", f"--output_file={path}")
@@ -124,6 +126,7 @@ def test_a_prefix(command, tmp_path):
     assert "\x1b[4m<given>\x1b[0m" in coloured and "\x1b[4m<ab>\x1b[0m" in coloured
 
 
+@pytest.mark.ci
 def test_samples(command, folder, tmp_path, monkeypatch):  # noqa: F811
     read, run = [], Sampled._run
 

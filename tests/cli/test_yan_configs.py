@@ -125,6 +125,7 @@ def test_the_table_of_the_log_is_that_of_the_results():
     assert f"\n{text}\n" in (ROOT / "docs" / "log" / "tpu-log.md").read_text()
 
 
+@pytest.mark.ci
 def test_the_forecast_is_that_of_the_results():
     """Predicts one pair again. Each other pair would take as long."""
     pair = "llama_65b_wide_1_layer"

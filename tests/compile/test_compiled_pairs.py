@@ -30,9 +30,8 @@ def run_of(name: str, folder: str = "madlad") -> cli.DecodeRun:
     return cli.settings.build(cli.DecodeRun, args, {})
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[pytest.mark.ci] * (x != "madlad_3b")) for x in SIZES]
-)
+@pytest.mark.ci
+@pytest.mark.parametrize("name", SIZES)
 def test_a_pair_has_the_published_sizes(name):
     models = run_of(name).plan.models()
     target, draft = models["target"], models["draft"]

@@ -199,6 +199,7 @@ def test_positions_are_right_beyond_the_exact_buckets(name):
     assert np.sum(perfect.trace.calls) < np.sum(drafted.trace.calls)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "rule", [pytest.param(name, marks=[pytest.mark.slow] * (name != "t5x")) for name in RULE]
 )
@@ -326,6 +327,7 @@ def test_beams_are_as_defined(check):
     check()
 
 
+@pytest.mark.ci
 def test_beams_over_a_mesh():
     """Two rows and two parts of the model; each device searches for its own row."""
     target, params, golden = load("v1_1")

@@ -64,6 +64,7 @@ def of_model(model):
     return Autoregressive(model, Greedy())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "drafter, schedule, verifier",
     [

@@ -55,6 +55,7 @@ def test_a_model_that_forgets_what_it_missed_is_seen():
     assert not bool((trace.accepted == trace.drafted)[trace.source == 1].all())
 
 
+@pytest.mark.ci
 def test_the_model_rests_where_all_rows_copy():
     """Counted as the program runs: its calls are in a loop, which has no trips."""
 

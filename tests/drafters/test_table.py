@@ -258,7 +258,12 @@ def seldom(names, *slow, ci=()):
         "masked, greedy, sometimes asked",
         "masked, with the target's states, sometimes asked",
         "negative id",
-        ci=("early exit, sometimes asked", "suffix decoding"),
+        ci=(
+            "early exit, sometimes asked",
+            "suffix decoding",
+            "NaN probabilities",
+            "blockwise",
+        ),
     ),
 )
 def test_drafter(name, gammas):

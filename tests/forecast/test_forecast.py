@@ -201,6 +201,7 @@ def passes(tmp_path_factory, cache):
     return [*sampled, f"--passes={path}"]
 
 
+@pytest.mark.ci
 def test_the_command(passes, tmp_path, capsys):
     path = tmp_path / "forecast.jsonl"
     flags = ["--gammas=1,3", f"--output_file={path}", "--variant=GAMMA=2"]

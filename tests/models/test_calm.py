@@ -169,6 +169,7 @@ def test_no_row_and_no_draft_token_changes_another(name):
     assert not plan.exact and not plan.alone().exact
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("drafts", [0, pytest.param(3, marks=pytest.mark.ci)])
 def test_a_call_goes_as_deep_as_the_deepest_of_its_tokens(drafts):
     """Also those that are drafted and refused, and what fills up a draft."""

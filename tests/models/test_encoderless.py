@@ -43,6 +43,7 @@ def decoder_of(params: dict) -> dict:
     return {name: tree for name, tree in params.items() if name != "encoder"}
 
 
+@pytest.mark.ci
 def test_it_has_the_parameters_of_a_decoder():
     own, whole = T5Draft(WITHOUT).init(jax.random.key(0)), params()
     assert jax.tree.map(jnp.shape, own) == jax.tree.map(jnp.shape, decoder_of(whole))
@@ -91,6 +92,7 @@ def test_another_row_of_the_encoder_is_seen():
     assert bool((trace.accepted < trace.drafted).any())
 
 
+@pytest.mark.ci
 def test_it_is_saved_and_loaded(tmp_path):
     model = T5Draft(T5DraftConfig.of(WITHOUT, encoded_dim=24))
     tree = model.init(jax.random.key(3))

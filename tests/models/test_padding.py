@@ -126,6 +126,7 @@ def renumbered(params):
     return params | {"token_embedder": {"embedding": table}, "decoder": decoder}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "objective",
     [

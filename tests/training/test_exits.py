@@ -64,6 +64,7 @@ def nats(logits: np.ndarray) -> np.ndarray:
     return -np.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "exits, weights, right",
     [
@@ -85,6 +86,7 @@ def test_all_exits_are_weighed(exits, weights, right):
     assert sums.tokens == real.sum()
 
 
+@pytest.mark.ci
 def test_an_exit_at_the_end_only_is_teacher_forcing():
     pairs, params = batch()
     key = jax.random.key(0)
@@ -108,6 +110,7 @@ def test_a_head_is_on_the_states_of_its_exit(layers):
     assert sums.correct == ((logits.argmax(-1) == pairs.targets) & real).sum()
 
 
+@pytest.mark.ci
 def test_both_answers_of_a_classifier_count_alike():
     pairs, params = batch()
     real, own = pairs.targets > 0, params["decoder"]["exit_classifier"]

@@ -98,6 +98,7 @@ def test_the_loss_is_of_the_targets_own_token_and_of_what_each_head_guesses():
     assert found == {n: pytest.approx(x, rel=1e-5) for n, x in zip(counts, expected, strict=True)}
 
 
+@pytest.mark.ci
 def test_gradients_reach_the_target_and_the_heads():
     every = slopes(ALL)
     for leaf in jax.tree.leaves(every):
