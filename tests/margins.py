@@ -80,9 +80,10 @@ def pytest_configure():
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
     """Takes what one of several processes has measured."""
-    for place, value in node.workeroutput["margins"].items():
+    found = getattr(node, "workeroutput", {"margins": {}, "peaks": {}})  # one that died has none
+    for place, value in found["margins"].items():
         largest[place] = max(largest.get(place, 0.0), value)
-    peaks.update(node.workeroutput["peaks"])
+    peaks.update(found["peaks"])
 
 
 def pytest_sessionfinish(session):
