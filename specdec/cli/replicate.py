@@ -8,6 +8,7 @@ import functools
 import io
 import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -111,11 +112,16 @@ def _command(args: argparse.Namespace) -> None:
     machine.refuse_unwritable_folder("--output_dir", str(choices.folder))
     jax.config.update("jax_platforms", "cpu")  # devices belong to the commands of rows
     file = choices.folder / "replicate.jsonl"
-    lock = choices.folder / ".lock"
+    lock, is_new = choices.folder / ".lock", not choices.folder.exists()
     with locked(choices.folder, lock, "--output_dir", "*"):
         journal = Journal(Lines.of(file, _in_force(study, choices)))
         replication = Replication(study, choices, journal, functools.partial(_described, args))
-        planned = replication.plan()
+        try:
+            planned = replication.plan()
+        except UsageError:
+            if is_new and not file.exists():  # nothing has run
+                shutil.rmtree(choices.folder)
+            raise
         print(*replicate.overview(study, planned), sep="\n", flush=True)
         if args.dry_run:
             return
