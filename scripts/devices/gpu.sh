@@ -4,13 +4,15 @@
 #   bash scripts/devices/gpu.sh DIR          # again with the same DIR: the missing rows of xxl.py
 #   bash scripts/devices/gpu.sh DIR tiny     # a dry run on a CPU, without XLA's flags
 #
+# Hugging Face needs torch and transformers; without them that part ends at once.
+#
 # Steps and kernels of drafts and the embedded pair, the same bits in bfloat16, Hugging Face on the
 # grown pair, the rows of the paper, and then XLA's flags of docs/reference/gpu-tables.md, as many as
 # there is time for.
 set -uo pipefail
+mkdir -p "${1:?give a folder for the results}"
+folder=$(cd "$1" && pwd) sizes=${2:-full} limit=${LIMIT:-540}
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-folder=${1:?give a folder for the results} sizes=${2:-full} limit=${LIMIT:-540}
-mkdir -p "$folder"
 export PYTHONPATH=.:scripts/devices
 
 flags=(
