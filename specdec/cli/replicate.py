@@ -140,8 +140,7 @@ def _study_and_choices(args: argparse.Namespace) -> tuple[replicate.Study, Choic
         raise UsageError("--synthetic draws the acceptance of grown models; give --grown as well")
     if args.grown and not any(row.grown for row in study.rows):
         raise UsageError(
-            f"--grown is {args.grown}, and no row of {study.name} has a stand-in; give its "
-            "checkpoints with --use, or leave --grown out"
+            f"--grown is {args.grown}, and no row of {study.name} has a stand-in; leave --grown out"
         )
     topologies = study.topologies if args.topology is None else args.topology
     with one_line():

@@ -119,7 +119,9 @@ def of_compile(path: str, topology: str | None) -> Costs:
     one = found[name]
     chip = Chip(**one["chip"] | {"host": tuple(one["chip"]["host"])})
     calls = {role: Call(**call) for role, call in one["calls"].items()}
-    return of_roofline(calls, chip, f"{path}, {name}", one["assumed"]["layer_seconds"])
+    return of_roofline(
+        calls, chip, f"{path}, a roofline of {name}", one["assumed"]["layer_seconds"]
+    )
 
 
 def of_roofline(
@@ -130,7 +132,7 @@ def of_roofline(
     Args:
       calls: the figures of each model's call, by role.
       chip: the chip.
-      source: where the calls come from.
+      source: which roofline it is, and where the calls come from.
       layer_seconds: the assumed time of each layer.
     """
     seconds: dict[Key, float] = {
@@ -138,7 +140,7 @@ def of_roofline(
         for role, call in calls.items()
         for width in range(1, WIDEST + 1)
     }
-    source = f"{source}, a roofline and {layer_seconds * 1e6:.0f} us for each layer, no prefill"
+    source = f"{source} and {layer_seconds * 1e6:.0f} us for each layer, no prefill"
     return Costs(seconds, 0.0, 0.0, seconds[Calls("target", 1)], source)
 
 

@@ -149,7 +149,7 @@ class Replication:
             elif alpha is not None:
                 place.given = made.speedups[""][-1]
             path = place_path(self._choices.folder, found.row, topology.name, "costs.json")
-            costs = of_roofline(counted.calls, chip, f"{topology.name}, from shapes")
+            costs = of_roofline(counted.calls, chip, f"from shapes, a roofline of {topology.name}")
             write(path, as_json(costs.record()))
 
     def _compiles(self, found: Found, topology: str) -> bool:

@@ -356,7 +356,7 @@ COMMANDS = {
         "replicate",
         "yan",
         "--grown=t5_1_1_base",
-        says="--grown is t5_1_1_base, and no row of yan has a stand-in; give its checkpoints",
+        says="--grown is t5_1_1_base, and no row of yan has a stand-in; leave --grown out",
     ),
     "a study of models that do not grow": case(
         "replicate",
