@@ -142,7 +142,7 @@ def random_parameters(model: T5Target) -> PyTree:
         spread = leaf.shape[0] ** -0.5 if leaf.ndim > 1 else 1.0
         return jnp.asarray(generator.standard_normal(leaf.shape, np.float32) * spread, model.dtype)
 
-    return jax.tree.map(made, jax.eval_shape(model.init, jax.random.key(0)))
+    return jax.tree.map(made, model.parameter_shapes())
 
 
 def repeated(model: T5Target, width: int, params: PyTree, cache: Any) -> Array:

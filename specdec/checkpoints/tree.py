@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-import jax
 from flax import traverse_util
 
 from specdec.checkpoints.errors import CheckpointError
@@ -28,7 +27,7 @@ def unflatten(leaves: Mapping[str, object]) -> PyTree:
 
 def shapes_of(model: Weights) -> dict[str, Shape]:
     """Returns the shapes of a model's parameters in checkpoints."""
-    return shapes(jax.eval_shape(model.stored().init, jax.random.key(0)))
+    return shapes(model.stored().parameter_shapes())
 
 
 def shapes(tree: PyTree) -> dict[str, Shape]:

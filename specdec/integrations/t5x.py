@@ -111,7 +111,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         self._plan = engine.plan
         self._others = {role: _read(engine.plan.owned()[role], weights[role]) for role in weights}
         # A small batch is traced, so that components that do not fit each other are found.
-        params = Params(jax.eval_shape(self._target.init, jax.random.key(0)), **self._others)
+        params = Params(self._target.parameter_shapes(), **self._others)
         DecodeProgram(self._plan).lower(params, *batch_shapes(self._target, 1, 1))
         bridge.announce(str(self._plan))
 

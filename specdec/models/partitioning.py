@@ -137,7 +137,7 @@ def shardings(model: Model, mesh: Mesh | AbstractMesh) -> PyTree:
         work; or a rule names an axis that the mesh does not have.
     """
     rules = _checked("axis_rules", model.axis_rules)
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = model.parameter_shapes()
 
     def place(path, leaf, axes) -> NamedSharding:
         named = [
@@ -168,7 +168,7 @@ def fitting(model: Model, rules: AxisRules, mesh: Mesh | AbstractMesh) -> AxisRu
       rules: the wanted rules.
       mesh: the devices.
     """
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = model.parameter_shapes()
     uneven: set[str] = set()
 
     def note(leaf, axes) -> None:
@@ -206,11 +206,10 @@ def abstract(model: Weights, mesh: Mesh | AbstractMesh | None) -> PyTree:
       ValueError: as `shardings` does.
     """
 
-    def read(key: jax.Array) -> PyTree:
-        stored = jax.tree.map(lambda leaf: leaf.astype(model.dtype), model.stored().init(key))
-        return model.from_stored(stored)
+    def read(stored: PyTree) -> PyTree:
+        return model.from_stored(jax.tree.map(lambda leaf: leaf.astype(model.dtype), stored))
 
-    shapes = jax.eval_shape(read, jax.random.key(0))
+    shapes = jax.eval_shape(read, model.stored().parameter_shapes())
     if mesh is None:
         return shapes
     divided = shardings(cast(Model, model), mesh)

@@ -115,7 +115,7 @@ def state_of(params: PyTree, recipe: Recipe) -> State:
 
 def abstract_state(recipe: Recipe) -> State:
     """Returns the shapes and dtypes of a state; over a mesh also the shardings."""
-    params = jax.eval_shape(recipe.model.init, jax.random.key(0))
+    params = recipe.model.parameter_shapes()
     optimizer = jax.eval_shape(recipe.optimizer.transformation().init, params)
     state = State(params, optimizer, jax.ShapeDtypeStruct([], jnp.int32))
     if recipe.layout.mesh is None:
@@ -127,7 +127,7 @@ def abstract_state(recipe: Recipe) -> State:
 def shardings(recipe: Recipe) -> State:
     """Returns the sharding of each array of a state; there is a mesh."""
     layout, optimizer = recipe.layout, recipe.optimizer.transformation()
-    params = jax.eval_shape(recipe.model.init, jax.random.key(0))
+    params = recipe.model.parameter_shapes()
     state = jax.eval_shape(optimizer.init, params)
     divided = layout.like_parameters(state, optimizer, recipe.model)
     return State(layout.shardings(recipe.model), divided, layout.whole)

@@ -21,6 +21,7 @@ from remedies import HOLE, remedies
 
 from specdec import checkpoints, cli
 from specdec.cli import gin_files
+from specdec.instrument.replicate.replication import Replication
 from specdec.tasks import registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -176,7 +177,7 @@ def yard(tmp_path_factory):
 
 
 class LongWork(Exception):
-    """A command goes on to read parameters."""
+    """A command goes on to read parameters, or a study to run its rows."""
 
 
 @pytest.fixture
@@ -188,6 +189,7 @@ def run(yard, tmp_path, monkeypatch, capsys):
         raise LongWork
 
     monkeypatch.setattr(checkpoints, "load", stop)
+    monkeypatch.setattr(Replication, "run", stop)
 
     def run(argv):
         for name, place in {"YARD": yard, "OUT": tmp_path}.items():

@@ -76,7 +76,7 @@ def plan_of(method: str, layers: int = DEPTH, draft_layers: int = DEPTH) -> Plan
 def shapes_of(plan: Plan) -> tuple[Params, Any, Any]:
     """Of parameters, keys and inputs."""
     models = plan.models().items()
-    trees = {role: jax.eval_shape(model.init, jax.random.key(0)) for role, model in models}
+    trees = {role: model.parameter_shapes() for role, model in models}
     return plan.params(trees), *batch_shapes(plan.target, 1, LENGTH)
 
 

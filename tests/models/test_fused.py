@@ -119,7 +119,7 @@ def test_a_fused_draft_leaves_the_output_as_it_is(verifier):
 def test_the_kernels_are_lowered_for_a_gpu():
     config = dataclasses.replace(V1_1, dtype="bfloat16", head_dim=64, emb_dim=128)
     model = T5Target(config, fused="triton")
-    params = jax.eval_shape(model.init, jax.random.key(0))
+    params = model.parameter_shapes()
     cache = jax.eval_shape(functools.partial(model.prefill, capacity=SLOTS), params, INPUTS)
     given = params, jax.ShapeDtypeStruct((1, 2), jnp.int32), cache
     lowered = jax.jit(model.decode).trace(*given).lower(lowering_platforms=("cuda",))

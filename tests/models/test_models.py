@@ -169,7 +169,7 @@ def test_parameters_and_axes_have_t5x_names(tied):
         logits_via_embedding=tied,
     )
     target = T5Target(config)
-    shapes = jax.eval_shape(target.init, jax.random.key(0))
+    shapes = target.parameter_shapes()
     flat = {
         "/".join(k.key for k in path): leaf.shape
         for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
@@ -276,7 +276,7 @@ def test_a_layout_is_chosen_by_the_bytes_of_real_kernels(tied):
     """Each layer reads its projections, but for the keys and values of cross-attention, and three
     kernels of its MLP; the model reads the biases of positions, and what makes the logits."""
     config = T5Config(37, 8, 3, 5, 7, 1, 2, logits_via_embedding=tied)
-    params = jax.eval_shape(T5Target(config).init, jax.random.key(0))
+    params = T5Target(config).parameter_shapes()
     decoder = params["decoder"]
     layers = [decoder["layers_0"], decoder["layers_1"]]
     read = [layer["self_attention"][x]["kernel"] for layer in layers for x in PROJECTIONS]

@@ -43,7 +43,7 @@ SLOTS = 24
 
 def both(config):
     plain = T5Target(config)
-    params = drawn(jax.eval_shape(plain.init, jax.random.key(0)), config.dtype)
+    params = drawn(plain.parameter_shapes(), config.dtype)
     return plain, dataclasses.replace(plain, fused="mosaic"), params
 
 

@@ -81,12 +81,15 @@ class LinenModel(Checked, Model):
 
     def init(self, key: Array) -> PyTree:
         """Returns random float32 parameters, the same numbers in every layout."""
-        stored = dataclasses.replace(self.stored(), axis_rules=())
-        return self.from_stored(meta.unbox(stored._boxed(key)))
+        return self.from_stored(meta.unbox(_undivided(self.stored())._boxed(key)))
+
+    def parameter_shapes(self) -> PyTree:
+        stored = meta.unbox(_boxed_shapes(_undivided(self.stored())))
+        return jax.eval_shape(self.from_stored, stored)
 
     def axes(self) -> PyTree:
         """Returns the parameters' logical axis names: their tree, with a PartitionSpec for each."""
-        return _axes(dataclasses.replace(self, axis_rules=()))
+        return nn.get_partition_spec(_boxed_shapes(_undivided(self)))
 
     def active(self, inputs: Array) -> Array:
         """Returns [B] bool, the rows that have a token other than padding."""
@@ -135,6 +138,10 @@ class LinenModel(Checked, Model):
         return self.network().lazy_init(key, *jax.eval_shape(self.example))["params"]
 
 
+def _undivided(model: Self) -> Self:
+    return dataclasses.replace(model, axis_rules=())
+
+
 @functools.cache  # tracing all layers of a large model takes seconds
-def _axes(model: LinenModel) -> PyTree:
-    return nn.get_partition_spec(jax.eval_shape(model._boxed, jax.random.key(0)))
+def _boxed_shapes(model: LinenModel) -> PyTree:
+    return jax.eval_shape(model._boxed, jax.random.key(0))

@@ -169,7 +169,7 @@ class StackModel(LinenModel, LayeredTarget):
         copied = tied and not layouts.logits_from_table(self.config, self.layout, False)
         if self.weights != "stored" or self.joined or copied:
             return None
-        shapes = jax.eval_shape(self.stored().init, jax.random.key(0))
+        shapes = self.stored().parameter_shapes()
         return frozenset(map("/".join, layouts.out_in(shapes, self.layout)))
 
     def to_stored(self, params: PyTree) -> PyTree:
@@ -398,5 +398,5 @@ def _filled_up(x: Array | None, more: int) -> Array | None:
 @functools.cache
 def _kernels_of_step(model: StackModel) -> dict[int, int]:
     """Counts the matrices that a call of `decode` reads, by their bytes in float32."""
-    read = model.read_by_decode(jax.eval_shape(model.init, jax.random.key(0)))
+    read = model.read_by_decode(model.parameter_shapes())
     return dict(Counter(4 * leaf.size for leaf in jax.tree.leaves(read) if leaf.ndim == 2))

@@ -39,6 +39,10 @@ class Weights(abc.ABC):
     def init(self, key: Array) -> PyTree:
         """Returns random parameters."""
 
+    def parameter_shapes(self) -> PyTree:
+        """Returns the shapes and dtypes of what `init` returns; nothing is drawn."""
+        return jax.eval_shape(self.init, jax.random.key(0))
+
     @abc.abstractmethod
     def axes(self) -> PyTree:
         """Returns the parameters' logical axis names: their tree, with a tuple of names each."""

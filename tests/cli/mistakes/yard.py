@@ -86,7 +86,7 @@ def _table(path: Path) -> None:
 def _save(path: Path, width: int, vocab_size: int, **options) -> None:
     """A checkpoint of zeros: nothing is decoded with it."""
     target = model(width, vocab_size)
-    shapes = jax.eval_shape(target.init, jax.random.key(0))
+    shapes = target.parameter_shapes()
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     checkpoints.save(path, params, config=target.config, **options)
 
