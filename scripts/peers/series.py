@@ -98,7 +98,7 @@ class _Specdec:
     """The samples of a series, as `specdec decode` makes them."""
 
     def __init__(self, engine: Any, new: int):
-        self._engine, self._new = engine.suited(samples=SAMPLES), new
+        self._engine, self._new = engine.suited(samples=SAMPLES, together=SAMPLES), new
 
     def generate(self, values: list[float]) -> list[int]:
         from specdec import tasks

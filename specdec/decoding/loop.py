@@ -12,7 +12,7 @@ from specdec import verifiers
 from specdec.decoding import several_paths, states
 from specdec.decoding.finite import check_finite
 from specdec.decoding.keys import check_keys, noise, purpose_keys
-from specdec.decoding.rows import replaced
+from specdec.decoding.rows import repeated, replaced
 from specdec.models.contract.model import Target, finish
 from specdec.plan import Alone, Plan
 from specdec.types import (
@@ -154,17 +154,21 @@ def _run(params: Params, state: DecodeState, plan: Plan, left: Array | None = No
 
 
 def sample(params: Params, keys: Array, state: DecodeState, plan: Plan) -> DecodeOutput:
-    """Decodes one more sample of the texts that `prefill` has read.
+    """Decodes one more sample, or several, of the texts that `prefill` has read.
 
     Args:
       params: as for `decode`.
-      keys: [B], the keys of the sample.
-      state: the result of `prefill` with any keys.
+      keys: [T * B], the keys of the B texts for each of T samples.
+      state: the result of `prefill` for the texts, with any keys.
       plan: as for `decode`.
 
     Returns:
-      The result of `decode` with these keys.
+      The result of `decode` with these keys, in their order.
+
+    Raises:
+      ValueError: a part of the plan has a state that is not divided by rows, and T is not 1.
     """
+    state = repeated(state, len(keys) // len(state.length))
     return _finished(params, state.replace(keys=jax.vmap(purpose_keys)(keys)), plan)
 
 

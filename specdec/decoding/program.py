@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -287,22 +288,74 @@ class Sampled(_InTwoParts):
     """Decodes like `DecodeProgram`, and reads the inputs of a batch once for all its samples.
 
     The state after the prefill is kept as long as a call has the same inputs, as one object.
+
+    Args:
+      plan: the plan.
+      together: how many samples of each text are rows of one call.
+      prefix: as for `decode`.
     """
 
-    def __init__(self, plan: Plan, *, prefix: Array | None = None):
+    def __init__(self, plan: Plan, together: int = 1, *, prefix: Array | None = None):
         super().__init__(plan, prefix=prefix, function=decoding.prefill)
+        self._together = together
         self._sample = jax.jit(functools.partial(decoding.sample, plan=plan))
         # Parameters, inputs, and the state after them.
         self._read: tuple[PyTree, PyTree, DecodeState | None] = None, None, None
 
     def _lower(self, params: PyTree, keys: Array, inputs: PyTree) -> _Both:
         begin = super()._lower(params, keys, inputs)
-        return begin, self._sample.lower(params, keys, begin.out_info)
+        of_all = decoding.abstract_keys(self._together * keys.shape[0])
+        return begin, self._sample.lower(params, of_all, begin.out_info)
+
+    def fetch(
+        self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
+    ) -> tuple[DecodeOutput, float]:
+        """Returns one sample; `outputs` decodes several together."""
+        live = np.ones(keys.shape[0], bool)
+        return next(self.outputs(params, [GivenBatch(keys, inputs, live)]))
+
+    def outputs(
+        self, params: PyTree, batches: Iterable[GivenBatch]
+    ) -> Iterator[tuple[DecodeOutput, float]]:
+        """Yields the results for batches.
+
+        Those next to each other with the same inputs, as one object, are samples of the same texts.
+        Each is said to take an equal part of the time of their call.
+        """
+        samples: list[GivenBatch] = []
+        for batch in batches:
+            if samples and batch.inputs is not samples[0].inputs:
+                yield from self._outputs(params, samples)
+                samples = []
+            samples.append(batch)
+            if len(samples) == self._together:
+                yield from self._outputs(params, samples)
+                samples = []
+        if samples:
+            yield from self._outputs(params, samples)
+
+    def _outputs(
+        self, params: PyTree, samples: list[GivenBatch]
+    ) -> Iterator[tuple[DecodeOutput, float]]:
+        (keys, inputs, _), missing = samples[0], self._together - len(samples)
+        execute, rows = self.compile(params, keys, inputs), keys.shape[0]
+        of_all = jnp.concatenate([one.keys for one in samples + samples[-1:] * missing])
+        start = time.perf_counter()
+        output = jax.device_get(execute(params, of_all, inputs))
+        seconds = (time.perf_counter() - start) / len(samples)
+        for begin in range(0, rows * len(samples), rows):
+            own = slice(begin, begin + rows)
+            one = jax.tree.map(lambda x, own=own: x[own] if x.ndim else x, output)
+            steps = np.max(one.trace.calls, initial=0)
+            one = one._replace(trace=one.trace.replace(steps=steps))
+            decoding.check_finite(one, self._target)
+            yield one, seconds
 
     def _run(self, begin, go_on, params: PyTree, keys: Array, inputs: PyTree) -> DecodeOutput:
         if self._read[0] is not params or self._read[1] is not inputs:
             self._read = None, None, None  # frees the memory of the last state
-            self._read = params, inputs, begin(params, keys, inputs)
+            first = keys[: keys.shape[0] // self._together]
+            self._read = params, inputs, begin(params, first, inputs)
         return go_on(params, keys, self._read[2])
 
 

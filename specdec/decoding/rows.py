@@ -1,4 +1,4 @@
-"""Rows of a running batch that get new texts."""
+"""Rows of a batch that get new texts, or samples of one text."""
 
 from __future__ import annotations
 
@@ -57,6 +57,29 @@ def replaced(state: DecodeState, new: DecodeState, rows: Array) -> DecodeState:
     return state_of_rows.replace(trace=state_of_rows.trace.replace(steps=state.trace.steps))
 
 
+def repeated(state: DecodeState, times: int) -> DecodeState:
+    """Returns the state of `times` as many rows: all of them, and then all of them again.
+
+    Args:
+      state: the state of B rows.
+      times: T, how often each row is there.
+
+    Raises:
+      ValueError: an array has no rows, and `times` is not 1.
+    """
+    if times == 1:
+        return state
+    rows = state.replace(trace=state.trace.replace(steps=()))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
+        if leaf.shape[:1] != state.length.shape:
+            raise ValueError(
+                f"{_said(path, leaf, len(state.length))}, so that several samples of a text cannot "
+                "be decoded together; give SAMPLES_TOGETHER = 1, or let its first axis be the rows"
+            )
+    rows = jax.tree.map(lambda leaf: jnp.concatenate([leaf] * times), rows)
+    return rows.replace(trace=rows.trace.replace(steps=state.trace.steps))
+
+
 def widened(new: DecodeState, shapes: DecodeState, pad_id: int) -> DecodeState:
     """Returns the state of rows with short inputs as that of rows with longer ones.
 
@@ -85,7 +108,12 @@ def _check_rows(old: DecodeState, new: DecodeState, batch: int, count: int) -> N
     for (path, of_old), of_new in zip(leaves, jax.tree.leaves(new), strict=True):
         if of_old.shape[:1] != (batch,) or of_new.shape != (count, *of_old.shape[1:]):
             raise ValueError(
-                f"the state{jax.tree_util.keystr(path)} is {of_old.dtype}{list(of_old.shape)} for "
-                f"{batch} rows, so that rows cannot be refilled; leave out REFILL, or let its "
-                "first axis be the rows"
+                f"{_said(path, of_old, batch)}, so that rows cannot be refilled; leave out REFILL, "
+                "or let its first axis be the rows"
             )
+
+
+def _said(path: tuple, leaf: Array, rows: int) -> str:
+    return (
+        f"the state{jax.tree_util.keystr(path)} is {leaf.dtype}{list(leaf.shape)} for {rows} rows"
+    )

@@ -61,6 +61,7 @@ class Engine:
         parameters come from elsewhere.
       placement: the devices.
       rows: the size of a batch.
+      together: how many samples of each text are decoded together.
       text: the text side of the target's checkpoint; None if it is missing.
       prefix: the ids that every output begins with.
       settings: what was done with the checkpoint's generation settings.
@@ -72,6 +73,7 @@ class Engine:
     weights: Mapping[str, str | PathLike]
     placement: Placement = LOCAL
     rows: int = 1
+    together: int = 1
     text: checkpoints.TextModel | None = None
     prefix: tuple[int, ...] = ()
     settings: generation.Choice = "obey"
@@ -143,7 +145,7 @@ class Engine:
             partitioning.check_batch(rows, mesh)
             devices = devices.over(mesh)
             plan = devices.divided(plan)
-        given = dict(weights), devices, rows, text, ids, generation_settings
+        given = dict(weights), devices, rows, 1, text, ids, generation_settings
         opened = cls(plan, vocabulary, *given)
         for role, owned in plan.owned().items():
             if role in weights and (mesh is not None or role in plan.tables()):
@@ -203,7 +205,8 @@ class Engine:
         params = self.read()
         if self.plan.same_bits and self.plan.drafts:
             with progress.stage("measuring", "measuring the bits of the target's calls"):
-                check_same_bits(self.plan, params["target"], self.rows, BITS_INPUTS)
+                rows = self.rows * self.together
+                check_same_bits(self.plan, params["target"], rows, BITS_INPUTS)
         return params
 
     def load(self) -> Params:
@@ -250,6 +253,7 @@ class Engine:
         self,
         *,
         samples: int = 1,
+        together: int = 1,
         widths: Sequence[int] = (),
         watch: Callable[[DecodeOutput], None] | None = None,
     ) -> Engine:
@@ -257,6 +261,8 @@ class Engine:
 
         Args:
           samples: outputs for each text.
+          together: how many of them are rows of one call, at most; the largest number that
+            divides `samples` is taken.
           widths: the lengths, ascending, that inputs are padded to, if rows are refilled; else ().
           watch: called with the text so far after each target call, where that is possible: on one
             device, if something drafts. None for no one.
@@ -268,7 +274,8 @@ class Engine:
             return self.stepwise(watch)
         if widths:
             return self.refilled(widths)
-        return self.sampled() if samples > 1 else self
+        divisors = (n for n in range(together, 0, -1) if samples % n == 0)
+        return self.sampled(next(divisors)) if samples > 1 else self
 
     def stepwise(self, watch: Callable[[DecodeOutput], None]) -> Engine:
         """Returns this engine with a program of one dispatch per target call.
@@ -280,14 +287,22 @@ class Engine:
         program.watch = watch
         return self._decoding_by(program)
 
-    def sampled(self) -> Engine:
+    def sampled(self, together: int = 1) -> Engine:
         """Returns this engine with a program that reads inputs once for all samples of a text.
 
         Over a mesh it is this engine.
+
+        Args:
+          together: how many samples of each text are rows of one call.
         """
         if self.placement.mesh is not None:
             return self
-        return self._decoding_by(Sampled(self.plan, prefix=self.given_prefix))
+        engine = self
+        if together > 1:
+            plan = self.placement.laid_out(self.plan, self.rows * together)
+            origin = self if "params" in vars(self) else self.origin
+            engine = dataclasses.replace(self, plan=plan, together=together, origin=origin)
+        return engine._decoding_by(Sampled(engine.plan, together, prefix=self.given_prefix))
 
     def refilled(self, widths: Sequence[int]) -> Engine:
         """Returns this engine with a program that refills rows whose texts have ended.
@@ -380,13 +395,15 @@ class Engine:
           seed: the seed of all random draws.
         """
         work, ahead = itertools.tee(work)
-        outputs = self.program.outputs(
-            self.params,
-            (
-                GivenBatch(self.keys(batch, seed, sample), self.inputs(batch), batch.index >= 0)
-                for batch, sample in ahead
-            ),
-        )
+
+        def given() -> Iterator[GivenBatch]:
+            last = inputs = None
+            for batch, sample in ahead:
+                if batch is not last:  # samples of a text have the same inputs
+                    last, inputs = batch, self.inputs(batch)
+                yield GivenBatch(self.keys(batch, seed, sample), inputs, batch.index >= 0)
+
+        outputs = self.program.outputs(self.params, given())
         for batch, _ in work:
             with decoding.naming_texts(batch.index):
                 yield next(outputs)

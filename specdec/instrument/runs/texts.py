@@ -98,6 +98,8 @@ class Data(Checked):
       seed: of all random draws. The output for example i depends only on the seed and on i.
       limit: how many examples to decode, None for all.
       num_samples: outputs for each example, from different draws.
+      samples_together: how many of them are rows of one call, on one device and unless rows are
+        refilled. Each takes a row of the caches.
       decoder_prefix: the text that every output begins with.
       chat: whether each given text is a user's message, which the chat template of the target's
         checkpoint turns into a prompt.
@@ -117,6 +119,7 @@ class Data(Checked):
     seed: Seed = 0
     limit: PositiveInt | None = None
     num_samples: PositiveInt = 1
+    samples_together: PositiveInt = 1
     decoder_prefix: Text = ""
     chat: bool = False
     refill: bool = False

@@ -1,0 +1,113 @@
+"""Samples that share a reading of their text: pytest tests/decoding/test_samples.py"""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import tiny_t5
+from test_combinations import DRAFTERS, RULES, SCHEDULES, TARGET, TREES
+from tolerances import SMALL_LOGITS
+
+from specdec.decoding import decode, program, row_keys
+from specdec.decoding.program import GivenBatch, Sampled
+from specdec.decoding.rows import repeated
+from specdec.drafters import Autoregressive
+from specdec.models.families import model_of
+from specdec.plan import Plan
+from specdec.sampling import Sampling
+from specdec.schedules import Fixed
+from specdec.verifiers import Block
+
+ROWS, LONGEST, SAMPLES = 2, 8, 3
+TEXTS = np.random.default_rng(0).integers(2, 5, [2, ROWS, 3]).astype(np.int32)
+DRAWN = RULES["drawn, processed"]
+
+
+def given(skip: int = 0):
+    """Batches of two texts with three samples each, of which the first ones are left out."""
+    live = np.ones(ROWS, bool)
+    for i, inputs in enumerate(TEXTS):
+        keys = [row_keys(0, ROWS * i + jnp.arange(ROWS), sample) for sample in range(SAMPLES)]
+        inputs = jnp.asarray(inputs)  # one object for all samples
+        yield from (GivenBatch(one, inputs, live) for one in keys[skip * (i == 0) :])
+
+
+def plan_of(drafter, target=TARGET, rule=DRAWN, schedule=SCHEDULES["guarded"]):
+    return Plan(target, drafter, Block(), schedule, rule, LONGEST)
+
+
+@pytest.mark.parametrize(
+    "name, together, skip",
+    [
+        ("model", 3, 0),
+        pytest.param("model", 3, 1, marks=pytest.mark.ci),  # a run that was resumed
+        pytest.param("model", 2, 0, marks=pytest.mark.slow),
+        *(pytest.param(x, 3, 0, marks=pytest.mark.slow) for x in DRAFTERS if x != "model"),
+    ],
+)
+def test_samples_together_are_those_of_separate_calls(name, together, skip):
+    schedule = SCHEDULES["guarded"] if name == "model" else Fixed(3)
+    plan = plan_of(DRAFTERS[name](DRAWN), schedule=schedule)
+    params, prefix = plan.params(TREES), jnp.tile(jnp.array([[0, 4]], jnp.int32), (ROWS, 1))
+    found = list(Sampled(plan, together, prefix=prefix).outputs(params, given(skip)))
+    assert_same_texts(params, plan, found, list(given(skip)), prefix)
+
+
+def test_samples_of_a_real_model():
+    target, rule = model_of(tiny_t5(5, 8, head_dim=4, decoder=2)), Sampling(0.7)
+    plan = plan_of(Autoregressive(target, rule), target, rule, Fixed(3))
+    params = plan.params(
+        dict(target=target.init(jax.random.key(3)), draft=target.init(jax.random.key(4)))
+    )
+    found = list(Sampled(plan, SAMPLES).outputs(params, given()))
+    assert_same_texts(params, plan, found, list(given()))
+
+
+def assert_same_texts(params, plan, found, batches, prefix=None):
+    assert len({tuple(output.tokens[0]) for output, _ in found}) > 2
+    for (output, seconds), batch in zip(found, batches, strict=True):
+        right = decode(params, batch.keys, batch.inputs, plan, prefix=prefix)
+        right = jax.device_get(right)
+        assert seconds > 0 and output.trace.steps == right.trace.steps
+        for row in range(ROWS):
+            assert output.row(row) == right.row(row)
+        np.testing.assert_allclose(output.log_probs, right.log_probs, atol=SMALL_LOGITS)
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_a_text_is_read_once_and_samples_wait_for_no_text(together, monkeypatch):
+    """A text's outputs are there before the next text is asked for."""
+    plan, asked = plan_of(DRAFTERS["model"](DRAWN)), []
+
+    def texts():
+        for number, batch in enumerate(given()):
+            asked.append(number)
+            yield batch
+
+    calls: list[int] = []
+    samples = Sampled(plan, together)
+    run = samples._run
+
+    def counted(begin, go_on, params, keys, inputs):
+        calls.append(len(keys))
+        return run(lambda *read: calls.append(0) or begin(*read), go_on, params, keys, inputs)
+
+    monkeypatch.setattr(samples, "_run", counted)
+    found = list(itertools.islice(samples.outputs(plan.params(TREES), texts()), SAMPLES))
+    assert len(found) == SAMPLES and asked == [*range(SAMPLES)]
+    assert calls.count(0) == 1 and sum(calls) == SAMPLES * ROWS
+
+
+def test_a_state_without_rows_is_refused():
+    plan = plan_of(DRAFTERS["model"](DRAWN))
+    params, (batch, *_) = plan.params(TREES), given()
+    state = program.decoding.prefill(params, batch.keys, batch.inputs, plan)
+    state = state.replace(drafter=jnp.zeros([3, 1]))
+    assert repeated(state, 1) is state
+    says = r"the state\.drafter is float32\[3, 1\] for 2 rows.*give SAMPLES_TOGETHER = 1"
+    with pytest.raises(ValueError, match=says):
+        repeated(state, 2)
