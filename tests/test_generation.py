@@ -469,6 +469,7 @@ def test_a_draft_may_lack_added_tokens(directory):
         check_fit(vocabulary_of(target), checkpoints.model_from(other), "draft", other)
 
 
+@pytest.mark.ci
 def test_seqios_own_vocabulary_needs_the_ids_too(directory, tmp_path):
     import seqio
     from sentencepiece import sentencepiece_model_pb2

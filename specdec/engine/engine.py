@@ -61,11 +61,11 @@ class Engine:
         parameters come from elsewhere.
       placement: the devices.
       rows: the size of a batch.
-      together: how many samples of each text are decoded together.
       text: the text side of the target's checkpoint; None if it is missing.
       prefix: the ids that every output begins with.
       settings: what was done with the checkpoint's generation settings.
       origin: an engine whose parameters this one shares where both have them.
+      together: how many samples of each text are decoded together.
     """
 
     plan: Plan
@@ -73,11 +73,11 @@ class Engine:
     weights: Mapping[str, str | PathLike]
     placement: Placement = LOCAL
     rows: int = 1
-    together: int = 1
     text: checkpoints.TextModel | None = None
     prefix: tuple[int, ...] = ()
     settings: generation.Choice = "obey"
     origin: Engine | None = None
+    together: int = 1
 
     @classmethod
     def open(
@@ -145,7 +145,7 @@ class Engine:
             partitioning.check_batch(rows, mesh)
             devices = devices.over(mesh)
             plan = devices.divided(plan)
-        given = dict(weights), devices, rows, 1, text, ids, generation_settings
+        given = dict(weights), devices, rows, text, ids, generation_settings
         opened = cls(plan, vocabulary, *given)
         for role, owned in plan.owned().items():
             if role in weights and (mesh is not None or role in plan.tables()):
@@ -154,7 +154,7 @@ class Engine:
 
     def alone(self) -> Engine:
         """Returns the baseline: an engine of the whole target, in the layouts of its own calls."""
-        plan = self.placement.laid_out(self.plan.baseline(), self.rows)
+        plan = self.placement.laid_out(self.plan.baseline(), self.rows * self.together)
         weights = {role: path for role, path in self.weights.items() if role == "target"}
         return dataclasses.replace(self, plan=plan, weights=weights, origin=self)
 
@@ -169,7 +169,7 @@ class Engine:
         plan = self.placement.divided(plan) if self.placement.mesh is not None else plan
         found = {**self.weights, **(weights or {})}
         kept = {role: path for role, path in found.items() if role in plan.owned()}
-        plan = self.placement.laid_out(plan, self.rows)
+        plan = self.placement.laid_out(plan, self.rows * self.together)
         return dataclasses.replace(self, plan=plan, weights=kept, origin=self)
 
     def stamped(self) -> Engine:
@@ -300,7 +300,8 @@ class Engine:
         engine = self
         if together > 1:
             plan = self.placement.laid_out(self.plan, self.rows * together)
-            origin = self if "params" in vars(self) else self.origin
+            shared = plan == self.plan or "params" in vars(self)
+            origin = self if shared else self.origin
             engine = dataclasses.replace(self, plan=plan, together=together, origin=origin)
         return engine._decoding_by(Sampled(engine.plan, together, prefix=self.given_prefix))
 

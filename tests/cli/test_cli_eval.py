@@ -92,6 +92,7 @@ def test_the_summary_stands_below_the_bar(evaluate, tmp_path, monkeypatch):
     assert found and "text/s" in before and before[-1] in "\r\n"
 
 
+@pytest.mark.ci
 def test_metrics_follow_from_the_predictions_and_are_means_over_samples(
     evaluate, whole, tmp_path, no_long_work
 ):

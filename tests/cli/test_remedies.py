@@ -121,6 +121,8 @@ NOT_TYPED_IN = {
     "unknown flag": "the flag is a question",
     "hosts without a mesh": "needs another host",
 }
+# All rows of a study are predicted before anything runs.
+LONG = {"a study that nothing stands in for", "a synthetic study of nothing"}
 MORE = {
     "a library's ending": Case(
         ("decode", *PAIR[::2], "--text=a", "--gin.EARLY_STOPPING=True", "--num_beams=2"),
@@ -250,7 +252,10 @@ ABOUT_THE_REMEDY = r"has no flag|No configurable|read by nothing|is not a value|
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.ci] * bool(number % 6))
+        pytest.param(
+            name,
+            marks=[pytest.mark.slow] * (name in LONG) or [pytest.mark.ci] * bool(number % 6),
+        )
         for number, name in enumerate(TABLE)
     ],
 )

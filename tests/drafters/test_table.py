@@ -263,6 +263,8 @@ def seldom(names, *slow, ci=()):
             "suffix decoding",
             "NaN probabilities",
             "blockwise",
+            "length too long",
+            "zero probabilities",
         ),
     ),
 )

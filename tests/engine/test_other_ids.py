@@ -43,6 +43,7 @@ def path(tmp_path_factory):
     return folder / "madlad"
 
 
+@pytest.mark.ci
 def test_the_engine_takes_padding_and_ends_from_the_checkpoint(path, tmp_path):
     assert cli.main(["convert", str(path), str(tmp_path / "own"), "--format=orbax"]) == 0
     for directory in (path, tmp_path / "own"):

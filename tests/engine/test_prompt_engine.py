@@ -74,6 +74,7 @@ def decoded(engine):
     return engine.decode(batch)[0]
 
 
+@pytest.mark.ci
 def test_a_text_ends_at_any_of_several_ids(copy):
     free = decoded(opened(copy)).row(0).tokens
     assert len(free) == 8 and not {EOT, END} & set(free)

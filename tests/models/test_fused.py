@@ -68,6 +68,7 @@ def test_the_kernels_compute_the_layers(name):
         np.testing.assert_allclose(one, other, rtol=0, atol=SMALL_LOGITS)
 
 
+@pytest.mark.ci
 def test_bfloat16_is_close():
     plain, kernels, params = both(dataclasses.replace(V1_1, dtype="bfloat16"))
     (expected, *_), _ = called(plain, params, (2,))
@@ -77,6 +78,7 @@ def test_bfloat16_is_close():
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.1)
 
 
+@pytest.mark.ci
 def test_other_calls_are_those_of_the_layers():
     plain, kernels, params = both(V1_1)
     tokens = jnp.array([[3, 4, 5]])
@@ -93,6 +95,7 @@ def test_other_calls_are_those_of_the_layers():
     assert not fused.fits(odd, 1, 1, cache)
 
 
+@pytest.mark.ci
 def test_keys_that_are_not_finite_are_written_as_0():
     _, kernels, params = both(V1_1)
     params["token_embedder"]["embedding"] = params["token_embedder"]["embedding"].at[7].set(jnp.nan)
@@ -159,6 +162,7 @@ def test_a_draft_is_computed_as_was_fastest(monkeypatch, backend, times, chosen)
     single_rows.fastest.cache_clear()
 
 
+@pytest.mark.ci
 def test_what_cannot_be_computed_is_left_out(monkeypatch):
     """Triton's kernels without a GPU that they are for, or without Pallas."""
     plain, kernels, _ = both(V1_1)

@@ -98,7 +98,7 @@ class TextEngine:
         with one_line():
             engine = decoder.suited(**how, watch=None if watch is None else watch.grown)
             engine.check(length or data.lengths["inputs"], compile=length is not None)
-            alone = decoder.alone().suited(**how) if run.compare else None
+            alone = engine.alone().suited(**how) if run.compare else None
         again = None
         if explained:
             mesh, prefix = run.placement.mesh, run.engine.given_prefix
