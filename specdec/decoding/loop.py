@@ -158,7 +158,7 @@ def sample(params: Params, keys: Array, state: DecodeState, plan: Plan) -> Decod
 
     Args:
       params: as for `decode`.
-      keys: [T * B], the keys of the B texts for each of T samples.
+      keys: [B * T], the keys of T samples for each of B texts.
       state: the result of `prefill` for the texts, with any keys.
       plan: as for `decode`.
 
@@ -168,7 +168,8 @@ def sample(params: Params, keys: Array, state: DecodeState, plan: Plan) -> Decod
     Raises:
       ValueError: a part of the plan has a state that is not divided by rows, and T is not 1.
     """
-    state = repeated(state, len(keys) // len(state.length))
+    # With shared keys, more tokens are multiplied at once.
+    state = repeated(state, len(keys) // len(state.length), shared=not plan.same_bits)
     return _finished(params, state.replace(keys=jax.vmap(purpose_keys)(keys)), plan)
 
 

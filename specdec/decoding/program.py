@@ -338,13 +338,14 @@ class Sampled(_InTwoParts):
         self, params: PyTree, samples: list[GivenBatch]
     ) -> Iterator[tuple[DecodeOutput, float]]:
         (keys, inputs, _), missing = samples[0], self._together - len(samples)
-        execute, rows = self.compile(params, keys, inputs), keys.shape[0]
-        of_all = jnp.concatenate([one.keys for one in samples + samples[-1:] * missing])
+        execute = self.compile(params, keys, inputs)
+        given = [one.keys for one in samples + samples[-1:] * missing]
+        of_all = jnp.stack(given, axis=1).reshape(-1)
         start = time.perf_counter()
         output = jax.device_get(execute(params, of_all, inputs))
         seconds = (time.perf_counter() - start) / len(samples)
-        for begin in range(0, rows * len(samples), rows):
-            own = slice(begin, begin + rows)
+        for i in range(len(samples)):
+            own = slice(i, None, self._together)
             one = jax.tree.map(lambda x, own=own: x[own] if x.ndim else x, output)
             steps = np.max(one.trace.calls, initial=0)
             one = one._replace(trace=one.trace.replace(steps=steps))
@@ -354,8 +355,7 @@ class Sampled(_InTwoParts):
     def _run(self, begin, go_on, params: PyTree, keys: Array, inputs: PyTree) -> DecodeOutput:
         if self._read[0] is not params or self._read[1] is not inputs:
             self._read = None, None, None  # frees the memory of the last state
-            first = keys[: keys.shape[0] // self._together]
-            self._read = params, inputs, begin(params, first, inputs)
+            self._read = params, inputs, begin(params, keys[:: self._together], inputs)
         return go_on(params, keys, self._read[2])
 
 

@@ -7,7 +7,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from specdec.types import Array, DecodeState
+from specdec.models.contract.cache import KVCache
+from specdec.types import Array, DecodeState, PyTree
 
 UNROLLED = 16  # rows that are replaced without a loop
 
@@ -57,12 +58,13 @@ def replaced(state: DecodeState, new: DecodeState, rows: Array) -> DecodeState:
     return state_of_rows.replace(trace=state_of_rows.trace.replace(steps=state.trace.steps))
 
 
-def repeated(state: DecodeState, times: int) -> DecodeState:
-    """Returns the state of `times` as many rows: all of them, and then all of them again.
+def repeated(state: DecodeState, times: int, *, shared: bool = True) -> DecodeState:
+    """Returns the state of `times` as many rows: each row, and then the same row again.
 
     Args:
       state: the state of B rows.
       times: T, how often each row is there.
+      shared: whether rows that are the same share the keys and values of their inputs.
 
     Raises:
       ValueError: an array has no rows, and `times` is not 1.
@@ -76,7 +78,12 @@ def repeated(state: DecodeState, times: int) -> DecodeState:
                 f"{_said(path, leaf, len(state.length))}, so that several samples of a text cannot "
                 "be decoded together; give SAMPLES_TOGETHER = 1, or let its first axis be the rows"
             )
-    rows = jax.tree.map(lambda leaf: jnp.concatenate([leaf] * times), rows)
+
+    def repeat(node: PyTree) -> PyTree:
+        found = jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), node)
+        return found.sharing(node) if shared and isinstance(node, KVCache) else found
+
+    rows = jax.tree.map(repeat, rows, is_leaf=lambda node: isinstance(node, KVCache))
     return rows.replace(trace=rows.trace.replace(steps=state.trace.steps))
 
 

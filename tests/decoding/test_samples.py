@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import tiny_t5
 from test_combinations import DRAFTERS, RULES, SCHEDULES, TARGET, TREES
+from test_refilling import CONFIGS, SIZES
 from tolerances import SMALL_LOGITS
 
 from specdec.decoding import decode, program, row_keys
@@ -17,6 +18,7 @@ from specdec.decoding.program import GivenBatch, Sampled
 from specdec.decoding.rows import repeated
 from specdec.drafters import Autoregressive
 from specdec.models.families import model_of
+from specdec.models.t5gemma2 import T5Gemma2Config
 from specdec.plan import Plan
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
@@ -24,6 +26,19 @@ from specdec.verifiers import Block
 
 ROWS, LONGEST, SAMPLES = 2, 8, 3
 TEXTS = np.random.default_rng(0).integers(2, 5, [2, ROWS, 3]).astype(np.int32)
+MERGED = T5Gemma2Config(  # one attention over inputs and outputs
+    **SIZES,
+    num_kv_heads=1,
+    encoder_emb_dim=8,
+    encoder_num_heads=2,
+    encoder_num_kv_heads=1,
+    encoder_head_dim=4,
+    encoder_mlp_dim=8,
+    num_encoder_layers=1,
+    window=2,
+    pattern=2,
+    rope_factor=8.0,
+)
 DRAWN = RULES["drawn, processed"]
 
 
@@ -57,14 +72,30 @@ def test_samples_together_are_those_of_separate_calls(name, together, skip):
     assert_same_texts(params, plan, found, list(given(skip)), prefix)
 
 
-def test_samples_of_a_real_model():
-    target, rule = model_of(tiny_t5(5, 8, head_dim=4, decoder=2)), Sampling(0.7)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "t5",
+        pytest.param("t5gemma2", marks=pytest.mark.ci),
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("t5gemma", "llama")),
+    ],
+)
+@pytest.mark.parametrize("same_bits", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_samples_share_the_keys_of_their_input(name, same_bits):
+    """Unless the same bits are asked for, which calls of another width might not have."""
+    target, rule = model_of({**CONFIGS, "t5gemma2": MERGED}[name]), Sampling(0.7)
     plan = plan_of(Autoregressive(target, rule), target, rule, Fixed(3))
-    params = plan.params(
-        dict(target=target.init(jax.random.key(3)), draft=target.init(jax.random.key(4)))
-    )
-    found = list(Sampled(plan, SAMPLES).outputs(params, given()))
-    assert_same_texts(params, plan, found, list(given()))
+    plan = dataclasses.replace(plan, same_bits=same_bits)
+    trees = {"target": target.init(jax.random.key(3)), "draft": target.init(jax.random.key(4))}
+    params = plan.params(trees)
+    batches = list(given())
+    found = list(Sampled(plan, SAMPLES).outputs(params, batches))
+    assert_same_texts(params, plan, found, batches)
+    state = program.decoding.prefill(params, batches[0].keys, batches[0].inputs, plan)
+    for shared, rows in {True: ROWS, False: SAMPLES * ROWS}.items():
+        cache = repeated(state, SAMPLES, shared=shared).cache
+        assert {len(x) for x in cache.keys} == {SAMPLES * ROWS}
+        assert {len(x) for x in cache.cross_keys} == ({rows} if name != "llama" else set())
 
 
 def assert_same_texts(params, plan, found, batches, prefix=None):

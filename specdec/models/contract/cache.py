@@ -46,7 +46,7 @@ class KVCache(struct.PyTreeNode):
     length: Array  # [B] int32
     encoded: Array = struct.field(default=())  # [B, S, D] the encoder's output
     inputs_mask: Array = struct.field(default=())  # [B, S] bool, True where the input is a token
-    cross_keys: tuple[Array, ...] = ()  # each [B, H, head_dim, S], computed once
+    cross_keys: tuple[Array, ...] = ()  # each [B, H, head_dim, S], computed once; see `sharing`
     cross_values: tuple[Array, ...] = ()  # each [B, H, S, head_dim]
     axis_rules: Any = struct.field(pytree_node=False, default=())  # of the model, AxisRules
     # Slots behind `capacity`, for the tokens that fill up a call; see `Target.computed_width`.
@@ -141,6 +141,11 @@ class KVCache(struct.PyTreeNode):
         axes = ("batch", "heads", "kv", "length")
         cross = (constrain(keys, *axes, tpu_order=(0, 1, 2, 3)) for keys in self.cross_keys)
         return self.replace(**placed, cross_keys=tuple(cross))
+
+    def sharing(self: Self, given: Self) -> Self:
+        """Returns this cache of B * T rows with the B inputs of another, each read by T rows."""
+        names = ("inputs_mask", "cross_keys", "cross_values") if given.cross_keys else ()
+        return self.replace(**{name: getattr(given, name) for name in names})
 
     def keep(self: Self, start: Array, kept: Array, width: int) -> Self:
         """Copies some of the `width` slots from position `start` [B] on to the first K of them.

@@ -384,14 +384,18 @@ def attend(
 
     Args:
       query: [B, T, H, head_dim].
-      keys: [B, H, C, head_dim].
+      keys: [B, H, C, head_dim]; or of fewer rows, each read by several rows of queries in turn.
       values: [B, H, C, head_dim].
-      bias: [B, 1 or H, T, C] float32, added to the attention logits.
+      bias: [B, 1 or H, T, C] float32, added to the attention logits; [rows of keys, 1, 1, C] if
+        these are fewer.
       equation: the einsum of queries and keys, if keys have other axes.
       by_row: whether a token's bits must not depend on the other tokens of a call.
       cap: see `soft_capped`.
     """
-    tokens = query.shape[1]
+    rows, tokens = query.shape[:2]
+    if (together := rows // keys.shape[0]) > 1:  # samples of a text share the keys of its input
+        shared = query.reshape(-1, together * tokens, *query.shape[2:])
+        return attend(shared, keys, values, bias, equation, by_row, cap).reshape(query.shape)
     if by_row and tokens == 1:
         query = jnp.pad(query, ((0, 0), (0, 1), (0, 0), (0, 0)))
         bias = jnp.pad(bias, ((0, 0), (0, 0), (0, 1), (0, 0)))

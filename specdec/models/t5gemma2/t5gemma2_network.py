@@ -103,8 +103,10 @@ class MergedLayer(NormedLayer):
         y = self.pre_self_attention_layer_norm(x)
         cache = cache.write(layer, *self.self_attention.keys_values(y, positions))
         outputs = Keys(cache.keys[layer], cache.values[layer], mask)
-        cross = cache.cross_keys[layer], cache.cross_values[layer]
-        inputs = Keys(*cross, cross_mask, "bthd,bhdc->bhtc")
+        cross = cache.cross_keys[layer], cache.cross_values[layer], cross_mask
+        together = len(x) // len(cross_mask)  # samples that share the keys of their input
+        given = (jnp.repeat(one, together, axis=0) for one in cross)
+        inputs = Keys(*given, "bthd,bhdc->bhtc")
         y = self.self_attention.over_both(y, positions, outputs, inputs)
         return self.with_mlp(added(x, self.post_self_attention_layer_norm(y))), cache
 
