@@ -873,7 +873,7 @@ def benchmark_record(line):
     return benchmark.record(json.loads(line))
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_variants_take_turns(folder, specdec_bench, little, capsys):
     path = folder / "sweep.jsonl"
     variants = ["--variant=GAMMA=1", "--variant=verifiers/coupled.gin;GAMMA=2"]

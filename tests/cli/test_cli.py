@@ -293,7 +293,7 @@ def test_compare_counts_differences(decode, monkeypatch):
     assert "0 of 5 outputs identical" in decode("--compare")[2]
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_limit_and_seed_override_gin(decode, tmp_path):
     def tokens(*flags):
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"

@@ -100,7 +100,7 @@ def test_an_evaluation_of_beams_goes_on_where_it_stopped(evaluate):
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_benchmark_times_plain_and_drafted_beams_and_greedy_speculation(tmp_path, capsys):
     file = tmp_path / "out.jsonl"
     command = ["bench", *RUN, *SHORT, "--repeats=1", f"--output_file={file}"]

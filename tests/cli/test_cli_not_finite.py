@@ -94,7 +94,7 @@ def test_broken_drafts_are_said_in_the_summary(command, tmp_path, sampling):
     assert "ended early" not in command("decode", *flags)[2]
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_benchmark_counts_broken_drafts(command, tmp_path):
     file = tmp_path / "bench.jsonl"
     code, out, _ = command(

@@ -254,7 +254,8 @@ ABOUT_THE_REMEDY = r"has no flag|No configurable|read by nothing|is not a value|
     [
         pytest.param(
             name,
-            marks=[pytest.mark.slow] * (name in LONG) or [pytest.mark.ci] * bool(number % 6),
+            marks=[pytest.mark.slow] * (name in LONG or number % 6 > 2)
+            or [pytest.mark.ci] * bool(number % 6),
         )
         for number, name in enumerate(TABLE)
     ],

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support import few
 
 from specdec import checkpoints, cli
 from specdec.instrument.compile.hardware import GIB
@@ -31,7 +32,7 @@ def run_of(name: str, folder: str = "madlad") -> cli.DecodeRun:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", few(SIZES))
 def test_a_pair_has_the_published_sizes(name):
     models = run_of(name).plan.models()
     target, draft = models["target"], models["draft"]

@@ -310,11 +310,9 @@ def test_perfect_drafter_has_everything_accepted_at_every_schedule(name):
 
 @pytest.mark.parametrize(
     "guarded, sometimes",
-    [
-        pytest.param(False, True, marks=pytest.mark.ci),
-        pytest.param(True, False, marks=pytest.mark.slow),
-    ],
+    [(False, True), (True, False)],
 )
+@pytest.mark.slow
 def test_a_drafter_that_cuts_its_blocks(guarded, sometimes):
     cuts: Any = SCHEDULES["foreseen cost"]
     cuts = Guard(cuts, 0.1, (1.0, 1.2, 1.4), 1.5, 4) if guarded else cuts

@@ -278,7 +278,7 @@ def test_tokens_per_call_of_every_schedule_are_the_loops_of_drawn_texts(name, ve
     assert ours == pytest.approx(output.length.sum() / output.trace.calls.sum(), rel=0.03)
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_what_a_rule_sees_of_a_refused_token_is_not_of_the_texts():
     """Behind a refused token drafting goes on or it does not: as often as in the loop. With the
     text's own token in its place, which the drafter finds less likely, it goes on too seldom."""

@@ -235,7 +235,7 @@ def test_it_goes_on_where_it_was_stopped(run, done, monkeypatch, capsys):
     assert "best     " in capsys.readouterr().out
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_drafters_are_compared(run, tmp_path, monkeypatch, capsys):
     """A copy drafts along the passes of the first one; where nothing pays, nothing drafts."""
     monkeypatch.setattr(tuning, "CONFIDENCES", (0.3,))

@@ -130,11 +130,11 @@ def renumbered(params):
 @pytest.mark.parametrize(
     "objective",
     [
-        TeacherForced(0.1),
-        pytest.param(MASKS, marks=pytest.mark.ci),
+        MASKS,
         *(
             pytest.param(objective, marks=pytest.mark.slow)
             for objective in (
+                TeacherForced(0.1),
                 AllExits(),
                 ExitClassifier(),
                 Align({"forward_kl": 1.0}),

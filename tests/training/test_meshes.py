@@ -141,7 +141,7 @@ def alone(name: str) -> Trained:
     return trained(name, None)
 
 
-QUICK = {("aligned", "2x4"), ("look ahead together", "1x8")}
+QUICK = {("look ahead together", "1x8")}
 
 
 def marked(name: str, mesh: str) -> Any:
@@ -168,7 +168,10 @@ def check(over: Trained, one: Trained) -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("partitions", [None, 2], ids=["one device", "4x2"])
+@pytest.mark.parametrize(
+    "partitions",
+    [pytest.param(None, id="one device", marks=pytest.mark.slow), pytest.param(2, id="4x2")],
+)
 def test_micro_batches_and_rematerialisation_change_memory_only(partitions):
     saving = trained("aligned", partitions, micro_batches=4, rematerialise=True)
     check(saving, alone("aligned"))
