@@ -17,6 +17,8 @@ from specdec.decoding import decode, program, row_keys
 from specdec.decoding.program import GivenBatch, Sampled
 from specdec.decoding.rows import repeated
 from specdec.drafters import Autoregressive
+from specdec.models.contract.cache import KVCache
+from specdec.models.contract.model import Target
 from specdec.models.families import model_of
 from specdec.models.t5gemma2 import T5Gemma2Config
 from specdec.plan import Plan
@@ -51,7 +53,7 @@ def given(skip: int = 0):
         yield from (GivenBatch(one, inputs, live) for one in keys[skip * (i == 0) :])
 
 
-def plan_of(drafter, target=TARGET, rule=DRAWN, schedule=SCHEDULES["guarded"]):
+def plan_of(drafter, target: Target = TARGET, rule=DRAWN, schedule=SCHEDULES["guarded"]):
     return Plan(target, drafter, Block(), schedule, rule, LONGEST)
 
 
@@ -94,6 +96,7 @@ def test_samples_share_the_keys_of_their_input(name, same_bits):
     state = program.decoding.prefill(params, batches[0].keys, batches[0].inputs, plan)
     for shared, rows in {True: ROWS, False: SAMPLES * ROWS}.items():
         cache = repeated(state, SAMPLES, shared=shared).cache
+        assert isinstance(cache, KVCache)
         assert {len(x) for x in cache.keys} == {SAMPLES * ROWS}
         assert {len(x) for x in cache.cross_keys} == ({rows} if name != "llama" else set())
 

@@ -93,8 +93,8 @@ class TextEngine:
           UsageError: the combination cannot work; nothing has been compiled yet.
         """
         data, decoder = run.data, run.decoder
-        how = {"samples": data.num_samples, "together": data.samples_together}
-        how |= {"widths": data.widths if data.refill else ()}
+        widths = data.widths if data.refill else ()
+        how = {"samples": data.num_samples, "together": data.samples_together, "widths": widths}
         with one_line():
             engine = decoder.suited(**how, watch=None if watch is None else watch.grown)
             engine.check(length or data.lengths["inputs"], compile=length is not None)

@@ -105,8 +105,8 @@ class MergedLayer(NormedLayer):
         outputs = Keys(cache.keys[layer], cache.values[layer], mask)
         cross = cache.cross_keys[layer], cache.cross_values[layer], cross_mask
         together = len(x) // len(cross_mask)  # samples that share the keys of their input
-        given = (jnp.repeat(one, together, axis=0) for one in cross)
-        inputs = Keys(*given, "bthd,bhdc->bhtc")
+        keys, values, seen = (jnp.repeat(one, together, axis=0) for one in cross)
+        inputs = Keys(keys, values, seen, "bthd,bhdc->bhtc")
         y = self.self_attention.over_both(y, positions, outputs, inputs)
         return self.with_mlp(added(x, self.post_self_attention_layer_norm(y))), cache
 
