@@ -185,7 +185,7 @@ def tested(
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "mutate"]
     command += ["-m", marks, *tests]
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(copy), str(copy / "scripts")]),
+        "PYTHONPATH": os.pathsep.join([str(copy), str(Path(__file__).parent)]),
         "PYTHONDONTWRITEBYTECODE": "1",
         # A mutant changes few of the programs; the others need not be compiled again.
         "JAX_COMPILATION_CACHE_DIR": str(PROGRAMS),

@@ -347,7 +347,7 @@ class Sampled(_InTwoParts):
         for i in range(len(samples)):
             own = slice(i, None, self._together)
             one = jax.tree.map(lambda x, own=own: x[own] if x.ndim else x, output)
-            steps = np.max(one.trace.calls, initial=0)
+            steps = one.trace.calls.max()
             one = one._replace(trace=one.trace.replace(steps=steps))
             decoding.check_finite(one, self._target)
             yield one, seconds
