@@ -80,8 +80,8 @@ class PreviousOutput(Checked, Drafter):
 
 def _advanced(context: Context, state: Alignment) -> Alignment:
     """Returns the place after one more token of the output, in the rows that have one."""
-    index = jnp.minimum(state.seen, context.length - 1)[:, None]
-    agrees = state.previous == jnp.take_along_axis(context.tokens, index, axis=1)
+    index = state.seen[:, None]
+    agrees = state.previous == jnp.take_along_axis(context.tokens, index, axis=1, mode="clip")
     inserted = state.edits + 1
     replaced = state.edits[:, :-1] + ~agrees
     edits = inserted.at[:, 1:].min(replaced)

@@ -121,6 +121,16 @@ def test_a_copy_is_taken_if_it_is_long_enough(copied, wanted, sources):
     assert draft.tokens[:, 0].tolist() == [4 if source else 2 for source in sources]
 
 
+def test_sources_in_the_second_drafter_follow_those_of_the_first():
+    second = Hybrid(Constant(3, length=2), Constant(4), shortest=3)
+    drafter = Hybrid(Constant(2, length=1), second, shortest=3)
+    context, keys = context_of(np.zeros([3, 3]), vocab_size=6), jnp.zeros([3, 4])
+    request = Request(context, keys, jnp.array([1, 2, 3]))
+    draft, _ = drafter.propose(Params(()), request, ((), ((), ())))
+    assert draft.source.tolist() == [0, 1, 2]
+    assert draft.tokens[:, 0].tolist() == [2, 3, 4]
+
+
 def test_a_stopping_rule_is_for_the_second_drafter():
     class Ends(Constant):
         def propose(self, params, request, state):
