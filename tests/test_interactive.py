@@ -212,6 +212,7 @@ def test_a_benchmark_of_beams(pair):
     assert "times as fast as plain beams" in found.sentence
 
 
+@pytest.mark.ci
 def test_a_certificate_of_beams(pair, monkeypatch):
     """The checks have tests of their own."""
     seen = []

@@ -55,6 +55,7 @@ def command(folder, broken, cache, capsys):  # noqa: F811
 ERROR = "the logits of T5Target are NaN or infinite for output token 1 of "
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name",
     [

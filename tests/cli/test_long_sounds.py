@@ -66,6 +66,7 @@ def check(line, golden) -> None:
     assert len(line["log_probs"]) == len(line["tokens"])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name", [pytest.param(x, marks=pytest.mark.ci if x != "found" else ()) for x in LANGUAGE]
 )

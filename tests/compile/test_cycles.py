@@ -107,6 +107,7 @@ OWN = program(
 )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name, module", [("target 4", None), ("draft 1", OWN)])
 def test_a_part_without_all_cycles_leaves_the_costs_out(estimated, name, module):
     """It does not fit, or has a kernel whose cycles the compiler does not state."""

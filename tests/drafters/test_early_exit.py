@@ -99,6 +99,7 @@ STOPPING = Confidence(0.3, buckets=(0, 1, 4))
 OFTEN = [(2, STOPPING)]  # the others are slow
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "layers, schedule",
     [

@@ -63,6 +63,7 @@ def opened(target):
     return Engine.open(plan, {"target": DRAFT, "draft": DRAFT})
 
 
+@pytest.mark.ci
 def test_its_parameters_are_read_from_a_checkpoint():
     ours, engine = opened(MODEL), opened(Sharper(MODEL, 2.0))
     pairs = [("translate English to German: One.", "Eins.")]

@@ -183,6 +183,7 @@ def test_a_verifier_that_does_not_say_it_is_exact_is_not(run, tmp_path, capsys, 
     assert "NOT EXACT" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "sampled",
     [

@@ -50,6 +50,7 @@ def test_of_trees_that_reuse_nothing_all_is_known():
     assert predicted(8, 3, False) == measured(8, 3, False)
 
 
+@pytest.mark.ci
 def test_with_reuse_calls_are_within_two_per_cent():
     """A node that no recorded tree has is rare, and mostly leads nowhere."""
     steps, calls = measured(8, 2, True)

@@ -306,6 +306,7 @@ def test_drawn_texts_are_its_own_for_every_seed():
     np.testing.assert_array_equal(ours.tokens, decoded(target, sampling=rule).tokens)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "confidence",
     ["softmax", *(pytest.param(x, marks=pytest.mark.ci) for x in ("state", "classifier"))],

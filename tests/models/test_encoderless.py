@@ -53,6 +53,7 @@ def test_it_has_the_parameters_of_a_decoder():
     assert cross["self_attention"]["key"]["kernel"].shape == (16, 16)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("layout", few(["out_in", "checkpoint", "in_out", "all_out_in"]))
 def test_attached_to_its_own_encoder_it_is_the_whole_model(layout: Layout):
     model = T5Draft(WITHOUT, layout=layout)

@@ -177,6 +177,7 @@ def test_what_cannot_be_computed_is_left_out(monkeypatch):
     single_rows.fastest.cache_clear()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", OTHERS)
 def test_joined_kernels_compute_the_layers(name):
     """They are as many numbers, and come apart bit for bit."""

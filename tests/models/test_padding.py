@@ -88,6 +88,7 @@ def test_a_batch_is_filled_up_with_the_models_id():
     assert packed.targets.tolist() == [[0, 7, 2, PAD], [PAD] * 4]
 
 
+@pytest.mark.ci
 def test_the_loss_counts_id_0_and_not_padding(pairs):
     target, params, golden = MADLAD
     made = np.cumsum(pairs.targets == 2, axis=1) - (pairs.targets == 2) == 0

@@ -113,6 +113,7 @@ def test_what_is_drafted_and_drawn_is_not_in_the_prompt():
         assert not IN_PROMPT[row % 3, [*one.tokens, *drafted]].any()
 
 
+@pytest.mark.ci
 def test_it_is_read_by_everything_that_scores_a_text():
     """Each finds that a token of the prompt is impossible."""
     texts = jnp.array([[1, 5, 2, 10, 11], [1, 7, 2, 10, 11], [1, 9, 2, 10, 11]])

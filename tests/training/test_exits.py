@@ -95,6 +95,7 @@ def test_an_exit_at_the_end_only_is_teacher_forcing():
     np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-6)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("layers", [1, pytest.param(3, marks=pytest.mark.ci)])
 def test_a_head_is_on_the_states_of_its_exit(layers):
     pairs, params = batch()

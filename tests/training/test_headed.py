@@ -84,6 +84,7 @@ def slopes(objective: LookAhead, key: int = 0) -> dict:
     return gradient(objective)(batch()[1], jax.random.key(key))
 
 
+@pytest.mark.ci
 def test_the_loss_is_of_the_targets_own_token_and_of_what_each_head_guesses():
     pairs, params = batch()
     expected = nats()

@@ -33,6 +33,7 @@ def saved(tmp_path):
     return tmp_path / "target", params
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("tied", few([True, False]))
 def test_what_has_the_same_name_and_shape_is_taken(tmp_path, tied):
     config = dataclasses.replace(TARGET, logits_via_embedding=tied)

@@ -137,6 +137,7 @@ def test_glancing_reveals_a_share_of_what_was_wrong():
     assert len(seen) > K + 1  # other ones, not always the first
 
 
+@pytest.mark.ci
 def test_the_loss_is_of_what_is_still_masked():
     pairs, params = batch()
     objective, given = FillMasks(K, blocks=2, glancing=(0.99, 0.0)), (pairs, jax.random.key(5))
