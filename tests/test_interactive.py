@@ -72,6 +72,7 @@ def test_texts_are_those_of_the_command_line(decoded, tmp_path):
         np.testing.assert_allclose(ours.log_prob, sum(theirs["log_probs"]), atol=LOGITS)
 
 
+@pytest.mark.ci
 def test_predict_is_the_text_and_needs_no_new_program(model, decoded):
     model.reset()
     assert model.predict(TEXTS, seed=SEED) == [one.text for one in decoded]

@@ -159,6 +159,7 @@ def test_the_grown_pair_is_exact_and_its_beams_are_those_of_the_target(tmp_path)
     assert all(one.pop("environment")["backend"] == "cpu" for one in written) and written == lines
 
 
+@pytest.mark.ci
 def test_without_time_nothing_begins(tmp_path):
     assert run(tmp_path, "--minutes=0").strip().startswith("0 of 2 rows")
     assert not contents(tmp_path)

@@ -135,6 +135,7 @@ def test_a_full_disk_is_named(tmp_path, params, config_of, small_files, format):
     save(tmp_path / "model", params, **given)
 
 
+@pytest.mark.ci
 def test_a_save_that_is_killed_is_no_checkpoint(tmp_path, golden):
     """Killed when all parameters are written, which is as late as it can be incomplete."""
     program = f"""

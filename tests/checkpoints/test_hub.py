@@ -135,6 +135,7 @@ def cached(folder: Path, name: str, model: str, *more: Path) -> None:
         (snapshot / file).symlink_to(store / "blobs" / file)
 
 
+@pytest.mark.ci
 def test_only_what_is_read_is_downloaded_and_kept(hub, found, tmp_path):
     tokenizer = GOLDEN / "tokenizer" / "tokenizer.json"
     unread = {"pytorch_model.bin": b"p", "tf_model.h5": b"t", "README.md": b"r", "a/b.bin": b"b"}
@@ -190,6 +191,7 @@ def test_only_what_is_read_is_downloaded_and_kept(hub, found, tmp_path):
     assert found(*names[:3], HF_ENDPOINT=hub)[0] == lines[:3] and not Hub.asked
 
 
+@pytest.mark.ci
 def test_without_a_network_the_cache_has_to_have_it(found, tmp_path):
     cached(tmp_path, "google/small", "hf_v1_1", GOLDEN / "tokenizer" / "tokenizer.json")
     cached(tmp_path, "google/mute", "hf_v1_0")  # nothing says whether it has a tokenizer

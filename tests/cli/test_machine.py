@@ -96,6 +96,7 @@ def on(forks, tmp_path):
     return run
 
 
+@pytest.mark.ci
 def test_a_machine_as_it_should_be(on):
     code, out, err = on("well", "report", str(SUMMARY))
     assert (code, err) == (0, "") and "|" in out

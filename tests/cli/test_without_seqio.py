@@ -45,6 +45,7 @@ def test_the_demo_needs_neither(tmp_path, command):
     assert (done.returncode, done.stdout == "") == (0, command[0] == "train"), done.stderr
 
 
+@pytest.mark.ci
 def test_a_task_of_seqio_names_the_extra_in_one_line(tmp_path):
     done = run(tmp_path, "decode", *DEMO, "--gin.TASK='theirs'")
     assert done.returncode == 2
