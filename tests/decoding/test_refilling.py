@@ -60,19 +60,19 @@ SIZES: dict[str, Any] = {
     "num_decoder_layers": 2,
     "pad_id": 0,
 }
+GEMMA: dict[str, Any] = {
+    "num_kv_heads": 1,
+    "encoder_emb_dim": 8,
+    "encoder_num_heads": 2,
+    "encoder_num_kv_heads": 1,
+    "encoder_head_dim": 4,
+    "encoder_mlp_dim": 8,
+    "num_encoder_layers": 1,
+    "window": 2,
+}
 CONFIGS = {
     "t5": tiny_t5(5, 8, head_dim=4, decoder=2),
-    "t5gemma": T5GemmaConfig(
-        **SIZES,
-        num_kv_heads=1,
-        encoder_emb_dim=8,
-        encoder_num_heads=2,
-        encoder_num_kv_heads=1,
-        encoder_head_dim=4,
-        encoder_mlp_dim=8,
-        num_encoder_layers=1,
-        window=2,
-    ),
+    "t5gemma": T5GemmaConfig(**SIZES, **GEMMA),
     "llama": LlamaConfig(**SIZES, num_kv_heads=1),
 }
 

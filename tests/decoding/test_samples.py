@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_combinations import DRAFTERS, RULES, SCHEDULES, TARGET, TREES
-from test_refilling import CONFIGS, SIZES
+from test_refilling import CONFIGS, GEMMA, SIZES
 from tolerances import SMALL_LOGITS
 
 from specdec.decoding import decode, program, row_keys
@@ -28,19 +28,8 @@ from specdec.verifiers import Block
 
 ROWS, LONGEST, SAMPLES = 2, 8, 3
 TEXTS = np.random.default_rng(0).integers(2, 5, [2, ROWS, 3]).astype(np.int32)
-MERGED = T5Gemma2Config(  # one attention over inputs and outputs
-    **SIZES,
-    num_kv_heads=1,
-    encoder_emb_dim=8,
-    encoder_num_heads=2,
-    encoder_num_kv_heads=1,
-    encoder_head_dim=4,
-    encoder_mlp_dim=8,
-    num_encoder_layers=1,
-    window=2,
-    pattern=2,
-    rope_factor=8.0,
-)
+# One attention over inputs and outputs.
+MERGED = T5Gemma2Config(**SIZES, **GEMMA, pattern=2, rope_factor=8.0)
 DRAWN = RULES["drawn, processed"]
 
 
