@@ -32,6 +32,9 @@ DEVICES = Path(__file__).resolve().parents[1] / "golden" / "devices"
 LARGE = tiny_t5(2048, 1024, 2816, heads=16, head_dim=64, decoder=2)
 
 
+TINY = device.Size("small", 8, 16, cached=True), device.Size("large", 16, 8, cached=False)
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -186,7 +189,7 @@ def test_only_cpus_are_measured(cache, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "text", [None, "", "{}", '{"format": 0}', '{"format": 1, "about": {}}', "[]"]
+    "text", [None, "", "{}", '{"format": 0}', '{"format": 2, "about": {}}', "[]"]
 )
 def test_a_file_that_holds_no_device_is_named(text, tmp_path, monkeypatch):
     file = tmp_path / "device.json"
@@ -211,7 +214,7 @@ def test_products_in_eight_bits_are_measured_when_they_are_needed(cache, measure
 
 def test_a_measurement_of_eight_bits_has_both(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "TOKENS", (1,))
-    monkeypatch.setattr(device, "SIZES", (device.Size("small", 8, 16), device.Size("large", 16, 8)))
+    monkeypatch.setattr(device, "SIZES", TINY)
     one = device.measure(int8=True)
     names = {*ORDERS, *(device.INT8 + order for order in INT8_ORDERS)}
     assert all(times.keys() == names for times in one.milliseconds.values())
@@ -222,6 +225,28 @@ def test_a_measurement_of_eight_bits_has_both(tmp_path, monkeypatch):
     times = one.milliseconds["small"]
     assert narrow is not None
     assert narrow.milliseconds["small"] == {o: times[device.INT8 + o] for o in INT8_ORDERS}
+
+
+def test_large_kernels_come_from_memory(monkeypatch):
+    """Not from a server's cache, which has room for two kernels and not for those of a model."""
+    large, fed = TINY[1], []
+    real = device._program
+
+    def program(kernels, size, name, tokens):
+        found = real(kernels, size, name, tokens)
+        fed.extend((size, name, x, k) for x, k in found[1])
+        return found
+
+    monkeypatch.setattr(device, "_program", program)
+    monkeypatch.setattr(device, "SIZES", TINY)
+    monkeypatch.setattr(device, "ROUNDS", 1)
+    device.measure(int8=True)
+    own = [id(kernel) for size, *_, kernel in fed if size is large]
+    assert len(own) == len(set(own)) == 2 * (4 * 3 + 3 * 4)  # orders times tokens, both types
+    for _, name, x, kernel in fed:
+        wanted = ("int8", "uint8" if name == "int8_unsigned" else "int8")
+        types = wanted if name.startswith("int8_") else ("float32", "float32")
+        assert (x.dtype, kernel.dtype) == types
 
 
 def test_a_measurement_without_an_order_is_made_again(cache, monkeypatch):

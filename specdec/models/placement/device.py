@@ -32,18 +32,24 @@ from specdec.models.layers.products import BLOCK, INT8_ORDERS, ORDERS, Order, pr
 
 SETTING = "SPECDEC_PRODUCTS"
 STORED = "stored"
-FORMAT = 1
+FORMAT = 2
 TOKENS = (1, 2, 8, 64)
 ROUNDS = 8  # of all programs in turn; the least time of each counts
 BUSY = 0.5  # mean load of a core in the last minute
 
 
 class Size(NamedTuple):
-    """The two kernels of a T5's MLP."""
+    """The two kernels of a T5's MLP.
+
+    Programs that keep them alike share them if they are `cached`. Otherwise each has its own, so
+    that they come from memory: programs run in turn, and between two runs of one of them hundreds
+    of megabytes are read. A server's cache has room for two kernels, and not for a model's.
+    """
 
     name: str
     emb_dim: int
     mlp_dim: int
+    cached: bool
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -56,11 +62,11 @@ class Size(NamedTuple):
         return 4 * sum(inputs * outputs for inputs, outputs in self.shapes)
 
 
-# The kernels of one fit into most caches, those of the other into hardly any.
-SIZES = Size("small", 256, 1024), Size("large", 1024, 2816)
+SIZES = Size("small", 256, 1024, cached=True), Size("large", 1024, 2816, cached=False)
 LARGE = 2**21  # bytes in float32 of a kernel that counts as large
 INT8 = "int8_"  # before an order of products whose operands both have eight bits
 
+_Program = tuple[jax.stages.Compiled, list[tuple[jax.Array, jax.Array]]]  # and its arguments
 Milliseconds = Mapping[str, Mapping[str, Mapping[int, float]]]  # by size, order and tokens
 
 
@@ -235,25 +241,31 @@ def measure(int8: bool = False) -> Device:
       int8: whether products of int8 operands are measured too.
     """
     before, names = load(), _names(int8)
-    keys = [(size, name, n) for size in SIZES for name in names for n in _measured_tokens(name)]
-    stored = {(size, _stored(name)): _kernels(size, name) for size in SIZES for name in names}
+    return Device(about(), {size.name: _measured(size, names) for size in SIZES}, before)
+
+
+def _measured(size: Size, names: Sequence[str]) -> dict[str, dict[int, float]]:
+    """Returns the milliseconds of a size's products, by name and number of tokens."""
+    keys = [(name, tokens) for name in names for tokens in _measured_tokens(name)]
+    shared = {_stored(name): _kernels(size, name) for name in names} if size.cached else {}
+
+    def compiled(key: tuple[str, int]) -> _Program:
+        name, tokens = key
+        kernels = shared.get(_stored(name)) or _kernels(size, name)
+        return _program(kernels, size, name, tokens)
+
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        programs = list(pool.map(lambda key: _program(stored[key[0], _stored(key[1])], *key), keys))
+        programs = list(pool.map(compiled, keys))
     seconds: list[list[float]] = [[] for _ in keys]
     for _ in range(ROUNDS):
         for (execute, given), times in zip(programs, seconds, strict=True):
             start = time.perf_counter()
             jax.block_until_ready(execute(given))
             times.append(time.perf_counter() - start)
-    found: dict[str, dict[str, dict[int, float]]] = {
-        size.name: {name: {} for name in names} for size in SIZES
-    }
-    for (size, name, tokens), times in zip(keys, seconds, strict=True):
-        found[size.name][name][tokens] = round(1e3 * min(times), 4)
-    for size, name in {(size.name, name) for size in SIZES for name in names}:
-        times = found[size][name]
-        found[size][name] = {n: times[n] if n in times else times[2] for n in TOKENS}
-    return Device(about(), found, before)
+    found: dict[str, dict[int, float]] = {name: {} for name in names}
+    for (name, tokens), times in zip(keys, seconds, strict=True):
+        found[name][tokens] = round(1e3 * min(times), 4)
+    return {name: {n: x[n if n in x else 2] for n in TOKENS} for name, x in found.items()}
 
 
 def _measured_tokens(name: str) -> list[int]:
@@ -261,22 +273,21 @@ def _measured_tokens(name: str) -> list[int]:
     return sorted({max(n, 2) for n in TOKENS}) if name.startswith(INT8) else list(TOKENS)
 
 
-def _stored(name: str) -> tuple[bool, bool]:
-    """Returns whether the kernels of a product are transposed, and whether they have eight bits."""
-    return not name.endswith("in_out"), name.startswith(INT8)
+def _stored(name: str) -> tuple[bool, np.dtype]:
+    """Returns whether the kernels of a product are transposed, and their dtype."""
+    dtype = "float32"
+    if name.startswith(INT8):
+        dtype = "uint8" if name == INT8 + "unsigned" else "int8"
+    return not name.endswith("in_out"), np.dtype(dtype)
 
 
 def _kernels(size: Size, name: str) -> list[jax.Array]:
     """Returns kernels of ones, each with its own memory; the values do not affect the time."""
-    transposed, int8 = _stored(name)
-    narrow = np.uint8 if name == INT8 + "unsigned" else np.int8
-    kind = np.dtype(narrow if int8 else np.float32)
-    return [_ones(kind, *(shape[::-1] if transposed else shape)) for shape in size.shapes]
+    transposed, dtype = _stored(name)
+    return [_ones(dtype, *(shape[::-1] if transposed else shape)) for shape in size.shapes]
 
 
-def _program(
-    kernels: Sequence[jax.Array], size: Size, name: str, tokens: int
-) -> tuple[jax.stages.Compiled, list[tuple[jax.Array, jax.Array]]]:
+def _program(kernels: Sequence[jax.Array], size: Size, name: str, tokens: int) -> _Program:
     """Returns the compiled products of a size, and their arguments."""
     order = cast(Order, name.removeprefix(INT8))
     options: dict[str, Any] = {"precision": "highest"}
