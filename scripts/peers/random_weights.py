@@ -37,7 +37,7 @@ def checkpoint(
       name: the folder's name.
       target: the target.
       layers: the layers that add something.
-      head: the ids whose logits are not 0; None for all.
+      head: the number of ids whose logits are not 0, which come first; None for all.
     """
     work_dir = Path(args.output_file).absolute().parent / "checkpoints"
     work_dir.mkdir(parents=True, exist_ok=True)
@@ -45,9 +45,14 @@ def checkpoint(
     if not folder.exists():
         params = _with_silent_layers(jax.device_get(target.init(jax.random.key(0))), layers)
         if head is not None:
-            logits = params["decoder"]["logits_dense"]
-            kernel = np.where(np.arange(target.vocab_size) < head, logits["kernel"], 0)
-            params["decoder"]["logits_dense"] = logits | {"kernel": kernel}
+            known = np.arange(target.vocab_size) < head
+            if target.config.head_is_table:
+                table = params["token_embedder"]["embedding"]
+                params["token_embedder"] = {"embedding": np.where(known[:, None], table, 0)}
+            else:
+                logits = params["decoder"]["logits_dense"]
+                kernel = np.where(known, logits["kernel"], 0)
+                params["decoder"]["logits_dense"] = logits | {"kernel": kernel}
         checkpoints.save(folder, params, config=target.config, format="huggingface")
     return folder
 

@@ -5,7 +5,8 @@
 
 Weights are random, a sound is two seconds of noise, and 40 tokens follow the usual four of the
 prompt. The draft reads the target's encoder. It is the first two layers of the target's decoder,
-and always right (random_weights.py). README.md next to this file says how engines take turns.
+with a head of 8,192 ids as `specdec distill` makes it, and always right: the target's logits of the
+other ids are zero (random_weights.py). README.md next to this file says how engines take turns.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import flags
 
 NEW, SECONDS = 40, 2  # tokens, and the length of a sound
 DRAFT_LAYERS = 2
+HEAD = 8192  # ids that the draft has
 PROMPT = (50258, 50259, 50359, 50363)  # of an English transcript without timestamps
 END = 50257
 WEIGHTS = "stored", "int8_tokens"
@@ -27,7 +29,7 @@ PEERS = ("huggingface", "ctranslate2_float32", "ctranslate2_int8")
 
 
 def main() -> int:
-    _compare(flags.parsed(__doc__, PEERS, WEIGHTS, gamma=5, texts=3, new=NEW))
+    _compare(flags.parsed(__doc__, PEERS, WEIGHTS, gamma=7, texts=3, new=NEW))
     return 0
 
 
@@ -41,7 +43,7 @@ def _compare(args: argparse.Namespace) -> None:
     layers = {"num_encoder_layers": 12, "num_decoder_layers": 12}
     sizes = {"vocab_size": 51865, "emb_dim": 768, "num_heads": 12, "mlp_dim": 3072}
     target = Whisper(WhisperConfig(**sizes, **layers))
-    folder = random_weights.checkpoint(args, "whisper_small", target, DRAFT_LAYERS)
+    folder = random_weights.checkpoint(args, "whisper_small", target, DRAFT_LAYERS, HEAD)
     ready = _ours(dataclasses.replace(target, weights=args.weights), folder, args)
     work = engines.Work((), args.new, END, 0, flags.THREADS, "cpu")
     for name in args.peers:
@@ -76,13 +78,18 @@ def _ours(target: Any, folder: Path, args: argparse.Namespace) -> dict[str, Any]
 
     config = target.config
     shared = {"num_encoder_layers": 0, "encoded_dim": config.emb_dim}
-    first = dataclasses.replace(config, num_decoder_layers=DRAFT_LAYERS, **shared)
+    kept = {"num_decoder_layers": DRAFT_LAYERS, "head_ids": tuple(range(HEAD))}
+    first = dataclasses.replace(config, **kept, **shared)
     draft = dataclasses.replace(target, config=first)
     rules = GreedyMatch(), Fixed(args.gamma), Greedy(), args.new + len(PROMPT) - 1
     plan = Plan(target, Autoregressive(draft, Greedy()), *rules, stop_ids=())
     params = checkpoints.load(folder, config=config, dtype="float32")
-    without = {name: leaf for name, leaf in params.items() if name != "encoder"}
-    stored = {"target": params, "draft": draft.part_of(without)}
+    without = draft.part_of({name: leaf for name, leaf in params.items() if name != "encoder"})
+    head = {"kernel": params["token_embedder"]["embedding"][:HEAD].T}
+    stored = {
+        "target": params,
+        "draft": without | {"decoder": without["decoder"] | {"logits_dense": head}},
+    }
     prefix = np.array([PROMPT[1:]], np.int32)
     return {
         mode: _Specdec(program, owned)

@@ -150,6 +150,15 @@ FAMILIES = {
     "LLaMA, 374M, int8": ("llama_374m_int8", "CTranslate2 int8"),
     "Whisper small's sizes, float32": ("whisper_small_float32", "CTranslate2 float32"),
     "Whisper small's sizes, int8": ("whisper_small_int8", "CTranslate2 int8"),
+    "Whisper small's sizes, 120 tokens, float32": (
+        "whisper_small_120_tokens_float32",
+        "CTranslate2 float32",
+    ),
+    "Whisper small's sizes, 120 tokens, int8": (
+        "whisper_small_120_tokens_int8",
+        "CTranslate2 int8",
+    ),
+    "MADLAD's widths, 4 + 4 layers, float32": ("madlad_8_layers_float32", "CTranslate2 float32"),
     "MADLAD's widths, 4 + 4 layers, int8": ("madlad_8_layers_int8", "CTranslate2 int8"),
     "Chronos small's sizes, float32": ("chronos_small", "chronos-forecasting"),
 }

@@ -2,9 +2,9 @@
 
 Which of the `ORDERS` of a product is fast differs between CPUs, even of one maker, and with the
 number of tokens: see docs/log/performance-log.md. It is measured before the first model is laid
-out, on the matrices of MLPs of two sizes, in about two seconds. A measurement made while the
-processor was busy is repeated when it is idle. Products of int8 operands are measured before the
-first model that has them, together with the others.
+out, on the matrices of MLPs of two sizes, in a few seconds and with 350 MB. A measurement made
+while the processor was busy is repeated when it is idle. Products of int8 operands are measured
+before the first model that has them, together with the others.
 
 The environment variable SPECDEC_PRODUCTS overrides the measurement: "stored" leaves kernels as in
 checkpoints, and anything else is the file of a measurement.
@@ -34,7 +34,7 @@ SETTING = "SPECDEC_PRODUCTS"
 STORED = "stored"
 FORMAT = 2
 TOKENS = (1, 2, 8, 64)
-ROUNDS = 8  # of all programs in turn; the least time of each counts
+ROUNDS = 16  # of all programs in turn; the least time of each counts
 BUSY = 0.5  # mean load of a core in the last minute
 
 
