@@ -181,7 +181,7 @@ def test_a_decoded_text_shows_itself():
     assert "1 token in 1 target call" in repr(by_hand([1], [2], [0]))
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_benchmark_is_of_the_given_texts(pair):
     found = pair.bench(["ab", "a longer text"], repeats=1)
     assert (found.summary.texts, found.summary.identical) == (2, 2)
@@ -206,7 +206,7 @@ def test_a_certificate_is_of_the_given_texts(pair, monkeypatch):
     assert "2 of 2 outputs identical" in found._repr_html_()
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_benchmark_of_beams(pair):
     found = pair.bench(["ab", "a longer text"], repeats=1, num_beams=2, num_return=2)
     assert found.summary.beams == 2 and found.summary.identical == 2
@@ -342,7 +342,7 @@ def test_eight_bits_that_cannot_be(given, message):
         InteractiveModel.demo(**given)
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_mesh_changes_no_text(decoded):
     given = {"gamma": 3, "sampling": Sampling(1.0), "lengths": LENGTHS, "batch_size": 4}
     model = InteractiveModel.demo(**given, partitioner=Partitioner(2))

@@ -141,7 +141,7 @@ def test_one_token_that_is_not_the_argmax_is_too_many():
     assert found.figures["not_argmax"] == 1
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_sound_run_is_certified(verify, folder, monkeypatch):
     monkeypatch.setattr(exactness, "LAW_ROWS", 20_000)
     code, record, out, err = verify("--seed=3")
@@ -435,8 +435,8 @@ def test_a_drafter_without_a_model_and_one_around_another():
     assert copier[1]["draft"] is params["draft"] is BENCH.params["target"]
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("kind", few(["heads", "masks"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["heads", "masks"])
 def test_a_drafter_of_blocks(kind):
     """A target fills in no blocks, so it drafts for itself as any other; with models of its own the
     drafter has its state compared."""
@@ -485,14 +485,12 @@ def test_what_cannot_be_certified_is_refused_before_anything_runs(monkeypatch, p
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [
         pytest.param(
-            ("--gin_file=verifiers/top_beta.gin", "--gin.BETA=4", "--gin.TAU=9.0"),
-            marks=pytest.mark.slow,
-            id="greedy",
+            ("--gin_file=verifiers/top_beta.gin", "--gin.BETA=4", "--gin.TAU=9.0"), id="greedy"
         ),
         pytest.param(
             ("--gin_file=sampling/temperature.gin", "--gin_file=verifiers/typical.gin"), id="drawn"

@@ -13,7 +13,6 @@ from pathlib import Path
 import long_sounds
 import numpy as np
 import pytest
-from support import few
 
 from specdec import checkpoints, cli
 from specdec.common.subtitles import subtitles
@@ -82,8 +81,8 @@ def test_long_sounds_have_the_ids_and_times_of_transformers(name, decode):
         assert line["prediction"].startswith("<|")
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("name", few(sorted(LANGUAGE, reverse=True), 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(LANGUAGE))
 def test_without_timestamps_only_long_sounds_have_them_in_their_ids(name, decode):
     code, lines, err = decode(*LANGUAGE[name], "--text=2.wav", "--text=31.wav")
     assert code == 0, err
@@ -142,7 +141,7 @@ def test_what_is_for_one_window_reads_such_sounds_of_standard_input(piped):
     assert code == 2 and not out and "reads 30 in one window" in err[-1]
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_terminal_shows_who_wrote_the_words_of_one_window(piped, folder):
     """Of a long sound some words were thrown away, and it is shown plainly."""
     trim = ["--shared_encoder", "--decoder_layers=0", f"--output={folder / 'painted'}"]

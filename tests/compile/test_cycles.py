@@ -122,11 +122,8 @@ def test_a_part_without_all_cycles_leaves_the_costs_out(estimated, name, module)
         assert f"  compiler    draft 1: 50 cycles, 1 fusions{own}" in text
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    "of_draft, width, joined",
-    [([3, 2, 1], 2, 1), pytest.param([100, 300, 200], 1, 0, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("of_draft, width, joined", [([3, 2, 1], 2, 1), ([100, 300, 200], 1, 0)])
 def test_the_cycles_decide_how_calls_on_one_token_are_computed(
     of_draft, width, joined, monkeypatch
 ):

@@ -192,6 +192,7 @@ def test_a_draft_cache_that_is_not_moved(monkeypatch):
     assert more_calls(monkeypatch, DraftBeams, "keep", lambda self, cache, start, slots: cache)
 
 
+@pytest.mark.slow
 def test_wrong_positions(monkeypatch):
     """Tables know no positions; a T5 does."""
     target, params, golden = load("v1_1")

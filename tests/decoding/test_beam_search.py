@@ -187,7 +187,7 @@ def test_a_draft_of_another_vocabulary_changes_nothing():
         check_same(plan, Params(tables()["target"], other.init(jax.random.key(5))), inputs)
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["v1_1"])
 def test_positions_are_right_beyond_the_exact_buckets(name):
     """A table knows no positions: a T5 does, and 40 tokens reach its logarithmic buckets."""
@@ -241,14 +241,13 @@ def test_a_row_does_not_depend_on_its_neighbours():
         assert alone.trace.calls[0] == whole.trace.calls[row]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [
-        pytest.param(HuggingFaceBeams(2.0, "never"), marks=pytest.mark.ci),
-        *(
-            pytest.param(rule, marks=pytest.mark.slow)
-            for rule in (*RULE.values(), HuggingFaceBeams(length_penalty=-0.5))
-        ),
+        *RULE.values(),
+        HuggingFaceBeams(length_penalty=2.0, early_stopping="never"),
+        HuggingFaceBeams(length_penalty=-0.5),
     ],
 )
 def test_the_best_text_alone_takes_no_more_steps(rule):

@@ -146,6 +146,7 @@ def test_operations_of_a_layer():
     check(draft, DRAFT_LAYER)
 
 
+@pytest.mark.slow
 @by_method
 def test_operations_beside_the_layers(method):
     target, draft = layers()

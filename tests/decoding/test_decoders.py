@@ -107,8 +107,8 @@ def test_the_first_layer_drafts_for_all(name):
     assert_same_texts(found, alone(model, params, inputs))
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("weights", few(["int8_tokens", "int8"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["int8_tokens", "int8"])
 @each_family
 def test_eight_bits_are_a_model_of_their_own(name, weights):
     """All widths of calls compute the same model, which is close to the checkpoint's."""

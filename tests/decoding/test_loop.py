@@ -163,7 +163,7 @@ def test_a_row_alone_is_the_row_in_a_batch(pair, verifier):
     np.testing.assert_array_equal(permuted.tokens, together.tokens[order])
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_row_of_padding_starts_finished(pair):
     output = pair.decode(Greedy(), GreedyMatch(), Fixed(3))
     assert output.length[-1] == 0 and output.trace.calls[-1] == 0

@@ -110,7 +110,7 @@ def plan_of(drafter, rule=DRAWN, target: Any = TARGET):
     return Plan(target, drafter, Block(), SCHEDULES["guarded"], rule, LONGEST)
 
 
-OFTEN = ("model", "lookup, then a model")
+OFTEN = ("lookup, then a model",)
 
 
 @pytest.mark.parametrize(

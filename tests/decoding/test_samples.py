@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import few
 from test_combinations import DRAFTERS, RULES, SCHEDULES, TARGET, TREES
 from test_refilling import CONFIGS, GEMMA, SIZES
 from tolerances import SMALL_LOGITS
@@ -63,14 +64,7 @@ def test_samples_together_are_those_of_separate_calls(name, together, skip):
     assert_same_texts(params, plan, found, list(given(skip)), prefix)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "t5",
-        pytest.param("t5gemma2", marks=pytest.mark.ci),
-        *(pytest.param(x, marks=pytest.mark.slow) for x in ("t5gemma", "llama")),
-    ],
-)
+@pytest.mark.parametrize("name", few(["t5", "t5gemma2", "t5gemma", "llama"]))
 @pytest.mark.parametrize("same_bits", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_samples_share_the_keys_of_their_input(name, same_bits):
     """Unless the same bits are asked for, which calls of another width might not have."""

@@ -85,8 +85,8 @@ def test_a_tree_changes_no_output_and_keeps_no_fewer_tokens():
     assert bool(jnp.all(calls[1] <= calls[0])) and bool(jnp.any(calls[1] < calls[0]))
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("base", [pytest.param(Greedy(), marks=pytest.mark.slow), Sampling()])
+@pytest.mark.slow
+@pytest.mark.parametrize("base", [Greedy(), Sampling()])
 def test_processors_read_the_path_of_each_node(base):
     sampling = Processed(base, PENALTIES)
     bench = drafting(3, sampling, Bench.create(rows=8_000, max_length=5))
@@ -149,7 +149,7 @@ def test_the_likeliest_continuations_of_two_nodes():
     assert _likeliest(broken, root, 2, ())[0].tolist() == [[3, NOTHING]]  # no id that exists
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_row_does_not_depend_on_its_batch():
     bench = drafting(3)
     many, few = (bench.run(Block(), Fixed(2), Sampling(), rows) for rows in (FEW, 8))
@@ -244,7 +244,7 @@ def run_on(lead, depth, start, capacity):
     return seen._replace(queries=slots, keys=jnp.arange(capacity)[None])
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_node_is_scored_as_the_text_that_leads_to_it():
     whole, by_depth, alone = node_logits(draft_tree.view)
     np.testing.assert_allclose(whole, alone, atol=SMALL_LOGITS)

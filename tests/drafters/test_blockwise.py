@@ -55,7 +55,7 @@ def in_numpy(given: Params, target: T5Target, row: int, text: np.ndarray) -> np.
 
 @pytest.mark.parametrize(
     "target",
-    [pytest.param(TARGET, id="own head"), pytest.param(TIED, id="tied", marks=pytest.mark.ci)],
+    [pytest.param(TARGET, id="own head"), pytest.param(TIED, id="tied", marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("least, skipped", cells([1, 3], [False, True], often=[(1, True)]))
 def test_each_head_guesses_from_the_state_of_the_pending_token(target, least, skipped):

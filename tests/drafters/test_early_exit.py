@@ -96,18 +96,11 @@ def test_an_exit_is_the_network_that_ends_there():
 
 
 STOPPING = Confidence(0.3, buckets=(0, 1, 4))
-OFTEN = [(2, STOPPING)]  # the others are slow
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    "layers, schedule",
-    [
-        pytest.param(layers, one, marks=[pytest.mark.slow] * ((layers, one) not in OFTEN))
-        for layers in (1, 2, 3)
-        for one in (Fixed(4), STOPPING)
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", [Fixed(4), STOPPING])
+@pytest.mark.parametrize("layers", [1, 2, 3])
 def test_texts_are_the_targets_own(layers, schedule):
     drafter = EarlyExit(layers, Greedy(), HEAD if layers == 2 else None)
     output, alone = decoded(plan(drafter, schedule)), decoded(plan(drafter).alone())
@@ -209,8 +202,9 @@ def test_mistakes(make, says):
         make()
 
 
+@pytest.mark.slow
 @pytest.mark.planted
-@pytest.mark.parametrize("bug", few(["upper", "lower", "skipped", "position"]))
+@pytest.mark.parametrize("bug", ["upper", "lower", "skipped", "position"])
 def test_bugs_in_the_begun_call_are_seen(bug, monkeypatch):
     """An upper layer that skips a kept position, a lower one that keeps there what a rejected token
     has left, one that does not run for the last drafted token, and a cache of another length."""
@@ -247,6 +241,6 @@ class Halved(EarlyExit):
         return draft.replace(length=draft.length // 2), state
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_draft_may_be_shorter_than_what_was_computed():
     check_drafter(Halved(1, Sampling()), gammas=(3,))

@@ -162,6 +162,7 @@ def test_each_row_has_the_probabilities_and_beliefs_of_its_own_draft():
     np.testing.assert_array_equal(merged.probs[1], soft[1])
 
 
+@pytest.mark.slow
 @pytest.mark.planted
 def test_a_choice_by_what_was_drawn_is_seen():
     """Copies are taken where the model's own first draw is an even id: q is not what it says."""

@@ -153,13 +153,8 @@ def test_an_opinion_of_a_text_is_behind_the_texts_own_neighbours():
     np.testing.assert_allclose(logs[0][:, 0], logs[1][:, 0], atol=SMALL_LOGITS)
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        pytest.param(Greedy(), marks=pytest.mark.ci),
-        pytest.param(Sampling(), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [Greedy(), Sampling()])
 def test_a_block_is_cut_by_what_its_states_foresee(sampling):
     """Whatever is drawn: by the text alone, in float64."""
     cuts = ForeseenCost(0.3, (1.0, 1.2, 1.5), buckets=(1, 2, K))

@@ -128,7 +128,7 @@ def pieces(tmp_path):
     return tmp_path / "pieces.model"
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_training_is_that_of_a_checkpoint_with_the_ids_of_t5(pieces, tmp_path):
     """No part of a run takes id 0 for padding: batches, stored distributions, evaluation."""
     words = tasks.for_texts(tasks.SentencePiece(str(pieces)))

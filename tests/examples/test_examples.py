@@ -155,7 +155,7 @@ def test_a_verifier_of_ones_own_is_certified(specdec, run, tmp_path):
     assert "CERTIFIED: all" in printed and "OwnDraw() is off by" in printed
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_verifier_of_ones_own_has_the_targets_law():
     from own_draw import OwnDraw
 
@@ -163,7 +163,7 @@ def test_a_verifier_of_ones_own_has_the_targets_law():
     assert error == pytest.approx(0, abs=FLOAT64)
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_verifier_that_does_not_say_it_is_exact_is_not(run, tmp_path, capsys, monkeypatch):
     (tmp_path / "silent.py").write_text(
         "import own_draw\nclass Silent(own_draw.OwnDraw):\n    exact = False\n"

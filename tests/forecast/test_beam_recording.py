@@ -58,7 +58,7 @@ def test_with_reuse_calls_are_within_two_per_cent():
     assert found[0] == steps and abs(found[1] - calls) <= 0.02 * calls
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_narrower_drafts_and_another_rule():
     plan = dataclasses.replace(PLAN, rule=HuggingFaceBeams(), best_only=True)
     for width, depth, reuse in ((4, 1, False), (4, 3, False), (8, 1, True)):

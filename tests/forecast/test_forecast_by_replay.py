@@ -263,14 +263,9 @@ def test_calls_of_every_schedule_are_the_loops(name, drafter):
     assert len(np.unique(output.trace.drafted)) > 2 + (drafter != "masks")
 
 
-@pytest.mark.parametrize(
-    "name, verifier",
-    [
-        pytest.param(name, verifier, marks=pytest.mark.ci if often else pytest.mark.slow)
-        for name, verifier in itertools.product(STOPPING, (SpeculativeSampling(), Block()))
-        for often in [(name, verifier) == ("confidence", Block())]
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STOPPING)
+@pytest.mark.parametrize("verifier", [SpeculativeSampling(), Block()])
 def test_tokens_per_call_of_every_schedule_are_the_loops_of_drawn_texts(name, verifier):
     one, rows = plan(MODEL(DRAWN), STOPPING[name], DRAWN, verifier), 3000
     found, output = replayed(one, passes(one, rows)), decoded(one, rows)

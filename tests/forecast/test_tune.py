@@ -215,7 +215,7 @@ def test_seconds_are_those_of_a_forecast(run, done):
     assert 1 < found < 4
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_it_goes_on_where_it_was_stopped(run, done, monkeypatch, capsys):
     monkeypatch.setattr(tuning, "CONFIDENCES", (0.3, 0.6))
     monkeypatch.setattr(tuning, "ENTROPIES", (1.0,))
@@ -257,7 +257,7 @@ def test_drafters_are_compared(run, tmp_path, monkeypatch, capsys):
     assert "was begun with --longest = 2, and now it is 1" in capsys.readouterr().err
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_pair_is_tuned_for_a_tpu_that_is_not_there(run, tmp_path, monkeypatch, capsys):
     """By the calls that `specdec compile` has written of one of its topologies."""
     monkeypatch.setattr(tuning, "CONFIDENCES", (0.3,))

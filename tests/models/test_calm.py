@@ -169,8 +169,8 @@ def test_no_row_and_no_draft_token_changes_another(name):
     assert not plan.exact and not plan.alone().exact
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("drafts", [0, pytest.param(3, marks=pytest.mark.ci)])
+@pytest.mark.slow
+@pytest.mark.parametrize("drafts", [0, 3])
 def test_a_call_goes_as_deep_as_the_deepest_of_its_tokens(drafts):
     """Also those that are drafted and refused, and what fills up a draft."""
     target = calm(WHOLE, **SETTINGS["some exits"])
@@ -194,8 +194,8 @@ def test_a_call_goes_as_deep_as_the_deepest_of_its_tokens(drafts):
             start += calls.accepted[call] + 1
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("name", few(["some exits", "state", "classifier"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["some exits", "state", "classifier"])
 def test_tokens_that_always_leave_there(name):
     """Their logits are those of a model of so many layers: layers see nothing of those above."""
     target = calm(WHOLE, **SETTINGS[name])
@@ -298,7 +298,7 @@ def test_commands_measure_it_against_the_whole_model(tmp_path, capsys):
     assert "is of target.threshold = 0.3, and the run has 0.4" in capsys.readouterr().err
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_drawn_texts_are_its_own_for_every_seed():
     target, rule = calm(WHOLE, **SETTINGS["softmax"]), Sampling(0.8)
     plan = Plan(target, Autoregressive(WHOLE, rule), Coupled(), Fixed(3), rule, N)
@@ -318,7 +318,7 @@ def test_without_exits_it_is_the_whole_model(confidence):
     np.testing.assert_allclose(ours.log_probs, whole.log_probs, rtol=0, atol=SMALL_LOGITS)
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_without_exits_over_long_texts():
     """Relative positions past the exact buckets, in one call."""
     model, own, golden = load("v1_1")

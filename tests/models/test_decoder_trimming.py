@@ -34,7 +34,7 @@ def logits_of(model, params):
     return model.decode(params, TOKENS, cache)[0].logits[:2]
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 @each_model
 def test_a_head_of_some_ids_says_what_the_whole_one_says_of_them(name):
     whole = logits_of(families.model_of(TINY[name]), params_of(name))
@@ -72,7 +72,7 @@ def test_a_trimmed_checkpoint_comes_back(name, tmp_path):
     assert type(config)(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_decoder_that_reads_the_whole_models_encoder():
     """It computes the same as the whole model."""
     model, params = families.model_of(TINY["t5gemma"]), params_of("t5gemma")

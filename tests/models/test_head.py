@@ -165,13 +165,10 @@ def test_over_devices(ids):
     assert bool(jnp.all(jnp.isneginf(found) == jnp.isneginf(expected)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "verifier, sampling",
-    [
-        (Coupled(), Sampling()),
-        pytest.param(GreedyMatch(), Greedy(), marks=pytest.mark.slow),
-        pytest.param(Block(), Greedy(), marks=pytest.mark.slow),
-    ],
+    [(Coupled(), Sampling()), (GreedyMatch(), Greedy()), (Block(), Greedy())],
 )
 def test_what_it_cannot_draft_is_said_all_the_same(verifier, sampling):
     """A target drafts for itself, without half of its ids."""

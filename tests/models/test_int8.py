@@ -107,15 +107,10 @@ def tokens_too(name: str, layout: Layout = "checkpoint", **fields) -> T5Target:
     return T5Target(CONFIGS[name], layout=layout, weights="int8_tokens", **fields)
 
 
-@pytest.mark.parametrize(
-    "name, layout, widened",
-    cells(
-        CONFIGS,
-        LAYOUTS,
-        [False, True],
-        often=[("v1_1", "all_out_in", True)],
-    ),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("widened", [False, True])
 def test_tokens_in_eight_bits_are_one_model_in_all_layouts(name, layout, widened):
     """Integer sums have no order, and the widened ones are below 2^24 here."""
     params = T5Target(CONFIGS[name]).init(jax.random.key(0))
@@ -147,6 +142,7 @@ def test_unsigned_kernels_are_the_same_model(name):
     assert {path: len(axes[path]) for path in axes} == {p: x.ndim for p, x in flat(kept).items()}
 
 
+@pytest.mark.slow
 def test_unsigned_kernels_are_computed_on_a_mesh():
     target = dataclasses.replace(
         tokens_too("v1_1", "unsigned"), axis_rules=partitioning.standard_logical_axis_rules()

@@ -109,7 +109,7 @@ def assert_same(found, expected):
     cells(
         CONFIGS,
         WAYS,
-        often=[("v1_1", "in_out"), ("v1_0", "out_in"), ("bias_per_layer", "kernel_first")],
+        often=[("v1_1", "in_out"), ("v1_0", "out_in")],
     ),
 )
 def test_the_function_is_the_same(name, way):
@@ -126,7 +126,7 @@ def test_the_function_is_the_same(name, way):
         CONFIGS,
         WAYS,
         ["bfloat16", "float32"],
-        often=[("v1_1", "in_out", "bfloat16"), ("v1_0", "kernel_first", "float32")],
+        often=[("v1_0", "kernel_first", "float32")],
     ),
 )
 def test_in_bfloat16_a_few_roundings_differ(name, way, stored):

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import few
 
 from specdec import Plan, autoregressive_decode, checkpoints, decode, row_keys, score
 from specdec.drafters import Autoregressive
@@ -266,8 +265,8 @@ def model(name):
     return target, checkpoints.load(GOLDEN / name, config=target.config)
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("name", few(["hf_v1_1", "hf_v1_0"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hf_v1_1", "hf_v1_0"])
 def test_greedy_texts_are_those_of_hugging_face(name):
     """200 of each setting, by the target alone and speculatively, the other model drafting."""
     arrays, settings = golden()

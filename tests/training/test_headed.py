@@ -222,7 +222,7 @@ def test_what_is_exported_writes_what_its_own_target_writes(run, whole):
         assert np.any(np.asarray(own) != np.asarray(first))
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path):
     with fails_at(9), pytest.raises(RuntimeError, match="planted"):
         training.train(run, tmp_path / "out")

@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from support import few, tiny_t5
+from support import tiny_t5
 
 from specdec import checkpoints
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
@@ -33,8 +33,8 @@ def saved(tmp_path):
     return tmp_path / "target", params
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("tied", few([True, False]))
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False])
 def test_what_has_the_same_name_and_shape_is_taken(tmp_path, tied):
     config = dataclasses.replace(TARGET, logits_via_embedding=tied)
     target = T5Target(config).init(jax.random.key(1))

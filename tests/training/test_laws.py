@@ -240,7 +240,8 @@ def assert_same_laws(one, other) -> None:
         np.testing.assert_allclose(a, b, rtol=0, atol=LOGITS)
 
 
-@pytest.mark.parametrize("parts", few([2, 4]))
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [2, 4])
 def test_a_mesh_stores_what_one_device_does(tmp_path, parts, monkeypatch):
     """The target stays divided, and of its distributions only the stored numbers are fetched."""
     monkeypatch.setattr(laws, "TEXTS", 16)

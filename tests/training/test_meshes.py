@@ -167,11 +167,8 @@ def check(over: Trained, one: Trained) -> None:
     )
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    "partitions",
-    [pytest.param(None, id="one device", marks=pytest.mark.slow), pytest.param(2, id="4x2")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("partitions", [None, 2], ids=["one device", "4x2"])
 def test_micro_batches_and_rematerialisation_change_memory_only(partitions):
     saving = trained("aligned", partitions, micro_batches=4, rematerialise=True)
     check(saving, alone("aligned"))

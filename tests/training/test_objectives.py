@@ -189,7 +189,7 @@ def confident() -> tuple[Pairs, Frozen, dict, ConfidenceHead]:
 KEY = jax.random.key(0, impl="threefry2x32")
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_place_counts_if_those_before_it_were_kept():
     pairs, frozen, params, objective = confident()
     blocks = _Blocks.of(objective.of, CONFIDENT, pairs, KEY, frozen)

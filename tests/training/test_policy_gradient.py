@@ -198,7 +198,7 @@ def test_a_shared_noise_makes_the_same_update():
     np.testing.assert_allclose(found[0][1], found[1][1], atol=PROBABILITIES)
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_alignment_brings_the_draft_closer_to_the_moving_target():
     align, rate = Align({"forward_kl": 1.0}), Adafactor(LearningRate(peak=0.03, warmup=1))
     tuning = FineTuning(plan(Block()), steps=8, align=align, align_optimizer=rate, align_every=2)

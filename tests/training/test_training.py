@@ -333,6 +333,7 @@ def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path):
     assert log(tmp_path / "out") == whole
 
 
+@pytest.mark.slow
 def test_the_best_evaluation_is_exported(run, tmp_path, monkeypatch):
     """And stays, if a run that goes on finds nothing better."""
     right = iter([5, 9, 7, 9, 8])  # of ten tokens
@@ -577,7 +578,8 @@ def test_padding_rows_count_for_nothing(run):
     assert a.tokens == b.tokens and a.correct == b.correct
 
 
-@pytest.mark.parametrize("encoder", few(["the target's", "its own"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder", ["the target's", "its own"])
 def test_a_drafter_of_blocks_is_trained_saved_and_decoded_with(
     encoder, folder, command, capsys, tmp_path
 ):
@@ -605,8 +607,8 @@ def test_a_drafter_of_blocks_is_trained_saved_and_decoded_with(
     assert "masks is 3 and the schedule drafts 4" in capsys.readouterr().err
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("kind", few(["blockwise", "masked", "tuned"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["blockwise", "masked", "tuned"])
 def test_a_drafter_on_the_targets_states_learns_from_what_the_target_writes(
     kind, folder, command, capsys, tmp_path
 ):
