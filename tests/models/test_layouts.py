@@ -147,11 +147,11 @@ def test_in_bfloat16_a_few_roundings_differ(name, way, stored):
 @each_model
 def test_products_have_the_same_precision_and_result(name, dtype):
     """What an accelerator rounds to is asked for in the program; a CPU does not show it."""
-    config = dataclasses.replace(CONFIGS[name], dtype=dtype)
+    config, stored = dataclasses.replace(CONFIGS[name], dtype=dtype), checkpoint(name)
 
     def products(**way) -> list[tuple[str, str]]:
         target = T5Target(config, **way)
-        params = jax.eval_shape(lambda: target.from_stored(checkpoint(name)))
+        params = jax.eval_shape(lambda: target.from_stored(stored))
         cache = jax.eval_shape(lambda p, i: target.prefill(p, i, 5), params, texts()[0])
         text = jax.jit(target.decode).lower(params, texts()[1][:, :5], cache).as_text()
         found = re.findall(r"dot_general .*?(precision = \S+ \S+|:).* -> tensor<(\S+)>", text)
