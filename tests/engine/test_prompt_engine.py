@@ -105,7 +105,8 @@ def test_training_keeps_them_too(path, tmp_path):
     lines = tmp_path / "pairs.tsv"
     lines.write_text("The house\tDas Haus\n" * 2)
     flags = [f"--draft={path}", f"--input_file={lines}", f"--output_dir={tmp_path / 'run'}"]
-    assert cli.main(["train", *flags, "--steps=1", "--gin.BATCH_SIZE=2"]) == 0
+    settings = ["--steps=1", "--gin.BATCH_SIZE=2", "--gin.TASK_NAME='kept'"]
+    assert cli.main(["train", *flags, *settings]) == 0
     for file in FILES:
         made = tmp_path / "run" / "export" / "checkpoint_1" / file
         assert made.read_bytes() == (path / file).read_bytes(), file
