@@ -82,6 +82,7 @@ def calls(output, given: int = 0):
             at += accepted + 1
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "plan, given",
     [

@@ -109,6 +109,7 @@ def test_several_paths_are_refused():
         Plan(TableTarget(9), drafter, Block(), Fixed(2), Greedy(), N, same_bits=True)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("sampling", few([Sampling(), Greedy()]))
 def test_texts_in_bfloat16_are_bitwise_those_of_the_target_alone(sampling):
     """Tokens and log-probabilities, where this device has the same bits."""

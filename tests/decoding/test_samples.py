@@ -64,6 +64,7 @@ def test_samples_together_are_those_of_separate_calls(name, together, skip):
     assert_same_texts(params, plan, found, list(given(skip)), prefix)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", few(["t5", "t5gemma2", "t5gemma", "llama"]))
 @pytest.mark.parametrize("same_bits", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_samples_share_the_keys_of_their_input(name, same_bits):
@@ -95,7 +96,7 @@ def assert_same_texts(params, plan, found, batches, prefix=None):
         np.testing.assert_allclose(output.log_probs, right.log_probs, atol=SMALL_LOGITS)
 
 
-@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("together", [1, pytest.param(3, marks=pytest.mark.ci)])
 def test_a_text_is_read_once_and_samples_wait_for_no_text(together, monkeypatch):
     """A text's outputs are there before the next text is asked for."""
     plan, asked = plan_of(DRAFTERS["model"](DRAWN)), []

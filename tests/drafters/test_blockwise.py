@@ -53,6 +53,7 @@ def in_numpy(given: Params, target: T5Target, row: int, text: np.ndarray) -> np.
     return ahead @ np.asarray(given["target"]["decoder"]["logits_dense"]["kernel"], float)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "target",
     [pytest.param(TARGET, id="own head"), pytest.param(TIED, id="tied", marks=pytest.mark.slow)],

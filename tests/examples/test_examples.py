@@ -108,6 +108,7 @@ def identical(printed: str) -> bool:
     return len(set(figures.groups())) == 1 if figures else "outputs identical to" in printed
 
 
+@pytest.mark.ci
 def test_a_drafter_of_ones_own_decodes(specdec, run):
     printed = specdec("decode", run, f"{EXAMPLES}/copying.gin", more=("--compare",))
     assert "Copying, Fixed(gamma=2), Block(), Greedy()" in printed

@@ -21,6 +21,8 @@ from specdec.schedules import Fixed
 from specdec.types import Params
 from specdec.verifiers import Coupled, GreedyMatch
 
+pytestmark = pytest.mark.ci  # kernels for one kind of device, which change seldom
+
 SIZES = {"emb_dim": 48, "num_heads": 3, "head_dim": 16, "mlp_dim": 96}
 LAYERS = {"num_encoder_layers": 1, "num_decoder_layers": 2}
 V1_1 = T5Config(vocab_size=97, dtype="float32", **SIZES, **LAYERS)
@@ -78,7 +80,6 @@ def test_bfloat16_is_close():
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.1)
 
 
-@pytest.mark.ci
 def test_other_calls_are_those_of_the_layers():
     plain, kernels, params = both(V1_1)
     tokens = jnp.array([[3, 4, 5]])
@@ -95,7 +96,6 @@ def test_other_calls_are_those_of_the_layers():
     assert not fused.fits(odd, 1, 1, cache)
 
 
-@pytest.mark.ci
 def test_keys_that_are_not_finite_are_written_as_0():
     _, kernels, params = both(V1_1)
     params["token_embedder"]["embedding"] = params["token_embedder"]["embedding"].at[7].set(jnp.nan)
@@ -162,7 +162,6 @@ def test_a_draft_is_computed_as_was_fastest(monkeypatch, backend, times, chosen)
     single_rows.fastest.cache_clear()
 
 
-@pytest.mark.ci
 def test_what_cannot_be_computed_is_left_out(monkeypatch):
     """Triton's kernels without a GPU that they are for, or without Pallas."""
     plain, kernels, _ = both(V1_1)
@@ -177,7 +176,6 @@ def test_what_cannot_be_computed_is_left_out(monkeypatch):
     single_rows.fastest.cache_clear()
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("name", few(sorted(OTHERS, key="two gates".__ne__)))
 def test_joined_kernels_compute_the_layers(name):
     """They are as many numbers, and come apart bit for bit."""

@@ -19,6 +19,8 @@ from specdec.schedules import Fixed
 from specdec.types import Params
 from specdec.verifiers import GreedyMatch
 
+pytestmark = pytest.mark.ci  # kernels for one kind of device, which change seldom
+
 V1_1 = T5Config(
     vocab_size=97,
     emb_dim=128,
@@ -96,7 +98,6 @@ def test_the_kernel_computes_the_layers(name, runs, monkeypatch):
     assert int(after.length[0]) == 3 + width and len(runs) == 1
 
 
-@pytest.mark.ci
 def test_keys_that_are_not_finite_are_written_as_0(runs):
     _, kernel, params = both(OTHER)
     table = params["token_embedder"]["embedding"].at[7].set(jnp.nan)

@@ -163,6 +163,7 @@ def probabilities(model: T5Target, tree: dict, temperature: float) -> np.ndarray
     return softmax(logits[..., :V] / temperature)
 
 
+@pytest.mark.ci
 def test_the_loss_is_of_both_models_over_what_is_there():
     """At a temperature, weights on their way; ids of the drafter that no text has do not count."""
     pairs, frozen, params = batch()
