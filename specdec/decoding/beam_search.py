@@ -20,6 +20,7 @@ from specdec.decoding.beam_rules import BeamSet, best_first
 from specdec.decoding.draft_beams import Continued, Layer, Scored, Tree, rooted, view_of
 from specdec.decoding.finite import check_finite
 from specdec.decoding.forcing import given_lengths, unpadded
+from specdec.models.contract import loops
 from specdec.models.contract.model import decode_block
 from specdec.sampling import Greedy, Processed
 from specdec.types import Array, Cache, History, Params, Prompt, PyTree
@@ -113,7 +114,7 @@ def beam_search(
 def _search(params, inputs, *, plan: BeamPlan, active, prefix) -> BeamOutput:
     state = prefill(params, inputs, plan, active=active, prefix=prefix)
     advance = functools.partial(step, params, plan=plan)
-    state = jax.lax.while_loop(lambda state: jnp.any(state.beams.active), advance, state)
+    state = loops.while_loop(lambda state: jnp.any(state.beams.active), advance, state)
     return output(state, plan)
 
 

@@ -13,6 +13,7 @@ from specdec.decoding import several_paths, states
 from specdec.decoding.finite import check_finite
 from specdec.decoding.keys import check_keys, noise, purpose_keys
 from specdec.decoding.rows import repeated, replaced
+from specdec.models.contract import loops
 from specdec.models.contract.model import Target, finish
 from specdec.plan import Alone, Plan
 from specdec.types import (
@@ -150,7 +151,7 @@ def _run(params: Params, state: DecodeState, plan: Plan, left: Array | None = No
     def goes_on(state: DecodeState) -> Array:
         return jnp.any(state.active) if left is None else jnp.sum(state.active) > left
 
-    return jax.lax.while_loop(goes_on, advance, state)
+    return loops.while_loop(goes_on, advance, state)
 
 
 def sample(params: Params, keys: Array, state: DecodeState, plan: Plan) -> DecodeOutput:
@@ -262,11 +263,7 @@ def step(params: Params, state: DecodeState, plan: Plan) -> DecodeState:
         return decide(state, plan.longest_draft)
     choice = jnp.sum(jnp.array(plan.buckets, jnp.int32) < jnp.max(draft.length))
     for i, width in enumerate(plan.buckets):
-        _, state = jax.lax.while_loop(
-            lambda loop: loop[0],
-            lambda loop, width=width: (jnp.bool_(False), decide(loop[1], width)),
-            (choice == i, state),
-        )
+        state = loops.at_most_once(choice == i, functools.partial(decide, width=width), state)
     return state
 
 
@@ -296,11 +293,9 @@ def _propose(
     else:  # no model is called where nothing is wanted, again without copies
         shapes = jax.eval_shape(ask, state.drafter, state.cache)[0]
         none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        _, draft, drafter_state, cache = jax.lax.while_loop(
-            lambda loop: loop[0],
-            lambda loop: (jnp.bool_(False), *ask(*loop[2:])),
-            (jnp.any(want > 0), none, state.drafter, state.cache),
-        )
+        begun = none, state.drafter, state.cache
+        asked = loops.at_most_once(jnp.any(want > 0), lambda loop: ask(*loop[1:]), begun)
+        draft, drafter_state, cache = asked
     trim = states.trim if draft.nodes is None else several_paths.trim
     draft = trim(draft, want, state.vocab_size, plan.stop_ids)
     return draft, state.replace(drafter=drafter_state, cache=cache)

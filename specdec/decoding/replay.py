@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from specdec.decoding import states
 from specdec.decoding.keys import noise
 from specdec.decoding.loop import prefill
+from specdec.models.contract import loops
 from specdec.plan import Plan
 from specdec.types import Array, DecodeState, Draft, Params, PyTree, Request, Verdict
 
@@ -78,7 +79,7 @@ def replay(
         return call + 1, state, found
 
     loop = (jnp.int32(0), state, found)
-    return jax.lax.while_loop(lambda loop: jnp.any(loop[1].active), again, loop)[2]
+    return loops.while_loop(lambda loop: jnp.any(loop[1].active), again, loop)[2]
 
 
 def _call(

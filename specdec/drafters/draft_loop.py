@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specdec.models.contract import loops
 from specdec.sampling import Processed, draw, draw_shared, fit_vocabulary, looks_back
 from specdec.types import Array, Context, Draft, History, PyTree, Request, SamplingRule, Stop
 
@@ -157,7 +158,7 @@ def _all(draw_tokens, first: _Drawn, steps: Steps, keys: Array, want: Array):
         return (carry, drawn.tokens), drawn[:3]
 
     given = keys[:, 1:].swapaxes(0, 1), jnp.arange(1, keys.shape[1], dtype=jnp.int32)
-    (carry, _), rest = jax.lax.scan(extend, (steps.carry, first.tokens), given)
+    (carry, _), rest = loops.scan(extend, (steps.carry, first.tokens), given)
     tokens, probs, beliefs = jax.tree.map(
         lambda head, tail: jnp.concatenate([head[:, None], tail.swapaxes(0, 1)], axis=1),
         first[:3],
@@ -190,6 +191,6 @@ def _until_stopped(draw_tokens, first: _Drawn, steps: Steps, keys: Array, want, 
     going, stop_carry = after(one - 1, first, want > 0, stop.carry)
     buffer = jax.tree.map(lambda x: jnp.zeros((*keys.shape, *x.shape[1:]), x.dtype), first[:3])
     loop = (one, going, stop_carry, length, put(buffer, first, 0), first.tokens, steps.carry)
-    loop = jax.lax.while_loop(lambda loop: jnp.any(loop[1]), extend, loop)
+    loop = loops.while_loop(lambda loop: jnp.any(loop[1]), extend, loop)
     _, _, _, length, (tokens, probs, beliefs), _, carry = loop
     return Draft(tokens, probs, length, beliefs=beliefs), carry

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.drafters.matching import slices
+from specdec.models.contract import loops
 from specdec.models.contract.model import Target
 from specdec.types import Array, Cache, PyTree
 
@@ -41,7 +42,7 @@ def catch_up(
         cache = model.decode(params, slices(tokens, filled, width), cache, **states)[1]
         return cache.rewind(jnp.minimum(filled + width, until))
 
-    return jax.lax.while_loop(
+    return loops.while_loop(
         lambda cache: jnp.any(cache.length < until),
         feed,
         cache.rewind(jnp.minimum(cache.length, until)),

@@ -12,7 +12,7 @@ from flax import struct
 from specdec.common.values import PositiveInt
 from specdec.drafters.autoregressive import Autoregressive
 from specdec.drafters.matching import NOTHING, slices
-from specdec.models.contract import draft_tree
+from specdec.models.contract import draft_tree, loops
 from specdec.models.contract.draft_tree import ROOT, Nodes
 from specdec.models.contract.model import decode_block
 from specdec.sampling import draw, fit_vocabulary, looks_back, unprocessed
@@ -119,7 +119,7 @@ class MultiPath(Autoregressive):
             return (cache, last), drawn
 
         rest = jnp.arange(1, longest, dtype=jnp.int32), keys[:, :, 1:].transpose(2, 0, 1)
-        (cache, _), others = jax.lax.scan(extend, (steps.carry, first), rest)
+        (cache, _), others = loops.scan(extend, (steps.carry, first), rest)
 
         def joined(one: Array, more: Array) -> Array:
             every = jnp.concatenate([one[None], more]).swapaxes(0, 1)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from specdec.decoding import row_keys
 from specdec.decoding.states import trim
 from specdec.drafters import Drafter, Drawing
+from specdec.models.contract import loops
 from specdec.models.contract.inputs import read
 from specdec.plan import Plan
 from specdec.sampling import before_each, fit_vocabulary, is_distribution, standardised
@@ -216,7 +217,7 @@ def _asked(
     own = [jnp.moveaxis(x, 1, 0) for x in (tokens[:, 1:], coins)]
     view = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), taught)
     state = plan.drafter.init(params, at(jnp.int32(0)))
-    _, found = jax.lax.scan(ask, state, (jnp.arange(longest), view, *own))
+    _, found = loops.scan(ask, state, (jnp.arange(longest), view, *own))
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), found)
 
 

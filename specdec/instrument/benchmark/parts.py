@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.decoding.beam_plan import BeamPlan
+from specdec.models.contract import loops
 from specdec.models.contract.cache import KVCache
 from specdec.models.contract.inputs import read
 from specdec.models.contract.model import Target
@@ -170,7 +171,7 @@ def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
             return (tokens, fed.rewind(cache.length + 1)), tokens[:, 0]
 
         first = jnp.broadcast_to(start[:, None], (start.shape[0], width))
-        _, tokens = jax.lax.scan(advance, (first, cache), length=steps)
+        _, tokens = loops.scan(advance, (first, cache), length=steps)
         return tokens.T
 
     return run
@@ -196,7 +197,7 @@ def turns(plan: Plan | BeamPlan, turn: Turn, steps: int) -> Callable:
                 rest = tokens[:, : widest - part.width]
                 return (jnp.concatenate([told, rest], axis=1), fed.rewind(cache.length + 1)), None
 
-            return jax.lax.scan(advance, (tokens, cache), length=int(part.calls))[0]
+            return loops.scan(advance, (tokens, cache), length=int(part.calls))[0]
 
         def advance(carry, _):
             tokens, caches = carry
@@ -209,7 +210,7 @@ def turns(plan: Plan | BeamPlan, turn: Turn, steps: int) -> Callable:
         start = next(iter(begun.values()))[0]
         first = jnp.broadcast_to(start[:, None], (start.shape[0], widest))
         carry = first, {role: cache for role, (_, cache) in begun.items()}
-        return jax.lax.scan(advance, carry, length=steps)[1].T
+        return loops.scan(advance, carry, length=steps)[1].T
 
     return run
 

@@ -13,6 +13,7 @@ from specdec.decoding import prefill, step
 from specdec.decoding.program import Program
 from specdec.instrument.certificate.outcome import Check
 from specdec.instrument.certificate.subject import Subject
+from specdec.models.contract import loops
 from specdec.plan import Plan
 from specdec.testing import Skipping
 from specdec.types import Array, DecodeState, Draft, Params, Request
@@ -67,7 +68,7 @@ def _count(params: Params, keys: Array, inputs: Array, *, plan: Plan) -> tuple[A
 
     state = prefill(params, keys, inputs, skipping)
     loop = (state, jnp.int32(0), jnp.int32(0))
-    return jax.lax.while_loop(lambda loop: jnp.any(loop[0].active), again, loop)[1:]
+    return loops.while_loop(lambda loop: jnp.any(loop[0].active), again, loop)[1:]
 
 
 def _keys(state: DecodeState, plan: Plan) -> Array:

@@ -14,6 +14,7 @@ from flax import linen as nn
 from specdec.models.bases.decoder_only import SIZES, DecoderConfig, DecoderOnly
 from specdec.models.bases.linen import LinenModel
 from specdec.models.bases.stack import StackModel
+from specdec.models.contract import loops
 from specdec.models.contract.cache import PromptCache, kv_bytes
 from specdec.models.contract.inputs import check_tokens
 from specdec.types import Array, Prompt, PyTree
@@ -95,7 +96,7 @@ class PromptReader(LinenModel):
             read = feed(fed, read)
         else:
             blocks = fed.reshape(rows, count, size, *others).swapaxes(0, 1)
-            read, _ = jax.lax.scan(lambda cache, block: (feed(block, cache), None), read, blocks)
+            read, _ = loops.scan(lambda cache, block: (feed(block, cache), None), read, blocks)
 
         def behind(empty: Array, array: Array) -> Array:
             return jax.lax.dynamic_update_slice_in_dim(empty, array[:, :, :room], 0, axis=2)

@@ -142,6 +142,23 @@ class KVCache(struct.PyTreeNode):
         cross = (constrain(keys, *axes, tpu_order=(0, 1, 2, 3)) for keys in self.cross_keys)
         return self.replace(**placed, cross_keys=tuple(cross))
 
+    def as_carried(self: Self) -> Self:
+        """Returns the cache as `loops` carry it: the arrays of one row are [H, C, head_dim]."""
+        if self.length.shape[0] != 1:
+            return self
+        return self._arrays(lambda array: _placed_row(array[0]))
+
+    def as_used(self: Self) -> Self:
+        """Returns the inverse of `as_carried`."""
+        if self.length.shape[0] != 1:
+            return self
+        return self._arrays(lambda array: _placed(array[None]))
+
+    def _arrays(self: Self, change: Callable[[Array], Array]) -> Self:
+        with nn.logical_axis_rules(self.axis_rules):
+            keys, values = (tuple(map(change, of)) for of in (self.keys, self.values))
+        return self.replace(keys=keys, values=values)
+
     def sharing(self: Self, given: Self) -> Self:
         """Returns this cache of B * T rows with the B inputs of another, each read by T rows."""
         names = ("inputs_mask", "cross_keys", "cross_values") if given.cross_keys else ()
@@ -163,9 +180,7 @@ class KVCache(struct.PyTreeNode):
             return _placed(moved_rows(array, start, kept, width))
 
         start = self.slots(start)
-        with nn.logical_axis_rules(self.axis_rules):
-            keys, values = (tuple(map(moved, of)) for of in (self.keys, self.values))
-        return self.replace(keys=keys, values=values)
+        return self._arrays(moved)
 
     def rewind(self: Self, length: Array) -> Self:
         """Returns the cache with `length` [B]; the slots from there on become garbage."""
@@ -264,6 +279,10 @@ def _placed(array: Array) -> Array:
     return constrain(array, "batch", "heads", "length", "kv", tpu_order=(0, 1, 3, 2))
 
 
+def _placed_row(array: Array) -> Array:
+    return constrain(array, "heads", "length", "kv", tpu_order=(0, 2, 1))
+
+
 def write_rows(
     array: Array, block: Array, start: Array, place: Callable[[Array], Array] = lambda x: x
 ) -> Array:
@@ -280,6 +299,8 @@ def write_rows(
         loop = functools.partial(_written_in_a_loop, place=place)
         return _on_tpus(loop, _written_together, array, block, start)
     zero = jnp.zeros([], start.dtype)
+    if array.shape[0] == 1:  # without the axis of rows, see `loops`
+        return jax.lax.dynamic_update_slice(array[0], block[0], (zero, start[0], zero))[None]
     for row in range(array.shape[0]):
         at = (zero + row, zero, start[row], zero)
         array = jax.lax.dynamic_update_slice(array, block[row : row + 1], at)

@@ -403,6 +403,14 @@ def attend(
     if _IN_ORDER.get() and equation == KEYS_LAST:
         keys, values, bias = _visible_first(keys, values, bias)
         equation, mix = "bthd,bhtcd->bhtc", "bhtc,bhtcd->bhtd"
+    if rows == 1:  # without the axis of rows, see `specdec.models.contract.loops`
+        weights = attention_weights(
+            equation.replace("b", ""), query[0], keys[0], bias[0], by_row, cap
+        )
+        mixed = jnp.einsum(
+            mix.replace("b", ""), weights, values[0], precision=precision(query.dtype)
+        )
+        return mixed[None].swapaxes(1, 2)[:, :tokens]
     weights = attention_weights(equation, query, keys, bias, by_row, cap)
     mixed = jnp.einsum(mix, weights, values, precision=precision(query.dtype))
     return mixed.swapaxes(1, 2)[:, :tokens]

@@ -6,13 +6,13 @@ Schuster et al. 2022, "Confident Adaptive Language Modeling" (2207.07061).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from specdec.common.values import NonNegativeFloat, PositiveInt, Probability, fields_of
+from specdec.models.contract import loops
 from specdec.models.contract.cache import KVCache
 from specdec.models.contract.inputs import Exits
 from specdec.models.placement import layouts
@@ -182,8 +182,8 @@ class Calm(T5Draft):
             return left, self.pass_by(params, left.stream, cache, group).rewind(start)
 
         needed = jnp.any(left.going)
-        left, cache = _at_most_once(needed, run, (left, cache))
-        return _at_most_once(~needed, skip, (left, cache))
+        left, cache = loops.at_most_once(needed, run, (left, cache))
+        return loops.at_most_once(~needed, skip, (left, cache))
 
     def _sure(self, params: PyTree, left: _Left, positions: Array, exit: int) -> Array:
         """Returns [B, T] bool, whether the confidence after this layer is above the threshold."""
@@ -274,8 +274,3 @@ class _Left(NamedTuple):
 def _cosine(x: Array, y: Array) -> Array:
     x, y = x.astype(jnp.float32), y.astype(jnp.float32)
     return jnp.sum(x * y, -1) / (jnp.linalg.norm(x, axis=-1) * jnp.linalg.norm(y, axis=-1))
-
-
-def _at_most_once(if_so: Array, body: Callable, value: PyTree) -> PyTree:
-    loop = if_so, value
-    return jax.lax.while_loop(lambda x: x[0], lambda x: (jnp.bool_(False), body(x[1])), loop)[1]
