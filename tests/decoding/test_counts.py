@@ -28,8 +28,11 @@ import pytest
 from support import Cycle, few, inside
 
 from specdec import Plan, prefill, step
-from specdec.decoding.program import DecodeProgram, batch_shapes
-from specdec.drafters import Autoregressive, Blockwise, EarlyExit, Masked
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_rules import T5XBeams
+from specdec.decoding.draft_beams import DraftBeams
+from specdec.decoding.program import BeamProgram, DecodeProgram, batch_shapes
+from specdec.drafters import Autoregressive, Blockwise, EarlyExit, Masked, MultiPath
 from specdec.instrument.compile import hlo
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
@@ -41,7 +44,7 @@ from specdec.sampling import (
     RepetitionPenalty,
     Sampling,
 )
-from specdec.schedules import Disco, Fixed
+from specdec.schedules import Confidence, Disco, Fixed
 from specdec.schedules.signals import TOP
 from specdec.training import classifier
 from specdec.types import Params
@@ -206,6 +209,35 @@ def test_arrays_of_a_cache_in_buckets():
     }
     assert counts["target", "rest", "made"] >= 2 * DEPTH * len(buckets), "slots are written"
     check(counts, bounds)
+
+
+def other_loops() -> dict[str, Any]:
+    """Programs with further loops over a cache, by name, and their arguments."""
+    plan = plan_of("greedy")
+    models = plan.models()
+    paths = MultiPath(models["draft"], Greedy(), paths=2)
+    stopping = dataclasses.replace(plan_of("speculative"), schedule=Confidence(0.5))
+    beams = BeamPlan(plan.target, 2, T5XBeams(), MAX_LENGTH, DraftBeams(models["draft"], 2, 2))
+    params, keys, inputs = shapes_of(plan)
+    plans = {"paths": dataclasses.replace(plan, drafter=paths), "until it is unsure": stopping}
+    found = {name: (DecodeProgram(one), shapes_of(one)) for name, one in plans.items()}
+    return found | {"beams": (BeamProgram(beams), (params, keys, inputs))}
+
+
+@pytest.mark.parametrize("name", ["paths", "until it is unsure", "beams"])
+def test_other_loops_copy_no_cache(name):
+    program, arguments = other_loops()[name]
+    compiled = program.lower(*arguments).compile(AS_USERS_DO).as_text() or ""
+    looped = [x for x in hlo.read(compiled).operations if x.loop]
+
+    def of_a_cache(shape: str) -> bool:
+        arrays = (set(map(int, x.split(","))) for x in re.findall(r"f32\[([\d,]+)\]", shape))
+        slots = set(range(MAX_LENGTH, 3 * MAX_LENGTH))  # beams have some for each node
+        return any(HEAD_DIM in axes and axes & slots for axes in arrays)
+
+    written = [x for x in looped if of_a_cache(x.shape)]
+    assert len(written) >= 4 * DEPTH, "slots are written"
+    assert not [x.shape for x in written if x.opcode == "copy"]
 
 
 @by_method
