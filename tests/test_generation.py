@@ -174,7 +174,7 @@ def test_what_is_read_is_shown(directory, capsys):
 
 
 @pytest.mark.ci  # each compiles a program
-@pytest.mark.parametrize("case", few(OBEYED, 6), ids="-".join)
+@pytest.mark.parametrize("case", few(OBEYED, 2), ids="-".join)
 def test_interactive_models_obey(directory, case):
     version, name = case
     end_to_end(directory, version, name)

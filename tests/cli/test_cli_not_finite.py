@@ -56,17 +56,7 @@ ERROR = "the logits of T5Target are NaN or infinite for output token 1 of "
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    "name",
-    [
-        "decode",
-        "eval",
-        pytest.param("score", marks=pytest.mark.slow),
-        pytest.param("acceptance", marks=pytest.mark.slow),
-        pytest.param("bench", marks=pytest.mark.slow),
-        pytest.param("verify", marks=pytest.mark.ci),
-    ],
-)
+@pytest.mark.parametrize("name", few(["decode", "eval", "score", "acceptance", "bench", "verify"]))
 def test_a_target_without_logits_is_one_line(command, broken, tmp_path, name):
     flags = {
         "score": [],

@@ -85,7 +85,14 @@ def test_the_ids_of_transformers_with_a_draft_that_sees_no_picture(flags, tmp_pa
         assert outputs(out) == list(GENERATED.values())
 
 
-@pytest.mark.parametrize("more", [(), ("--batch_size=2",), ("--batch_size=2", "--refill")])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param((), marks=pytest.mark.slow),
+        pytest.param(("--batch_size=2",), marks=pytest.mark.slow),
+        ("--batch_size=2", "--refill"),
+    ],
+)
 def test_there_is_room_for_all_pictures_of_a_text(flags, folder, tmp_path, more):
     texts, out = [*SEVERAL, *GENERATED], tmp_path / "out.jsonl"
     given = [f"--text={text.format(folder)}" for text in texts]

@@ -169,7 +169,7 @@ def run(cache, tmp_path_factory):
     return done
 
 
-@pytest.mark.parametrize("family", few(CONFIGS, 3))
+@pytest.mark.parametrize("family", few(CONFIGS))
 @pytest.mark.parametrize(
     "command",
     [

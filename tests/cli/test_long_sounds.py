@@ -67,7 +67,8 @@ def check(line, golden) -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=pytest.mark.ci if x != "found" else ()) for x in LANGUAGE]
+    "name",
+    [pytest.param(x, marks=pytest.mark.slow if x != "translated" else ()) for x in LANGUAGE],
 )
 def test_long_sounds_have_the_ids_and_times_of_transformers(name, decode):
     """Three at a time, so that a row waits while another has windows left."""

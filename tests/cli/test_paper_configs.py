@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from support import few
 
 import gin
 from specdec import checkpoints, cli
@@ -221,17 +222,7 @@ def specdec(tiny, saved, cache, tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        *PAPER[::10],
-        *(
-            pytest.param(file, marks=pytest.mark.slow)
-            for file in [*PAPER, *PUBLIC]
-            if file not in PAPER[::10]
-        ),
-    ],
-)
+@pytest.mark.parametrize("file", few([*PAPER, *PUBLIC]))
 def test_a_run_runs(specdec, file):
     texts = specdec("decode", file)
     assert [f"{text['input']}\t{text['target']}" for text in texts] == LINES

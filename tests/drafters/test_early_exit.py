@@ -51,7 +51,7 @@ def plan(drafter, schedule=Fixed(4), sampling=Greedy(), verifier=None) -> Plan: 
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("name", ["v1_1", pytest.param("v1_0", marks=pytest.mark.ci)])
+@pytest.mark.parametrize("name", ["v1_1", pytest.param("v1_0", marks=pytest.mark.slow)])
 def test_layers_apart_are_the_whole_network(name):
     """In blocks of random widths, each split at random places, over 170 positions."""
     model, own, golden = load(name)

@@ -90,9 +90,9 @@ def filled_in(drafter: Masked, row: int, text: np.ndarray, drafted: np.ndarray) 
     [
         pytest.param(Masked(FILLING, Greedy(), K), marks=pytest.mark.ci),
         pytest.param(Masked(FILLING, Greedy(), K, distinct=False), marks=pytest.mark.slow),
-        pytest.param(Masked(FILLING, Greedy(), K, reread=N), marks=pytest.mark.ci),
+        pytest.param(Masked(FILLING, Greedy(), K, reread=N), marks=pytest.mark.slow),
         pytest.param(Skipping(Masked(FILLING, Greedy(), K)), marks=pytest.mark.slow),
-        pytest.param(Masked(MODERN, Greedy(), K), marks=pytest.mark.ci),
+        pytest.param(Masked(MODERN, Greedy(), K), marks=pytest.mark.slow),
         pytest.param(Masked(MODERN, Greedy(), K, reread=N), marks=pytest.mark.slow),
         pytest.param(Skipping(Masked(MODERN, Greedy(), K)), marks=pytest.mark.slow),
     ],

@@ -262,7 +262,8 @@ def seldom(names, *slow, ci=()):
         "NaN probabilities",
         "suffix decoding",
         "length too long",
-        ci=("blockwise", "zero probabilities"),
+        "zero probabilities",
+        ci=("blockwise",),
     ),
 )
 def test_drafter(name, gammas):

@@ -113,7 +113,7 @@ DRAFTERS = {
     "bigram, then a model": lambda rule: Hybrid(Copying(), NGram(2, rule)),
 }
 CHEAP = {("model", 8, Block())}  # the others are slow
-OFTEN = {"masks", "masks and states"}
+OFTEN = {"masks and states"}
 
 
 def plan(drafter: Any, schedule: Any, rule: Any = GREEDY, verifier: Any = None) -> Plan:

@@ -307,10 +307,7 @@ def test_drawn_texts_are_its_own_for_every_seed():
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    "confidence",
-    ["softmax", *(pytest.param(x, marks=pytest.mark.ci) for x in ("state", "classifier"))],
-)
+@pytest.mark.parametrize("confidence", few(["softmax", "state", "classifier"]))
 def test_without_exits_it_is_the_whole_model(confidence):
     target = calm(WHOLE, threshold=None, confidence=confidence)
     ours, whole = decoded(target), decoded(WHOLE)

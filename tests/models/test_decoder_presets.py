@@ -107,12 +107,11 @@ def size_of(leaves) -> int:
     return sum(math.prod(leaf.shape) for leaf in leaves)
 
 
+MARKS = dict.fromkeys(("llama", "opt", "gpt2"), ()) | {"whisper": pytest.mark.ci}
+
+
 @pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(one, marks=() if one in ("llama", "opt", "gpt2") else pytest.mark.ci)
-        for one in PUBLISHED
-    ],
+    "family", [pytest.param(one, marks=MARKS.get(one, pytest.mark.slow)) for one in PUBLISHED]
 )
 def test_counts_are_those_published(family):
     for preset, printed in PUBLISHED[family].items():

@@ -124,6 +124,10 @@ MARKS = dict.fromkeys(OFTEN, ()) | dict.fromkeys(SELDOM, pytest.mark.slow)
 each_family = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=MARKS.get(name, pytest.mark.ci)) for name in TINY]
 )
+FEWER = MARKS | {"whisper": pytest.mark.ci}  # the others of `ci` are slow in tests that take longer
+some_families = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=FEWER.get(name, pytest.mark.slow)) for name in TINY]
+)
 
 
 def inputs_of(name: str) -> jax.Array:
@@ -183,7 +187,7 @@ def test_shapes_and_axes_agree_in_every_layout(name):
         assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
 
 
-@each_family
+@some_families
 def test_layouts_convert_there_and_back(name):
     for model in layouts_of(name).values():
         there = model.from_stored(params_of(name))
@@ -203,7 +207,7 @@ def test_layouts_compute_the_same(name):
         np.testing.assert_allclose(other, logits[0], rtol=0, atol=atol)
 
 
-@each_family
+@some_families
 def test_a_call_on_one_token_may_be_computed_with_two(name):
     """Token by token, to the last slot of the cache, as in one call; `rotary` fills up no call."""
     model = model_of(TINY[name])
@@ -237,7 +241,7 @@ def test_rows_begin_and_are_told_from_padding(name):
         model.prefill(params_of(name), wrong, 4)
 
 
-@each_family
+@some_families
 def test_blocks_equal_single_steps_and_a_cache_rewinds(name):
     model, params = model_of(TINY[name]), params_of(name)
     cache = model.prefill(params, inputs_of(name), 6)

@@ -68,7 +68,13 @@ def test_resuming_is_an_index(name):
     assert first(name, "train", 20)[7:] == first(name, "train", 13, start=7)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in (NAMES[0], "specdec_articles")))
+        for name in NAMES
+    ],
+)
 def test_splits_share_nothing(name):
     """Compares inputs, but whole articles where the input is a first sentence, as these are few."""
     whole = name == "specdec_articles"

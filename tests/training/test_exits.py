@@ -96,7 +96,7 @@ def test_an_exit_at_the_end_only_is_teacher_forcing():
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("layers", [1, pytest.param(3, marks=pytest.mark.ci)])
+@pytest.mark.parametrize("layers", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_head_is_on_the_states_of_its_exit(layers):
     pairs, params = batch()
     head = HEAD.init(jax.random.key(1))

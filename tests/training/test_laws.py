@@ -80,7 +80,7 @@ def test_laws_are_the_likeliest_ids_and_the_rest(tmp_path, top):
         assert not ids[~real].any() and not log_probs[~real].any()
 
 
-@pytest.mark.parametrize("name", few(DIVERGENCES, 2))
+@pytest.mark.parametrize("name", few(DIVERGENCES))
 def test_all_ids_but_one_are_the_whole_law(tmp_path, name):
     """Then the rest is one id, and loss and gradient are those of the target as it runs."""
     found, objective = stored(tmp_path, V - 1), Align({name: 1.0}, top=V - 1)
@@ -404,11 +404,16 @@ def kept(run, tmp_path_factory) -> TrainRun:
 @pytest.mark.parametrize(
     "objective, says",
     [
-        (Align(FORWARD, top=259, keep=0.5), "top is 259 and the target has 259 ids; give fewer"),
+        pytest.param(
+            Align(FORWARD, top=259, keep=0.5),
+            "top is 259 and the target has 259 ids; give fewer",
+            marks=pytest.mark.slow,
+        ),
         (Align(FORWARD, top=5, keep=0.5), "was begun with top = 4, and now it is 5"),
-        (
+        pytest.param(
             Align(FORWARD, 2.0, top=4, keep=0.5),
             "begun with temperature = 1.0, and now it is 2.0; .* or give another laws_path",
+            marks=pytest.mark.slow,
         ),
     ],
 )

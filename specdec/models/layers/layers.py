@@ -404,16 +404,11 @@ def attend(
         keys, values, bias = _visible_first(keys, values, bias)
         equation, mix = "bthd,bhtcd->bhtc", "bhtc,bhtcd->bhtd"
     if rows == 1:  # without the axis of rows, see `specdec.models.contract.loops`
-        weights = attention_weights(
-            equation.replace("b", ""), query[0], keys[0], bias[0], by_row, cap
-        )
-        mixed = jnp.einsum(
-            mix.replace("b", ""), weights, values[0], precision=precision(query.dtype)
-        )
-        return mixed[None].swapaxes(1, 2)[:, :tokens]
+        equation, mix = equation.replace("b", ""), mix.replace("b", "")
+        query, keys, values, bias = query[0], keys[0], values[0], bias[0]
     weights = attention_weights(equation, query, keys, bias, by_row, cap)
-    mixed = jnp.einsum(mix, weights, values, precision=precision(query.dtype))
-    return mixed.swapaxes(1, 2)[:, :tokens]
+    mixed = jnp.einsum(mix, weights, values, precision=precision(query.dtype)).swapaxes(-3, -2)
+    return mixed[..., :tokens, :, :].reshape(rows, tokens, *mixed.shape[-2:])
 
 
 def _visible_first(keys: Array, values: Array, bias: Array) -> tuple[Array, Array, Array]:
