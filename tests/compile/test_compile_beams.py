@@ -48,7 +48,6 @@ def repeated(module):
 def remade(module):
     """Counts the arrays of a cache that the loop makes beyond those that it must: a call of a model
     writes keys and values, and the kept slots of both caches are written once."""
-    assert not arrays(module.copies, HEADS, PLAN.capacity, HEAD_DIM)
     made = len(arrays(module.operations, HEADS, PLAN.capacity, HEAD_DIM))
     calls = sum(part.calls for part in PLAN.parts())
     return made - 2 * (calls + len(PLAN.models()))
