@@ -403,7 +403,9 @@ def attend(
     if _IN_ORDER.get() and equation == KEYS_LAST:
         keys, values, bias = _visible_first(keys, values, bias)
         equation, mix = "bthd,bhtcd->bhtc", "bhtc,bhtcd->bhtd"
-    if rows == 1:  # without the axis of rows, see `specdec.models.contract.loops`
+    # One row has no axis of rows, see `specdec.models.contract.loops`. But keys that a CPU does not
+    # turn have other bits by the number of tokens and slots.
+    if rows == 1 and not by_row:
         equation, mix = equation.replace("b", ""), mix.replace("b", "")
         query, keys, values, bias = query[0], keys[0], values[0], bias[0]
     weights = attention_weights(equation, query, keys, bias, by_row, cap)
