@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from specdec.common.values import Checked, PositiveInt, check_is
 from specdec.drafters.drafter import Drafter, shared_roles
+from specdec.models.contract import loops
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
 
 
@@ -76,15 +77,12 @@ class Hybrid(Checked, Drafter):
         taken = (copied.length > 0) & (copied.length >= jnp.minimum(want, self.shortest))
         wanted = jnp.where(taken, 0, want)
 
-        def ask(loop: tuple[Array, Draft, PyTree]) -> tuple[Array, Draft, PyTree]:
-            _, _, of_second = loop
-            asked = request._replace(want=wanted)
-            return jnp.bool_(False), *self.second.propose(params, asked, of_second)
+        def ask(loop: tuple[Draft, PyTree]) -> tuple[Draft, PyTree]:
+            return self.second.propose(params, request._replace(want=wanted), loop[1])
 
-        shapes = jax.eval_shape(ask, (jnp.bool_(True), None, state[1]))[1]  # type: ignore[arg-type]
+        shapes = jax.eval_shape(ask, (None, state[1]))[0]  # type: ignore[arg-type]
         none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        loop = (jnp.any(wanted > 0), none, state[1])
-        _, drawn, of_second = jax.lax.while_loop(lambda loop: loop[0], ask, loop)
+        drawn, of_second = loops.at_most_once(jnp.any(wanted > 0), ask, (none, state[1]))
         source = jnp.where(taken, _source(copied), len(_names(self.first)) + _source(drawn))
         merged = _merged(taken, copied, drawn, context)
         return merged.replace(source=source), (of_first, of_second)
