@@ -10,7 +10,7 @@ import importlib.metadata
 import importlib.util
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,7 @@ def _compare(args: argparse.Namespace) -> None:
     # All that can be wrong has been looked at; from here on it takes long.
     work_dir = Path(args.work_dir or Path(args.output_file).parent / "checkpoints").absolute()
     loaded = _ours(run, work) | _peers(names, run, work, work_dir)
-    ready = _warmed_up(loaded, list(texts.values()), run)
+    ready = warmed_up(loaded, texts.values(), work.lengths, run)
     skip = file.resume(ready)
     print(f"{len(ready)} engines on {device}, {args.threads} threads each", file=sys.stderr)
     records = measure(ready, texts, repeats=args.repeats, skip=skip, pause=args.pause)
@@ -182,13 +182,19 @@ def _peers(names: list[str], run: Run, work: engines.Work, work_dir: Path) -> di
     return engines.peers(names, folders["target"], folders["draft"], work)
 
 
-def _warmed_up(loaded: Mapping[str, Any], texts: Sequence[list[int]], run: Run) -> dict[str, Any]:
-    """Those that run; first generations are slower, and nobody times them."""
+def warmed_up(
+    loaded: Mapping[str, Any], texts: Iterable[list[int]], lengths: Sequence[int], run: Run
+) -> dict[str, Any]:
+    """Those that run. A program's first generations are slower, and nobody times them.
+
+    Each padded length has a program of its own, so there is a text of each.
+    """
+    of_each = list({engines.padded(ids, lengths).size: ids for ids in texts}.values())
     ready, left_out = {}, []
     for name, engine in loaded.items():
         try:
-            for i in range(WARM_UPS):
-                engine.generate(texts[i % len(texts)])
+            for ids in WARM_UPS * of_each:
+                engine.generate(ids)
             ready[name] = engine
         except IndexError:
             if not _has_deeper_decoder(run):

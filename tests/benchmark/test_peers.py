@@ -45,6 +45,23 @@ def test_every_engine_is_first_second_and_third():
     assert all(one.tokens == {5: [1, 7], 9: [1, 8]}[one.text] for one in records)
 
 
+def test_each_padded_length_is_warmed_up():
+    """Each has a program of its own, whose first generations are slow."""
+
+    class Counting(Reversing):
+        def __init__(self):
+            self.lengths: list[int] = []
+
+        def generate(self, ids: list[int]) -> list[int]:
+            self.lengths.append(16 if len(ids) <= 16 else 32)
+            return super().generate(ids)
+
+    loaded = {"alone": Counting()}
+    ready = turns.warmed_up(loaded, 5 * [[7] * 9] + [[7] * 20], (16, 32), run=None)
+    assert ready == loaded
+    assert sorted(loaded["alone"].lengths) == [*turns.WARM_UPS * [16], *turns.WARM_UPS * [32]]
+
+
 def test_an_interrupted_run_goes_on(tmp_path):
     path = tmp_path / "out.jsonl"
     whole, names = measured(repeats=2), ["alone", "speculative", "huggingface"]

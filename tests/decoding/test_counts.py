@@ -219,12 +219,18 @@ def other_loops() -> dict[str, Any]:
     stopping = dataclasses.replace(plan_of("speculative"), schedule=Confidence(0.5))
     beams = BeamPlan(plan.target, 2, T5XBeams(), MAX_LENGTH, DraftBeams(models["draft"], 2, 2))
     params, keys, inputs = shapes_of(plan)
-    plans = {"paths": dataclasses.replace(plan, drafter=paths), "until it is unsure": stopping}
+    target, draft = (dataclasses.replace(model, weights="int8_tokens") for model in models.values())
+    drafter = Autoregressive(draft, Greedy())
+    plans = {
+        "paths": dataclasses.replace(plan, drafter=paths),
+        "until it is unsure": stopping,
+        "eight bits": dataclasses.replace(plan, target=target, drafter=drafter),
+    }
     found = {name: (DecodeProgram(one), shapes_of(one)) for name, one in plans.items()}
     return found | {"beams": (BeamProgram(beams), (params, keys, inputs))}
 
 
-@pytest.mark.parametrize("name", ["paths", "until it is unsure", "beams"])
+@pytest.mark.parametrize("name", ["paths", "until it is unsure", "eight bits", "beams"])
 def test_other_loops_copy_no_cache(name):
     program, arguments = other_loops()[name]
     compiled = program.lower(*arguments).compile(AS_USERS_DO).as_text() or ""

@@ -403,11 +403,13 @@ def attend(
     if _IN_ORDER.get() and equation == KEYS_LAST:
         keys, values, bias = _visible_first(keys, values, bias)
         equation, mix = "bthd,bhtcd->bhtc", "bhtc,bhtcd->bhtd"
-    # One row has no axis of rows, see `specdec.models.contract.loops`. But keys that a CPU does not
-    # turn have other bits by the number of tokens and slots.
-    if rows == 1 and not by_row:
+    # One row has no axis of rows, see `specdec.models.contract.loops`.
+    if rows == 1:
         equation, mix = equation.replace("b", ""), mix.replace("b", "")
         query, keys, values, bias = query[0], keys[0], values[0], bias[0]
+        if by_row and equation == "thd,hcd->htc":
+            # Else their bits would depend on the number of tokens and slots.
+            keys, equation = jax.lax.optimization_barrier(keys.swapaxes(1, 2)), "thd,hdc->htc"
     weights = attention_weights(equation, query, keys, bias, by_row, cap)
     mixed = jnp.einsum(mix, weights, values, precision=precision(query.dtype)).swapaxes(-3, -2)
     return mixed[..., :tokens, :, :].reshape(rows, tokens, *mixed.shape[-2:])
