@@ -313,7 +313,7 @@ def test_a_revised_text_is_drafted_from_its_last_output(tiny):
     assert first == anew == 12 and again == 1 < revised
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_eight_bits_are_those_of_the_command_line(tmp_path):
     given = {"target": demo.path("target"), "draft": demo.path("draft"), "lengths": LENGTHS}
     model = InteractiveModel(**given, int8=("target", "draft"), int8_tokens=True)

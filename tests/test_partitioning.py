@@ -133,15 +133,9 @@ OTHERS = {
 }
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    "name, parts",
-    [
-        pytest.param(name, parts, marks=[pytest.mark.slow] * ((name, parts) != ("penalties", 4)))
-        for name in OTHERS
-        for parts in (2, 4, 8)
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("parts", [2, 4, 8])
 def test_a_mesh_changes_no_token_of(name, parts):
     kind, fields, schedule, sampling = OTHERS[name]
 

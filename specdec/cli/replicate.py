@@ -108,7 +108,7 @@ _BINDINGS = {
 
 def _command(args: argparse.Namespace) -> None:
     study, choices = _study_and_choices(args)
-    earlier = replicate.earlier(args.compare, study.name) if args.compare else None
+    earlier = replicate.earlier(args.compare, study) if args.compare else None
     machine.refuse_unwritable_folder("--output_dir", str(choices.folder))
     jax.config.update("jax_platforms", "cpu")  # devices belong to the commands of rows
     file = choices.folder / "replicate.jsonl"

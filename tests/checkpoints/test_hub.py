@@ -191,7 +191,7 @@ def test_only_what_is_read_is_downloaded_and_kept(hub, found, tmp_path):
     assert found(*names[:3], HF_ENDPOINT=hub)[0] == lines[:3] and not Hub.asked
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_without_a_network_the_cache_has_to_have_it(found, tmp_path):
     cached(tmp_path, "google/small", "hf_v1_1", GOLDEN / "tokenizer" / "tokenizer.json")
     cached(tmp_path, "google/mute", "hf_v1_0")  # nothing says whether it has a tokenizer

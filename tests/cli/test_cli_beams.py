@@ -121,7 +121,7 @@ def test_a_benchmark_times_plain_and_drafted_beams_and_greedy_speculation(tmp_pa
     assert cli.main(command) == 0 and file.read_text() == before  # nothing is measured again
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_verify_certifies_beams(tmp_path, capsys):
     file = tmp_path / "certificate.json"
     assert cli.main(["verify", *RUN, *SHORT, f"--output_file={file}"]) == 0

@@ -51,7 +51,7 @@ def test_samples_and_their_quantiles(said, tmp_path):
         np.testing.assert_allclose(list(shown[index].values()), quantiles, rtol=1e-5)
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_an_evaluation_has_the_metrics_of_all_samples(said, tmp_path):
     lines = [[0, *[3, 1] * 9, 5, 4], [*range(20)], [8] * 17 + [9, 7]]
     (tmp_path / "test.jsonl").write_text("\n".join(map(str, lines)))

@@ -82,7 +82,7 @@ def test_a_file_becomes_the_tokens_of_transformers(decoded, folder):
     assert lines[1]["prediction"] == ","  # without the names of language and task
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_recorded_sounds_predict_the_speed_of_a_draft_on_the_shared_encoder(
     folder, monkeypatch, capsys
 ):

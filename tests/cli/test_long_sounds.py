@@ -95,7 +95,7 @@ def test_without_timestamps_only_long_sounds_have_them_in_their_ids(name, decode
     assert lines[1]["prediction"] == words and "<|" not in words
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_draft_changes_no_transcript(decode, folder):
     trim = ["--shared_encoder", "--decoder_layers=0", f"--output={folder / 'draft'}"]
     assert cli.main(["trim", f"--input={folder / 'model'}", *trim]) == 0

@@ -230,7 +230,7 @@ def other_loops() -> dict[str, Any]:
     return found | {"beams": (BeamProgram(beams), (params, keys, inputs))}
 
 
-@pytest.mark.parametrize("name", ["paths", "until it is unsure", "eight bits", "beams"])
+@pytest.mark.parametrize("name", few(["eight bits", "paths", "beams", "until it is unsure"], 3))
 def test_other_loops_copy_no_cache(name):
     program, arguments = other_loops()[name]
     compiled = program.lower(*arguments).compile(AS_USERS_DO).as_text() or ""

@@ -51,7 +51,7 @@ def plan_of(drafter, target: Target = TARGET, rule=DRAWN, schedule=SCHEDULES["gu
     "name, together, skip",
     [
         ("model", 3, 0),
-        pytest.param("model", 3, 1, marks=pytest.mark.ci),  # a run that was resumed
+        pytest.param("model", 3, 1, marks=pytest.mark.slow),  # a run that was resumed
         pytest.param("model", 2, 0, marks=pytest.mark.slow),
         *(pytest.param(x, 3, 0, marks=pytest.mark.slow) for x in DRAFTERS if x != "model"),
     ],

@@ -429,6 +429,7 @@ def test_check_drafter_sees_the_q_of_a_whole_head_where_some_ids_were_drawn():
         check_drafter(Misreporting(SOME_IDS, Sampling()), params, gammas=(2,))
 
 
+@pytest.mark.slow
 @pytest.mark.planted
 def test_check_drafter_sees_a_row_that_depends_on_its_batch():
     @dataclasses.dataclass(frozen=True)

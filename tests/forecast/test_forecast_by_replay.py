@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gc
-import itertools
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -112,7 +111,6 @@ DRAFTERS = {
     ),
     "bigram, then a model": lambda rule: Hybrid(Copying(), NGram(2, rule)),
 }
-CHEAP = {("model", 8, Block())}  # the others are slow
 OFTEN = {"masks and states"}
 
 
@@ -380,13 +378,10 @@ def test_a_text_that_is_not_written_again_is_an_error(monkeypatch):
         replayed(one, given)
 
 
-@pytest.mark.parametrize(
-    "name, gamma, verifier",
-    [
-        pytest.param(*case, marks=pytest.mark.ci if case in CHEAP else pytest.mark.slow)
-        for case in itertools.product(DRAFTERS, (1, 8), (SpeculativeSampling(), Block()))
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("gamma", [1, 8])
+@pytest.mark.parametrize("verifier", [SpeculativeSampling(), Block()])
 def test_tokens_per_call_of_drawn_texts_are_the_loops(name, gamma, verifier):
     """Within 3 %, of 3,000 texts each: one in hundreds of standard errors of 0.5 % or so."""
     one, rows = plan(DRAFTERS[name](DRAWN), Fixed(gamma), DRAWN, verifier), 3000

@@ -138,7 +138,7 @@ def token_by_token(target: Calm, row: int, tokens) -> tuple[list[int], np.ndarra
     return depths, np.array(logits)
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 @every("some exits")
 def test_each_token_leaves_by_its_own_confidence(name):
     target = calm(WHOLE, **SETTINGS[name])

@@ -80,6 +80,7 @@ def test_bfloat16_is_close():
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.1)
 
 
+@pytest.mark.slow
 def test_other_calls_are_those_of_the_layers():
     plain, kernels, params = both(V1_1)
     tokens = jnp.array([[3, 4, 5]])
@@ -96,6 +97,7 @@ def test_other_calls_are_those_of_the_layers():
     assert not fused.fits(odd, 1, 1, cache)
 
 
+@pytest.mark.slow
 def test_keys_that_are_not_finite_are_written_as_0():
     _, kernels, params = both(V1_1)
     params["token_embedder"]["embedding"] = params["token_embedder"]["embedding"].at[7].set(jnp.nan)

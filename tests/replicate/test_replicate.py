@@ -328,7 +328,7 @@ def test_a_page_says_the_same_again_and_compares(tmp_path, monkeypatch):
     assert "specdec bench --gin_file=demo.gin" in html and "<svg" in html
     assert "## Next to" not in (first / "page.md").read_text()
     rows[0].measured |= {"speedup": 2.5, "high": 2.7}
-    page.write_all(LEVIATHAN, rows, second, replicate.earlier(str(first), "leviathan"))
+    page.write_all(LEVIATHAN, rows, second, replicate.earlier(str(first), LEVIATHAN))
     text = (second / "page.md").read_text().partition("## Next to")[2]
     assert re.search(r"\| ende_small_t0 \| 2 \| 2.5 \|", text)
 
@@ -352,12 +352,17 @@ def test_a_name_has_one_colour_in_the_figure():
         ('{"study": "xia", "rows": []}', "is of xia; give a folder of the study leviathan"),
         ("[]", "is of None; give a folder of the study leviathan"),
         ("{", "is of None; give a folder of the study leviathan"),
+        ('{"study": "leviathan", "rows": []}', "has no rows; give --rows with one of them"),
+        (
+            '{"study": "leviathan", "rows": [{"row": "mine"}]}',
+            "has mine; give --rows with one of them",
+        ),
     ],
 )
-def test_only_pages_of_one_study_are_compared(tmp_path, text, says):
+def test_only_pages_with_the_same_rows_are_compared(tmp_path, text, says):
     (tmp_path / "page.json").write_text(text)
     with pytest.raises(UsageError, match=says):
-        replicate.earlier(str(tmp_path), "leviathan")
+        replicate.earlier(str(tmp_path), LEVIATHAN)
 
 
 @pytest.mark.parametrize(
@@ -516,31 +521,37 @@ def steady(folder: Path) -> list:
     return rows
 
 
-@pytest.mark.ci
-def test_the_demo_killed_twice_ends_in_the_same_page(tmp_path):
-    """Given again, it also changes nothing."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def start_demo(folder: Path) -> subprocess.Popen:
+    folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "specdec", "replicate", "demo", "--limit=2", "--rows=ende_t0"]
+    return subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
-    def start(folder: Path) -> subprocess.Popen:
-        folder.mkdir(exist_ok=True)
-        return subprocess.Popen(command, cwd=folder, env=environment)
 
+@pytest.mark.ci
+def test_the_demo_given_again_changes_nothing(tmp_path):
+    assert start_demo(tmp_path).wait() == 0
+    names = ("page.md", "page.html", "page.tex", "page.json")
+    before = [(tmp_path / "replicate_demo" / name).read_bytes() for name in names]
+    assert start_demo(tmp_path).wait() == 0
+    assert [(tmp_path / "replicate_demo" / name).read_bytes() for name in names] == before
+    rows = json.loads(before[-1])["rows"]
+    assert [row["row"] for row in rows] == ["ende_t0"]
+    assert rows[0]["measured"]["speedup"] > 0 and rows[0]["measured"]["alpha"] > 0.5
+
+
+@pytest.mark.slow
+def test_the_demo_killed_twice_ends_in_the_same_page(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert start(whole).wait() == 0
+    assert start_demo(whole).wait() == 0
     compiled = Path("replicate_demo", "cache")
     shutil.copytree(whole / compiled, killed / compiled)
     for lines in (1, 4):
-        process, file = start(killed), killed / "replicate_demo" / "replicate.jsonl"
+        process, file = start_demo(killed), killed / "replicate_demo" / "replicate.jsonl"
         while not file.exists() or file.read_text().count("\n") < lines:
             assert process.poll() is None
             time.sleep(0.2)
         time.sleep(2)
         process.kill()
         process.wait()
-    assert start(killed).wait() == 0
+    assert start_demo(killed).wait() == 0
     assert steady(killed / "replicate_demo") == steady(whole / "replicate_demo")
-    names = ("page.md", "page.html", "page.tex", "page.json")
-    before = [(killed / "replicate_demo" / name).read_bytes() for name in names]
-    assert start(killed).wait() == 0
-    assert [(killed / "replicate_demo" / name).read_bytes() for name in names] == before

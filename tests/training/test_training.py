@@ -366,6 +366,7 @@ def test_what_cannot_be_the_best_is_refused(run, fields, message):
         dataclasses.replace(run, **fields)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(folder, run, whole, tmp_path):
     """In a process of its own, since Orbax's threads and asyncio report what they meet, too. No
     file may have more than 8 KiB, and the parameters' have."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from specdec.common.json_values import is_object
 from specdec.common.records import Lines
 from specdec.common.values import UsageError
-from specdec.instrument.replicate.study import Row
+from specdec.instrument.replicate.study import Row, Study
 
 HERE = "here"  # the costs of this device, next to topologies
 GROWN, SYNTHETIC, NOT_EXACT = "GROWN", "SYNTHETIC", "NOT EXACT"
@@ -208,22 +208,26 @@ class Earlier(NamedTuple):
     rows: Mapping[str, Mapping]
 
 
-def earlier(folder: str, study: str) -> Earlier:
+def earlier(folder: str, study: Study) -> Earlier:
     """Returns the page of a study in a folder.
 
     Args:
       folder: the folder.
-      study: the name of the study.
+      study: the study, with the rows that are compared.
 
     Raises:
-      UsageError: the folder has no page, or one of another study.
+      UsageError: the folder has no page, one of another study, or one with none of these rows.
     """
     path = Path(folder) / "page.json"
     if (page := load(path)) is None:
         raise UsageError(f"--compare {folder} has no page.json; give a folder of specdec replicate")
-    if (of := page.get("study")) != study:
-        raise UsageError(f"--compare: {path} is of {of}; give a folder of the study {study}")
-    return Earlier(folder, {one["row"]: one for one in page["rows"]})
+    if (of := page.get("study")) != study.name:
+        raise UsageError(f"--compare: {path} is of {of}; give a folder of the study {study.name}")
+    rows = {one["row"]: one for one in page["rows"]}
+    if not any(row.name in rows for row in study.rows):
+        names = ", ".join(rows) or "no rows"
+        raise UsageError(f"--compare: {path} has {names}; give --rows with one of them")
+    return Earlier(folder, rows)
 
 
 def load(path: str | Path) -> Mapping | None:
