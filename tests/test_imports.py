@@ -317,6 +317,7 @@ def test_a_right_import_is_not(path, source):
     assert violations(path, source) == []
 
 
+@pytest.mark.ci
 def test_importing_the_package_is_cheap():
     """A third of what JAX and Flax take at most, the least of three; and none of the packages that
     only some tasks need."""

@@ -630,6 +630,7 @@ def test_the_module_is_the_command():
         assert flag in done.stdout
 
 
+@pytest.mark.ci
 def test_a_reader_that_has_enough_is_no_error():
     program = """
 import sys

@@ -155,6 +155,7 @@ def test_samples(command, folder, tmp_path, monkeypatch):  # noqa: F811
         assert text["tokens"] == output.tokens[0, : output.length[0]].tolist()
 
 
+@pytest.mark.ci
 def test_score(command, decode, folder, tmp_path):  # noqa: F811
     path, pairs = tmp_path / "out.jsonl", tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{line}\n" for line in LINES[:1] + LINES[2:]), encoding="utf-8")

@@ -273,6 +273,7 @@ def test_stdin_is_no_text(command, capsys, monkeypatch):
     assert "standard input, line 1" in line and "is not UTF-8; convert it" in line
 
 
+@pytest.mark.ci
 def test_what_was_never_begun_is_not_told():
     """Python's warning of a coroutine comes when it is collected, so behind our line as well."""
     code = "from specdec.cli import machine\nmachine.quiet()\nasync def f(): pass\nf()"

@@ -33,7 +33,7 @@ def run(folder, *arguments):
 @pytest.mark.parametrize(
     "command",
     [
-        ("decode", *DEMO),
+        pytest.param(("decode", *DEMO), marks=pytest.mark.ci),
         pytest.param(("train", *TWO_STEPS, "--output_dir=drafter"), marks=pytest.mark.slow),
         pytest.param(("bench", *DEMO, "--repeats=1"), marks=pytest.mark.slow),
         pytest.param(("verify", *DEMO), marks=pytest.mark.slow),

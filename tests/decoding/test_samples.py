@@ -47,6 +47,7 @@ def plan_of(drafter, target: Target = TARGET, rule=DRAWN, schedule=SCHEDULES["gu
     return Plan(target, drafter, Block(), schedule, rule, LONGEST)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name, together, skip",
     [

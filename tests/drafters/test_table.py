@@ -263,7 +263,7 @@ def seldom(names, *slow, ci=()):
         "suffix decoding",
         "length too long",
         "zero probabilities",
-        ci=("blockwise",),
+        ci=("blockwise", "negative length"),
     ),
 )
 def test_drafter(name, gammas):

@@ -347,6 +347,7 @@ def test_without_matplotlib(write, tmp_path, capsys, monkeypatch):
     assert captured.err.count("\n") == 1 and not captured.out
 
 
+@pytest.mark.ci
 def test_a_report_without_figures_needs_no_matplotlib(write):
     program = (
         "import sys; sys.modules['matplotlib'] = None; from specdec import cli;"

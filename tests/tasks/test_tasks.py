@@ -193,6 +193,7 @@ def test_a_task_of_seqio_names_the_extra_that_it_needs(monkeypatch):
     tasks.loading.load_seqio.cache_clear()
 
 
+@pytest.mark.ci
 def test_sentencepiece_round_trip(tsv, sentencepiece_file):
     vocabulary = tasks.SentencePiece(str(sentencepiece_file)).load()
     ids = vocabulary.encode("ein Mann läuft")
