@@ -185,9 +185,10 @@ def _peers(names: list[str], run: Run, work: engines.Work, work_dir: Path) -> di
 def warmed_up(
     loaded: Mapping[str, Any], texts: Iterable[list[int]], lengths: Sequence[int], run: Run
 ) -> dict[str, Any]:
-    """Those that run. A program's first generations are slower, and nobody times them.
+    """Returns the engines that run, after some generations that are not timed.
 
-    Each padded length has a program of its own, so there is a text of each.
+    The first generations of a program are slower. Each padded length has a program of its own, so
+    each engine generates from a text of each length.
     """
     of_each = list({engines.padded(ids, lengths).size: ids for ids in texts}.values())
     ready, left_out = {}, []

@@ -20,7 +20,7 @@ NEVER = -1.0
 
 
 class Fed(struct.PyTreeNode):
-    """What each slot was last fed, and how many calls there were."""
+    """A cache that keeps the token last written to each slot, and counts the calls."""
 
     length: Array  # [B] int32
     slots: Array  # [B, SLOTS] float32, `NEVER` where nothing was

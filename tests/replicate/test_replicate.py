@@ -352,10 +352,9 @@ def test_a_name_has_one_colour_in_the_figure():
         ('{"study": "xia", "rows": []}', "is of xia; give a folder of the study leviathan"),
         ("[]", "is of None; give a folder of the study leviathan"),
         ("{", "is of None; give a folder of the study leviathan"),
-        ('{"study": "leviathan", "rows": []}', "has no rows; give --rows with one of them"),
         (
             '{"study": "leviathan", "rows": [{"row": "mine"}]}',
-            "has mine; give --rows with one of them",
+            "has none of ende_small_t0, .*; give a folder that has one",
         ),
     ],
 )

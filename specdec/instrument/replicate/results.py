@@ -225,8 +225,8 @@ def earlier(folder: str, study: Study) -> Earlier:
         raise UsageError(f"--compare: {path} is of {of}; give a folder of the study {study.name}")
     rows = {one["row"]: one for one in page["rows"]}
     if not any(row.name in rows for row in study.rows):
-        names = ", ".join(rows) or "no rows"
-        raise UsageError(f"--compare: {path} has {names}; give --rows with one of them")
+        names = ", ".join(row.name for row in study.rows)
+        raise UsageError(f"--compare: {path} has none of {names}; give a folder that has one")
     return Earlier(folder, rows)
 
 
