@@ -26,7 +26,15 @@ bookkeeping of T5X and of Hugging Face, and `draft_beams` grows the trees of a d
 from specdec.decoding.finite import NonFiniteLogits, check_finite, check_scores, naming_texts
 from specdec.decoding.forcing import score
 from specdec.decoding.keys import abstract_keys, row_keys, token_key
-from specdec.decoding.loop import autoregressive_decode, decode, prefill, refill, sample, step
+from specdec.decoding.loop import (
+    autoregressive_decode,
+    decode,
+    prefill,
+    propose,
+    refill,
+    sample,
+    step,
+)
 from specdec.decoding.replay import Decided, Replay, replay
 from specdec.decoding.rows import vacant, widened
 from specdec.decoding.states import PrefixError, check_prefix, output
@@ -46,6 +54,7 @@ __all__ = [
     "output",
     "prefill",
     "refill",
+    "propose",
     "replay",
     "row_keys",
     "sample",

@@ -251,7 +251,7 @@ def step(params: Params, state: DecodeState, plan: Plan) -> DecodeState:
     keys_of = functools.partial(noise, width=drafted, shared=plan.shared_noise)
     keys = jax.vmap(keys_of)(state.keys, state.length - 1)
     with jax.named_scope("draft"):
-        draft, state = _propose(params, keys, state, plan)
+        draft, state = propose(params, keys, state, plan)
 
     if draft.nodes is not None:
         return several_paths.decide(params, keys, draft, state, plan)
@@ -267,10 +267,17 @@ def step(params: Params, state: DecodeState, plan: Plan) -> DecodeState:
     return state
 
 
-def _propose(
+def propose(
     params: Params, keys: Noise, state: DecodeState, plan: Plan
 ) -> tuple[Draft, DecodeState]:
-    """Returns the draft, cut to what may be verified, and the state with the drafter's update."""
+    """Returns the draft, cut to what may be verified, and the state with the drafter's update.
+
+    Args:
+      params: as for `step`.
+      keys: the keys of each row, with `plan.nodes_of(plan.longest_draft)` for a draft.
+      state: the state before an iteration.
+      plan: static.
+    """
     want = _wanted(state, plan)
     rows, width = keys.draft.shape
     if not width:

@@ -428,7 +428,7 @@ class InteractiveModel:
     ) -> certifying.Certificate:
         """Certifies that the pair decodes what the target alone would, or finds the same beams.
 
-        It runs the ten checks of `specdec verify`, or the five of beams, which take minutes. The
+        It runs the eleven checks of `specdec verify`, or the five of beams, which take minutes. The
         names of the checks appear on stderr.
 
         Args:

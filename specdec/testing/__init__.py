@@ -23,18 +23,22 @@ from specdec.testing.law import (
     sequence_law,
 )
 from specdec.testing.part_checks import (
+    ASKED_EVERYWHERE,
     Bench,
     check_drafter,
     check_everything_accepted,
     check_processor,
+    check_proposals,
     check_schedule,
     check_verifier,
     law_errors,
     rounds_errors,
 )
+from specdec.testing.proposals import Proposals, proposals, tally
 from specdec.testing.table_target import TableTarget
 
 __all__ = [
+    "ASKED_EVERYWHERE",
     "BROKEN",
     "FALSE_ALARM",
     "Bench",
@@ -45,6 +49,7 @@ __all__ = [
     "Divergence",
     "Law",
     "OneOf",
+    "Proposals",
     "Skipping",
     "TableTarget",
     "Trees",
@@ -55,6 +60,7 @@ __all__ = [
     "check_drafter",
     "check_everything_accepted",
     "check_processor",
+    "check_proposals",
     "check_schedule",
     "check_verifier",
     "compare",
@@ -63,7 +69,9 @@ __all__ = [
     "hostile",
     "law_errors",
     "output_law",
+    "proposals",
     "rounds_errors",
     "rounds_law",
     "sequence_law",
+    "tally",
 ]

@@ -7,7 +7,7 @@ distribution is known exactly. Every statistical test has the false-alarm rate `
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -32,8 +32,17 @@ from specdec.testing.law import (
     rounds_law,
     sequence_law,
 )
+from specdec.testing.proposals import Proposals, proposals, tally
 from specdec.testing.table_target import TableTarget
-from specdec.types import DecodeOutput, LogitsProcessor, Params, PyTree, Revised, SamplingRule
+from specdec.types import (
+    Array,
+    DecodeOutput,
+    LogitsProcessor,
+    Params,
+    PyTree,
+    Revised,
+    SamplingRule,
+)
 from specdec.verifiers import Block, Coupled, GreedyMatch, SpeculativeSampling
 from specdec.verifiers.decide import Verifier
 
@@ -45,6 +54,11 @@ SAMPLINGS = (
     Sampling(temperature=1.2, top_k=3, top_p=0.7),
 )
 SAMPLES = 8  # of each example: rows that forget which sample they are would be equal
+ASKED_EVERYWHERE = (
+    "; a verifier is asked about every token and may not answer NaN: where q is 0, p / q is not a "
+    "number, so write jnp.where(q > 0, p / jnp.where(q > 0, q, 1), 1) for the ratio"
+)
+PROPOSAL_ROWS = 128
 EQUAL_ROWS = 4_000  # where each output must be the baseline's; a law takes the bench's rows
 
 
@@ -112,7 +126,14 @@ class Bench(NamedTuple):
         alone = Alone()
         return self._decode(self.plan(alone, alone, sampling).alone(), rows or self.rows, 0)
 
-    def _decode(self, plan: Plan, rows: int, first: int) -> DecodeOutput:
+    def given(self, plan: Plan, rows: int, first: int = 0) -> tuple[Array, PyTree]:
+        """Returns keys and inputs of rows, see `run`.
+
+        Args:
+          plan: the plan.
+          rows: the number of rows.
+          first: the number of the first row.
+        """
         index = jnp.arange(first, first + rows)
         keys = row_keys(1, index // SAMPLES, index % SAMPLES)
         inputs = self.inputs(rows)
@@ -120,7 +141,10 @@ class Bench(NamedTuple):
             numbers = index[:, None] + jnp.arange(self.max_length)[None]
             previous = 1 + numbers % (self.target.vocab_size - 1)
             inputs = Revised(inputs, previous.astype(jnp.int32))
-        return decode(self.params, keys, inputs, plan)
+        return keys, inputs
+
+    def _decode(self, plan: Plan, rows: int, first: int) -> DecodeOutput:
+        return decode(self.params, *self.given(plan, rows, first), plan)
 
     def compare(self, tokens: jax.Array, sampling: SamplingRule) -> Comparison:
         """Returns the chi-square test of tokens [R, N] against the enumerated distribution."""
@@ -171,6 +195,7 @@ def check_verifier(
             for case, error in law_errors(verifier, sampling, gammas, vocab_size, seed):
                 assert error <= tolerance, (
                     f"{verifier} emits a wrong law for {case}: off by {error:.3g}"
+                    f"{ASKED_EVERYWHERE if np.isnan(error) else ''}"
                 )
                 worst = max(worst, error)
     bench = Bench.create(seed=seed)
@@ -245,10 +270,12 @@ def check_drafter(
     gammas: tuple[int, ...] = (1, 2, 5),
     schedules: tuple[Schedule, ...] = (),
     seed: int = 0,
+    say: Callable[[str], None] = print,
 ) -> None:
     """Checks that drafts do not change the output, and that each q is the one drawn from.
 
-    For each gamma and each schedule, greedy and `Coupled` outputs must equal the baseline's token
+    The draft tokens must have the distributions that the drafter reports (`proposals`). For each
+    gamma and each schedule, greedy and `Coupled` outputs must equal the baseline's token
     by token, with no more target calls. (Drafters with several paths take no shared noise.)
     `SpeculativeSampling` outputs must follow the enumerated distribution, and a row alone must
     equal the same row in a batch.
@@ -264,6 +291,7 @@ def check_drafter(
       gammas: draft lengths.
       schedules: further schedules.
       seed: the seed of the target.
+      say: called with the name of each check before it runs; they take a minute or two.
     """
     bench = Bench.create(vocab_size=vocab_size, seed=seed, max_length=5)
     target, roles = bench.params["target"], list(drafter.owned())
@@ -273,12 +301,32 @@ def check_drafter(
         trees = {roles[0]: drafter_params} if len(roles) == 1 else dict(drafter_params)
     bench = bench._replace(params=Params(target, **trees), drafter=drafter)
     schedules = (*map(Fixed, gammas), *schedules)
-    for schedule in schedules:
+    say(f"{drafter}: the distributions that it reports")
+    result = check_proposals(bench, Fixed(max(gammas)), Sampling())
+    assert result.passed, f"{drafter} draws from other distributions than it reports: {result}"
+    for number, schedule in enumerate(schedules, 1):
+        say(f"{drafter}: outputs with {schedule}, {number} of {len(schedules)}")
         output = _check_outputs(bench, schedule, f"{drafter} with {schedule}")
         if schedule is schedules[-1]:
             _check_rows_alone(bench, schedule, output, f"{drafter}")
         if perfect is not None:
             check_everything_accepted(bench, schedule, perfect)
+
+
+def check_proposals(
+    bench: Bench, schedule: Schedule, sampling: SamplingRule, rows: int = PROPOSAL_ROWS
+) -> Proposals:
+    """Returns the test of whether draft tokens have the distributions that the drafter reports.
+
+    Args:
+      bench: the target and the drafter.
+      schedule: the schedule.
+      sampling: the sampling rule.
+      rows: the number of rows.
+    """
+    plan = bench.plan(SpeculativeSampling(), schedule, sampling)
+    keys, inputs = bench.given(plan, rows)
+    return proposals([tally(bench.params, keys, inputs, plan=plan)], plan.sources)
 
 
 def check_schedule(schedule: Schedule, schedule_params: PyTree = (), *, seed: int = 0) -> None:

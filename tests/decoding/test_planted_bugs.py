@@ -211,7 +211,7 @@ def test_a_stop_that_drops_the_token_it_saw(plant):
 
 @pytest.mark.slow
 def test_a_length_that_peeks_at_the_targets_noise(plant):
-    real = loop._propose
+    real = loop.propose
 
     def peeking(params, keys, state, plan):
         draft, drafter = real(params, keys, state, plan)
@@ -219,7 +219,7 @@ def test_a_length_that_peeks_at_the_targets_noise(plant):
         before = jnp.sum(jnp.cumprod(uniforms < 0.5, axis=1), axis=1)  # those that likely pass
         return draft.replace(length=jnp.minimum(draft.length, before)), drafter
 
-    plant(loop, "_propose", peeking)
+    plant(loop, "propose", peeking)
     assert_rejected(measure())
 
 

@@ -5,6 +5,7 @@
 Each check is a function of a `Subject`, and detects what the others cannot:
 
   algebra   the verifier's output distribution, enumerated in float64, without loop and models
+  proposal  the draft tokens: they have the distributions that the drafter reports
   greedy    the texts, token by token against the target alone
   seeds     the same at a temperature, with `Coupled` and the same keys
   bits      with `Plan.same_bits`: a row of the target's calls has the same bits in every place
@@ -15,6 +16,9 @@ Each check is a function of a `Subject`, and detects what the others cannot:
   draws     the texts drawn by the run's own drafter: the target's probabilities, token by token
   law       200,000 outputs of a small table model against their enumerated distribution
   broken    the same with a drafter whose probabilities are not distributions after some tokens
+
+If `algebra` fails, the other checks are not run. Each check says which deviation it would have
+shown with probability 0.99 (`Power`).
 
 A verifier that is not exact cannot be certified. The checks then run with an exact one instead, so
 that everything else is certified. One more check measures how far the run's own output is from the
@@ -34,7 +38,7 @@ from types import MappingProxyType
 from specdec.instrument.certificate.afresh import afresh
 from specdec.instrument.certificate.beam_checks import BeamSubject, certify_beams, refuse_beams
 from specdec.instrument.certificate.divergence import divergence
-from specdec.instrument.certificate.drawn import draws
+from specdec.instrument.certificate.drawn import draws, proposal
 from specdec.instrument.certificate.exactness import (
     algebra,
     audit,
@@ -46,7 +50,7 @@ from specdec.instrument.certificate.exactness import (
     seeds,
 )
 from specdec.instrument.certificate.hostile import hostile
-from specdec.instrument.certificate.outcome import Check, timed
+from specdec.instrument.certificate.outcome import Check, Power, timed
 from specdec.instrument.certificate.subject import Subject, refuse
 from specdec.plan import Plan
 from specdec.verifiers import GreedyMatch, SpeculativeSampling
@@ -56,6 +60,7 @@ __all__ = [
     "CHECKS",
     "BeamSubject",
     "Check",
+    "Power",
     "Subject",
     "certify",
     "certify_beams",
@@ -65,7 +70,20 @@ __all__ = [
     "stand_in",
 ]
 
-CHECKS = (algebra, greedy, seeds, bits, perfect, afresh, hostile, audit, draws, law, broken)
+CHECKS = (
+    algebra,
+    proposal,
+    greedy,
+    seeds,
+    bits,
+    perfect,
+    afresh,
+    hostile,
+    audit,
+    draws,
+    law,
+    broken,
+)
 
 
 def certify(
@@ -118,4 +136,4 @@ def _run(
         exact = dataclasses.replace(subject.plan, verifier=verifier)
         certified = dataclasses.replace(subject, plan=exact)
         checks["divergence"] = lambda: divergence(subject, lossy)
-    return timed(checks, subject.clock, started, known)
+    return timed(checks, subject.clock, started, known, decisive=[algebra.__name__])

@@ -11,7 +11,7 @@ import numpy as np
 
 from specdec.decoding import prefill, step
 from specdec.decoding.program import Program
-from specdec.instrument.certificate.outcome import Check
+from specdec.instrument.certificate.outcome import Check, Power
 from specdec.instrument.certificate.subject import Subject
 from specdec.models.contract import loops
 from specdec.plan import Plan
@@ -21,6 +21,7 @@ from specdec.types import Array, DecodeState, Draft, Params, Request
 TEXTS = 8
 DIFFERENT = 1e-4  # of the drafts, and one is always allowed: a near-tie of another width's rounding
 BFLOAT16_DIFFERENT = 0.1
+WANTED = 0.3  # the share of drafts that may differ unseen
 
 
 def afresh(subject: Subject) -> Check:
@@ -47,6 +48,9 @@ def afresh(subject: Subject) -> Check:
         {"different": ("<=", limit)},
         f"{different} of {drafts} drafts of {type(plan.drafter).__name__} differ from those of a "
         f"state made anew (threshold {limit}, for a near-tie)",
+        power=Power.of_cases(
+            drafts, subject.count, WANTED, "a difference in {:.0%} of the drafts", allowed
+        ),
     )
 
 

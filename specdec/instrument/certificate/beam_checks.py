@@ -28,13 +28,18 @@ from specdec.decoding.beam_search import BeamOutput, BeamState
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.decoding.program import BeamProgram
 from specdec.instrument.certificate.hostile import TEXTS, slowdowns, summary
-from specdec.instrument.certificate.outcome import Check, timed
+from specdec.instrument.certificate.outcome import (
+    Check,
+    Power,
+    timed,
+)
 from specdec.instrument.certificate.subject import Subject, refuse
 from specdec.models.contract.model import Target
 from specdec.sampling import before_each
 from specdec.testing.draft_models import HARMS, HarmfulModel
 from specdec.types import Array, Params, PyTree
 
+WANTED_CALLS = 0.15  # the share of calls that may miss a beam unseen
 SHORT_CALLS = 1e-3  # of the target's calls on a draft of its own, and one is always allowed
 
 
@@ -149,6 +154,7 @@ def best(subject: BeamSubject) -> Check:
         {"score_error": ("<=", subject.limit), "texts": (">=", 1)},
         f"{rows - int(differ.sum())} of {rows} texts the first of plain beams, in {saved} steps "
         f"fewer; scores off by {error:.1e} at most (threshold {subject.limit:.2g})",
+        power=Power.of_texts(rows),
     )
 
 
@@ -167,6 +173,7 @@ def perfect(subject: BeamSubject) -> Check:
     within = np.arange(trace.steps.shape[1])[None] < trace.calls[:, None] - 1
     calls = int(within.sum())
     short = int((within & (trace.steps <= subject.own.depth)).sum())
+    rows = len(trace.calls)
     limit = max(1, int(SHORT_CALLS * calls))
     return Check(
         "perfect",
@@ -174,6 +181,9 @@ def perfect(subject: BeamSubject) -> Check:
         {"short_calls": ("<=", limit), "calls": (">=", 1)},
         f"{short} of {calls} calls on a draft of the target itself miss a beam (threshold {limit}, "
         "for a near-tie)",
+        power=Power.of_cases(
+            calls, rows, WANTED_CALLS, "a miss in {:.0%} of the calls", SHORT_CALLS
+        ),
     )
 
 
@@ -224,6 +234,7 @@ def audit(subject: BeamSubject) -> Check:
         },
         f"{int(there.sum())} beams teacher-forced: scores off by {error:.1e} at most (threshold "
         f"{subject.limit:.2g}), {wrong} out of order, {twice} twice",
+        power=Power.of_texts(own.count),
     )
 
 
@@ -274,6 +285,7 @@ def _agreement(
             **(exact if subject.own.same_bits else {}),
         },
         f"{note}; scores off by {error:.1e} at most (threshold of both {subject.limit:.2g})",
+        power=Power.of_texts(rows),
     )
 
 

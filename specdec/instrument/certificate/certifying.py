@@ -17,7 +17,8 @@ from specdec.common.json_values import JsonObject
 from specdec.common.records import Lines
 from specdec.common.values import UsageError, one_line
 from specdec.instrument import certificate
-from specdec.instrument.certificate import BeamSubject, Check, Subject
+from specdec.instrument.certificate import BeamSubject, Check, Power, Subject
+from specdec.instrument.certificate.outcome import DETECTED
 from specdec.instrument.runs.measured_run import Run, Variant, parameter_counts
 from specdec.instrument.runs.text_engine import TextEngine
 
@@ -28,6 +29,7 @@ class CertificateRecord(TypedDict):
     """Every figure of a certificate, as far as others read it."""
 
     passed: bool
+    certified: bool
     checks: list[JsonObject]
     settings: str
 
@@ -47,7 +49,13 @@ class Certificate(NamedTuple):
 
     @property
     def passed(self) -> bool:
+        """Whether all checks passed."""
         return self.record["passed"]
+
+    @property
+    def certified(self) -> bool:
+        """Whether the texts were also enough for what the checks are there to show."""
+        return self.record["certified"]
 
     def write(self, path: Path) -> None:
         """Writes every figure as JSON.
@@ -65,7 +73,25 @@ class Certificate(NamedTuple):
             return f"NOT CERTIFIED: {', '.join(failed)} failed"
         if self.lossy:
             return "LOSSY: the verifier diverges as measured, and all else is exact"
-        return f"CERTIFIED: all {len(self.checks)} checks passed"
+        passed = f"all {len(self.checks)} checks passed"
+        if not self.powers:
+            return f"CERTIFIED: {passed}"
+        texts, weakest = self.record["texts"], self.powers[0]
+        if not weakest.enough:
+            return (
+                f"NOT ENOUGH TEXTS: {passed}, but {texts} texts need not show {weakest.missed}; "
+                f"give {max(power.texts for power in self.powers)}"
+            )
+        return (
+            f"CERTIFIED: {passed}, which would have shown {weakest.seen} in these {texts} texts "
+            f"with probability {DETECTED}"
+        )
+
+    @property
+    def powers(self) -> list[Power]:
+        """What the checks would have shown, the weakest one first."""
+        powers = [check.power for check in self.checks if check.power]
+        return sorted(powers, key=lambda power: power.deviation / power.wanted, reverse=True)
 
     def __repr__(self) -> str:
         return "\n".join([self.verdict, *map(str, self.checks)])
@@ -159,8 +185,10 @@ def _whole_outputs(run: Run) -> Run:
 
 def _record(run: Run, subject: Subject, checks: list[Check], settings: str) -> CertificateRecord:
     models = run.plan.models()
+    passed = all(check.passed for check in checks)
     found: Any = {
-        "passed": all(check.passed for check in checks),
+        "passed": passed,
+        "certified": passed and all(check.power.enough for check in checks if check.power),
         "exact": run.decoder.plan.exact,
         **({"beams": str(run.search.plan)} if run.search else {}),
         "checks": [check.record() for check in checks],

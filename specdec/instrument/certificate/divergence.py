@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.common.statistics import estimate
-from specdec.instrument.certificate.drawn import SAMPLES, by_rank
+from specdec.instrument.certificate.drawn import SAMPLES
 from specdec.instrument.certificate.outcome import Check
 from specdec.instrument.certificate.subject import Subject, taught_scores
 from specdec.plan import Plan
+from specdec.testing.excess import by_rank
 from specdec.types import Array, DecodeOutput, PyTree
 
 

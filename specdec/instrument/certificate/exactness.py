@@ -11,11 +11,19 @@ import numpy as np
 
 from specdec.decoding.row_bits import compared
 from specdec.drafters import MultiPath
-from specdec.instrument.certificate.outcome import Check, agreement
+from specdec.instrument.certificate.outcome import Check, Power, agreement
 from specdec.instrument.certificate.subject import Subject
 from specdec.models.contract.inputs import tokens_of
 from specdec.sampling import Greedy, Sampling, unprocessed
-from specdec.testing import BROKEN, FALSE_ALARM, Bench, Skipping, law_errors, rounds_errors
+from specdec.testing import (
+    ASKED_EVERYWHERE,
+    BROKEN,
+    FALSE_ALARM,
+    Bench,
+    Skipping,
+    law_errors,
+    rounds_errors,
+)
 from specdec.types import DecodeOutput, Trace
 from specdec.verifiers import Coupled, SpeculativeSampling
 from specdec.verifiers.decide import Verifier
@@ -25,7 +33,10 @@ ALGEBRA_ERROR = 1e-12  # float64
 # which is how often the ratio rule rejects; a rejection cuts the draft short once.
 REJECTIONS = 1e-4  # of the draft tokens, and one is always allowed
 BFLOAT16_ACCEPTANCE = 0.95
+WANTED_BFLOAT16 = 0.15
 FEW_ROWS = 16  # the cache of up to 16 rows is written row by row
+WANTED_REJECTIONS = 0.02  # the share of draft tokens that a fault may lose unseen
+WANTED_DISTANCE = 0.05  # in total variation
 LAW_ROWS = 200_000  # finds noise that is used twice also at low temperatures; 30,000 do not
 
 
@@ -56,7 +67,7 @@ def algebra(subject: Subject) -> Check:
         {"largest_error": worst, "laws": len(errors), "samplings": [str(s) for s in samplings]},
         {"largest_error": ("<=", ALGEBRA_ERROR)},
         f"{verifier} is off by {worst:.1e} at most in {len(errors)} laws enumerated in "
-        f"float64 (threshold {ALGEBRA_ERROR:g})",
+        f"float64 (threshold {ALGEBRA_ERROR:g}){ASKED_EVERYWHERE if np.isnan(worst) else ''}",
     )
 
 
@@ -107,7 +118,9 @@ def perfect(subject: Subject) -> Check:
     rate = accepted / max(drafted, 1)
     note = f"{accepted} of {drafted} draft tokens of the target itself accepted, "
     demands: dict[str, tuple[str, float]] = {"drafted": (">=", 1)}
+    share, wanted = 1 - BFLOAT16_ACCEPTANCE, WANTED_BFLOAT16
     if subject.float32:
+        share, wanted = REJECTIONS, WANTED_REJECTIONS
         allowed = max(1, int(REJECTIONS * drafted))
         demands["rejections"] = ("<=", allowed)
         note += f"{rejections} drafts cut short (threshold {allowed}, for a near-tie)"
@@ -115,7 +128,9 @@ def perfect(subject: Subject) -> Check:
         demands["acceptance"] = (">=", BFLOAT16_ACCEPTANCE)
         note += f"{rate:.4f} (at least {BFLOAT16_ACCEPTANCE})"
     figures = {"drafted": drafted, "accepted": accepted, "rejections": rejections}
-    return Check("perfect", figures | {"acceptance": rate}, demands, note)
+    what = "a loss of {:.1%} of the draft tokens"
+    power = Power.of_cases(drafted, subject.count, wanted, what, share)
+    return Check("perfect", figures | {"acceptance": rate}, demands, note, power=power)
 
 
 def _counts(trace: Trace) -> tuple[int, int, int]:
@@ -143,6 +158,7 @@ def audit(subject: Subject) -> Check:
         {"largest_gap": ("<=", limit), "log_prob_error": ("<=", limit)},
         f"{tokens} tokens teacher-forced: at most {gap:.2g} below the argmax, log-probabilities "
         f"off by {error:.1e} (threshold {limit:.2g} nats)",
+        power=Power.of_texts(subject.count),
     )
 
 
@@ -213,4 +229,6 @@ def _law(name: str, subject: Subject, bench: Bench) -> tuple[Check, DecodeOutput
         "impossible": ("==", 0),
         "degrees": (">=", 1),
     }
-    return Check(name, figures | {"false_alarm": FALSE_ALARM}, demands, note), output
+    seen = result.detectable_tv
+    power = Power(seen, WANTED_DISTANCE, 0, "a distance of {:.3f} in total variation")
+    return Check(name, figures | {"false_alarm": FALSE_ALARM}, demands, note, power=power), output

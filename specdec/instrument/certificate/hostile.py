@@ -12,7 +12,7 @@ import numpy as np
 from specdec import testing
 from specdec.common.timer import interleaved
 from specdec.drafters.drafter import Drafter
-from specdec.instrument.certificate.outcome import Check, agreement
+from specdec.instrument.certificate.outcome import WANTED_TEXTS, Check, Power, agreement
 from specdec.instrument.certificate.subject import Subject
 from specdec.testing import Constant, OneOf
 from specdec.types import DecodeOutput, Params, SamplingRule
@@ -46,6 +46,7 @@ def hostile(subject: Subject) -> Check:
 
 def summary(cases: list[Check], slowdown: dict[str, float], same: str, alone: str) -> Check:
     """Returns the check of all cases; `same` and `alone` are words for its note."""
+    texts = max((case.figures["texts"] for case in cases), default=0)
     worst = max(slowdown, key=slowdown.__getitem__)
     failed = sum(not case.passed for case in cases)
     outputs = sum(case.figures["texts"] for case in cases)
@@ -65,6 +66,7 @@ def summary(cases: list[Check], slowdown: dict[str, float], same: str, alone: st
         {"failed_cases": ("==", 0)},
         f"{identical} of {outputs} {same}, {failed} of {len(cases)} cases fail (threshold 0); at "
         f"worst {slowdown[worst]:.2f}x {alone} ({worst})",
+        power=Power.of_cases(outputs, texts, WANTED_TEXTS, "a fault in {:.0%} of the outputs"),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,97 @@ from specdec.types import Array, DecodeOutput, SamplingRule
 _HOLDS = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
 
 
+DETECTED = 0.99  # the probability with which the stated deviations are seen
+WANTED_TEXTS = 0.15  # the share of texts that a fault may change unseen
+_MOST_TEXTS = 10**6
+
+
+@dataclasses.dataclass(frozen=True)
+class Power:
+    """The smallest deviation that a check would have shown with probability 0.99.
+
+    Attributes:
+      deviation: as a share.
+      wanted: the largest one that certifies.
+      texts: how many texts would show the wanted one.
+      what: the deviation in words, with a place for its size.
+    """
+
+    deviation: float
+    wanted: float
+    texts: int
+    what: str
+
+    @property
+    def enough(self) -> bool:
+        return self.deviation <= self.wanted
+
+    @property
+    def seen(self) -> str:
+        """The deviation in words."""
+        return self.what.format(self.deviation)
+
+    @property
+    def missed(self) -> str:
+        """The wanted deviation in words."""
+        return self.what.format(self.wanted)
+
+    @classmethod
+    def by(
+        cls,
+        detectable: Callable[[np.ndarray], np.ndarray],
+        texts: int,
+        wanted: float,
+        what: str,
+    ) -> Power:
+        """Returns the power of a check.
+
+        Args:
+          detectable: returns the deviations that are seen with multiples [M] of the texts.
+          texts: the number of texts.
+          wanted: the largest deviation that certifies.
+          what: the deviation in words, with a place for it.
+        """
+        counts = np.unique(np.geomspace(1, _MOST_TEXTS, 4000).astype(int))
+        enough = counts[detectable(counts / max(texts, 1)) <= wanted]
+        deviation = float(np.minimum(detectable(np.ones(1)), 1)[0])
+        needed = int(enough[0]) if len(enough) else _MOST_TEXTS
+        return cls(deviation, wanted, needed, what)
+
+    @classmethod
+    def of_cases(
+        cls, cases: int, texts: int, wanted: float, what: str, allowed: float = 0.0
+    ) -> Power:
+        """Returns the power of a check that fails if more than a few of its cases do.
+
+        The faults of n cases, each with probability r, exceed the allowed number with probability
+        0.99 if n r is the 0.99 quantile that belongs to it in Poisson's distribution.
+
+        Args:
+          cases: n.
+          texts: the texts that they are made of.
+          wanted: the largest r that certifies.
+          what: r in words, with a place for it.
+          allowed: the share of cases that may fail; without it none, or one if it is positive.
+        """
+
+        def detectable(times: np.ndarray) -> np.ndarray:
+            count = np.maximum(cases * times, 1e-9)
+            if not allowed:
+                return 1 - (1 - DETECTED) ** (1 / count)
+            from scipy import special  # a second to import
+
+            may_fail = np.maximum(1, np.floor(allowed * count))
+            return special.gammaincinv(may_fail + 1, DETECTED) / count
+
+        return cls.by(detectable, texts, wanted, what)
+
+    @classmethod
+    def of_texts(cls, texts: int) -> Power:
+        """Returns the power of a check that fails if one text does."""
+        return cls.of_cases(texts, texts, WANTED_TEXTS, "a fault in {:.0%} of the texts")
+
+
 @dataclasses.dataclass(frozen=True)
 class Check:
     """The outcome of one check.
@@ -25,6 +116,7 @@ class Check:
       figures: the measured values, by name.
       demands: the condition of passing, by the figure's name: ('<=', '>=' or '==', threshold).
       note: both in one line.
+      power: what the check would have seen; None if it does not depend on how much was looked at.
     """
 
     name: str
@@ -32,6 +124,7 @@ class Check:
     demands: dict[str, tuple[str, float]]
     note: str
     seconds: float = 0.0
+    power: Power | None = None
 
     @property
     def passed(self) -> bool:
@@ -41,14 +134,17 @@ class Check:
     @classmethod
     def of(cls, record: JsonObject) -> Check:
         """Returns the check of a record."""
-        return cls(**{name: value for name, value in record.items() if name != "passed"})
+        fields = {name: value for name, value in record.items() if name != "passed"}
+        power = fields.get("power")
+        return cls(**{**fields, "power": power and Power(**power)})  # type: ignore[arg-type]
 
     def record(self) -> Mapping[str, object]:
         """Returns plain values, for JSON."""
         return dataclasses.asdict(self) | {"passed": self.passed}
 
     def __str__(self) -> str:
-        return f"{'PASS' if self.passed else 'FAIL'} {self.name:<8} {self.note}"
+        seen = f"; shows {self.power.seen}" if self.power else ""
+        return f"{'PASS' if self.passed else 'FAIL'} {self.name:<8} {self.note}{seen}"
 
 
 def timed(
@@ -56,6 +152,7 @@ def timed(
     clock: Callable[[], float],
     started: Callable[[str], None],
     known: Mapping[str, Check],
+    decisive: Collection[str] = (),
 ) -> Iterator[Check]:
     """Runs checks and yields the outcomes with their seconds.
 
@@ -64,6 +161,7 @@ def timed(
       clock: returns seconds.
       started: is called with the name of each check before it runs.
       known: outcomes by name, of checks that are not run again.
+      decisive: names of checks; the others are not run after one of them has failed.
     """
     for name, check in checks.items():
         if name in known:
@@ -73,6 +171,8 @@ def timed(
         start = clock()
         result = check()
         yield dataclasses.replace(result, seconds=round(clock() - start, 3))
+        if name in decisive and not result.passed:
+            return
 
 
 def agreement(name: str, subject: Subject, sampling: SamplingRule, output: DecodeOutput) -> Check:
@@ -98,6 +198,7 @@ def agreement(name: str, subject: Subject, sampling: SamplingRule, output: Decod
         {"texts": rows, "identical": rows - len(differ), "largest_gap": gap},
         {"largest_gap": ("<=", limit)},
         f"{note} (threshold {limit:.2g} nats)",
+        power=Power.of_texts(rows),
     )
     if subject.plan.same_bits:
         return dataclasses.replace(check, demands=check.demands | {"identical": ("==", rows)})

@@ -133,7 +133,7 @@ def measurement(
     if "eval" in wanted:
         yield step("eval", *row.more, *texts, cache, "--compare", f"--output_dir={stem}.eval")
     if choices.certify and plan.exact and not plan.sampling.greedy:
-        yield step("verify", "--limit=2", cache, f"--output_file={stem}.verify.json")
+        yield step("verify", *texts, cache, f"--output_file={stem}.verify.json")
 
 
 def minutes(
