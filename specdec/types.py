@@ -287,7 +287,8 @@ class Draft(struct.PyTreeNode):
 
     `probs[b, i]` is exactly the float32 distribution that `tokens[b, i]` was drawn from. None
     stands for certainty, a one-hot distribution on the token: greedy and copying drafters propose
-    with it.
+    with it. It follows from the text before the token: drawn again with another key, the token has
+    the same distribution. `testing.check_drafter` and the certificate compare draws with it.
 
     `source` is the index in the drafter's `sources` of the component that made the draft. It is
     None if there is only one. `beliefs` is the softmax of a greedy drafter. It is None for a

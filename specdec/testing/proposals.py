@@ -50,14 +50,17 @@ class _Drawn(NamedTuple):
 def tally(params: Params, keys: Array, inputs: PyTree, *, plan: Plan) -> Tally:
     """Decodes a batch, and before each target call draws `DRAWS` other drafts and counts them.
 
-    A token is counted against its own q. The next draw for the same text, as far as it has the same
-    tokens before, is counted against the same q: it follows from the text, and not from the draw.
+    A token is counted against its own q. Since q follows from the text, the next draw for the same
+    text is counted against it too, up to the first token that differs.
 
     Args:
       params: as for `decode`.
       keys: [B] the rows' keys.
       inputs: the target's inputs.
       plan: draws its tokens.
+
+    Returns:
+      The sums over the tokens of all drafts.
     """
     width = plan.nodes_of(plan.longest_draft)
 
@@ -142,8 +145,7 @@ class Proposals:
       p_value: a bound of the probability of such sums from a drafter that reports the truth.
       share: the largest excess of a count at any source and depth, as a share of its tokens.
       where: the source and depth of the lowest probability.
-      detectable: the smallest share of all tokens, by which a group is off, that is seen with
-        probability 0.99; the same at each depth needs as many tokens there.
+      detectable: the smallest error of a group's share that is seen with probability 0.99.
       temperature: the smallest relative change of the temperature of q that is seen so.
       variance: the largest sum of variances of a group.
       tests: the number of sums that were looked at.

@@ -52,6 +52,9 @@ class Verifier(abc.ABC):
     def accept(self, draft: Draft, scores: Scores) -> Array:
         """Returns [K], the probability of accepting draft token i if those before it were accepted.
 
+        It is also asked where q of a token is 0, or p, and may not be NaN there. `draft.probs` is
+        None if the tokens were proposed with certainty.
+
         Args:
           draft: one row of a draft.
           scores: the target's scores for it.

@@ -89,7 +89,7 @@ class Certificate(NamedTuple):
 
     @property
     def powers(self) -> list[Power]:
-        """What the checks would have shown, the weakest one first."""
+        """The powers of the checks, the weakest one first."""
         powers = [check.power for check in self.checks if check.power]
         return sorted(powers, key=lambda power: power.deviation / power.wanted, reverse=True)
 

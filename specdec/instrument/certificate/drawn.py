@@ -19,7 +19,7 @@ from specdec.types import Array, PyTree
 from specdec.verifiers import SpeculativeSampling
 
 SAMPLES = 8  # of each text
-WANTED_SHARE = 0.1  # by which a group of tokens may be off unseen
+WANTED_SHARE = 0.05  # by which a group of tokens may be off unseen
 
 
 def proposal(subject: Subject) -> Check:

@@ -80,8 +80,8 @@ class Power:
     ) -> Power:
         """Returns the power of a check that fails if more than a few of its cases do.
 
-        The faults of n cases, each with probability r, exceed the allowed number with probability
-        0.99 if n r is the 0.99 quantile that belongs to it in Poisson's distribution.
+        Let each of n cases fail with probability r. Poisson's distribution then says for which n r
+        more than the allowed number fail with probability 0.99.
 
         Args:
           cases: n.
