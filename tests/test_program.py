@@ -165,6 +165,23 @@ def clock(monkeypatch):
     time = types.SimpleNamespace(perf_counter=lambda: now[0])
     for module in (programs, refilling):
         monkeypatch.setattr(module, "time", time)
+    return now
+
+
+def test_costs_are_those_of_a_product():
+    """[4, 8] times [8, 16] has 4 * 8 * 16 products and sums, and reads and writes float32."""
+    program = Program(lambda params, x: x @ params)
+    found = program.costs(jnp.ones([8, 16]), jnp.ones([4, 8]))
+    assert found == {"flops": 2 * 4 * 8 * 16, "bytes": 4 * (4 * 8 + 8 * 16 + 4 * 16)}
+
+
+@pytest.mark.parametrize("size, runs", [(4, 1), (5, 0)])
+def test_small_parameters_are_warmed_up(size, runs, clock, monkeypatch):
+    """Those that do not fit in the processor's cache come from memory in any case."""
+    monkeypatch.setattr(programs, "CACHED", 20)
+    program, params = Program(lambda params, x: params + x), jnp.ones([size], jnp.float32)
+    program.warmed(params, jnp.ones([1]))
+    assert clock[0] == 100 + 6 * runs
 
 
 TEXTS = np.array([[2, 3, 4], [5, 2, 0], [3, 0, 0], [4, 4, 0]], np.int32)

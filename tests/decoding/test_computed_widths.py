@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +155,47 @@ def test_whole_calls_of_other_devices_decide(times, least, in_bfloat16, monkeypa
     monkeypatch.setenv(device.SETTING, device.STORED)
     assert PLAIN.laid_out({1: 1.0}).least_width == 1
     single_rows.least_width.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "times, chosen",
+    [
+        ({"plain": 4.0, "joined": 2.0, "paired": 3.0}, "joined"),
+        ({"plain": 4.0, "joined": 3.0, "paired": 2.0}, "paired"),
+        ({"plain": 4.0, "joined": None, "paired": 2.0}, "paired"),  # this device cannot
+        ({"plain": 4.0, "joined": 3.9, "paired": 4.0}, "plain"),  # no more than by chance
+        ({"plain": 4.0, "joined": None, "paired": None}, "plain"),
+    ],
+)
+def test_the_fastest_way_of_a_call_is_taken_if_it_is_clearly_faster(times, chosen, monkeypatch):
+    """Of several rounds the least time counts, and 32 calls are one run."""
+    ways = {"plain": PLAIN, "joined": dataclasses.replace(PLAIN, joined=True), "paired": PAIRED}
+    can = {name: seconds for name, seconds in times.items() if seconds}
+    calls = itertools.count()
+
+    def run(model, width):
+        (name,) = (name for name, one in ways.items() if one == model)
+        if name not in can:
+            raise NotImplementedError("on this device")
+        return lambda: jnp.zeros([])
+
+    now = [0.0]
+
+    def perf_counter():
+        call = next(calls)
+        if call % 2:
+            turn, way = divmod(call // 2, len(can))
+            now[0] += list(can.values())[way] * (2 if turn != 1 else 1)
+        return now[0]
+
+    monkeypatch.setattr(single_rows, "_run", run)
+    monkeypatch.setattr(single_rows, "time", types.SimpleNamespace(perf_counter=perf_counter))
+    single_rows.fastest.cache_clear()
+    assert single_rows.fastest(tuple(ways.values())) == ways[chosen]
+    single_rows.fastest.cache_clear()
+    calls = itertools.count()
+    found = single_rows.seconds([(ways[name], 1) for name in can])
+    assert found == pytest.approx([seconds / 32 for seconds in can.values()])
 
 
 @pytest.mark.slow

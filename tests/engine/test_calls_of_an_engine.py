@@ -6,11 +6,15 @@ pytest tests/engine/test_calls_of_an_engine.py
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from specdec import tasks
+from specdec.decoding import NonFiniteLogits, decode, row_keys
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import HuggingFaceBeams, T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
@@ -19,11 +23,11 @@ from specdec.drafters import Autoregressive
 from specdec.engine import Engine
 from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.plan import Plan
-from specdec.sampling import Greedy, MinLength, with_processors
+from specdec.sampling import Greedy, MinLength, Sampling, with_processors
 from specdec.schedules import Fixed
-from specdec.testing import TableTarget
+from specdec.testing import Constant, TableTarget
 from specdec.types import Params
-from specdec.verifiers import GreedyMatch
+from specdec.verifiers import GreedyMatch, SpeculativeSampling
 
 N = 8
 
@@ -97,6 +101,68 @@ def test_as_many_samples_are_decoded_together_as_divide_their_number(samples, mo
     assert engine.suited(samples=samples, together=most).together == together
 
 
+@pytest.fixture
+def read(monkeypatch):
+    """Engines have random parameters."""
+
+    def random(self):
+        owned = self.plan.owned()
+        return Params(**{role: one.init(jax.random.key(0)) for role, one in owned.items()})
+
+    monkeypatch.setattr(Engine, "read", random)
+
+
+class Counts(TableTarget):
+    """A table that counts how often inputs are read."""
+
+    reads: ClassVar[list[int]] = []
+
+    def prefill(self, params, inputs, capacity):
+        jax.debug.callback(lambda: self.reads.append(1))
+        return super().prefill(params, inputs, capacity)
+
+
+def test_every_program_draws_with_seed_index_and_sample_of_a_text(read):
+    """The first text has index 0, and the last row none; all begin with the engine's prefix."""
+    target = Counts(9, classes=3)
+    parts = {"verifier": SpeculativeSampling(), "schedule": Fixed(1), "max_length": N}
+    plan = Plan(target, Constant(2), sampling=Sampling(), **parts)
+    work, right = [], []
+    params = Params(target.init(jax.random.key(0)))
+    for index, ids in (([0, 3], [[2, 3], [4, 0]]), ([7, -1], [[5, 5], [0, 0]])):
+        inputs, index = np.array(ids, np.int32), np.array(index, np.int32)
+        batch = tasks.Batch(inputs, inputs, index, [""] * 2, None, None)
+        for sample in (0, 1):
+            work.append((batch, sample))
+            keys = row_keys(5, jnp.asarray(index), sample)
+            output = decode(params, keys, inputs, plan, prefix=jnp.array([[4, 3]] * 2))
+            right.append(output.tokens[index >= 0].tolist())
+    assert all(text[:2] == [4, 3] for text in right[0]) and right[0] != right[1]
+    engine = dataclasses.replace(engine_of(plan, 2), prefix=(4, 3))
+    for one, reads in ((engine, 4), (engine.sampled(2), 2), (engine.refilled((2,)), 6)):
+        jax.effects_barrier()
+        target.reads.clear()
+        outputs = zip(work, one.outputs(work, seed=5), strict=True)
+        found = [output.tokens[batch.index >= 0].tolist() for (batch, _), (output, _) in outputs]
+        jax.effects_barrier()
+        assert found == right and len(target.reads) == reads
+    (batch, sample), tokens = work[1], right[1]
+    assert engine.decode(batch, seed=5, sample=sample)[0].tokens.tolist() == tokens
+
+
+def test_logits_that_are_not_finite_name_the_text(monkeypatch):
+    """Inputs of class 1 have NaN, and the second row is of that class; indexes are of the task."""
+    broken = {"logits": jnp.zeros([2, 9, 9, 9]).at[1].set(jnp.nan)}
+    monkeypatch.setattr(Engine, "read", lambda self: Params(broken))
+    plan = plan_of(TableTarget(9, classes=2), max_length=2).alone()
+    inputs = np.array([[2, 2], [2, 3]], np.int32)
+    batch = tasks.Batch(inputs, inputs, np.array([4, 9], np.int32), [""] * 2, None, None)
+    engine = engine_of(plan, 2)
+    for one in (engine, engine.sampled(2), BeamEngine(engine, beam_plan(plan, 2, T5XBeams()))):
+        with pytest.raises(NonFiniteLogits, match="for output token 1 of text 9;"):
+            list(one.outputs([(batch, 0), (batch, 1)]))
+
+
 def other_inputs(inputs):
     return inputs
 
@@ -136,17 +202,6 @@ class Uneven(TableTarget):
 class Refusing(TableTarget):
     def decode(self, params, tokens, cache, **others):
         raise AssertionError("was measured")
-
-
-@pytest.fixture
-def read(monkeypatch):
-    """Engines have random parameters."""
-
-    def random(self):
-        owned = self.plan.owned()
-        return Params(**{role: one.init(jax.random.key(0)) for role, one in owned.items()})
-
-    monkeypatch.setattr(Engine, "read", random)
 
 
 def test_the_bits_of_all_rows_of_a_call_are_measured(read):
