@@ -208,7 +208,12 @@ def test_the_seconds_of_a_batch_are_those_of_its_runs(clock):
     assert [seconds for _, seconds in one.outputs(params, batches_of(2))] == [12.0, 6.0] * 2
     assert [seconds for _, seconds in three.outputs(params, batches_of(3))] == [4.0] * 6
     # The last call of a text has one sample.
-    assert [seconds for _, seconds in three.outputs(params, batches_of(4))] == [4.0, 4.0, 4.0, 6.0] * 2
+    assert [seconds for _, seconds in three.outputs(params, batches_of(4))] == [
+        4.0,
+        4.0,
+        4.0,
+        6.0,
+    ] * 2
     assert one.seconds == three.seconds == 200.0
     watched = Stepwise(plan)
     (batch, *_) = batches_of(1)

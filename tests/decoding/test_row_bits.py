@@ -166,6 +166,9 @@ def test_the_setting_outlasts_a_layout():
     other = dataclasses.replace(target, layout="out_in", orders=((4, "kernel_first"),))
     assert plan.with_models({"target": other}).target == plan.target
     assert plan.laid_out(1).target == plan.alone().target == plan.baseline().target == plan.target
+    searched = plan.target.same_bits(9, in_order=True)
+    assert (searched.least_width, searched.in_order) == (9, True)
+    assert searched.same_bits() == searched != plan.target
 
 
 def test_several_paths_are_refused():

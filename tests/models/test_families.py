@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -266,6 +267,19 @@ def test_what_a_step_reads_is_of_the_parameters(name):
         held = {id(leaf) for leaf in jax.tree.leaves(params)}
         read = jax.tree.leaves(model.read_by_decode(params))
         assert read and {id(leaf) for leaf in read} <= held
+
+
+@pytest.mark.parametrize("name", ["t5", "t5gemma", "whisper"])
+@pytest.mark.parametrize("weights", ["stored", "int8"])
+def test_a_step_reads_all_but_the_kernels_of_its_inputs(name, weights):
+    """With their biases and scales; and the table of tokens, if it projects to the logits."""
+    model = dataclasses.replace(model_of(TINY[name]), weights=weights)
+    paths = set(checkpoints.tree.flatten(model.parameter_shapes()))
+    read = set(checkpoints.tree.flatten(model.read_by_decode(model.parameter_shapes())))
+    made = re.compile(r"decoder/layers_\d/encoder_decoder_attention/(key|value)/\w+")
+    expected = {path for path in paths if path.startswith("decoder/") and not made.fullmatch(path)}
+    assert read == expected | {"token_embedder/embedding"}
+    assert len(list(filter(made.fullmatch, paths))) >= 4
 
 
 @each_family

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 from support import tiny_t5
-from test_families import TINY
+from test_families import TINY, TOKENS, inputs_of
 from tolerances import SMALL_LOGITS
 
 from specdec.models import families
@@ -84,3 +84,32 @@ def test_parts_of_a_draft_are_those_of_the_definition():
     found = model.markov(params, tokens)
     assert found.shape == (1, 3, 64) and found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=0, atol=SMALL_LOGITS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("t5", "t5gemma", "opt"),
+        *(pytest.param(x, marks=pytest.mark.ci) for x in ("t5gemma2", "llama", "gpt2", "whisper")),
+    ],
+)
+def test_a_layer_that_is_skipped_has_the_keys_of_the_stream_that_goes_by(name):
+    """They are those that the layer itself writes when it reads the same stream."""
+    model = families.model_of(TINY[name])
+    params = drawn(model.parameter_shapes())
+
+    @jax.jit
+    def run(params, inputs):
+        empty = model.prefill(params, inputs, 5)
+        below, cache = model.decode(params, TOKENS, empty, layers=(0, 1))
+        cache = cache.rewind(empty.length)
+        by = model.pass_by(params, below.stream, cache, (1, 2))
+        through = model.decode(params, TOKENS, cache, layers=(1, 2), resume=below.stream)[1]
+        return by, through
+
+    by, through = run(params, inputs_of(name))
+    assert by.length.tolist() == through.length.tolist() == [4, 4, 4]
+    for name in ("keys", "values"):
+        ours, right = (np.asarray(getattr(one, name)[1]) for one in (by, through))
+        np.testing.assert_allclose(ours, right, rtol=0, atol=SMALL_LOGITS)
+        assert np.abs(right[0]).max() > 0.1

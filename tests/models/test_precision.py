@@ -98,9 +98,7 @@ def test_parts_of_drafts_are_multiplied_in_the_highest_precision(method):
     if method == "decode":
         found = whole_call(model, inputs_of("t5"), states=jnp.zeros([3, 3, 16]))
     else:
-        found = products(
-            getattr(model, method), params, TOKENS if method == "markov" else hidden
-        )
+        found = products(getattr(model, method), params, TOKENS if method == "markov" else hidden)
         assert found.total() == 1
     assert {key[0] for key in found} == {HIGHEST}
 
