@@ -19,7 +19,7 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import HuggingFaceBeams, T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.decoding.row_bits import NotTheSameBits
-from specdec.drafters import Autoregressive
+from specdec.drafters import Autoregressive, PreviousOutput
 from specdec.engine import Engine
 from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.plan import Plan
@@ -161,6 +161,38 @@ def test_logits_that_are_not_finite_name_the_text(monkeypatch):
     for one in (engine, engine.sampled(2), BeamEngine(engine, beam_plan(plan, 2, T5XBeams()))):
         with pytest.raises(NonFiniteLogits, match="for output token 1 of text 9;"):
             list(one.outputs([(batch, 0), (batch, 1)]))
+    with pytest.raises(NonFiniteLogits, match="for output token 1 of text 9;"):
+        engine.score(batch._replace(targets=np.array([[3, 1], [3, 1]], np.int32)))
+
+
+def test_what_is_compiled_ahead_is_what_runs(read, monkeypatch):
+    """For batches of these rows and lengths, also of previous outputs, which are longer; each
+    program begins with the engine's prefix."""
+    compiled, real = [], jax.stages.Lowered.compile
+
+    def compile(self, *given, **options):
+        compiled.append(self)
+        return real(self, *given, **options)
+
+    def shapes(self):
+        owned = self.plan.owned().items()
+        return Params(**{role: one.parameter_shapes() for role, one in owned})
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compile)
+    monkeypatch.setattr(Engine, "abstract", shapes)
+    inputs = np.array([[2, 3, 4], [5, 6, 0]], np.int32)
+    batch = tasks.Batch(inputs, inputs, np.arange(2), [""] * 2, None, None)
+    plan = plan_of(TableTarget(9))
+    revises = dataclasses.replace(plan, drafter=PreviousOutput())
+    alone, revising = (
+        dataclasses.replace(engine_of(one, 2), prefix=(4,)) for one in (plan.alone(), revises)
+    )
+    for engine in (alone, revising, BeamEngine(alone, beam_plan(alone.plan, 2, T5XBeams()))):
+        compiled.clear()
+        engine.check(3, compile=True)
+        given = batch.revised([[2, 3], [4]], N) if engine is revising else batch
+        tokens = engine.decode(given)[0].tokens
+        assert np.all(tokens[..., 0] == 4) and np.any(tokens[..., 1] != 4) and len(compiled) == 1
 
 
 def other_inputs(inputs):

@@ -11,12 +11,14 @@ from tolerances import LOGITS
 
 from specdec import checkpoints, tasks
 from specdec.common import demo
-from specdec.drafters import Autoregressive, PromptLookup
-from specdec.engine import Engine, NotExact, Placement
+from specdec.drafters import Autoregressive, Drafter, PromptLookup
+from specdec.engine import Engine, NotExact, Placement, drafter_key
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Sampling, with_processors
 from specdec.schedules import Fixed
+from specdec.testing import TableTarget
+from specdec.types import Table
 from specdec.verifiers import Block, Coupled, GreedyMatch, SyntheticAcceptance
 
 PATHS = {"target": demo.path("target"), "draft": demo.path("draft")}
@@ -48,6 +50,8 @@ def test_a_plan_is_resolved_for_its_checkpoint_and_these_devices(engine):
     assert engine.vocabulary.vocab_size == 2048 and engine.plan.stop_ids == (1,)
     assert engine.plan == dataclasses.replace(given, stop_ids=(1,)).laid_out(1)
     rounded = Engine.open(given, PATHS, int8=("target",))
+    four = Engine.open(given, PATHS, rows=4)
+    assert four.plan == dataclasses.replace(given, stop_ids=(1,)).laid_out(4) != engine.plan
     assert rounded.plan.models()["target"].weights == "int8"
     assert rounded.plan.models()["draft"].weights == "stored"
 
@@ -90,6 +94,7 @@ def test_alone_and_variants_share_what_was_read(engine, monkeypatch):
 def test_a_key_is_what_an_output_depends_on(engine):
     key = engine.key()
     assert key == Engine.open(plan(), PATHS).key()
+    assert {"fingerprint of target", "fingerprint of vocabulary"} < key.keys()
     # What drafts, in which layout, and how many texts at once: nothing of it changes an output.
     assert key == engine.variant(drafter=PromptLookup()).key() == engine.alone().key()
     assert key == Engine.open(plan(), PATHS, rows=8, layouts=False).key()
@@ -117,6 +122,36 @@ def test_recordings_of_a_drafter_depend_on_its_own_weights(engine):
     assert (
         keys["copies"]["copies"] == "PromptLookup" and "fingerprint of draft" not in keys["copies"]
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Both(Drafter):
+    """Has a model and a table."""
+
+    model: TableTarget
+    propose = None
+
+    def models(self):
+        return {"draft": self.model}
+
+    def tables(self):
+        return {"lookup": Table("ngram")}
+
+
+def test_recordings_of_a_drafter_depend_on_all_that_it_owns():
+    prints = {
+        f"fingerprint of {role}": role for role in ("target", "draft", "lookup", "vocabulary")
+    }
+    assert drafter_key("mine", Both(TableTarget(5, scale=2.0)), prints) == {
+        "fingerprint of draft": "draft",
+        "fingerprint of lookup": "lookup",
+        "mine": "Both",
+        "mine.model": "TableTarget",
+        "mine.model.vocab_size": 5,
+        "mine.model.classes": 1,
+        "mine.model.scale": 2.0,
+        "mine.model.num_layers": 1,
+    }
 
 
 def test_what_is_not_exact_is_opened_only_if_it_may_be_lossy():
