@@ -215,8 +215,14 @@ def test_the_seconds_of_a_batch_are_those_of_its_runs(clock):
         6.0,
     ] * 2
     assert one.seconds == three.seconds == 200.0
-    watched = Stepwise(plan)
     (batch, *_) = batches_of(1)
+    others = Params({"logits": -params["target"]["logits"]})  # which read the text anew
+    for trees, taken in ((params, 12.0), (params, 6.0), (others, 12.0), (others, 6.0)):
+        output, seconds = one.fetch(trees, batch.keys, batch.inputs)
+        assert seconds == taken
+        right = plain.fetch(trees, batch.keys, batch.inputs)[0]
+        assert output.tokens.tolist() == right.tokens.tolist()
+    watched = Stepwise(plan)
     output, seconds = watched.fetch(params, batch.keys, batch.inputs)
     assert seconds == 6.0 * (1 + output.trace.steps) and watched.seconds == 200.0
 
@@ -231,3 +237,7 @@ def test_the_seconds_of_refilled_rows_add_up(clock):
     each = [seconds for _, seconds in found]
     assert program.seconds == 300.0 and len(each) == 4
     assert sum(each) == 12.0 * len(TEXTS), "one text at a time is read, and begins a run"
+    (batch, *_) = batches_of(1)
+    output, seconds = program.fetch(params, batch.keys, batch.inputs)
+    right = [text.tokens[0].tolist() for text, _ in found[:2]]
+    assert output.tokens.tolist() == right and seconds == 12.0 * 2
