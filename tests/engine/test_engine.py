@@ -209,6 +209,8 @@ def test_a_key_names_all_that_a_text_depends_on_and_no_placement():
         {"in_order": True},
     ]
     assert all(key_of(**way) == key for way in placements)
+    stored = [dataclasses.replace(TINY, **way).stored() for way in placements]
+    assert stored[1:] == [TINY] * 6 and stored[0].axis_rules == (("heads", "model"),)
     assert key_of(weights="int8") == key | {"target.weights": "int8"}
 
 
