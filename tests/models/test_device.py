@@ -28,6 +28,7 @@ from specdec.models.layers.products import (
 )
 from specdec.models.placement import device
 from specdec.models.placement.device import SIZES, Device
+from specdec.models.placement.layouts import kernels_of
 from specdec.models.t5 import T5Target
 
 DEVICES = Path(__file__).resolve().parents[1] / "golden" / "devices"
@@ -403,3 +404,27 @@ def test_what_recorded_devices_choose(name, calls, layout, orders):
     """Of T5-large's sizes: one order serves every width with AVX2, with AVX-512 it does not."""
     target = T5Target(LARGE).laid_out(calls, device.read(DEVICES / f"{name}.json"))
     assert target.layout == layout and orders in (..., target.orders)
+
+
+@pytest.mark.parametrize(
+    "layout, weights, widened, step, prefill",
+    [
+        ("checkpoint", "stored", False, (False, None), (False, None)),
+        ("in_out", "stored", False, (False, None), (False, None)),
+        ("out_in", "stored", False, (True, None), (False, None)),
+        ("all_out_in", "stored", False, (True, None), (True, "kernel_first")),
+        ("all_out_in", "int8", True, (True, None), (True, "kernel_first")),
+        ("all_out_in", "int8_tokens", False, (True, None), (True, "out_in")),
+        ("all_out_in", "int8_tokens", True, (True, None), (True, "kernel_first")),
+        ("unsigned", "int8_tokens", False, (True, "unsigned"), (True, "unsigned_many")),
+    ],
+)
+def test_kernels_of_a_layout(layout, weights, widened, step, prefill):
+    """Whether they are transposed, and the order of products; chosen orders are those of a step."""
+    orders = () if layout == "unsigned" else ((3, "out_in"),)
+    rounded = weights != "stored", weights == "int8_tokens", widened
+    expected = (
+        Kernels(step[0], orders, step[1], *rounded),
+        Kernels(prefill[0], (), prefill[1], *rounded),
+    )
+    assert kernels_of(layout, orders, weights, widened) == expected

@@ -18,9 +18,8 @@ from specdec import Plan, autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
 from specdec.instrument.compile import hlo
 from specdec.models import partitioning
-from specdec.models.layers.products import Kernels
 from specdec.models.placement import device as devices
-from specdec.models.placement.layouts import from_stored, kernels_of, to_stored
+from specdec.models.placement.layouts import from_stored, to_stored
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -418,27 +417,3 @@ def test_no_layout_adds_a_collective(name, layout):
     assert kinds == {"all-reduce": 1 + 3 * config.num_decoder_layers, "all-gather": 1}
     (gathered,) = (each for each in found if each.opcode == "all-gather")
     assert gathered.bytes == 4 * 3 * SIZES["vocab"]
-
-
-@pytest.mark.parametrize(
-    "layout, weights, widened, step, prefill",
-    [
-        ("checkpoint", "stored", False, (False, None), (False, None)),
-        ("in_out", "stored", False, (False, None), (False, None)),
-        ("out_in", "stored", False, (True, None), (False, None)),
-        ("all_out_in", "stored", False, (True, None), (True, "kernel_first")),
-        ("all_out_in", "int8", True, (True, None), (True, "kernel_first")),
-        ("all_out_in", "int8_tokens", False, (True, None), (True, "out_in")),
-        ("all_out_in", "int8_tokens", True, (True, None), (True, "kernel_first")),
-        ("unsigned", "int8_tokens", False, (True, "unsigned"), (True, "unsigned_many")),
-    ],
-)
-def test_kernels_of_a_layout(layout, weights, widened, step, prefill):
-    """Whether they are transposed, and the order of products; chosen orders are those of a step."""
-    orders = () if layout == "unsigned" else ((3, "out_in"),)
-    rounded = weights != "stored", weights == "int8_tokens", widened
-    expected = (
-        Kernels(step[0], orders, step[1], *rounded),
-        Kernels(prefill[0], (), prefill[1], *rounded),
-    )
-    assert kernels_of(layout, orders, weights, widened) == expected

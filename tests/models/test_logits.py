@@ -11,7 +11,8 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from support import tiny_t5
+import t5_in_numpy
+from support import teacher_forced, tiny_t5
 from test_families import TINY, TOKENS, inputs_of
 from tolerances import SMALL_LOGITS
 
@@ -113,3 +114,28 @@ def test_a_layer_that_is_skipped_has_the_keys_of_the_stream_that_goes_by(name):
         ours, right = (np.asarray(getattr(one, name)[1]) for one in (by, through))
         np.testing.assert_allclose(ours, right, rtol=0, atol=SMALL_LOGITS)
         assert np.abs(right[0]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"layout": "in_out", "logits_via_embedding": True},
+        {"layout": "all_out_in", "orders": ((9, "kernel_first"),)},
+        {"joined": True},
+        {"least_width": 4},
+    ],
+    ids=str,
+)
+def test_a_t5_is_the_definition_in_every_layout(way):
+    """Not only what it is in the layout of checkpoints; of three rows the last one is padding."""
+    way = dict(way)
+    config = tiny_t5(
+        64, 8, 12, heads=2, head_dim=4, logits_via_embedding=way.pop("logits_via_embedding", False)
+    )
+    model = dataclasses.replace(families.model_of(config), **way)
+    shapes = model.stored().parameter_shapes()
+    params = jax.tree.map(lambda x: x / np.sqrt(x.shape[0]), drawn(shapes))
+    inputs, tokens = np.asarray(inputs_of("t5"))[:2], np.asarray(TOKENS)[:2, :3]
+    expected = t5_in_numpy.logits(params, dataclasses.asdict(config), inputs, tokens)
+    found = teacher_forced(model, model.from_stored(params), inputs_of("t5"), TOKENS[:, :3])
+    np.testing.assert_allclose(found[:2], expected, rtol=0, atol=SMALL_LOGITS)

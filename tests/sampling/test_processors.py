@@ -156,7 +156,7 @@ def texts(rows=60):
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_it_does_what_its_definition_says(name):
     processor, definition = PROCESSORS[name]
-    tokens, lengths, logits = texts()
+    tokens, lengths, logits = texts(240)
     history = History(jnp.asarray(tokens), jnp.asarray(lengths), STOP)
     ours = Processed(Greedy(), (processor,)).process(jnp.asarray(logits), history)
     right = np.array(
