@@ -314,6 +314,15 @@ def test_the_usual_rules_divide_it(name):
 
 
 @each_family
+def test_parameters_are_expected_in_the_dtype_of_the_model(name):
+    """Of which they are read, whatever a checkpoint has; also without a mesh."""
+    model = model_of(dataclasses.replace(TINY[name], dtype="bfloat16"))
+    for mesh in (None, partitioning.make_mesh(2)):
+        kinds = {leaf.dtype.name for leaf in jax.tree.leaves(partitioning.abstract(model, mesh))}
+        assert kinds == {"bfloat16"}
+
+
+@each_family
 @pytest.mark.parametrize("format", ["orbax", "t5x"])
 def test_a_checkpoint_comes_back_with_its_family(name, format, tmp_path):
     path, model = tmp_path / "checkpoint", model_of(TINY[name])
