@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from specdec import tasks
-from specdec.decoding import NonFiniteLogits, decode, row_keys
+from specdec.decoding import NonFiniteLogits, row_keys
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import HuggingFaceBeams, T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
@@ -128,17 +128,16 @@ def test_every_program_draws_with_seed_index_and_sample_of_a_text(read):
     parts = {"verifier": SpeculativeSampling(), "schedule": Fixed(1), "max_length": N}
     plan = Plan(target, Constant(2), sampling=Sampling(), **parts)
     work, right = [], []
-    params = Params(target.init(jax.random.key(0)))
+    engine = dataclasses.replace(engine_of(plan, 2), prefix=(4, 3))
     for index, ids in (([0, 3], [[2, 3], [4, 0]]), ([7, -1], [[5, 5], [0, 0]])):
         inputs, index = np.array(ids, np.int32), np.array(index, np.int32)
         batch = tasks.Batch(inputs, inputs, index, [""] * 2, None, None)
         for sample in (0, 1):
             work.append((batch, sample))
             keys = row_keys(5, jnp.asarray(index), sample)
-            output = decode(params, keys, inputs, plan, prefix=jnp.array([[4, 3]] * 2))
+            output, _ = engine.program.fetch(engine.params, keys, inputs)
             right.append(output.tokens[index >= 0].tolist())
     assert all(text[:2] == [4, 3] for text in right[0]) and right[0] != right[1]
-    engine = dataclasses.replace(engine_of(plan, 2), prefix=(4, 3))
     for one, reads in ((engine, 4), (engine.sampled(2), 2), (engine.refilled((2,)), 6)):
         jax.effects_barrier()
         target.reads.clear()
