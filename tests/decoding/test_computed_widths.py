@@ -198,6 +198,31 @@ def test_the_fastest_way_of_a_call_is_taken_if_it_is_clearly_faster(times, chose
     assert found == pytest.approx([seconds / 32 for seconds in can.values()])
 
 
+@pytest.mark.parametrize("backend, kernels, least", [("gpu", "triton", 1), ("tpu", "mosaic", 2)])
+def test_a_draft_is_compared_with_joined_and_fused_kernels(backend, kernels, least, monkeypatch):
+    """A TPU's logits remain a product of their own, whose single row may be slow."""
+    compared = []
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(
+        single_rows, "fastest", lambda models: compared.append(models) or models[-1]
+    )
+    joined = dataclasses.replace(PAIRED, joined=True)
+    fused = dataclasses.replace(PAIRED, fused=kernels, least_width=least)
+    assert PAIRED.drafting() == fused and compared == [(PAIRED, joined, fused)]
+    ways = {"layout": "out_in"}, {"weights": "int8"}, {"axis_rules": (("batch", "data"),)}
+    for one in (joined, fused, *(dataclasses.replace(PAIRED, **way) for way in ways)):
+        assert one.drafting() == one
+    monkeypatch.setenv(device.SETTING, device.STORED)
+    assert PAIRED.drafting() == PAIRED and len(compared) == 1
+
+
+def test_eight_bits_of_kernels_alone_have_one_layout():
+    given = device_of(dict.fromkeys(device.TOKENS, "in_out"))
+    rounded = dataclasses.replace(PLAIN, weights="int8")
+    for calls in ({1: 1.0}, {8: 1.0}):
+        assert rounded.laid_out(calls, given) == dataclasses.replace(rounded, layout="out_in")
+
+
 @pytest.mark.slow
 def test_calls_are_timed():
     one, two = single_rows.seconds([(PLAIN, 1), (PLAIN, 2)])
