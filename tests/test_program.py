@@ -15,7 +15,9 @@ import pytest
 
 from specdec import Params, Plan, decode, row_keys
 from specdec.decoding import program as programs
-from specdec.decoding.program import DecodeProgram, Program, Sampled, Stepwise
+from specdec.decoding import refilling
+from specdec.decoding.program import DecodeProgram, GivenBatch, Program, Sampled, Stepwise
+from specdec.decoding.refilling import Refilled
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
 from specdec.testing import Constant, TableTarget
@@ -119,6 +121,7 @@ def test_a_watched_batch_is_decoded_until_its_last_row_has_ended():
     assert lengths[-1] == right.length.tolist() and len(set(lengths[-1])) > 1
 
 
+@pytest.mark.ci
 def test_samples_of_a_text_read_it_once():
     """The numbers are those of separate programs, bit for bit."""
     read = []
@@ -142,3 +145,97 @@ def test_samples_of_a_text_read_it_once():
             assert len(read) == (sample == 0)
             jax.tree.map(np.testing.assert_array_equal, found[-1], separate.fetch(*given)[0])
     assert len({one.tokens.tobytes() for one in found}) > 3
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Each compilation takes 100 seconds, and each run of a compiled program 6."""
+    now = [0.0]
+    real_compile, real_call = jax.stages.Lowered.compile, jax.stages.Compiled.__call__
+
+    def compiled(self, *given, **options):
+        now[0] += 100
+        return real_compile(self, *given, **options)
+
+    def run(self, *given, **options):
+        now[0] += 6
+        return real_call(self, *given, **options)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compiled)
+    monkeypatch.setattr(jax.stages.Compiled, "__call__", run)
+    time = types.SimpleNamespace(perf_counter=lambda: now[0])
+    for module in (programs, refilling):
+        monkeypatch.setattr(module, "time", time)
+    return now
+
+
+def test_costs_are_those_of_a_product():
+    """[4, 8] times [8, 16] has 4 * 8 * 16 products and sums, and reads and writes float32."""
+    program = Program(lambda params, x: x @ params)
+    found = program.costs(jnp.ones([8, 16]), jnp.ones([4, 8]))
+    assert found == {"flops": 2 * 4 * 8 * 16, "bytes": 4 * (4 * 8 + 8 * 16 + 4 * 16)}
+
+
+@pytest.mark.parametrize("size, runs", [(4, 1), (5, 0)])
+def test_small_parameters_are_warmed_up(size, runs, clock, monkeypatch):
+    """Those that do not fit in the processor's cache come from memory in any case."""
+    monkeypatch.setattr(programs, "CACHED", 20)
+    program, params = Program(lambda params, x: params + x), jnp.ones([size], jnp.float32)
+    program.warmed(params, jnp.ones([1]))
+    assert clock[0] == 100 + 6 * runs
+
+
+TEXTS = np.array([[2, 3, 4], [5, 2, 0], [3, 0, 0], [4, 4, 0]], np.int32)
+
+
+def batches_of(samples: int, rows: int = 2):
+    """Yields batches of some texts, each with all its samples, whose inputs are one object."""
+    for first in range(0, len(TEXTS), rows):
+        inputs = jnp.asarray(TEXTS[first : first + rows])
+        for sample in range(samples):
+            keys = row_keys(0, first + jnp.arange(rows), sample)
+            yield GivenBatch(keys, inputs, np.ones(rows, bool))
+
+
+def test_the_seconds_of_a_batch_are_those_of_its_runs(clock):
+    """Not those of compiling; samples of one call share its time, and a text is read once."""
+    target = TableTarget(6, classes=3)
+    plan = Plan(target, Constant(2), SpeculativeSampling(), Fixed(1), Sampling(), 4)
+    params = Params(target.init(jax.random.key(0)))
+    plain = DecodeProgram(plan)
+    assert [seconds for _, seconds in plain.outputs(params, batches_of(1))] == [6.0, 6.0]
+    assert plain.seconds == 100.0
+    one, three = Sampled(plan), Sampled(plan, 3)
+    assert [seconds for _, seconds in one.outputs(params, batches_of(2))] == [12.0, 6.0] * 2
+    assert [seconds for _, seconds in three.outputs(params, batches_of(3))] == [4.0] * 6
+    # The last call of a text has one sample.
+    assert [seconds for _, seconds in three.outputs(params, batches_of(4))] == [
+        4.0,
+        4.0,
+        4.0,
+        6.0,
+    ] * 2
+    assert one.seconds == three.seconds == 200.0
+    (batch, *_) = batches_of(1)
+    others = Params({"logits": -params["target"]["logits"]})  # which read the text anew
+    for trees, taken in ((params, 12.0), (params, 6.0), (others, 12.0), (others, 6.0)):
+        output, seconds = one.fetch(trees, batch.keys, batch.inputs)
+        assert seconds == taken
+        right = plain.fetch(trees, batch.keys, batch.inputs)[0]
+        assert output.tokens.tolist() == right.tokens.tolist()
+
+
+def test_the_seconds_of_refilled_rows_add_up(clock):
+    """Inputs have two widths, so that three programs are compiled; each batch has its own time."""
+    target = TableTarget(6, classes=3)
+    plan = Plan(target, Constant(2), SpeculativeSampling(), Fixed(1), Sampling(), 4)
+    params = Params(target.init(jax.random.key(0)))
+    program = Refilled(plan, 2, (1, 3))
+    found = list(program.outputs(params, batches_of(1, rows=1)))
+    each = [seconds for _, seconds in found]
+    assert program.seconds == 300.0 and len(each) == 4
+    assert sum(each) == 12.0 * len(TEXTS), "one text at a time is read, and begins a run"
+    (batch, *_) = batches_of(1)
+    output, seconds = program.fetch(params, batch.keys, batch.inputs)
+    right = [text.tokens[0].tolist() for text, _ in found[:2]]
+    assert output.tokens.tolist() == right and seconds == 12.0 * 2

@@ -234,7 +234,8 @@ class Engine:
                 return tree
             if self.weights[role] == self.origin.weights[role]:
                 if isinstance(theirs, Model) and isinstance(owned, Model) and _alike(theirs, owned):
-                    same = (theirs.layout, theirs.widened) == (owned.layout, owned.widened)
+                    ways = [(one.layout, one.widened, one.joined) for one in (theirs, owned)]
+                    same = ways[0] == ways[1]
                     return tree if same else owned.from_stored(theirs.to_stored(tree))
         with progress.stage("reading", f"reading the {role}"):
             return self.placement.read(owned, str(self.weights[role]))

@@ -10,6 +10,7 @@ from support import tiny_t5
 from specdec import checkpoints, cli
 from specdec.checkpoints import CheckpointError
 from specdec.checkpoints.checksums import checksum
+from specdec.engine import Placement
 from specdec.models.t5 import T5Target
 
 CONFIG = tiny_t5(512, 8, head_dim=4)
@@ -82,6 +83,17 @@ def test_the_error_names_the_array_and_both_checksums(copy, dtype):
     with pytest.raises(CheckpointError, match=message):
         checkpoints.load(copy, dtype=dtype)
     assert checkpoints.load(copy, checksums=False)["decoder"]["decoder_norm"]["scale"][3] != 1
+
+
+@pytest.mark.parametrize("layout", ["checkpoint", "in_out", "out_in"])
+def test_damage_is_seen_in_every_layout(copy, layout):
+    """Some layouts transpose kernels while they are read, and compare none the less."""
+    altered(copy)
+    model = T5Target(CONFIG, layout=layout)
+    with pytest.raises(CheckpointError, match="is damaged: decoder/decoder_norm/scale has the"):
+        Placement().read(model, str(copy))
+    found = Placement(checksums=False).read(model, str(copy))
+    assert found["decoder"]["decoder_norm"]["scale"][3] != 1
 
 
 def test_casting_is_that_of_an_unchecked_load(sound):

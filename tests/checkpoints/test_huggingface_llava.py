@@ -15,7 +15,7 @@ import pytest
 
 from specdec import checkpoints
 from specdec.checkpoints import CheckpointError, huggingface_files, safetensors
-from specdec.models.llava import LlavaConfig
+from specdec.models.llava import ClipConfig, LlavaConfig
 from specdec.tasks.pictures import PictureSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,6 +103,20 @@ def test_a_released_record_leaves_out_the_defaults(edited):
     assert (found.num_decoder_layers, found.num_kv_heads, found.vocab_size) == (32, 32, 32_064)
     assert (found.pad_id, found.stop_ids, found.image_id) == (32_001, (2,), 32_000)
     assert (found.layer_norm_epsilon, found.vision.num_patches) == (1e-5, 576)
+
+
+def test_a_record_of_the_kinds_alone_is_that_of_transformers_defaults(edited):
+    """A LLaMA of 7B, and CLIP's ViT-B/32."""
+    directory = edited()
+    text = {"model_type": "llama", "vocab_size": 32_064}  # which has to hold the id of pictures
+    parts = {"text_config": text, "vision_config": {}}
+    (directory / "config.json").write_text(json.dumps({"model_type": "llava"} | parts))
+    found = checkpoints.config_from(directory)
+    assert isinstance(found, LlavaConfig)
+    assert found.vision == ClipConfig(224, 32, 768, 12, 3072, 12, feature_layer=-2)
+    assert (found.vision.layer_norm_epsilon, found.layer_norm_epsilon) == (1e-5, 1e-6)
+    sizes = found.emb_dim, found.num_heads, found.mlp_dim, found.num_decoder_layers
+    assert sizes == (4096, 32, 11_008, 32) and found.image_id == 32_000
 
 
 @pytest.mark.parametrize(

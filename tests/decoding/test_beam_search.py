@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GOLDEN, load
+from support import GOLDEN, load, tiny_t5
 from tolerances import SCORES
 
 from specdec import checkpoints
@@ -19,6 +19,7 @@ from specdec.decoding.beam_search import beam_search
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.decoding.finite import NonFiniteLogits
 from specdec.models import partitioning
+from specdec.models.t5 import T5Target
 from specdec.sampling.processors import in_order
 from specdec.testing import TableTarget
 from specdec.types import Params
@@ -384,3 +385,18 @@ def test_what_a_call_takes():
         ("draft", 8, 1),
     ]
     assert [tuple(part) for part in plan.alone().parts()] == [("target", 4, 1)]
+    wide = BeamPlan(T5Target(tiny_t5(9), least_width=7), 2, T5XBeams(), 12)
+    assert [tuple(part) for part in wide.parts()] == [("target", 7, 1)]
+    assert wide.capacity == 2 * 11 + 7 and plan.capacity == 4 * 5 + 20
+
+
+@pytest.mark.ci
+def test_a_draft_uses_what_the_target_said_of_its_last_tree():
+    """A draft to which all tokens are alike proposes the target's own beams then."""
+    params = tables()["target"]
+    given = Params(params, jax.tree.map(jnp.zeros_like, params))
+    calls = {}
+    for reuse in (True, False):
+        plan = BeamPlan(TABLE, 2, T5XBeams(0.6), 10, DraftBeams(TABLE, 6, 2, reuse=reuse))
+        calls[reuse] = beam_search(given, TEXTS, plan).trace.calls
+    assert np.all(calls[True] <= calls[False]) and np.sum(calls[True]) < 0.9 * np.sum(calls[False])

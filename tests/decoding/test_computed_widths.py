@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +155,72 @@ def test_whole_calls_of_other_devices_decide(times, least, in_bfloat16, monkeypa
     monkeypatch.setenv(device.SETTING, device.STORED)
     assert PLAIN.laid_out({1: 1.0}).least_width == 1
     single_rows.least_width.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "times, chosen",
+    [
+        ({"plain": 4.0, "joined": 2.0, "paired": 3.0}, "joined"),
+        ({"plain": 4.0, "joined": 3.0, "paired": 2.0}, "paired"),
+        ({"plain": 4.0, "joined": None, "paired": 2.0}, "paired"),  # this device cannot
+        ({"plain": 4.0, "joined": 3.9, "paired": 4.0}, "plain"),  # no more than by chance
+        ({"plain": 4.0, "joined": None, "paired": None}, "plain"),
+    ],
+)
+def test_the_fastest_way_of_a_call_is_taken_if_it_is_clearly_faster(times, chosen, monkeypatch):
+    """Of several rounds the least time counts, and 32 calls are one run."""
+    ways = {"plain": PLAIN, "joined": dataclasses.replace(PLAIN, joined=True), "paired": PAIRED}
+    can = {name: seconds for name, seconds in times.items() if seconds}
+    calls = itertools.count()
+
+    def run(model, width):
+        (name,) = (name for name, one in ways.items() if one == model)
+        if name not in can:
+            raise NotImplementedError("on this device")
+        return lambda: jnp.zeros([])
+
+    now = [0.0]
+
+    def perf_counter():
+        call = next(calls)
+        if call % 2:
+            turn, way = divmod(call // 2, len(can))
+            now[0] += list(can.values())[way] * (2 if turn != 1 else 1)
+        return now[0]
+
+    monkeypatch.setattr(single_rows, "_run", run)
+    monkeypatch.setattr(single_rows, "time", types.SimpleNamespace(perf_counter=perf_counter))
+    single_rows.fastest.cache_clear()
+    assert single_rows.fastest(tuple(ways.values())) == ways[chosen]
+    single_rows.fastest.cache_clear()
+    calls = itertools.count()
+    found = single_rows.seconds([(ways[name], 1) for name in can])
+    assert found == pytest.approx([seconds / 32 for seconds in can.values()])
+
+
+@pytest.mark.parametrize("backend, kernels, least", [("gpu", "triton", 1), ("tpu", "mosaic", 2)])
+def test_a_draft_is_compared_with_joined_and_fused_kernels(backend, kernels, least, monkeypatch):
+    """A TPU's logits remain a product of their own, whose single row may be slow."""
+    compared = []
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(
+        single_rows, "fastest", lambda models: compared.append(models) or models[-1]
+    )
+    joined = dataclasses.replace(PAIRED, joined=True)
+    fused = dataclasses.replace(PAIRED, fused=kernels, least_width=least)
+    assert PAIRED.drafting() == fused and compared == [(PAIRED, joined, fused)]
+    ways = {"layout": "out_in"}, {"weights": "int8"}, {"axis_rules": (("batch", "data"),)}
+    for one in (joined, fused, *(dataclasses.replace(PAIRED, **way) for way in ways)):
+        assert one.drafting() == one
+    monkeypatch.setenv(device.SETTING, device.STORED)
+    assert PAIRED.drafting() == PAIRED and len(compared) == 1
+
+
+def test_eight_bits_of_kernels_alone_have_one_layout():
+    given = device_of(dict.fromkeys(device.TOKENS, "in_out"))
+    rounded = dataclasses.replace(PLAIN, weights="int8")
+    for calls in ({1: 1.0}, {8: 1.0}):
+        assert rounded.laid_out(calls, given) == dataclasses.replace(rounded, layout="out_in")
 
 
 @pytest.mark.slow

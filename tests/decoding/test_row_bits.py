@@ -20,6 +20,7 @@ from specdec.decoding.row_bits import (
     check_same_beams,
     check_same_bits,
     compared,
+    made_up,
     widths_of,
 )
 from specdec.drafters import Autoregressive, MultiPath
@@ -88,6 +89,70 @@ def test_rows_that_are_made_to_differ_are_found_and_refused():
         check_same_bits(plan, params_of(plan.target), 1, 5)
 
 
+@dataclasses.dataclass(frozen=True)
+class UnevenAt(TableTarget):
+    """A target whose calls have other bits where the cache or the text has a length."""
+
+    capacity: int | None = None
+    text: int | None = None
+
+    def decode(self, params, tokens, cache, **others):
+        output, fed = super().decode(params, tokens, cache, **others)
+        if self.capacity is not None and cache.capacity != self.capacity:
+            return output, fed
+        at = cache.length[:, None] + jnp.arange(tokens.shape[1])[None]
+        there = jnp.full(at.shape, True) if self.text is None else at >= self.text
+        wide = tokens.shape[1] > 1
+        changed = jnp.where(there[..., None] & (wide or self.text is None), 1.01, 1.0)
+        return output._replace(logits=changed * output.logits), fed
+
+
+@pytest.mark.parametrize(
+    "target, length, index",
+    [
+        (UnevenAt(9, capacity=N), N, 0),  # that of the target alone
+        (UnevenAt(9, text=24), 40, 0),  # a text of 24 tokens is before the row
+        (UnevenAt(9, text=25), 40, None),  # and no more of them
+    ],
+)
+def test_rows_are_compared_with_other_caches_and_behind_a_text(target, length, index):
+    """The place is that of the first row of a call on two that has other bits."""
+    plan = plan_of(target, max_length=length, schedule=Fixed(1))
+    places, differ = compared(plan, params_of(target), 1, 5, (2,))
+    assert places == 2 and all(place.capacity == length + 1 for place in differ)
+    assert [place.index for place in differ] == ([] if index is None else [0, 1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Turned(Sampling):
+    """Rolls the probabilities by the index of the output token; `uneven` says in which calls they
+    have other bits."""
+
+    uneven: int = 99
+
+    def probabilities(self, logits, positions=None, history=None):
+        assert positions is not None
+        changed = 1.01 if logits.shape[-2] == self.uneven else 1.0
+        index = jnp.arange(logits.shape[-1])[None, None] - positions[..., None]
+        turned = jnp.take_along_axis(logits, index % logits.shape[-1], axis=-1)
+        return super().probabilities(changed * turned)
+
+
+def test_probabilities_are_compared_and_not_only_logits():
+    """Each row has the position of its token in the text, in whatever place of a call it is."""
+    for rule, found in ((Turned(), []), (Turned(uneven=2), [0, 1])):
+        plan = plan_of(TableTarget(9), rule, schedule=Fixed(1))
+        places, differ = compared(plan, params_of(plan.target), 1, 5, (2,))
+        assert places == 2 and [place.index for place in differ] == found
+
+
+def test_inputs_and_texts_are_made_up_of_all_ids():
+    draw = np.random.default_rng(3)
+    inputs, tokens = made_up(TableTarget(9), 2, 5, 12, seed=3)
+    assert inputs.tolist() == draw.integers(0, 9, [2, 5]).tolist()
+    assert tokens.tolist() == draw.integers(0, 9, [2, 12]).tolist()
+
+
 def test_the_widths_are_those_that_are_computed():
     plain = T5Target(tiny_t5(16, 8, 8, heads=2, decoder=1))
     assert widths_of(plan_of(plain, schedule=Heuristic(1, (0, 1, 4)))) == (2, 5)
@@ -101,6 +166,9 @@ def test_the_setting_outlasts_a_layout():
     other = dataclasses.replace(target, layout="out_in", orders=((4, "kernel_first"),))
     assert plan.with_models({"target": other}).target == plan.target
     assert plan.laid_out(1).target == plan.alone().target == plan.baseline().target == plan.target
+    searched = plan.target.same_bits(9, in_order=True)
+    assert (searched.least_width, searched.in_order) == (9, True)
+    assert searched.same_bits() == searched != plan.target
 
 
 def test_several_paths_are_refused():

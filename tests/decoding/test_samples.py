@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,8 @@ from specdec.models.t5gemma2 import T5Gemma2Config
 from specdec.plan import Plan
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
+from specdec.testing import Constant, TableTarget
+from specdec.types import Params
 from specdec.verifiers import Block
 
 ROWS, LONGEST, SAMPLES = 2, 8, 3
@@ -100,7 +103,7 @@ def assert_same_texts(params, plan, found, batches, prefix=None):
 @pytest.mark.parametrize("together", [1, pytest.param(3, marks=pytest.mark.ci)])
 def test_a_text_is_read_once_and_samples_wait_for_no_text(together, monkeypatch):
     """A text's outputs are there before the next text is asked for."""
-    plan, asked = plan_of(DRAFTERS["model"](DRAWN)), []
+    plan, asked = plan_of(Constant(2), schedule=Fixed(1)), []
 
     def texts():
         for number, batch in enumerate(given()):
@@ -119,6 +122,47 @@ def test_a_text_is_read_once_and_samples_wait_for_no_text(together, monkeypatch)
     found = list(itertools.islice(samples.outputs(plan.params(TREES), texts()), SAMPLES))
     assert len(found) == SAMPLES and asked == [*range(SAMPLES)]
     assert calls.count(0) == 1 and sum(calls) == SAMPLES * ROWS
+
+
+@dataclasses.dataclass(frozen=True)
+class Shares(TableTarget):
+    """A table that has keys of its inputs, as real models have, and notes down rows of calls."""
+
+    calls: ClassVar[set[tuple[int, ...]]] = set()
+
+    def prefill(self, params, inputs, capacity):
+        cache = super().prefill(params, inputs, capacity)
+        keys = (jnp.zeros([len(inputs), 1, 1, 1]),)
+        return cache.replace(cross_keys=keys, cross_values=keys)
+
+    def decode(self, params, tokens, cache, **others):
+        shared = cache.cross_keys[0], cache.cross_values[0], cache.inputs_mask
+        self.calls.add((len(tokens), *map(len, shared)))
+        return super().decode(params, tokens, cache, **others)
+
+
+@pytest.mark.parametrize("same_bits, shared", [(False, 2), (True, 6)])
+def test_samples_share_the_keys_of_their_input_unless_the_same_bits_are_asked_for(
+    same_bits, shared
+):
+    """More tokens would be multiplied by the keys of an input in one call."""
+    target = Shares(5, classes=3)
+    plan = plan_of(Constant(2), target, Sampling(), Fixed(1))
+    plan = dataclasses.replace(plan, same_bits=same_bits)
+    params, (batch, *_) = Params(target.init(jax.random.key(0))), given()
+    target.calls.clear()
+    Sampled(plan, 3).lower(params, batch.keys, batch.inputs)
+    assert target.calls == {(6, shared, shared, shared)}
+
+
+def test_samples_of_several_texts_are_those_of_each_text():
+    """Row after row, with the keys of its own samples."""
+    target = TableTarget(5, classes=3)
+    plan = plan_of(Constant(2), target, Sampling(), Fixed(1))
+    params = Params(target.init(jax.random.key(0)))
+    batches = list(given())
+    found = list(Sampled(plan, SAMPLES).outputs(params, batches))
+    assert_same_texts(params, plan, found, batches)
 
 
 def test_a_state_without_rows_is_refused():

@@ -1,19 +1,24 @@
 """What an engine resolves, shares and depends on: pytest tests/engine"""
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from support import tiny_t5
 from tolerances import LOGITS
 
 from specdec import checkpoints, tasks
 from specdec.common import demo
-from specdec.drafters import Autoregressive, PromptLookup
-from specdec.engine import Engine, NotExact
+from specdec.drafters import Autoregressive, Drafter, PromptLookup
+from specdec.engine import Engine, NotExact, Placement, drafter_key
+from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Sampling, with_processors
 from specdec.schedules import Fixed
+from specdec.testing import TableTarget
+from specdec.types import Table
 from specdec.verifiers import Block, Coupled, GreedyMatch, SyntheticAcceptance
 
 PATHS = {"target": demo.path("target"), "draft": demo.path("draft")}
@@ -45,6 +50,8 @@ def test_a_plan_is_resolved_for_its_checkpoint_and_these_devices(engine):
     assert engine.vocabulary.vocab_size == 2048 and engine.plan.stop_ids == (1,)
     assert engine.plan == dataclasses.replace(given, stop_ids=(1,)).laid_out(1)
     rounded = Engine.open(given, PATHS, int8=("target",))
+    four = Engine.open(given, PATHS, rows=4)
+    assert four.plan == dataclasses.replace(given, stop_ids=(1,)).laid_out(4) != engine.plan
     assert rounded.plan.models()["target"].weights == "int8"
     assert rounded.plan.models()["draft"].weights == "stored"
 
@@ -87,6 +94,7 @@ def test_alone_and_variants_share_what_was_read(engine, monkeypatch):
 def test_a_key_is_what_an_output_depends_on(engine):
     key = engine.key()
     assert key == Engine.open(plan(), PATHS).key()
+    assert {"fingerprint of target", "fingerprint of vocabulary"} < key.keys()
     # What drafts, in which layout, and how many texts at once: nothing of it changes an output.
     assert key == engine.variant(drafter=PromptLookup()).key() == engine.alone().key()
     assert key == Engine.open(plan(), PATHS, rows=8, layouts=False).key()
@@ -116,6 +124,36 @@ def test_recordings_of_a_drafter_depend_on_its_own_weights(engine):
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Both(Drafter):
+    """Has a model and a table."""
+
+    model: TableTarget
+    propose = None
+
+    def models(self):
+        return {"draft": self.model}
+
+    def tables(self):
+        return {"lookup": Table("ngram")}
+
+
+def test_recordings_of_a_drafter_depend_on_all_that_it_owns():
+    prints = {
+        f"fingerprint of {role}": role for role in ("target", "draft", "lookup", "vocabulary")
+    }
+    assert drafter_key("mine", Both(TableTarget(5, scale=2.0)), prints) == {
+        "fingerprint of draft": "draft",
+        "fingerprint of lookup": "lookup",
+        "mine": "Both",
+        "mine.model": "TableTarget",
+        "mine.model.vocab_size": 5,
+        "mine.model.classes": 1,
+        "mine.model.scale": 2.0,
+        "mine.model.num_layers": 1,
+    }
+
+
 def test_what_is_not_exact_is_opened_only_if_it_may_be_lossy():
     lossy = plan(verifier=SyntheticAcceptance(0.5))
     with pytest.raises(NotExact):
@@ -136,3 +174,72 @@ def test_what_does_not_go_together_is_refused(change, message):
     given = {"weights": PATHS} | change
     with pytest.raises(ValueError, match=message):
         Engine.open(plan(), **given)
+
+
+TINY = T5Target(tiny_t5(259, 8, 12, decoder=1))
+
+
+def test_a_key_names_all_that_a_text_depends_on_and_no_placement():
+    plan = Plan(TINY, PromptLookup(), GreedyMatch(), Fixed(3), Greedy(), 24, stop_ids=(3, 5))
+    vocabulary = tasks.for_texts(tasks.Bytes())
+
+    def key_of(**way):
+        model = dataclasses.replace(TINY, **way)
+        return Engine(plan.with_models({"target": model}), vocabulary, {}).key()
+
+    key = key_of()
+    named = {name: x for name, x in key.items() if not name.startswith("target.config.")}
+    assert named == {
+        "max_length": 24,
+        "stop_ids": [3, 5],
+        "the vocabulary's size": 259,
+        "sampling": "Greedy",
+        "target": "T5Target",
+        "target.config": "T5Config",
+        "target.weights": "stored",
+    }
+    assert all(key[f"target.config.{name}"] == size for name, size in TINY.sizes.items())
+    placements: list[dict[str, Any]] = [
+        {"axis_rules": (("heads", "model"),)},
+        {"layout": "out_in", "orders": ((1, "kernel_first"),)},
+        {"widened": True},
+        {"least_width": 2},
+        {"joined": True},
+        {"fused": "triton"},
+        {"in_order": True},
+    ]
+    assert all(key_of(**way) == key for way in placements)
+    stored = [dataclasses.replace(TINY, **way).stored() for way in placements]
+    assert stored[1:] == [TINY] * 6 and stored[0].axis_rules == (("heads", "model"),)
+    assert key_of(weights="int8") == key | {"target.weights": "int8"}
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ({}, {"joined": True}),
+        ({"joined": True}, {"layout": "all_out_in"}),
+        ({"weights": "int8_tokens"}, {"weights": "int8_tokens", "widened": True}),
+    ],
+    ids=str,
+)
+def test_parameters_are_read_once_and_rewritten_for_another_layout(before, after, monkeypatch):
+    draw, read = np.random.default_rng(0), []
+    shapes = TINY.parameter_shapes()
+    stored = jax.tree.map(lambda x: draw.normal(size=x.shape).astype(np.float32), shapes)
+
+    def loaded(self, model, path):
+        read.append(path)
+        return model.from_stored(stored)
+
+    monkeypatch.setattr(Placement, "read", loaded)
+    first, second = (dataclasses.replace(TINY, **way) for way in (before, after))
+    plan = Plan(first, PromptLookup(), GreedyMatch(), Fixed(3), Greedy(), 24)
+    nothing: Any = None
+    engine = Engine(plan, nothing, {"target": "a path"})
+    engine.load()
+    found = engine.with_models({"target": second}).params["target"]
+    expected = second.from_stored(stored)
+    assert jax.tree.structure(found) == jax.tree.structure(expected) and read == ["a path"]
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    assert {x.dtype for x in jax.tree.leaves(found)} == {x.dtype for x in jax.tree.leaves(expected)}

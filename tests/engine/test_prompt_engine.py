@@ -181,6 +181,25 @@ def test_settings_that_count_the_prompt_are_refused(copy, name, value):
         opened(copy)
 
 
+@pytest.mark.parametrize(
+    "name, value, given, others",
+    [
+        ("num_beams", 4, {"num_beams": 2}, [{}, {"num_samples": 4}]),
+        ("num_return_sequences", 3, {"num_samples": 3}, [{}, {"num_samples": 4, "num_beams": 3}]),
+        ("min_new_tokens", 2, {}, [{"prefix": "The"}]),
+    ],
+)
+def test_settings_of_beams_samples_and_prefixes_are_obeyed_or_refused(
+    copy, name, value, given, others
+):
+    settle(copy, **{name: value})
+    plan = Plan(checkpoints.model_from(copy), None, None, None, Greedy(), max_length=8)
+    assert Engine.open(plan, {"target": copy}, **given).plan.max_length == 8
+    for other in others:
+        with pytest.raises(CheckpointError, match=f"has {name} {value}, "):
+            Engine.open(plan, {"target": copy}, **other)
+
+
 def test_a_chat_is_decoded_from_the_templates_prompt(path, capsys):
     flags = [f"--target={path}", "--chat", "--text=What is the river? "]
     assert cli.main(["decode", "--dry_run", *flags]) == 0

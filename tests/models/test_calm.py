@@ -228,6 +228,18 @@ def test_what_a_call_of_a_depth_reads():
     assert always.cache_bytes(1, N, 7) == first.cache_bytes(1, N, 7)
 
 
+@pytest.mark.parametrize(
+    "weights, second", [("stored", False), ("int8", False), ("int8_tokens", True)]
+)
+def test_an_exit_of_a_tied_model_asks_its_table_of_tokens_or_the_second_one(weights, second):
+    """Logits in eight bits have a table of their own."""
+    config = dataclasses.replace(WHOLE.config, logits_via_embedding=True, exit_classifier=False)
+    target = calm(T5Draft(config, weights=weights), threshold=0.5)
+    shapes = target.parameter_shapes()
+    (asked,) = target.always(2).read_by_decode(shapes)["asked"]
+    assert asked == (shapes["decoder"]["logits_dense"] if second else shapes["token_embedder"])
+
+
 def test_the_parts_of_a_plan_are_calls_by_depth():
     target = calm(WHOLE, **SETTINGS["some exits"])
     alone = Plan(target, None, None, None, Greedy(), N)  # type: ignore[arg-type]

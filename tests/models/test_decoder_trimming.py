@@ -123,3 +123,30 @@ def test_a_trimmed_head_has_no_other_ids():
     with pytest.raises(ValueError, match="Trim.head_ids has 1 ids that the model's head lacks"):
         families.resized(config, Trim(head_ids=(3, 4)))
     assert jax.tree.leaves(families.model_of(config).init(jax.random.key(0)))
+
+
+@pytest.mark.parametrize(
+    "name, width", [("t5gemma", 16), ("t5gemma2", 24), ("t5", 24), ("whisper", 24)]
+)
+def test_a_part_without_an_encoder_reads_what_the_whole_models_encoder_writes(name, width):
+    """Of which the width may be another than the decoder's."""
+    config = families.resized(TINY[name], Trim(shared_encoder=True))
+    assert (config.encoded_dim, config.num_encoder_layers, config.emb_dim) == (width, 0, 24)
+
+
+@pytest.mark.parametrize("name", ["t5", "t5gemma", "llama"])
+def test_a_head_is_trimmed_twice(name):
+    """The columns of ids are counted in the head that there is."""
+    draw = np.random.default_rng(0)
+    shapes = families.model_of(TINY[name]).parameter_shapes()
+    params = jax.tree.map(lambda x: draw.normal(size=x.shape).astype(np.float32), shapes)
+    table = params["token_embedder"]["embedding"]
+    config = TINY[name]
+    for ids in (IDS, IDS[1:3]):
+        params, config = (
+            families.resize(params, config, Trim(head_ids=ids)),
+            families.resized(config, Trim(head_ids=ids)),
+        )
+        kernel = params["decoder"]["logits_dense"]["kernel"]
+        np.testing.assert_array_equal(kernel, table[list(ids)].T)
+        assert families.model_of(config).head_ids == ids

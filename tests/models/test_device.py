@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
+import types
 from pathlib import Path
 
 import jax
@@ -26,6 +28,7 @@ from specdec.models.layers.products import (
 )
 from specdec.models.placement import device
 from specdec.models.placement.device import SIZES, Device
+from specdec.models.placement.layouts import kernels_of
 from specdec.models.t5 import T5Target
 
 DEVICES = Path(__file__).resolve().parents[1] / "golden" / "devices"
@@ -249,6 +252,37 @@ def test_large_kernels_come_from_memory(monkeypatch):
         assert (x.dtype, kernel.dtype) == types
 
 
+def test_the_least_time_of_each_product_is_kept_in_milliseconds(monkeypatch):
+    """Programs run in turn; one token in eight bits is computed as two."""
+    tokens, sizes = (1, 2, 8), TINY[1:]
+    keys = [(name, n) for name in ORDERS for n in tokens]
+    keys += [(device.INT8 + name, n) for name in INT8_ORDERS for n in (2, 8)]
+    now, calls = [0.0], itertools.count()
+
+    def perf_counter():
+        call = next(calls)
+        if call % 2:  # the end of a run
+            turn, program = divmod(call // 2, len(keys))
+            now[0] += (1 + program) * (3, 1, 2)[turn] / 1e3
+        return now[0]
+
+    clock = types.SimpleNamespace(perf_counter=perf_counter)
+    for name, value in {"TOKENS": tokens, "SIZES": sizes, "ROUNDS": 3, "time": clock}.items():
+        monkeypatch.setattr(device, name, value)
+    found = device.measure(int8=True).milliseconds["large"]
+    least = {key: 1.0 + i for i, key in enumerate(keys)}
+    expected = {
+        name: {n: least.get((name, n)) or least[name, 2] for n in tokens} for name, _ in keys
+    }
+    assert found == {name: pytest.approx(times) for name, times in expected.items()}
+
+
+def test_load_is_of_each_core(monkeypatch):
+    monkeypatch.setattr(device.environment, "load_average", lambda: 3.0)
+    monkeypatch.setattr(device.os, "cpu_count", lambda: 4)
+    assert device.load() == 0.75
+
+
 def test_a_measurement_without_an_order_is_made_again(cache, monkeypatch):
     """Files are older than the orders that were added since."""
     monkeypatch.setattr(device, "load", lambda: 0.0)
@@ -276,6 +310,31 @@ def test_unsigned_kernels_are_chosen_where_they_are_faster(calls, layout):
     found = T5Target(LARGE, weights="int8_tokens").laid_out(calls, one)
     assert (found.layout, found.widened) == (layout, False)
     assert T5Target(LARGE).laid_out(calls, one).layout != "unsigned"
+
+
+@pytest.mark.parametrize(
+    "step, prefill, layout",
+    [
+        (1.5, 20.0, "unsigned"),  # 0.5 more in a step, and (40 - 20) / 32 less for its prefill
+        (1.5, 30.0, "out_in"),  # (40 - 30) / 32 less
+        (0.9, 60.0, "out_in"),  # 0.1 less in a step, and (60 - 40) / 32 more
+        (0.9, 42.0, "unsigned"),  # (42 - 40) / 32 more
+    ],
+)
+def test_what_unsigned_kernels_save_in_prefill_counts_for_them(step, prefill, layout):
+    """A prefill of 64 tokens is for 32 calls. A device adds in proportion to a kernel's bytes."""
+    times = {
+        **dict.fromkeys(("in_out", "out_in"), {1: 9.0, 64: 99.0}),
+        "int8_in_out": {1: 2.0, 64: 40.0},
+        "int8_out_in": {1: 1.0, 64: 50.0},
+        "int8_kernel_first": {1: 3.0, 64: 10.0},  # not for prefill
+        "int8_unsigned": {1: step, 64: prefill},
+    }
+    one = Device({}, {size.name: times for size in SIZES})
+    model = T5Target(LARGE, weights="int8_tokens")
+    for often in (1.0, 7.0):
+        found = model.laid_out({1: often}, one)
+        assert (found.layout, found.orders, found.widened) == (layout, (), False)
 
 
 @pytest.mark.parametrize(
@@ -319,9 +378,12 @@ def test_times_are_by_kernel_and_tokens():
     whole = SIZES[1].bytes
     assert one.seconds(whole, 1, "in_out") == pytest.approx(1e-3)
     assert one.seconds(whole, 3, "in_out") == pytest.approx(3.5e-3)
+    assert one.seconds(whole, 4, "kernel_first") == pytest.approx(3e-3)
     assert one.seconds(whole, 5, "kernel_first") == pytest.approx(5e-3)  # filled up to 8
     assert one.seconds(whole // 2, 64, "in_out") == pytest.approx(4e-3)
-    assert one.seconds(2**20, 1, "in_out") == pytest.approx(1e-2 * 2**20 / SIZES[0].bytes)
+    # Kernels of 2 MiB count as large, and smaller ones as small.
+    assert one.seconds(2**21, 1, "in_out") == pytest.approx(1e-3 * 2**21 / (2 * 4 * 1024 * 2816))
+    assert one.seconds(2**20, 1, "in_out") == pytest.approx(1e-2 * 2**20 / (2 * 4 * 256 * 1024))
     assert one.fastest({whole: 2}, 4) == (pytest.approx(4e-3), "out_in")
     assert one.fastest({whole: 2}, 1) == (pytest.approx(2e-3), "in_out")
     assert one.fastest({whole: 2}, 1, ["out_in"]) == (pytest.approx(4e-3), "out_in")
@@ -342,3 +404,27 @@ def test_what_recorded_devices_choose(name, calls, layout, orders):
     """Of T5-large's sizes: one order serves every width with AVX2, with AVX-512 it does not."""
     target = T5Target(LARGE).laid_out(calls, device.read(DEVICES / f"{name}.json"))
     assert target.layout == layout and orders in (..., target.orders)
+
+
+@pytest.mark.parametrize(
+    "layout, weights, widened, step, prefill",
+    [
+        ("checkpoint", "stored", False, (False, None), (False, None)),
+        ("in_out", "stored", False, (False, None), (False, None)),
+        ("out_in", "stored", False, (True, None), (False, None)),
+        ("all_out_in", "stored", False, (True, None), (True, "kernel_first")),
+        ("all_out_in", "int8", True, (True, None), (True, "kernel_first")),
+        ("all_out_in", "int8_tokens", False, (True, None), (True, "out_in")),
+        ("all_out_in", "int8_tokens", True, (True, None), (True, "kernel_first")),
+        ("unsigned", "int8_tokens", False, (True, "unsigned"), (True, "unsigned_many")),
+    ],
+)
+def test_kernels_of_a_layout(layout, weights, widened, step, prefill):
+    """Whether they are transposed, and the order of products; chosen orders are those of a step."""
+    orders = () if layout == "unsigned" else ((3, "out_in"),)
+    rounded = weights != "stored", weights == "int8_tokens", widened
+    expected = (
+        Kernels(step[0], orders, step[1], *rounded),
+        Kernels(prefill[0], (), prefill[1], *rounded),
+    )
+    assert kernels_of(layout, orders, weights, widened) == expected

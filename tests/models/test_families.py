@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -268,6 +269,19 @@ def test_what_a_step_reads_is_of_the_parameters(name):
         assert read and {id(leaf) for leaf in read} <= held
 
 
+@pytest.mark.parametrize("name", ["t5", "t5gemma", "whisper"])
+@pytest.mark.parametrize("weights", ["stored", "int8"])
+def test_a_step_reads_all_but_the_kernels_of_its_inputs(name, weights):
+    """With their biases and scales; and the table of tokens, if it projects to the logits."""
+    model = dataclasses.replace(model_of(TINY[name]), weights=weights)
+    paths = set(checkpoints.tree.flatten(model.parameter_shapes()))
+    read = set(checkpoints.tree.flatten(model.read_by_decode(model.parameter_shapes())))
+    made = re.compile(r"decoder/layers_\d/encoder_decoder_attention/(key|value)/\w+")
+    expected = {path for path in paths if path.startswith("decoder/") and not made.fullmatch(path)}
+    assert read == expected | {"token_embedder/embedding"}
+    assert len(list(filter(made.fullmatch, paths))) >= 4
+
+
 @each_family
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_bytes_of_a_cache(name, dtype):
@@ -277,6 +291,9 @@ def test_the_bytes_of_a_cache(name, dtype):
     arrays = [leaf for leaf in jax.tree.leaves(shapes) if leaf.ndim == 4]
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in arrays)
     assert model.cache_bytes(3, 6, 3) == held
+    if name != "rotary":  # it fills up no call
+        wider = dataclasses.replace(model, least_width=4)
+        assert wider.cache_bytes(3, 6, 3) == model.cache_bytes(3, 6 + 3, 3) > held
     rules = partitioning.standard_logical_axis_rules()
     divided = dataclasses.replace(model, axis_rules=rules)
     sizes = {"data": 3, "model": 2}
@@ -294,6 +311,15 @@ def test_the_usual_rules_divide_it(name):
         shapes = partitioning.abstract(divided, partitioning.make_mesh(2))
         specs = [str(leaf.sharding.spec) for leaf in jax.tree.leaves(shapes)]
         assert any("model" in spec for spec in specs)
+
+
+@each_family
+def test_parameters_are_expected_in_the_dtype_of_the_model(name):
+    """Of which they are read, whatever a checkpoint has; also without a mesh."""
+    model = model_of(dataclasses.replace(TINY[name], dtype="bfloat16"))
+    for mesh in (None, partitioning.make_mesh(2)):
+        kinds = {leaf.dtype.name for leaf in jax.tree.leaves(partitioning.abstract(model, mesh))}
+        assert kinds == {"bfloat16"}
 
 
 @each_family

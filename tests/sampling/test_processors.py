@@ -31,6 +31,7 @@ from specdec.sampling import (
     Sampling,
     SuppressTokens,
     SuppressTokensAtBegin,
+    Timestamps,
     check_ids,
     in_order,
     instead,
@@ -100,6 +101,29 @@ def opening(text, logits):
     return [0.0 if x == likeliest else NEVER for x, _ in logits]
 
 
+def timestamps(text, logits):
+    """Ids from 4 on are times, and those below 2 words; the output's first token is another's."""
+    body = text[2:]
+    if len(text) < 2:
+        return [y for _, y in logits]
+    is_time = [x >= 4 for x in body]
+    half = is_time[-2:] == [False, True]  # of a pair: the next one, or the end, comes
+    least = max([4, *(x + (not half) for x, time in zip(body, is_time, strict=True) if time)][-1:])
+
+    def allowed(x):
+        if not body:
+            return x in (4, 5)
+        if x >= 4:
+            return x >= least and (half or not is_time[-1])
+        return x != 3 and not (half and x < 2)
+
+    left = [y if allowed(x) else NEVER for x, y in logits]
+    times = math.log(sum(map(math.exp, left[4:])) or 1e-99)
+    if times > max(left[:4]):
+        left[:4] = [NEVER] * 4
+    return left
+
+
 # name: (the processor, its definition: text with its start token, (id, logit)s -> logits)
 PROCESSORS = {
     **{f"no repeat {n}": (NoRepeatNGram(n), no_repeat(n)) for n in (1, 2, 3, 4, 5)},
@@ -115,6 +139,7 @@ PROCESSORS = {
         forced(lambda at: at in (3, 4), lambda at, x: x == {3: 6, 4: 2}[at]),
     ),
     "opening": (Opening(((6, 2), (3,))), opening),
+    "timestamps": (Timestamps(3, 2, position=1, latest_first=1), timestamps),
     "forced end": (ForcedEOS(6), forced(lambda at: at >= 5, lambda at, x: x in STOP)),
 }
 
@@ -131,7 +156,7 @@ def texts(rows=60):
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_it_does_what_its_definition_says(name):
     processor, definition = PROCESSORS[name]
-    tokens, lengths, logits = texts()
+    tokens, lengths, logits = texts(240)
     history = History(jnp.asarray(tokens), jnp.asarray(lengths), STOP)
     ours = Processed(Greedy(), (processor,)).process(jnp.asarray(logits), history)
     right = np.array(
