@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specdec.decoding.beam_search import BeamOutput, BeamTrace
 from specdec.types import DecodeOutput, Trace
 
 
@@ -50,3 +51,28 @@ def output_of(*rows: Made) -> DecodeOutput:
     tokens = filled([row.tokens for row in rows], widest)
     log_probs = filled([row.log_probs for row in rows], widest, dtype=np.float32)
     return DecodeOutput(tokens, np.array(length, np.int32), log_probs, trace)
+
+
+class MadeBeams(NamedTuple):
+    """The beams of a text, best first, their scores, and the steps of each target call."""
+
+    tokens: Sequence[Sequence[int]]
+    scores: Sequence[float]
+    steps: Sequence[int]
+
+
+def beams_of(*rows: MadeBeams) -> BeamOutput:
+    """Returns the output with these rows, on the host; a beam without tokens is an empty place."""
+    widest = max(len(ids) for row in rows for ids in row.tokens)
+    most = max(len(row.steps) for row in rows)
+    tokens = np.zeros([len(rows), len(rows[0].tokens), widest], np.int32)
+    steps = np.zeros([len(rows), most], np.int32)
+    for of_row, of_calls, row in zip(tokens, steps, rows, strict=True):
+        of_calls[: len(row.steps)] = row.steps
+        for beam, ids in zip(of_row, row.tokens, strict=True):
+            beam[: len(ids)] = ids
+    length = np.array([[len(ids) for ids in row.tokens] for row in rows], np.int32)
+    calls = np.array([len(row.steps) for row in rows], np.int32)
+    scores = np.array([row.scores for row in rows], np.float32)
+    trace = BeamTrace(steps, calls, np.zeros(len(rows), bool))
+    return BeamOutput(tokens, length, scores, length > 0, trace)

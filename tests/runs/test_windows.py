@@ -217,9 +217,26 @@ def test_transcripts_of_a_later_batch(monkeypatch):
     assert short.log_probs == [-5.0, -5.5, -5.75] and short.segments is None
     assert (short.drafted, short.accepted) == ([2, 2], [1, 0])
 
-    alone = compared(short, other)
-    assert (alone.alone, alone.alone_tokens, alone.alone_calls) == ("cde", other.tokens, 2)
+    alone = compared(short, long)
+    assert (alone.alone, alone.alone_tokens, alone.alone_calls) == ("aaabbb", long.tokens, 4)
     assert (alone.tokens, alone.calls) == (short.tokens, 2) and compared(short, None) == short
+
+
+def test_sounds_of_one_window_are_rows_of_one_call(monkeypatch):
+    first = Made([1, END], [-0.25, -0.5], [1], [1], [[1]])
+    second = Made([6, 7, END], [-1.5, -1.75, -2.0], [2, 1], [1, 0], [[6, 6], [8]])
+    made, asked = engine(monkeypatch, [([first, second], 3.0)], ((EN,), (SAY,)))
+    sounds, index = [sound(8, 100), sound(8, 500)], np.array([3, 4, -1])
+    names = tasks.Batch(sounds, np.zeros([3, 0]), index, ["x", "y"], None, None)
+    texts, seconds = Transcriber(made).decode(names)
+    assert seconds == 3.0 and len(asked) == 1
+    np.testing.assert_array_equal(asked[0][2], [*sounds, np.zeros_like(sounds[0])])
+    assert [(one.index, one.input, one.prediction) for one in texts] == [
+        (3, "x", "a<9>"),
+        (4, "y", "cd<9>"),
+    ]
+    assert [one.log_probs for one in texts] == [[-0.25, -0.5], [-1.5, -1.75, -2.0]]
+    assert [one.accepted for one in texts] == [[1], [1, 0]]
 
 
 def test_transcripts_with_timestamps_in_their_words(monkeypatch):
