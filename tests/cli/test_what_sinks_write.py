@@ -47,9 +47,8 @@ def arguments(**flags: Any) -> argparse.Namespace:
 def run(texts: Any = None, sound: bool = True, **fields: Any) -> Any:
     """A run of given texts, by default of one, with a drafter."""
     texts = texts or TextList([("a.wav", None)])
-    data_fields = {
-        name: fields.pop(name) for name in ("num_samples", "batch_size") if name in fields
-    }
+    given_sizes = ("num_samples", "batch_size")
+    sizes = {name: fields.pop(name) for name in given_sizes if name in fields}
     vocabulary = Spoken(PlainBytes(0)) if sound else PlainBytes(0)
     names = {4: "g", 5: "a ", 6: "b", 8: "x", 9: "y", 1: ""}
     engine = types.SimpleNamespace(
@@ -58,7 +57,7 @@ def run(texts: Any = None, sound: bool = True, **fields: Any) -> Any:
         text_of=lambda tokens, source: "".join(names[token] for token in tokens),
     )
     made = {"beams": None, "transcriber": None, "plan": types.SimpleNamespace(drafts=True)}
-    data = Data(None, "", LENGTHS, texts, **data_fields)
+    data = Data(None, "", LENGTHS, texts, **sizes)
     return types.SimpleNamespace(**{"engine": engine, "data": data} | made | fields)
 
 

@@ -220,9 +220,12 @@ def replayed() -> Replay:
 
 
 def test_an_explained_text_has_the_probabilities_of_its_own_tokens():
-    """Of two rows the second, whose last draft ends the text: no token of the target's follows."""
+    """Of three rows the second, whose last draft ends the text: no token of the target's follows.
+
+    The batch took three calls, because of its third row.
+    """
     ends = Made([2, 3, 4, 1], [-1.0] * 4, [2, 2], [1, 1], [[3, 5], [1, 6]])
-    output = output_of(ours(3, 4, -1.0), ends)
+    output = output_of(ours(3, 4, -1.0), ends, plain(3, 4, 3))
     engine = Given({}, 0.0)
     plan: Any = types.SimpleNamespace(stop_ids=(1, 7), __str__=lambda _: "")
     made = ExplainedBatch(plan, engine.text_of, 1, output, replayed(), 0.1234567)
@@ -231,7 +234,7 @@ def test_an_explained_text_has_the_probabilities_of_its_own_tokens():
     assert found == {
         "given": 1,
         "stop_ids": [1, 7],
-        "batch": {"seconds": 0.123457, "rows": 2, "calls": 2},
+        "batch": {"seconds": 0.123457, "rows": 3, "calls": 3},
         "token_texts": ["a", "b", "c", ""],
         "proposed": [[3, 5], [1, 6]],
         "proposed_texts": [["b", "d"], ["", ""]],
