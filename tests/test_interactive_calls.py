@@ -14,6 +14,7 @@ from support import tiny_t5
 from specdec import checkpoints, tasks
 from specdec.common.terminal import Origin
 from specdec.engine import Engine
+from specdec.instrument.runs.decoding_texts import Text
 from specdec.integrations.interactive import InteractiveModel
 from specdec.models.t5 import T5Target
 from specdec.sampling import Sampling
@@ -25,11 +26,11 @@ BYTES = tasks.for_texts(tasks.Bytes(0))
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A pair of bytes that draws, two texts at a time."""
+    """A target of bytes that draws, two texts at a time."""
     path = tmp_path_factory.mktemp("tiny") / "checkpoint"
     checkpoints.save(path, T5Target(SIZES).init(jax.random.key(0)), config=SIZES)
     given = {"vocabulary": tasks.Bytes(), "lengths": LENGTHS, "batch_size": 2}
-    return InteractiveModel(path, path, sampling=Sampling(1.0), gamma=2, **given)
+    return InteractiveModel(path, sampling=Sampling(1.0), **given)
 
 
 @pytest.fixture
@@ -113,3 +114,44 @@ def test_a_score_is_the_sum_of_a_targets_tokens(model, monkeypatch):
     monkeypatch.setattr(Engine, "score", score)
     assert model.score(["a", "b", "c"], ["x", "y", "z"]) == [-3.0, -28.0, -6.0]
     assert len(shapes) == 2
+
+
+class Heard:
+    """Transcribes a sound by its name, and keeps what it is asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def features(self, name: str) -> np.ndarray:
+        return np.zeros([1, len(name)], np.float32)
+
+    def decode(self, batch, *, seed=0, sample=0):
+        self.asked.append((batch.index.tolist(), [x.shape[1] for x in batch.inputs], seed, sample))
+        made = [
+            Text(
+                index=int(index),
+                sample=sample,
+                input=name,
+                target=None,
+                prediction=name.upper(),
+                tokens=[4, 1],
+                log_probs=[-1.0, -2.0],
+                drafted=[0, 0],
+                accepted=[0, 0],
+            )
+            for index, name in zip(batch.index, batch.input_texts, strict=False)
+        ]
+        return made, 2.0 ** len(self.asked)
+
+
+def test_sounds_of_several_batches_are_transcribed(model, monkeypatch):
+    heard = Heard()
+    monkeypatch.setattr(InteractiveModel, "_transcriber", heard)
+    monkeypatch.setattr(tasks, "is_sound", lambda vocabulary: True)
+    model.reset()
+    found = model.transcribe(["a", "bb", "ccc"], seed=6, sample=3)
+    assert [(one.index, one.prediction) for one in found] == [(0, "A"), (1, "BB"), (2, "CCC")]
+    assert heard.asked == [([0, 1], [1, 2], 6, 3), ([2, -1], [3], 6, 3)]
+    assert (model.stats.texts, model.stats.tokens, model.stats.seconds) == (3, 6, 2.0 + 4.0)
+    with pytest.raises(TypeError, match="texts is one text, 'a.wav'; give a list"):
+        model.transcribe("a.wav")
