@@ -138,7 +138,7 @@ def test_outputs_of_an_inexact_run_are_the_same_by_chance(tmp_path):
 def test_beams_are_judged_by_the_best(tmp_path):
     beams = [
         (["A", "x"], ["A"], [[4], [5]], [[4]], 4, 2),
-        (["y", "B"], ["B"], [[6], [7]], [[6]], 5, 5),
+        (["y", "z"], ["B"], [[6], [7]], [[6]], 5, 5),
         ([], ["C"], [], [[8]], 3, 1),
     ]
     records = [
@@ -166,3 +166,17 @@ def test_beams_are_judged_by_the_best(tmp_path):
         "steps_per_call": 1.5,
     }
     assert "speculation" not in report and report["samples"] == 1
+
+
+@pytest.mark.parametrize(
+    "ours, alone, shown",
+    [
+        (1.5, 2.25, "speculative 1.5000, alone 2.2500"),  # a ratio
+        (2.5, 2.25, "speculative 2.50, alone 2.25"),
+        (0.0, 31.256, "speculative 0.00, alone 31.26"),
+    ],
+)
+def test_ratios_have_more_places_than_per_cent(ours, alone, shown):
+    metrics = {"speculative": {"m": ours}, "alone": {"m": alone}}
+    report: Any = {"texts": 3, "samples": 2, "metrics": metrics, "signatures": {}}
+    assert list(evaluation.lines(report)) == [f"m: {shown}"]
