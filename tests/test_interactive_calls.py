@@ -30,9 +30,7 @@ def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("tiny") / "checkpoint"
     checkpoints.save(path, T5Target(SIZES).init(jax.random.key(0)), config=SIZES)
     given = {"vocabulary": tasks.Bytes(), "lengths": LENGTHS, "batch_size": 2}
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Engine, "check", lambda self, length: None)  # which traces the program
-        return InteractiveModel(path, sampling=Sampling(1.0), **given)
+    return InteractiveModel(path, sampling=Sampling(1.0), **given)
 
 
 @pytest.fixture
