@@ -1,0 +1,315 @@
+"""What each sink writes, for each combination of flags: pytest tests/cli/test_what_sinks_write.py
+
+The texts are made here, so no model runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdec.cli import given, shorthands, sinks
+from specdec.common.values import UsageError
+from specdec.decoding.beam_rules import T5XBeams
+from specdec.instrument.runs.beam_texts import BeamText
+from specdec.instrument.runs.decoding_texts import Text
+from specdec.instrument.runs.measured_run import GivenBeams
+from specdec.instrument.runs.texts import Data, Previous, TextList, TextStream
+from specdec.tasks.media import Spoken
+from specdec.tasks.plain import PlainBytes
+
+LENGTHS = {"inputs": 64, "targets": 8}
+SEGMENTS: list[Any] = [
+    {"start": 0.0, "end": 1.01, "text": " one\ntwo"},
+    {"start": 4.02, "end": 8.04, "text": " three"},
+]
+SRT = "1\n00:00:00,000 --> 00:00:01,010\none two\n\n2\n00:00:04,020 --> 00:00:08,040\nthree\n"
+
+
+def text(index: int = 0, said: str = " one\ntwo three", **fields: Any) -> Text:
+    made = {"tokens": [4, 5, 6, 1], "drafted": [2, 2], "accepted": [1, 1], "log_probs": [-0.5] * 4}
+    made |= {"proposed": [[4, 9], [6, 8]], "sample": 0, "input": "in", "target": None}
+    return Text(index=index, prediction=said, **made | fields)
+
+
+def arguments(**flags: Any) -> argparse.Namespace:
+    none = {"output_file": None, "subtitles": None, "quantiles": None, "color": "auto"}
+    return argparse.Namespace(**none | flags)
+
+
+def run(texts: Any = None, sound: bool = True, **fields: Any) -> Any:
+    """A run of given texts, by default of one, with a drafter."""
+    texts = texts or TextList([("a.wav", None)])
+    given_sizes = ("num_samples", "batch_size")
+    sizes = {name: fields.pop(name) for name in given_sizes if name in fields}
+    vocabulary = Spoken(PlainBytes(0)) if sound else PlainBytes(0)
+    names = {4: "g", 5: "a ", 6: "b", 8: "x", 9: "y", 1: ""}
+    engine = types.SimpleNamespace(
+        vocabulary=vocabulary,
+        prefix=fields.pop("prefix", ()),
+        text_of=lambda tokens, source: "".join(names[token] for token in tokens),
+    )
+    made = {"beams": None, "transcriber": None, "plan": types.SimpleNamespace(drafts=True)}
+    data = Data(None, "", LENGTHS, texts, **sizes)
+    return types.SimpleNamespace(**{"engine": engine, "data": data} | made | fields)
+
+
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    """Writes texts to the sinks of some flags; returns what was printed."""
+    monkeypatch.setattr(sinks.runs, "in_force", lambda run, command: f"# {command}\n")
+
+    def show(args: argparse.Namespace, of: Any, *texts: Any, tty: bool = False) -> str:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: tty, raising=False)
+        with sinks.opened(args, of) as sink:
+            for one in texts:
+                sink.write(one)
+        return capsys.readouterr().out
+
+    return show
+
+
+@pytest.mark.parametrize("tty", [False, True])
+@pytest.mark.parametrize("subtitles", [False, True])
+@pytest.mark.parametrize("output_file", [False, True])
+def test_a_pipe_gets_texts_that_no_file_gets(shown, tmp_path, output_file, subtitles, tty):
+    """A terminal gets them anyway. Each file that is asked for has them."""
+    lines, srt = tmp_path / "out.jsonl", tmp_path / "a.srt"
+    args = arguments(
+        output_file=str(lines) if output_file else None, subtitles=str(srt) if subtitles else None
+    )
+    one = text(segments=SEGMENTS)
+    plain = run(plan=types.SimpleNamespace(drafts=False))
+    printed = shown(args, plain, one, tty=tty)
+    wanted = tty or not (output_file or subtitles)
+    assert printed == (" one two three\n" if wanted else "")
+    assert lines.exists() == output_file and srt.exists() == subtitles
+    if output_file:
+        assert [json.loads(x) for x in lines.read_text().splitlines()] == [one.record()]
+        assert Path(f"{lines}.gin").read_text() == "# decode\n"
+    if subtitles:
+        assert srt.read_text() == SRT
+
+
+@pytest.mark.parametrize(
+    "texts, fields",
+    [
+        (TextList([("a.wav", None), ("b.wav", None)]), {}),
+        (TextList([("a.wav", None)]), {"num_samples": 2}),
+        (TextList([("a.wav", None)]), {"sound": False}),
+        (TextStream([("a.wav", None)]), {}),
+    ],
+)
+def test_subtitles_are_of_one_transcript(shown, tmp_path, texts, fields):
+    args = arguments(subtitles=str(tmp_path / "a.srt"))
+    says = "a.srt is for one transcript of one sound; give one --text, or leave it out"
+    with pytest.raises(UsageError, match=says):
+        shown(args, run(texts, **fields))
+
+
+def test_each_series_has_quantiles_of_its_own_samples(capsys):
+    """Samples of two series that come in turn; a line is printed with the last of a series."""
+    sink = sinks.Quantiles([0.25, 0.5], samples=3)
+    for index, values in [(0, "0, 10"), (1, "5, 5"), (0, "4, 30"), (1, "7, 1"), (0, "8, 20")]:
+        sink.write(text(index, values))
+    assert json.loads(capsys.readouterr().out) == {"0.25": [2.0, 15.0], "0.5": [4.0, 20.0]}
+    sink.write(text(1, "6, 3"))
+    assert json.loads(capsys.readouterr().out) == {"0.25": [5.5, 2.0], "0.5": [6.0, 3.0]}
+
+
+def beam_text() -> BeamText:
+    tokens = ((4, 1), (5, 1))
+    return BeamText(0, "in", None, ("one", "two\n"), tokens, (-0.25, -12.5), steps=2, calls=1)
+
+
+@pytest.mark.parametrize("output_file", [False, True])
+@pytest.mark.parametrize("tty", [False, True])
+def test_beams_have_their_scores_on_a_terminal(shown, tmp_path, tty, output_file):
+    path = tmp_path / "out"
+    args = arguments(output_file=str(path) if output_file else None)
+    searched = run(sound=False, beams=GivenBeams(2, 2, T5XBeams()))
+    printed = shown(args, searched, beam_text(), tty=tty)
+    scored = "  -0.2500  one\n -12.5000  two \n"
+    assert printed == (scored if tty else "" if output_file else "one\ntwo \n")
+    if output_file:
+        assert Path(f"{path}.gin").read_text() == "# beams\n"
+
+
+@pytest.mark.parametrize(
+    "prefix, first", [((), "g"), ((4,), "<g>")], ids=["no prefix", "the first token is given"]
+)
+def test_words_on_a_terminal_have_their_origin(shown, monkeypatch, prefix, first):
+    """Drafted and kept "g", own "a ", drafted and kept "b", own "": marks stand for colours."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    drafts = {"drafted": [1, 2], "accepted": [1, 1], "proposed": [[4, 0], [6, 8]]}
+    if prefix:
+        drafts = {"drafted": [1, 2], "accepted": [0, 1], "proposed": [[9, 0], [6, 8]]}
+    shown_run = run(sound=False, prefix=prefix, batch_size=2)
+    printed = shown(arguments(), shown_run, text(said="ga b", **drafts), tty=True)
+    marks = "drafted and accepted, {+the target's own+}, [-drafted and rejected-]"
+    marks += ", <given>" if prefix else ""
+    words = f"{first}{'[-y-]' if prefix else ''}{{+a+}} b[-x-]"
+    assert printed == f"{marks}\n\nin\n{words}\n    ga b\n"
+
+
+def test_what_several_windows_threw_away_is_not_shown(shown):
+    one = text(segments=SEGMENTS)
+    assert shown(arguments(), run(), one, tty=True).split("\n")[1:] == [" one two three", ""]
+    empty = text(said="", segments=[])
+    assert shown(arguments(), run(), empty, tty=True).split("\n")[1:] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    "count, limit, samples, total",
+    [
+        (7, None, 1, 7),
+        (7, 5, 1, 5),
+        (3, 5, 2, 6),
+        (7, 5, 2, 10),
+        (None, 5, 2, 10),
+        (None, None, 2, None),
+    ],
+)
+def test_a_bar_counts_all_samples(monkeypatch, count, limit, samples, total):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(Data, "count", lambda self: count)
+    task = types.SimpleNamespace(num_input_examples=lambda split: count)
+    data = Data(task, "test", LENGTHS, limit=limit, num_samples=samples)
+    bar = sinks.Bar.of(arguments(), types.SimpleNamespace(data=data, beams=None))  # type: ignore
+    assert bar is not None
+    with bar:
+        assert bar._bar.total == total
+        bar.write(text())
+        assert bar._bar.n == 1
+
+
+@pytest.mark.parametrize(
+    "output_file, batch_size, watched", [(None, 1, True), ("out", 1, False), (None, 2, False)]
+)
+def test_a_text_is_watched_where_nothing_else_is_written(
+    monkeypatch, tmp_path, output_file, batch_size, watched
+):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    painted_run = run(sound=False)
+    data = Data(None, "", LENGTHS, painted_run.data.texts, batch_size=batch_size)
+    painted_run.data = data
+    sink = sinks.Painted.of(arguments(output_file=output_file), painted_run)
+    assert sink is not None and (sink.watch is sink) == watched
+
+
+# What is given.
+
+
+def stdin(monkeypatch, *lines: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+
+
+def asked(**flags: Any) -> argparse.Namespace:
+    none = {"text": None, "target": "t", "distributed": None, "live": False, "previous": None}
+    return argparse.Namespace(**{"reads_stdin": True, "task_prefix": None} | none | flags)
+
+
+@pytest.mark.parametrize(
+    "flags, expected",
+    [
+        ({}, ["one", "two"]),
+        ({"task_prefix": "say: "}, ["say: one", "say: two"]),
+        ({"text": ["a", "-", "b"]}, ["a", "one", "two", "b"]),
+        ({"text": ["a", "-"], "task_prefix": "say: "}, ["say: a", "say: one", "say: two"]),
+    ],
+)
+def test_texts_of_standard_input_have_the_prefix(monkeypatch, flags, expected):
+    stdin(monkeypatch, "one", "two")
+    data, previous = given.filled(asked(**flags), Data(None, "", LENGTHS))
+    assert [pair for pair in data.texts] == [(text, None) for text in expected]
+    assert previous is None
+
+
+def test_previous_outputs_are_the_first_samples_of_each_text(tmp_path):
+    """Of three texts the second has none, and of the first one two samples."""
+    lines = [(0, [4, 5]), (0, [6, 7]), (2, [8, 1])]
+    path = tmp_path / "before.jsonl"
+    records = ({"index": index, "tokens": tokens} for index, tokens in lines)
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    texts = Data(None, "", LENGTHS, TextList([("a", None)] * 3))
+    _, previous = given.filled(asked(previous=str(path)), texts)
+    assert previous == Previous(f"--previous {path}", [[4, 5], (), [8, 1]])
+    path.write_text('{"index": 0, "tokens": [1]}\n{"index": 1}\n')
+    says = f"--previous {path}, line 2 has no index and tokens; give the --output_file of"
+    with pytest.raises(UsageError, match=says):
+        given.filled(asked(previous=str(path)), texts)
+    (tmp_path / "before.txt").write_text("one\n\nthree\n")
+    _, previous = given.filled(asked(previous=str(tmp_path / "before.txt")), texts)
+    assert previous is not None and previous.outputs == ["one", "", "three"]
+    assert given.filled(asked(live=True), texts)[1] == Previous("--live", None)
+
+
+def test_texts_of_a_file_have_the_prefix_and_their_references(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("one\teins\ntwo\tzwei\n")
+    assert given.given_texts(str(path), prefix="say: ") == (
+        ("say: one", "eins"),
+        ("say: two", "zwei"),
+    )
+    assert given.given_texts(texts=("a", "b")) == (("a", None), ("b", None))
+    path.write_text("one\teins\ntwo\n")
+    with pytest.raises(UsageError, match="line 2 has 0 TABs and the first line 1; give inputs"):
+        given.given_texts(str(path))
+
+
+def settings(*flags: str) -> tuple[list[str], list[str]]:
+    """Returns the gin files and settings that flags of `specdec decode` stand for."""
+    from specdec import cli
+
+    parsed = cli.overview().parse_args(cli.settings.joined(["decode", "--target=t", *flags]))
+    files, bindings = shorthands.settings_of(parsed)
+    return files, [one for one in [*parsed.gin_bindings, *bindings] if "DRAFTER=" not in one]
+
+
+def test_what_shorthands_stand_for():
+    """Previous outputs are drafted in 16 tokens at a time, unless something else is given."""
+    target = "CHECKPOINT_PATH='t'"
+    assert settings("--text=a", "--text=b", "--task_prefix=say: ") == (
+        ["text.gin"],
+        [target, "INPUT_TEXTS=('say: a', 'say: b')"],
+    )
+    assert settings("--input_file=f", "--task_prefix=say: ") == (
+        ["text.gin"],
+        [target, "INPUT_FILE='f'", "TASK_PREFIX='say: '"],
+    )
+    assert settings("--text=-", "--task_prefix=say: ") == (
+        ["text.gin"],
+        [target, "TASK_PREFIX='say: '"],
+    )
+    files, found = settings("--draft=d", "--batch_size=4")
+    assert files == ["text.gin", "drafters/autoregressive.gin"]
+    assert found == [target, "DRAFT_CHECKPOINT_PATH='d'", "BATCH_SIZE=4"]
+
+
+@pytest.mark.parametrize(
+    "flags, gamma",
+    [
+        ([], ["GAMMA=16"]),
+        (["--gamma=3"], ["GAMMA=3"]),
+        (["--gin.GAMMA=5"], ["GAMMA=5"]),
+        (["--gin.GAMMA = 5"], ["GAMMA = 5"]),
+        (["--schedule=heuristic"], []),
+        (["--gin.BATCH_SIZE=1"], ["GAMMA=16"]),
+    ],
+)
+@pytest.mark.parametrize("draft", [False, True])
+def test_previous_outputs_have_a_length_of_drafts(flags, gamma, draft):
+    files, found = settings("--previous=f", *flags, *["--draft=d"] * draft)
+    assert [one for one in found if one.startswith("GAMMA")] == gamma
+    assert (shorthands.PREVIOUS_FIRST in found) == draft
+    assert ("drafters/hybrid.gin" in files, "drafters/previous_output.gin" in files) == (
+        draft,
+        not draft,
+    )

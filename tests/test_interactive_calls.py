@@ -1,0 +1,157 @@
+"""What `InteractiveModel` asks its engine, and what it makes of the answers.
+
+No program runs: outputs are made here. pytest tests/test_interactive_calls.py
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from made_outputs import Made, output_of
+from support import tiny_t5
+
+from specdec import checkpoints, tasks
+from specdec.common.terminal import Origin
+from specdec.engine import Engine
+from specdec.instrument.runs.decoding_texts import Text
+from specdec.integrations.interactive import InteractiveModel
+from specdec.models.t5 import T5Target
+from specdec.sampling import Sampling
+
+SIZES = tiny_t5(512, 16, 32)
+LENGTHS = {"inputs": 16, "targets": 8}
+BYTES = tasks.for_texts(tasks.Bytes(0))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A target of bytes that draws, two texts at a time."""
+    path = tmp_path_factory.mktemp("tiny") / "checkpoint"
+    checkpoints.save(path, T5Target(SIZES).init(jax.random.key(0)), config=SIZES)
+    given = {"vocabulary": tasks.Bytes(), "lengths": LENGTHS, "batch_size": 2}
+    return InteractiveModel(path, sampling=Sampling(1.0), **given)
+
+
+@pytest.fixture
+def asked(model, monkeypatch):
+    """Answers with texts that tell the seed, the sample and the index, and keeps the questions."""
+    questions = []
+
+    def decode(self, batch, *, seed=0, sample=0):
+        questions.append((batch.index.tolist(), seed, sample, batch.previous))
+        rows = [Made() if i < 0 else answer(seed, sample, i) for i in batch.index.tolist()]
+        return output_of(*rows), 2.0 ** (len(questions) - 1)
+
+    monkeypatch.setattr(Engine, "decode", decode)
+    model.reset()
+    return questions
+
+
+def said(seed: int, sample: int, index: int) -> str:
+    return f"{seed}{sample}{index}"
+
+
+def answer(seed: int, sample: int, index: int) -> Made:
+    """Three digits and EOS, in two calls: the first digit is drafted and the second one refused."""
+    tokens = [*BYTES.encode(said(seed, sample, index)), BYTES.eos_id]
+    log_probs = [-1.0, -2.0, -3.0, -0.5 - index]
+    return Made(tokens, log_probs, [2, 1], [1, 1], [[tokens[0], 9], [tokens[2]]])
+
+
+def test_texts_are_of_the_seed_and_of_the_sample_that_are_asked_for(model, asked):
+    """Of two batches the second has one text; the figures are those of both."""
+    assert model.predict(["a", "b", "c"], seed=7, sample=4) == ["740", "741", "742"]
+    assert [one[:3] for one in asked] == [([0, 1], 7, 4), ([2, -1], 7, 4)]
+    stats = model.stats
+    assert (stats.texts, stats.tokens, stats.seconds) == (3, 12, 1.0 + 2.0)
+    assert (stats.drafted, stats.accepted) == ([2, 1] * 3, [1, 1] * 3)
+    decoded = model.decode(["a"], seed=3, sample=2)
+    assert [(one.text, one.log_prob) for one in decoded] == [("320", -6.5)]
+    assert model.decode(["a"])[0].text == model.predict(["a"])[0] == "000"
+    assert model.stats.seconds == 2**5 - 1 and model.stats.texts == 6
+    model.reset()
+    assert model.stats.texts == model.stats.seconds == 0
+
+
+def test_metrics_are_of_the_texts_of_a_seed(model, asked):
+    def both(targets, predictions):
+        return {"pairs": list(zip(targets, predictions, strict=True))}
+
+    pairs = [("a", "A"), ("b", "B")]
+    assert model.evaluate(pairs, [both], seed=9) == {"pairs": [("A", "900"), ("B", "901")]}
+
+
+def test_a_text_is_revised_from_what_is_given_or_was_said_last(model, asked):
+    """With EOS: a text that stays as it was is drafted to its end. '' begins anew."""
+    first = model.revise("a", seed=5)
+    assert model.revise("b", seed=6).text == "600" and first.text == "500"
+    model.revise("c", previous="xy", seed=7)
+    model.revise("d", previous="", seed=8)
+    assert [one[1] for one in asked] == [5, 6, 7, 8]
+    ids = [[], first.tokens, [*BYTES.encode("xy"), BYTES.eos_id], []]
+    for (*_, previous), expected in zip(asked, ids, strict=True):
+        width = previous.shape[1]
+        assert previous[0].tolist() == [*expected, *[0] * (width - len(expected))]
+
+
+def test_refused_words_are_painted(model, asked):
+    (one,) = model.decode(["a"], seed=1)
+    painted = model.paint(one)
+    styles = [f"\x1b[{origin.value}m" for origin in (Origin.ACCEPTED, Origin.TARGET)]
+    assert [painted.count(style) for style in styles] == [2, 1]
+    assert painted.count(f"\x1b[{Origin.REJECTED.value}m") == 1
+
+
+def test_a_score_is_the_sum_of_a_targets_tokens(model, monkeypatch):
+    """Of three texts in batches of two."""
+    shapes = []
+
+    def score(self, batch):
+        shapes.append(batch.targets.shape)
+        return np.array([[-1.0, -2.0, 0.0], [-4.0, -8.0, -16.0]]) * len(shapes)
+
+    monkeypatch.setattr(Engine, "score", score)
+    assert model.score(["a", "b", "c"], ["x", "y", "z"]) == [-3.0, -28.0, -6.0]
+    assert len(shapes) == 2
+
+
+class Heard:
+    """Transcribes a sound by its name, and keeps what it is asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def features(self, name: str) -> np.ndarray:
+        return np.zeros([1, len(name)], np.float32)
+
+    def decode(self, batch, *, seed=0, sample=0):
+        self.asked.append((batch.index.tolist(), [x.shape[1] for x in batch.inputs], seed, sample))
+        made = [
+            Text(
+                index=int(index),
+                sample=sample,
+                input=name,
+                target=None,
+                prediction=name.upper(),
+                tokens=[4, 1],
+                log_probs=[-1.0, -2.0],
+                drafted=[0, 0],
+                accepted=[0, 0],
+            )
+            for index, name in zip(batch.index, batch.input_texts, strict=False)
+        ]
+        return made, 2.0 ** len(self.asked)
+
+
+def test_sounds_of_several_batches_are_transcribed(model, monkeypatch):
+    heard = Heard()
+    monkeypatch.setattr(InteractiveModel, "_transcriber", heard)
+    monkeypatch.setattr(tasks, "is_sound", lambda vocabulary: True)
+    model.reset()
+    found = model.transcribe(["a", "bb", "ccc"], seed=6, sample=3)
+    assert [(one.index, one.prediction) for one in found] == [(0, "A"), (1, "BB"), (2, "CCC")]
+    assert heard.asked == [([0, 1], [1, 2], 6, 3), ([2, -1], [3], 6, 3)]
+    assert (model.stats.texts, model.stats.tokens, model.stats.seconds) == (3, 6, 2.0 + 4.0)
+    with pytest.raises(TypeError, match="texts is one text, 'a.wav'; give a list"):
+        model.transcribe("a.wav")
