@@ -194,8 +194,8 @@ def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
         raise
     except pickle.UnpicklingError as error:  # whose text advises to run what the file says
         raise CheckpointError(
-            f"cannot read {file}: it is damaged, or has Python objects other than arrays, which are "
-            "not read; copy it again, or save model.state_dict() alone"
+            f"cannot read {file}: it is damaged, or has Python objects other than arrays, which "
+            "are not read; copy it again, or save model.state_dict() alone"
         ) from error
     except Exception as error:  # pickle, zip and PyTorch raise many types on a damaged file
         reason = " ".join(f"{error!r}".split("\\n")[0].split())[:200]
