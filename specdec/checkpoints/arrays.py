@@ -145,7 +145,7 @@ def _check_metadata(sources: Mapping[str, Source], where: Location) -> None:
 def _check_size(data: ts.TensorStore, what: str) -> None:
     """Raises CheckpointError if reading an array would reserve more memory than there is."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    piece = data.chunk_layout.read_chunk.shape or ()
+    piece = tuple(side or 1 for side in data.chunk_layout.read_chunk.shape or ())
     whole, part = (math.prod(shape) * _dtype(data).itemsize for shape in (data.shape, piece))
     if whole > memory or part > max(whole, _CHUNK):
         raise CheckpointError(

@@ -203,4 +203,4 @@ def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
 
 
 def _kind(value: object) -> str:
-    return f"a {type(value).__name__}"
+    return f"a value of type {type(value).__name__}"

@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,11 +60,10 @@ def read(file: Path) -> dict[str, np.ndarray]:
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        start = 8 + length
-        content = stream.read(length) if start <= size and length <= _HEADER_BYTES else b""
+        content = stream.read(length) if length <= _HEADER_BYTES else b""
     header = strict_json(content, f"the header of {file}")
     places = sorted(_place(file, *item) for item in header.items() if item[0] != _METADATA)
-    end = 0
+    start, end = 8 + length, 0
     for place in places:
         if place.begin != end or place.end - end != math.prod(place.shape) * place.dtype.itemsize:
             raise CheckpointError(
@@ -82,14 +81,14 @@ def read(file: Path) -> dict[str, np.ndarray]:
     return {place.name: _map(file, place, start) for place in places}
 
 
-def strict_json(content: bytes, what: str) -> dict[str, Any]:
+def strict_json(content: bytes, what: str) -> dict[str, object]:
     """Returns the object in the JSON of a header or an index, in which each name occurs once.
 
     Raises:
       CheckpointError: it is something else; `what` names it.
     """
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
         if len(found) < len(pairs):
             [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
@@ -133,17 +132,15 @@ def size(spec: jax.ShapeDtypeStruct) -> int:
     return math.prod(spec.shape) * spec.dtype.itemsize
 
 
-def _place(file: Path, name: str, entry: Any) -> _Place:
+def _place(file: Path, name: str, entry: object) -> _Place:
     """Returns the description of an array, with values of their kinds."""
-    stored, shape, offsets = (
-        entry.get(key) if isinstance(entry, dict) else None
-        for key in ("dtype", "shape", "data_offsets")
+    entry = entry if isinstance(entry, dict) else {}
+    stored, *rows = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+    shape, offsets = (
+        row if isinstance(row, list) and all(is_integer(n, 0) for n in row) else None
+        for row in rows
     )
-    rows = all(
-        isinstance(row, list) and all(is_integer(number, 0) for number in row)
-        for row in (shape, offsets)
-    )
-    if not rows or not isinstance(stored, str) or len(offsets) != 2:
+    if not isinstance(stored, str) or shape is None or offsets is None or len(offsets) != 2:
         raise CheckpointError(f"{file} does not say where {name!r} is; copy it again")
     dtype = (_DTYPES | _OTHERS).get(stored)
     if dtype is None:
@@ -152,7 +149,7 @@ def _place(file: Path, name: str, entry: Any) -> _Place:
             f"{name} in {file} is {stored}, which is not read; "
             f"save the model again as one of {', '.join(_DTYPES)}"
         )
-    return _Place(*offsets, name, dtype, tuple(shape))
+    return _Place(offsets[0], offsets[1], name, dtype, tuple(shape))
 
 
 def _map(file: Path, place: _Place, start: int) -> np.ndarray:

@@ -90,9 +90,11 @@ def check_sizes(config: Config, found: Iterable[Shape], what: str) -> None:
     """
     found = list(found)
     side = max([_USUAL, *(side for shape in found for side in shape)])
-    most = {"layers": max(_QUICK, len(found)), "distance": _DISTANCE, **dict.fromkeys(_SIDES, side)}
+    most = {name: side for name in _SIDES}
+    most |= {"layers": max(_QUICK, len(found)), "distance": _DISTANCE}
     for name, value in traverse_util.flatten_dict(dataclasses.asdict(config), sep=".").items():
-        limit = most.get(name.rpartition("_")[2], 2**31 - 1)  # of JAX's integers
+        end = name.rpartition("_")[2]
+        limit = most[end] if end in most else 2**31 - 1  # of JAX's integers
         if isinstance(value, int) and value > limit:
             raise CheckpointError(
                 f"{what} has a config in which {name} is {value}, far more than its arrays have; "
