@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import math
 import mmap
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
@@ -41,6 +42,7 @@ Item = TypeVar("Item")
 
 _IN_FLIGHT = 64 * 2**20  # bytes on disk of the arrays that are read or written at the same time
 _CHUNK = 64 * 2**20  # bytes, at most, of a piece of an array that is written; T5X's limit
+_METADATA = 2**16  # bytes, at most, of the JSON that describes an array
 _THREADS = 8
 # By default a chunk that was lost on the way reads as zeros.
 _OPENED = {"open": True, "fill_missing_data_reads": False}
@@ -94,8 +96,10 @@ def open_all(sources: Mapping[str, Source], where: Location) -> dict[str, Opened
     """Opens every array, which reads only its shape and dtype.
 
     Raises:
-      CheckpointError: an array cannot be opened, or is not of a floating type.
+      CheckpointError: an array cannot be opened, is not of a floating type, or is said to be larger
+        than this machine's memory.
     """
+    _check_metadata(sources, where)
     pending = {
         name: source if isinstance(source, np.ndarray) else ts.open(source | _OPENED)
         for name, source in sources.items()
@@ -113,7 +117,42 @@ def open_all(sources: Mapping[str, Source], where: Location) -> dict[str, Opened
                 f"{name} in {where} is {dtype}, and parameters must be floating; "
                 "save the checkpoint again as float32 or bfloat16"
             )
+        if isinstance(data := opened[name], ts.TensorStore):
+            _check_size(data, f"{name} in {where}")
     return opened
+
+
+def _check_metadata(sources: Mapping[str, Source], where: Location) -> None:
+    """Raises CheckpointError if the JSON about an array is too long.
+
+    TensorStore ends the process if 100,000 brackets are inside each other.
+    """
+    files = {driver: file for file, driver in DRIVERS.items()}
+    specs = {name: one for name, one in sources.items() if not isinstance(one, np.ndarray)}
+    try:
+        stores = {name: ts.KvStore.open(one["kvstore"]).result() for name, one in specs.items()}
+        read = {name: stores[name].read(files[one["driver"]]) for name, one in specs.items()}
+        long = [name for name, one in read.items() if len(one.result().value) > _METADATA]
+    except ValueError as error:
+        raise CheckpointError(f"cannot read {where}: {_line(error)}; {_INCOMPLETE}") from error
+    if long:
+        raise CheckpointError(
+            f"the description of {long[0]} in {where} has more than {_METADATA} bytes; "
+            f"{_INCOMPLETE}"
+        )
+
+
+def _check_size(data: ts.TensorStore, what: str) -> None:
+    """Raises CheckpointError if reading an array would reserve more memory than there is."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    piece = tuple(side or 1 for side in data.chunk_layout.read_chunk.shape or ())
+    whole, part = (math.prod(shape) * _dtype(data).itemsize for shape in (data.shape, piece))
+    if whole > memory or part > max(whole, _CHUNK):
+        raise CheckpointError(
+            f"{what} has the shape {data.shape} in pieces of {piece}, which need "
+            f"{max(whole, part) / 1e9:.0f} GB, more than the array or this machine has; "
+            f"{_INCOMPLETE}"
+        )
 
 
 def read_all(
@@ -329,4 +368,4 @@ def _dtype(data: Opened) -> np.dtype:
 
 
 def _line(error: ValueError) -> str:
-    return str(error).splitlines()[0].partition(" [tensorstore_spec")[0]
+    return str(error).splitlines()[0].partition(" [tensorstore_spec")[0][:500]

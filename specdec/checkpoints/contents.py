@@ -14,7 +14,7 @@ from specdec.checkpoints import arrays, directory, huggingface, t5x_format, tree
 from specdec.checkpoints.arrays import Opened, Stored
 from specdec.checkpoints.checksums import checksum, damage
 from specdec.checkpoints.directory import Found
-from specdec.checkpoints.errors import CheckpointError
+from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.text_model import text_model_from
 from specdec.models import families
 from specdec.models.contract.family import Config
@@ -43,7 +43,9 @@ def opened(checkpoint: Found, config: Config | None = None) -> list[Stored]:
         sources = huggingface.sources(directory.disk(found))
     if format in ("orbax", "huggingface"):
         config = config or directory.config_from(found)
-    stored = _unstack(arrays.open_all(sources, found), config)
+    opened_arrays = arrays.open_all(sources, found)
+    with about(found):
+        stored = _unstack(opened_arrays, config)
     if config is not None:
         shapes = {name: array.shape for array in stored for name in array.names}
         tree.check(shapes, config, f"checkpoint {found}")

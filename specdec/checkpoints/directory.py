@@ -13,11 +13,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from specdec import tasks
-from specdec.checkpoints import hub, huggingface, tokenizer_files
+from specdec.checkpoints import hub, huggingface, tokenizer_files, tree
 from specdec.checkpoints.cloud_storage import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
-from specdec.common.file_names import own_file
+from specdec.common.file_names import own_file, refuse_pointer
 from specdec.common.records import write
 from specdec.models import families
 from specdec.models.contract.family import Config
@@ -31,6 +31,7 @@ _NESTED = "image_processor"  # in `processor_config.json` of transformers 5
 _ADAPTER = "adapter_config.json"
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 VERSION = 1  # of our own record in it
+_ANY_SHAPES = ((2**20,),) * 1000  # as large as any model's, of arrays that are not opened yet
 
 # The files that tell a format; Hugging Face's has many, see there. Ours needs its config too, which
 # is written last.
@@ -215,6 +216,12 @@ def config_from(path: str | os.PathLike, dtype: str | None = None) -> Config:
                 f"config's fields into {files[0]}"
             )
         config = read_config(file)
+        shapes = _ANY_SHAPES
+        if format == "orbax":
+            from specdec.checkpoints import arrays  # and TensorStore
+
+            shapes = _ANY_SHAPES[:1] * len(arrays.ocdbt(directory / "params"))
+        tree.check_sizes(config, shapes, f"checkpoint {directory}")
     return config if dtype is None else dataclasses.replace(config, dtype=dtype)
 
 
@@ -405,7 +412,20 @@ def sha256(file: Location) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
+def _refuse_pointers(directory: Location) -> None:
+    """Raises CheckpointError if Git LFS has not fetched a file that is read."""
+    if not isinstance(directory, Path) or not directory.is_dir():
+        return
+    names = [entry.name for entry in directory.iterdir()]
+    own = [name for name in names if name.endswith((".json", ".model"))]
+    own += [name for _, files in MARKS for name in files]
+    for name in huggingface.wanted(names) or own:
+        if (file := directory / name).is_file():
+            refuse_pointer(file, CheckpointError)
+
+
 def _format(directory: Location) -> str | None:
+    _refuse_pointers(directory)
     for name, files in MARKS:
         if all((directory / file).is_file() for file in files):
             return name

@@ -61,10 +61,17 @@ def config(directory: Path) -> Config:
     Raises:
       CheckpointError: no family knows the model, or its family rejects it.
     """
+    return _read(directory)[2]
+
+
+def _read(directory: Path) -> tuple[HuggingFace, Record, Config, Mapping[str, np.ndarray]]:
+    """Returns the adapter of the model, its record, its config and its arrays."""
     record = _record(directory)
     adapter, arrays = _adapter(directory, record), huggingface_files.read(directory)
     with about(directory):
-        return adapter.to_config(record, arrays)
+        config = adapter.to_config(record, arrays)
+    tree.check_sizes(config, (x.shape for x in arrays.values()), f"checkpoint {directory}")
+    return adapter, record, config, arrays
 
 
 def _record(directory: Path) -> Record:
@@ -82,10 +89,9 @@ def sources(directory: Path) -> dict[str, np.ndarray]:
     Arrays that the model lacks keep their names. Two kinds are read immediately: PyTorch's files
     from before 2020, and arrays that the family cannot give as a view.
     """
-    record = _record(directory)
-    adapter, arrays = _adapter(directory, record), huggingface_files.read(directory)
+    adapter, record, config, arrays = _read(directory)
     with about(directory):
-        return adapter.parameters(record, adapter.to_config(record, arrays), arrays)
+        return adapter.parameters(record, config, arrays)
 
 
 def vocabulary(directory: Path) -> tuple[Path | None, int] | None:

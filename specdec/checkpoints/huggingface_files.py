@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import pickle
 import zipfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -33,12 +34,30 @@ def are_in(directory: Path) -> bool:
 def read(directory: Path) -> dict[str, np.ndarray]:
     """Returns every array, mapped into memory: data is read when it is sliced.
 
+    If several files have an array of the same name, the index says which one is read.
+
     Raises:
       CheckpointError: a file is missing or damaged, or PyTorch is needed and not installed.
     """
-    first, *_ = files = parts(directory)
-    read_file = safetensors.read if first.endswith(".safetensors") else _read_pytorch
-    return {name: array for file in files for name, array in read_file(directory / file).items()}
+    files, places = _files(directory)
+    found: dict[str, np.ndarray] = {}
+    for file in files:
+        read_file = safetensors.read if file.endswith(".safetensors") else _read_pytorch
+        for name, array in read_file(directory / file).items():
+            if places.get(name, file) != file:
+                continue
+            if name in found or not name.isprintable():
+                raise CheckpointError(
+                    f"{directory / file} has an array {name!r}, which is no name or is in another "
+                    "file too, and no index says which is read; copy the whole checkpoint"
+                )
+            found[name] = array
+    if absent := sorted(places.keys() - found):
+        raise CheckpointError(
+            f"{directory / places[absent[0]]} lacks {len(absent)} arrays that the index says it "
+            f"has ({', '.join(map(repr, absent[:3]))}); copy the whole checkpoint"
+        )
+    return found
 
 
 def parts(directory: Path) -> list[str]:
@@ -47,20 +66,30 @@ def parts(directory: Path) -> list[str]:
     Raises:
       CheckpointError: a file is missing, or is not in the directory.
     """
+    return _files(directory)[0]
+
+
+def _files(directory: Path) -> tuple[list[str], dict[str, str]]:
+    """Returns the files that `read` reads, and the file of each array if there is an index."""
     found = next((name for name in _WHERE if (directory / name).is_file()), None)
     if found is None:
         raise CheckpointError(f"{directory} has none of {', '.join(_WHERE)}; copy it again")
     if not found.endswith(_INDEX):
-        return [found]
-    named = read_json(index := directory / found).get("weight_map", {}).values()
-    files = sorted({own_file(index, name, CheckpointError) for name in named})
+        return [found], {}
+    index = directory / found
+    named = safetensors.strict_json(index.read_bytes(), str(index)).get("weight_map")
+    if not isinstance(named, dict) or not named:
+        raise CheckpointError(
+            f"{index} has no weight_map with the file of each array; copy it again"
+        )
+    files = sorted({own_file(index, name, CheckpointError) for name in named.values()})
     missing = [name for name in files if not (directory / name).is_file()]
-    if missing or not files:
+    if missing:
         raise CheckpointError(
             f"{len(missing)} of the {len(files)} files that {index} names are missing "
             f"({', '.join(missing[:3])}); copy the whole checkpoint"
         )
-    return files
+    return files, named
 
 
 def wanted(names: Collection[str]) -> list[str]:
@@ -131,7 +160,18 @@ def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
             "the model as safetensors"
         ) from error
 
-    def view(tensor: Any) -> np.ndarray:
+    def view(name: object, tensor: Any) -> np.ndarray:
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            raise CheckpointError(
+                f"{file} has {_kind(tensor)} under {name!r}, and arrays by name are read; save "
+                "model.state_dict() alone"
+            )
+        if "float8" in str(tensor.dtype):
+            raise CheckpointError(
+                f"{name} in {file} is {tensor.dtype}, which is not read; save the model again "
+                "as float32, bfloat16 or float16"
+            )
+        tensor = tensor.detach()
         if tensor.dtype == torch.bfloat16:  # of which PyTorch makes no NumPy array
             return tensor.view(torch.int16).numpy().view(jnp.bfloat16)
         return tensor.numpy()
@@ -139,14 +179,28 @@ def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
     try:
         mmap = zipfile.is_zipfile(file)
         tensors = torch.load(file, map_location="cpu", mmap=mmap, weights_only=True)
-        for name, tensor in tensors.items():
-            if "float8" in str(tensor.dtype):
+        if not isinstance(tensors, Mapping):
+            raise CheckpointError(f"{file} has {_kind(tensors)}; save model.state_dict() alone")
+        for name, inner in tensors.items():
+            if isinstance(inner, Mapping) and any(
+                isinstance(x, torch.Tensor) for x in inner.values()
+            ):
                 raise CheckpointError(
-                    f"{name} in {file} is {tensor.dtype}, which is not read; save the model again "
-                    "as float32, bfloat16 or float16"
+                    f"{file} has its arrays under {name!r}, as training scripts save them; save "
+                    f"them alone, in Python torch.save(torch.load(FILE)[{name!r}], FILE)"
                 )
-        return {name: view(tensor.detach()) for name, tensor in tensors.items()}
+        return {name: view(name, tensor) for name, tensor in tensors.items()}
     except CheckpointError:
         raise
+    except pickle.UnpicklingError as error:  # whose text advises to run what the file says
+        raise CheckpointError(
+            f"cannot read {file}: it is damaged, or has Python objects other than arrays, which "
+            "are not read; copy it again, or save model.state_dict() alone"
+        ) from error
     except Exception as error:  # pickle, zip and PyTorch raise many types on a damaged file
-        raise CheckpointError(f"cannot read {file} ({error!r}); copy it again") from error
+        reason = " ".join(f"{error!r}".split("\\n")[0].split())[:200]
+        raise CheckpointError(f"cannot read {file} ({reason}); copy it again") from error
+
+
+def _kind(value: object) -> str:
+    return f"a value of type {type(value).__name__}"

@@ -3,23 +3,27 @@
   8 bytes: length of the header, little-endian | header, padded with spaces | data
 
 The header maps a name to its dtype, shape and place in the data
-(https://huggingface.co/docs/safetensors). Reading maps each array into memory on its own. Nothing
-is read until an array is sliced, and memory is released when the array is dropped.
+(https://huggingface.co/docs/safetensors). Each name occurs once, and the arrays cover the data
+without gaps or overlaps, as the library of that name requires too. Reading maps each array into
+memory on its own. Nothing is read until an array is sliced, and memory is released when the array
+is dropped.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specdec.checkpoints.errors import CheckpointError
-from specdec.common.json_values import JsonObject
+from specdec.common.values import is_integer
 
 _DTYPES = {
     "F64": np.dtype(np.float64),
@@ -28,35 +32,78 @@ _DTYPES = {
     "BF16": np.dtype(jnp.bfloat16),
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+# No parameters, but some files have masks and positions, which families leave out.
+_OTHERS = {f"I{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)}
+_OTHERS |= {f"U{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)}
+_OTHERS |= {"BOOL": np.dtype(bool)}
 _METADATA = "__metadata__"
 _ALIGNMENT = 8  # bytes, of the data
+_HEADER_BYTES = 10**8  # the most that the library reads
+
+
+class _Place(NamedTuple):
+    """The description of an array in the header."""
+
+    begin: int  # of its bytes in the data
+    end: int
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
 
 
 def read(file: Path) -> dict[str, np.ndarray]:
     """Returns every array of the file, as a read-only memory map.
 
     Raises:
-      CheckpointError: the file is of another kind, truncated, or holds integers.
+      CheckpointError: the file is of another kind, truncated, or its header is damaged.
     """
+    size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        # A Git LFS pointer is text; read as a length, its first bytes are beyond any size.
-        whole = 0 < length < file.stat().st_size
-        content = stream.read(length) if whole else b""
-    try:
-        header = json.loads(content)
-    except ValueError as error:
+        content = stream.read(length) if length <= _HEADER_BYTES else b""
+    header = strict_json(content, f"the header of {file}")
+    places = sorted(_place(file, *item) for item in header.items() if item[0] != _METADATA)
+    start, end = 8 + length, 0
+    for place in places:
+        if place.begin != end or place.end - end != math.prod(place.shape) * place.dtype.itemsize:
+            raise CheckpointError(
+                f"{place.name} in {file} is {place.dtype}{list(place.shape)} at bytes "
+                f"{place.begin} to {place.end}, and the array before it ends at {end}: they do not "
+                "fit; copy it again"
+            )
+        end = place.end
+        if start + end > size:
+            raise CheckpointError(f"{file} is cut short: {place.name} is missing; copy it again")
+    if start + end < size:
         raise CheckpointError(
-            f"{file} is not a safetensors file; if Git LFS left a pointer in its place, run "
-            "`git lfs pull`, else copy it again"
-        ) from error
-    if not isinstance(header, dict):
-        raise CheckpointError(f"{file} has a header that is no JSON object; copy it again")
-    return {
-        name: _map(file, name, entry, 8 + length)
-        for name, entry in header.items()
-        if name != _METADATA
-    }
+            f"{file} has {size - start - end} bytes after its last array; copy it again"
+        )
+    return {place.name: _map(file, place, start) for place in places}
+
+
+def strict_json(content: bytes, what: str) -> dict[str, object]:
+    """Returns the object in the JSON of a header or an index, in which each name occurs once.
+
+    Raises:
+      CheckpointError: it is something else; `what` names it.
+    """
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+            raise CheckpointError(f"{what} has {twice!r} twice; copy it again")
+        return found
+
+    try:
+        found = json.loads(content.decode("utf-8-sig"), object_pairs_hook=once)
+    except CheckpointError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{what} is not JSON; copy it again") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{what} is no JSON object; copy it again")
+    return found
 
 
 def write(
@@ -85,21 +132,30 @@ def size(spec: jax.ShapeDtypeStruct) -> int:
     return math.prod(spec.shape) * spec.dtype.itemsize
 
 
-def _map(file: Path, name: str, entry: JsonObject, start: int) -> np.ndarray:
-    try:
-        stored, shape, begin = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"][0]
-    except (LookupError, TypeError) as error:
-        raise CheckpointError(f"{file} does not say where {name} is; copy it again") from error
-    dtype = _DTYPES.get(stored)
+def _place(file: Path, name: str, entry: object) -> _Place:
+    """Returns the description of an array, with values of their kinds."""
+    entry = entry if isinstance(entry, dict) else {}
+    stored, *rows = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+    shape, offsets = (
+        row if isinstance(row, list) and all(is_integer(n, 0) for n in row) else None
+        for row in rows
+    )
+    if not isinstance(stored, str) or shape is None or offsets is None or len(offsets) != 2:
+        raise CheckpointError(f"{file} does not say where {name!r} is; copy it again")
+    dtype = (_DTYPES | _OTHERS).get(stored)
     if dtype is None:
         # Floating types of eight bits and less mean something only with scales next to them.
-        narrow = str(stored).startswith("F")
-        why = "which is not read" if narrow else "and parameters must be floating"
         raise CheckpointError(
-            f"{name} in {file} is {stored}, {why}; "
+            f"{name} in {file} is {stored}, which is not read; "
             f"save the model again as one of {', '.join(_DTYPES)}"
         )
+    return _Place(offsets[0], offsets[1], name, dtype, tuple(shape))
+
+
+def _map(file: Path, place: _Place, start: int) -> np.ndarray:
+    if place.begin == place.end:  # which no memory map can be
+        return np.zeros(place.shape, place.dtype)
     try:
-        return np.memmap(file, dtype, "r", start + begin, shape)
-    except ValueError as error:
-        raise CheckpointError(f"{file} is cut short: {name} is missing; copy it again") from error
+        return np.memmap(file, place.dtype, "r", start + place.begin, place.shape)
+    except (ValueError, OSError) as error:  # of shapes with very many sides, of very many arrays
+        raise CheckpointError(f"cannot map {place.name} of {file} ({error})") from error

@@ -35,20 +35,20 @@ def native(folder: Location) -> dict[str, arrays.Source]:
     try:
         contents = serialization.msgpack_restore(file.read_bytes())
         version, target = contents["version"], contents["optimizer"][_TARGET]
+        if version not in _VERSIONS:
+            raise CheckpointError(
+                f"{file} has version {version} of T5X's format and only {_VERSIONS} can be read; "
+                "save it with a newer T5X"
+            )
+        leaves = traverse_util.flatten_dict(target, sep="/", is_leaf=_is_leaf)
+        return {name: _source(leaf, folder) for name, leaf in leaves.items()}
     except CheckpointError:
         raise
-    except Exception as error:  # msgpack raises many types on a file that is not msgpack
+    except Exception as error:  # msgpack and trees of other kinds raise many types
         raise CheckpointError(
-            f"{file} is not the msgpack file of a T5X checkpoint with a model in it ({error!r}); "
-            "copy the checkpoint again"
+            f"{file} is not the msgpack file of a T5X checkpoint with a model in it "
+            f"({error!r:.200}); copy the checkpoint again"
         ) from error
-    if version not in _VERSIONS:
-        raise CheckpointError(
-            f"{file} has version {version} of T5X's format and only {_VERSIONS} can be read; "
-            "save it with a newer T5X"
-        )
-    leaves = traverse_util.flatten_dict(target, sep="/", is_leaf=_is_leaf)
-    return {name: _source(leaf, folder) for name, leaf in leaves.items()}
 
 
 def with_orbax(folder: Location) -> dict[str, arrays.Spec]:

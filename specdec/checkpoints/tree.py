@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from flax import traverse_util
 
@@ -12,6 +13,11 @@ from specdec.models import families
 from specdec.models.contract.family import Config, Shape, Shapes
 from specdec.models.contract.model import Weights
 from specdec.types import Array, PyTree
+
+_QUICK = 50  # layers that are traced in seconds
+_USUAL = 2**19  # no side of a model is longer
+_DISTANCE = 2**20  # the same, of a table that no array is compared with
+_SIDES = ("dim", "heads", "size", "positions", "bins", "buckets")  # ends of names of fields
 
 
 def flatten(tree: PyTree) -> dict[str, Array]:
@@ -52,6 +58,7 @@ def check(found: Shapes, config: Config, what: str) -> None:
       config: the config of the model they are for.
       what: the owner of these shapes, for the error.
     """
+    check_sizes(config, found.values(), what)
     family = families.family_of(config)
     expected = shapes_of(family.model(config))
     missing = [name for name in expected if name not in found]
@@ -68,6 +75,31 @@ def check(found: Shapes, config: Config, what: str) -> None:
         f"{what} does not fit the model: {'; '.join(filter(None, complaints))}; "
         f"likely cause: {family.misfit(found, expected)}"
     )
+
+
+def check_sizes(config: Config, found: Iterable[Shape], what: str) -> None:
+    """Raises CheckpointError if a model is far larger than its arrays.
+
+    `check` says more about what differs, but it traces the model, which has loops and tables of
+    these sizes: 100 layers take half a minute.
+
+    Args:
+      config: the config of the model.
+      found: the shapes of the arrays.
+      what: as for `check`.
+    """
+    found = list(found)
+    side = max([_USUAL, *(side for shape in found for side in shape)])
+    most = {name: side for name in _SIDES}
+    most |= {"layers": max(_QUICK, len(found)), "distance": _DISTANCE}
+    for name, value in traverse_util.flatten_dict(dataclasses.asdict(config), sep=".").items():
+        end = name.rpartition("_")[2]
+        limit = most[end] if end in most else 2**31 - 1  # of JAX's integers
+        if isinstance(value, int) and value > limit:
+            raise CheckpointError(
+                f"{what} has a config in which {name} is {value}, far more than its arrays have; "
+                "copy both again"
+            )
 
 
 def _list(kind: str, names: list[str], describe: Callable[[str], str], limit: int = 3) -> str:

@@ -1,8 +1,10 @@
-"""Names of files in records, which come with a checkpoint or a task from any source."""
+"""Files that a record names, which come with a checkpoint or a task from any source."""
 
 from __future__ import annotations
 
-from pathlib import PureWindowsPath
+from pathlib import Path, PureWindowsPath
+
+_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def own_file(
@@ -24,9 +26,25 @@ def own_file(
     """
     path = PureWindowsPath(name if isinstance(name, str) else "")
     inside = path.parts and not path.anchor and ".." not in path.parts
+    inside = inside and path.name.isprintable() and len(path.name) < 256  # else it is no name
     if not inside or len(path.parts) > 1 and not folders:
         raise error(
             f"{record} names the file {name!r}, which is not {'inside' if folders else 'in'} its "
             "folder; move the file there, and correct the name"
         )
     return str(name)
+
+
+def refuse_pointer(file: Path, error: type[ValueError]) -> None:
+    """Raises an error if a file has the text that Git LFS leaves where it has not fetched the file.
+
+    Args:
+      file: the file.
+      error: the class of the error.
+    """
+    with file.open("rb") as stream:
+        if stream.read(len(_POINTER)) == _POINTER:
+            raise error(
+                f"{file} is a pointer of Git LFS, not the file itself; run `git lfs pull` in "
+                f"{file.parent}"
+            )

@@ -100,6 +100,12 @@ def one_of(words: Iterable[object]) -> Rule:
     return Rule(lambda value: (type(value), value) in known, remedy)
 
 
+def integers(least: int, most: int) -> Rule:
+    """Returns a rule for integers of a range."""
+    remedy = f"an integer from {least} to {most}"
+    return Rule(lambda value: is_integer(value, least) and value <= most, remedy)
+
+
 def row_of(least: int, remedy: str, *, ascending: bool = False, empty: bool = False) -> Rule:
     """Returns a rule for tuples of integers, each `least` or more; lists are allowed too.
 
@@ -131,10 +137,7 @@ Probability = Annotated[
 ]
 PositiveShare = Annotated[float, number(lambda x: 0 < x <= 1, "a number above 0, up to 1")]
 InsideUnit = Annotated[float, number(lambda x: 0 < x < 1, "a number between 0 and 1")]
-Seed = Annotated[
-    int,
-    Rule(lambda value: is_integer(value, 0) and value < SEEDS, f"an integer from 0 to {SEEDS - 1}"),
-]
+Seed = Annotated[int, integers(0, SEEDS - 1)]
 TokenIds = Annotated[tuple[int, ...], row_of(0, "token ids, as in (5, 7)")]
 
 

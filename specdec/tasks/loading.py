@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from specdec.common.file_names import refuse_pointer
 from specdec.tasks.plain import PlainVocabulary
 from specdec.tasks.task_error import TaskError
 
@@ -73,6 +74,7 @@ def read(path: str, kind: str) -> bytes:
     if "://" not in path:
         if not os.path.isfile(path):
             raise TaskError(f"vocabulary {path} is not a file; give a {kind}")
+        refuse_pointer(Path(path), TaskError)
         return Path(path).read_bytes()
     load_seqio(f"vocabulary {path}, which is on a network,")
     import tensorflow as tf

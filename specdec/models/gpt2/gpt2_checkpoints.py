@@ -68,7 +68,7 @@ class Gpt2Checkpoints(DecoderCheckpoints):
         fields = fields_of_record(record, self.fields, required=4)
         fields.setdefault("mlp_dim", 4 * fields["emb_dim"])
         heads = fields["num_heads"]
-        return Gpt2Config(**fields, num_kv_heads=heads, head_dim=fields["emb_dim"] // heads)
+        return Gpt2Config(**fields, num_kv_heads=heads, head_dim=fields["emb_dim"] // max(heads, 1))
 
     def to_record(self, config: Gpt2Config) -> dict[str, object]:
         """Returns their record of a model; see `DecoderCheckpoints`."""

@@ -65,7 +65,7 @@ class LlamaCheckpoints(DecoderCheckpoints):
         record = {**record, "rope_theta": scaling.get("rope_theta", record.get("rope_theta"))}
         fields = fields_of_record(record, self.fields, required=5)
         fields.setdefault("num_kv_heads", fields["num_heads"])
-        fields.setdefault("head_dim", fields["emb_dim"] // fields["num_heads"])
+        fields.setdefault("head_dim", fields["emb_dim"] // max(fields["num_heads"], 1))
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind not in _OF_KIND:
             raise ValueError(

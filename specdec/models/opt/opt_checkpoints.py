@@ -69,7 +69,7 @@ class OptCheckpoints(DecoderCheckpoints):
         return OptConfig(
             **fields,
             num_kv_heads=fields["num_heads"],
-            head_dim=fields["emb_dim"] // fields["num_heads"],
+            head_dim=fields["emb_dim"] // max(fields["num_heads"], 1),
             layer_norm_epsilon=_EPSILON,
             post_norm=not record.get("do_layer_norm_before", True),
         )

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable
 
+from specdec.common.values import integers
 from specdec.models.contract.family import Shape, Shapes, Stack
 from specdec.models.t5.config import T5Config
 
@@ -31,8 +32,9 @@ def stacks(
 
     def stack(name: str, shape: Shape) -> Stack:
         match = re.fullmatch(r"(encoder|decoder)/\1/(.+)", name)
-        if match is None:
+        if match is None or len(shape) <= axis:
             return Stack((name,), _joined(name, shape))
+        integers(1, 1000).check(f"the number of layers in {name}", shape[axis])
         side, parameter = match.groups()
         one = _joined(name, shape[:axis] + shape[axis + 1 :])
         if parameter == _RELATIVE_BIAS and not per_layer and repeats(name, axis):
@@ -49,7 +51,7 @@ def _axis(shapes: Shapes) -> int:
     embedding = shapes.get("token_embedder/embedding")
     if norm is None or embedding is None:
         return 1
-    return 1 if norm[0] == embedding[1] else 0
+    return 1 if norm[:1] == embedding[1:] else 0
 
 
 def _joined(name: str, shape: Shape) -> Shape:

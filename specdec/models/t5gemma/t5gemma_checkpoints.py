@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from specdec.common.values import integers
 from specdec.models.bases.decoder_checkpoints import (
     HEAD,
     TABLE,
@@ -131,6 +132,7 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
 
     def layer_types(self, layers: int, pattern: int) -> list[str]:
         """Returns their kinds of layers, of which every `pattern`-th one has no window."""
+        integers(0, 1000).check("num_hidden_layers", layers)
         return [f"{'sliding' if i % pattern else 'full'}_attention" for i in range(1, layers + 1)]
 
     def to_record(self, config: T5GemmaConfig) -> dict[str, Any]:
