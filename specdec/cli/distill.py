@@ -13,6 +13,7 @@ from pathlib import Path
 
 from specdec.cli import machine, settings, shorthands
 from specdec.cli import run as runs
+from specdec.cli.gin_files import Own
 from specdec.cli.given import file_lines
 from specdec.cli.variants import announce, ready, say
 from specdec.common import hosts
@@ -140,7 +141,7 @@ def distilled(
         args.output_dir = f"{Path(os.path.abspath(args.target)).name}-drafter"
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     if lines is not None:
-        args.gin_file = [_described(args, lines, ask), *args.gin_file]
+        args.gin_file = [Own(_described(args, lines, ask)), *args.gin_file]
         args.target = args.vocabulary = args.input_file = args.task_prefix = None
     shorthands.add_input_settings(args)
     args.task_prefix = args.batch_size = None
@@ -192,7 +193,7 @@ class Given:
             texts = (Path(file).read_text(encoding="utf-8") for file in files)
             tuned = {"SCHEDULE", *(one.name for text in texts for one in statements(text))}
             bindings = [one for one in bindings if one.partition("=")[0].strip() not in tuned]
-        own.gin_file = [*self.args.gin_file, *files]
+        own.gin_file = [*self.args.gin_file, *(Own(os.path.abspath(file)) for file in files)]
         own.gin_bindings = [*bindings, *(f"{k}={x!r}" for k, x in more.items())]
         return own
 
@@ -214,6 +215,9 @@ class Given:
         """Returns the settings as a gin file."""
         own = self.flags(more, files)
         before, after = shorthands.settings_of(own)
-        found = [os.path.abspath(x) if os.path.exists(x) else x for x in [*before, *own.gin_file]]
+        found = [
+            os.path.abspath(x) if os.path.exists(x) and not isinstance(x, Own) else str(x)
+            for x in [*before, *own.gin_file]
+        ]
         bindings = [binding.replace("=", " = ", 1) for binding in [*own.gin_bindings, *after]]
         return "\n".join([*(f"include {file!r}" for file in found), "", *bindings, ""])

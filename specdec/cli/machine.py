@@ -54,20 +54,18 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Makes SIGTERM raise `Terminated`, so that written files are complete."""
+    """Makes SIGTERM raise `Terminated`, and Ctrl-C its exception, so that files are complete."""
 
     def end(*_) -> None:
         raise Terminated
 
-    try:
-        previous = signal.signal(signal.SIGTERM, end)
-    except ValueError:  # not the main thread, which alone gets signals
+    with contextlib.ExitStack() as after:
+        if threading.current_thread() is threading.main_thread():  # which alone gets signals
+            handlers = {signal.SIGTERM: end, signal.SIGINT: signal.default_int_handler}
+            for number, handler in handlers.items():
+                if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+                    after.callback(signal.signal, number, signal.signal(number, handler))
         yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 @functools.cache  # once is enough
