@@ -39,7 +39,7 @@ def _end_in_one_line() -> None:
     import signal
 
     def end(number: int, _: object) -> None:
-        code, what = ends[number]
+        code, what = ends[signal.Signals(number)]
         clear = "\r\x1b[K" if os.isatty(2) and os.environ.get("TERM") != "dumb" else ""
         os.write(2, f"{clear}specdec: {what}; give the command again\n".encode())
         os._exit(code)

@@ -16,7 +16,7 @@ from specdec.cli import run as runs
 from specdec.cli.gin_files import Own
 from specdec.cli.given import file_lines
 from specdec.cli.variants import announce, ready, say
-from specdec.common import hosts
+from specdec.common import hosts, records
 from specdec.common.gin_text import statements
 from specdec.common.values import UsageError
 from specdec.instrument.distillation.distillation import Distillation, Distilled, Distilling
@@ -124,7 +124,7 @@ def distill(
     given = [f"--target={os.fspath(target)}", f"--output_dir={os.fspath(output_dir)}", *flags]
     args = parser.parse_args(settings.joined(given))
     args.task_prefix = task_prefix if args.task_prefix is None else args.task_prefix
-    with contextlib.ExitStack() as args.contexts:
+    with records.holding(), contextlib.ExitStack() as args.contexts:
         return distilled(args, inputs, None)
 
 
@@ -151,6 +151,7 @@ def distilled(
     run = runs.opened(given.flags(alone))
     if "distributed" in args:  # a flag of the command, and not of `distill`
         machine.refuse_no_mesh(args, run.placement.mesh)
+    _hold(args)
     ready_run, definition = ready(run), runs.definition_of(run)
     distilling = Distilling.of(given, recipe, ready_run, definition, folder)
     found = distilling.distill(say, announce)
@@ -168,9 +169,17 @@ def _described(
     if any(binding.startswith("TASK_PREFIX=") for binding in args.gin_bindings):
         raise UsageError("--gin.TASK_PREFIX is for gin files; give --task_prefix")
     inputs = Inputs.of(lines, f"--inputs {args.input_file}" if args.input_file else "inputs")
+    _hold(args)
     return inputs.described(
         args.target, Path(args.output_dir), args.task_prefix, args.vocabulary, ask
     )
+
+
+def _hold(args: argparse.Namespace) -> None:
+    """Lets the first host hold the folder."""
+    file = Path(args.output_dir) / "distill.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    hosts.from_first(lambda: records.hold(file, "--output_dir"))
 
 
 @dataclasses.dataclass(frozen=True)
