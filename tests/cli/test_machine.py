@@ -391,7 +391,8 @@ def test_a_lost_host_is_one_line(monkeypatch):
     assert machine.of(lost) is None  # of one process, which has no other hosts
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     assert machine.of(lost) == (
-        "another host has ended; see its last line, and give the command again on all hosts"
+        "another host has ended; see the last lines of the others, and give the command again on "
+        "all hosts"
     )
     assert machine.of(ValueError("a bug")) is None
 
