@@ -35,8 +35,10 @@ SUMMARY = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl
 # Reads lines of JSON, [what the machine is like, command line], and prints for each
 # [exit code, stdout, stderr]; a child does what Python does when a process begins and ends so.
 FORKS = """
-import json, os, resource, signal, sys, threading
+import json, os, resource, signal, sys, threading, time
+import jax
 from specdec import cli
+from specdec.cli import machine
 
 def closed():
     os.close(1)
@@ -50,6 +52,13 @@ def limited():
 
 def terminated():
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+def lost():
+    jax.distributed.initialize = lambda **_: os.abort()
+
+def late():
+    machine.JOINING = 0.2
+    jax.distributed.initialize = lambda **_: time.sleep(60)
 
 for line in sys.stdin:
     state, argv, out, err = json.loads(line)
@@ -132,6 +141,19 @@ def test_sigterm(on, tmp_path):
         143,
         "",
         "specdec: terminated; given again, the command begins anew\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "state, what", [("lost", "another host has ended"), ("late", "not all hosts have joined")]
+)
+def test_hosts_that_end_or_never_begin(on, folder, state, what):
+    """JAX aborts the process in C++, or waits for them."""
+    run = f"--gin_file={folder / 'run.gin'}"
+    line = the_line(*on(state, "decode", run, "--distributed=localhost:1,2,0"))
+    assert line.startswith(f"specdec: {what}")
+    assert line.endswith(
+        "; see the last lines of the others, and give the command again on all hosts"
     )
 
 
