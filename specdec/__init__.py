@@ -1,8 +1,8 @@
 """Exact speculative decoding for T5 and other language models, in JAX."""
 
 import importlib.util
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # of `typing`, which `python -m specdec` would take from the current folder
 if TYPE_CHECKING:
     from specdec.cli.distill import distill
     from specdec.decoding import autoregressive_decode, decode, prefill, row_keys, score, step

@@ -1,18 +1,69 @@
 """The `specdec` command, also `python -m specdec`."""
 
+import os
 import sys
 import time
-
-from specdec.common import progress
 
 
 def main() -> int:
     """Runs the command line; a terminal hears of it before JAX is imported, which takes seconds."""
     begun = time.perf_counter() - time.process_time()
+    _leave_current_folder()
+    _end_in_one_line()
+    _fill_closed_streams()
+    from specdec.common import progress
+
     with progress.shown_on(sys.stderr, begun):
         with progress.stage("starting", "starting"):
             from specdec import cli
         return cli.main()
+
+
+def _leave_current_folder() -> None:
+    """Removes the current folder from Python's path, where `python -m` puts it.
+
+    A folder that was downloaded may have a `jinja2.py`. Nothing changes in a checkout of specdec.
+    Processes that this one starts do not search the current folder either.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
+    here, package = os.path.realpath("."), os.path.dirname(os.path.realpath(__file__))
+    if os.path.dirname(package) != here:
+        sys.path[:] = [folder for folder in sys.path if os.path.realpath(folder) != here]
+
+
+def _end_in_one_line() -> None:
+    """Makes signals end this process with one line, until `cli` can say how to go on.
+
+    An exception in the middle of an import could be caught there, or be followed by others.
+    """
+    import signal
+
+    def end(number: int, _: object) -> None:
+        code, what = ends[signal.Signals(number)]
+        clear = "\r\x1b[K" if os.isatty(2) and os.environ.get("TERM") != "dumb" else ""
+        os.write(2, f"{clear}specdec: {what}; give the command again\n".encode())
+        os._exit(code)
+
+    ends = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "terminated")}
+    for number in ends:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # such as of `nohup` and `&`
+            signal.signal(number, end)
+
+
+def _fill_closed_streams() -> None:
+    """Opens the null device for closed standard streams, which the next opened file would replace.
+
+    Python itself prints what is for a closed stderr on stdout. A closed stdout is refused later.
+    """
+    for stream in range(3):
+        try:
+            os.fstat(stream)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,13 @@ import errno
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
+import filelock
 import pytest
 
 from specdec.common import records
@@ -52,7 +55,10 @@ def test_what_is_kept_may_be_the_files_own(tmp_path):
     lines.replace(lines)
     assert lines.path.read_text() == before
     lines.replace(one for one in lines if one["number"] < 0.01)
-    assert list(lines) == [{"number": 1e-300}] and names(tmp_path) == ["out.jsonl"]
+    assert list(lines) == [{"number": 1e-300}] and names(tmp_path) == [
+        ".out.jsonl.lock",
+        "out.jsonl",
+    ]
 
 
 def test_a_file_is_written_at_once_or_not_at_all(tmp_path, monkeypatch):
@@ -199,3 +205,52 @@ def test_a_folder_that_is_still_written_to_is_removed_and_keeps_its_error(tmp_pa
         raise OSError(errno.EFBIG, "file too large")
     assert caught.value.errno == errno.EFBIG and refused
     assert names(tmp_path) == []
+
+
+def test_a_process_holds_what_it_writes_until_its_command_ends(tmp_path):
+    """Lines by themselves, and again and again; another process is as good as another lock."""
+    path, other = tmp_path / "out.jsonl", filelock.FileLock(tmp_path / ".out.jsonl.lock")
+    with records.holding():
+        for write in (lambda: Lines(path).append({"a": 1}), lambda: Lines(path).replace([])):
+            write()
+            with pytest.raises(filelock.Timeout):
+                other.acquire(blocking=False)
+        records.hold(path)
+        records.hold(tmp_path / "never.jsonl")
+    with other:
+        message = "out.jsonl is being written by another process; wait for it, or give another"
+        with pytest.raises(RecordsError, match=message):
+            Lines(path).append({"a": 1})
+    assert names(tmp_path) == [".out.jsonl.lock", "out.jsonl"] and not path.read_text()
+
+
+# Modules that write files without `records`: into folders that are made whole, or locked.
+WRITERS = {
+    "__main__.py",  # the null device
+    "checkpoints/huggingface.py",
+    "checkpoints/huggingface_files.py",
+    "checkpoints/safetensors.py",
+    "checkpoints/t5x_format.py",
+    "checkpoints/text_model.py",
+    "checkpoints/directory.py",
+    "checkpoints/tables/files.py",
+    "common/records.py",
+    "instrument/distillation/distillation.py",  # a host's own copy
+    "instrument/distillation/made_tables.py",  # the log of a table's training
+    "instrument/replicate/running.py",  # the output of a command
+}
+
+
+def test_files_are_written_by_records():
+    """So that they are complete, and of one process; see `records.hold`."""
+    package = Path(records.__file__).parents[1]
+    wrote = re.compile(
+        r"\.write_(text|bytes)\(|open\([^)]*[\"'][wax]b?[\"']|np\.save|O_WRONLY \| os|shutil\.copy|"
+        r"\.savefig\((?!written)"
+    )
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if wrote.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == WRITERS

@@ -44,7 +44,7 @@ from specdec.cli.help import Overview
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import path_in
 from specdec.common import progress
-from specdec.common.records import RecordsError
+from specdec.common.records import RecordsError, holding
 from specdec.common.values import UsageError
 from specdec.engine import Placement
 from specdec.instrument.distillation.distillation import Distillation
@@ -114,6 +114,7 @@ def _run(argv: Sequence[str] | None) -> int:
             machine.terminable(),
             machine.notes_of_one_line(),
             progress.shown_on(sys.stderr),
+            holding(),
             contextlib.ExitStack() as args.contexts,  # of the command, such as a mesh
         ):
             return args.command(args) or _flushed()

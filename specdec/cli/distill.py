@@ -13,9 +13,10 @@ from pathlib import Path
 
 from specdec.cli import machine, settings, shorthands
 from specdec.cli import run as runs
+from specdec.cli.gin_files import Own
 from specdec.cli.given import file_lines
 from specdec.cli.variants import announce, ready, say
-from specdec.common import hosts
+from specdec.common import hosts, records
 from specdec.common.gin_text import statements
 from specdec.common.values import UsageError
 from specdec.instrument.distillation.distillation import Distillation, Distilled, Distilling
@@ -123,7 +124,7 @@ def distill(
     given = [f"--target={os.fspath(target)}", f"--output_dir={os.fspath(output_dir)}", *flags]
     args = parser.parse_args(settings.joined(given))
     args.task_prefix = task_prefix if args.task_prefix is None else args.task_prefix
-    with contextlib.ExitStack() as args.contexts:
+    with records.holding(), contextlib.ExitStack() as args.contexts:
         return distilled(args, inputs, None)
 
 
@@ -140,7 +141,7 @@ def distilled(
         args.output_dir = f"{Path(os.path.abspath(args.target)).name}-drafter"
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     if lines is not None:
-        args.gin_file = [_described(args, lines, ask), *args.gin_file]
+        args.gin_file = [Own(_described(args, lines, ask)), *args.gin_file]
         args.target = args.vocabulary = args.input_file = args.task_prefix = None
     shorthands.add_input_settings(args)
     args.task_prefix = args.batch_size = None
@@ -150,6 +151,7 @@ def distilled(
     run = runs.opened(given.flags(alone))
     if "distributed" in args:  # a flag of the command, and not of `distill`
         machine.refuse_no_mesh(args, run.placement.mesh)
+    _hold(args)
     ready_run, definition = ready(run), runs.definition_of(run)
     distilling = Distilling.of(given, recipe, ready_run, definition, folder)
     found = distilling.distill(say, announce)
@@ -167,9 +169,17 @@ def _described(
     if any(binding.startswith("TASK_PREFIX=") for binding in args.gin_bindings):
         raise UsageError("--gin.TASK_PREFIX is for gin files; give --task_prefix")
     inputs = Inputs.of(lines, f"--inputs {args.input_file}" if args.input_file else "inputs")
+    _hold(args)
     return inputs.described(
         args.target, Path(args.output_dir), args.task_prefix, args.vocabulary, ask
     )
+
+
+def _hold(args: argparse.Namespace) -> None:
+    """Lets the first host hold the folder."""
+    file = Path(args.output_dir) / "distill.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    hosts.from_first(lambda: records.hold(file, "--output_dir"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +202,7 @@ class Given:
             texts = (Path(file).read_text(encoding="utf-8") for file in files)
             tuned = {"SCHEDULE", *(one.name for text in texts for one in statements(text))}
             bindings = [one for one in bindings if one.partition("=")[0].strip() not in tuned]
-        own.gin_file = [*self.args.gin_file, *files]
+        own.gin_file = [*self.args.gin_file, *(Own(os.path.abspath(file)) for file in files)]
         own.gin_bindings = [*bindings, *(f"{k}={x!r}" for k, x in more.items())]
         return own
 
@@ -214,6 +224,9 @@ class Given:
         """Returns the settings as a gin file."""
         own = self.flags(more, files)
         before, after = shorthands.settings_of(own)
-        found = [os.path.abspath(x) if os.path.exists(x) else x for x in [*before, *own.gin_file]]
+        found = [
+            os.path.abspath(x) if os.path.exists(x) and not isinstance(x, Own) else str(x)
+            for x in [*before, *own.gin_file]
+        ]
         bindings = [binding.replace("=", " = ", 1) for binding in [*own.gin_bindings, *after]]
         return "\n".join([*(f"include {file!r}" for file in found), "", *bindings, ""])

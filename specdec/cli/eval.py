@@ -76,7 +76,7 @@ def _command(args: argparse.Namespace) -> None:
     share = run.placement.share()
     folder = PredictionsFolder(args.output_dir, evaluation.variant.settings, share[:2])
     if share.first:  # of the hosts that share rows, the one that writes them
-        args.contexts.enter_context(folder.locked(alone=jax.process_count() == 1))
+        folder.hold(alone=jax.process_count() == 1)
     report = evaluation.write(folder)
     if report is None:
         print("the metrics are computed on the host that is the last to finish", file=sys.stderr)

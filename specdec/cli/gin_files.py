@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 from collections.abc import Iterable
@@ -9,6 +10,19 @@ from pathlib import Path
 
 from specdec.common import gin_text, resources, values
 from specdec.common.gin_text import Statement
+
+
+class Own(str):
+    """The name, or the absolute path, of a gin file that specdec chose, and not the user.
+
+    It and the files that it includes are looked for in the package only, and no folder of Python
+    modules comes with it.
+    """
+
+
+def search_paths(args: argparse.Namespace) -> list[str]:
+    """Returns the folders of `--gin_search_paths`."""
+    return [folder for folder in vars(args).get("gin_search_paths", "").split(",") if folder]
 
 
 def macros(path: str | os.PathLike) -> list[Statement]:

@@ -24,7 +24,7 @@ import jax
 from jax.sharding import Mesh
 
 from specdec import tasks
-from specdec.common import environment
+from specdec.common import environment, progress
 from specdec.common.values import UsageError
 
 REMEDIES = {
@@ -44,6 +44,9 @@ REMEDIES = {
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 PATIENCE = 7 * 24 * 3600  # seconds; hosts have unequal work after an interruption
 SILENCE = 60  # seconds, after which a host counts as lost
+JOINING = 120  # seconds, in which all hosts must have begun
+SEE = "see the last lines of the others, and give the command again on all hosts"
+ENDED = f"another host has ended; {SEE}"
 LEAVING = 10  # seconds that a host that has failed waits for the others
 LOST = re.compile("Gloo|heartbeat|coordination service|DEADLINE_EXCEEDED|UNAVAILABLE", re.I)
 
@@ -54,20 +57,18 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Makes SIGTERM raise `Terminated`, so that written files are complete."""
+    """Makes SIGTERM raise `Terminated`, and Ctrl-C its exception, so that files are complete."""
 
     def end(*_) -> None:
         raise Terminated
 
-    try:
-        previous = signal.signal(signal.SIGTERM, end)
-    except ValueError:  # not the main thread, which alone gets signals
+    with contextlib.ExitStack() as after:
+        if threading.current_thread() is threading.main_thread():  # which alone gets signals
+            handlers = {signal.SIGTERM: end, signal.SIGINT: signal.default_int_handler}
+            for number, handler in handlers.items():
+                if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+                    after.callback(signal.signal, number, signal.signal(number, handler))
         yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 @functools.cache  # once is enough
@@ -123,7 +124,7 @@ def of(error: Exception) -> str | None:
     if isinstance(error, OSError):
         return _of_file(error)
     if jax.distributed.is_initialized() and LOST.search(str(error)):
-        return "another host has ended; see its last line, and give the command again on all hosts"
+        return ENDED
     return _of_device(error)
 
 
@@ -224,6 +225,10 @@ def join_other_hosts(args: argparse.Namespace) -> None:
                 f"--distributed={told} is not ADDRESS,COUNT,INDEX, as in 10.0.0.1:8476,2,0; "
                 "give all three"
             ) from error
+    _end_in_one_line_when_aborted()
+    late = threading.Timer(JOINING, _end, [f"not all hosts have joined within {JOINING} s; {SEE}"])
+    late.daemon = True
+    late.start()
     # JAX's own service would take SIGTERM from `terminable` and `train`, and knows no Ctrl-C.
     jax.config.update("jax_enable_preemption_service", False)
     try:  # a host that is done waits for the others: if one left, JAX would end them all
@@ -231,6 +236,7 @@ def join_other_hosts(args: argparse.Namespace) -> None:
             coordinator_address=address,
             num_processes=count,
             process_id=index,
+            initialization_timeout=JOINING + SILENCE,  # `late` comes before
             heartbeat_timeout_seconds=SILENCE,
             shutdown_timeout_seconds=PATIENCE,
         )
@@ -238,6 +244,33 @@ def join_other_hosts(args: argparse.Namespace) -> None:
         raise UsageError(
             f"--distributed: JAX finds no other hosts ({error}); leave it out on one host"
         ) from error
+    finally:
+        late.cancel()
+
+
+_kept: list[object] = []  # the handler in use
+
+
+def _end_in_one_line_when_aborted() -> None:
+    """Makes an abort end this process with our line.
+
+    JAX aborts a process in C++ if it notices that another host is lost. A handler of Python's would
+    never run then.
+    """
+    if os.name != "posix":
+        return
+    import ctypes
+
+    _kept[:] = [ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: _end(ENDED))]
+    handle = ctypes.CDLL(None).signal
+    handle.restype = ctypes.c_void_p
+    handle(int(signal.SIGABRT), _kept[0])
+
+
+def _end(line: str) -> None:
+    """Ends this process with a line and exit code 2, in whatever state it is."""
+    progress.last_line(line)
+    os._exit(2)
 
 
 def refuse_no_mesh(args: argparse.Namespace, mesh: Mesh | int | None) -> None:

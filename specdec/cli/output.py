@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 
 from specdec.cli import settings
+from specdec.common import records
 from specdec.common.values import UsageError
 from specdec.models.contract.model import Model, PyTree
 
@@ -28,7 +29,7 @@ def check_new(args: argparse.Namespace) -> None:
 
 
 def check(args: argparse.Namespace, inputs: Iterable[str] = (), holding: str | None = None) -> None:
-    """Raises UsageError unless --output_file can be written.
+    """Holds --output_file, see `records.hold`; raises UsageError unless it can be written.
 
     Args:
       args: of the command, with the gin files that it reads.
@@ -51,6 +52,9 @@ def check(args: argparse.Namespace, inputs: Iterable[str] = (), holding: str | N
         raise UsageError(
             f"--output_file: {path} exists and is of another kind; delete it, or give another file"
         )
+    given = vars(args)
+    if not given.get("dry_run") and given.get("distributed") is None:  # the first host holds it
+        records.hold(Path(path))
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from typing import cast
 
 import gin
 from specdec.cli import settings
+from specdec.cli.gin_files import Own
 from specdec.common.values import UsageError
 from specdec.models import families
 from specdec.models.contract.model import Model
@@ -27,9 +28,7 @@ def preset(flag: str, name: str, model: Model) -> Model:
     """
     family = families.family_of(model.config).presets
     presets = f"models/{family}.gin"
-    flags = argparse.Namespace(
-        gin_file=[presets], gin_bindings=[], gin_search_paths=".", tfds_data_dir=None
-    )
+    flags = argparse.Namespace(gin_file=[Own(presets)], gin_bindings=[], tfds_data_dir=None)
     scope = name if name.isidentifier() else None  # others gin refuses before it reads the file
     with contextlib.suppress(UsageError), gin.config_scope(scope):
         return settings.build(cast(type[Model], families.named(family).model), flags, {})

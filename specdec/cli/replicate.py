@@ -18,8 +18,10 @@ import jax
 from specdec import checkpoints
 from specdec.cli import machine, settings
 from specdec.cli import run as runs
+from specdec.cli.gin_files import Own
 from specdec.cli.given import given_texts
 from specdec.cli.presets import preset
+from specdec.common import resources
 from specdec.common.records import Lines, locked
 from specdec.common.values import PositiveInt, UsageError, check, one_line
 from specdec.instrument import replicate
@@ -197,6 +199,7 @@ def _described(
     except SystemExit as error:
         raise UsageError(said.getvalue().removeprefix("specdec: ").strip()) from error
     own.input_file = None
+    own.gin_file = [Own(file) if resources.gin_file(file) else file for file in own.gin_file]
     run = runs.described(own, UNREAD)
     models = {role: one for role, one in run.plan.models().items() if isinstance(one, Model)}
     larger = {

@@ -69,6 +69,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     _refuse_what_does_not_go_together(args)
     if args.html:
+        records.hold(Path(args.html), "--html")
         publishing.write_page(args.html, args.summaries, args.paper, args.generations)
         print(f"wrote {args.html}", file=sys.stderr)
         return

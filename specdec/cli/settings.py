@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
-import logging
 import os
 import re
 import sys
 import tokenize
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
@@ -20,6 +18,7 @@ from gin import config as gin_config
 from gin import config_parser
 from specdec import tasks
 from specdec.cli import gin_files
+from specdec.cli.gin_files import Own
 from specdec.common import resources
 from specdec.common.records import Lines
 from specdec.common.values import UsageError, did_you_mean
@@ -38,9 +37,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--gin_search_paths",
-        default=".",
+        default="",
         metavar="DIR,...",
-        help="where gin files are looked for, before specdec's own (default: %(default)s)",
+        help="where gin files are looked for, before specdec's own; what they include is looked "
+        "for in the current folder only if one of them is there",
     )
     parser.add_argument(
         "--gin.NAME",
@@ -101,19 +101,17 @@ def build(
         if "://" not in args.tfds_data_dir and not os.path.isdir(args.tfds_data_dir):
             raise UsageError(f"--tfds_data_dir {args.tfds_data_dir} is no folder; give one")
         tasks.use_tfds_data_dir(args.tfds_data_dir)
-    folders = [*args.gin_search_paths.split(","), *_own_folders()]
+    folders = _folders(args)
     gin.clear_config()
-    for folder in folders:
-        gin.add_config_file_search_path(folder)
     try:
         _refuse_unread_macros(args.gin_file, args.gin_bindings, folders)
         for name, says in needed.items():
             if not binds(args, name):
                 raise UsageError(says)
         _make_importable(args.gin_file, folders)
-        with _quiet_logging(), _no_stumbling_over_folders():
+        with _finding(folders):
             for file in args.gin_file:
-                gin.parse_config_file(file)
+                gin_config.parse_config_file(file)
         gin.parse_config(args.gin_bindings)
         for name, value in unneeded.items():
             if str(gin.query_parameter(f"%{name}")) in ("%gin.REQUIRED", "None"):
@@ -136,7 +134,7 @@ def binds(args: argparse.Namespace, name: str) -> bool:
       args: the flags that `add_flags` adds.
       name: the class as gin files call it, such as "training.TrainRun".
     """
-    folders, recorder = [*args.gin_search_paths.split(","), *_own_folders()], _Recorder()
+    folders, recorder = _folders(args), _Recorder()
     return any(
         isinstance(statement, config_parser.BindingStatement) and statement.selector == name
         for file in args.gin_file
@@ -163,46 +161,47 @@ def json_lines(path: str | None, in_force: str) -> Lines[Mapping[str, object]] |
 
 def files_of(args: argparse.Namespace) -> list[str]:
     """Returns the paths of the gin files of a command, which may read none."""
-    folders = [*vars(args).get("gin_search_paths", ".").split(","), *_own_folders()]
-    names = vars(args).get("gin_file", [])
-    return [path for file in names if (path := _path(file, folders)) is not None]
+    folders, names = _folders(args), vars(args).get("gin_file", [])
+    return [path for file in names if (path := _path(file, ["", *folders])) is not None]
 
 
 def _own_folders() -> list[str]:
     return [str(resources.folder(name)) for name in ("gin", "configs")]
 
 
-@contextlib.contextmanager
-def _quiet_logging():
-    """Silences gin's error for each folder that lacks a file, even if the next folder has it."""
-    logging.disable(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
+def _folders(args: argparse.Namespace) -> list[str]:
+    """Returns where included files are looked for, before specdec's own folders.
 
-
-@contextlib.contextmanager
-def _no_stumbling_over_folders():
-    """Prevents gin from failing at a plain folder with the name of a module.
-
-    Gin searches Python packages for files too. A folder `tasks` in the user's working folder is an
-    example.
+    The current folder is none of them, unless the user named a gin file of it.
     """
-    readers: list[Any] = gin_config._FILE_READERS
-    before = list(readers)
-    readers[:] = [(read, functools.partial(_exists, check)) for read, check in before]
+    folders = gin_files.search_paths(args)
+    found = [_path(file, ["", *folders]) for file in vars(args).get("gin_file", [])]
+    theirs = (path for path in found if path is not None and not isinstance(path, Own))
+    here = any(os.path.dirname(os.path.abspath(path)) == os.getcwd() for path in theirs)
+    return [*folders, "."] if here else folders
+
+
+@contextlib.contextmanager
+def _finding(folders: Sequence[str]) -> Iterator[None]:
+    """Has gin find files as `_found` does.
+
+    Gin itself would begin in the current folder, and import Python packages in search of files.
+    """
+    within: list[str] = []
+
+    def parse(name: str, skip_unknown: Any = False, *_: object) -> Any:
+        path = _included(name, within[-1], folders) if within else _found(name, ["", *folders])
+        within.append(path)
+        with open(path, encoding="utf-8") as text:
+            includes, imports = gin_config.parse_config(text, skip_unknown)
+        within.pop()
+        return gin_config.ParsedConfigFileIncludesAndImports(name, imports, includes)
+
+    before, gin_config.parse_config_file = gin_config.parse_config_file, parse
     try:
         yield
     finally:
-        readers[:] = before
-
-
-def _exists(check: Callable[[str], bool], path: str) -> bool:
-    try:
-        return check(path)
-    except TypeError:  # a namespace package has no file
-        return False
+        gin_config.parse_config_file = before
 
 
 _Statement: TypeAlias = (
@@ -239,7 +238,7 @@ def _refuse_unread_macros(
     for statement in statements:
         if not isinstance(statement, config_parser.BindingStatement) or statement.arg_name:
             continue
-        if str(statement.location.filename).startswith(tuple(_own_folders())):
+        if os.path.realpath(statement.location.filename or "").startswith(_inside_own()):
             continue
         name = "/".join(filter(None, (statement.scope, statement.selector)))
         if name not in recorder.read:
@@ -250,24 +249,35 @@ def _refuse_unread_macros(
 
 
 def _make_importable(files: Sequence[str], folders: Sequence[str]) -> None:
-    """Lets a gin file import the modules next to it, for example your own drafter."""
+    """Lets a gin file of the user import the modules next to it, for example a drafter."""
     for file in files:
-        folder = os.path.dirname(os.path.abspath(_found(file, folders)))
-        if folder not in (*sys.path, *_own_folders()):
+        path = _found(file, ["", *folders])
+        folder = os.path.dirname(os.path.abspath(path))
+        if not isinstance(path, Own) and folder not in sys.path:
             sys.path.append(folder)
 
 
 def _path(file: str, folders: Sequence[str]) -> str | None:
-    candidates = [file, *(os.path.join(folder, file) for folder in folders)]
-    return next(filter(os.path.isfile, candidates), None)
+    """Returns the path of a gin file, None if there is none; specdec's own folders come last."""
+    for folder in () if isinstance(file, Own) else folders:
+        if os.path.isfile(path := os.path.join(folder, file)):
+            return Own(path) if os.path.realpath(path).startswith(_inside_own()) else path
+    own = resources.gin_file(file)
+    return None if own is None else Own(own)
+
+
+def _inside_own() -> tuple[str, ...]:
+    return tuple(os.path.join(os.path.realpath(folder), "") for folder in _own_folders())
 
 
 def _found(file: str, folders: Sequence[str], place: str = "") -> str:
     """Returns the path of a gin file."""
     path = _path(file, folders)
     if path is None:
+        searched = (folder or "." for folder in (*folders, *_own_folders()))
+        looked_in = ", ".join(dict.fromkeys(searched))
         raise UsageError(
-            f"{place}gin file {file} not found in {', '.join(folders)}"
+            f"{place}gin file {file} not found in {looked_in}"
             + (
                 gin_files.did_you_mean(file)
                 or "; check the name, or add its folder with --gin_search_paths"
@@ -276,22 +286,26 @@ def _found(file: str, folders: Sequence[str], place: str = "") -> str:
     return path
 
 
+def _included(name: str, within: str, folders: Sequence[str], place: str = "") -> str:
+    """Returns the path of a file that another one includes."""
+    return _found(Own(name) if isinstance(within, Own) else name, folders, place)
+
+
 def _statements(
-    file: str,
-    folders: Sequence[str],
-    recorder: _Recorder,
-    place: str = "",
-    within: tuple[str, ...] = (),
+    file: str, folders: Sequence[str], recorder: _Recorder, within: tuple[str, ...] = ()
 ) -> Iterator[_Statement]:
     """Yields the statements of a gin file and of those it includes."""
-    path = _found(file, folders, place)
-    if path in within:
-        raise UsageError(f"{place}{file} includes itself; leave that line out")
+    path = file if within else _found(file, ["", *folders])
     with _readable(path), open(path, encoding="utf-8") as text:
         for statement in config_parser.ConfigParser(text, recorder):
             if isinstance(statement, config_parser.IncludeStatement):
-                place, deeper = _place(statement.location), (*within, path)
-                yield from _statements(statement.filename, folders, recorder, place, deeper)
+                place = _place(statement.location)
+                included = _included(statement.filename, path, folders, place)
+                if included in (*within, path):
+                    raise UsageError(
+                        f"{place}{statement.filename} includes itself; leave that line out"
+                    )
+                yield from _statements(included, folders, recorder, (*within, path))
             else:
                 yield statement
 

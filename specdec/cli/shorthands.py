@@ -11,6 +11,8 @@
   --verifier=coupled   what verifiers/coupled.gin chooses
   --previous=FILE      --drafter=previous_output --gamma=16, or with --draft=DIR --drafter=hybrid
 
+The gin files are the package's own, whatever the current folder has; a fragment may also be in a
+folder of `--gin_search_paths`.
 They override gin files, but of a fragment only its choices do: `--top_p=0.9` keeps the TEMPERATURE
 of the files, and `--schedule=fixed` keeps their GAMMA. A setting that is given both ways is an
 error.
@@ -20,12 +22,14 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from specdec import tasks
 from specdec.checkpoints.generation_settings import Word
 from specdec.cli import gin_files
+from specdec.cli.gin_files import Own
 from specdec.common import resources
 from specdec.common.values import UsageError, did_you_mean
 from specdec.tasks.local import line_text
@@ -179,9 +183,10 @@ def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
       UsageError: a fragment is unknown, or something is given twice.
     """
     _choose_drafter(args)
-    folders = args.gin_search_paths.split(",")
+    folders = gin_files.search_paths(args)
     input_files, input_bindings = input_settings_of(args)
-    files, bindings = [], []
+    files: list[str] = []
+    bindings = []
     for flag, value, macros in _given(args, _MACROS):
         if flag in FRAGMENTS:
             files.append(_fragment(flag, value, folders))
@@ -206,7 +211,8 @@ def input_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
         "drafters/autoregressive.gin": args.draft is not None,
         "given.gin": args.target is None and (_texts(args) or args.input_file) is not None,
     }
-    return [file for file, given in needed.items() if given], _input_bindings(args, _INPUT_MACROS)
+    files: list[str] = [Own(file) for file, given in needed.items() if given]
+    return files, _input_bindings(args, _INPUT_MACROS)
 
 
 def training_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
@@ -216,9 +222,10 @@ def training_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]
       UsageError: something is given twice, or there is nothing to train.
     """
     refuse_senseless(args)
-    files, bindings = [], _input_bindings(args, {**_INPUT_MACROS, **_TRAINING_MACROS})
+    files: list[str] = []
+    bindings = _input_bindings(args, {**_INPUT_MACROS, **_TRAINING_MACROS})
     if args.draft is not None:
-        files.append("further.gin")
+        files.append(Own("further.gin"))
         bindings.append("MODEL=@initial/checkpoints.model_from()")
     elif not args.gin_file and args.target is not None:
         raise UsageError(
@@ -226,7 +233,7 @@ def training_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]
             "the checkpoint to train further, or let `specdec distill` make one"
         )
     if args.target is not None:
-        files.append("models/frozen_target.gin")
+        files.append(Own("models/frozen_target.gin"))
     return files, bindings
 
 
@@ -341,7 +348,8 @@ def _fragment(flag: str, name: str, folders: Sequence[str]) -> str:
     if name not in known:
         hint = did_you_mean(name, known) or f"; give one of {', '.join(known)}"
         raise UsageError(f"--{flag} is {name!r}, and there is no {flag}s/{name}.gin{hint}")
-    return f"{flag}s/{name}.gin"
+    file = f"{flag}s/{name}.gin"
+    return file if any(os.path.isfile(os.path.join(one, file)) for one in folders) else Own(file)
 
 
 def _choices(file: str, macros: Sequence[str], folders: Sequence[str]) -> list[str]:
@@ -352,14 +360,14 @@ def _choices(file: str, macros: Sequence[str], folders: Sequence[str]) -> list[s
 
 def _sampling(args: argparse.Namespace, given: Sequence[str]) -> str:
     if not _is_greedy("temperature", args.temperature):
-        return "sampling/temperature.gin"
+        return Own("sampling/temperature.gin")
     if len(given) > 1:
         other = given[-1]
         raise UsageError(
             f"--temperature=0 is greedy, and --{other}={getattr(args, other)} is about drawing; "
             "give one of the two"
         )
-    return "sampling/greedy.gin"
+    return Own("sampling/greedy.gin")
 
 
 def _is_greedy(flag: str, value: object) -> bool:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from specdec import tasks
 from specdec.cli import run as runs
-from specdec.common import hosts, terminal
+from specdec.common import hosts, records, terminal
 from specdec.common.records import Lines, as_json
 from specdec.common.subtitles import FORMATS, subtitles
 from specdec.common.values import UsageError
@@ -148,9 +148,12 @@ class Subtitles(Sink[Text]):
     def of(cls, args: argparse.Namespace, run: Run) -> Subtitles | None:
         return None if args.subtitles is None else cls(Path(args.subtitles))
 
+    def __enter__(self) -> Subtitles:
+        records.hold(self._path, "--subtitles")
+        return self
+
     def write(self, text: Text) -> None:
-        made = subtitles(text.segments or (), self._path.suffix[1:].lower())
-        self._path.write_text(made, encoding="utf-8")
+        records.write(self._path, subtitles(text.segments or (), self._path.suffix[1:].lower()))
 
 
 class Quantiles(Sink[Text]):

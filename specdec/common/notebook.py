@@ -29,3 +29,11 @@ def coloured(text: str, colour: str, struck: bool = False) -> str:
     """Returns a text in a colour."""
     line = ";text-decoration:line-through" * struck
     return f'<span style="color:{colour}{line}">{html.escape(text)}</span>'
+
+
+def markdown(text: object) -> str:
+    """Returns a text for a page in Markdown, on one line, without HTML and links of its own.
+
+    Texts and names in results may come from anywhere. Emphasis stays.
+    """
+    return html.escape(" ".join(str(text).splitlines()), quote=False).replace("](", r"]\(")

@@ -102,6 +102,12 @@ def _say(account: _Account, label: str) -> None:
     account.label = label
 
 
+def last_line(line: str) -> None:
+    """Writes a line on stderr when this process is about to end, from any thread or handler."""
+    clear = CLEAR if os.isatty(2) and os.environ.get("TERM") != "dumb" else ""
+    os.write(2, f"{clear}specdec: {line}\n".encode())
+
+
 @contextlib.contextmanager
 def bar(label: str, total: float, unit: str) -> Iterator[tqdm]:
     """Shows how much of `total` has been done; yields the bar, to `update` it.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
 import math
 import os
@@ -36,8 +37,52 @@ class RecordsError(ValueError):
     """An output that cannot be resumed; one line with the remedy."""
 
 
+# Outputs and locks of this process, by lock file.
+_held: dict[Path, tuple[Path, contextlib.ExitStack]] = {}
+
+
+@contextlib.contextmanager
+def holding() -> Iterator[None]:
+    """Lets go at its end of the outputs that were held inside, as a command does when it ends."""
+    before = set(_held)
+    try:
+        yield
+    finally:
+        for file in _held.keys() - before:
+            output, lock = _held.pop(file)
+            if not output.exists():  # the command ended before it wrote anything
+                file.unlink(missing_ok=True)
+            lock.close()
+
+
+def hold(output: Path, instead: str = "--output_file", parts: str | None = None) -> None:
+    """Locks a file for this process until `holding` ends; nothing happens if this one has it.
+
+    Whatever writes lines holds their file (`Lines`). A command whose files go together, or are
+    written at its end, holds one of them from its beginning.
+
+    Args:
+      output: the file, whose lock is a file next to it.
+      instead: the flag that selects another output.
+      parts: see `locked`; None for those of this file.
+
+    Raises:
+      RecordsError: as `locked` does.
+    """
+    lock = Path(os.path.realpath(output.parent)) / f".{output.name}.lock"
+    if lock in _held or not output.parent.is_dir():  # whose error comes from what writes there
+        return
+    parts = f"{glob.escape(output.name)}.*" if parts is None else parts
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(locked(output, lock, instead, parts))
+        _held[lock] = output.absolute(), stack.pop_all()
+
+
 class Lines(Generic[R]):
-    """A file of JSON objects, one per line, each with the fields of a record's type."""
+    """A file of JSON objects, one per line, each with the fields of a record's type.
+
+    A process that writes lines holds the file, so that no other one writes to it.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -50,8 +95,10 @@ class Lines(Generic[R]):
           RecordsError: the lines belong to other settings.
         """
         beside = Path(f"{path}{suffix}")
-        if path.exists():
-            claim(path, beside, settings, begun=path, instead="--output_file")
+        for step in (lambda: None, lambda: hold(path)):  # another's file gets no lock next to it
+            step()
+            if path.exists():
+                claim(path, beside, settings, begun=path, instead="--output_file")
         write(beside, settings)
         return cls(path)
 
@@ -81,10 +128,12 @@ class Lines(Generic[R]):
 
     def replace(self, records: Iterable[R]) -> None:
         """Replaces the contents of the file with these records, which may be some of its own."""
+        hold(self.path)
         write(self.path, "".join(map(_line, records)))
 
     def append(self, record: R) -> None:
         """Appends a line."""
+        hold(self.path)
         with naming(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(_line(record))
 
@@ -164,12 +213,13 @@ def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instea
         )
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, contents: str | bytes) -> None:
     """Writes a file completely or not at all, even if several hosts do it."""
+    data = contents if isinstance(contents, bytes) else contents.encode()
     part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
-        with naming(path), part.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with naming(path), part.open("wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)

@@ -11,3 +11,9 @@ def folder(name: Literal["gin", "configs", "demo"]) -> Path:
     package = Path(__file__).parents[1]
     installed = package / f"_{name}"
     return installed if installed.is_dir() else package.parent / name
+
+
+def gin_file(name: str) -> Path | None:
+    """Returns the path of a gin file that ships with the project; None for another name."""
+    candidates = (folder("gin") / name, folder("configs") / name)
+    return next(filter(Path.is_file, candidates), None)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import filelock
 import jax
 import pytest
 from support import check_lines
@@ -226,10 +227,9 @@ def test_another_run_is_refused_by_the_name_of_what_differs(evaluate, whole, no_
 
 def test_a_second_writer_is_refused(evaluate, whole, no_long_work):
     before = files(whole)
-    in_force = (whole / "run.gin").read_text()
-    with PredictionsFolder(str(whole), in_force, (0, 1)).locked(alone=True):
+    with filelock.FileLock(whole / ".predictions.jsonl.lock"):
         line = the_line(*evaluate(whole, *COMPARED))
-    assert f"{whole} is being written by another process; wait for it" in line
+    assert f"{whole}/predictions.jsonl is being written by another process; wait for it" in line
     assert files(whole) == before
 
 

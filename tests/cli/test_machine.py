@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import json
 import os
 import queue
@@ -16,13 +17,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import filelock
 import jax
 import pytest
 from mistakes import yard
 from test_cli import the_line
 
 from specdec import checkpoints, cli
-from specdec.cli import machine
+from specdec.cli import machine, sinks
+from specdec.common.records import RecordsError
 from specdec.engine import Engine
 from specdec.instrument.benchmark import Workload
 
@@ -32,8 +35,10 @@ SUMMARY = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl
 # Reads lines of JSON, [what the machine is like, command line], and prints for each
 # [exit code, stdout, stderr]; a child does what Python does when a process begins and ends so.
 FORKS = """
-import json, os, resource, signal, sys, threading
+import json, os, resource, signal, sys, threading, time
+import jax
 from specdec import cli
+from specdec.cli import machine
 
 def closed():
     os.close(1)
@@ -47,6 +52,13 @@ def limited():
 
 def terminated():
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+def lost():
+    jax.distributed.initialize = lambda **_: os.abort()
+
+def late():
+    machine.JOINING = 0.2
+    jax.distributed.initialize = lambda **_: time.sleep(60)
 
 for line in sys.stdin:
     state, argv, out, err = json.loads(line)
@@ -64,7 +76,10 @@ for line in sys.stdin:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A run without a mistake."""
-    return yard.pair(tmp_path_factory.mktemp("pair"), "machine")
+    made = yard.pair(tmp_path_factory.mktemp("pair"), "machine")
+    train = yard.TRAIN.replace("the folder", str(made)).replace("'yard'", "'machine_train'")
+    (made / "train.gin").write_text(train)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +141,19 @@ def test_sigterm(on, tmp_path):
         143,
         "",
         "specdec: terminated; given again, the command begins anew\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "state, what", [("lost", "another host has ended"), ("late", "not all hosts have joined")]
+)
+def test_hosts_that_end_or_never_begin(on, folder, state, what):
+    """JAX aborts the process in C++, or waits for them."""
+    run = f"--gin_file={folder / 'run.gin'}"
+    line = the_line(*on(state, "decode", run, "--distributed=localhost:1,2,0"))
+    assert line.startswith(f"specdec: {what}")
+    assert line.endswith(
+        "; see the last lines of the others, and give the command again on all hosts"
     )
 
 
@@ -237,6 +265,85 @@ def test_measurements_that_are_damaged(command, capsys, tmp_path, name):
     assert f"{file}, line 1, is not of `specdec {name}`; delete" in line
 
 
+def runs(*flags):
+    return lambda folder: [f"--gin_file={folder / 'run.gin'}", *flags]
+
+
+# What each command is given, its output aside, and the file whose lock it takes.
+WRITERS = {
+    "decode": (runs(), "out.jsonl"),
+    "score": (runs(), "out.jsonl"),
+    "verify": (runs(), "out.jsonl"),
+    "bench": (runs(), "out.jsonl"),
+    "acceptance": (runs(), "out.jsonl"),
+    "forecast": (runs("--passes=none.jsonl"), "out.jsonl"),
+    "compile": (runs("--topology=v4:1x1x1"), "out.jsonl"),
+    "report": (lambda _: [str(SUMMARY)], "out.jsonl"),
+    "eval": (runs("--metric=bleu"), "predictions.jsonl"),
+    "tune": (runs(), "tune.json"),
+    "distill": (
+        lambda f: ["--gin_file=distill.gin", f"--gin_file={f / 'run.gin'}"],
+        "distill.json",
+    ),
+    "replicate": (lambda _: ["demo", "--rows=ende_t0"], ""),
+    "train": (lambda folder: [f"--gin_file={folder / 'train.gin'}"], ""),  # of the fixture
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_an_output_is_written_by_one_process(folder, command, capsys, tmp_path, name):
+    """Before any long work, with the other process's output as it is."""
+    given, held = WRITERS[name]
+    flag = "--output_file" if held == "out.jsonl" else "--output_dir"
+    output = tmp_path / "out.jsonl" if held == "out.jsonl" else tmp_path
+    lock = filelock.FileLock(tmp_path / (f".{held}.lock" if held else ".lock"))
+    if name == "train":
+        (tmp_path / "settings.json").write_text("{}")
+    before = sorted(tmp_path.iterdir())
+    with lock:
+        line = the_line(cli.main([name, *given(folder), f"{flag}={output}"]), *capsys.readouterr())
+    assert f" is being written by another process; wait for it, or give another {flag}" in (
+        line.replace("output directory", "--output_dir")
+    )
+    made = {Path(lock.lock_file), *[tmp_path / "run.gin", tmp_path / held] * (name == "eval")}
+    assert sorted(set(tmp_path.iterdir()) - made) == before
+
+
+def test_every_command_with_an_output_is_known(capsys):
+    """By its help; a checkpoint or a table is made whole, in a folder that must be new."""
+    found = set()
+    for name in itertools.chain.from_iterable(cli.COMMANDS.values()):
+        name = name.__name__.rpartition(".")[2].replace("listing", "list")
+        with pytest.raises(SystemExit):
+            cli.main([name, "--help"])
+        if re.search("^ *--output_(file|dir)", capsys.readouterr().out, re.M):
+            found.add(name)
+    assert found == set(WRITERS)
+
+
+def test_a_file_for_subtitles_or_a_page_is_written_by_one_process(tmp_path, capsys):
+    page = tmp_path / "page.html"
+    with filelock.FileLock(tmp_path / ".page.html.lock"):
+        line = the_line(cli.main(["report", str(SUMMARY), f"--html={page}"]), *capsys.readouterr())
+    assert line.endswith(
+        "page.html is being written by another process; wait for it, or give another --html"
+    )
+    with filelock.FileLock(tmp_path / ".a.srt.lock"), pytest.raises(RecordsError):
+        sinks.Subtitles(tmp_path / "a.srt").__enter__()
+
+
+def test_a_recording_with_a_text_twice_is_refused(command, capsys, tmp_path):
+    """When it is read, and when it is gone on with."""
+    file = tmp_path / "out.jsonl"
+    begun(command, "acceptance", f"--output_file={file}")
+    text = {"tokens": 1, "output": [1], "inputs": [2], "accepted": {"model": [1.0]}}
+    lines = [json.dumps({"index": index, **text}) for index in (3, 5, 3)]
+    file.write_text("".join(f"{line}\n" for line in lines))
+    said = f"{file}, line 3, is of text 3, as line 1 is; delete that line and those behind it"
+    assert said in the_line(command("acceptance", f"--output_file={file}"), *capsys.readouterr())
+    assert said in the_line(command("forecast", f"--passes={file}"), *capsys.readouterr())
+
+
 def test_a_folder_that_disappears(folder, cache, capsys, tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -262,7 +369,7 @@ def test_the_disk_is_full(command, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", full)
     line = the_line(command("bench", f"--output_file={tmp_path / 'b.jsonl'}"), *capsys.readouterr())
     assert f"{tmp_path / 'b.jsonl.gin'}: No space left on device; free some space" in line
-    assert [file.name for file in tmp_path.iterdir()] == [".b.jsonl.lock"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_stdin_is_no_text(command, capsys, monkeypatch):
@@ -306,7 +413,8 @@ def test_a_lost_host_is_one_line(monkeypatch):
     assert machine.of(lost) is None  # of one process, which has no other hosts
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     assert machine.of(lost) == (
-        "another host has ended; see its last line, and give the command again on all hosts"
+        "another host has ended; see the last lines of the others, and give the command again on "
+        "all hosts"
     )
     assert machine.of(ValueError("a bug")) is None
 

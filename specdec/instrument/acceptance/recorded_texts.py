@@ -207,8 +207,13 @@ def _text_of(path: str) -> str:
 
 
 def _lines_of(lines: Lines) -> Iterator[Accepted]:
-    """Yields the texts of a file; raises RecordsError for other lines."""
-    return lines.map(lambda fields: Accepted(**fields), "acceptance")
+    """Yields the texts of a file; raises RecordsError for other lines, and for a text twice."""
+    first: dict[int, int] = {}
+    texts = lines.map(lambda fields: Accepted(**fields), "acceptance")
+    for number, text in enumerate(texts, start=1):
+        if (before := first.setdefault(text.index, number)) != number:
+            raise lines.damaged(number, f"is of text {text.index}, as line {before} is")
+        yield text
 
 
 def refuse_other_than_plain(run: Run, *, paths: bool = False) -> None:

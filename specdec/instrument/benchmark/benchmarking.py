@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from tqdm import tqdm
 
-from specdec.common import notebook, records
+from specdec.common import notebook
 from specdec.common.environment import hardware, load_average
 from specdec.common.gin_text import MACHINE
 from specdec.common.values import UsageError
@@ -77,21 +75,6 @@ class Timed(NamedTuple):
             "load": load,
             "variant": self.variant.name,
         }
-
-    def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Holds the output file.
-
-        Raises:
-          RecordsError: the file is of another measurement.
-        """
-        if self.path is None:
-            return contextlib.nullcontext()
-        path = Path(self.path)
-        if path.exists():  # no file is left next to another measurement's
-            beside, settings = Path(f"{path}.gin"), self.variant.settings
-            records.claim(path, beside, settings, begun=path, instead="--output_file")
-        lock = path.with_name(f".{path.name}.lock")
-        return records.locked(path, lock, "--output_file", f"{path.name}.*")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -196,27 +179,24 @@ class Benchmark(NamedTuple):
           profile_dir: the folder for a trace of the first variant, None for none.
         """
         load = load_average()  # of others: nothing has been compiled yet
-        with contextlib.ExitStack() as locks:
-            for one in self.timed:
-                locks.enter_context(one.lock())
-            files = [
-                File(one.path, one.variant.settings, len(one.workload.generations))
-                for one in self.timed
-            ]
-            read: Trees = {}
-            measurements = [
-                one.measurement(self.texts, file, repeats, read)
-                for one, file in zip(self.timed, files, strict=True)
-            ]
-            if self.split:
-                for one in measurements:
-                    one.decode_elsewhere(self.others, self.split)
-            _take_turns(measurements)
-            for one, measurement in zip(self.timed, measurements, strict=True):
-                summary = measurement.conclude(one.about(repeats, load), self.split)
-                yield Measured(one.variant, summary, load)
-            if profile_dir:
-                measurements[0].profile(profile_dir)
+        files = [
+            File(one.path, one.variant.settings, len(one.workload.generations))
+            for one in self.timed
+        ]
+        read: Trees = {}
+        measurements = [
+            one.measurement(self.texts, file, repeats, read)
+            for one, file in zip(self.timed, files, strict=True)
+        ]
+        if self.split:
+            for one in measurements:
+                one.decode_elsewhere(self.others, self.split)
+        _take_turns(measurements)
+        for one, measurement in zip(self.timed, measurements, strict=True):
+            summary = measurement.conclude(one.about(repeats, load), self.split)
+            yield Measured(one.variant, summary, load)
+        if profile_dir:
+            measurements[0].profile(profile_dir)
 
 
 def _take_turns(measurements: Sequence[Measurement]) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+from specdec.common import notebook
 from specdec.common.terminal import counted
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.instrument.compile import hlo
@@ -536,7 +537,7 @@ def _memory_row(found: TopologyRecord) -> str:
 
 def row(*cells: object) -> str:
     """Returns a row of a table in Markdown."""
-    return f"| {' | '.join(map(str, cells))} |"
+    return f"| {' | '.join(map(notebook.markdown, cells))} |"
 
 
 def _contents_row(found: TopologyRecord) -> str:

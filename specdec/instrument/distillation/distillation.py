@@ -278,9 +278,9 @@ class Distilling(NamedTuple):
         evaluating = Evaluation.without_metrics(one)
         share = one.run.placement.share()
         folder = PredictionsFolder(str(self.folder / "texts" / split), one.settings, share[:2])
-        alone = jax.process_count() == 1
-        with folder.locked(alone) if share.first else contextlib.nullcontext():
-            evaluating.write(folder)
+        if share.first:
+            folder.hold(alone=jax.process_count() == 1)
+        evaluating.write(folder)
         hosts.exchanged(None)  # the texts of all hosts are there
 
     def _model(self, target: Model, head_ids: tuple[int, ...] | None = None) -> Model:

@@ -8,7 +8,6 @@ metrics.json       written when all predictions are there
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -52,18 +51,16 @@ class PredictionsFolder:
         file = self.path / "run.gin"
         records.claim(self.path, file, in_force, begun=begun, instead="--output_dir")
 
-    def locked(self, alone: bool) -> contextlib.AbstractContextManager[None]:
-        """Locks the files that this host writes.
+    def hold(self, alone: bool) -> None:
+        """Holds the files that this host writes, see `records.hold`.
 
         Args:
           alone: whether no other process of this run uses the folder.
 
         Raises:
-          RecordsError: another process has locked them.
+          RecordsError: another process holds them.
         """
-        own = self._own.path.name
-        parts = "*" if alone else f"{own}.*"  # the other hosts' may be in use
-        return records.locked(self.path, self.path / f".{own}.lock", "--output_dir", parts)
+        records.hold(self._own.path, "--output_dir", "*" if alone else None)
 
     def done(self) -> int:
         """Returns the number of this host's predictions that exist already."""

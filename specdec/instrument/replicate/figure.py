@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from specdec.instrument.replicate.results import HERE, Found
 from specdec.instrument.replicate.study_tables import GIVEN, RECORDED
 from specdec.instrument.report import canvas, figures, words
-from specdec.instrument.report.canvas import BLUE, DPI, GREEN, GREY, ORANGE, PINK, STYLE
+from specdec.instrument.report.canvas import BLUE, GREEN, GREY, ORANGE, PINK, STYLE
 from specdec.instrument.report.speedups import predicts
 from specdec.instrument.report.summaries import ReportedRun
 
@@ -76,7 +76,7 @@ def draw(
     target.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
         drawn = of_rows(rows)
-        drawn.savefig(target / "rows.png", dpi=DPI, metadata={"Software": None})
+        canvas.write_png(drawn, target / "rows.png")
         svg = figures.element(drawn, "rows")
     paths = {TITLE: "figures/rows.png"}
     if any(map(predicts, runs)):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specdec.common.environment import device_in_words
+from specdec.common.notebook import markdown
 from specdec.common.records import as_json, write
 from specdec.instrument import report
 from specdec.instrument.replicate import study_tables
@@ -53,14 +54,19 @@ class Page(NamedTuple):
 
     def markdown(self) -> Iterator[str]:
         """Yields the paragraphs of page.md."""
-        yield from (f"# {self.title}", self.about)
-        yield "\n".join(f"- {name}: {'; '.join(values)}" for name, values in self.facts.items())
+        yield from (f"# {markdown(self.title)}", markdown(self.about))
+        facts = (f"{name}: {'; '.join(values)}" for name, values in self.facts.items())
+        yield "\n".join(f"- {markdown(fact)}" for fact in facts)
         for one in self.tables:
-            yield from (f"## {one.caption}", table(one.header, one.rows), one.legend)
-        yield "\n".join(f"- {line}" for line in self.notes)
-        yield from (f"![{title}]({path})" for title, path in self.figures.items())
+            yield from (f"## {markdown(one.caption)}", table(one.header, one.rows))
+            yield markdown(one.legend)
+        yield "\n".join(f"- {markdown(line)}" for line in self.notes)
+        yield from (f"![{markdown(title)}]({path})" for title, path in self.figures.items())
         for name, lines in self.commands.items():
-            yield from (f"## Commands of {name}", "\n".join(("```bash", *lines, "```")))
+            fence = "`" * max(
+                3, *(len(run) + 1 for run in re.findall("`+", "".join(lines)) or [""])
+            )
+            yield from (f"## Commands of {name}", "\n".join((f"{fence}bash", *lines, fence)))
 
     def latex(self) -> Iterator[str]:
         """Yields the lines of the document in page.tex."""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import filelock
 
+from specdec.common import resources
 from specdec.common.records import Lines
 from specdec.instrument.replicate.results import Step
 
@@ -43,7 +44,7 @@ class Journal:
             return True
         log = self.lines.path.with_name(f"{step.row or 'shared'}.{_plain(step.name)}.log")
         begun = time.monotonic()
-        code = _run(step.argv, log)
+        code = _run(tuple(map(_of_package, step.argv)), log)
         line = {
             "row": step.row,
             "step": step.name,
@@ -64,6 +65,13 @@ class Journal:
     def failure(self, step: Step) -> str:
         """Returns what a step said that has failed; '' if it has not."""
         return self.ended.get(step[:2], {"said": ""})["said"]
+
+
+def _of_package(arg: str) -> str:
+    """Returns an argument; a gin file that ships with specdec is not taken from another folder."""
+    flag, _, name = arg.partition("=")
+    own = resources.gin_file(name) if flag == "--gin_file" else None
+    return arg if own is None else f"{flag}={own}"
 
 
 def _plain(name: str) -> str:

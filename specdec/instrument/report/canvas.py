@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from specdec.common import records
 from specdec.common.statistics import Estimate
 from specdec.instrument.report.speedups import predicts, varies
 from specdec.instrument.report.summaries import ReportedRun, device
@@ -51,6 +53,13 @@ def svg(figure: Figure, **options: Any) -> str:
     written, nothing = io.StringIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(written, format="svg", metadata=nothing, **options)
     return written.getvalue()
+
+
+def write_png(figure: Figure, path: Path) -> None:
+    """Writes a figure as PNG, the same for every version of matplotlib."""
+    written = io.BytesIO()
+    figure.savefig(written, format="png", dpi=DPI, metadata={"Software": None})
+    records.write(path, written.getvalue())
 
 
 def only_ticks(axis: Axis, values: Sequence[float]) -> None:

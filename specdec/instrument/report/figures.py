@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from specdec.instrument.report import canvas, speedups
-from specdec.instrument.report.canvas import BLUE, DPI, GREY, STYLE
+from specdec.instrument.report.canvas import BLUE, GREY, STYLE
 from specdec.instrument.report.draw_speedups import (
     gamma_and_arithmetic,
     over_alpha_and_cost,
@@ -60,7 +60,7 @@ def draw(runs: Sequence[ReportedRun], folder: str | Path) -> list[Path]:
         figures = {folder / f"{one.__name__}.png": one(runs) for one in of(runs)}
         folder.mkdir(parents=True, exist_ok=True)
         for path, figure in figures.items():
-            figure.savefig(path, dpi=DPI, metadata={"Software": None})  # the same for every version
+            canvas.write_png(figure, path)
     return list(figures)
 
 

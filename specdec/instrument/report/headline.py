@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator, Sequence
 
+from specdec.common import notebook
 from specdec.instrument.report import summaries
 from specdec.instrument.report.summaries import Figures, ReportedRun, conditions, in_words
 from specdec.instrument.report.tables import table
@@ -40,7 +41,7 @@ def headline(runs: Sequence[ReportedRun]) -> str:
     benches = [(run.name, run.bench) for run in runs if run.bench]
     if not benches:
         raise ValueError("none of the summaries is of specdec bench; a headline is of speed-ups")
-    where = "\n".join(f"- {line}" for line in places(runs))
+    where = "\n".join(f"- {notebook.markdown(line)}" for line in places(runs))
     rows = [tuple(row(name, bench, strong="**")) for name, bench in benches]
     return "\n\n".join((table(HEADER, rows), LEGEND, where)) + "\n"
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from specdec.common import records
 from specdec.common.values import UsageError
 from specdec.instrument.report.summaries import ReportedRun, read
 
@@ -30,7 +31,7 @@ def write_page(
     except ValueError as error:
         raise UsageError(str(error)) from error
     try:
-        Path(path).write_text(page, encoding="utf-8")
+        records.write(Path(path), page)
     except OSError as error:
         raise UsageError(
             f"--html {path} cannot be written: {error.strerror}; give another file"

@@ -10,6 +10,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 
+from specdec.common import records
 from specdec.instrument.report import canvas
 from specdec.instrument.report.canvas import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, STYLE, blank
 
@@ -40,7 +41,7 @@ def draw(results: Sequence[Any], path: Path) -> None:
         named = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes)
         handles = {label: handle for handle, label in itertools.chain.from_iterable(named)}
         figure.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=4)
-        path.write_text(canvas.svg(figure), encoding="utf-8")
+        records.write(path, canvas.svg(figure))
 
 
 def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:

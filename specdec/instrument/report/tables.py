@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from specdec.common import notebook
 from specdec.instrument.report.summaries import Figures, ReportedRun, conditions
 
 
@@ -32,7 +33,7 @@ def markdown(runs: Sequence[ReportedRun]) -> str:
     parts = [table(SPEED, speeds(runs)), LEGEND]
     if any(run.acceptance for run in runs):
         parts += [table(*alphas(runs)), ALPHAS_LEGEND]
-    parts.append("\n".join(f"- {line}" for line in places(runs)))
+    parts.append("\n".join(f"- {notebook.markdown(line)}" for line in places(runs)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -100,7 +101,7 @@ def _lenient(run: ReportedRun) -> Iterator[Sequence[str]]:
 def table(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     """Returns a Markdown table."""
     rows = [header, ["---"] * len(header), *lines]
-    cells = ([str(cell).replace("|", r"\|") for cell in row] for row in rows)
+    cells = ([notebook.markdown(cell).replace("|", r"\|") for cell in row] for row in rows)
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 

@@ -213,6 +213,7 @@ class Search(NamedTuple):
             "--variant": names if any(names) else None,
             "--costs": given and given.record(),
         }
+        records.hold(folder / "tune.json", "--output_dir")
         begun = folder / "tried.jsonl"
         records.claim(
             folder,

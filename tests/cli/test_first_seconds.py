@@ -1,0 +1,85 @@
+"""The first seconds of a command: pytest tests/cli/test_first_seconds.py
+
+Each process is a new one, in which a stub takes the place of `specdec.cli`, which loads JAX.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Has `import specdec.cli` run the code that follows, and then a command.
+MAIN = """
+import importlib.machinery, os, signal, sys, threading
+
+class Stub:
+    def find_spec(self, name, path=None, target=None):
+        if name == "specdec.cli":
+            return importlib.machinery.ModuleSpec(name, self)
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        module.main = lambda: 0
+        %s
+
+sys.meta_path.insert(0, Stub())
+from specdec.__main__ import main
+sys.exit(main())
+"""
+
+
+def run(code: str, close: int | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", MAIN % code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=None if close is None else lambda: os.close(close),
+    )
+
+
+@pytest.mark.parametrize(
+    "signal, code, what", [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")]
+)
+def test_a_signal_ends_the_imports_with_one_line(signal, code, what):
+    """Even where an exception would be caught."""
+    done = run(f"""
+        try:
+            os.kill(os.getpid(), signal.{signal})
+            sum(range(10**7))
+        except BaseException:
+            pass""")
+    said = f"specdec: {what}; give the command again\n"
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    """As of `nohup`, and of a command that a script puts into the background."""
+    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + MAIN
+    kill = "os.kill(os.getpid(), signal.SIGINT)"
+    command = [sys.executable, "-c", code % kill]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("stream", [0, 2])
+def test_a_closed_stream_is_the_null_device(stream):
+    """No file takes its place, and nothing that is for a closed stderr goes to stdout."""
+    done = run(
+        "print('a note', file=sys.stderr); print(sys.stdin.read() == '', "
+        "os.open('/dev/zero', os.O_RDONLY) > 2)",
+        close=stream,
+    )
+    assert (done.returncode, done.stdout) == (0, "True True\n")
+    assert done.stderr == ("a note\n" if stream == 0 else "")
+
+
+def test_a_closed_stdout_is_not_replaced():
+    """`specdec.cli` refuses it."""
+    done = run("print(sys.stdout, os.open('/dev/zero', os.O_RDONLY) > 2, file=sys.stderr)", close=1)
+    assert done.stderr == "None True\n"
