@@ -43,8 +43,8 @@ NO_EFFECT = frozenset(
     is_assistant num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold
     assistant_lookbehind target_lookbehind assistant_early_exit assistant_ensemble_weight
     prompt_lookup_num_tokens max_matching_ngram_size speculation_type use_mtp
-    max_length max_new_tokens early_stopping length_penalty
-    renormalize_logits remove_invalid_values
+    max_length max_new_tokens renormalize_logits remove_invalid_values
+    alignment_heads prev_sot_token_id median_filter_width
     """.split()
 )
 # Settings that matter only where tokens are drawn, with the values that change nothing.
@@ -58,6 +58,8 @@ DRAWING: Mapping[str, tuple[object, ...]] = {
     "epsilon_cutoff": (0,),
     "eta_cutoff": (0,),
 }
+# Settings that matter only in a beam search, with the values that change nothing.
+BEAMS: Mapping[str, tuple[object, ...]] = {"length_penalty": (1.0,), "early_stopping": (False,)}
 # Settings that this engine does not have, with the values that change nothing.
 MISSING: Mapping[str, tuple[object, ...]] = {
     "num_beams": (0, 1),
@@ -92,17 +94,22 @@ PROCESSORS: Mapping[str, tuple[object, ...]] = {
     "suppress_tokens": ([],),
     "begin_suppress_tokens": ([],),
 }
-# Settings of a Whisper, see `transcription`.
+# Settings that `transcription` takes. Some are of sound alone.
 OF_SOUND = frozenset(
     """
     is_multilingual lang_to_id task_to_id no_timestamps_token_id max_initial_timestamp_index
-    alignment_heads prev_sot_token_id return_timestamps median_filter_width
+    return_timestamps
     """.split()
 )
-NAMES = frozenset({*IDS, *NO_EFFECT, *DRAWING, *MISSING, *PROCESSORS, "do_sample"})
+TRANSCRIBED = OF_SOUND | frozenset(
+    "language task forced_decoder_ids suppress_tokens begin_suppress_tokens".split()
+)
+NAMES = frozenset({*IDS, *NO_EFFECT, *DRAWING, *BEAMS, *MISSING, *PROCESSORS, "do_sample"})
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "do_sample": (False,),
+    "return_timestamps": (False,),
     **DRAWING,
+    **BEAMS,
     **MISSING,
     **PROCESSORS,
 }
@@ -161,7 +168,10 @@ def _of_texts(directory: Location) -> dict[str, Setting]:
     given = {k: v for k, v in read_json(file).items() if v is not None}
     if given.get("_from_model_config") is True:
         _refuse_contradiction(given, in_config, directory)
-    return _checked({k: Setting(v, FILE) for k, v in given.items()}, directory)
+    found = {k: Setting(v, FILE) for k, v in given.items()}
+    if record["model_type"] == "whisper" and "forced_decoder_ids" in in_config:
+        found.setdefault("forced_decoder_ids", Setting(in_config["forced_decoder_ids"], CONFIG))
+    return _checked(found, directory)
 
 
 def continues_prompts(record: JsonObject) -> bool:

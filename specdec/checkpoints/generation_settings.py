@@ -16,7 +16,8 @@ from specdec.checkpoints import CheckpointError, TextModel
 from specdec.checkpoints import generation as names
 from specdec.checkpoints.generation import Setting
 from specdec.checkpoints.transcription import Transcribed
-from specdec.common.values import is_integer, is_number
+from specdec.common.values import fields_of, is_integer, is_number
+from specdec.decoding.beam_rules import BeamRule, HuggingFaceBeams
 from specdec.drafters import Autoregressive, EarlyExit
 from specdec.models.contract.model import Model
 from specdec.models.t5 import T5Config
@@ -24,6 +25,8 @@ from specdec.plan import Plan
 from specdec.sampling import (
     ForcedTokens,
     MinLength,
+    NoRepeatNGram,
+    RepetitionPenalty,
     Sampling,
     check_ids,
     filled_in,
@@ -73,9 +76,24 @@ def check_start(plan: Plan, text: TextModel) -> None:
             )
 
 
+def taking_part(plan: Plan, text: TextModel, num_beams: int = 0) -> dict[str, Setting]:
+    """Returns the settings of a checkpoint that can change the tokens of a run, without ids.
+
+    `obeyed` takes each of them, or rejects it.
+
+    Args:
+      plan: the plan, with or without the settings.
+      text: the text side of the target's checkpoint.
+      num_beams: beams of a search; 0 for no search.
+    """
+    idle = {*(names.DRAWING if plan.sampling.greedy else ()), *(() if num_beams else names.BEAMS)}
+    return {name: one for name, one in text.in_effect.items() if name not in idle}
+
+
 def obeyed(
     plan: Plan,
     text: TextModel,
+    chosen: Transcribed | None = None,
     *,
     prefix: bool = False,
     num_samples: int = 1,
@@ -84,11 +102,12 @@ def obeyed(
     """Returns the plan with the settings of its target's checkpoint.
 
     A setting of the plan that is not its default replaces the checkpoint's, as arguments of
-    `generate` do. Lengths are the plan's.
+    `generate` do. Lengths are the plan's. Those of a beam search are left to `searched`.
 
     Args:
       plan: the plan without the settings.
       text: the text side of the target's checkpoint.
+      chosen: language, task and timestamps of a Whisper; None for texts.
       prefix: whether outputs are given a prefix.
       num_samples: outputs for each text.
       num_beams: beams of a search; 0 for no search.
@@ -98,41 +117,87 @@ def obeyed(
     """
     size = plan.models()["target"].vocab_size
     text.check_ids(size)
-    refusals = _Refusals(text)
-    refusals.check_missing(num_samples, num_beams)
+    refusals = _Refusals(text, _IGNORE if chosen is None else "take it out of the file")
+    in_effect = taking_part(plan, text, num_beams)
+    refusals.check_taken(in_effect, chosen is not None, num_samples, num_beams)
     refusals.check_drawing(plan)
     refusals.check_ends()
     if text.is_prompts:
         refusals.check_prompts()
     if prefix:
-        refusals.check_prefix()
+        refusals.check_prefix("min_new_tokens", "begin_suppress_tokens")
+    if chosen is not None:
+        refusals.check_prefix("min_new_tokens", "forced_bos_token_id")
     if plan.target.decoder_only:
         refusals.check_prompt()
     try:
-        made = _processors(plan, text)
+        made = _processors(plan, text, chosen)
         check_ids(with_processors(unprocessed(plan.sampling), made), size)
+    except CheckpointError:
+        raise
     except ValueError as error:
         raise CheckpointError(f"{text.directory}: {error}; correct it, or {_IGNORE}") from error
     refusals.check_lengths(plan, made)
     return _with(plan, made)
 
 
-def transcribing(plan: Plan, text: TextModel, chosen: Transcribed) -> Plan:
-    """Returns the plan with the settings of a Whisper's checkpoint.
+def searched(rule: BeamRule, text: TextModel, opened: int = 0) -> BeamRule:
+    """Returns the rule of a beam search with the settings of the target's checkpoint.
+
+    As in `obeyed`, a field of the rule that is not its default replaces the checkpoint's setting.
 
     Args:
-      plan: the plan without the settings.
+      rule: the rule without the settings.
       text: the text side of the target's checkpoint.
-      chosen: language, task and timestamps.
+      opened: the tokens that open each text of a Whisper, which transformers does not count.
 
     Raises:
-      CheckpointError: as `transcription` does.
+      CheckpointError: a setting is not valid, or the rule has no such setting.
     """
-    return _with(plan, chosen.processors(text.directory))
+    stated = {x: one.value for x, one in text.in_effect.items() if x in names.BEAMS}
+    for name, value in stated.items():
+        if not isinstance(rule, HuggingFaceBeams):
+            why = f"which the search of {type(rule).__name__} does not have"
+            _Refusals(text).refuse(name, why, "give --beam_rule=huggingface")
+        if getattr(rule, name) in names.BEAMS[name]:
+            try:
+                rule = dataclasses.replace(rule, **{name: value})
+            except ValueError as error:
+                raise CheckpointError(f"{text.directory}: {error}; or {_IGNORE}") from error
+    if isinstance(rule, HuggingFaceBeams):
+        rule = dataclasses.replace(rule, opened=opened)
+    return rule
+
+
+def replaced(
+    plan: Plan, chosen: Choice, rule: BeamRule | None, num_beams: int
+) -> dict[str, object]:
+    """Returns the values of a run for settings of which it may have its own, by name.
+
+    Args:
+      plan: the plan, with the settings.
+      chosen: language, task and timestamps of a Whisper, or what is done with the settings.
+      rule: of its beam search, with the settings; None for no search.
+      num_beams: beams of the search; 0 for no search.
+    """
+    own = unprocessed(plan.sampling)
+    found: dict[str, object] = {"num_beams": num_beams} if num_beams else {}
+    for part, wanted in ((own, _FLAGS), (rule, names.BEAMS)):
+        found |= {name: getattr(part, name) for name in wanted if hasattr(part, name)}
+    made = plan.sampling.processors if looks_back(plan.sampling) else ()
+    for one in made:
+        if isinstance(one, RepetitionPenalty):
+            found["repetition_penalty"] = one.penalty
+        if isinstance(one, NoRepeatNGram):
+            found["no_repeat_ngram_size"] = one.size
+    if isinstance(chosen, Transcribed):
+        found |= {name: one for name, one in fields_of(chosen).items() if one is not None}
+        found["return_timestamps"] = found.pop("timestamps", True)
+    return found
 
 
 def with_timestamps(plan: Plan, text: TextModel, chosen: Transcribed) -> Plan:
-    """Returns a plan of `transcribing` with timestamps in place of none.
+    """Returns a plan of `obeyed` for a Whisper with timestamps in place of none.
 
     Args:
       plan: the plan, without timestamps.
@@ -150,7 +215,8 @@ def with_timestamps(plan: Plan, text: TextModel, chosen: Transcribed) -> Plan:
     if isinstance(drafter, Autoregressive | EarlyExit) and drafter.sampling == plan.sampling:
         drafter = dataclasses.replace(drafter, sampling=sampling)
     plan = dataclasses.replace(plan, sampling=sampling, drafter=drafter)
-    return transcribing(plan, text, dataclasses.replace(chosen, timestamps=True))
+    stamped = dataclasses.replace(chosen, timestamps=True)
+    return _with(plan, stamped.processors(text.directory))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,6 +224,7 @@ class _Refusals:
     """Checks of the settings, each with an error that names the key, its value and its file."""
 
     text: TextModel
+    instead: str = _IGNORE
 
     def refuse(self, name: str, why: str, remedy: str = "") -> None:
         """Raises the error about one setting."""
@@ -165,15 +232,20 @@ class _Refusals:
         shown = repr(value) if len(repr(value)) < 60 else f"{repr(value)[:57]}..."
         raise CheckpointError(
             f"{self.text.directory / file} has {name} {shown}, {why}; "
-            f"{f'{remedy}, or ' if remedy else ''}{_IGNORE}"
+            f"{f'{remedy}, or ' if remedy else ''}{self.instead}"
         )
 
-    def check_missing(self, num_samples: int, num_beams: int) -> None:
-        """Rejects settings that this engine does not support."""
-        for name, (value, file) in self.text.in_effect.items():
-            if name == "num_return_sequences" and value == num_samples:
-                continue
-            if name == "num_beams" and num_beams:
+    def check_taken(
+        self, in_effect: Mapping[str, Setting], is_sound: bool, num_samples: int, num_beams: int
+    ) -> None:
+        """Rejects all settings but those that a run takes."""
+        taken = {*names.PROCESSORS, *names.DRAWING, *names.BEAMS, "do_sample"}
+        taken |= names.TRANSCRIBED if is_sound else set()
+        taken |= {"num_beams"} if num_beams else set()
+        for name, (value, _) in in_effect.items():
+            if name == "return_timestamps" and is_sound and value is not True:
+                self.refuse(name, "which is not done here")
+            if name in taken or (name == "num_return_sequences" and value == num_samples):
                 continue
             if name == "num_beams":
                 remedy = f"search with `specdec decode --num_beams={value} --beam_rule=huggingface`"
@@ -183,8 +255,7 @@ class _Refusals:
                 self.refuse(name, "which is of sound", remedy)
             if name in names.MISSING:
                 self.refuse(name, "which is not done here")
-            if name not in names.NAMES and file == names.FILE:
-                self.refuse(name, "which is no setting that is known here")
+            self.refuse(name, "which is no setting that is known here")
 
     def check_drawing(self, plan: Plan) -> None:
         """Rejects sampling settings that the plan does not have."""
@@ -223,7 +294,7 @@ class _Refusals:
         if has_file and names.ENDS not in settings:
             raise CheckpointError(
                 f"{self.text.directory / names.FILE} has no {names.ENDS}, and transformers ends no "
-                f"text without; add it, or {_IGNORE}"
+                f"text without; add it, or {self.instead}"
             )
 
     def check_prompts(self) -> None:
@@ -233,9 +304,9 @@ class _Refusals:
             if name in self.text.in_effect:
                 self.refuse(name, "which counts from the begin of a prompt", remedy)
 
-    def check_prefix(self) -> None:
-        """Rejects settings that count tokens from the end of a prefix."""
-        for name in ("min_new_tokens", "begin_suppress_tokens"):
+    def check_prefix(self, *counting: str) -> None:
+        """Rejects settings that count tokens from the end of a prefix, or of what opens a text."""
+        for name in counting:
             if name in self.text.in_effect:
                 self.refuse(name, "which counts from the end of a decoder prefix", "drop that")
 
@@ -264,12 +335,17 @@ def _values(settings: Mapping[str, Setting], wanted: Iterable[str]) -> dict[str,
     return {name: settings[name].value for name in wanted if name in settings}
 
 
-def _processors(plan: Plan, text: TextModel) -> tuple[LogitsProcessor, ...]:
+def _processors(
+    plan: Plan, text: TextModel, chosen: Transcribed | None
+) -> tuple[LogitsProcessor, ...]:
     """Returns the processors that the settings ask for; raises ValueError for invalid values."""
     given = _values(text.in_effect, names.PROCESSORS)
+    own = () if chosen is None else chosen.processors(text.directory)
     for name, value in given.items():
         _check_kind(name, value)
     ends = text.stop_ids or plan.stop_ids
+    if chosen is not None:  # they are in `own`
+        given = {name: one for name, one in given.items() if name not in names.TRANSCRIBED}
     options = {name: given[name] for name in _SAME if name in given}
     # transformers leaves out a sequence that is one end.
     rows = [tuple(row) for row in given.get("bad_words_ids", ())]
@@ -288,7 +364,7 @@ def _processors(plan: Plan, text: TextModel) -> tuple[LogitsProcessor, ...]:
         raise ValueError(f"forced_eos_token_id is {forced}, and outputs end in {list(ends)}")
     if set(forced) == set(ends):
         options["forced_eos_length"], last = plan.max_length, []
-    return ordered((*in_order(**options), *last))
+    return ordered((*in_order(**options), *last, *own))
 
 
 def _check_kind(name: str, value: object) -> None:

@@ -93,8 +93,12 @@ class TextModel:
             settings = usual | own
         return {"vocabulary": self.vocabulary, "generation": settings}
 
-    def lines(self) -> Iterator[tuple[str, str]]:
-        """Yields (subject, facts with their sources)."""
+    def lines(self, taken: Mapping[str, Setting] | None = None) -> Iterator[tuple[str, str]]:
+        """Yields (subject, facts with their sources).
+
+        Args:
+          taken: the settings that have an effect on a run; None for all that can have one.
+        """
         yield "vocabulary", str(self.vocabulary or "none is recorded")
         if self.vocabulary is not None:
             file = self.vocabulary.path.name if self.vocabulary.path else "ByT5's"
@@ -119,8 +123,12 @@ class TextModel:
             f"{what} {self.settings[name]}" if name in self.settings else f"{what} {usual}"
             for what, name in names.items()
         ]
-        stated += [f"{name} {setting}" for name, setting in self.in_effect.items()]
+        found = self.in_effect
+        used = found if taken is None else taken
+        stated += [f"{name} {one}" for name, one in found.items() if name in used]
         yield "generation", ", ".join(stated)
+        if idle := [f"{name} {one}" for name, one in found.items() if name not in used]:
+            yield "without effect", ", ".join(idle)
 
     def check_ids(self, vocab_size: int) -> None:
         """Raises CheckpointError for an id that a model of this size lacks."""

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from specdec.checkpoints import generation
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError
-from specdec.common.json_values import JsonObject
-from specdec.common.values import Checked
+from specdec.checkpoints.generation import Setting
+from specdec.common.values import Checked, is_integer
 from specdec.sampling import Opening, SuppressTokens, SuppressTokensAtBegin, Timestamps
 from specdec.types import LogitsProcessor
 
 _NO_TIMESTAMPS = "no_timestamps_token_id"
+# The codes of Whisper's languages, and their names in English, with _ for a space.
+_LANGUAGES = """
+af=afrikaans am=amharic ar=arabic as=assamese az=azerbaijani ba=bashkir be=belarusian bg=bulgarian
+bn=bengali bo=tibetan br=breton bs=bosnian ca=catalan ca=valencian cs=czech cy=welsh da=danish
+de=german el=greek en=english es=castilian es=spanish et=estonian eu=basque fa=persian fi=finnish
+fo=faroese fr=french gl=galician gu=gujarati ha=hausa haw=hawaiian he=hebrew hi=hindi hr=croatian
+ht=haitian ht=haitian_creole hu=hungarian hy=armenian id=indonesian is=icelandic it=italian
+ja=japanese jw=javanese ka=georgian kk=kazakh km=khmer kn=kannada ko=korean la=latin
+lb=letzeburgesch lb=luxembourgish ln=lingala lo=lao lt=lithuanian lv=latvian mg=malagasy mi=maori
+mk=macedonian ml=malayalam mn=mongolian mr=marathi ms=malay mt=maltese my=burmese my=myanmar
+ne=nepali nl=dutch nl=flemish nn=nynorsk no=norwegian oc=occitan pa=panjabi pa=punjabi pl=polish
+ps=pashto ps=pushto pt=portuguese ro=moldavian ro=moldovan ro=romanian ru=russian sa=sanskrit
+sd=sindhi si=sinhala si=sinhalese sk=slovak sl=slovenian sn=shona so=somali sq=albanian sr=serbian
+su=sundanese sv=swedish sw=swahili ta=tamil te=telugu tg=tajik th=thai tk=turkmen tl=tagalog
+tr=turkish tt=tatar uk=ukrainian ur=urdu uz=uzbek vi=vietnamese yi=yiddish yo=yoruba yue=cantonese
+zh=chinese zh=mandarin
+"""
+_CODES = {name.replace("_", " "): code for code, name in (x.split("=") for x in _LANGUAGES.split())}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +42,19 @@ class Transcribed(Checked):
     Args:
       language: of the sound, as for `transcription`.
       task: 'transcribe' or 'translate'.
-      timestamps: whether the texts have timestamps.
+      timestamps: whether the texts have timestamps; None for what the settings say.
     """
 
     language: str | None = None
     task: str | None = None
-    timestamps: bool = False
+    timestamps: bool | None = None
+
+    def resolved(self, settings: Mapping[str, Setting]) -> Transcribed:
+        """Returns the choice with what a checkpoint's settings say of timestamps."""
+        if self.timestamps is not None:
+            return self
+        stated = settings.get("return_timestamps")
+        return dataclasses.replace(self, timestamps=stated is not None and bool(stated.value))
 
     def processors(self, directory: Location) -> tuple[LogitsProcessor, ...]:
         """Returns the processors that a checkpoint asks for, among them how a text opens.
@@ -54,18 +80,18 @@ def transcription(
     directory: Location,
     language: str | None = None,
     task: str | None = None,
-    timestamps: bool = False,
+    timestamps: bool | None = None,
 ) -> Transcription:
     """Returns the prefix and the processors with which transformers' `generate` writes texts.
 
     Args:
       directory: of a Whisper, with its `generation_config.json`.
-      language: of the sound, such as 'en'; None for the one that the settings name, or else that
-        the model finds. A model of English alone has none.
+      language: of the sound, such as 'en' or 'English'; None for the one that the settings name,
+        or else that the model finds. A model of English alone has none.
       task: 'transcribe' or 'translate' (to English). None for the one that the settings name, or
         else for 'transcribe' if a language is given. Without a language, the output then has no id
         of a task, as in transformers.
-      timestamps: whether the texts have timestamps.
+      timestamps: whether the texts have timestamps; None for what the settings say.
 
     Raises:
       CheckpointError: the settings lack one that is needed, or the language or the task.
@@ -77,13 +103,15 @@ def transcription(
 
 
 def _described(
-    directory: Location, language: str | None, task: str | None, timestamps: bool
+    directory: Location, language: str | None, task: str | None, timestamps: bool | None
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[LogitsProcessor, ...]]:
     """Returns the choices of `Opening`, and the other processors; see `transcription`."""
-    settings = {name: one.value for name, one in generation.read(directory).items()}
+    stated = generation.read(directory)
+    settings = {name: one.value for name, one in stated.items()}
+    timestamps = Transcribed(timestamps=timestamps).resolved(stated).timestamps
     opening: list[tuple[int, ...]] = []
     if settings.get("is_multilingual", True):
-        opening = _language_and_task(settings, language, task, directory)
+        opening = _language_and_task(stated, language, task, directory)
     elif language is not None or task is not None:
         raise CheckpointError(
             f"{directory} transcribes English alone (is_multilingual); leave out language and task"
@@ -104,13 +132,19 @@ def _described(
 
 
 def _language_and_task(
-    settings: JsonObject, language: str | None, task: str | None, directory: Location
+    stated: Mapping[str, Setting], language: str | None, task: str | None, directory: Location
 ) -> list[tuple[int, ...]]:
     """Returns the first choices of `Opening` for a model of many languages."""
-    language, task = language or settings.get("language"), task or settings.get("task")
+    settings = {name: one.value for name, one in stated.items()}
+    chosen = {"language": ("language is", language), "task": ("task is", task)}
+    for name, (_, value) in chosen.items():
+        if value is None and name in stated:
+            one = stated[name]
+            chosen[name] = f"{directory / one.file} has {name}", one.value
+    (_, language), (_, task) = chosen.values()
     forced: dict[int, int | None] = {}
     if language is None and task is None:  # settings of older checkpoints
-        forced = dict(settings.get("forced_decoder_ids") or [])
+        forced = _forced(stated, directory)
     if language is None and (id := forced.get(1)) is not None:
         opening = [(id,)]
     else:
@@ -118,16 +152,35 @@ def _language_and_task(
         languages = {name.strip("<|>"): id for name, id in known.items()}
         opening = [tuple(sorted(languages.values()))]
         if language is not None:
-            opening = [(_one("language", language.strip("<|>"), languages, directory),)]
+            opening = [(_one(*chosen["language"], languages, directory),)]
     if task is not None or language is not None:
         tasks = _needed(settings, "task_to_id", directory)
-        opening.append((_one("task", task or "transcribe", tasks, directory),))
+        says, task = chosen["task"]
+        opening.append((_one(says, task or "transcribe", tasks, directory),))
     elif (id := forced.get(2)) not in (None, settings.get(_NO_TIMESTAMPS)):
         opening.append((id,))
     return opening
 
 
-def _needed(settings: JsonObject, name: str, directory: Location) -> Any:
+def _forced(stated: Mapping[str, Setting], directory: Location) -> dict[int, int | None]:
+    """Returns the ids of `forced_decoder_ids` by position: of the language, the task, and no
+    timestamps."""
+    rows, file = stated.get("forced_decoder_ids", Setting([], ""))
+    pairs = isinstance(rows, list) and all(isinstance(x, list) and len(x) == 2 for x in rows)
+    found = {at: id for at, id in rows if type(at) is int} if pairs else {}
+    ids = [id for id in found.values() if id is not None]
+    if _NO_TIMESTAMPS in stated and found.get(3) == stated[_NO_TIMESTAMPS].value:
+        del found[3]
+    are_ids = all(is_integer(id, 0) for id in ids)
+    if not (pairs and are_ids and found.keys() <= {1, 2}):
+        raise CheckpointError(
+            f"{directory / file} has forced_decoder_ids {rows}; supported are pairs of a position "
+            "and an id: 1 of the language, 2 of the task, 3 of no timestamps"
+        )
+    return found
+
+
+def _needed(settings: Mapping[str, Any], name: str, directory: Location) -> Any:
     if name not in settings:
         raise CheckpointError(
             f"{directory} has no {name} in {generation.FILE}; copy the file of the model's release"
@@ -135,11 +188,14 @@ def _needed(settings: JsonObject, name: str, directory: Location) -> Any:
     return settings[name]
 
 
-def _one(what: str, given: str | None, known: dict[str, int], directory: Location) -> int:
-    if given not in known:
+def _one(says: str, given: object, known: dict[str, int], directory: Location) -> int:
+    """Returns the id of a task, or of a language that is given by its code or its name."""
+    word = given if isinstance(given, str) else ""
+    if word not in known:
+        word = word.lower().strip("<|>")
+    word = _CODES.get(word, word)
+    if word not in known:
         names = sorted(known)
         some = names if len(names) < 6 else [*names[:5], "..."]
-        raise CheckpointError(
-            f"{what} is {given!r}; give one that {directory} has: {', '.join(some)}"
-        )
-    return known[given]
+        raise CheckpointError(f"{says} {given!r}; give one that {directory} has: {', '.join(some)}")
+    return known[word]

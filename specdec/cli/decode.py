@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from specdec import tasks
+from specdec.checkpoints import generation_settings as generation
 from specdec.cli import beams, given, machine, output, settings, sinks
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
@@ -151,11 +152,21 @@ def _text_lines(run: DecodeRun) -> Iterator[str]:
     """Yields the text side of the target's checkpoint: each fact with its file."""
     if (text := runs.text_of(run.checkpoint_path)) is not None:
         yield f"# The target's text side, from {text.directory}:"
-        for what, note in text.lines():
+        ignored, beams = run.generation_settings == "ignore", run.beams.num_beams
+        search = run.beams.given()
+        rule = None if search is None else search.rule
+        if rule is not None and not ignored:
+            rule = generation.searched(rule, text)
+        taken = {} if ignored else generation.taking_part(run.plan, text, beams)
+        own = generation.replaced(run.plan, run.generation_settings, rule, beams)
+        taken = {x: one for x, one in taken.items() if own.get(x, one.value) == one.value}
+        for what, note in text.lines(taken):
             yield f"#   {what}: {note}"
-        if run.generation_settings == "ignore":
+        if ignored:
             yield "#   its generation settings are ignored, ids aside"
         yield f"#   decoding: {run.plan.sampling}"
+        if rule is not None:
+            yield f"#   search: {beams} beams, {rule}"
 
 
 def _batch_lines(batch: tasks.Batch) -> Iterator[str]:

@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 from specdec.cli.shorthands import utf8
+from specdec.common.file_names import check_regular
 from specdec.common.values import UsageError
 from specdec.instrument.runs.texts import Data, Previous, TextList, TextStream
 from specdec.tasks.local import line_text
 
 STDIN = "standard input"
+_STREAMS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")  # names that a shell gives to open pipes
 FLAG = "--input_file"
 PREVIOUS = "--previous"
 
@@ -132,6 +134,8 @@ def file_lines(flag: str, path: str, content: str) -> list[str]:
       content: describes the file to give instead.
     """
     try:
+        if not str(path).startswith(_STREAMS):
+            check_regular(path)
         with open(path, encoding="utf-8", newline="\n") as file:
             return list(lines_of(flag, file, path))
     except (OSError, TypeError) as error:

@@ -329,9 +329,9 @@ def resolved(args: argparse.Namespace) -> DecodeRun:
     text = text_of(run.checkpoint_path)
     if data.texts is not None:
         note_missing_prefix(args, text, data.texts.first)
-    plan = obeying(
-        run.plan, text, run.generation_settings, bool(data.decoder_prefix), data.num_samples
-    )
+    beams = run.beams.num_beams
+    given_prefix, samples = bool(data.decoder_prefix), data.num_samples
+    plan = obeying(run.plan, text, run.generation_settings, given_prefix, samples, beams)
     plan = in_eight_bits(plan, run.int8, run.int8_tokens)
     return dataclasses.replace(run, plan=plan, data=data)
 

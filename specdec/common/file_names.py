@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from pathlib import Path, PureWindowsPath
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
+
+_OTHERS = {"d": "a folder", "p": "a pipe", "c": "a device", "b": "a device", "s": "a socket"}
+
+
+def check_regular(path: str | os.PathLike) -> None:
+    """Raises OSError if a path is not that of a regular file. Reading others may never end."""
+    kind = _OTHERS.get(stat.filemode(os.stat(path).st_mode)[0])
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"it is {kind}, and not a regular file", os.fspath(path))
 
 
 def own_file(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specdec.common.values import Checked, NonNegativeFloat, Number
+from specdec.common.values import Checked, NonNegativeFloat, NonNegativeInt, Number
 from specdec.decoding.states import ends_text
 from specdec.types import Array
 
@@ -91,6 +91,15 @@ class BeamRule(Checked, abc.ABC):
         """
         return np.ones(count, bool)
 
+    def counted(self, length: Array, given: Array | int = 0) -> Array:
+        """Returns how many tokens of a text its penalty counts.
+
+        Args:
+          length: the tokens of the text.
+          given: how many of them are a prefix.
+        """
+        return length if self.counts_prefix else length - given
+
     def best_live(self, beams: BeamSet) -> Array:
         """Returns the score of the best live beam, [] float32."""
         return beams.live_scores[-1 if self.best_last else 0]
@@ -150,7 +159,7 @@ class BeamRule(Checked, abc.ABC):
         live_scores = scores + hits * jnp.float32(self.nothing)
         live = self._best(live_scores, width)
         finishing = hits & self.may_finish(count, width)
-        generated = beams.length - (0 if self.counts_prefix else beams.given)
+        generated = self.counted(beams.length, beams.given)
         normalised = scores / self._penalties(longest)[generated]
         normalised = normalised + ~finishing * jnp.float32(self.nothing)
         both = jnp.concatenate([beams.scores, normalised])
@@ -225,10 +234,12 @@ class HuggingFaceBeams(BeamRule):
       early_stopping: when a search ends. False: when the best live beam, at its length, is no
         better than the worst of w finished texts. True: as soon as there are w finished texts.
         "never": when no live beam can become better.
+      opened: the first tokens of each text that count as little as those of a prefix.
     """
 
     length_penalty: Number = 1.0
     early_stopping: Literal[False, True, "never"] = False
+    opened: NonNegativeInt = dataclasses.field(default=0, repr=False)
     nothing: ClassVar[float] = -1e9
     best_last: ClassVar[bool] = False
     ends_at_limit: ClassVar[bool] = True
@@ -237,13 +248,16 @@ class HuggingFaceBeams(BeamRule):
     def penalty(self, length: int) -> float:
         return float(length) ** self.length_penalty
 
+    def counted(self, length: Array, given: Array | int = 0) -> Array:
+        return jnp.maximum(length - given - self.opened, 0)
+
     def may_finish(self, count: int, beams: int) -> np.ndarray:
         return np.arange(count) < beams
 
     def ended(self, beams: BeamSet, hits: Array, longest: int) -> Array:
-        penalties, generated = self._penalties(longest), beams.length - 1 - beams.given
+        penalties, generated = self._penalties(longest), self.counted(beams.length - 1, beams.given)
         if self.early_stopping == "never" and self.length_penalty > 0:
-            generated = longest - beams.given
+            generated = self.counted(jnp.int32(longest), beams.given)
         possible = self.best_live(beams) / penalties[generated]
         worst = jnp.where(beams.finished, jnp.min(beams.scores), self.nothing)
         over = ~jnp.any(possible > worst) | jnp.all(hits)
@@ -253,8 +267,8 @@ class HuggingFaceBeams(BeamRule):
 
     def reach(self, beams: BeamSet, longest: int) -> Array:
         # The length between the next one and the longest at which the penalty favours a text most.
-        next_one = beams.length - beams.given
-        best = longest - beams.given if self.length_penalty > 0 else next_one
+        at = jnp.int32(longest) if self.length_penalty > 0 else beams.length
+        best = self.counted(at, beams.given)
         return self.best_live(beams) / self._penalties(longest)[best]
 
 

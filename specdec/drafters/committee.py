@@ -14,7 +14,7 @@ from specdec.common.values import Checked, InsideUnit, PositiveFloat, check_is
 from specdec.drafters.draft_loop import Steps
 from specdec.drafters.drafter import Drafter, Sampler, TokenByToken, shared_roles
 from specdec.drafters.matching import slices
-from specdec.sampling import fit_vocabulary
+from specdec.sampling import fit_vocabulary, tempered
 from specdec.types import Array, Context, Draft, Params, PyTree
 
 REMEDY = "a drafter that proposes token by token, such as NGram(2, sampling)"
@@ -189,7 +189,7 @@ class Committee(Checked, TokenByToken):
         fixed = self.weights or (1.0,) * len(self.members)
         if record is None:
             return [weight / sum(fixed) for weight in fixed]
-        scores = jnp.log(jnp.array([fixed])) + record.scores / self.temperature
+        scores = jnp.log(jnp.array([fixed])) + tempered(record.scores, self.temperature)
         return jnp.split(jax.nn.softmax(scores), len(fixed), axis=1)
 
 

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterable, Iterator
 
 from specdec import decoding, tasks
+from specdec.checkpoints.generation_settings import searched
 from specdec.common import progress
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule
@@ -17,7 +18,7 @@ from specdec.decoding.row_bits import check_same_beams
 from specdec.drafters import Autoregressive
 from specdec.engine.engine import BITS_INPUTS, Engine
 from specdec.plan import Plan
-from specdec.sampling import looks_back
+from specdec.sampling import Opening, looks_back
 from specdec.types import Params
 
 
@@ -70,14 +71,22 @@ def beam_plan(
 class BeamEngine:
     """Searches for the best texts of batches, with the models and parameters of an engine.
 
-    Both have their models in the layouts that suit the calls of the search.
+    Both have their models in the layouts that suit the calls of the search. The rule follows the
+    settings of the target's checkpoint, see `generation_settings.searched`.
+
+    Raises:
+      CheckpointError: the rule cannot follow them.
     """
 
     engine: Engine
     plan: BeamPlan
 
     def __post_init__(self):
-        plan = self.engine.placement.laid_out(self.plan, self.engine.rows)
+        plan, text = self.plan, self.engine.text
+        if text is not None and self.engine.settings != "ignore":
+            opened = sum(len(x.choices) for x in plan.processors if isinstance(x, Opening))
+            plan = dataclasses.replace(plan, rule=searched(plan.rule, text, opened))
+        plan = self.engine.placement.laid_out(plan, self.engine.rows)
         engine = self.engine.with_models(plan.models())
         # A search measures its own calls, and not those of decoding.
         decoding_plan = dataclasses.replace(engine.plan, same_bits=False)

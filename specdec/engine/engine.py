@@ -132,6 +132,8 @@ class Engine:
         path, text = weights.get("target"), None
         if path is not None:
             text = checkpoints.text_model_from(path, needed=False)
+            if isinstance(generation_settings, Transcribed):
+                generation_settings = generation_settings.resolved(text.settings)
             plan = dataclasses.replace(plan, stop_ids=generation.stop_ids(text, vocabulary))
             plan = obeying(plan, text, generation_settings, bool(prefix), num_samples, num_beams)
         plan = _padding_alike(plan)
@@ -505,10 +507,9 @@ def obeying(
     generation.check_start(plan, text)
     if settings == "ignore":
         return plan
-    if isinstance(settings, Transcribed):
-        return generation.transcribing(plan, text, settings)
+    chosen = settings if isinstance(settings, Transcribed) else None
     more = {"prefix": prefix, "num_samples": num_samples, "num_beams": num_beams}
-    return generation.obeyed(plan, text, **more)
+    return generation.obeyed(plan, text, chosen, **more)
 
 
 def _alike(one: Model, other: Model) -> bool:

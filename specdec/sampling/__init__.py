@@ -32,7 +32,13 @@ from specdec.sampling.processors import (
     in_order,
     ordered,
 )
-from specdec.sampling.standard import Greedy, Sampling, fit_vocabulary, is_distribution
+from specdec.sampling.standard import (
+    Greedy,
+    Sampling,
+    fit_vocabulary,
+    is_distribution,
+    tempered,
+)
 from specdec.sampling.timestamps import Opening, Timestamps
 
 __all__ = [
@@ -64,6 +70,7 @@ __all__ = [
     "looks_back",
     "ordered",
     "standardised",
+    "tempered",
     "unprocessed",
     "with_processors",
 ]

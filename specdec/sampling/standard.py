@@ -64,7 +64,7 @@ class Sampling(Checked, SamplingRule):
 
         They do not depend on position or history.
         """
-        logits = logits / self.temperature
+        logits = tempered(logits, self.temperature)
         if self.top_k is not None and self.top_k < logits.shape[-1]:
             kth = jax.lax.top_k(logits, self.top_k)[0][..., -1:]
             logits = jnp.where(logits < kth, -jnp.inf, logits)
@@ -73,6 +73,22 @@ class Sampling(Checked, SamplingRule):
             probs = jnp.where(probs < _nucleus_threshold(probs, self.top_p), 0, probs)
             probs = probs / jnp.sum(probs, axis=-1, keepdims=True)
         return probs
+
+
+def tempered(logits: Array, temperature: float) -> Array:
+    """Returns logits / temperature, shifted so that the highest of each row is 0.
+
+    The shift comes first. Otherwise the highest quotient can be infinite. It can also differ from
+    itself: a compiler may compute it once rounded, and once in a fused multiply-add. Temperatures
+    beyond the dtype's range become the nearest that divide without overflow.
+
+    Args:
+      logits: [..., V] floats.
+      temperature: positive.
+    """
+    least = float(jnp.finfo(logits.dtype).tiny)
+    above = logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    return above / min(max(temperature, least), 1 / least)
 
 
 def is_distribution(probs: Array) -> Array:

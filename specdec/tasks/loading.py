@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_SILENCE = threading.RLock()
 PATIENCE = 20  # seconds to read a vocabulary from a network
 
 
@@ -50,15 +52,19 @@ def load_seqio(user: str = "a task of seqio") -> ModuleType:
 
 @contextlib.contextmanager
 def quiet_stderr():
-    """Silences TensorFlow's C++ code, which logs below Python, whatever its log level."""
-    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(null)
+    """Silences libraries of C and C++, which print below Python; one thread at a time."""
+    with _SILENCE:
+        if sys.stderr is None:  # it was closed when Python began
+            yield
+            return
+        saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            os.close(null)
 
 
 def read(path: str, kind: str) -> bytes:

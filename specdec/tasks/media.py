@@ -91,13 +91,7 @@ class Illustrated(_WithFiles):
         pixels = np.zeros([rows, places, *picture], np.float32)
         for row, names in zip(pixels, files, strict=False):
             for place, name in enumerate(names):
-                found = self.own.settings.pixels(name)
-                if found.shape != row.shape[1:]:
-                    raise TaskError(
-                        f"picture {name} becomes {list(found.shape)} pixels, and the target reads "
-                        f"{list(row.shape[1:])}; give tasks.PictureSettings its size"
-                    )
-                row[place] = found
+                row[place] = self.own.settings.pixels(name, row.shape[1:])
         return {"tokens": ids, "pixels": pixels}
 
 
@@ -214,7 +208,8 @@ def heard(text: str) -> np.ndarray:
     """
     name, start = part_of(text)
     try:
-        samples = read_sound(name)[round((start or 0) * RATE) :]
+        samples = read_sound(name)
+        samples = samples[round(min(start or 0, len(samples)) * RATE) :]
     except ValueError as error:
         raise TaskError(str(error)) from error
     except OSError as error:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from specdec.common.file_names import check_regular
 from specdec.common.json_values import JsonObject
-from specdec.common.values import Checked, PositiveFloat, PositiveInt, Rule, is_number, row_of
-from specdec.tasks.loading import TaskError
+from specdec.common.values import Checked, PositiveFloat, Rule, is_number, one_of, row_of
+from specdec.tasks.loading import TaskError, quiet_stderr
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
 _BICUBIC = 3  # Pillow's number
+_METHODS = 6  # of resizing, in Pillow
+_MOST = 2**26  # pixels of a picture after resizing, and of its crop
 _SIZES = Annotated[tuple[int, ...], row_of(1, "a side, as in (336,), or height and width")]
 _COLOURS = Annotated[
     tuple[float, ...],
@@ -47,7 +52,7 @@ class PictureSettings(Checked):
     mean: _COLOURS = (0.48145466, 0.4578275, 0.40821073)
     std: _COLOURS = (0.26862954, 0.26130258, 0.27577711)
     scale: PositiveFloat = 1 / 255
-    resample: PositiveInt = _BICUBIC
+    resample: Annotated[int, one_of(range(_METHODS))] = _BICUBIC
 
     @classmethod
     def from_record(cls, record: JsonObject) -> PictureSettings:
@@ -75,18 +80,29 @@ class PictureSettings(Checked):
             found |= {} if record.get(name, True) else values
         return cls(**found)
 
-    def pixels(self, picture: str | os.PathLike | PillowImage) -> np.ndarray:
-        """Returns the pixels [3, H, W] float32 of a picture.
+    def pixels(
+        self, picture: str | os.PathLike | PillowImage, shape: Sequence[int] | None = None
+    ) -> np.ndarray:
+        """Returns the pixels [3, H, W] float32 of a picture, turned as its EXIF data say.
 
         Args:
           picture: a file, or an image of Pillow.
+          shape: [3, H, W] that a model reads; None for any.
 
         Raises:
-          TaskError: Pillow is not installed, or the file is not a picture.
+          TaskError: Pillow is not installed, the file is not a picture, or it becomes too many
+            pixels, or others than the model reads.
         """
-        image = _opened(picture)
+        image = _opened(picture, self._check_size)
+        size = self._resized(*image.size)
+        found = [3, *(self.crop or size[::-1])]
+        if shape is not None and found != list(shape):
+            raise TaskError(
+                f"picture {picture} becomes {found} pixels, and the target reads {list(shape)}; "
+                "give tasks.PictureSettings its size"
+            )
         if self.size is not None:
-            image = image.resize(self._resized(*image.size), resample=self.resample)
+            image = image.resize(size, resample=self.resample)
         array = np.asarray(image).transpose(2, 0, 1)
         if self.crop is not None:
             array = _cropped(array, *self.crop)
@@ -95,11 +111,25 @@ class PictureSettings(Checked):
 
     def _resized(self, width: int, height: int) -> tuple[int, int]:
         """Returns width and height after resizing."""
-        assert self.size is not None
+        if self.size is None:
+            return width, height
         if len(self.size) > 1:
             return self.size[1], self.size[0]
         side, shorter = min(self.size), min(width, height)
         return int(side * width / shorter), int(side * height / shorter)
+
+    def _check_size(self, picture: object, width: int, height: int) -> None:
+        """Raises TaskError for a picture without pixels, or that would become too many."""
+        if not width or not height:
+            raise TaskError(f"{picture} is no picture that can be read (it has no pixels)")
+        size = self._resized(width, height)
+        rows, columns = self.crop or size[::-1]
+        if (self.size is not None and math.prod(size) > _MOST) or rows * columns > _MOST:
+            raise TaskError(
+                f"picture {picture} has {width} x {height} pixels, and would become {size[0]} x "
+                f"{size[1]}, cut to {columns} x {rows}; cut it to a part that is less narrow, or "
+                "give tasks.PictureSettings another size"
+            )
 
 
 def _sides(given: int | Mapping[str, int], shorter: str | None) -> tuple[int, ...]:
@@ -115,19 +145,34 @@ def _sides(given: int | Mapping[str, int], shorter: str | None) -> tuple[int, ..
     raise ValueError(f"a size of pictures is {given!r}; supported are {known}")
 
 
-def _opened(picture: str | os.PathLike | PillowImage) -> PillowImage:
-    """Returns an image of Pillow in red, green and blue."""
+def _opened(
+    picture: str | os.PathLike | PillowImage, check_size: Callable[[object, int, int], None]
+) -> PillowImage:
+    """Returns an image of Pillow in red, green and blue, upright.
+
+    Args:
+      picture: a file, or an image of Pillow.
+      check_size: takes the picture, its width and its height before the pixels are read.
+    """
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ModuleNotFoundError as error:
         raise TaskError("pictures need Pillow; pip install pillow") from error
-    if isinstance(picture, Image.Image):
-        return picture.convert("RGB")
     try:
-        with Image.open(picture) as image:
-            return image.convert("RGB")
-    except (OSError, Image.DecompressionBombError) as error:
-        raise TaskError(f"{os.fspath(picture)} is no picture that can be read ({error})") from error
+        with quiet_stderr(), warnings.catch_warnings(), contextlib.ExitStack() as files:
+            warnings.simplefilter("ignore")
+            if isinstance(picture, Image.Image):
+                image = picture
+            else:
+                check_regular(picture)
+                image = files.enter_context(Image.open(picture))
+            check_size(picture, *image.size)
+            return ImageOps.exif_transpose(image).convert("RGB")
+    except TaskError:
+        raise
+    except Exception as error:  # of a damaged file, Pillow raises errors of many kinds
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise TaskError(f"{picture} is no picture that can be read ({reason})") from error
 
 
 def _cropped(array: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import os
+import struct
 import warnings
-import wave
 from types import ModuleType
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
+
+from specdec.common.file_names import check_regular
+from specdec.tasks.loading import quiet_stderr
 
 RATE = 16_000  # samples per second
 SECONDS = 30  # of a window
@@ -23,6 +27,9 @@ _FRAME = 400  # samples of a frame
 _AT_ONCE = 3000  # frames, so that a long sound needs little memory
 _FLOOR = 1e-10  # the least power
 _UNKNOWN_SIZE = 0x7FFF_0000  # bytes, from which on the size in a header says nothing
+_BLOCK = 2**20  # samples that are read in one call
+_RATES = 1_000, 2**20  # samples per second that are resampled
+_MOST = 2**30  # samples of a sound before and after resampling
 _RANGE = 8.0  # powers of ten below the loudest, to which the rest is raised
 
 
@@ -36,27 +43,33 @@ def read_sound(file: str | os.PathLike) -> np.ndarray:
       OSError: there is no such file.
       ValueError: it cannot be read, or libraries are missing that read it.
     """
-    missing = _missing_bytes(file)
-    try:
-        with wave.open(str(file), "rb") as opened:
-            plain = (opened.getframerate(), opened.getsampwidth()) == (RATE, 2)
-            channels, data = opened.getnchannels(), opened.readframes(opened.getnframes())
-    except (wave.Error, EOFError):
-        plain = False
-    if plain:
-        whole = data[: len(data) // (2 * channels) * 2 * channels]
-        samples, rate = np.frombuffer(whole, "<i2").astype(np.float32) / 2**15, RATE
-        samples = samples.reshape(-1, channels)
-    else:
-        samples, rate = _by_library(file)
-    if missing:
+    check_regular(file)
+    with open(file, "rb") as opened:
+        wav = _Wav.of(opened)
+        if wav is not None and wav.is_plain:
+            _check_size(file, wav.size // (2 * wav.channels), RATE)
+            opened.seek(wav.begin)
+            data = opened.read(wav.size // (2 * wav.channels) * 2 * wav.channels)
+            samples, rate = np.frombuffer(data, "<i2").astype(np.float32) / 2**15, RATE
+            samples = samples.reshape(-1, wav.channels).mean(axis=1, dtype=np.float32)
+            early = ""
+        else:
+            samples, rate, early = _by_library(file, wav and wav.repaired(opened))
+    if wav is not None and wav.missing:
+        early = f"ends {wav.missing} bytes before its header says"
+    if early:
         warnings.warn(
-            f"{file} ends {missing} bytes before its header says; what is there is read, "
-            f"{len(samples) / rate:.6g} s",
+            f"{file} {early}; what is there is read, {len(samples) / rate:.6g} s",
             SoundWarning,
             stacklevel=2,
         )
-    samples = samples.mean(axis=1, dtype=np.float32)
+    finite = np.isfinite(samples)
+    if not finite.all():
+        first = int(np.argmin(finite))
+        raise ValueError(
+            f"{file} has samples that are NaN or infinite, {len(finite) - int(finite.sum())} of "
+            f"{len(finite)}, the first at {first / rate:.6g} s; repair it"
+        )
     return samples if rate == RATE else _libraries(file).soxr.resample(samples, rate, RATE)
 
 
@@ -79,35 +92,94 @@ def _libraries(file: str | os.PathLike) -> _Libraries:
         ) from error
 
 
-def _by_library(file: str | os.PathLike) -> tuple[np.ndarray, int]:
-    """Returns samples [n, channels] and their rate."""
-    soundfile = _libraries(file).soundfile
-    try:
-        return soundfile.read(file, dtype="float32", always_2d=True)
-    except soundfile.LibsndfileError as error:
-        raise ValueError(
-            f"{file} is no sound that can be read ({error.error_string.strip(' .')}); convert it "
-            "to WAV, FLAC, MP3 or OGG"
-        ) from error
+def _by_library(
+    file: str | os.PathLike, repaired: io.BytesIO | None
+) -> tuple[np.ndarray, int, str]:
+    """Returns samples [n], their rate, and how the file ends early, '' if it does not.
 
-
-def _missing_bytes(file: str | os.PathLike) -> int:
-    """Returns how many bytes a WAV file is shorter than its header says; 0 for other files.
-
-    A program that writes to a pipe does not know the length, and says the longest.
+    The number of samples in a header is not believed: blocks are read until there are no more.
     """
-    with open(file, "rb") as opened:
-        if opened.read(4) != b"RIFF":
-            return 0
-        ends = [8 + int.from_bytes(opened.read(4), "little")]
-        opened.seek(12)
-        while len(head := opened.read(8)) == 8:
-            ends.append(opened.tell() + (size := int.from_bytes(head[4:], "little")))
+    soundfile, blocks, count = _libraries(file).soundfile, [np.zeros(0, np.float32)], 0
+    try:
+        with quiet_stderr(), soundfile.SoundFile(repaired or str(file)) as opened:
+            opened.seekable = lambda: False  # what seeks goes to the end that the header claims
+            rate, claimed = opened.samplerate, opened.frames
+            _check_size(file, 0, rate)
+            while len(block := opened.read(_BLOCK, dtype="float32", always_2d=True)):
+                blocks.append(block.mean(axis=1, dtype=np.float32))
+                count += len(block)
+                _check_size(file, count, rate)
+    except (soundfile.SoundFileError, TypeError) as error:
+        reason = getattr(error, "error_string", "").strip(" .")
+        if not reason or "System error" in reason or "not exist" in reason:  # it is a file
+            reason = "Format not recognised"
+        raise ValueError(
+            f"{file} is no sound that can be read ({reason}); convert it to WAV, FLAC, MP3 or OGG"
+        ) from error
+    is_short = count < claimed < 2**62  # a stream does not know its length
+    early = f"ends {claimed - count} samples before its header says" if is_short else ""
+    return np.concatenate(blocks), rate, early
+
+
+def _check_size(file: str | os.PathLike, samples: int, rate: int) -> None:
+    """Raises ValueError for a rate that is none of sound, and for more samples than are read."""
+    if not _RATES[0] <= rate <= _RATES[1]:
+        raise ValueError(
+            f"{file} says that it has {rate} samples per second; give a sound with "
+            f"{_RATES[0]:,} to {_RATES[1]:,}"
+        )
+    if samples > (most := _MOST * min(rate, RATE) // RATE):
+        raise ValueError(
+            f"{file} has more than {most / rate / 3600:.3g} hours of sound; cut it into several"
+        )
+
+
+class _Wav(NamedTuple):
+    """What the header of a WAV file says of its samples, and what is there."""
+
+    is_plain: bool  # whether they are PCM of 16 bits at `RATE`
+    channels: int
+    begin: int  # the first byte of the samples
+    size: int  # bytes of samples that are there
+    missing: int  # bytes, of those that the header says
+    is_open: bool  # whether the header says 0 bytes, and some follow
+
+    @classmethod
+    def of(cls, file: BinaryIO) -> _Wav | None:
+        """Returns the description of a WAV file; None for other files.
+
+        A program that writes to a pipe does not know the length, and says the longest or none.
+        """
+        whole = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        if file.read(4) != b"RIFF":
+            return None
+        end, form = 8 + int.from_bytes(file.read(4), "little"), b""
+        file.seek(12)
+        while len(head := file.read(8)) == 8:
+            begin, size = file.tell(), int.from_bytes(head[4:], "little")
             if head.startswith(b"data"):
                 break
-            opened.seek(size + size % 2, os.SEEK_CUR)
-        size = opened.seek(0, os.SEEK_END)
-    return max([0, *(end - size for end in ends if end < _UNKNOWN_SIZE)])
+            if head.startswith(b"fmt "):
+                form = file.read(16)
+            file.seek(begin + size + size % 2)
+        else:
+            return None
+        is_open = not size and end <= begin < whole
+        ends = [one for one in (end, begin + size) if one < _UNKNOWN_SIZE]
+        size = whole - begin if is_open else min(size, whole - begin)
+        code, channels, rate, _, _, bits = struct.unpack("<HHIIHH", form.ljust(16, b"\0"))
+        is_plain = (code, rate, bits) == (1, RATE, 16) and channels > 0
+        return cls(is_plain, channels, begin, size, max([0, *(x - whole for x in ends)]), is_open)
+
+    def repaired(self, file: BinaryIO) -> io.BytesIO | None:
+        """Returns the file with the number of bytes that are there; None if the header has it."""
+        if not self.is_open:
+            return None
+        file.seek(0)
+        data = bytearray(file.read())
+        data[self.begin - 4 : self.begin] = min(self.size, 2**32 - 1).to_bytes(4, "little")
+        return io.BytesIO(data)
 
 
 def windows(samples: np.ndarray, seconds: int = SECONDS) -> np.ndarray:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import ClassVar, NamedTuple, TypeAlias, cast
+from typing import Annotated, ClassVar, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 
 from specdec.common import theory
-from specdec.common.values import InsideUnit, PositiveFloat, PositiveInt, Probability, is_number
+from specdec.common.values import InsideUnit, PositiveInt, Probability, is_number, number
 from specdec.models.contract.inputs import read
 from specdec.models.contract.model import Target, Weights
 from specdec.models.heads import HeadedTarget
+from specdec.sampling import tempered
 from specdec.training.divergences import DIVERGENCES, NOTHING, forward_kl, total_variation
 from specdec.training.laws import coarse
 from specdec.training.loss import (
@@ -66,7 +67,8 @@ class Align(Objective):
     Args:
       divergences: the weight of each of `DIVERGENCES`, or (first, last) between which the weight
         moves linearly over all updates. The loss is their sum.
-      temperature: of both distributions, > 0.
+      temperature: of both distributions, at least 0.01: below it, a token whose logit is 100 less
+        than the highest would count as missing.
       on_policy: 0 <= share <= 1 of the texts.
       top: the number of the target's likeliest ids that updates use; all others are pooled. They
         are stored once for all texts, so that the target does not run in updates (see `laws`). None
@@ -78,7 +80,7 @@ class Align(Objective):
     """
 
     divergences: Mapping[str, _Weight] | tuple[tuple[str, _Weight], ...]
-    temperature: PositiveFloat = 1.0
+    temperature: Annotated[float, number(lambda x: x >= 0.01, "a number from 0.01 on")] = 1.0
     on_policy: Probability = 0.0
     top: PositiveInt | None = None
     keep: InsideUnit | None = None
@@ -181,7 +183,7 @@ class Align(Objective):
                 f"the drafter has {ours.shape[-1]} ids and its target {ids}; give it as many"
             )
         real = jnp.asarray(pairs.targets) != model.pad_id
-        q = jax.nn.log_softmax(ours[..., :ids] / self.temperature)
+        q = jax.nn.log_softmax(tempered(ours[..., :ids], self.temperature))
         q = jnp.where(jnp.isneginf(q), NOTHING, q)
         best = q.argmax(axis=-1)
         if pairs.laws is not None:
@@ -194,7 +196,7 @@ class Align(Objective):
                 0
             ].logits
         theirs = jax.lax.stop_gradient(theirs)
-        p = jax.nn.log_softmax(theirs / self.temperature)
+        p = jax.nn.log_softmax(tempered(theirs, self.temperature))
         return Laws(p, q, p.argmax(axis=-1) == best, real)
 
     def _partly_drawn(
@@ -230,8 +232,10 @@ def drawn(
     ) -> tuple[tuple[Array, Array, Cache], Array]:
         token, ended, cache = carry
         output, cache = model.decode(params, token[:, None], cache)
-        logits = jnp.where(there, output.logits[:, 0, :ids] / temperature, -jnp.inf)
-        token = jnp.where(ended, model.pad_id, jax.random.categorical(key, logits))
+        logits = jnp.where(there, output.logits[:, 0, :ids], -jnp.inf)
+        token = jnp.where(
+            ended, model.pad_id, jax.random.categorical(key, tempered(logits, temperature))
+        )
         return (token, ended | jnp.isin(token, jnp.array(model.stop_ids)), cache), token
 
     begun = model.start(inputs), jnp.zeros(shape[:1], bool), cache

@@ -34,6 +34,7 @@ import numpy as np
 from specdec.checkpoints import tables
 from specdec.common import hosts, records
 from specdec.models.contract.model import Target
+from specdec.sampling import tempered
 from specdec.training.divergences import NOTHING
 from specdec.training.layout import Layout
 from specdec.training.loss import Pairs, TopLaws, teacher_forced
@@ -81,7 +82,8 @@ class Asked(NamedTuple):
         out = None if self.layout.mesh is None else self.layout.whole
 
         def said(params: PyTree, pairs: Pairs) -> TopLaws:
-            law = jax.nn.log_softmax(teacher_forced(model, params, pairs) / temperature)
+            logits = teacher_forced(model, params, pairs)
+            law = jax.nn.log_softmax(tempered(logits, temperature))
             ids = jax.lax.top_k(law, top)[1]
             return TopLaws(ids, jnp.maximum(coarse(law, ids), NOTHING))
 

@@ -267,7 +267,10 @@ def test_on_policy_texts_are_the_drafters_own(share):
         (lambda: Align({"kl": 1.0}), "has 'kl'; give some of forward_kl, reverse_kl"),
         (lambda: Align({"greedy": -1}), "gives 'greedy' the weight -1; give a positive number"),
         (lambda: Align({"greedy": (0.0, 0.0)}), "a positive number, or"),
-        (lambda: Align(FORWARD, temperature=0), "Align.temperature is 0; give a positive number"),
+        (
+            lambda: Align(FORWARD, temperature=0),
+            "Align.temperature is 0; give a number from 0.01 on",
+        ),
         (lambda: Align(FORWARD, on_policy=1.5), "Align.on_policy is 1.5; give a probability"),
         (
             lambda: Align(FORWARD).check(T5Draft(T5DraftConfig.of(CONFIG, states_dim=16)), V),

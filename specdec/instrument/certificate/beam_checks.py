@@ -390,4 +390,4 @@ def _score(
     within = jnp.arange(longest)[None] < length.reshape(-1, 1)
     total = jnp.sum(jnp.where(within, emitted, 0), axis=1).reshape(rows, width)
     penalties = jnp.array([1.0, *map(plan.rule.penalty, range(1, longest + 1))], jnp.float32)
-    return jnp.where(finished, total / penalties[length], total)
+    return jnp.where(finished, total / penalties[plan.rule.counted(length)], total)
