@@ -16,8 +16,17 @@ import pytest
 from specdec import Params, Plan, decode, row_keys
 from specdec.decoding import program as programs
 from specdec.decoding import refilling
-from specdec.decoding.program import DecodeProgram, GivenBatch, Program, Sampled, Stepwise
+from specdec.decoding.program import (
+    DecodeProgram,
+    GivenBatch,
+    Program,
+    Sampled,
+    Stepwise,
+    compiler_options,
+    executable,
+)
 from specdec.decoding.refilling import Refilled
+from specdec.models import partitioning
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
 from specdec.testing import Constant, TableTarget
@@ -89,6 +98,92 @@ def test_python_collects_no_garbage_while_it_traces():
     with pytest.raises(ValueError, match="does not fit"):
         program.lower(1.0, jnp.zeros([3]))
     assert collects == [False, False] and gc.isenabled()
+
+
+OFF = {
+    "xla_tpu_offload_gather_to_sparsecore": "false",
+    "xla_tpu_offload_all_supported_gathers_to_sparsecore": "false",
+}
+
+
+@pytest.mark.parametrize(
+    "platform, kind, options",
+    [
+        ("tpu", "TPU v3", {}),
+        ("tpu", "TPU v4", OFF),
+        ("tpu", "TPU v5 lite", {}),
+        ("tpu", "TPU v5", OFF),
+        ("tpu", "TPU v5p", OFF),
+        ("tpu", "TPU v6 lite", OFF),
+        ("tpu", "TPU7x", OFF),
+        ("cpu", "cpu", {}),
+        ("gpu", "NVIDIA H200", {}),
+    ],
+)
+def test_lookups_stay_in_the_program_where_there_is_a_sparse_core(platform, kind, options):
+    device = types.SimpleNamespace(platform=platform, device_kind=kind)
+    assert compiler_options(device) == options
+
+
+def test_every_executable_has_the_options_of_its_device(monkeypatch):
+    """Of one device, of a mesh, of the mesh that is in force, and of both parts of a program."""
+    devices, seen, compiled = jax.devices(), [], jax.stages.Lowered.compile
+    monkeypatch.setattr(programs, "compiler_options", lambda device: seen.append(device) or {})
+
+    def compile_(lowered, compiler_options=None):
+        assert compiler_options is None  # of a CPU
+        return compiled(lowered)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compile_)
+    add = lambda params, x: params + x  # noqa: E731
+    over = partitioning.make_mesh(1, devices[2:4]), partitioning.make_mesh(1, devices[5:6])
+    Program(add).compile(1.0, jnp.zeros([2]))
+    with jax.set_mesh(over[0]):
+        Program(add, mesh=over[0]).compile(1.0, jnp.zeros([2]))
+    with jax.set_mesh(over[1]):
+        Program(add).compile(1.0, jnp.zeros([2]))
+    assert seen == [devices[0], devices[2], devices[5]]
+    target = TableTarget(6)
+    plan = Plan(target, Constant(2), SpeculativeSampling(), Fixed(1), Sampling(), 2)
+    given = (
+        Params(target.init(jax.random.key(0))),
+        row_keys(0, jnp.arange(1)),
+        jnp.ones([1, 2], int),
+    )
+    for program in (DecodeProgram(plan), Stepwise(plan)):
+        program.compile(*given)
+    assert seen[3:] == [devices[0]] * 3
+
+
+def test_an_option_that_a_compiler_lacks_is_left_out_and_told():
+    tried = []
+
+    class Lowered:
+        def compile(self, compiler_options):
+            tried.append(compiler_options)
+            for name in unknown:
+                if name in (compiler_options or {}):
+                    said = f"INVALID_ARGUMENT: No such compile option: '{name}'"
+                    raise jax.errors.JaxRuntimeError(said)
+            return "compiled"
+
+    tpu = types.SimpleNamespace(platform="tpu", device_kind="TPU7x")
+    first, second = OFF
+    unknown = [second]
+    with pytest.warns(UserWarning, match=f"no option {second},"):
+        assert executable(Lowered(), tpu) == "compiled"
+    assert tried == [OFF, {first: "false"}]
+    tried, unknown = [], [first, second]
+    with pytest.warns(UserWarning):
+        assert executable(Lowered(), tpu) == "compiled"
+    assert tried == [OFF, {second: "false"}, None] and len(OFF) == 2
+
+    class Full:
+        def compile(self, compiler_options):
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: too large")
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="too large"):
+        executable(Full(), tpu)
 
 
 def test_a_target_is_traced_only_where_it_runs():

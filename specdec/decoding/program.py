@@ -8,6 +8,7 @@ import functools
 import gc
 import threading
 import time
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,6 +29,49 @@ from specdec.types import Array, DecodeOutput, DecodeState, Params, PyTree
 # Bytes of parameters that the cache of a processor may hold from one call to the next.
 CACHED = 2**29
 COMPILING = functools.partial(progress.stage, "compiling", "compiling")
+# TPUs whose chips have no SparseCore, by the beginning of JAX's name of their kind.
+NO_SPARSE_CORE = ("TPU v2", "TPU v3", "TPU v4 lite", "TPU v5 lite", "TPU v5e")
+# They keep lookups in the program itself. libtpu 0.0.46 moves those of many rows to the SparseCore,
+# for which a loop at batch 1 waits longer than the lookup takes: github.com/jax-ml/jax/issues/40553
+KEEP_LOOKUPS = {
+    "xla_tpu_offload_gather_to_sparsecore": "false",
+    "xla_tpu_offload_all_supported_gathers_to_sparsecore": "false",
+}
+
+
+def compiler_options(device: jax.Device) -> dict[str, str]:
+    """Returns the options of the compiler with which decode programs are compiled for a device.
+
+    Args:
+      device: of any platform, and present or not.
+    """
+    is_tpu = device.platform == "tpu" and not device.device_kind.startswith(NO_SPARSE_CORE)
+    return dict(KEEP_LOOKUPS) if is_tpu else {}
+
+
+def executable(lowered: jax.stages.Lowered, device: jax.Device) -> jax.stages.Compiled:
+    """Compiles a decode program.
+
+    An option that this compiler does not know is left out, with a warning.
+
+    Args:
+      lowered: the program.
+      device: one of those that it is compiled for.
+    """
+    options = compiler_options(device)
+    while True:
+        try:
+            return lowered.compile(compiler_options=options or None)
+        except jax.errors.JaxRuntimeError as error:
+            unknown = [x for x in options if f"No such compile option: '{x}'" in str(error)]
+            if not unknown:
+                raise
+            options = {x: on for x, on in options.items() if x not in unknown}
+            warnings.warn(
+                f"this libtpu has no option {unknown[0]}, so lookups may move to the SparseCore; "
+                "`specdec compile` counts them",
+                stacklevel=2,
+            )
 
 
 class Program:
@@ -101,7 +145,8 @@ class Program:
         return self._jitted.lower(*arguments)
 
     def _compiled(self, lowered: Any) -> Any:
-        return lowered.compile()
+        mesh = self.mesh or jax.sharding.get_mesh()
+        return executable(lowered, jax.devices()[0] if mesh.empty else mesh.devices.flat[0])
 
     def _finish(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         with self._timed():
@@ -276,7 +321,7 @@ class _InTwoParts(DecodeProgram):
     """A program whose prefill is a program of its own."""
 
     def _compiled(self, lowered: _Both) -> Callable[..., DecodeOutput]:
-        begin, go_on = (each.compile() for each in lowered)
+        begin, go_on = map(super()._compiled, lowered)
         return functools.partial(self._run, begin, go_on)
 
     def _run(self, begin, go_on, params: PyTree, keys: Array, inputs: PyTree) -> DecodeOutput:

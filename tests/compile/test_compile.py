@@ -539,6 +539,8 @@ def test_a_plan_in_eight_bits_is_compiled_in_eight_bits(
 def test_topologies():
     assert Topology.parse("v4:2x2x2").size == 8
     assert Topology.parse("v5e:2x4").shape == (2, 4)
+    counts = {name: Topology.parse(name) for name in ("v4:2x2x2", "v5p:2x2x1", "tpu7x:2x2x1")}
+    assert [(x.size, x.device_count) for x in counts.values()] == [(8, 8), (4, 4), (4, 8)]
 
 
 def test_roofline_of_a_call():
@@ -754,6 +756,26 @@ def test_a_target_alone_is_compiled_and_nothing_predicted():
     assert list(found.parts) == ["prefill", "target 1"]
     told = record(Topology.parse("v4:1x1x1"), found, {"0.8": 0.8})
     assert "roofline" not in told and "speed-up" not in "\n".join(explanation([told]))
+    also = "  also        0 host transfers, 0 dynamic shapes, {} on a SparseCore"
+    assert also.format(0) in lines(told) and "warning" not in "\n".join(lines(told))
+    module = found.whole.module
+    assert module is not None
+
+    def told_with(*there):
+        made = (module.operations[0]._replace(loop=loop, scope=scope) for loop, scope in there)
+        changed = dataclasses.replace(module, sparse_core=tuple(made))
+        whole = dataclasses.replace(found.whole, module=changed)
+        told = record(Topology.parse("tpu7x:1x1x1"), dataclasses.replace(found, whole=whole), {})
+        assert told["devices"] == 2
+        return list(lines(told))
+
+    gather, loop = "jit(decode)/jit(_take)/gather", ("decode", "draft")
+    assert told_with(((), ""))[-1] == also.format(1)
+    assert told_with(((), gather), (loop, gather), (loop, gather), (loop, ""), ((), ""))[-2:] == [
+        also.format(5),
+        "  warning     a SparseCore runs 1 gather in no loop, 2 gather in decode/draft, 1 other in "
+        "decode/draft; the program may wait longer for it than it takes in the program itself",
+    ]
 
 
 def test_the_steps_from_which_drafted_beams_pay():

@@ -135,6 +135,54 @@ def test_kinds_are_counted():
     assert opcodes(read(text).collectives) == {"all-reduce": 2, "all-gather": 1}
 
 
+SPARSE = 'async_execution_thread="sparsecore"'
+LOOKUP = 'metadata={op_name="jit(decode)/while/body/jit(_take)/gather"}'
+# As libtpu 0.0.42 writes a lookup, with its operands where it starts, and as 0.0.46 does, with a
+# start that has none. Both call a second start, of the same lookup.
+OFFLOADED = program(
+    f"%before = ((), (), s32[]) call-start(), {SPARSE}, to_apply=%called, {LOOKUP}",
+    "%before.update = ((f32[9,2], s32[3]), f32[3,2]) call-update(%before, %x, %i)",
+    "%before.done = f32[3,2] call-done(%before.update)",
+    "%while.1 = (s32[]) while(%t), condition=%cond.1, body=%body.1, "
+    'metadata={op_name="jit(decode)/while"}',
+    computations=[
+        ADD,
+        computation("looked_up", "ROOT %fusion.7 = f32[3,2] fusion(%x, %i), kind=kCustom"),
+        computation(
+            "called",
+            f"%again = ((f32[9,2], s32[3]), f32[3,2], u32[]) call-start(%x, %i), {SPARSE}, "
+            "to_apply=%looked_up",
+            "ROOT %again.done = f32[3,2] call-done(%again)",
+        ),
+        computation("summed", all_reduce("there", root="ROOT ")),
+        computation("cond.1", "ROOT %less = pred[] compare(%i, %n), direction=LT"),
+        computation(
+            "body.1",
+            f"%one = ((f32[9,2], s32[3]), f32[3,2]) call-start(%x, %i), {SPARSE}, "
+            f"to_apply=%called, {LOOKUP}",
+            "%one.done = f32[3,2] call-done(%one)",
+            f"%two = ((), (), s32[]) async-start(), {SPARSE}, calls=%called, {LOOKUP}",
+            f"%sum = ((f32[4]), f32[4]) async-start(%y), {SPARSE}, calls=%summed",
+            '%other = ((f32[4]), f32[4]) call-start(%y), async_execution_thread="host", '
+            "to_apply=%add",
+            "ROOT %copy.1 = f32[4]{0} copy(%y)",
+        ),
+    ],
+)
+
+
+def test_what_a_sparse_core_runs_is_counted_once_where_it_starts():
+    found = read(OFFLOADED)
+    assert [(one.name, "/".join(one.loop)) for one in found.sparse_core] == [
+        ("before", ""),
+        ("one", "decode"),
+        ("two", "decode"),
+        ("sum", "decode"),
+    ]
+    assert names(found.collectives) == ["there"]
+    assert names(found.operations) == ["less", "sum", "copy.1"]
+
+
 @pytest.mark.parametrize(
     "scope, name",
     [

@@ -43,6 +43,7 @@ class ContentsRecord(TypedDict):
     largest: dict[str, LargestRecord]
     host_transfers: int
     dynamic_shapes: int
+    sparse_core: dict[str, dict[str, CountRecord]]
     loops: list[LoopRecord]
 
 
@@ -146,7 +147,7 @@ def record(
     plan, programs = compilation.plan, compilation.programs
     found: Any = {
         "topology": topology.name,
-        "devices": topology.size,
+        "devices": topology.device_count,
         "mesh": dict(compilation.mesh),
         "chip": dataclasses.asdict(topology.chip),
         "rows": compilation.rows,
@@ -226,6 +227,9 @@ def contents(part: Compiled) -> dict[str, object]:
         "largest": _largest(module.operations),
         "host_transfers": len(module.host_transfers),
         "dynamic_shapes": len(module.dynamic_shapes),
+        "sparse_core": _by_loop(
+            module.sparse_core, lambda i: i.scope.rpartition("/")[2] or "other"
+        ),
         "loops": [_loop(loop) for loop in module.loops],
         "flops": part.flops,
         "accessed": part.accessed,
@@ -316,7 +320,7 @@ def explanation(records: Sequence[TopologyRecord]) -> Iterator[str]:
         yield (
             "operations: instructions, those of a loop counted once; largest: array that a loop "
             "makes; also: copies to the host and sizes known only at run time, both 0 in a fast "
-            "program"
+            "program, and what a SparseCore runs beside it"
         )
     if any(
         "decode" in found["programs"] and found["programs"]["decode"]["top_k"] for found in records
@@ -374,10 +378,22 @@ def _contents_lines(whole: ContentsRecord) -> Iterator[str]:
     for path, one in whole["largest"].items():
         if path:
             yield f"  largest     {one['shape']} ({one['bytes'] / 2**20:.2f} MiB) in {path}"
+    there = [
+        (path, kind, found["count"])
+        for path, kinds in whole["sparse_core"].items()
+        for kind, found in kinds.items()
+    ]
     yield (
         f"  also        {whole['host_transfers']} host transfers, "
-        f"{whole['dynamic_shapes']} dynamic shapes"
+        f"{whole['dynamic_shapes']} dynamic shapes, {sum(n for *_, n in there)} on a SparseCore"
     )
+    waited_for = [(path, kind, n) for path, kind, n in there if path or kind == "gather"]
+    if waited_for:
+        counts = (f"{n} {kind} in {path or 'no loop'}" for path, kind, n in waited_for)
+        yield (
+            f"  warning     a SparseCore runs {', '.join(counts)}; the program may wait longer for "
+            "it than it takes in the program itself"
+        )
 
 
 def _memory_line(memory: MemoryRecord) -> str:

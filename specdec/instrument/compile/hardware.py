@@ -15,10 +15,10 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """A chip as its maker describes it, in Cloud TPU's documentation of v4, v5e, v5p and v6e.
+    """A chip as its maker describes it, in Cloud TPU's documentation of v4, v5e, v5p, v6e and 7x.
 
     The memory is what libtpu's compiler gives to programs; the runtime keeps some of a chip's
-    memory.
+    memory. Where a chip is two devices, the figures are those of one.
     """
 
     flops: float  # bfloat16 FLOP/s
@@ -28,6 +28,7 @@ class Chip:
     link: float  # bytes/s to a neighbour, one way
     host: tuple[int, int, int]  # chips of a host
     cores: str | None = None  # how the compiler names two cores that are one device
+    devices: int = 1  # of a chip
 
 
 CHIPS: Mapping[str, Chip] = {
@@ -35,6 +36,7 @@ CHIPS: Mapping[str, Chip] = {
     "v5e": Chip(197e12, 394e12, 819e9, int(15.75 * GIB), 50e9, (2, 4, 1)),
     "v5p": Chip(459e12, 918e12, 2765e9, int(95.74 * GIB), 100e9, (2, 2, 1), "megacore"),
     "v6e": Chip(918e12, 1836e12, 1640e9, int(31.25 * GIB), 100e9, (2, 4, 1)),
+    "tpu7x": Chip(1153.5e12, 1153.5e12, 3690e9, int(94.75 * GIB), 100e9, (2, 2, 1), devices=2),
 }
 
 # Assumptions, where nothing is published.
@@ -74,6 +76,11 @@ class Topology:
     def size(self) -> int:
         """The number of chips."""
         return math.prod(self.shape)
+
+    @property
+    def device_count(self) -> int:
+        """The number of devices."""
+        return self.size * self.chip.devices
 
     def devices(self) -> list[Any]:
         """Returns devices to compile for.

@@ -62,6 +62,7 @@ _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _HOST_CALL = re.compile(r'custom_call_target="[^"]*(?:callback|host|MoveToDevice)', re.IGNORECASE)
 _RESIZE = re.compile(r'custom_call_target="(?:PadToStatic|SliceToDynamic)"')
 _JOINED = re.compile(r'custom_call_target="ConcatBitcast"')  # slices that were moved one by one
+_SPARSE_CORE = re.compile(r'async_execution_thread="sparsecore"')
 _LAYOUT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
 _SPACE = re.compile(r"S\(\d+\)")
 _ARRAY = re.compile(r"(\w+)\[([^\]]*)\]")
@@ -106,16 +107,25 @@ class Module:
     moves: tuple[Instruction, ...]  # asynchronous, such as prefetches to a faster memory
     host_transfers: tuple[Instruction, ...]
     dynamic_shapes: tuple[Instruction, ...]  # whatever makes or has a size not known before it runs
+    sparse_core: tuple[Instruction, ...]  # each with all that it runs there, as one
 
 
-KINDS = ("operations", "collectives", "copies", "moves", "host_transfers", "dynamic_shapes")
+KINDS = (
+    "operations",
+    "collectives",
+    "copies",
+    "moves",
+    "host_transfers",
+    "dynamic_shapes",
+    "sparse_core",
+)
 
 
 def read(text: str) -> Module:
     """Reads the contents of a compiled program from its text.
 
     A collective that the compiler spreads over several fusions, to overlap with their work, counts
-    once.
+    once. What a SparseCore runs is no operation, move or copy of the program's own.
 
     Args:
       text: optimised HLO.
@@ -127,23 +137,28 @@ def read(text: str) -> Module:
     found: dict[str, list[Instruction]] = {kind: [] for kind in KINDS}
     spread: set[str] = set()  # channels of the collectives met in fusions
 
-    def walk(name: str, loop: tuple[str, ...], fused: bool, returned: bool) -> tuple[Loop, ...]:
+    def walk(
+        name: str, loop: tuple[str, ...], fused: bool, returned: bool, elsewhere: bool = False
+    ) -> tuple[Loop, ...]:
         """Notes what a computation contains and returns its loops. `returned`: its result is an
-        array, not a value within a fusion."""
+        array, not a value within a fusion. `elsewhere`: a SparseCore runs it."""
         computation = computations[name]
         loops: list[Loop] = []
         for line in computation.lines:
             own = not fused or (returned and line.name in computation.results)
             if not (fused and line.channel in spread):
                 for kind in line.kinds:
-                    if kind != "operations" or not fused:
+                    if kind == "collectives" or not (elsewhere or (kind == "operations" and fused)):
                         found[kind].append(line.instruction(loop, not own))
             if fused and line.channel:
                 spread.add(line.channel)
             looped = line.opcode == "while"
             path = (*loop, line.loop_name) if looped else loop
             within = fused or line.opcode == "fusion"
-            inner = [each for callee in line.calls for each in walk(callee, path, within, own)]
+            there = elsewhere or "sparse_core" in line.kinds
+            inner = [
+                each for callee in line.calls for each in walk(callee, path, within, own, there)
+            ]
             if looped:
                 trips = line.attribute(_TRIP_COUNT)
                 inner = [Loop(line.loop_name, int(trips) if trips else None, tuple(inner))]
@@ -247,7 +262,9 @@ def _kinds(opcode: str, shape: str, rest: str) -> tuple[str, ...]:
         or (base == "custom-call" and _RESIZE.search(rest))
     ):
         kinds.append("dynamic_shapes")
-    if base not in PASSIVE and "moves" not in kinds and not _JOINED.search(rest):
+    if opcode != base and _SPARSE_CORE.search(rest):
+        kinds.append("sparse_core")
+    elif base not in PASSIVE and "moves" not in kinds and not _JOINED.search(rest):
         kinds.append("operations")
     return tuple(kinds)
 

@@ -86,7 +86,7 @@ def update_record(
     programs = [one for one in (update.whole, update.optimizer) if one]
     found: Any = {
         "topology": topology.name,
-        "devices": topology.size,
+        "devices": topology.device_count,
         "mesh": dict(update.mesh),
         "chip": dataclasses.asdict(chip),
         "texts": run.batch_size,
@@ -157,7 +157,7 @@ def advice(topology: Topology, update: CompiledUpdate) -> str:
             remedies.append(f"a smaller BATCH_SIZE (now {run.batch_size})")
         if not run.rematerialise:
             remedies.append("REMATERIALISE = True")
-    if update.mesh["model"] < topology.size:
+    if update.mesh["model"] < topology.device_count:
         remedies.append(f"more NUM_PARTITIONS (now {update.mesh['model']})")
     remedies.append("more chips")
     *others, last = remedies
