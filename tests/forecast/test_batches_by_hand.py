@@ -1,4 +1,4 @@
-"""Predictions of batches, and of calls that leave the target early: pytest tests/forecast"""
+"""Predictions of batches and of schedules, worked out by hand: pytest tests/forecast"""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from specdec.drafters import Autoregressive
 from specdec.instrument import forecast
 from specdec.instrument.benchmark.parts import key_of
 from specdec.instrument.forecast import Costs, Replayed
+from specdec.instrument.search import tuning
+from specdec.instrument.search.tuning import Candidate, Result, Tried
 from specdec.plan import Plan
 from specdec.sampling import Greedy
-from specdec.schedules import Fixed
+from specdec.schedules import Confidence, Fixed
 from specdec.testing import TableTarget
 from specdec.verifiers import GreedyMatch
 
@@ -57,3 +59,33 @@ def test_layers_are_of_the_calls_that_were_made():
         row[: len(values)] = values
     found = forecast.forecast(PLAN, replayed(depth), {2: COSTS}, 4, alpha=None)
     assert found.layers == pytest.approx((4 + 2 + 6 + 8 + 6 + 6 + 4 + 4 + 5) / 9)
+
+
+def test_the_table_of_a_search():
+    """The first and third text decide, and the figures are those of the other two."""
+    given = [
+        ("fixed", Fixed(2), [5, 6, 5, 6], 2.25),
+        ("fixed", Fixed(3), [6, 5, 6, 5], 2.5),
+        ("confidence", Confidence(0.4), [3, 5, 3, 5], 2.75),
+        ("confidence", Confidence(0.6), [4, 4, 4, 4], 3.0),
+    ]
+    tried = [
+        Tried("", Candidate(kind, None, schedule), tokens, np.array(seconds))
+        for kind, schedule, seconds, tokens in given
+    ]
+    even = np.array([True, False, True, False])
+    found = Result.of("", tried, np.full(4, 10.0), np.full(4, 2.0), even, ~even)
+    assert list(tuning.lines(found)) == [
+        "predicted   95 % interval  tokens/call  schedule",
+        f"     2.50    2.50 to 2.50         3.00  {Confidence(0.6)}",
+        "     2.00    2.00 to 2.00         2.50  Fixed(gamma=3)",
+        "     5.00    5.00 to 5.00               an oracle of refusals",
+        f"best     {Confidence(0.4)}: 2.00 times as fast as the target alone (2.00 to 2.00)",
+        "         +20.0% (+20.0% to +20.0%) over Fixed(gamma=2), 25% of what an oracle would gain; "
+        "25.0% behind the fastest on these texts",
+    ]
+
+
+def test_costs_in_steps_of_the_target():
+    """One more draft token takes 1 s, and a step of the target 10."""
+    assert tuning.units(PLAN, COSTS, (1, 2)) == (0.1, (1.1, 1.2))
