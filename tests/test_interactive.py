@@ -15,6 +15,7 @@ from specdec.common import demo, notebook
 from specdec.common.terminal import Origin
 from specdec.common.theory import empirical_alpha
 from specdec.decoding.beam_rules import HuggingFaceBeams
+from specdec.engine import Engine
 from specdec.instrument.certificate import Check, certifying
 from specdec.integrations.interactive import Decoded, InteractiveModel, _buckets
 from specdec.models.partitioning import Partitioner
@@ -91,6 +92,18 @@ def test_statistics_add_up(model, decoded):
     assert stats.seconds > 0 and sum(one.calls for one in decoded) == len(stats.drafted)
     model.reset()
     assert model.stats.lines() == ["0 texts"]
+
+
+def test_seconds_of_all_batches_are_added(model, decoded, monkeypatch):
+    """Those of compiling are counted from the last reset on; nothing is compiled here."""
+    real = Engine.decode
+    monkeypatch.setattr(Engine, "decode", lambda *given, **more: (real(*given, **more)[0], 1.5))
+    model.reset()
+    for seconds in (3.0, 6.0):  # of three texts, two at a time
+        model.decode(TEXTS, seed=SEED)
+        assert (model.stats.seconds, model.stats.compile_seconds) == (seconds, 0.0)
+    model.reset()
+    assert (model.stats.seconds, model.stats.compile_seconds) == (0.0, 0.0)
 
 
 def by_hand(tokens, drafted, accepted) -> Decoded:
@@ -306,11 +319,11 @@ def test_a_revised_text_is_drafted_from_its_last_output(tiny):
     assert len(own.tokens) == own.calls == 12 and own.tokens != other.tokens
     calls = []
     for text, previous in (("Tee", None), ("Tee", None), ("Tees", None), ("Tee", "")):
-        found = model.revise(text, previous=previous)
+        found = model.revise(text, previous=previous, gamma=3)
         assert found.tokens == (own if text == "Tee" else other).tokens
         calls.append(found.calls)
     first, again, revised, anew = calls
-    assert first == anew == 12 and again == 1 < revised
+    assert first == anew == 12 and again == 12 // (3 + 1) < revised
 
 
 @pytest.mark.slow

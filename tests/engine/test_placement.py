@@ -55,3 +55,21 @@ def test_a_transposed_kernel_is_in_memory_once(tmp_path, monkeypatch):
     assert found["decoder"]["layers_1"]["mlp"]["wo"]["kernel"].shape == (6, 5)
     with pytest.raises(AssertionError, match="second tree"):  # of which int8 is made
         Placement().read(dataclasses.replace(model, weights="int8"), str(tmp_path / "model"))
+
+
+def test_the_matrices_that_a_reader_transposes():
+    """Those of a layout, where nothing else is changed; a second table of tokens is made later."""
+    model, tied = MODELS["LLaMA"], MODELS["tied T5"]
+    kernels = [*(f"self_attention/{name}" for name in ("query", "key", "value", "out"))]
+    kernels += [f"mlp/{name}" for name in ("wi_0", "wi_1", "wo")]
+    names = {f"decoder/layers_{i}/{name}/kernel" for i in range(2) for name in kernels}
+
+    def swapped(model, **way):
+        return dataclasses.replace(model, **way).swapped()
+
+    assert swapped(model) == swapped(model, layout="in_out") == frozenset()
+    expected = names | {"decoder/logits_dense/kernel"}
+    assert swapped(model, layout="out_in") == swapped(model, layout="all_out_in") == expected
+    assert swapped(model, layout="out_in", weights="int8") is None
+    assert swapped(tied, layout="in_out") is None and swapped(tied) == frozenset()
+    assert swapped(tied, joined=True) is None

@@ -159,6 +159,12 @@ def test_a_text_moves_together_where_its_pictures_were():
         WithoutPictures(x)(tokens)
 
 
+def test_a_mesh_divides_the_heads_of_both_models():
+    tower = dataclasses.replace(TINY, emb_dim=12, num_heads=6)
+    config = dataclasses.replace(MODEL.config, num_heads=8, num_kv_heads=4, vision=tower)
+    assert model_of(config).cache_heads == 2, "the most that divides 4 and 6"
+
+
 @pytest.mark.parametrize(
     "changes, says",
     [

@@ -16,6 +16,7 @@ from specdec.checkpoints import tables
 from specdec.checkpoints.tables import TableError, ngrams
 from specdec.common import demo
 from specdec.drafters import NGram
+from specdec.engine import Placement
 from specdec.sampling import Greedy
 from specdec.types import Params, Table
 
@@ -96,6 +97,9 @@ def test_a_byte_that_changed_is_seen(saved):
     with pytest.raises(TableError, match="tokens has the checksum .* make the table again"):
         tables.load(saved, STORE)
     tables.load(saved, STORE, checksums=False)
+    with pytest.raises(TableError, match="tokens has the checksum .* make the table again"):
+        Placement().read(STORE, str(saved))
+    Placement(checksums=False).read(STORE, str(saved))
     record = json.loads((saved / "table.json").read_text())
     record["arrays"]["tokens"]["crc32"] = "0" * 8
     (saved / "table.json").write_text(json.dumps(record))
