@@ -397,10 +397,10 @@ def test_a_state_dict_that_is_saved_alone_as_the_line_says_is_read(of):
 
 def swift(read, *arguments, **named) -> str:
     """The refusal of something that must not take long."""
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(CheckpointError) as raised:
         read(*arguments, **named)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     return str(raised.value)
 
 
