@@ -431,6 +431,11 @@ def test_sizes_of_a_config_are_compared_with_the_file(of, model, field, ours):
     assert message == swift(checkpoints.load, directory)
 
 
+def test_a_base_of_rotary_positions_is_no_size(of):
+    directory = change(of("hf_llama"), rope_parameters__rope_theta=10**10)
+    assert checkpoints.config_from(directory).rope_theta == 10**10
+
+
 def test_no_heads_are_no_division_by_zero(of):
     directory = change(of("hf_gpt2"), n_head=0)
     assert "Gpt2Config.num_heads is 0; give a positive integer" in refusal(directory)
