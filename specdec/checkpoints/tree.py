@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 
 from flax import traverse_util
@@ -91,7 +92,7 @@ def check_sizes(config: Config, found: Iterable[Shape], what: str) -> None:
     found = list(found)
     side = max([_USUAL, *(side for shape in found for side in shape)])
     most = {name: side for name in _SIDES}
-    most |= {"layers": max(_QUICK, len(found)), "distance": _DISTANCE}
+    most |= {"layers": max(_QUICK, len(found)), "distance": _DISTANCE, "theta": sys.maxsize}
     for name, value in traverse_util.flatten_dict(dataclasses.asdict(config), sep=".").items():
         end = name.rpartition("_")[2]
         limit = most[end] if end in most else 2**31 - 1  # of JAX's integers

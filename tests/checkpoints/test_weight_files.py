@@ -397,10 +397,10 @@ def test_a_state_dict_that_is_saved_alone_as_the_line_says_is_read(of):
 
 def swift(read, *arguments, **named) -> str:
     """The refusal of something that must not take long."""
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(CheckpointError) as raised:
         read(*arguments, **named)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     return str(raised.value)
 
 
@@ -429,6 +429,11 @@ def test_sizes_of_a_config_are_compared_with_the_file(of, model, field, ours):
     message = swift(checkpoints.config_from, directory)
     assert re.search(rf"\b{re.escape(ours)} is {size}[,;]", message)
     assert message == swift(checkpoints.load, directory)
+
+
+def test_a_base_of_rotary_positions_is_no_size(of):
+    directory = change(of("hf_llama"), rope_parameters__rope_theta=10**10)
+    assert checkpoints.config_from(directory).rope_theta == 10**10
 
 
 def test_no_heads_are_no_division_by_zero(of):
