@@ -58,7 +58,7 @@ ASKED_EVERYWHERE = (
     "; a verifier is asked about every token and may not answer NaN: where q is 0, p / q is not a "
     "number, so write jnp.where(q > 0, p / jnp.where(q > 0, q, 1), 1) for the ratio"
 )
-PROPOSAL_ROWS = 128
+PROPOSAL_ROWS = 512
 EQUAL_ROWS = 4_000  # where each output must be the baseline's; a law takes the bench's rows
 
 

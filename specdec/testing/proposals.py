@@ -24,7 +24,7 @@ from specdec.testing.excess import COUNTS, LOWEST, RANKS, excess, seen, tail
 from specdec.testing.law import FALSE_ALARM
 from specdec.types import Array, DecodeState, Draft, Params, PyTree
 
-DRAWS = 16  # for each text that a call of the target continues
+DRAWS = 4  # for each text that a call of the target continues
 _FIRST = 1 << 20  # fold of a row's key for the first of them; the loop's own folds are below
 OWN = COUNTS + 2  # counts of a token against its own q, with two tokens that were known before
 ALL = OWN + RANKS  # and of the next draw against the same q

@@ -37,7 +37,7 @@ BENCH = Bench.create(max_length=6)
 STORED = [[0, *text, 1] for text in np.random.default_rng(0).integers(2, 6, [40, 4])]
 COUNTED = {name: jnp.asarray(array) for name, array in tables.count(STORED, 6).items()}
 PARAMS = BENCH.params | {"table": COUNTED}
-ROWS = 128
+ROWS = 512
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,11 +14,13 @@ from specdec.instrument.certificate.subject import Subject, taught_scores
 from specdec.plan import Plan
 from specdec.testing import FALSE_ALARM
 from specdec.testing.excess import COUNTS, excess, seen, tail
-from specdec.testing.proposals import DRAWS, proposals, tally
+from specdec.testing.proposals import DRAWS, Tally, proposals, tally
 from specdec.types import Array, PyTree
 from specdec.verifiers import SpeculativeSampling
 
 SAMPLES = 8  # of each text
+PROPOSAL_TOKENS = 40_000  # draft tokens are enough
+PROPOSAL_SAMPLES = 16  # of each text, at most
 WANTED_SHARE = 0.05  # by which a group of tokens may be off unseen
 
 
@@ -31,9 +33,13 @@ def proposal(subject: Subject) -> Check:
     """
     plan, _ = _drawing(subject)
     program = Program(functools.partial(tally, plan=plan), mesh=subject.mesh)
-    batches = subject.batches(subject.count)
-    tallies = [program.fetch(subject.params, *batch, everywhere=True)[0] for batch in batches]
-    found = proposals(tallies, plan.sources)
+    tallies: list[Tally] = []
+    for sample in range(PROPOSAL_SAMPLES):
+        for batch in subject.batches(subject.count, sample):
+            tallies.append(program.fetch(subject.params, *batch, everywhere=True)[0])
+        found = proposals(tallies, plan.sources)
+        if found.tokens >= PROPOSAL_TOKENS:
+            break
 
     def detectable(texts: np.ndarray) -> np.ndarray:
         """Returns the share that is seen with this many times the texts."""
@@ -49,7 +55,7 @@ def proposal(subject: Subject) -> Check:
             "false_alarm": FALSE_ALARM,
         },
         {"p_value": (">=", FALSE_ALARM), "tokens": (">=", 1)},
-        f"{found}; each text was drafted {DRAWS} times",
+        f"{found}; {DRAWS} drafts for each call in {sample + 1} samples of each text",
         power=Power.by(detectable, subject.count, WANTED_SHARE, "a group's share off by {:.3f}"),
     )
 
