@@ -172,8 +172,8 @@ def test_a_kernel_computes_the_layers(name, monkeypatch, capfd):
     exact = {"xla_allow_excess_precision": False}
     found, after = jax.jit(run).lower(*arrays).compile(compiler_options=exact)(*arrays)
     assert found.dtype == jnp.float32
-    # 4.5e-6 of sums up to 6 (EPYC, AVX-512): a logit near 90 has a rounding of 4e-6. In bfloat16 the
-    # roundings are the same ones.
+    # 4.5e-6 of sums up to 6 (EPYC, AVX-512): a logit near 90 has a rounding of 4e-6. In bfloat16
+    # the roundings are the same ones.
     np.testing.assert_allclose(found[0], expected, rtol=0, atol=2 * SMALL_LOGITS)
     assert after.length.tolist() == [LENGTH]
     for kind in CACHED:
