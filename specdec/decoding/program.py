@@ -31,25 +31,25 @@ CACHED = 2**29
 COMPILING = functools.partial(progress.stage, "compiling", "compiling")
 # TPUs whose chips have no SparseCore, by the beginning of JAX's name of their kind.
 NO_SPARSE_CORE = ("TPU v2", "TPU v3", "TPU v4 lite", "TPU v5 lite", "TPU v5e")
-# They keep lookups in the program itself. libtpu 0.0.46 moves those of many rows to the SparseCore,
+# They keep lookups in the program itself. libtpu moves those of many rows to a TPU7x's SparseCore,
 # for which a loop at batch 1 waits longer than the lookup takes: github.com/jax-ml/jax/issues/40553
-KEEP_LOOKUPS = {
+KEEP_LOOKUPS: dict[str, str | bool] = {
     "xla_tpu_offload_gather_to_sparsecore": "false",
     "xla_tpu_offload_all_supported_gathers_to_sparsecore": "false",
 }
 
 
-def compiler_options(device: jax.Device) -> dict[str, str]:
+def compiler_options(device: Any) -> dict[str, str | bool]:
     """Returns the options of the compiler with which decode programs are compiled for a device.
 
     Args:
-      device: of any platform, and present or not.
+      device: a device of JAX, of any platform, present or not.
     """
     is_tpu = device.platform == "tpu" and not device.device_kind.startswith(NO_SPARSE_CORE)
     return dict(KEEP_LOOKUPS) if is_tpu else {}
 
 
-def executable(lowered: jax.stages.Lowered, device: jax.Device) -> jax.stages.Compiled:
+def executable(lowered: jax.stages.Lowered, device: Any) -> jax.stages.Compiled:
     """Compiles a decode program.
 
     An option that this compiler does not know is left out, with a warning.

@@ -320,7 +320,7 @@ def explanation(records: Sequence[TopologyRecord]) -> Iterator[str]:
         yield (
             "operations: instructions, those of a loop counted once; largest: array that a loop "
             "makes; also: copies to the host and sizes known only at run time, both 0 in a fast "
-            "program, and what a SparseCore runs beside it"
+            "program, and what a SparseCore runs"
         )
     if any(
         "decode" in found["programs"] and found["programs"]["decode"]["top_k"] for found in records

@@ -262,7 +262,7 @@ def _kinds(opcode: str, shape: str, rest: str) -> tuple[str, ...]:
         or (base == "custom-call" and _RESIZE.search(rest))
     ):
         kinds.append("dynamic_shapes")
-    if opcode != base and _SPARSE_CORE.search(rest):
+    if _SPARSE_CORE.search(rest):
         kinds.append("sparse_core")
     elif base not in PASSIVE and "moves" not in kinds and not _JOINED.search(rest):
         kinds.append("operations")
