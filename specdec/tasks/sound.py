@@ -165,7 +165,7 @@ class _Wav(NamedTuple):
             file.seek(begin + size + size % 2)
         else:
             return None
-        is_open = not size and end <= begin < whole
+        is_open = not size and begin < whole and not begin < end < _UNKNOWN_SIZE
         ends = [one for one in (end, begin + size) if one < _UNKNOWN_SIZE]
         size = whole - begin if is_open else min(size, whole - begin)
         code, channels, rate, _, _, bits = struct.unpack("<HHIIHH", form.ljust(16, b"\0"))
