@@ -135,7 +135,7 @@ def _check_size(file: str | os.PathLike, samples: int, rate: int) -> None:
 
 
 class _Wav(NamedTuple):
-    """What the header of a WAV file says of its samples, and what is there."""
+    """Describes the samples of a WAV file, by its header and by what is there."""
 
     is_plain: bool  # whether they are PCM of 16 bits at `RATE`
     channels: int

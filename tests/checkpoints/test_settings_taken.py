@@ -226,7 +226,7 @@ def test_beams_of_a_checkpoint_are_those_of_transformers(settings, right, tmp_pa
 
 @pytest.mark.ci  # compiles a search
 def test_what_opens_a_transcript_counts_as_little_as_in_transformers(tmp_path):
-    directory = with_settings(tmp_path, "whisper", length_penalty=3.0, **ENGLISH, **EARLY)
+    directory = with_settings(tmp_path, "whisper", length_penalty=2.0, **ENGLISH, **EARLY)
     text = checkpoints.text_model_from(directory, needed=False)
     plan = plan_of(directory, num_beams=3)
     made = plan.sampling.processors
@@ -238,8 +238,7 @@ def test_what_opens_a_transcript_counts_as_little_as_in_transformers(tmp_path):
         search = BeamPlan(plan.target, 3, rule, 20, None, made, stop_ids=text.stop_ids)
         found = beam_search(params, features, search)
         texts[opened] = [found.texts(row)[0][3:] for row in range(2)]
-    assert texts[3] == [[38, 38, 41], [38, 45]]
-    assert texts[0] != texts[3]
+    assert texts == {3: [[38, 38, 41], [38, 45]], 0: [[31, 45], [38, 45]]}
 
 
 def listed(capsys, directory: Path, *flags: str) -> dict[str, str]:
