@@ -124,7 +124,7 @@ def obeyed(
     refusals.check_ends()
     if text.is_prompts:
         refusals.check_prompts()
-    if prefix:
+    if prefix and chosen is None:
         refusals.check_prefix("min_new_tokens", "begin_suppress_tokens")
     if chosen is not None:
         refusals.check_prefix("min_new_tokens", "forced_bos_token_id")

@@ -10,29 +10,32 @@ from specdec.checkpoints import generation
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.generation import Setting
+from specdec.common.json_values import JsonObject
 from specdec.common.values import Checked, is_integer
 from specdec.sampling import Opening, SuppressTokens, SuppressTokensAtBegin, Timestamps
 from specdec.types import LogitsProcessor
 
 _NO_TIMESTAMPS = "no_timestamps_token_id"
-# The codes of Whisper's languages, and their names in English, with _ for a space.
+# The codes of Whisper's languages, each with a name in English; _ is a space.
 _LANGUAGES = """
-af=afrikaans am=amharic ar=arabic as=assamese az=azerbaijani ba=bashkir be=belarusian bg=bulgarian
-bn=bengali bo=tibetan br=breton bs=bosnian ca=catalan ca=valencian cs=czech cy=welsh da=danish
-de=german el=greek en=english es=castilian es=spanish et=estonian eu=basque fa=persian fi=finnish
-fo=faroese fr=french gl=galician gu=gujarati ha=hausa haw=hawaiian he=hebrew hi=hindi hr=croatian
-ht=haitian ht=haitian_creole hu=hungarian hy=armenian id=indonesian is=icelandic it=italian
-ja=japanese jw=javanese ka=georgian kk=kazakh km=khmer kn=kannada ko=korean la=latin
-lb=letzeburgesch lb=luxembourgish ln=lingala lo=lao lt=lithuanian lv=latvian mg=malagasy mi=maori
-mk=macedonian ml=malayalam mn=mongolian mr=marathi ms=malay mt=maltese my=burmese my=myanmar
-ne=nepali nl=dutch nl=flemish nn=nynorsk no=norwegian oc=occitan pa=panjabi pa=punjabi pl=polish
-ps=pashto ps=pushto pt=portuguese ro=moldavian ro=moldovan ro=romanian ru=russian sa=sanskrit
-sd=sindhi si=sinhala si=sinhalese sk=slovak sl=slovenian sn=shona so=somali sq=albanian sr=serbian
-su=sundanese sv=swedish sw=swahili ta=tamil te=telugu tg=tajik th=thai tk=turkmen tl=tagalog
-tr=turkish tt=tatar uk=ukrainian ur=urdu uz=uzbek vi=vietnamese yi=yiddish yo=yoruba yue=cantonese
-zh=chinese zh=mandarin
+af_afrikaans am_amharic ar_arabic as_assamese az_azerbaijani ba_bashkir be_belarusian bg_bulgarian
+bn_bengali bo_tibetan br_breton bs_bosnian ca_catalan ca_valencian cs_czech cy_welsh da_danish
+de_german el_greek en_english es_castilian es_spanish et_estonian eu_basque fa_persian fi_finnish
+fo_faroese fr_french gl_galician gu_gujarati ha_hausa haw_hawaiian he_hebrew hi_hindi hr_croatian
+ht_haitian ht_haitian_creole hu_hungarian hy_armenian id_indonesian is_icelandic it_italian
+ja_japanese jw_javanese ka_georgian kk_kazakh km_khmer kn_kannada ko_korean la_latin
+lb_letzeburgesch lb_luxembourgish ln_lingala lo_lao lt_lithuanian lv_latvian mg_malagasy mi_maori
+mk_macedonian ml_malayalam mn_mongolian mr_marathi ms_malay mt_maltese my_burmese my_myanmar
+ne_nepali nl_dutch nl_flemish nn_nynorsk no_norwegian oc_occitan pa_panjabi pa_punjabi pl_polish
+ps_pashto ps_pushto pt_portuguese ro_moldavian ro_moldovan ro_romanian ru_russian sa_sanskrit
+sd_sindhi si_sinhala si_sinhalese sk_slovak sl_slovenian sn_shona so_somali sq_albanian sr_serbian
+su_sundanese sv_swedish sw_swahili ta_tamil te_telugu tg_tajik th_thai tk_turkmen tl_tagalog
+tr_turkish tt_tatar uk_ukrainian ur_urdu uz_uzbek vi_vietnamese yi_yiddish yo_yoruba yue_cantonese
+zh_chinese zh_mandarin
 """
-_CODES = {name.replace("_", " "): code for code, name in (x.split("=") for x in _LANGUAGES.split())}
+_CODES = {
+    name.replace("_", " "): code for code, _, name in (x.partition("_") for x in _LANGUAGES.split())
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +183,7 @@ def _forced(stated: Mapping[str, Setting], directory: Location) -> dict[int, int
     return found
 
 
-def _needed(settings: Mapping[str, Any], name: str, directory: Location) -> Any:
+def _needed(settings: JsonObject, name: str, directory: Location) -> Any:
     if name not in settings:
         raise CheckpointError(
             f"{directory} has no {name} in {generation.FILE}; copy the file of the model's release"

@@ -135,7 +135,7 @@ def _check_size(file: str | os.PathLike, samples: int, rate: int) -> None:
 
 
 class _Wav(NamedTuple):
-    """What the header of a WAV file says of its samples, and what is there."""
+    """Describes the samples of a WAV file, by its header and by what is there."""
 
     is_plain: bool  # whether they are PCM of 16 bits at `RATE`
     channels: int
@@ -165,7 +165,7 @@ class _Wav(NamedTuple):
             file.seek(begin + size + size % 2)
         else:
             return None
-        is_open = not size and end <= begin < whole
+        is_open = not size and begin < whole and not begin < end < _UNKNOWN_SIZE
         ends = [one for one in (end, begin + size) if one < _UNKNOWN_SIZE]
         size = whole - begin if is_open else min(size, whole - begin)
         code, channels, rate, _, _, bits = struct.unpack("<HHIIHH", form.ljust(16, b"\0"))
