@@ -170,6 +170,8 @@ ENTRY = {"dtype": "F32", "shape": [16, 16], "data_offsets": [0, 1024]}
             r"a in .* is float32\[1000000000000000000000000000000",
         ),
         ({"a": ENTRY | {"data_offsets": [0, 2**63]}}, "they do not fit"),
+        ({"a": ENTRY | {"shape": [0, 10**30], "data_offsets": [0, 0]}, "b": ENTRY}, "cannot map a"),
+        ({"a": ENTRY | {"shape": [1] * 70 + [256]}}, "cannot map a of .* dimension"),
         ({"a": ENTRY | {"dtype": "F4"}}, "a in .* is F4, which is not read; save the model again"),
         ('{"a": {"dtype": "F32", "dtype": "F16"}}', "has 'dtype' twice"),
         ("[" * 100_000 + "]" * 100_000, "the header of .* is not JSON; copy it again"),
