@@ -144,6 +144,13 @@ def test_a_header_that_does_not_fit_its_data_is_refused(of, damage, says, capsys
     assert "DAMAGED" in capsys.readouterr().out
 
 
+def test_names_may_have_another_order_than_the_data(of):
+    directory = of("hf_v1_0")
+    header, data = parts_of(directory / "model.safetensors")
+    write(directory / "model.safetensors", dict(reversed(header.items())), data)
+    assert_identical(directory, GOLDEN / "hf_v1_0")
+
+
 ENTRY = {"dtype": "F32", "shape": [16, 16], "data_offsets": [0, 1024]}
 
 
