@@ -412,11 +412,12 @@ def sha256(file: Location) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _refuse_pointers(directory: Location) -> None:
+def _refuse_pointers(directory: Path) -> None:
     """Raises CheckpointError if Git LFS has not fetched a file that is read."""
-    if not isinstance(directory, Path) or not directory.is_dir():
+    try:
+        names = os.listdir(directory)
+    except OSError:  # there is no such directory
         return
-    names = [entry.name for entry in directory.iterdir()]
     own = [name for name in names if name.endswith((".json", ".model"))]
     own += [name for _, files in MARKS for name in files]
     for name in huggingface.wanted(names) or own:
@@ -425,7 +426,8 @@ def _refuse_pointers(directory: Location) -> None:
 
 
 def _format(directory: Location) -> str | None:
-    _refuse_pointers(directory)
+    if isinstance(directory, Path):
+        _refuse_pointers(directory)
     for name, files in MARKS:
         if all((directory / file).is_file() for file in files):
             return name

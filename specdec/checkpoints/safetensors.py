@@ -153,9 +153,9 @@ def _place(file: Path, name: str, entry: object) -> _Place:
 
 
 def _map(file: Path, place: _Place, start: int) -> np.ndarray:
-    if place.begin == place.end:  # which no memory map can be
-        return np.zeros(place.shape, place.dtype)
     try:
+        if place.begin == place.end:  # which no memory map can be
+            return np.zeros(place.shape, place.dtype)
         return np.memmap(file, place.dtype, "r", start + place.begin, place.shape)
     except (ValueError, OSError) as error:  # of shapes with very many sides, of very many arrays
         raise CheckpointError(f"cannot map {place.name} of {file} ({error})") from error
