@@ -270,3 +270,22 @@ def test_what_transformers_cannot_describe_is_refused(name, changes, says, tmp_p
     with pytest.raises(CheckpointError, match=says):
         checkpoints.save(tmp_path / "out", params, config=config, format="huggingface")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "ids, pad_id, stop_ids",
+    [
+        ({"pad_token_id": 0}, 0, (2,)),
+        ({}, -1, (2,)),
+        ({"pad_token_id": 2}, -1, (2,)),  # prompts may hold what ends a text,
+        ({"pad_token_id": 1}, -1, (2,)),  # and what begins one
+        ({"pad_token_id": 3, "eos_token_id": [2, 3]}, -1, (2, 3)),
+        ({"pad_token_id": 5, "eos_token_id": [2, 3]}, 5, (2, 3)),
+    ],
+)
+def test_a_record_of_the_sizes_alone_has_the_defaults_of_a_gpt2(edited, ids, pad_id, stop_ids):
+    """An MLP is four times as wide as the stream."""
+    given = {"n_inner": None, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
+    config = checkpoints.config_from(edited("hf_gpt2", **given | ids))
+    assert (config.emb_dim, config.mlp_dim) == (16, 64)
+    assert (config.pad_id, config.stop_ids) == (pad_id, stop_ids)

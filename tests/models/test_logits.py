@@ -14,7 +14,7 @@ import pytest
 import t5_in_numpy
 from support import teacher_forced, tiny_t5
 from test_families import TINY, TOKENS, inputs_of
-from tolerances import SMALL_LOGITS
+from tolerances import LOGITS, SMALL_LOGITS
 
 from specdec.models import families
 from specdec.models.sizes.kept_parts import Trim
@@ -61,7 +61,7 @@ def test_logits_are_those_of_the_definition(name, kept):
         laid_out = dataclasses.replace(model, layout=layout)
         logits = laid_out.logits(laid_out.from_stored(params), hidden)
         assert logits.dtype == np.float32
-        np.testing.assert_allclose(logits, expected, rtol=0, atol=SMALL_LOGITS)
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=LOGITS)
 
 
 def test_parts_of_a_draft_are_those_of_the_definition():
