@@ -234,10 +234,10 @@ WRITERS = {
     "checkpoints/text_model.py",
     "checkpoints/directory.py",
     "checkpoints/tables/files.py",
+    "common/child.py",  # the output of a command
     "common/records.py",
     "instrument/distillation/distillation.py",  # a host's own copy
     "instrument/distillation/made_tables.py",  # the log of a table's training
-    "instrument/replicate/running.py",  # the output of a command
 }
 
 
