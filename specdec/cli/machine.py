@@ -76,9 +76,9 @@ def quiet() -> None:
     """Silences other reports of errors that become our one line.
 
     Orbax logs each error, asyncio those that Orbax did not await, Python the coroutines that never
-    ran, and TensorStore the calls to a closed loop.
+    ran, and TensorStore the calls to a closed loop. Matplotlib warns of a missing home folder.
     """
-    for name in ("absl", "asyncio"):
+    for name in ("absl", "asyncio", "matplotlib"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     others = sys.unraisablehook
