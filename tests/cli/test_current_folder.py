@@ -44,9 +44,10 @@ def planted(tmp_path, monkeypatch):
     ],
 )
 def test_shorthands_stand_for_files_of_the_package(planted, capsys, more):
+    before = list(sys.path)
     assert cli.main([*DECODE, *more]) == 0
     assert "CHECKPOINT_PATH" in capsys.readouterr().out
-    assert str(planted) not in sys.path
+    assert sys.path == before
 
 
 def test_what_a_file_of_the_package_includes_is_of_the_package(planted, capsys):
