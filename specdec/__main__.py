@@ -14,8 +14,16 @@ def main() -> int:
     from specdec.common import progress
 
     with progress.shown_on(sys.stderr, begun):
-        with progress.stage("starting", "starting"):
-            from specdec import cli
+        try:
+            with progress.stage("starting", "starting"):
+                from specdec import cli
+        except ValueError as error:  # JAX reads its variables when it is imported
+            given = ", ".join(name for name in os.environ if name.startswith("JAX_"))
+            if not given:
+                raise
+            said = " ".join(str(error).splitlines())
+            print(f"specdec: JAX: {said}; correct or unset one of {given}", file=sys.stderr)
+            return 2
         return cli.main()
 
 

@@ -224,6 +224,15 @@ def test_a_process_holds_what_it_writes_until_its_command_ends(tmp_path):
     assert names(tmp_path) == [".out.jsonl.lock", "out.jsonl"] and not path.read_text()
 
 
+def test_a_folder_that_another_process_made_meanwhile_stays(tmp_path):
+    with pytest.raises(RecordsError, match="model was made by another process meanwhile; use it"):
+        with records.complete_folder(tmp_path / "model") as folder:
+            for each in (folder, tmp_path / "model"):
+                each.mkdir()
+                (each / each.parent.name).touch()
+    assert names(tmp_path) == ["model"] and names(tmp_path / "model") == [tmp_path.name]
+
+
 # Modules that write files without `records`: into folders that are made whole, or locked.
 WRITERS = {
     "__main__.py",  # the null device
@@ -234,10 +243,10 @@ WRITERS = {
     "checkpoints/text_model.py",
     "checkpoints/directory.py",
     "checkpoints/tables/files.py",
+    "common/child.py",  # the output of a command
     "common/records.py",
     "instrument/distillation/distillation.py",  # a host's own copy
     "instrument/distillation/made_tables.py",  # the log of a table's training
-    "instrument/replicate/running.py",  # the output of a command
 }
 
 

@@ -151,7 +151,6 @@ def distilled(
     run = runs.opened(given.flags(alone))
     if "distributed" in args:  # a flag of the command, and not of `distill`
         machine.refuse_no_mesh(args, run.placement.mesh)
-    _hold(args)
     ready_run, definition = ready(run), runs.definition_of(run)
     distilling = Distilling.of(given, recipe, ready_run, definition, folder)
     found = distilling.distill(say, announce)
@@ -169,17 +168,9 @@ def _described(
     if any(binding.startswith("TASK_PREFIX=") for binding in args.gin_bindings):
         raise UsageError("--gin.TASK_PREFIX is for gin files; give --task_prefix")
     inputs = Inputs.of(lines, f"--inputs {args.input_file}" if args.input_file else "inputs")
-    _hold(args)
     return inputs.described(
         args.target, Path(args.output_dir), args.task_prefix, args.vocabulary, ask
     )
-
-
-def _hold(args: argparse.Namespace) -> None:
-    """Lets the first host hold the folder."""
-    file = Path(args.output_dir) / "distill.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    hosts.from_first(lambda: records.hold(file, "--output_dir"))
 
 
 @dataclasses.dataclass(frozen=True)

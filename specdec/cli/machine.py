@@ -76,9 +76,9 @@ def quiet() -> None:
     """Silences other reports of errors that become our one line.
 
     Orbax logs each error, asyncio those that Orbax did not await, Python the coroutines that never
-    ran, and TensorStore the calls to a closed loop.
+    ran, and TensorStore the calls to a closed loop. Matplotlib warns of a missing home folder.
     """
-    for name in ("absl", "asyncio"):
+    for name in ("absl", "asyncio", "matplotlib"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     others = sys.unraisablehook
@@ -232,14 +232,15 @@ def join_other_hosts(args: argparse.Namespace) -> None:
     # JAX's own service would take SIGTERM from `terminable` and `train`, and knows no Ctrl-C.
     jax.config.update("jax_enable_preemption_service", False)
     try:  # a host that is done waits for the others: if one left, JAX would end them all
-        jax.distributed.initialize(
-            coordinator_address=address,
-            num_processes=count,
-            process_id=index,
-            initialization_timeout=JOINING + SILENCE,  # `late` comes before
-            heartbeat_timeout_seconds=SILENCE,
-            shutdown_timeout_seconds=PATIENCE,
-        )
+        with progress.stage("starting", "waiting for the other hosts"):
+            jax.distributed.initialize(
+                coordinator_address=address,
+                num_processes=count,
+                process_id=index,
+                initialization_timeout=JOINING + SILENCE,  # `late` comes before
+                heartbeat_timeout_seconds=SILENCE,
+                shutdown_timeout_seconds=PATIENCE,
+            )
     except (RuntimeError, ValueError) as error:
         raise UsageError(
             f"--distributed: JAX finds no other hosts ({error}); leave it out on one host"

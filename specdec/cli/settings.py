@@ -11,7 +11,7 @@ import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import gin
 from gin import config as gin_config
@@ -183,13 +183,13 @@ def _folders(args: argparse.Namespace) -> list[str]:
 
 @contextlib.contextmanager
 def _finding(folders: Sequence[str]) -> Iterator[None]:
-    """Has gin find files as `_found` does.
+    """Makes gin find files as `_found` does.
 
     Gin itself would begin in the current folder, and import Python packages in search of files.
     """
     within: list[str] = []
 
-    def parse(name: str, skip_unknown: Any = False, *_: object) -> Any:
+    def parse(name: str, skip_unknown: bool = False, *_: object) -> object:
         path = _included(name, within[-1], folders) if within else _found(name, ["", *folders])
         within.append(path)
         with open(path, encoding="utf-8") as text:

@@ -239,7 +239,13 @@ def complete_folder(path: Path) -> Iterator[Path]:
         folder = staging / path.name
         with naming(path):
             yield folder
-        folder.rename(path)
+        try:
+            folder.rename(path)
+        except OSError as error:
+            if not path.exists():
+                raise
+            made = f"{path} was made by another process meanwhile; use it, or give another folder"
+            raise RecordsError(made) from error
         shutil.rmtree(staging, ignore_errors=True)
     except BaseException:
         _remove(staging)

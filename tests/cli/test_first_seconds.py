@@ -67,6 +67,22 @@ def test_a_signal_that_is_ignored_stays_so():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_variable_that_jax_refuses(monkeypatch):
+    monkeypatch.setenv("JAX_ENABLE_X64", "maybe")
+    done = run("raise ValueError('invalid truth value \\'maybe\\'\\nfor X')")
+    assert done.returncode == 2 and done.stderr.startswith(
+        "specdec: JAX: invalid truth value 'maybe' for X; correct or unset one of "
+    )
+    assert "JAX_ENABLE_X64" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_what_a_child_begins_with_takes_no_time():
+    """Until it watches its parent, it lives on if that is killed."""
+    code = "import sys, specdec.common.child; print({'jax', 'numpy'} & set(sys.modules))"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout == "set()\n"
+
+
 @pytest.mark.parametrize("stream", [0, 2])
 def test_a_closed_stream_is_the_null_device(stream):
     """No file takes its place, and nothing that is for a closed stderr goes to stdout."""

@@ -25,6 +25,7 @@ from test_cli import the_line
 
 from specdec import checkpoints, cli
 from specdec.cli import machine, sinks
+from specdec.common import resources
 from specdec.common.records import RecordsError
 from specdec.engine import Engine
 from specdec.instrument.benchmark import Workload
@@ -79,6 +80,7 @@ def folder(tmp_path_factory):
     made = yard.pair(tmp_path_factory.mktemp("pair"), "machine")
     train = yard.TRAIN.replace("the folder", str(made)).replace("'yard'", "'machine_train'")
     (made / "train.gin").write_text(train)
+    (made / "inputs").write_text("".join(f"text {number}\n" for number in range(40)))
     return made
 
 
@@ -269,6 +271,8 @@ def runs(*flags):
     return lambda folder: [f"--gin_file={folder / 'run.gin'}", *flags]
 
 
+TARGET = resources.folder("demo") / "target"
+
 # What each command is given, its output aside, and the file whose lock it takes.
 WRITERS = {
     "decode": (runs(), "out.jsonl"),
@@ -282,7 +286,7 @@ WRITERS = {
     "eval": (runs("--metric=bleu"), "predictions.jsonl"),
     "tune": (runs(), "tune.json"),
     "distill": (
-        lambda f: ["--gin_file=distill.gin", f"--gin_file={f / 'run.gin'}"],
+        lambda folder: [f"--target={TARGET}", f"--inputs={folder / 'inputs'}", "--task_prefix="],
         "distill.json",
     ),
     "replicate": (lambda _: ["demo", "--rows=ende_t0"], ""),

@@ -185,6 +185,7 @@ class Distilling(NamedTuple):
         _check(variant.run, recipe)
         objective = _objective(variant.run, recipe)
         folder.mkdir(parents=True, exist_ok=True)
+        hosts.from_first(lambda: records.hold(folder / "distill.json", "--output_dir"))
         about = {"gin": variant.settings, **dataclasses.asdict(recipe)}
         records.claim(
             folder,

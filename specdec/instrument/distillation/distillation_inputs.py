@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints import TextModel
-from specdec.common import records
+from specdec.common import hosts, records
 from specdec.common.gin_text import FINGERPRINT, settings_in
 from specdec.common.values import UsageError
 from specdec.instrument.search.search import FEWEST
@@ -148,6 +148,8 @@ class Inputs(NamedTuple):
 
     def _write(self, folder: Path, settings: str) -> None:
         """Writes the settings and the inputs, unless the folder has results already."""
+        folder.mkdir(parents=True, exist_ok=True)
+        hosts.from_first(lambda: records.hold(folder / "distill.json", "--output_dir"))
         if (begun := _begun(folder)) is not None:
             records.claim(folder, folder / SETTINGS, settings, begun=begun, instead="--output_dir")
             return

@@ -7,18 +7,11 @@ ends immediately, and the next one waits until then, so no two write to the same
 from __future__ import annotations
 
 import multiprocessing
-import os
-import runpy
-import sys
-import threading
 import time
 from collections.abc import Mapping
-from multiprocessing import connection
 from pathlib import Path
 
-import filelock
-
-from specdec.common import resources
+from specdec.common import child, resources
 from specdec.common.records import Lines
 from specdec.instrument.replicate.results import Step
 
@@ -88,7 +81,7 @@ def _last(log: Path) -> str:
 def _run(argv: tuple[str, ...], log: Path) -> int:
     """Runs `specdec` with these arguments, its output in a file, and returns its exit code."""
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_command, args=(argv, str(log.resolve())))
+    process = context.Process(target=child.command, args=(argv, str(log.resolve())))
     process.start()
     try:
         process.join()
@@ -99,21 +92,3 @@ def _run(argv: tuple[str, ...], log: Path) -> int:
             process.kill()  # a compiler hears no signal, and what a command writes is complete
             process.join()
     return 1 if process.exitcode is None else process.exitcode
-
-
-def _command(argv: tuple[str, ...], log: str) -> None:
-    """Runs `specdec` in this process, which ends with its parent."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    with filelock.FileLock(Path(log).parent / ".process.lock"):
-        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        for stream in (1, 2):
-            os.dup2(file, stream)
-        sys.argv = ["specdec", *argv]
-        runpy.run_module("specdec", run_name="__main__", alter_sys=True)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)

@@ -1,0 +1,40 @@
+"""A `specdec` command in a process of its own, which ends with the process that started it.
+
+This module imports nothing that takes long, so the new process watches its parent from the first
+moment.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import sys
+import threading
+from multiprocessing import connection
+from pathlib import Path
+
+import filelock
+
+
+def command(argv: tuple[str, ...], log: str) -> None:
+    """Runs `specdec` in this process, with its output in a file.
+
+    Args:
+      argv: what follows `specdec`.
+      log: the file. Only one such process runs in its folder, even after the parent was killed.
+    """
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with filelock.FileLock(Path(log).parent / ".process.lock"):
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        for stream in (1, 2):
+            os.dup2(file, stream)
+        sys.argv = ["specdec", *argv]
+        runpy.run_module("specdec", run_name="__main__", alter_sys=True)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
