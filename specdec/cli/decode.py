@@ -14,6 +14,7 @@ from specdec.cli import beams, given, machine, output, settings, sinks
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.sinks import Texts
+from specdec.common.terminal import visible
 from specdec.common.values import UsageError
 from specdec.instrument.runs.measured_run import GivenBeams, Run
 from specdec.instrument.runs.text_engine import TextEngine
@@ -150,9 +151,9 @@ def _show(args: argparse.Namespace) -> None:
 def _text_lines(run: DecodeRun) -> Iterator[str]:
     """Yields the text side of the target's checkpoint: each fact with its file."""
     if (text := runs.text_of(run.checkpoint_path)) is not None:
-        yield f"# The target's text side, from {text.directory}:"
+        yield visible(f"# The target's text side, from {text.directory}:")
         for what, note in text.lines():
-            yield f"#   {what}: {note}"
+            yield visible(f"#   {what}: {note}")
         if run.generation_settings == "ignore":
             yield "#   its generation settings are ignored, ids aside"
         yield f"#   decoding: {run.plan.sampling}"

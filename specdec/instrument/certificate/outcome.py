@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.common.json_values import JsonObject
+from specdec.common.json_values import JsonObject, record_of
 from specdec.instrument.certificate.subject import Subject
 from specdec.sampling import Sampling, unprocessed
 from specdec.types import Array, DecodeOutput, SamplingRule
@@ -41,7 +41,7 @@ class Check:
     @classmethod
     def of(cls, record: JsonObject) -> Check:
         """Returns the check of a record."""
-        return cls(**{name: value for name, value in record.items() if name != "passed"})
+        return record_of(cls, {name: x for name, x in record.items() if name != "passed"})
 
     def record(self) -> Mapping[str, object]:
         """Returns plain values, for JSON."""
