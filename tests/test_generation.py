@@ -365,9 +365,13 @@ def test_our_own_record_has_to_agree_about_the_start(directory, tmp_path):
         (
             "tokenizer_config.json",
             {"added_tokens_decoder": [1]},
-            "added tokens that cannot be read",
+            "a wrong added_tokens_decoder: expected object, got array",
         ),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"x": 1}}, "added tokens that cannot"),
+        (
+            "tokenizer_config.json",
+            {"added_tokens_decoder": {"x": 1}},
+            "a wrong added_tokens_decoder",
+        ),
         (
             "tokenizer_config.json",
             {"tokenizer_class": "AlbertTokenizer"},

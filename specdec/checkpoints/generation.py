@@ -144,11 +144,15 @@ def of_series(directory: Location) -> dict[str, Setting]:
         if file.name == CONFIG and tasks.SERIES_KEY not in record:
             continue
         if record:
-            return _of_record(record.get(tasks.SERIES_KEY, record), file.name)
+            try:
+                return _of_record(record.get(tasks.SERIES_KEY, record), file.name)
+            except ValueError as error:
+                raise CheckpointError(f"{file}: {error}; give a Chronos-T5") from error
     return {}
 
 
 def _of_record(record: JsonObject, file: str) -> dict[str, Setting]:
+    tasks.check_series(record)
     found = {name: record[name] for name in ("temperature", "top_k", "top_p") if name in record}
     found |= {"do_sample": True, "suppress_tokens": [record["eos_token_id"]]}
     found[LONGEST] = record["prediction_length"]

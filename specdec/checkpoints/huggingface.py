@@ -42,6 +42,7 @@ def wanted(names: Collection[str]) -> list[str]:
     files = tokenizer_files.VOCABULARIES
     tokenizer = next((some for some in files if set(some) <= set(names)), ())
     settings = (*tokenizer_files.NAMES, tokenizer_files.CHAT, *tokenizer_files.PICTURES)
+    settings += (tokenizer_files.WORD_PIECE,)
     text = (*tokenizer, *settings, generation.FILE)
     others = [name for name in (CONFIG, *text) if name in names]
     return [*others, *arrays] if arrays and CONFIG in others else []
@@ -100,15 +101,17 @@ def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
     The file is the first of `tokenizer_files.VOCABULARIES`, or None for bytes.
 
     Raises:
-      CheckpointError: a `tokenizer.json` cannot be read, or one of two files is missing.
+      CheckpointError: a `tokenizer.json` or a `vocab.txt` cannot be read, or one of two files is
+        missing.
     """
     record, file = read_json(directory / CONFIG), directory / _TOKENIZER
     adapter = _adapter(directory, record)
     if tasks.SERIES_KEY in record:
         return directory / CONFIG, 0
-    text = file.read_text() if file.is_file() else ""
-    if text:
+    text = ""
+    if file.is_file():
         record |= read_json(file)
+        text = file.read_text(encoding="utf-8")
     if adapter.has_bytes(record):
         return None, adapter.extra_ids(record, text)
     if (directory / _SENTENCEPIECE).is_file():
@@ -124,6 +127,11 @@ def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
         raise CheckpointError(
             f"{directory} has {there[0].name} without the other of {pieces.VOCAB} and "
             f"{pieces.MERGES}; copy both"
+        )
+    if not there and (file := directory / tokenizer_files.WORD_PIECE).is_file():
+        raise CheckpointError(
+            f"{file} is a vocabulary of WordPiece, as of a BertTokenizer, which is not read; name "
+            "another with --vocabulary=FILE"
         )
     return (there[0], 0) if there else None
 

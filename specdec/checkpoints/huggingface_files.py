@@ -17,8 +17,9 @@ import numpy as np
 from specdec.checkpoints import safetensors
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError
+from specdec.checkpoints.kinds import KINDS
 from specdec.common.file_names import own_file
-from specdec.common.json_values import JsonObject
+from specdec.common.json_values import JsonObject, parsed
 
 CONFIG = "config.json"
 _SAFETENSORS, _PYTORCH, _INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
@@ -121,21 +122,16 @@ def write(
 
 
 def read_json(file: Location) -> dict[str, Any]:
-    """Returns the object in a JSON file; raises CheckpointError if there is none."""
+    """Returns the object in a JSON file; raises CheckpointError unless it is as in `KINDS`."""
     try:
-        record = json.loads(file.read_bytes())
+        return parsed(file.read_bytes(), KINDS.get(file.name, dict))
     except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON ({error}); copy it again") from error
-    if not isinstance(record, dict):
-        raise CheckpointError(
-            f"{file} holds a JSON {type(record).__name__}, not an object; copy it again"
-        )
-    return record
+        raise CheckpointError(f"{file} {error}; copy it again") from error
 
 
 def write_json(file: Path, record: JsonObject) -> None:
     """Writes an object as indented JSON."""
-    file.write_text(json.dumps(record, indent=2) + "\n")
+    file.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
 def _shards(sizes: Mapping[str, int]) -> list[list[str]]:

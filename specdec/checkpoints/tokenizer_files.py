@@ -7,7 +7,6 @@ transformers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +29,7 @@ CHAT = "chat_template.jinja"
 PICTURES = ("preprocessor_config.json", "processor_config.json")  # kept with a tokenizer
 NAMES = (CONFIG, _SPECIAL, _ADDED)
 _JSON, LLAMA = "tokenizer.json", "tokenizer.model"
+WORD_PIECE = "vocab.txt"  # is not read
 # Files that have the pieces, in the order in which they are looked for.
 VOCABULARIES = (("spiece.model",), (_JSON,), (LLAMA,), (pieces.VOCAB, pieces.MERGES))
 _ALL = (*NAMES, CHAT, *PICTURES, *(name for names in VOCABULARIES[1:] for name in names))
@@ -187,7 +187,8 @@ def _special_names(
     else:
         with about(file):
             text = file.read_bytes().decode("utf-8")
-            names = json.loads if file.name == pieces.VOCAB else pieces.names_of_tokenizer
+            of_vocab = file.name == pieces.VOCAB
+            names = pieces.of_vocab if of_vocab else pieces.names_of_tokenizer
             known = set(names(text))
         fitting = [names for names in _USUAL if names["eos_token"] in known]
         usual = fitting[0] if len(fitting) == 1 else {}  # the files must say it otherwise
@@ -303,6 +304,8 @@ def _decoder(config: JsonObject) -> dict[int, AddedToken]:
     for id, fields in config["added_tokens_decoder"].items():
         flags = ("lstrip", "rstrip", "single_word", "special")
         given = {name: bool(fields.get(name, False)) for name in flags}
+        if not (id.isascii() and id.isdigit()):  # int() reads more than this
+            raise ValueError(f"the id {id!r}")
         found[int(id)] = AddedToken(int(id), fields["content"], **given)
     return found
 

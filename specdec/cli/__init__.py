@@ -45,6 +45,7 @@ from specdec.cli.run import DecodeRun
 from specdec.cli.settings import path_in
 from specdec.common import progress
 from specdec.common.records import RecordsError, holding
+from specdec.common.terminal import visible
 from specdec.common.values import UsageError
 from specdec.engine import Placement
 from specdec.instrument.distillation.distillation import Distillation
@@ -100,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     """Runs one command, see `main`."""
     argv = sys.argv[1:] if argv is None else argv
+    machine.write_all_characters()
     parser = overview()
     args = parser.parse_args(settings.joined(argv))
     if "command" not in args:
@@ -121,7 +123,7 @@ def _run(argv: Sequence[str] | None) -> int:
     except (UsageError, RecordsError, *_OTHERS) as error:
         if args.traceback:
             raise
-        print(f"specdec: {error}", file=sys.stderr)
+        print(f"specdec: {visible(error)}", file=sys.stderr)
         return 2
     except machine.Terminated:
         print(f"specdec: terminated; {_how_to_go_on(args, argv)}", file=sys.stderr)
@@ -136,7 +138,7 @@ def _run(argv: Sequence[str] | None) -> int:
         said = machine.of(error)
         if args.traceback or said is None:
             raise
-        print(f"specdec: {said}", file=sys.stderr)
+        print(f"specdec: {visible(said)}", file=sys.stderr)
         return 2
 
 

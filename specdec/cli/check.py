@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from specdec.common.terminal import visible
+
 
 def add_command(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
@@ -29,7 +31,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> int:
     sound = [_check(path, args.record) for path in args.directories]
     damaged = [path for path, fine in zip(args.directories, sound, strict=True) if not fine]
-    print(f"DAMAGED: {', '.join(damaged)}" if damaged else "SOUND")
+    print(visible(f"DAMAGED: {', '.join(damaged)}") if damaged else "SOUND")
     return 1 if damaged else 0
 
 
@@ -39,9 +41,8 @@ def _check(path: str, record: bool) -> bool:
 
     sound = True
     for finding in contents.examine(path):
-        print(
-            f"{'PASS' if finding.sound else 'FAIL'} {finding.what:<10} {finding.note}", flush=True
-        )
+        said = "PASS" if finding.sound else "FAIL"
+        print(visible(f"{said} {finding.what:<10} {finding.note}"), flush=True)
         sound &= finding.sound
     if sound and record:
         print(f"recorded the checksums of {contents.record_checksums(path)} arrays")

@@ -12,6 +12,7 @@ import jax
 from specdec import checkpoints, tasks
 from specdec.checkpoints import TextModel, Vocabulary
 from specdec.cli.output import add_paths, settle_paths
+from specdec.common.terminal import visible
 from specdec.models.contract.family import Config
 
 
@@ -58,10 +59,10 @@ def _command(args: argparse.Namespace) -> None:
     leaves = jax.tree.leaves(params)
     size, dtypes = sum(leaf.nbytes for leaf in leaves), {leaf.dtype.name for leaf in leaves}
     print(
-        f"wrote {output}: {sum(leaf.size for leaf in leaves):,} parameters, "
+        f"wrote {visible(output)}: {sum(leaf.size for leaf in leaves):,} parameters, "
         f"{' and '.join(sorted(dtypes))}, {size / 1e6:,.1f} MB, read in {loaded - start:.1f} s and "
         f"written in {time.perf_counter() - loaded:.1f} s; "
-        f"vocabulary: {vocabulary or 'none'}"
+        f"vocabulary: {visible(vocabulary or 'none')}"
     )
     if lost := _lost(args, text):
         print(f"{output} is without {lost}")

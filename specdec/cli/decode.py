@@ -15,6 +15,7 @@ from specdec.cli import beams, given, machine, output, settings, sinks
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.sinks import Texts
+from specdec.common.terminal import visible
 from specdec.common.values import UsageError
 from specdec.instrument.runs.measured_run import GivenBeams, Run
 from specdec.instrument.runs.text_engine import TextEngine
@@ -151,7 +152,7 @@ def _show(args: argparse.Namespace) -> None:
 def _text_lines(run: DecodeRun) -> Iterator[str]:
     """Yields the text side of the target's checkpoint: each fact with its file."""
     if (text := runs.text_of(run.checkpoint_path)) is not None:
-        yield f"# The target's text side, from {text.directory}:"
+        yield visible(f"# The target's text side, from {text.directory}:")
         ignored, beams = run.generation_settings == "ignore", run.beams.num_beams
         search = run.beams.given()
         rule = None if search is None else search.rule
@@ -161,7 +162,7 @@ def _text_lines(run: DecodeRun) -> Iterator[str]:
         own = generation.replaced(run.plan, run.generation_settings, rule, beams)
         taken = {x: one for x, one in taken.items() if own.get(x, one.value) == one.value}
         for what, note in text.lines(taken):
-            yield f"#   {what}: {note}"
+            yield visible(f"#   {what}: {note}")
         if ignored:
             yield "#   its generation settings are ignored, ids aside"
         yield f"#   decoding: {run.plan.sampling}"

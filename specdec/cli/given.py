@@ -7,13 +7,15 @@ import contextlib
 import dataclasses
 import io
 import itertools
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TextIO
+from typing import Annotated, TextIO, TypedDict
+
+from msgspec import Meta
 
 from specdec.cli.shorthands import utf8
 from specdec.common.file_names import check_regular
+from specdec.common.json_values import parsed
 from specdec.common.values import UsageError
 from specdec.instrument.runs.texts import Data, Previous, TextList, TextStream
 from specdec.tasks.local import line_text
@@ -60,7 +62,7 @@ def filled(args: argparse.Namespace, data: Data) -> tuple[Data, Previous | None]
         data = dataclasses.replace(data, texts=TextStream(_lines(texts or ["-"], args)))
     if args.live:
         return data, Previous("--live", None)
-    return data, None if args.previous is None else _outputs(args.previous)
+    return data, None if args.previous is None else file_outputs(args.previous)
 
 
 def _lines(texts: Sequence[str], args: argparse.Namespace) -> Iterator[tuple[str, None]]:
@@ -72,7 +74,7 @@ def _lines(texts: Sequence[str], args: argparse.Namespace) -> Iterator[tuple[str
         yield (args.task_prefix or "") + line, None
 
 
-def _outputs(path: str) -> Previous:
+def file_outputs(path: str) -> Previous:
     """Returns the previous outputs of a file: texts, or the lines of `specdec decode`."""
     lines, name = file_lines(PREVIOUS, path, "previous outputs, one a line"), f"{PREVIOUS} {path}"
     if not path.endswith(".jsonl"):
@@ -80,14 +82,18 @@ def _outputs(path: str) -> Previous:
     found: dict[int, Sequence[int]] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
-            found.setdefault(record["index"], [int(token) for token in record["tokens"]])
-        except (ValueError, KeyError, TypeError) as error:
+            record = parsed(line, _Output)
+        except ValueError as error:
             raise UsageError(
-                f"{name}, line {number} has no index and tokens; give the --output_file of "
-                "`specdec decode`"
+                f"{name}, line {number} {error}; give the --output_file of `specdec decode`"
             ) from error
+        found.setdefault(record["index"], record["tokens"])
     return Previous(name, [found.get(index, ()) for index in range(max(found, default=-1) + 1)])
+
+
+class _Output(TypedDict):
+    index: Annotated[int, Meta(ge=0, lt=2**24)]  # a list of all indexes is made
+    tokens: list[Annotated[int, Meta(ge=0, lt=2**31)]]
 
 
 def given_texts(

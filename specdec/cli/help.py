@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from specdec.cli import gin_files
 from specdec.common.environment import version
+from specdec.common.terminal import visible
 from specdec.common.values import did_you_mean
 
 EXAMPLES = {
@@ -52,7 +53,7 @@ class OneLine(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         hint = "" if "; " in message else f"; see {self.prog} --help"
-        print(f"specdec: {message}{hint}", file=sys.stderr)
+        print(f"specdec: {visible(message + hint)}", file=sys.stderr)
         sys.exit(2)
 
     def refuse_unknown(self, flags: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import errno
 import functools
+import io
 import logging
 import os
 import re
@@ -25,6 +26,7 @@ from jax.sharding import Mesh
 
 from specdec import tasks
 from specdec.common import environment, progress
+from specdec.common.terminal import visible
 from specdec.common.values import UsageError
 
 REMEDIES = {
@@ -105,12 +107,18 @@ def notes_of_one_line() -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if issubclass(category, tasks.SoundWarning):
-                print(f"specdec: {message}", file=sys.stderr)
+                print(f"specdec: {visible(message)}", file=sys.stderr)
             else:
                 usual(message, category, filename, lineno, file, line)
 
         warnings.showwarning = show
         yield
+
+
+def write_all_characters() -> None:
+    """Makes stdout write characters that its encoding lacks, such as cp1252, as in "\\u2581"."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def refuse_closed_output() -> None:

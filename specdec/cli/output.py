@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +11,7 @@ import jax
 
 from specdec.cli import settings
 from specdec.common import records
+from specdec.common.json_values import parsed
 from specdec.common.values import UsageError
 from specdec.models.contract.model import Model, PyTree
 
@@ -83,7 +83,6 @@ def model_line(params: PyTree, model: Model) -> str:
 
 def _holds(path: str, field: str) -> bool:
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        return field in parsed(Path(path).read_bytes())
     except ValueError:
         return False
-    return isinstance(found, dict) and field in found

@@ -116,7 +116,7 @@ def _command(args: argparse.Namespace) -> None:
     file = choices.folder / "replicate.jsonl"
     lock, is_new = choices.folder / ".lock", not choices.folder.exists()
     with locked(choices.folder, lock, "--output_dir", "*"):
-        journal = Journal(Lines.of(file, _in_force(study, choices)))
+        journal = Journal(Lines.of(file, _in_force(study, choices), kind=replicate.Ended))
         replication = Replication(study, choices, journal, functools.partial(_described, args))
         try:
             planned = replication.plan()

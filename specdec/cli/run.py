@@ -23,6 +23,7 @@ from specdec.cli.beams import Beams
 from specdec.cli.data import saved_vocabulary
 from specdec.common import progress, records, schemas
 from specdec.common.environment import version
+from specdec.common.terminal import visible
 from specdec.common.values import Checked, UsageError, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
 from specdec.engine import Engine, NotExact, Placement, check_eight_bits, in_eight_bits, obeying
@@ -360,8 +361,9 @@ def note_missing_prefix(args: argparse.Namespace, known: TextModel | None, text:
         return
     named = tuple(dict.fromkeys(known.prefixes.values()))
     if named and not text.startswith(named):
+        target, prefixes = visible(args.target), ", ".join(map(repr, named))
         print(
-            f"specdec: config.json of {args.target} names prefixes ({', '.join(map(repr, named))}) "
+            f"specdec: config.json of {target} names prefixes ({prefixes}) "
             "and the first text has none; give --task_prefix='...', or --task_prefix='' for none",
             file=sys.stderr,
         )

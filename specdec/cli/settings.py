@@ -344,7 +344,7 @@ def _explain(error: Exception) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: {error.msg}".replace("\n", " ")
     text = str(error)
-    head = text.partition("\n")[0]
+    head = text.partition("\n  In ")[0]  # gin's own lines
     match = None
     for pattern, remedy in _REMEDIES.items():
         if match := re.match(pattern, head):

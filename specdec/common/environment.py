@@ -73,8 +73,8 @@ def device_in_words(environment: Hardware) -> str:
         return f"{environment['devices']} x {environment['device']}"
     vectors = [x for x in environment.get("features", ()) if x in ("sse4_2", "avx2", "avx512f")]
     widest = f" ({vectors[-1]})" if vectors else ""  # older files do not say
-    cores = environment["cores"]
-    return f"{cores} core{'s' * (cores != 1)} of {environment['cpu']}{widest}"
+    cores = environment.get("cores")  # a damaged file may not say
+    return f"{cores} core{'s' * (cores != 1)} of {environment.get('cpu')}{widest}"
 
 
 def load_average() -> float | None:

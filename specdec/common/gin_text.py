@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import json
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specdec.common import resources
+from specdec.common.json_values import parsed
 
 # Comments of a gin file that count as settings: the meaning of its names, the form of the lines
 # that belong to it, and the machine.
@@ -85,8 +85,8 @@ def settings_in(text: str) -> Mapping[str, object]:
     """
     if not text.startswith("{"):
         return _gin_settings(text)
-    plain = json.loads(text)
-    found: dict[str, object] = {**_gin_settings(plain.pop("gin", ""))}
+    plain = parsed(text)
+    found: dict[str, object] = {**_gin_settings(str(plain.pop("gin", "")))}
     for name, value in plain.items():
         found.update(_dotted(name, value))
     return found

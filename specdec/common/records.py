@@ -27,7 +27,7 @@ from specdec.common.gin_text import FINGERPRINT as FINGERPRINT  # for `cli.run`,
 from specdec.common.gin_text import FORMAT as FORMAT
 from specdec.common.gin_text import VERSION as VERSION
 from specdec.common.gin_text import first_difference
-from specdec.common.json_values import is_object
+from specdec.common.json_values import parsed
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Mapping[str, object])
@@ -84,12 +84,14 @@ class Lines(Generic[R]):
     A process that writes lines holds the file, so that no other one writes to it.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, kind: type[R] = dict[str, object]):
+        self.path, self.kind = path, kind
 
     @classmethod
-    def of(cls, path: Path, settings: str, suffix: str = ".gin") -> Lines[R]:
-        """Returns the lines of FILE, whose settings are in FILE.gin.
+    def of(
+        cls, path: Path, settings: str, suffix: str = ".gin", kind: type[R] = dict[str, object]
+    ) -> Lines[R]:
+        """Returns the lines of FILE, whose settings are in FILE.gin; each is of a kind.
 
         Raises:
           RecordsError: the lines belong to other settings.
@@ -100,13 +102,13 @@ class Lines(Generic[R]):
             if path.exists():
                 claim(path, beside, settings, begun=path, instead="--output_file")
         write(beside, settings)
-        return cls(path)
+        return cls(path, kind)
 
     def __iter__(self) -> Iterator[R]:
         """Yields the objects in the file, except an incomplete last line.
 
         Raises:
-          RecordsError: a complete line is not a JSON object.
+          RecordsError: a complete line is not a JSON object of the lines' kind.
         """
         if self.path.exists():
             with self.path.open("rb") as file:
@@ -123,15 +125,17 @@ class Lines(Generic[R]):
         for number, record in enumerate(self, start=1):
             try:
                 yield function(record)
+            except ValueError as error:
+                raise self.damaged(number, str(error)) from error
             except TypeError as error:
                 raise self.damaged(number, f"is not of `specdec {command}`") from error
 
-    def replace(self, records: Iterable[R]) -> None:
+    def replace(self, records: Iterable[Mapping[str, object]]) -> None:
         """Replaces the contents of the file with these records, which may be some of its own."""
         hold(self.path)
         write(self.path, "".join(map(_line, records)))
 
-    def append(self, record: R) -> None:
+    def append(self, record: Mapping[str, object]) -> None:
         """Appends a line."""
         hold(self.path)
         with naming(self.path), self.path.open("a", encoding="utf-8") as file:
@@ -146,11 +150,9 @@ class Lines(Generic[R]):
 
     def _object(self, line: bytes, number: int) -> R:
         try:
-            if is_object(found := json.loads(line)):
-                return found
-        except ValueError:
-            pass
-        raise self.damaged(number, "is no JSON object")
+            return parsed(line, self.kind)
+        except ValueError as error:
+            raise self.damaged(number, str(error)) from error
 
 
 @contextlib.contextmanager
@@ -205,12 +207,20 @@ def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instea
         if begun is not None:
             raise RecordsError(f"{begun} has no {file.name} next to it; give another {instead}")
         write(file, settings)
-    elif differs := first_difference(file.read_text(encoding="utf-8"), settings):
+    elif differs := _difference(file, settings):
         name, old, new = differs
         raise RecordsError(
             f"{output} was begun with {name} = {old}, and now it is {new}; take the settings of "
             f"{file}, or give another {instead}"
         )
+
+
+def _difference(file: Path, settings: str) -> tuple[str, object, object] | None:
+    """Returns the first difference of settings from those of a file."""
+    try:
+        return first_difference(file.read_text(encoding="utf-8"), settings)
+    except ValueError as error:
+        raise RecordsError(f"{file} {error}; restore it, or delete what it belongs to") from error
 
 
 def write(path: Path, contents: str | bytes) -> None:

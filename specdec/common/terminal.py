@@ -19,6 +19,9 @@ from typing import NamedTuple, TextIO
 from specdec.common.progress import OTHER
 from specdec.common.theory import block_efficiency, empirical_alpha
 
+LONGEST = 2000  # characters of a message
+_CONTROLS, _TURNS = r"\x00-\x1f\x7f-\x9f\u2028\u2029", r"\u202a-\u202e\u2066-\u2069"
+
 
 class Origin(enum.Enum):
     """The origin of a token; the value is its ANSI style. Colours as in Leviathan, figure 1.
@@ -189,7 +192,19 @@ def _is_combined(character: str) -> bool:
 
 def one_line(text: str) -> str:
     """Replaces line breaks and control characters, so that no text can control a terminal."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text)
+    return re.sub(f"[{_CONTROLS}]", " ", text)
+
+
+def visible(message: object) -> str:
+    """Returns a message that cannot control a terminal, whatever names or foreign code are in it.
+
+    Control characters, and those that turn the direction of writing, are written as in Python. A
+    long message keeps its begin and its end.
+    """
+    text = str(message)
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+    return re.sub(f"[{_CONTROLS}{_TURNS}]", lambda one: ascii(one[0])[1:-1], text)
 
 
 def _runs(line: Iterable[Piece]) -> Iterator[Piece]:

@@ -7,14 +7,14 @@ and OPT and GPT-2 have `vocab.json` with `merges.txt`. Ids and texts are those o
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from specdec.tasks.added_tokens import Framing, Tokenization
 from specdec.tasks.chat import prompts_of
-from specdec.tasks.pieces import BYTES
+from specdec.tasks.pieces import BYTES, of_vocab
 from specdec.tasks.plain import SPACE, PlainVocabulary, parsed
+from specdec.tasks.task_error import no_panic
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -50,7 +50,7 @@ class Bpe(PlainVocabulary):
                 "the checkpoint's directory, and leave it out here"
             )
         self.file, self.digest = file, hashlib.sha256(contents).hexdigest()
-        self.tokenization, self._backend = tokenization, backend
+        self.tokenization, self.backend = tokenization, backend
         backend.no_truncation()
         backend.no_padding()
         _add_tokens(backend, tokenization)
@@ -68,7 +68,8 @@ class Bpe(PlainVocabulary):
             self._chat = prompts_of(framing.chat_template, names, framing.chat_file)
 
     def encode(self, text: str) -> list[int]:
-        return self._backend.encode(text, add_special_tokens=False).ids
+        with no_panic(self.file):
+            return self.backend.encode(text, add_special_tokens=False).ids
 
     def input_ids(self, text: str, length: int | None = None) -> list[int]:
         if self._chat is None:
@@ -91,7 +92,8 @@ class Bpe(PlainVocabulary):
         return names
 
     def _shown(self, ids: list[int]) -> str:
-        return self._backend.decode(ids, skip_special_tokens=True)
+        with no_panic(self.file):
+            return self.backend.decode(ids, skip_special_tokens=True)
 
     def _id(self, names: Mapping[str, str], role: str) -> int:
         """Returns the id of a special token; raises ValueError if there is no such token."""
@@ -108,7 +110,7 @@ class Bpe(PlainVocabulary):
             before = (self._id(names, "bos_token"),) if framing.add_bos else ()
             return before, bool(framing.add_eos)
         text = self._shown([self._any_piece()])
-        inside, whole = self.encode(text), self._backend.encode(text).ids
+        inside, whole = self.encode(text), self.backend.encode(text).ids
         start = next(i for i in range(len(whole)) if whole[i : i + len(inside)] == inside)
         behind = whole[start + len(inside) :]
         if behind not in ([], [self.eos_id]):
@@ -151,11 +153,12 @@ def from_merges(vocab: str, merges: str, framing: Framing | None) -> Tokenizer:
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    lines = [line for line in merges.split("\n") if line and not line.startswith("#version")]
+    lines = [line.removesuffix("\r") for line in merges.split("\n")]
+    lines = [line for line in lines if line and not line.startswith("#version")]
     if broken := next((line for line in lines if line.count(" ") != 1), None):
         raise ValueError(f"merges.txt has the line {broken!r}; copy it again")
     pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
-    made = Tokenizer(models.BPE(vocab=json.loads(vocab), merges=pairs))
+    made = Tokenizer(models.BPE(vocab=of_vocab(vocab), merges=pairs))
     given = framing is not None and bool(framing.prefix_space)
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=given)
     made.decoder = decoders.ByteLevel()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SECONDS = 10  # for one message
 GIBIBYTES = 1  # of the address space, where the system can limit it
 CHARACTERS = 1_000_000  # that a template may add to a message
+SAID = 300  # characters of an error that are shown
 LIMITS = (
     f"it takes more than {SECONDS} seconds or {GIBIBYTES} GiB, or adds more than {CHARACTERS:,} "
     "characters"
@@ -47,7 +48,7 @@ def main() -> None:
         except MemoryError:
             return
         except Exception as error:  # of jinja2, or of the template's own code
-            answer = {"error": str(error).partition("\n")[0]}
+            answer = {"error": str(error).partition("\n")[0][:SAID]}
         faulthandler.cancel_dump_traceback_later()
         print(json.dumps(answer), flush=True)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict
 
-from specdec.common.values import is_integer
+from specdec.common.json_values import parsed
+from specdec.tasks import pieces
 from specdec.tasks.loading import TaskError
 from specdec.tasks.registry import check_definition, registered
 from specdec.tasks.task import Task, TextTask
@@ -60,7 +60,7 @@ def token_counts(folder: str) -> Counter[int]:
     """
     counts: Counter[int] = Counter()
     for place, line in _lines(_files(folder)):
-        counts.update(_example(place, line)["targets"])
+        counts.update(_example(place, line)["tokens"])
     return counts
 
 
@@ -69,8 +69,14 @@ def longest_output(folder: str) -> int:
 
     Args:
       folder: as for `token_counts`.
+
+    Raises:
+      TaskError: as `token_counts`, or there is no output.
     """
-    return max(len(_example(place, line)["targets"]) for place, line in _lines(_files(folder)))
+    lengths = [len(_example(place, line)["tokens"]) for place, line in _lines(_files(folder))]
+    if not lengths:
+        raise TaskError(f"{folder} has no whole prediction; let specdec eval go on")
+    return max(lengths)
 
 
 @functools.cache
@@ -88,7 +94,7 @@ def _pairs(
 ) -> Iterator[tuple[str, list[int]]]:
     for place, line in itertools.islice(_lines(folders[split]), start, None):
         example = _example(place, line)
-        yield example["inputs"], example["targets"]
+        yield example["input"], example["tokens"]
 
 
 def _files(folder: str) -> list[Path]:
@@ -105,7 +111,7 @@ def _examine(files: list[Path], vocabulary: LoadedVocabulary) -> int:
     number, ids = 0, -(-vocabulary.vocab_size // PADDED_TO) * PADDED_TO
     for place, line in _lines(files):
         number += 1
-        largest = max(_example(place, line)["targets"], default=0)
+        largest = max(_example(place, line)["tokens"], default=0)
         if largest >= ids:
             raise TaskError(
                 f"{place}: token {largest}, but the vocabulary has {vocabulary.vocab_size}; give "
@@ -116,7 +122,7 @@ def _examine(files: list[Path], vocabulary: LoadedVocabulary) -> int:
     return number
 
 
-def _lines(files: list[Path]) -> Iterator[tuple[str, str]]:
+def _lines(files: list[Path]) -> Iterator[tuple[str, bytes]]:
     """Yields the place of each line, and the line. An incomplete last line is left out.
 
     Files of several hosts take turns, since host k of n has every n-th text from text k on.
@@ -125,25 +131,20 @@ def _lines(files: list[Path]) -> Iterator[tuple[str, str]]:
         yield from (found for found in turn if found is not None)
 
 
-def _lines_of(file: Path) -> Iterator[tuple[str, str]]:
-    with open(file, encoding="utf-8") as lines:
+def _lines_of(file: Path) -> Iterator[tuple[str, bytes]]:
+    with open(file, "rb") as lines:
         for number, line in enumerate(lines, start=1):
-            if line.endswith("\n"):
+            if line.endswith(b"\n"):
                 yield f"{file}, line {number}", line
 
 
 class _Prediction(TypedDict):
-    inputs: str
-    targets: list[int]
+    input: str
+    tokens: list[pieces.Id]
 
 
-def _example(place: str, line: str) -> _Prediction:
+def _example(place: str, line: bytes) -> _Prediction:
     try:
-        record = json.loads(line)
-        inputs, targets = record["input"], record["tokens"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise TaskError(f"{place}: not a prediction; run specdec eval again") from error
-    ids = isinstance(targets, list) and all(is_integer(id, 0) for id in targets)
-    if not isinstance(inputs, str) or not ids:
-        raise TaskError(f"{place}: not a prediction; run specdec eval again")
-    return {"inputs": inputs, "targets": targets}
+        return parsed(line, _Prediction)
+    except ValueError as error:
+        raise TaskError(f"{place}: not a prediction, it {error}; run specdec eval again") from error

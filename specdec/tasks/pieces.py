@@ -7,12 +7,14 @@ the other the `tokenizer.json` made from it.
 from __future__ import annotations
 
 import functools
-import json
+import math
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
 
-from specdec.common.json_values import is_object
+from msgspec import Meta
+
+from specdec.common.json_values import parsed
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -22,21 +24,29 @@ VOCAB, MERGES = "vocab.json", "merges.txt"  # two files of one tokenizer
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))  # of what has no piece, in some models
 
 
+GROWTH = 1000  # the most characters that a tokenizer may make of one
+Id = Annotated[int, Meta(ge=0, lt=2**24)]  # lists of all ids are made
+
+
 class _Added(TypedDict):
-    id: int
+    id: Id
     content: str
+    special: NotRequired[bool]
 
 
 class _Model(TypedDict):
     type: str  # Unigram or BPE
-    vocab: list[tuple[str, float]] | dict[str, int]  # with scores, or with ids
+    vocab: list[tuple[str, float]] | dict[str, Id]  # with scores, or with ids
+    unk_id: NotRequired[Id | None]
 
 
 class TokenizerFile(TypedDict):
     """The part of a `tokenizer.json` that is read here."""
 
     model: _Model
-    added_tokens: NotRequired[list[_Added]]
+    added_tokens: NotRequired[list[_Added] | None]
+    normalizer: NotRequired[dict[str, object] | None]
+    decoder: NotRequired[dict[str, object] | None]
 
 
 def of_sentencepiece(processor: SentencePieceProcessor) -> list[str]:
@@ -90,20 +100,42 @@ def parse(text: str) -> TokenizerFile:
     """Parses a `tokenizer.json`. The result is shared, and must not be changed.
 
     Raises:
-      ValueError: it is not JSON, or its model is neither Unigram like T5's nor BPE.
+      ValueError: it is not JSON, its model is neither Unigram like T5's nor BPE, or it makes texts
+        very long.
     """
     try:
-        record = json.loads(text)
+        record = parsed(text, TokenizerFile)
     except ValueError as error:
-        raise ValueError(f"it is not JSON ({error}); copy it again") from error
-    model = record.get("model") if is_object(record) else None
-    model = model if isinstance(model, dict) else {}
-    kind, forms = model.get("type"), {"Unigram": list, "BPE": dict}
-    if kind not in forms or not isinstance(model.get("vocab"), forms[kind]):
+        raise ValueError(f"it {error}; copy it again") from error
+    kind, forms = record["model"]["type"], {"Unigram": list, "BPE": dict}
+    if kind not in forms or not isinstance(record["model"]["vocab"], forms[kind]):
         raise ValueError(
             f"its model is {kind}, and those read are Unigram and BPE; name a SentencePiece .model"
         )
+    for part in (record.get("normalizer"), record.get("decoder")):
+        if (growth := _growth(part)) > GROWTH:
+            raise ValueError(
+                f"it writes up to {growth:,} characters for one (Replace), and {GROWTH:,} are the "
+                "most; use the model's own tokenizer"
+            )
     return record
+
+
+def _growth(part: object) -> int:
+    """Returns how many characters a normalizer or a decoder can make of one by replacing."""
+    if isinstance(part, dict):
+        content = part.get("content")
+        own = len(content) if part.get("type") == "Replace" and isinstance(content, str) else 1
+        return max(own, 1) * math.prod(map(_growth, part.values()))
+    return math.prod(map(_growth, part)) if isinstance(part, list) else 1
+
+
+def of_vocab(text: str) -> dict[str, int]:
+    """Returns the ids of a `vocab.json` by their names; raises ValueError as `parse` does."""
+    try:
+        return parsed(text, dict[str, Id])
+    except ValueError as error:
+        raise ValueError(f"it {error}; copy it again") from error
 
 
 def _names(record: TokenizerFile) -> list[str]:
@@ -113,7 +145,7 @@ def _names(record: TokenizerFile) -> list[str]:
         names = sorted(vocab, key=vocab.__getitem__)
     else:
         names = [name for name, _ in vocab]
-    added = sorted((token["id"], token["content"]) for token in record.get("added_tokens", ()))
+    added = sorted((one["id"], one["content"]) for one in record.get("added_tokens") or ())
     return names + [name for id, name in added if id >= len(names)]
 
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypedDict, get_type_hints
 
 import numpy as np
+from msgspec import Meta
 
-from specdec.common.json_values import JsonObject
-from specdec.common.values import Checked, Rule, is_integer, is_number, is_word
+from specdec.common.json_values import JsonObject, check_kind, parsed
+from specdec.common.values import Checked, Rule, is_word
+from specdec.tasks import pieces
 from specdec.tasks.loading import TaskError, read
 from specdec.tasks.plain import PlainVocabulary
 
@@ -28,11 +29,33 @@ if TYPE_CHECKING:
 SERIES_KEY = "chronos_config"  # of a `config.json`
 SERIES_FILE = f"{SERIES_KEY}.json"  # in checkpoints of other formats
 BINS = "MeanScaleUniformBins"
-_COUNTS = ("context_length", "prediction_length", "n_tokens", "n_special_tokens", "num_samples")
-_IDS = ("pad_token_id", "eos_token_id")
-_FIELDS = ("tokenizer_class", "model_type", "tokenizer_kwargs", "use_eos_token", *_COUNTS, *_IDS)
 _NO_IDS = ("prediction_length", "num_samples", "model_type")  # fields that change no id
 FURTHEST = 1e20  # the outer limits of the first and the last bin
+_Count = Annotated[int, Meta(ge=1, lt=2**24)]
+
+
+class _Limits(TypedDict):
+    low_limit: float
+    high_limit: float
+
+
+class _Record(TypedDict):
+    """A `chronos_config`; the digest of a vocabulary depends on the order of these fields."""
+
+    tokenizer_class: str
+    model_type: str
+    tokenizer_kwargs: _Limits
+    use_eos_token: bool
+    context_length: _Count
+    prediction_length: _Count
+    n_tokens: _Count
+    n_special_tokens: _Count
+    num_samples: _Count
+    pad_token_id: pieces.Id
+    eos_token_id: pieces.Id
+
+
+_FIELDS = tuple(get_type_hints(_Record))
 
 
 def values_of(text: str) -> list[float]:
@@ -48,12 +71,14 @@ def values_of(text: str) -> list[float]:
     try:
         if not text.strip():
             raise ValueError
-        if text.lstrip().startswith(("[", "{")):
-            found = json.loads(text)
+        if (kind := {"[": list, "{": dict}.get(text.lstrip()[0])) is not None:
+            found = parsed(text, kind, nan=True)
             found = found["target"] if isinstance(found, dict) else found
             values = [float("nan") if value is None else value for value in found]
             if not all(type(value) in (int, float) for value in values):
                 raise ValueError
+        elif "_" in text or not text.isascii():  # Python's own digits are more than these
+            raise ValueError
         else:
             values = [float(value.strip() or "nan") for value in text.split(",")]
         with np.errstate(over="ignore"):
@@ -87,7 +112,7 @@ class Series(PlainVocabulary):
     extra_ids = 0
 
     def __init__(self, record: JsonObject, file: str):
-        _check(record)
+        check_series(record)
         self.record, self.file = record, file
         self.vocab_size, self._special = record["n_tokens"], record["n_special_tokens"]
         self.pad_id, self.eos_id = record["pad_token_id"], record["eos_token_id"]
@@ -202,8 +227,11 @@ def series_record(content: bytes) -> JsonObject:
 
     Args:
       content: of the file.
+
+    Raises:
+      ValueError: it holds something else.
     """
-    found = json.loads(content)
+    found = parsed(content)
     return found.get(SERIES_KEY, found)
 
 
@@ -216,7 +244,19 @@ def is_series(path: str | os.PathLike | None) -> bool:
     return os.path.basename(path or "") in (SERIES_FILE, "config.json")
 
 
-def _check(record: JsonObject) -> None:
+def check_series(record: JsonObject) -> None:
+    """Checks the record of a Chronos model.
+
+    Args:
+      record: the `chronos_config`.
+
+    Raises:
+      ValueError: it is of another model than those that are read.
+    """
+    if "input_patch_size" in record:
+        raise ValueError(
+            f"{SERIES_KEY} is of a Chronos-Bolt, which reads patches of values and is not read here"
+        )
     missing = [name for name in _FIELDS if name not in record]
     if missing:
         raise ValueError(f"{SERIES_KEY} has no {', '.join(missing)}")
@@ -225,13 +265,14 @@ def _check(record: JsonObject) -> None:
             raise ValueError(
                 f"{SERIES_KEY} has {name} {record[name]!r}, and {supported!r} alone is read"
             )
-    special = record["n_special_tokens"]
-    limits = [record["tokenizer_kwargs"].get(name) for name in ("low_limit", "high_limit")]
-    right: dict[str, bool] = {name: is_integer(record[name], 1) for name in _COUNTS}
-    right |= {name: is_integer(record[name], 0) and record[name] < special for name in _IDS}
-    right["n_tokens"] &= record["n_tokens"] > special + 2
-    right["use_eos_token"] = isinstance(record["use_eos_token"], bool)
-    right["tokenizer_kwargs"] = all(map(is_number, limits)) and limits[0] < limits[1]
+    try:
+        check_kind(record, _Record)
+    except ValueError as error:
+        raise ValueError(f"{SERIES_KEY} {error}") from error
+    special, limits = record["n_special_tokens"], record["tokenizer_kwargs"]
+    right = {name: record[name] < special for name in ("pad_token_id", "eos_token_id")}
+    right["n_tokens"] = record["n_tokens"] > special + 2
+    right["tokenizer_kwargs"] = limits["low_limit"] < limits["high_limit"]
     if wrong := [name for name, holds in right.items() if not holds]:
         raise ValueError(f"{SERIES_KEY} has {wrong[0]} {record[wrong[0]]!r}, which cannot be")
 

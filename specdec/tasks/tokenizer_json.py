@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
 import hashlib
 import json
 import os
+import string
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import Tokenization, cleaned_up
 from specdec.tasks.bpe import Bpe, from_json, from_merges
-from specdec.tasks.loading import TaskError, as_seqio, read
+from specdec.tasks.loading import TaskError, as_seqio, quiet_stderr, read
 from specdec.tasks.plain import PlainVocabulary
+from specdec.tasks.task_error import no_panic
 
 if TYPE_CHECKING:
     from seqio import Vocabulary
 
+PROBED = 64  # characters
 EOS, UNKNOWN = "</s>", " \u2047 "  # what SentencePiece writes for an unknown piece
 
 
@@ -76,7 +80,7 @@ class Tokenizer(PlainVocabulary):
         control = {
             id
             for id, token in added.items()
-            if id < len(vocab) and token["special"] and not _is_sentinel(token["content"])
+            if id < len(vocab) and token.get("special") and not _is_sentinel(token["content"])
         }
         names = [name for name, _ in vocab]
         if 0 not in control or EOS not in names:
@@ -91,19 +95,21 @@ class Tokenizer(PlainVocabulary):
             record["decoder"] = {"type": "Sequence", "decoders": steps}
         kept = [token for id, token in added.items() if id not in control]
         record |= dict.fromkeys(["post_processor", "truncation", "padding"])
-        self._backend = Backend.from_str(json.dumps(record | {"added_tokens": kept}))
-        self._pieces = [self._shown(id, control) for id in range(self._backend.get_vocab_size())]
+        self.backend = Backend.from_str(json.dumps(record | {"added_tokens": kept}))
+        self._pieces = [self._shown(id, control) for id in range(self.backend.get_vocab_size())]
         self.vocab_size, self.extra_ids = len(self._pieces), pieces.sentinels(text)
 
     def encode(self, text: str) -> list[int]:
-        return self._backend.encode(text, add_special_tokens=False).ids
+        with no_panic(self.file):
+            return self.backend.encode(text, add_special_tokens=False).ids
 
     def pieces(self) -> list[str]:
         return self._names
 
     def _text(self, ids: Sequence[int]) -> str:
         shown = [self._pieces[id] for id in ids]
-        text = self._backend.decoder.decode([piece for piece in shown if piece])
+        with no_panic(self.file):
+            text = self.backend.decoder.decode([piece for piece in shown if piece])
         said = self._tokenization
         return cleaned_up(text) if said is not None and said.clean_up else text
 
@@ -111,7 +117,7 @@ class Tokenizer(PlainVocabulary):
         """Returns an id's text, "" for control tokens; a sentinel is a word of its own."""
         if id == self.unk_id:
             return UNKNOWN
-        name = self._backend.id_to_token(id) or ""
+        name = self.backend.id_to_token(id) or ""
         if _is_sentinel(name) and self._tokenization is None:
             return f"▁{name.removeprefix('▁')}"
         return "" if id in control else name
@@ -124,14 +130,14 @@ def _is_sentinel(name: str) -> bool:
 @functools.cache
 def _tokenizer(definition: TokenizerJson) -> PlainVocabulary:
     path, said = definition.path, definition.tokenization
-    text = read(path, "tokenizer.json").decode("utf-8")
+    content = read(path, "tokenizer.json")
     try:
-        if os.path.basename(path) == pieces.VOCAB:
-            return _of_merges(path, text, said or Tokenization())
-        if not pieces.is_bpe(text):
-            return Tokenizer(path, text, said)
-        said = said or Tokenization()
-        return Bpe(path, text.encode(), from_json(text, said.framing), said)
+        with no_panic(path), quiet_stderr():  # the library reports its panics there
+            made = _made(path, content.decode("utf-8"), said)
+            for character in string.printable:  # a pattern that backtracks for ever fails here
+                with contextlib.suppress(Exception):  # a panic is none
+                    made.backend.encode(f"{character * PROBED}\0")
+            return made
     except TaskError:
         raise
     except ImportError as error:
@@ -142,7 +148,17 @@ def _tokenizer(definition: TokenizerJson) -> PlainVocabulary:
         raise TaskError(f"vocabulary {definition.path} cannot be used: {error}") from error
 
 
+def _made(path: str, text: str, said: Tokenization | None) -> Tokenizer | Bpe:
+    if os.path.basename(path) == pieces.VOCAB:
+        return _of_merges(path, text, said or Tokenization())
+    if not pieces.is_bpe(text):
+        return Tokenizer(path, text, said)
+    said = said or Tokenization()
+    return Bpe(path, text.encode(), from_json(text, said.framing), said)
+
+
 def _of_merges(path: str, vocab: str, tokenization: Tokenization) -> Bpe:
-    merges = read(path.removesuffix(pieces.VOCAB) + pieces.MERGES, pieces.MERGES).decode("utf-8")
+    merges = read(path.removesuffix(pieces.VOCAB) + pieces.MERGES, pieces.MERGES)
+    merges = merges.decode("utf-8-sig")
     made = from_merges(vocab, merges, tokenization.framing)
     return Bpe(path, (vocab + merges).encode(), made, tokenization)

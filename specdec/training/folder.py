@@ -62,7 +62,7 @@ class Folder:
         self._in_force = in_force
         self._saving = self.path  # the checkpoint that is being written, if any
         hosts.from_first(lambda: self._begin(settings))
-        self._log = Lines(self.path / "log.jsonl")
+        self._log = Lines(self.path / "log.jsonl", dict[str, float | None])
         self._arguments = ocp.args
         self._checkpoints = ocp.CheckpointManager(
             self.path / "checkpoints",
@@ -179,7 +179,7 @@ class Folder:
         """Removes the records of steps after `step` from the log."""
 
         def cut() -> None:
-            self._log.replace(record for record in self._log if record["step"] <= step)
+            self._log.replace(one for one in self._log if (one.get("step") or 0) <= step)
 
         hosts.from_first(cut)
 
@@ -191,7 +191,7 @@ class Folder:
     def is_best(self, name: str, value: float) -> bool:
         """Returns whether a figure exceeds all its values in the log."""
         return hosts.from_first(
-            lambda: all(value > record[name] for record in self._log if name in record)
+            lambda: all(value > x for one in self._log if (x := one.get(name)) is not None)
         )
 
     def _begin(self, settings: Mapping[str, object]) -> None:

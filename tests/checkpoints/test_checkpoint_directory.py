@@ -112,7 +112,7 @@ def test_a_config_beside_a_t5x_checkpoint(golden, copy, tmp_path, config_of):
         ('{"d_model": 512}', "unexpected keyword argument 'd_model'.* fields must be those of T5C"),
         ('{"vocab_size": 32}', "missing 6 required positional arguments"),
         ("{", r"config\.json is not JSON \(.*line 1"),
-        ("[1]", "holds a JSON list, not an object"),
+        ("[1]", "is no such JSON object: expected object, got array; copy it again"),
         ('{"version": 2}', "format version 2 and this specdec reads version 1; update"),
         ('{"family": "gpt"}', r"config\.json: family is 'gpt', and those known are t5"),
     ],

@@ -250,7 +250,7 @@ def test_arrays_that_a_t5_lacks_keep_their_names(edited):
         ({"pad_token_id": 1}, r"T5Config.pad_id is 1, which is also one of stop_ids \(1,\)"),
         ({"quantization_config": {"quant_method": "fp8"}}, r"quantised \(.*, fp8\), .*; save it"),
         ({"d_kv": None, "d_ff": None}, "d_kv, d_ff missing"),
-        ({"d_ff": "16384"}, r"does not describe a T5 \(T5Config.mlp_dim is '16384'"),
+        ({"d_ff": 0}, r"does not describe a T5 \(T5Config.mlp_dim is 0"),
         ({"feed_forward_proj": "gelu"}, r"activation is 'gelu' \(feed_forward_proj 'gelu'\)"),
         ({"dense_act_fn": "tanh"}, r"activation is 'tanh' \(feed_forward_proj 'gated-gelu'\)"),
         ({}, r"tie_word_embeddings is false\), but there is no lm_head.weight"),
@@ -357,7 +357,7 @@ def test_only_a_config_of_transformers_beside_arrays_is_a_checkpoint(edited):
     (directory / "config.json").write_text("{")
     assert "config.json is not JSON" in error_of(huggingface.is_checkpoint, directory)
     (directory / "config.json").write_text("[]")
-    assert "holds a JSON list" in error_of(huggingface.is_checkpoint, directory)
+    assert "is no such JSON object" in error_of(huggingface.is_checkpoint, directory)
     (directory / "model.safetensors").unlink()
     assert not huggingface.is_checkpoint(directory)
     assert "has none of model.safetensors" in error_of(huggingface_files.read, directory)
@@ -378,10 +378,10 @@ def test_only_a_config_of_transformers_beside_arrays_is_a_checkpoint(edited):
 def test_a_sentencepiece_model_and_its_extra_ids(described, model_type, tokenizer, extra_ids):
     directory = described(V1_0 | {"model_type": model_type})
     assert huggingface.vocabulary(directory) is None
-    (directory / "tokenizer.json").write_text("{}")
+    (directory / "tokenizer.json").write_text('{"model": {"type": "WordLevel", "vocab": {}}}')
     message = error_of(huggingface.vocabulary, directory)
     assert (
-        f"{directory / 'tokenizer.json'}: its model is None, and those read are Unigram and BPE"
+        f"{directory / 'tokenizer.json'}: its model is WordLevel, and those read are Unigram "
         in message
     )
     shutil.copy(GOLDEN / "tokenizer" / "tokenizer.json", directory)

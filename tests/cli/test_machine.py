@@ -227,9 +227,12 @@ def test_a_schedule_without_shorter_drafts(command, capsys, monkeypatch):
 TEXT = {"index": 0, "sample": 0, "input": "one", "target": "eins"}
 LINE = TEXT | {"prediction": "x", "tokens": [1], "calls": 1, "drafted": [1], "accepted": [0]}
 DAMAGED = {
-    "noise in the middle": ([b"\x00\xff\xfe"], "line 2, is no JSON object; delete"),
-    "half a line in the middle": ([b'{"index": 1,'], "line 2, is no JSON object; delete"),
-    "another kind of JSON": ([b"[1]"], "line 2, is no JSON object; delete"),
+    "noise in the middle": ([b"\x00\xff\xfe"], "line 2, is not JSON"),
+    "half a line in the middle": ([b'{"index": 1,'], "line 2, is not JSON"),
+    "another kind of JSON": (
+        [b"[1]"],
+        "line 2, is no such JSON object: expected object, got array; delete",
+    ),
     "a line twice": ([json.dumps(LINE).encode()], "line 2: index is 0, and the run's is 1; "),
     "too many lines": ([b"{}"] * 7, "line 2: index is None, and the run's is 1; "),
 }

@@ -266,7 +266,7 @@ def test_passes_that_are_not_of_the_run_are_refused(passes, tmp_path, capsys, mo
         "inputs": "has another input for text 2 than the run's data; make passes of this run",
         "more texts": "has text 1000, which the run's data does not have; make passes",
         "no record": "is of TASK = not set, and the run has 'forecast'; make passes of this run",
-        "a damaged record": "'recorded' of .* is damaged; make the passes anew",
+        "a damaged record": "'recorded' of .* is not JSON .*; make the passes anew",
     }
     if damage == "inputs":
         texts[2]["inputs"][0] += 1

@@ -350,10 +350,10 @@ def test_a_name_has_one_colour_in_the_figure():
     "text, says",
     [
         ('{"study": "xia", "rows": []}', "is of xia; give a folder of the study leviathan"),
-        ("[]", "is of None; give a folder of the study leviathan"),
-        ("{", "is of None; give a folder of the study leviathan"),
+        ("[]", "page.json is no such JSON object: expected object, got array; delete it"),
+        ("{", "page.json is not JSON"),
         (
-            '{"study": "leviathan", "rows": [{"row": "mine"}]}',
+            '{"study": "leviathan", "rows": [{"row": "mine", "measured": {}, "marks": []}]}',
             "has none of ende_small_t0, .*; give a folder that has one",
         ),
     ],

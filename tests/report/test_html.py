@@ -344,7 +344,7 @@ def test_so_many_texts_and_no_more(make, monkeypatch):
         (["--generations=x"], "--generations are shown in a page; give --html=FILE as well"),
         (["--html={}", "--headline", "x"], "--html has tables and figures in it; leave --out"),
         (["--html={}", "--generations={}/no"], "/no cannot be read: No such file or directory"),
-        (["--html={}", "--generations={}/tsv"], "tsv, line 1, is no JSON object; delete that"),
+        (["--html={}", "--generations={}/tsv"], "tsv, line 1, is not JSON"),
         (["--html={}", "--generations={}/json"], "json has no generations; give what `specdec"),
         (["--html={}", "--generations={}/short"], "short has no generations; give what `specdec"),
         (["--html={}", "--generations={}/good"], "cannot be written: Is a directory; give an"),

@@ -111,7 +111,10 @@ def test_a_byte_that_changed_is_seen(saved):
     [
         (lambda path: (path / "table.json").unlink(), "is no table .* --table=store"),
         (lambda path: (path / "table.json").write_text("{"), "is not JSON"),
-        (lambda path: (path / "table.json").write_text("[]"), "is not of format 1"),
+        (
+            lambda path: (path / "table.json").write_text("[]"),
+            "is no such JSON object: expected object, got array",
+        ),
         (lambda path: (path / "order.npy").unlink(), "cannot read .*order.npy"),
         (lambda path: (path / "order.npy").write_bytes(b"x"), "cannot read .*order.npy"),
         (lambda path: np.save(path / "order.npy", np.zeros(3)), r"is float64\[3\] and"),

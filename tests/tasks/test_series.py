@@ -194,8 +194,11 @@ def test_texts_that_are_none(text):
         ({"model_type": "causal"}, "model_type 'causal', and 'seq2seq' alone"),
         ({"n_tokens": 3}, "n_tokens 3, which cannot be"),
         ({"eos_token_id": 2}, "eos_token_id 2, which cannot be"),
-        ({"tokenizer_kwargs": {"low_limit": 1}}, "which cannot be"),
-        ({"context_length": None}, "context_length None, which cannot be"),
+        ({"tokenizer_kwargs": {"low_limit": 1}}, "tokenizer_kwargs: object missing required field"),
+        ({"context_length": None}, "context_length: expected int, got null"),
+        ({"n_special_tokens": "2"}, "n_special_tokens: expected int, got str"),
+        ({"n_tokens": 10**12}, "n_tokens: expected int <= 16777215"),
+        ({"input_patch_size": 16}, "chronos_config is of a Chronos-Bolt"),
     ],
 )
 def test_bins_that_cannot_be(tmp_path, change, message):

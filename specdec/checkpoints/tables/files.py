@@ -7,17 +7,18 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 import jax
 import numpy as np
 from jax.sharding import Sharding
+from msgspec import Meta
 
 from specdec import tasks
 from specdec.checkpoints.checksums import checksum, damage
 from specdec.common import records
 from specdec.common.file_names import own_file
-from specdec.common.json_values import is_object
+from specdec.common.json_values import parsed
 from specdec.tasks import LoadedVocabulary
 from specdec.types import Array, Table
 
@@ -171,7 +172,7 @@ def fingerprint(path: str | os.PathLike, table: Table) -> str:
 
 
 class _Described(TypedDict):
-    shape: list[int]
+    shape: list[Annotated[int, Meta(ge=0)]]
     dtype: str
     crc32: str
 
@@ -188,15 +189,15 @@ class _Record(TypedDict):
 def _record(path: str | os.PathLike, table: Table) -> _Record:
     file = Path(path) / FILE
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = parsed(file.read_bytes(), _Record)
     except OSError as error:
         raise TableError(
             f"{path} is no table ({FILE}: {error.strerror}); make one with specdec train "
             f"--table={table.kind}"
         ) from error
     except ValueError as error:
-        raise TableError(f"{file} is not JSON ({error}); make the table again") from error
-    if not is_object(record) or record.get("format") != FORMAT:
+        raise TableError(f"{file} {error}; make the table again") from error
+    if record["format"] != FORMAT:
         raise TableError(f"{file} is not of format {FORMAT}; make the table again")
     if record["kind"] != table.kind:
         raise TableError(

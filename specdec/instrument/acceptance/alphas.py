@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
+from specdec.common.json_values import record_of
 from specdec.common.statistics import Estimate, estimates
 from specdec.common.terminal import counted
 from specdec.instrument.acceptance.opinions import LENIENCE
@@ -18,14 +20,25 @@ class Accepted(NamedTuple):
     """One recorded text: sums of sum_x min(p(x) / l, q(x)) by drafter, and data for a replay."""
 
     index: int
-    tokens: int
+    tokens: Annotated[int, Meta(ge=1)]
     accepted: dict[str, list[float]]  # name -> [L], in the order of LENIENCE
     inputs: Sequence[int] = ()  # ids, without padding
     output: Sequence[int] = ()  # ids, with the stop id that ends it
     # Name (`opinions.recorded`) -> "proposed" and, of sampled texts, "ratio": [tokens] each.
-    drafts: Mapping[str, Mapping[str, Sequence[float]]] = MappingProxyType({})
+    drafts: Mapping[str, Mapping[str, Sequence[float | Sequence[float]]]] = MappingProxyType({})
     proposes: int = 0  # tokens at which the drafter proposes one
     depths: Sequence[int] = ()  # the layers of each token, of a target whose tokens may leave
+
+    @classmethod
+    def of(cls, fields: Mapping[str, object]) -> Accepted:
+        """Returns the text of a line; raises ValueError or TypeError for one of something else."""
+        one = record_of(cls, fields)
+        counted = [len(LENIENCE) == len(sums) for sums in one.accepted.values()]
+        rows = [row for kinds in one.drafts.values() for row in kinds.values()]
+        counted += [len(row) == one.tokens for row in (one.output, *rows)]
+        if one.output and not (one.accepted and all(counted)):  # the first version had none
+            raise ValueError("has lists of other lengths than its tokens")
+        return one
 
     def kept(self, name: str, kind: str) -> np.ndarray:
         """Returns the probability that a drafter's proposal at each token is accepted.

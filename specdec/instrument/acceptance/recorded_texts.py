@@ -10,18 +10,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypedDict
 
 from tqdm import tqdm
 
 from specdec import tasks
-from specdec.common import hosts
+from specdec.common import hosts, terminal
 from specdec.common.environment import environment
 from specdec.common.gin_text import FORMAT, comment, settings_in
-from specdec.common.json_values import JsonObject
+from specdec.common.json_values import parsed
 from specdec.common.records import Lines, as_json
 from specdec.common.values import UsageError, one_line
 from specdec.decoding.refilling import Refilled
@@ -108,7 +108,7 @@ def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iter
     Raises:
       UsageError: they are of another target, vocabulary, sampling or data, or of other drafters.
     """
-    before, now = _record_in(path), json.loads(_record(variant))
+    before, now = _record_in(path), parsed(_record(variant))
     ours, theirs = now["drafters"], before["drafters"]
     pairs = [(before["texts"], now["texts"])]
     # What has no recording at all is refused with the texts themselves.
@@ -171,7 +171,8 @@ def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None
                     "passes of this run with `specdec acceptance`"
                 )
     except tasks.TaskError as error:
-        print(f"specdec: the inputs of --passes are not compared: {error}", file=sys.stderr)
+        said = f"specdec: the inputs of --passes are not compared: {error}"
+        print(terminal.visible(said), file=sys.stderr)
         return
     if missing:
         raise UsageError(
@@ -188,17 +189,22 @@ def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
             yield int(index), acceptance.unpadded(batch.inputs, row, batch.pad_id)
 
 
-def _record_in(path: str) -> dict[str, JsonObject]:
+class _Recorded(TypedDict):
+    texts: dict[str, object]
+    drafters: dict[str, dict[str, object]]
+
+
+def _record_in(path: str) -> _Recorded:
     """Returns the record of texts, which is empty if an earlier version wrote them."""
     found = comment(_text_of(path), RECORD)
     if found is None:
         return {"texts": {}, "drafters": {}}
     try:
-        return json.loads(found)
+        return parsed(found, _Recorded)
     except ValueError as error:
         raise UsageError(
-            f"--passes {path}: the comment {RECORD.strip('# =')!r} of {path}.gin is damaged; make "
-            "the passes anew with `specdec acceptance`"
+            f"--passes {path}: the comment {RECORD.strip('# =')!r} of {path}.gin {error}; make the "
+            "passes anew with `specdec acceptance`"
         ) from error
 
 
@@ -209,8 +215,7 @@ def _text_of(path: str) -> str:
 def _lines_of(lines: Lines) -> Iterator[Accepted]:
     """Yields the texts of a file; raises RecordsError for other lines, and for a text twice."""
     first: dict[int, int] = {}
-    texts = lines.map(lambda fields: Accepted(**fields), "acceptance")
-    for number, text in enumerate(texts, start=1):
+    for number, text in enumerate(lines.map(Accepted.of, "acceptance"), start=1):
         if (before := first.setdefault(text.index, number)) != number:
             raise lines.damaged(number, f"is of text {text.index}, as line {before} is")
         yield text

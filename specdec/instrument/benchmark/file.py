@@ -6,11 +6,13 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypedDict
+
+from msgspec import Meta
 
 from specdec.common import records
 from specdec.common.decoded import DecodedText
-from specdec.common.json_values import JsonObject
+from specdec.common.json_values import JsonObject, check_kind, record_of
 from specdec.common.records import Lines
 from specdec.decoding.beam_search import BeamOutput
 from specdec.instrument.benchmark.parts import Key, key_of, name_of
@@ -71,7 +73,11 @@ class Timing(NamedTuple):
     text: int
     repeat: int
     seconds: float
-    steps: int  # model calls in those seconds
+    steps: Annotated[int, Meta(ge=1)]  # model calls in those seconds
+
+
+class _Part(TypedDict):
+    part: str
 
 
 Record: TypeAlias = Generation | Timing
@@ -121,14 +127,15 @@ class File:
 
 
 def record(fields: JsonObject) -> Record:
-    """Returns the record of a line; raises TypeError for a line of something else.
+    """Returns the record of a line; raises TypeError or ValueError for a line of something else.
 
     Args:
       fields: the fields of the line.
     """
     if not fields.keys() & {"mode", "split"}:
-        return Timing(**{**fields, "part": key_of(fields.get("part", ""))})
-    return Generation(**{name: value for name, value in fields.items() if name != "calls"})
+        check_kind(fields, _Part)
+        return record_of(Timing, fields, part=key_of(fields["part"]))
+    return record_of(Generation, {name: x for name, x in fields.items() if name != "calls"})
 
 
 def fields_of(record: Record) -> Mapping[str, object]:

@@ -6,14 +6,14 @@ import dataclasses
 import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, cast
 
 import jax
 import numpy as np
 
 from specdec.common import notebook, records
 from specdec.common.environment import environment, hardware
-from specdec.common.json_values import JsonObject
+from specdec.common.json_values import JsonObject, check_kind
 from specdec.common.records import Lines
 from specdec.common.values import UsageError, one_line
 from specdec.instrument import certificate
@@ -165,7 +165,16 @@ def known_checks(lines: Lines) -> dict[str, Check]:
     """Returns the checks that passed on hardware like this, by name, and drops the other lines."""
     kept = [line for line in lines if line.get("hardware") == hardware()]
     lines.replace(kept)
-    return {line["check"]["name"]: Check.of(line["check"]) for line in kept}
+    return {check.name: check for check in lines.map(_check, "verify")}
+
+
+class _Line(TypedDict):
+    check: dict[str, object]
+
+
+def _check(line: Mapping[str, object]) -> Check:
+    check_kind(line, _Line)
+    return Check.of(cast(_Line, line)["check"])
 
 
 def keep(lines: Lines, check: Check, known: Mapping[str, Check]) -> None:

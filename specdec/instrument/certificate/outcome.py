@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.common.json_values import JsonObject
+from specdec.common.json_values import JsonObject, check_kind, record_of
 from specdec.instrument.certificate.subject import Subject
 from specdec.sampling import Sampling, unprocessed
 from specdec.types import Array, DecodeOutput, SamplingRule
@@ -134,9 +134,12 @@ class Check:
     @classmethod
     def of(cls, record: JsonObject) -> Check:
         """Returns the check of a record."""
-        fields = {name: value for name, value in record.items() if name != "passed"}
-        power = fields.get("power")
-        return cls(**{**fields, "power": power and Power(**power)})  # type: ignore[arg-type]
+        fields = {name: x for name, x in record.items() if name != "passed"}
+        power: Any = fields.get("power")
+        if power is not None:
+            check_kind(power, Power)
+            power = Power(**power)
+        return record_of(cls, fields, power=power)
 
     def record(self) -> Mapping[str, object]:
         """Returns plain values, for JSON."""

@@ -6,13 +6,14 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypedDict
 
 import numpy as np
+from msgspec import Meta
 from tqdm import tqdm
 
 from specdec.checkpoints import tables
-from specdec.common.json_values import JsonObject
+from specdec.common.json_values import JsonObject, check_kind
 from specdec.common.records import Lines
 from specdec.common.terminal import counted
 from specdec.common.values import UsageError
@@ -143,7 +144,13 @@ def _line(fields: JsonObject) -> tuple[int, list[int]]:
     """Returns the index and the tokens of a line; raises TypeError for a line of something else."""
     if fields.keys() != {"index", "tokens"}:
         raise TypeError(fields)
+    check_kind(fields, _Line)
     return fields["index"], fields["tokens"]
+
+
+class _Line(TypedDict):
+    index: int
+    tokens: list[Annotated[int, Meta(ge=0, lt=2**31)]]
 
 
 class Classifier(NamedTuple):

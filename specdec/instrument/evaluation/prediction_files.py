@@ -11,10 +11,30 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypedDict
 
 from specdec.common import records
 from specdec.common.json_values import JsonObject
 from specdec.common.records import Lines, RecordsError
+
+
+class Prediction(TypedDict, total=False):
+    """A line, as far as it is read; one of a beam search has lists in place of some values."""
+
+    index: int
+    sample: int
+    input: str
+    target: str | None
+    prediction: str
+    predictions: list[str]
+    tokens: list[int | list[int]]
+    calls: int
+    drafted: list[int]
+    accepted: list[int]
+    steps: int
+    scores: list[float | None]
+    alone: str | list[str]
+    alone_tokens: list[int | list[int]]
 
 
 class PredictionsFolder:
@@ -28,7 +48,7 @@ class PredictionsFolder:
         self.shard = host, hosts = shard
         self.path = Path(path)
         self.metrics = self.path / "metrics.json"
-        self._all = [Lines(self.path / _name(k, hosts)) for k in range(hosts)]
+        self._all = [Lines(self.path / _name(k, hosts), Prediction) for k in range(hosts)]
         self._own = self._all[host]
         refuse_url(path)
         try:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import json
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, NotRequired, TypedDict, TypeVar
 
 from specdec.common import progress
-from specdec.common.json_values import JsonObject
+from specdec.common.json_values import JsonObject, check_kind, parsed, record_of
 from specdec.common.records import Lines, RecordsError
 from specdec.common.timer import Clock, interleaved
 from specdec.decoding.program import Program
@@ -42,6 +41,33 @@ ROUNDS = 7  # of each part, in turns
 WIDEST = 128  # tokens of a call of which a roofline is given
 
 
+class _Record(TypedDict):
+    calls: dict[str, float]
+    prefill: float
+    prefill_alone: float
+    step: float
+    source: str
+
+
+class _Host(TypedDict):
+    host: list[int]
+
+
+class _Assumed(TypedDict):
+    layer_seconds: float
+
+
+class _Topology(TypedDict):
+    topology: str
+    calls: NotRequired[dict[str, dict[str, object]]]
+    chip: NotRequired[_Host]
+    assumed: NotRequired[_Assumed]
+
+
+class _Compiled(TypedDict):
+    topologies: list[_Topology]
+
+
 class Costs(NamedTuple):
     """The costs of a plan's parts, in seconds.
 
@@ -67,6 +93,7 @@ class Costs(NamedTuple):
     @classmethod
     def of_record(cls, fields: JsonObject) -> Costs:
         """Returns the costs from the values of `record`."""
+        check_kind(fields, _Record)
         calls = {key_of(name): seconds for name, seconds in fields["calls"].items()}
         return cls(**{**fields, "calls": calls})
 
@@ -108,7 +135,9 @@ def of_compile(path: str, topology: str | None) -> Costs:
     Raises:
       RecordsError: the file has no such topology.
     """
-    found = {one["topology"]: one for one in _json(path).get("topologies", ())}
+    topologies = _json(path).get("topologies", [])
+    check_kind({"topologies": topologies}, _Compiled)
+    found = {one["topology"]: one for one in topologies}
     name = topology or (next(iter(found)) if len(found) == 1 else None)
     if name not in found or not found[name].get("calls"):
         known = ", ".join(name for name, one in found.items() if one.get("calls"))
@@ -117,8 +146,8 @@ def of_compile(path: str, topology: str | None) -> Costs:
             "--topology=NAME"
         )
     one = found[name]
-    chip = Chip(**one["chip"] | {"host": tuple(one["chip"]["host"])})
-    calls = {role: Call(**call) for role, call in one["calls"].items()}
+    chip = record_of(Chip, one["chip"], host=tuple(one["chip"]["host"]))
+    calls = {role: record_of(Call, call) for role, call in one["calls"].items()}
     return of_roofline(
         calls, chip, f"{path}, a roofline of {name}", one["assumed"]["layer_seconds"]
     )
@@ -308,19 +337,23 @@ def read(path: str, topology: str | None) -> Costs:
     if not Path(path).is_file():
         raise RecordsError(f"--costs {path} does not exist; give a file of `specdec bench`")
     found = _json(path)
-    if "topologies" in found:
-        return of_compile(path, topology)
-    if topology is not None:
-        raise RecordsError(
-            f"--topology is {topology} but {path} is not of `specdec compile`; leave it out"
-        )
-    return Costs.of_record(found) if found.keys() == set(Costs._fields) else of_bench(path)
+    try:
+        if "topologies" in found:
+            return of_compile(path, topology)
+        if topology is not None:
+            raise RecordsError(
+                f"--topology is {topology} but {path} is not of `specdec compile`; leave it out"
+            )
+        return Costs.of_record(found) if found.keys() == set(Costs._fields) else of_bench(path)
+    except RecordsError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise RecordsError(f"--costs {path} {error}; measure again") from error
 
 
 def _json(path: str) -> JsonObject:
     """Returns the JSON object of a file, {} if it is none."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        return parsed(Path(path).read_bytes())
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}

@@ -12,7 +12,7 @@ from specdec.instrument.replicate.replication import (
     overview,
 )
 from specdec.instrument.replicate.results import Earlier, earlier
-from specdec.instrument.replicate.running import Journal
+from specdec.instrument.replicate.running import Ended, Journal
 from specdec.instrument.replicate.steps import Choices
 from specdec.instrument.replicate.study import Study, names, read
 
@@ -20,6 +20,7 @@ __all__ = [
     "Choices",
     "Described",
     "Earlier",
+    "Ended",
     "Journal",
     "Replication",
     "Study",

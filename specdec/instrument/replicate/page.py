@@ -6,14 +6,14 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from specdec.common.environment import device_in_words
+from specdec.common.environment import Environment, device_in_words
 from specdec.common.notebook import markdown
 from specdec.common.records import as_json, write
 from specdec.instrument import report
 from specdec.instrument.replicate import study_tables
-from specdec.instrument.replicate.results import Earlier, Found, depth_or_width, load
+from specdec.instrument.replicate.results import Bench, Earlier, Found, depth_or_width, load
 from specdec.instrument.replicate.study import Study
 from specdec.instrument.report.tables import Table, table
 
@@ -120,9 +120,14 @@ def facts(rows: Sequence[Found], folder: Path) -> dict[str, list[str]]:
     """
     files = (f"{folder / one.row.name}.jsonl.summary.json" for one in rows)
     found: dict[str, dict[str, None]] = {}
-    for place in (bench["environment"] for file in files if (bench := load(file))):
+    benches = (bench for file in files if (bench := load(file, Bench)))
+    for place in (cast(Environment, bench["environment"]) for bench in benches):
         versions = ", ".join(f"{name} {one}" for name, one in place["versions"].items())
-        one = {"machine": device_in_words(place), "date": place["date"], "versions": versions}
+        one = {
+            "machine": device_in_words(place),
+            "date": place["date"],
+            "versions": versions,
+        }
         for name, value in one.items():
             found.setdefault(name, {})[value] = None
     return {name: list(values) for name, values in found.items()}

@@ -10,9 +10,10 @@ import os
 import sys
 import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
+from msgspec import Meta
 
 from specdec import checkpoints
 from specdec.common.records import as_json, write
@@ -167,11 +168,26 @@ class Replication:
             found.failures[step.name] = self._journal.failure(step)
             return True
         path = place_path(self._choices.folder, found.row, topology, "compile.json")
-        (one,) = (load(path) or {})["topologies"]
+        if (compiled := load(path, _Compiled)) is None:
+            raise UsageError(f"{path} was removed; give the command again")
+        (one,) = compiled["topologies"]
         place, memory = found.places[topology], one["memory"]
         place.memory = memory.get("total", place.memory)
         place.said = memory.get("too_large", "")
         return not place.said
+
+
+class _Memory(TypedDict, total=False):
+    total: int
+    too_large: str
+
+
+class _Topology(TypedDict):
+    memory: _Memory
+
+
+class _Compiled(TypedDict):
+    topologies: Annotated[list[_Topology], Meta(min_length=1, max_length=1)]
 
 
 def chosen(study: Study, patterns: Sequence[str]) -> Study:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypedDict, TypeVar
 
-from specdec.common.json_values import is_object
+from msgspec import Meta
+
+from specdec.common.json_values import parsed
 from specdec.common.records import Lines
 from specdec.common.values import UsageError
 from specdec.instrument.replicate.study import Row, Study
+from specdec.instrument.report.summaries import Acceptance, Bench
+
+T = TypeVar("T")
 
 HERE = "here"  # the costs of this device, next to topologies
 GROWN, SYNTHETIC, NOT_EXACT = "GROWN", "SYNTHETIC", "NOT EXACT"
@@ -128,21 +131,21 @@ def measured(found: Found, folder: Path) -> None:
     """Adds what the commands of a row have written to a folder."""
     stem = folder / found.row.name
     found.measured, found.alphas, found.identical = {}, {}, ""
-    if bench := load(f"{stem}.jsonl.summary.json"):
+    if bench := load(f"{stem}.jsonl.summary.json", Bench):
         _add_bench(found, bench)
-    if acceptance := load(f"{stem}.alpha.jsonl.summary.json"):
+    if acceptance := load(f"{stem}.alpha.jsonl.summary.json", Acceptance):
         for drafter, alphas in acceptance["alphas"].items():
             found.alphas[drafter] = [one["value"] for one in alphas]
         found.measured["alpha"] = found.alphas["model"][0]
     for name in (*found.places, HERE):
-        for line in Lines(place_path(folder, found.row, name, "jsonl")):  # the last one counts
+        for line in Lines(place_path(folder, found.row, name, "jsonl"), _Place):  # the last counts
             found.places.setdefault(name, Place()).recorded = line["speedup"]
-    if report := load(f"{stem}.eval/metrics.json"):
+    if report := load(f"{stem}.eval/metrics.json", _Metrics):
         ways = report["metrics"]
         found.metric, found.measured["target"] = next(iter(ways["alone"].items()))
         others = [values[found.metric] for way, values in ways.items() if way != "alone"]
         found.measured["run"] = others[0] if others else found.measured["target"]
-    if certificate := load(f"{stem}.verify.json"):
+    if certificate := load(f"{stem}.verify.json", _Certificate):
         passed = "passed" if certificate["certified"] else "passed, with too few texts"
         found.identical = f"certificate: {passed if certificate['passed'] else 'FAILED'}"
 
@@ -202,6 +205,30 @@ def depth_or_width(rows: Sequence[Found]) -> Iterator[str]:
                 )
 
 
+class _Row(TypedDict):
+    row: str
+    measured: dict[str, float | None]
+    marks: list[str]
+
+
+class _Page(TypedDict):
+    study: str
+    rows: list[_Row]
+
+
+class _Metrics(TypedDict):
+    metrics: dict[str, Annotated[dict[str, float], Meta(min_length=1)]]
+
+
+class _Certificate(TypedDict):
+    passed: bool
+    certified: bool
+
+
+class _Place(TypedDict):
+    speedup: float | None
+
+
 class Earlier(NamedTuple):
     """The rows of an earlier page, by name, as `Found.record` has them."""
 
@@ -220,9 +247,9 @@ def earlier(folder: str, study: Study) -> Earlier:
       UsageError: the folder has no page, one of another study, or one with none of these rows.
     """
     path = Path(folder) / "page.json"
-    if (page := load(path)) is None:
+    if (page := load(path, _Page)) is None:
         raise UsageError(f"--compare {folder} has no page.json; give a folder of specdec replicate")
-    if (of := page.get("study")) != study.name:
+    if (of := page["study"]) != study.name:
         raise UsageError(f"--compare: {path} is of {of}; give a folder of the study {study.name}")
     rows = {one["row"]: one for one in page["rows"]}
     if not any(row.name in rows for row in study.rows):
@@ -231,10 +258,19 @@ def earlier(folder: str, study: Study) -> Earlier:
     return Earlier(folder, rows)
 
 
-def load(path: str | Path) -> Mapping | None:
-    """Returns the JSON object of a file, None if there is no such file, {} if it is none."""
-    path = Path(path)
-    with contextlib.suppress(ValueError):
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-        return found if found is None or is_object(found) else {}
-    return {}
+def load(path: str | Path, kind: type[T]) -> T | None:
+    """Returns the JSON object of a file, None if there is no such file.
+
+    Args:
+      path: the file.
+      kind: what it has to be.
+
+    Raises:
+      UsageError: it is something else.
+    """
+    if not (file := Path(path)).is_file():
+        return None
+    try:
+        return parsed(file.read_bytes(), kind)
+    except ValueError as error:
+        raise UsageError(f"{path} {error}; delete it, and the command makes it again") from error

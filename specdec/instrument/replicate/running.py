@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TypedDict
 
 from specdec.common import child, resources
 from specdec.common.records import Lines
 from specdec.instrument.replicate.results import Step
 
 PATIENCE = 5.0  # seconds in which an interrupted command may end by itself
+
+
+class Ended(TypedDict):
+    """A command that has ended."""
+
+    row: str
+    step: str
+    code: int
+    said: str
+    seconds: float
+    argv: list[str]
 
 
 class Journal:
@@ -25,9 +36,9 @@ class Journal:
       lines: the file.
     """
 
-    def __init__(self, lines: Lines):
+    def __init__(self, lines: Lines[Ended]):
         self.lines = lines
-        self.ended: dict[tuple[str, str], Mapping] = {
+        self.ended: dict[tuple[str, str], Ended] = {
             (line["row"], line["step"]): line for line in lines
         }
 
@@ -38,26 +49,27 @@ class Journal:
         log = self.lines.path.with_name(f"{step.row or 'shared'}.{_plain(step.name)}.log")
         begun = time.monotonic()
         code = _run(tuple(map(_of_package, step.argv)), log)
-        line = {
-            "row": step.row,
-            "step": step.name,
-            "code": code,
-            "said": "" if code == 0 else _last(log),
-            "seconds": round(time.monotonic() - begun, 1),
-            "argv": list(step.argv),
-        }
+        line = Ended(
+            row=step.row,
+            step=step.name,
+            code=code,
+            said="" if code == 0 else _last(log),
+            seconds=round(time.monotonic() - begun, 1),
+            argv=list(step.argv),
+        )
         self.lines.append(line)
         self.ended[step[:2]] = line
         return code == 0
 
     def has(self, step: Step) -> bool:
         """Returns whether a step has succeeded, with the same arguments."""
-        ended = self.ended.get(step[:2], {})
-        return ended.get("code") == 0 and ended["argv"] == list(step.argv)
+        ended = self.ended.get(step[:2])
+        return ended is not None and ended["code"] == 0 and ended["argv"] == list(step.argv)
 
     def failure(self, step: Step) -> str:
         """Returns what a step said that has failed; '' if it has not."""
-        return self.ended.get(step[:2], {"said": ""})["said"]
+        ended = self.ended.get(step[:2])
+        return "" if ended is None else ended["said"]
 
 
 def _of_package(arg: str) -> str:

@@ -3,19 +3,131 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, NotRequired, Required, TypeAlias, TypedDict
+
+from msgspec import Meta
 
 from specdec.common import published
 from specdec.common.environment import Environment, device_in_words
-from specdec.common.json_values import JsonObject
+from specdec.common.json_values import JsonObject, check_kind, parsed
 from specdec.common.statistics import Estimate
 from specdec.common.terminal import counted
 
 Figures: TypeAlias = JsonObject
+_Figure = float | None
+_Count = Annotated[int, Meta(ge=0)]
+
+
+class _Versions(TypedDict):
+    jax: str | None
+
+
+class _Machine(TypedDict, total=False):
+    """Older files, and those of GPUs, have less than an `Environment`."""
+
+    backend: Required[str]
+    device: Required[str]
+    devices: Required[int]
+    cpu: str
+    features: list[str]
+    cores: int | None
+    versions: Required[_Versions]
+    date: str
+
+
+class _Interval(TypedDict):
+    low: float
+    high: float
+
+
+class _Speedup(_Interval):
+    ratio: float
+    per_token: float
+
+
+class _Alpha(_Interval):
+    lenience: float
+    value: float
+
+
+class _Settings(TypedDict):
+    dtype: dict[str, str]
+    parameters: dict[str, _Count]
+    split: str | None
+    sampling: str
+    drafter: str
+
+
+class _BenchSettings(_Settings):
+    gamma: _Count | None
+
+
+class _Prediction(TypedDict, total=False):
+    gamma: Required[_Count | None]
+    these_texts: Required[_Figure]
+    cost_ratio: _Figure
+    verify_cost: _Figure
+    measured_over_predicted: _Figure
+    prefill: _Figure
+    draft: _Figure
+    verify: _Figure
+    rest: _Figure
+
+
+class _Baseline(TypedDict):
+    target_step: Annotated[float, Meta(gt=0)]
+    target_prefill: float
+
+
+class _Forecast(TypedDict):
+    whole: float
+    measured_over_whole: float
+
+
+class _Median(TypedDict):
+    p50: float
+
+
+class _Alone(TypedDict):
+    alone: _Median
+
+
+class Bench(TypedDict):
+    """The summary of `specdec bench`, as far as it is read."""
+
+    environment: _Machine
+    run: _BenchSettings
+    texts: _Count
+    repeats: _Count
+    seconds: _Alone
+    speedup: _Speedup
+    identical: _Count | None
+    tau: float
+    alpha: _Figure
+    baseline: _Baseline
+    prediction: _Prediction | None
+    forecast: NotRequired[_Forecast | None]
+    exact: bool
+    beams: NotRequired[_Count]
+
+
+class Acceptance(TypedDict):
+    """The summary of `specdec acceptance`, as far as it is read."""
+
+    environment: _Machine
+    run: _Settings
+    texts: _Count
+    tokens: _Count
+    alphas: dict[str, Annotated[list[_Alpha], Meta(min_length=1)]]
+
+
+_KINDS: Mapping[str, tuple[str, type]] = {
+    "bench": ("speedup", Bench),
+    "acceptance": ("alphas", Acceptance),
+}  # by command, with a field that no other has
 
 # What must be equal in a benchmark and an acceptance measurement for them to be of one run.
 SHARED = ("drafter", "sampling", "dtype", "parameters")
@@ -109,19 +221,22 @@ def in_words(setting: object) -> str:
 def _summary(path: str) -> tuple[str, Figures]:
     """Returns the command that wrote a summary, and its figures."""
     try:
-        figures = json.loads(Path(path).read_text(encoding="utf-8"))
+        figures = parsed(Path(path).read_bytes())
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}; give a file") from error
     except ValueError:
-        figures = None
-    for kind, field in (("bench", "speedup"), ("acceptance", "alphas")):
-        found = figures if isinstance(figures, dict) else {}
-        if {field, "run", "environment"} <= found.keys() and isinstance(found[field], dict):
-            if found.get("beams"):
+        figures = {}
+    for command, (field, kind) in _KINDS.items():
+        if {field, "run", "environment"} <= figures.keys():
+            if figures.get("beams"):
                 raise ValueError(
                     f"{path} is of a beam search, which a report does not show; leave it out"
                 )
-            return kind, found
+            try:
+                check_kind(figures, kind)
+            except ValueError as error:
+                raise ValueError(f"{path} is no summary; it {error}; measure again") from error
+            return command, figures
     raise ValueError(
         f"{path} is no summary; give FILE.summary.json, which specdec bench and specdec acceptance "
         "write next to their --output_file=FILE"

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import collections
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
+from specdec.common.json_values import check_kind, parsed
 from specdec.instrument.report.speedups import predicts, varies, with_prediction
 from specdec.instrument.report.summaries import Figures, ReportedRun
 
 GROUP = 3  # places in a text whose calls have one mean
 FEWEST_CALLS = 10  # of a mean
+
+
+class _Line(TypedDict):
+    mode: str
+    text: int
+    repeat: int
+    seconds: float
+    tokens: list[int]
+    drafted: list[int]
+    accepted: list[int]
+    calls: int
 
 
 class CallTokens(NamedTuple):
@@ -158,14 +169,15 @@ def _generations(run: ReportedRun) -> list[dict[str, Figures]]:
     pairs: dict[tuple[int, int], dict[str, Figures]] = collections.defaultdict(dict)
     try:
         for line in run.lines.read_text(encoding="utf-8").splitlines():
-            if "mode" in (one := json.loads(line)):
+            if "mode" in (one := parsed(line)):
+                check_kind(one, _Line)
                 pairs[one["text"], one["repeat"]][one["mode"]] = one
     except OSError as error:
         raise ValueError(
             f"{run.lines} cannot be read: {error.strerror}; the timeline needs the lines that "
             "specdec bench wrote next to the summary"
         ) from error
-    except (ValueError, KeyError, TypeError):
+    except ValueError:
         pairs.clear()
     if not pairs or any(len(both) < 2 for both in pairs.values()):
         raise ValueError(f"{run.lines} is not what specdec bench wrote next to the summary")

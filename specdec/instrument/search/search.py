@@ -286,7 +286,7 @@ class Search(NamedTuple):
 
     def _tried(self, prepared: Sequence[Prepared]) -> Iterator[Tried]:
         """Yields every candidate; earlier results are read."""
-        lines = Lines[_TriedLine](self.folder / "tried.jsonl")
+        lines = Lines(self.folder / "tried.jsonl", _TriedLine)
         known = {(one["variant"], one["schedule"]): one for one in lines}
         lines.replace(known.values())
         for one in prepared:

@@ -22,12 +22,13 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 
 import jax
 import numpy as np
 
 from specdec.common import environment, progress, records
+from specdec.common.json_values import parsed
 from specdec.models.layers.products import BLOCK, INT8_ORDERS, ORDERS, Order, product
 
 SETTING = "SPECDEC_PRODUCTS"
@@ -209,17 +210,24 @@ def read(path: Path) -> Device:
       ValueError: the file is missing or holds something else.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = parsed(path.read_bytes(), _Record)
         if record["format"] != FORMAT:
             raise KeyError("format")
         found = {size.name: record["milliseconds"][size.name] for size in SIZES}
         times = {name: _times(by_order) for name, by_order in found.items()}
-        return Device(record["about"], times, float(record.get("load", 0)))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return Device(record["about"], times, record.get("load", 0.0))
+    except (OSError, ValueError, KeyError) as error:
         raise ValueError(
             f"{SETTING} is {path}, which holds no measured device; give a file that `specdec list "
             f"device` names, or {STORED!r}, or unset it"
         ) from error
+
+
+class _Record(TypedDict):
+    format: int
+    about: dict[str, object]
+    milliseconds: dict[str, dict[str, dict[str, float]]]
+    load: NotRequired[float]
 
 
 def _times(by_order: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, float]]:
@@ -227,7 +235,7 @@ def _times(by_order: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, f
     known = [order for order in _names(int8=True) if order in by_order]
     if known[:2] != ["in_out", "out_in"]:
         raise KeyError("in_out, out_in")
-    return {order: {int(n): float(x) for n, x in by_order[order].items()} for order in known}
+    return {order: {int(n): x for n, x in by_order[order].items()} for order in known}
 
 
 def _names(int8: bool) -> list[str]:

@@ -323,7 +323,7 @@ def _spoil(folder: Path, pattern: str) -> None:
 def _outputs(yard: Path) -> None:
     """Outputs of earlier commands, and what is none."""
     (yard / "old.jsonl").write_text('{"index": 0}\n')
-    text = {"index": 0, "tokens": 1, "accepted": {"model": [1.0]}, "inputs": [5], "output": [1]}
+    text = {"index": 0, "tokens": 1, "accepted": {"model": [1.0] * 4}, "inputs": [5], "output": [1]}
     (yard / "passes.jsonl").write_text(json.dumps(text | {"drafts": {}, "proposes": 1}) + "\n")
     (yard / "passes.jsonl.gin").write_text("SPLIT = 'train'\n# format of acceptance = 2\n")
     (yard / "first.jsonl").write_text('{"index": 0, "tokens": 1, "accepted": {"model": [1.0]}}\n')
