@@ -30,6 +30,7 @@ class CertificateRecord(TypedDict):
 
     passed: bool
     certified: bool
+    texts: int
     checks: list[JsonObject]
     settings: str
 

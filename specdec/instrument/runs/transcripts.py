@@ -22,7 +22,7 @@ from specdec.types import Array, Params
 
 def has_timestamps(engine: Engine) -> bool:
     """Returns whether the outputs of an engine of a Whisper have timestamps."""
-    return isinstance(engine.settings, Transcribed) and engine.settings.timestamps
+    return isinstance(engine.settings, Transcribed) and bool(engine.settings.timestamps)
 
 
 def frames_of(engine: Engine) -> int:
