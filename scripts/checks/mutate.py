@@ -51,8 +51,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES = ROOT / "docs" / "results" / "mutants.jsonl"
 PAGE = ROOT / "docs" / "reference" / "mutants.md"
 KEPT = Path(os.environ.get("SPECDEC_MUTANTS", Path(tempfile.gettempdir()) / "specdec.mutants"))
-COVERAGE = KEPT / "coverage"  # which test runs which line of the sources in `covered`
-COVERED = KEPT / "covered"
+COVERAGE = KEPT / "coverage"  # a folder for each run: which test runs which line, and the sources
 TIMES = KEPT / "times.json"  # test -> [mutants that it killed, its seconds]
 OWN = KEPT / f"process.{os.getpid()}"  # the copy of the checkout, and temporary files
 SINCE = "2a02fc98"  # lines that are newer come first
@@ -285,33 +284,32 @@ class Tests:
     def __init__(self) -> None:
         import coverage
 
-        if not COVERAGE.exists():
-            raise SystemExit(f"{COVERAGE} is not there: --cover makes it")
-        self._data = coverage.CoverageData(str(COVERAGE))
-        self._data.read()
-        self._files = {
-            name.rsplit("/specdec/", 1)[1]: name
-            for name in self._data.measured_files()
-            if "/specdec/" in name
-        }
+        self._runs = []
+        for folder in sorted(COVERAGE.glob("*")):
+            data = coverage.CoverageData(str(folder / "data"))
+            data.read()
+            files = [name for name in data.measured_files() if "/specdec/" in name]
+            self._runs.append((data, {x.rsplit("/specdec/", 1)[1]: x for x in files}, folder))
+        if not self._runs:
+            raise SystemExit(f"{COVERAGE} has no run of the tests; --cover makes one")
 
     @functools.lru_cache(maxsize=2)  # noqa: B019
     def _lines(self, module: str) -> dict[int, set[tuple[str, str]]]:
         """Returns (test, phase) by line of today's source."""
-        if module not in self._files:
-            return {}
-        old = COVERED / module
         source = (ROOT / "specdec" / module).read_text().splitlines()
-        before = old.read_text().splitlines() if old.exists() else []
-        contexts = self._data.contexts_by_lineno(self._files[module])
-        found = {}
-        for i, j, size in difflib.SequenceMatcher(
-            None, before, source, False
-        ).get_matching_blocks():
-            for k in range(size):
-                pairs = {tuple(x.rsplit("|", 1)) for x in contexts.get(i + k + 1, []) if "|" in x}
-                found[j + k + 1] = pairs
-        return found  # type: ignore[return-value]
+        found: dict[int, set[Any]] = collections.defaultdict(set)
+        for data, files, folder in self._runs:
+            old = folder / "specdec" / module
+            if module not in files or not old.exists():
+                continue
+            before = old.read_text().splitlines()
+            contexts = data.contexts_by_lineno(files[module])
+            same = difflib.SequenceMatcher(None, before, source, False).get_matching_blocks()
+            for i, j, size in same:
+                for k in range(1, size + 1):
+                    named = [x for x in contexts.get(i + k, []) if "|" in x]
+                    found[j + k].update(tuple(x.rsplit("|", 1)) for x in named)
+        return found
 
     def of(self, module: str, site: Site, tree: ast.Module) -> list[set[str]]:
         """Returns sets of tests: those of the line before those of the function or the module."""
@@ -597,27 +595,16 @@ def short(text: str, other: str, size: int = 60) -> str:
 
 
 def cover(tests: list[str]) -> None:
-    """Runs tests under coverage, keeps the sources, and reads how long each test takes."""
-    files = [COVERAGE, *KEPT.glob("coverage.*")] if not tests else []
-    for file in files:
-        file.unlink(missing_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--durations=0",
-        "-vv",
-    ]
-    command += ["--cov=specdec", "--cov-context=test", "--cov-report=", *tests]
-    command += ["--cov-append"] if tests else ["-n", "2"]
-    environment = os.environ | {"COVERAGE_FILE": str(COVERAGE), "PYTHONPATH": str(ROOT)}
+    """Runs tests under coverage, and reads how long each of them takes."""
+    if not tests:
+        shutil.rmtree(COVERAGE, ignore_errors=True)
+    folder = COVERAGE / f"{len([*COVERAGE.glob('*')]):03}"
+    shutil.copytree(ROOT / "specdec", folder / "specdec")
+    command = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "--durations=0"]
+    command += ["--cov=specdec", "--cov-context=test", "--cov-report=", *(tests or ["-n", "2"])]
+    environment = os.environ | {"COVERAGE_FILE": str(folder / "data"), "PYTHONPATH": str(ROOT)}
     result = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     print(result.stdout[-2000:])
-    shutil.rmtree(COVERED, ignore_errors=True)
-    shutil.copytree(ROOT / "specdec", COVERED)
     for seconds, test in re.findall(r"^([\d.]+)s \w+ +(\S.*\S)\s*$", result.stdout, re.M):
         times.setdefault(test, [0, 0.0])[1] += float(seconds)
     save_times()
