@@ -571,7 +571,7 @@ def page(lines: dict[Mutant, dict[str, Any]]) -> str:
         part = f"{100 * (row['killed'] + row['endless']) / changing:.0f} %" if changing else ""
         name = "**all**" if name == "all" else f"`{name}`"
         table.append(f"| {name} | {' | '.join(map(str, counts))} | {part} |")
-    survivors = ["| | before | after | |", "|---|---|---|---|"]
+    survivors = ["| | before | after | why |", "|---|---|---|---|"]
     for key, line in left:
         reason = line.get("reason") or ("" if line["tests"] else "no test runs it")
         before, after = (
@@ -601,7 +601,8 @@ def cover(tests: list[str]) -> None:
     folder = COVERAGE / f"{len([*COVERAGE.glob('*')]):03}"
     shutil.copytree(ROOT / "specdec", folder / "specdec")
     command = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "--durations=0"]
-    command += ["--cov=specdec", "--cov-context=test", "--cov-report=", *(tests or ["-n", "2"])]
+    command += ["--cov=specdec", "--cov-context=test", "--cov-report=", *tests]
+    command += ["-n", "1" if tests else "2"]  # contexts are kept by pytest-xdist's workers only
     environment = os.environ | {"COVERAGE_FILE": str(folder / "data"), "PYTHONPATH": str(ROOT)}
     result = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     print(result.stdout[-2000:])
