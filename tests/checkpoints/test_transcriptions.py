@@ -91,7 +91,11 @@ def test_timestamps_take_the_place_of_their_absence(tmp_path):
             "has no lang_to_id in generation_config.json; copy the file of the model's release",
         ),
         ({}, {"language": "fr"}, "language is 'fr'; give one that {} has: de, en"),
-        ({}, {"language": "en", "task": "sing"}, "task is 'sing'; give one that {} has: transcribe"),
+        (
+            {},
+            {"language": "en", "task": "sing"},
+            "task is 'sing'; give one that {} has: transcribe, translate",
+        ),
         (
             {"lang_to_id": {f"<|{x}|>": END for x in "fedcba"}},
             {"language": "g"},
@@ -107,6 +111,4 @@ def test_timestamps_take_the_place_of_their_absence(tmp_path):
 def test_what_a_checkpoint_lacks_is_one_line(tmp_path, changes, asked, says):
     with pytest.raises(CheckpointError) as error:
         transcription(put(tmp_path, **changes), **asked)
-    assert says.format(tmp_path) in str(error.value)
-    if "..." not in says and "give" in says and "sing" not in says:
-        assert str(error.value).endswith(says.format(tmp_path))
+    assert str(error.value).endswith(says.format(tmp_path))
