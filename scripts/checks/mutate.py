@@ -359,7 +359,7 @@ def order(groups: list[set[str]]) -> list[str]:
         for test in sorted(group, key=lambda x: (seconds_of(x)[1], x)):
             killed, seconds = seconds_of(test)
             name = test.split("[")[0]
-            ranks[test] = (-killed / (seconds + 1), seconds + 3 * counts[name])
+            ranks[test] = (-killed / (seconds + 1), (seconds + 0.05) * (1 + counts[name]))
             counts[name] += 1
         ordered |= dict.fromkeys(sorted(ranks, key=ranks.__getitem__))
     return list(ordered)

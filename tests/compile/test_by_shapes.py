@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from support import tiny_t5
 
 from specdec import Plan
@@ -63,3 +65,12 @@ def test_a_target_on_two_devices():
         gathered=32 * 4,
         devices=2,
     )
+
+
+def test_three_devices_divide_nothing():
+    """No size is a multiple of three, so each device has everything, and nothing is summed."""
+    plan = plan_of(partitioning.standard_logical_axis_rules())
+    alone, found = count(plan_of(()), SHAPE, 1), count(plan, SHAPE, 3)
+    assert found[1:] == alone[1:]
+    for role, call in alone.calls.items():
+        assert found.calls[role] == dataclasses.replace(call, devices=3)
