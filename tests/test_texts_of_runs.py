@@ -137,7 +137,11 @@ def test_beams_have_their_own_row():
     summary = BeamSummary()
     BeamText.row(BATCH, 0, searched(found), None, "V", 3).count_in(summary)
     assert summary.lines({"decoding": 1.0, "other": 0.25})[0].startswith("1 text, 2 steps")
-    assert len(summary.lines()) == 2 and summary.identical == 0
+    assert summary.lines()[1:] == ["0.0 s searching, 0.0 s compiling"] and not summary.identical
+    summary.compared = True
+    assert summary.lines()[2].endswith(
+        "0 of 1 with the beams of the target alone, which took 0.0 s"
+    )
 
 
 def test_closing_lines_word_by_word():
@@ -209,6 +213,58 @@ def test_texts_of_batches_and_samples_in_order(monkeypatch):
     assert (summary.seconds, summary.baseline_seconds) == (1.5, 6.0)
     assert summary.compile_seconds == 7.0 and summary.texts == summary.identical == 5
     assert summary.tokens == (2 + 1 + 2 + 1 + 2) and summary.exact
+
+
+def test_texts_of_all_hosts_are_in_order_of_samples(monkeypatch):
+    """The other host has sent texts 9 and 8 of each sample; only the first host gets them all."""
+    monkeypatch.setattr(text_engine.progress, "stage", stage)
+    monkeypatch.setattr(text_engine.jax, "process_count", lambda: 2)
+    sent: list[int] = []
+
+    def exchanged(own):
+        sent.append(len(own))
+        other = [dataclasses.replace(text, index=text.index % 2 + 6) for text in own[::-1]]
+        return [other, own]
+
+    monkeypatch.setattr(hosts, "exchanged", exchanged)
+    monkeypatch.setattr(hosts, "is_first", lambda: True)
+    share = SimpleNamespace(first=True)
+    data = SimpleNamespace(num_samples=2, seed=7)
+    run = SimpleNamespace(beams=None, transcriber=None, data=data, plan=SimpleNamespace(exact=True))
+    run.placement = SimpleNamespace(share=lambda: share)
+    source = type("Source", (list,), {"answered": lambda self, text: None})
+
+    def decoded_texts(**how):
+        made = TextEngine(run, Engine(0.5, 3.0))
+        return [(x.sample, x.index) for x in made.decode(source([BATCH]), **how)]
+
+    all_of_them = [(0, 6), (0, 7), (0, 8), (0, 9), (1, 6), (1, 7), (1, 8), (1, 9)]
+    assert decoded_texts(everywhere=True) == all_of_them and sent == [2, 2]
+    assert decoded_texts() == [(0, 8), (0, 9), (1, 8), (1, 9)] and sent == [2, 2]
+    share.first = False  # the rows of this host are those of another one
+    assert decoded_texts(everywhere=True) == [] and sent == [2, 2, 0, 0]
+
+
+def test_a_text_is_shown_before_it_is_decoded(monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(text_engine.progress, "stage", lambda name: said.append(name) or stage(""))
+    data = SimpleNamespace(num_samples=1, seed=7)
+    run = SimpleNamespace(beams=None, transcriber=None, data=data, plan=SimpleNamespace(exact=True))
+    watch = SimpleNamespace(begin=said.append)
+    source = type("Source", (list,), {"answered": lambda self, text: said.append(text.index)})
+    engine = Engine(0.5, 3.0)
+    for _ in TextEngine(run, engine, engine, watch=watch).decode(source([BATCH])):
+        pass
+    assert said == ["x", "decoding", "the target alone", 8, 9]
+
+
+def test_a_first_batch_is_read_once(monkeypatch):
+    read: list[int] = []
+    batches = (read.append(width) or SimpleNamespace(ids=np.zeros([2, width])) for width in (4, 5))
+    given = sources.Source(batches)
+    assert given.length() == given.length() == 4 and read == [4]
+    assert [batch.ids.shape[1] for batch in given] == [4, 5]
+    assert sources.Source(iter(())).length() is None
 
 
 def test_figures_are_printed_if_there_are_texts(monkeypatch, capsys):
