@@ -85,7 +85,7 @@ SWAPS: dict[type, type] = {
 }
 NAMES = {"minimum": "maximum", "min": "max", "any": "all", "argmax": "argmin", "floor": "ceil"}
 NAMES |= {other: name for name, other in NAMES.items()}
-RECORDS = {"strict", "help", "metavar", "description"}  # arguments that are words, or no more
+RECORDS = {"strict", "repr", "help", "metavar", "description"}  # arguments that are words, or no more
 
 
 class Mutant(NamedTuple):
@@ -219,7 +219,8 @@ def changed(tree: ast.Module) -> Iterator[tuple[Site, str, str]]:
             if isinstance(shown[0], ast.stmt):
                 shown = shown[::-1]
             after = "\n".join(map(ast.unparse, shown))
-        yield site, before, after
+        if before != after:  # two values of a text may be the same
+            yield site, before, after
         setattr(site.owner, site.field, old)
 
 
@@ -606,16 +607,21 @@ def cover(tests: list[str]) -> None:
     environment = os.environ | {"COVERAGE_FILE": str(folder / "data"), "PYTHONPATH": str(ROOT)}
     result = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     print(result.stdout[-2000:])
-    for seconds, test in re.findall(r"^([\d.]+)s \w+ +(\S.*\S)\s*$", result.stdout, re.M):
-        times.setdefault(test, [0, 0.0])[1] += float(seconds)
-    save_times()
+    with remembered():
+        for seconds, test in re.findall(r"^([\d.]+)s \w+ +(\S.*\S)\s*$", result.stdout, re.M):
+            times.setdefault(test, [0, 0.0])[1] += float(seconds)
 
 
-def save_times() -> None:
-    TIMES.write_text(json.dumps(times))
+times: dict[str, list[Any]] = {}  # see `TIMES`
 
 
-times: dict[str, list[Any]] = json.loads(TIMES.read_text()) if TIMES.exists() else {}
+@contextlib.contextmanager
+def remembered() -> Iterator[None]:
+    """Reads the times of tests, and writes them with their changes."""
+    with locked():
+        times.update(json.loads(TIMES.read_text()) if TIMES.exists() else {})
+        yield
+        TIMES.write_text(json.dumps(times))
 
 
 def listed(only: list[str]) -> list[str]:
@@ -652,13 +658,13 @@ class Trial:
         seconds = round(used() - begin, 1)
         if killer and not self._passes(killer, chosen):
             return self(mutant)
-        for test, what, spent in reports:
-            old = times.setdefault(test, [0, spent])
-            if what != "failed":
-                old[1] = round((old[1] + spent) / 2, 2)
-            elif killer == test:
-                old[0] += 1
-        save_times()
+        with remembered():
+            for test, what, spent in reports:
+                old = times.setdefault(test, [0, spent])
+                if what != "failed":
+                    old[1] = round((old[1] + spent) / 2, 2)
+                elif killer == test:
+                    old[0] += 1
         line = {"outcome": outcome, **mutant._asdict(), "line": site.statement.lineno}
         line |= {"tests": sum(what != "skipped" for _, what, _ in reports)}
         return line | {"by": killer, "seconds": seconds}
@@ -704,6 +710,8 @@ def main() -> None:
         cover(args.cover)
         return
     lines = tidy()
+    with remembered():
+        pass
     if not args.page:
         trial = Trial(args.seconds)
         part, parts = map(int, args.part.split("/"))
