@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from types import SimpleNamespace
 
@@ -17,12 +16,10 @@ from specdec.instrument.runs import (
     decoding_texts,
     measured_run,
     sources,
-    text_engine,
 )
 from specdec.instrument.runs.all_hosts import gathered
 from specdec.instrument.runs.beam_texts import BeamSummary, BeamText
 from specdec.instrument.runs.decoding_texts import Text
-from specdec.instrument.runs.text_engine import TextEngine
 from specdec.instrument.runs.texts import Previous, TextList, TextStream
 from specdec.types import DecodeOutput, Trace
 
@@ -172,92 +169,6 @@ def test_the_first_host_has_the_texts_of_all_in_order(monkeypatch):
     assert sent == [[2, 1], [5], [], [2, 1]]
 
 
-class Engine:
-    """Decodes nothing: the output of a batch says which sample it is of."""
-
-    def __init__(self, seconds: float, compile_seconds: float):
-        self.seconds, self.compile_seconds, self.asked = seconds, compile_seconds, []
-        self.vocabulary, self.prefix = "V", (4,)
-
-    def outputs(self, work, *, seed):
-        for batch, sample in work:
-            self.asked.append((batch.index.tolist(), sample, seed))
-            yield decoded([[4, sample], [4, 6, sample]], [1, 3]), self.seconds
-
-    def load(self):
-        self.asked.append("loaded")
-
-
-@contextlib.contextmanager
-def stage(name, said=""):
-    yield
-
-
-def test_texts_of_batches_and_samples_in_order(monkeypatch):
-    """Three texts are left out: those of the first batch for one sample, and one for the next."""
-    monkeypatch.setattr(text_engine.progress, "stage", stage)
-    data = SimpleNamespace(num_samples=2, seed=7)
-    run = SimpleNamespace(beams=None, transcriber=None, data=data, plan=SimpleNamespace(exact=True))
-    other = SimpleNamespace(**vars(BATCH) | {"index": np.array([10, 11])})
-    engine, alone = Engine(0.5, 3.0), Engine(2.0, 4.0)
-    made = TextEngine(run, engine, alone)
-    source = type("Source", (list,), {"answered": lambda self, text: told.append(text.index)})
-    told: list[int] = []
-    texts = list(made.decode(source([BATCH, other]), skip=3))
-    assert [(text.index, text.sample, text.tokens[-1]) for text in texts] == [
-        *((9, 1, 1), (10, 0, 0), (11, 0, 0), (10, 1, 1), (11, 1, 1)),
-    ]
-    assert told == [9, 10, 11, 10, 11]
-    assert engine.asked == alone.asked == [([8, 9], 1, 7), ([10, 11], 0, 7), ([10, 11], 1, 7)]
-    summary = made.summary
-    assert (summary.seconds, summary.baseline_seconds) == (1.5, 6.0)
-    assert summary.compile_seconds == 7.0 and summary.texts == summary.identical == 5
-    assert summary.tokens == (2 + 1 + 2 + 1 + 2) and summary.exact
-
-
-def test_texts_of_all_hosts_are_in_order_of_samples(monkeypatch):
-    """The other host has sent texts 9 and 8 of each sample; only the first host gets them all."""
-    monkeypatch.setattr(text_engine.progress, "stage", stage)
-    monkeypatch.setattr(text_engine.jax, "process_count", lambda: 2)
-    sent: list[int] = []
-
-    def exchanged(own):
-        sent.append(len(own))
-        other = [dataclasses.replace(text, index=text.index % 2 + 6) for text in own[::-1]]
-        return [other, own]
-
-    monkeypatch.setattr(hosts, "exchanged", exchanged)
-    monkeypatch.setattr(hosts, "is_first", lambda: True)
-    share = SimpleNamespace(first=True)
-    data = SimpleNamespace(num_samples=2, seed=7)
-    run = SimpleNamespace(beams=None, transcriber=None, data=data, plan=SimpleNamespace(exact=True))
-    run.placement = SimpleNamespace(share=lambda: share)
-    source = type("Source", (list,), {"answered": lambda self, text: None})
-
-    def decoded_texts(**how):
-        made = TextEngine(run, Engine(0.5, 3.0))
-        return [(x.sample, x.index) for x in made.decode(source([BATCH]), **how)]
-
-    all_of_them = [(0, 6), (0, 7), (0, 8), (0, 9), (1, 6), (1, 7), (1, 8), (1, 9)]
-    assert decoded_texts(everywhere=True) == all_of_them and sent == [2, 2]
-    assert decoded_texts() == [(0, 8), (0, 9), (1, 8), (1, 9)] and sent == [2, 2]
-    share.first = False  # the rows of this host are those of another one
-    assert decoded_texts(everywhere=True) == [] and sent == [2, 2, 0, 0]
-
-
-def test_a_text_is_shown_before_it_is_decoded(monkeypatch):
-    said: list[str] = []
-    monkeypatch.setattr(text_engine.progress, "stage", lambda name: said.append(name) or stage(""))
-    data = SimpleNamespace(num_samples=1, seed=7)
-    run = SimpleNamespace(beams=None, transcriber=None, data=data, plan=SimpleNamespace(exact=True))
-    watch = SimpleNamespace(begin=said.append)
-    source = type("Source", (list,), {"answered": lambda self, text: said.append(text.index)})
-    engine = Engine(0.5, 3.0)
-    for _ in TextEngine(run, engine, engine, watch=watch).decode(source([BATCH])):
-        pass
-    assert said == ["x", "decoding", "the target alone", 8, 9]
-
-
 def test_a_first_batch_is_read_once(monkeypatch):
     read: list[int] = []
     batches = (read.append(width) or SimpleNamespace(ids=np.zeros([2, width])) for width in (4, 5))
@@ -265,33 +176,6 @@ def test_a_first_batch_is_read_once(monkeypatch):
     assert given.length() == given.length() == 4 and read == [4]
     assert [batch.ids.shape[1] for batch in given] == [4, 5]
     assert sources.Source(iter(())).length() is None
-
-
-def test_figures_are_printed_if_there_are_texts(monkeypatch, capsys):
-    run = SimpleNamespace(beams=None, plan=SimpleNamespace(exact=False))
-    engine = Engine(0.5, 3.0)
-    engine.plan = "the plan"
-    monkeypatch.setattr(text_engine.progress, "spent", lambda: {"decoding": 1.0})
-    made = TextEngine(run, engine)
-    with made.running():
-        assert engine.asked == ["loaded"]
-    assert capsys.readouterr().err == "" and not made.summary.exact
-    with made.running():
-        made.summary.texts += 1
-    assert capsys.readouterr().err == "the plan\n1 text\n"
-
-
-def test_sounds_are_read_batch_by_batch():
-    read = []
-    names = [(name, None) for name in "abcdef"]
-    given = sources.Sounds(names, lambda name: read.append(name) or name * 2, batch_size=2, limit=5)
-    assert given.length() is None
-    batches = iter(given)
-    first = next(batches)
-    assert read == ["a", "b"] and first.inputs == ["aa", "bb"] and first.input_texts == ["a", "b"]
-    assert first.index.tolist() == [0, 1] and first.ids.shape == (2, 0)
-    assert [batch.index.tolist() for batch in batches] == [[2, 3], [4, -1]]
-    assert read == ["a", "b", "c", "d", "e"]
 
 
 def spoken(texts, stamps=False, **others) -> measured_run.Run:

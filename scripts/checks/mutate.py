@@ -9,8 +9,8 @@
 `--cover` runs the default suite, or the given files of tests, under coverage (`pip install
 pytest-cov`). A mutant is then tried by the tests that run its line, and after them by those that
 run its function: tests that noticed other mutants first, then quick ones, `--seconds` of processor
-time in all. Each has a line in `docs/results/mutants.jsonl`. Started again, the script goes on;
-lines of places that are gone are dropped. A survivor that changes nothing gets a reason by hand:
+time in all. Each has a line in `docs/results/mutants.jsonl`. Started again, the script goes on; it
+drops lines whose place or test is gone. A survivor that changes nothing gets a reason by hand:
 `"reason": "..."` in its line.
 
 The process imports libraries, but nothing of specdec, and forks for each mutant. The child compiles
@@ -85,7 +85,13 @@ SWAPS: dict[type, type] = {
 }
 NAMES = {"minimum": "maximum", "min": "max", "any": "all", "argmax": "argmin", "floor": "ceil"}
 NAMES |= {other: name for name, other in NAMES.items()}
-RECORDS = {"strict", "repr", "help", "metavar", "description"}  # arguments that are words, or no more
+RECORDS = {
+    "strict",
+    "repr",
+    "help",
+    "metavar",
+    "description",
+}  # arguments that are words, or no more
 
 
 class Mutant(NamedTuple):
@@ -535,15 +541,23 @@ def locked() -> Iterator[None]:
         yield
 
 
+def is_there(test: str) -> bool:
+    """Returns whether a test is there, or another reason why a mutant was noticed."""
+    file, _, name = test.partition("::")
+    name = re.escape(name.split("[")[0].split("::")[-1])
+    source = ROOT / file
+    return not name or source.exists() and bool(re.search(rf"def {name}\b", source.read_text()))
+
+
 def tidy() -> dict[Mutant, dict[str, Any]]:
-    """Drops lines of mutants that are no more, sorts the others, and returns them."""
+    """Drops lines whose place or test is no more, sorts the others, and returns them."""
     with locked():
         lines = {}
         for module, own in itertools.groupby(sorted(read().items()), lambda x: x[0].module):
             file = ROOT / "specdec" / module
             there = mutants(file.read_text(), module) if file.exists() else {}
             for key, line in own:
-                if key in there:
+                if key in there and is_there(line["by"]):
                     lines[key] = line | {"line": there[key].statement.lineno}
         ordered = sorted(lines.values(), key=lambda x: (x["module"], x["line"]))
         LINES.write_text("".join(f"{json.dumps(line)}\n" for line in ordered))

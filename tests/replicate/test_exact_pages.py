@@ -1,14 +1,9 @@
-"""What a study writes, word by word: commands, minutes, figures, tables: pytest tests/replicate"""
+"""Plans, sentences and LaTeX of a study, word by word: pytest tests/replicate"""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from types import SimpleNamespace
 
-import pytest
-
-from specdec.instrument import replicate
 from specdec.instrument.replicate import page, replication, results, study_tables
 from specdec.instrument.replicate.results import Found, Place, Step
 from specdec.instrument.replicate.study import Grown, Need, Published, Row, Study
@@ -34,81 +29,6 @@ STUDY = Study(
     limit=8,
     tokens=1000,
 )
-PLAN = SimpleNamespace(longest_draft=7, exact=True, sampling=SimpleNamespace(greedy=False))
-
-
-BENCH = {
-    "speedup": {"ratio": 2.0, "low": 1.9, "high": 2.2, "per_token": 2.05},
-    "prediction": {"cost_ratio": 0.11},
-    "exact": True,
-    "tau": 3.5,
-    "seconds": {"alone": {"p50": 0.75, "p90": 0.9}},
-    "alpha": 0.7,
-    "identical": 12,
-    "texts": 4,
-    "repeats": 3,
-}
-
-
-def test_figures_are_those_of_the_files_of_a_row(tmp_path):
-    def put(name: str, **fields) -> None:
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"{json.dumps(fields)}\n")
-
-    one = Found(ROW, places={"v4:1x1x1": Place(given=3.0)})
-    put("a.jsonl.summary.json", **BENCH)
-    alphas = {"model": [{"value": 0.71}, {"value": 0.75}], "unigram": [{"value": 0.05}]}
-    put("a.alpha.jsonl.summary.json", alphas=alphas)
-    (tmp_path / "a.here.jsonl").write_text('{"speedup": 1.7}\n{"speedup": 1.8}\n')
-    put("a.v4_1x1x1.jsonl", speedup=2.9)
-    put("a.eval/metrics.json", metrics={"alone": {"bleu": 30.0}, "speculative": {"bleu": 30.5}})
-    results.measured(one, tmp_path)
-    assert one.measured == {
-        "speedup": 2.0,
-        "low": 1.9,
-        "high": 2.2,
-        "per_token": 2.05,
-        "tokens_per_call": 3.5,
-        "seconds_alone": 0.75,
-        "beams": 0,
-        "alpha": 0.71,
-        "cost_ratio": 0.11,
-        "target": 30.0,
-        "run": 30.5,
-    }
-    assert one.identical == "12 of 12" and one.metric == "bleu" and one.exact
-    assert one.alphas == {"model": [0.71, 0.75], "unigram": [0.05]}
-    assert one.places == {"v4:1x1x1": Place(given=3.0, recorded=2.9), "here": Place(recorded=1.8)}
-    assert one.over_predicted() == pytest.approx(2.05 / 1.8)
-    record = one.record()
-    assert list(record) == [
-        *("row", "published", "missing", "marks", "layers", "parameters", "places", "measured"),
-        *("metric", "identical", "alphas", "exact", "failures"),
-    ]
-    assert record["row"] == "a" and record["published"]["speedup"] == 3.4
-
-    put("a.jsonl.summary.json", **BENCH | {"identical": None, "prediction": None, "beams": 4})
-    put("a.eval/metrics.json", metrics={"alone": {"bleu": 30.0}})
-    results.measured(one, tmp_path)
-    assert one.identical == "in distribution" and one.measured["run"] == 30.0
-    assert one.measured["beams"] == 4 and "cost_ratio" not in one.measured
-    put("a.jsonl.summary.json", **BENCH | {"identical": None, "exact": False})
-    results.measured(one, tmp_path)
-    assert one.identical == "" and not one.exact and one.marked("2.00") == "2.00 NOT EXACT"
-    for passed, word in ((True, "passed"), (False, "FAILED")):
-        put("a.verify.json", passed=passed)
-        results.measured(one, tmp_path)
-        assert one.identical == f"certificate: {word}"
-    assert results.load(tmp_path / "none.json") is None
-    (tmp_path / "list.json").write_text("[]")
-    assert results.load(tmp_path / "list.json") == {}
-
-
-def test_an_earlier_page_is_found_by_its_rows(tmp_path):
-    line = {"row": "a", "measured": {"speedup": 1.25}, "marks": ["GROWN"]}
-    (tmp_path / "page.json").write_text(json.dumps({"study": "mine", "rows": [line]}))
-    assert replicate.earlier(str(tmp_path), STUDY) == (str(tmp_path), {"a": line})
 
 
 def measured_row() -> Found:
