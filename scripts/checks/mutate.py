@@ -85,13 +85,8 @@ SWAPS: dict[type, type] = {
 }
 NAMES = {"minimum": "maximum", "min": "max", "any": "all", "argmax": "argmin", "floor": "ceil"}
 NAMES |= {other: name for name, other in NAMES.items()}
-RECORDS = {
-    "strict",
-    "repr",
-    "help",
-    "metavar",
-    "description",
-}  # arguments that are words, or no more
+# Arguments that are words for people, or only say what cannot happen.
+RECORDS = {"strict", "repr", "help", "metavar", "description"}
 
 
 class Mutant(NamedTuple):

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from specdec import Plan
+from specdec.checkpoints import generation_settings
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.transcription import Transcribed, transcription
-from specdec.sampling import Opening, SuppressTokens, SuppressTokensAtBegin, Timestamps
+from specdec.drafters import Autoregressive
+from specdec.sampling import (
+    Greedy,
+    NoRepeatNGram,
+    Opening,
+    Sampling,
+    SuppressTokens,
+    SuppressTokensAtBegin,
+    Timestamps,
+    with_processors,
+)
+from specdec.schedules import Fixed
+from specdec.testing import TableTarget
+from specdec.verifiers import GreedyMatch
 
 END, EN, DE, TRANSLATE, TRANSCRIBE, PLAIN = range(9, 15)
 SETTINGS = {
@@ -112,3 +129,28 @@ def test_what_a_checkpoint_lacks_is_one_line(tmp_path, changes, asked, says):
     with pytest.raises(CheckpointError) as error:
         transcription(put(tmp_path, **changes), **asked)
     assert str(error.value).endswith(says.format(tmp_path))
+
+
+@pytest.mark.parametrize("own", [(), (NoRepeatNGram(3),)])
+def test_timestamps_change_the_rules_of_the_run_and_of_its_draft(tmp_path, own):
+    """Other rules stay, and so does a draft that is drawn otherwise."""
+    text, chosen = SimpleNamespace(directory=put(tmp_path)), Transcribed("en")
+    sampling = with_processors(Greedy(), own)
+    target, draft = TableTarget(20), TableTarget(20, scale=2.0)
+    parts = GreedyMatch(), Fixed(2), sampling, 8
+    plan = Plan(target, Autoregressive(draft, sampling), *parts)
+    plain = generation_settings.transcribing(plan, text, chosen)
+    opening = Opening(((EN,), (TRANSCRIBE,), (PLAIN,)))
+    rules = SuppressTokensAtBegin((3, END), 3), SuppressTokens((4, 5)), opening
+    assert set(plain.sampling.processors) == {*own, *rules}
+    found = generation_settings.with_timestamps(plain, text, chosen)
+    stamped = Timestamps(PLAIN, END, 2, 50), Opening(((EN,), (TRANSCRIBE,)))
+    assert set(found.sampling.processors) == {
+        *(*own, SuppressTokensAtBegin((3, END), 2), SuppressTokens((4, 5)), *stamped)
+    }
+    assert found.drafter.sampling == found.sampling and found.sampling.sampling == Greedy()
+    asked = dataclasses.replace(chosen, timestamps=True)
+    assert found == generation_settings.transcribing(plan, text, asked)
+    other = dataclasses.replace(plain, drafter=Autoregressive(draft, Sampling()))
+    kept = generation_settings.with_timestamps(other, text, chosen)
+    assert kept.drafter == other.drafter and kept.sampling == found.sampling
