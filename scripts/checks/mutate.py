@@ -608,7 +608,7 @@ def cover(tests: list[str]) -> None:
     """Runs tests under coverage, and reads how long each of them takes."""
     if not tests:
         shutil.rmtree(COVERAGE, ignore_errors=True)
-    folder = COVERAGE / f"{len([*COVERAGE.glob('*')]):03}"
+    folder = COVERAGE / f"{1 + max((int(x.name) for x in COVERAGE.glob('*')), default=-1):03}"
     shutil.copytree(ROOT / "specdec", folder / "specdec")
     command = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "--durations=0"]
     command += ["--cov=specdec", "--cov-context=test", "--cov-report=", *tests]

@@ -7,7 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from specdec.models import partitioning
 from specdec.models.t5gemma.t5gemma_config import StackSizes, T5GemmaConfig
+from specdec.models.t5gemma.t5gemma_model import T5Gemma
 from specdec.models.t5gemma2.t5gemma2_config import T5Gemma2Config
 
 DECODER = StackSizes(emb_dim=32, num_heads=6, num_kv_heads=3, head_dim=4, mlp_dim=10, layers=7)
@@ -61,6 +63,18 @@ def test_what_a_record_leaves_out():
     assert one.head_is_table
     assert not config(logits_via_embedding=False).head_is_table
     assert not config(head_ids=(1, 19)).head_is_table
+
+
+def test_bytes_of_a_cache():
+    """Keys and values of 7 layers, 2 rows, 3 heads, 8 and 24 tokens, and 4 numbers of 4 bytes.
+
+    Outputs and inputs are in one array. A mesh of 3 devices divides the heads.
+    """
+    model = T5Gemma(config(), axis_rules=partitioning.standard_logical_axis_rules())
+    assert model.spare == 0
+    assert model.cache_bytes(2, 8, 24) == 7 * 2 * 2 * 3 * (8 + 24) * 4 * 4
+    mesh = {partitioning.DATA: 1, partitioning.MODEL: 3}
+    assert model.cache_bytes(2, 8, 24, mesh) == 7 * 2 * 2 * (8 + 24) * 4 * 4
 
 
 @pytest.mark.parametrize(
