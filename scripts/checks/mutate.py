@@ -349,7 +349,7 @@ class Tests:
 
 
 def seconds_of(test: str) -> list[float]:
-    return times.get(test, [0, 0.2])
+    return times.get(test, [0, 0.5])
 
 
 def order(groups: list[set[str]]) -> list[str]:

@@ -213,3 +213,23 @@ def test_flags_of_what_is_not_made_are_refused(given, says):
     with pytest.raises(UsageError) as error:
         train._refuse_flags_of_others(flags_of_training(**given))
     assert str(error.value) == says
+
+
+def test_mistakes_are_found_before_hosts_join_and_programs_are_kept(monkeypatch):
+    """So that no host waits for one that has ended with a mistake."""
+    done: list[object] = []
+    monkeypatch.setattr(machine, "refuse_no_mesh", lambda args, mesh: done.append(mesh))
+    monkeypatch.setattr(machine, "refuse_unwritable_folder", lambda *what: done.append(what))
+    monkeypatch.setattr(machine, "join_other_hosts", lambda args: done.append("joined"))
+    monkeypatch.setattr(jax.config, "update", lambda name, value: done.append((name, value)))
+    machine.prepare_training(SimpleNamespace(output_dir="out"), 4)
+    assert done == [4, ("--output_dir", "out"), "joined"]
+    for folder, kept in (("programs", "programs"), ("", None)):
+        done.clear()
+        machine.prepare(SimpleNamespace(compilation_cache_dir=folder))
+        assert done == [
+            "joined",
+            ("--compilation_cache_dir", folder),
+            ("jax_compilation_cache_dir", kept),
+            ("jax_persistent_cache_min_compile_time_secs", 0),
+        ]
