@@ -61,6 +61,7 @@ LIBRARIES = (  # imported once. What starts threads when it is imported cannot b
 ).split()
 IMPORTED = "(when it is imported)"  # in place of a test
 MEMORY = 10 * 2**30  # bytes that a mutant may take
+LARGE = 1000  # numbers from this on are doubled, as one more is lost in figures that are rounded
 SWAPS: dict[type, type] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -137,7 +138,7 @@ def sites(tree: ast.Module) -> Iterator[Site]:
             case ast.Constant(value=bool()):
                 yield site("value", not node.value)
             case ast.Constant(value=int() | float() as number):
-                yield site("value", number + 1)
+                yield site("value", number + 1 if abs(number) < LARGE else 2 * number)
             case ast.Attribute(attr=name) if name in NAMES:
                 yield site("attr", NAMES[name])
             case ast.Call(func=ast.Name(id=name)) if name in NAMES:
