@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from specdec import cli
 from specdec.cli import run as runs
 from specdec.common.values import UsageError
 from specdec.instrument.runs.texts import Data, Previous, TextList, TextStream
@@ -145,3 +146,9 @@ def test_inputs_hold_the_longest_text_and_all_pictures(monkeypatch):
         assert found["data"] == (20, "V") and found["plan"].changed == {"target": "roomy"}
         assert fitted(TextStream([("a < b < c", None)])) == {"plan": plan, "data": (22, "V")}
     assert roomy == [1, 2]
+
+
+@pytest.mark.parametrize("flags, kept", [([], True), (["--skip_checksums"], False)])
+def test_checksums_are_left_out_where_a_flag_says_so(flags, kept):
+    args = cli.overview().parse_args(["decode", "--gin_file=demo.gin", *flags])
+    assert runs.described(args).placement.checksums is kept
