@@ -9,8 +9,8 @@
 `--cover` runs the default suite, or the given files of tests, under coverage (`pip install
 pytest-cov`). A mutant is then tried by the tests that run its line, and after them by those that
 run its function: tests that noticed other mutants first, then quick ones, `--seconds` of processor
-time in all. Each has a line in `docs/results/mutants.jsonl`. Started again, the script goes on;
-lines of places that are gone are dropped. A survivor that changes nothing gets a reason by hand:
+time in all. Each has a line in `docs/results/mutants.jsonl`. Started again, the script goes on; it
+drops lines whose place or test is gone. A survivor that changes nothing gets a reason by hand:
 `"reason": "..."` in its line.
 
 The process imports libraries, but nothing of specdec, and forks for each mutant. The child compiles
@@ -51,8 +51,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES = ROOT / "docs" / "results" / "mutants.jsonl"
 PAGE = ROOT / "docs" / "reference" / "mutants.md"
 KEPT = Path(os.environ.get("SPECDEC_MUTANTS", Path(tempfile.gettempdir()) / "specdec.mutants"))
-COVERAGE = KEPT / "coverage"  # which test runs which line of the sources in `covered`
-COVERED = KEPT / "covered"
+COVERAGE = KEPT / "coverage"  # a folder for each run: which test runs which line, and the sources
 TIMES = KEPT / "times.json"  # test -> [mutants that it killed, its seconds]
 OWN = KEPT / f"process.{os.getpid()}"  # the copy of the checkout, and temporary files
 SINCE = "2a02fc98"  # lines that are newer come first
@@ -62,6 +61,7 @@ LIBRARIES = (  # imported once. What starts threads when it is imported cannot b
 ).split()
 IMPORTED = "(when it is imported)"  # in place of a test
 MEMORY = 10 * 2**30  # bytes that a mutant may take
+LARGE = 1000  # numbers from this on are doubled, as one more is lost in figures that are rounded
 SWAPS: dict[type, type] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -86,7 +86,8 @@ SWAPS: dict[type, type] = {
 }
 NAMES = {"minimum": "maximum", "min": "max", "any": "all", "argmax": "argmin", "floor": "ceil"}
 NAMES |= {other: name for name, other in NAMES.items()}
-RECORDS = {"strict", "help", "metavar", "description"}  # arguments that are words, or no more
+# Arguments that are words for people, or only say what cannot happen.
+RECORDS = {"strict", "repr", "help", "metavar", "description"}
 
 
 class Mutant(NamedTuple):
@@ -137,7 +138,7 @@ def sites(tree: ast.Module) -> Iterator[Site]:
             case ast.Constant(value=bool()):
                 yield site("value", not node.value)
             case ast.Constant(value=int() | float() as number):
-                yield site("value", number + 1)
+                yield site("value", number + 1 if abs(number) < LARGE else 2 * number)
             case ast.Attribute(attr=name) if name in NAMES:
                 yield site("attr", NAMES[name])
             case ast.Call(func=ast.Name(id=name)) if name in NAMES:
@@ -220,7 +221,8 @@ def changed(tree: ast.Module) -> Iterator[tuple[Site, str, str]]:
             if isinstance(shown[0], ast.stmt):
                 shown = shown[::-1]
             after = "\n".join(map(ast.unparse, shown))
-        yield site, before, after
+        if before != after:  # two values of a text may be the same
+            yield site, before, after
         setattr(site.owner, site.field, old)
 
 
@@ -285,33 +287,32 @@ class Tests:
     def __init__(self) -> None:
         import coverage
 
-        if not COVERAGE.exists():
-            raise SystemExit(f"{COVERAGE} is not there: --cover makes it")
-        self._data = coverage.CoverageData(str(COVERAGE))
-        self._data.read()
-        self._files = {
-            name.rsplit("/specdec/", 1)[1]: name
-            for name in self._data.measured_files()
-            if "/specdec/" in name
-        }
+        self._runs = []
+        for folder in sorted(COVERAGE.glob("*")):
+            data = coverage.CoverageData(str(folder / "data"))
+            data.read()
+            files = [name for name in data.measured_files() if "/specdec/" in name]
+            self._runs.append((data, {x.rsplit("/specdec/", 1)[1]: x for x in files}, folder))
+        if not self._runs:
+            raise SystemExit(f"{COVERAGE} has no run of the tests; --cover makes one")
 
     @functools.lru_cache(maxsize=2)  # noqa: B019
     def _lines(self, module: str) -> dict[int, set[tuple[str, str]]]:
         """Returns (test, phase) by line of today's source."""
-        if module not in self._files:
-            return {}
-        old = COVERED / module
         source = (ROOT / "specdec" / module).read_text().splitlines()
-        before = old.read_text().splitlines() if old.exists() else []
-        contexts = self._data.contexts_by_lineno(self._files[module])
-        found = {}
-        for i, j, size in difflib.SequenceMatcher(
-            None, before, source, False
-        ).get_matching_blocks():
-            for k in range(size):
-                pairs = {tuple(x.rsplit("|", 1)) for x in contexts.get(i + k + 1, []) if "|" in x}
-                found[j + k + 1] = pairs
-        return found  # type: ignore[return-value]
+        found: dict[int, set[Any]] = collections.defaultdict(set)
+        for data, files, folder in self._runs:
+            old = folder / "specdec" / module
+            if module not in files or not old.exists():
+                continue
+            before = old.read_text().splitlines()
+            contexts = data.contexts_by_lineno(files[module])
+            same = difflib.SequenceMatcher(None, before, source, False).get_matching_blocks()
+            for i, j, size in same:
+                for k in range(1, size + 1):
+                    named = [x for x in contexts.get(i + k, []) if "|" in x]
+                    found[j + k].update(tuple(x.rsplit("|", 1)) for x in named)
+        return found
 
     def of(self, module: str, site: Site, tree: ast.Module) -> list[set[str]]:
         """Returns sets of tests: those of the line before those of the function or the module."""
@@ -349,7 +350,7 @@ class Tests:
 
 
 def seconds_of(test: str) -> list[float]:
-    return times.get(test, [0, 0.2])
+    return times.get(test, [0, 0.5])
 
 
 def order(groups: list[set[str]]) -> list[str]:
@@ -361,7 +362,7 @@ def order(groups: list[set[str]]) -> list[str]:
         for test in sorted(group, key=lambda x: (seconds_of(x)[1], x)):
             killed, seconds = seconds_of(test)
             name = test.split("[")[0]
-            ranks[test] = (-killed / (seconds + 1), seconds + 3 * counts[name])
+            ranks[test] = (-killed / (seconds + 1), (seconds + 0.05) * (1 + counts[name]))
             counts[name] += 1
         ordered |= dict.fromkeys(sorted(ranks, key=ranks.__getitem__))
     return list(ordered)
@@ -536,15 +537,23 @@ def locked() -> Iterator[None]:
         yield
 
 
+def is_there(test: str) -> bool:
+    """Returns whether a test is there, or another reason why a mutant was noticed."""
+    file, _, name = test.partition("::")
+    name = re.escape(name.split("[")[0].split("::")[-1])
+    source = ROOT / file
+    return not name or source.exists() and bool(re.search(rf"def {name}\b", source.read_text()))
+
+
 def tidy() -> dict[Mutant, dict[str, Any]]:
-    """Drops lines of mutants that are no more, sorts the others, and returns them."""
+    """Drops lines whose place or test is no more, sorts the others, and returns them."""
     with locked():
         lines = {}
         for module, own in itertools.groupby(sorted(read().items()), lambda x: x[0].module):
             file = ROOT / "specdec" / module
             there = mutants(file.read_text(), module) if file.exists() else {}
             for key, line in own:
-                if key in there:
+                if key in there and is_there(line["by"]):
                     lines[key] = line | {"line": there[key].statement.lineno}
         ordered = sorted(lines.values(), key=lambda x: (x["module"], x["line"]))
         LINES.write_text("".join(f"{json.dumps(line)}\n" for line in ordered))
@@ -573,7 +582,7 @@ def page(lines: dict[Mutant, dict[str, Any]]) -> str:
         part = f"{100 * (row['killed'] + row['endless']) / changing:.0f} %" if changing else ""
         name = "**all**" if name == "all" else f"`{name}`"
         table.append(f"| {name} | {' | '.join(map(str, counts))} | {part} |")
-    survivors = ["| | before | after | |", "|---|---|---|---|"]
+    survivors = ["| | before | after | why |", "|---|---|---|---|"]
     for key, line in left:
         reason = line.get("reason") or ("" if line["tests"] else "no test runs it")
         before, after = (
@@ -597,37 +606,32 @@ def short(text: str, other: str, size: int = 60) -> str:
 
 
 def cover(tests: list[str]) -> None:
-    """Runs tests under coverage, keeps the sources, and reads how long each test takes."""
-    files = [COVERAGE, *KEPT.glob("coverage.*")] if not tests else []
-    for file in files:
-        file.unlink(missing_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--durations=0",
-        "-vv",
-    ]
+    """Runs tests under coverage, and reads how long each of them takes."""
+    if not tests:
+        shutil.rmtree(COVERAGE, ignore_errors=True)
+    folder = COVERAGE / f"{1 + max((int(x.name) for x in COVERAGE.glob('*')), default=-1):03}"
+    shutil.copytree(ROOT / "specdec", folder / "specdec")
+    command = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "--durations=0"]
     command += ["--cov=specdec", "--cov-context=test", "--cov-report=", *tests]
-    command += ["--cov-append"] if tests else ["-n", "2"]
-    environment = os.environ | {"COVERAGE_FILE": str(COVERAGE), "PYTHONPATH": str(ROOT)}
+    command += ["-n", "1" if tests else "2"]  # contexts are kept by pytest-xdist's workers only
+    environment = os.environ | {"COVERAGE_FILE": str(folder / "data"), "PYTHONPATH": str(ROOT)}
     result = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     print(result.stdout[-2000:])
-    shutil.rmtree(COVERED, ignore_errors=True)
-    shutil.copytree(ROOT / "specdec", COVERED)
-    for seconds, test in re.findall(r"^([\d.]+)s \w+ +(\S.*\S)\s*$", result.stdout, re.M):
-        times.setdefault(test, [0, 0.0])[1] += float(seconds)
-    save_times()
+    with remembered():
+        for seconds, test in re.findall(r"^([\d.]+)s \w+ +(\S.*\S)\s*$", result.stdout, re.M):
+            times.setdefault(test, [0, 0.0])[1] += float(seconds)
 
 
-def save_times() -> None:
-    TIMES.write_text(json.dumps(times))
+times: dict[str, list[Any]] = {}  # see `TIMES`
 
 
-times: dict[str, list[Any]] = json.loads(TIMES.read_text()) if TIMES.exists() else {}
+@contextlib.contextmanager
+def remembered() -> Iterator[None]:
+    """Reads the times of tests, and writes them with their changes."""
+    with locked():
+        times.update(json.loads(TIMES.read_text()) if TIMES.exists() else {})
+        yield
+        TIMES.write_text(json.dumps(times))
 
 
 def listed(only: list[str]) -> list[str]:
@@ -664,13 +668,13 @@ class Trial:
         seconds = round(used() - begin, 1)
         if killer and not self._passes(killer, chosen):
             return self(mutant)
-        for test, what, spent in reports:
-            old = times.setdefault(test, [0, spent])
-            if what != "failed":
-                old[1] = round((old[1] + spent) / 2, 2)
-            elif killer == test:
-                old[0] += 1
-        save_times()
+        with remembered():
+            for test, what, spent in reports:
+                old = times.setdefault(test, [0, spent])
+                if what != "failed":
+                    old[1] = round((old[1] + spent) / 2, 2)
+                elif killer == test:
+                    old[0] += 1
         line = {"outcome": outcome, **mutant._asdict(), "line": site.statement.lineno}
         line |= {"tests": sum(what != "skipped" for _, what, _ in reports)}
         return line | {"by": killer, "seconds": seconds}
@@ -716,6 +720,8 @@ def main() -> None:
         cover(args.cover)
         return
     lines = tidy()
+    with remembered():
+        pass
     if not args.page:
         trial = Trial(args.seconds)
         part, parts = map(int, args.part.split("/"))

@@ -114,7 +114,7 @@ def _counted(model: Model, shape: Shape, mesh: AbstractMesh) -> Call:
     axes, leaves = ({k: v for k, v in x.items() if k != "encoder"} for x in (model.axes(), params))
     axes = jax.tree.leaves(axes, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
     named = zip(axes, jax.tree.leaves(leaves), strict=True)
-    sums = [leaf.shape[1] for names, leaf in named if leaf.ndim == 2 and names[0] in divided]
+    sums = [x.shape[1] for names, x in named if names[1:] == ("embed",) and names[0] in divided]
     gathers = int("vocab" in divided)
     return dataclasses.replace(
         call,

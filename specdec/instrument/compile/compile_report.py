@@ -458,8 +458,9 @@ def _compiler_lines(found: TopologyRecord) -> Iterator[str]:
         layer = part["fusions_per_layer"]
         of_layer = "" if layer is None else f" ({layer:g})"
         counts = f"{part['cycles']:,} cycles, {part['fusions']} fusions{of_layer}"
-        own = f", {part['kernels']} kernel of our own without cycles" if part["kernels"] else ""
-        yield f"  {'compiler':<11} {name}: {counts}{own}"
+        own = counted(part["kernels"], "kernel") if part["kernels"] else ""
+        more = f", {own} of our own without cycles" if own else ""
+        yield f"  {'compiler':<11} {name}: {counts}{more}"
     if made["cost_ratio"] is not None:
         yield f"  {'compiler':<11} {_compiler_costs(found)}"
 

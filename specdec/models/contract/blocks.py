@@ -49,7 +49,7 @@ def filled_up(ancestors: Array | View | None, more: int) -> Array | View | None:
     width = ancestors.shape[-1]
     ends = [(0, 0)] * (ancestors.ndim - 2) + [(0, more)] * 2
     itself = jnp.arange(width + more) >= width
-    return jnp.pad(ancestors, ends) | jnp.diag(itself)
+    return jnp.pad(ancestors, ends) | jnp.diag(itself)[(None,) * (ancestors.ndim - 2)]
 
 
 def widened(view: View, slots: int) -> View:

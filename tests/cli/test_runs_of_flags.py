@@ -1,0 +1,154 @@
+"""Which runs commands refuse, and what they say first: pytest tests/cli/test_runs_of_flags.py"""
+
+from __future__ import annotations
+
+import argparse
+from types import SimpleNamespace
+
+import pytest
+
+from specdec import cli
+from specdec.cli import run as runs
+from specdec.common.values import UsageError
+from specdec.instrument.runs.texts import Data, Previous, TextList, TextStream
+
+LENGTHS = {"inputs": 64, "targets": 8}
+
+
+class Drafter(SimpleNamespace):
+    def __str__(self):
+        return "Drafter()"
+
+
+def unsuited(previous=None, beams=0, flags=("num_beams",), reads=False, **data) -> str:
+    plan = SimpleNamespace(drafter=Drafter(), reads_previous=reads)
+    fields = {"batch_size": 1, "refill": False} | data
+    beams = SimpleNamespace(num_beams=beams)
+    run = SimpleNamespace(beams=beams, plan=plan, data=SimpleNamespace(**fields))
+    try:
+        runs._refuse_unsuited(argparse.Namespace(**dict.fromkeys(flags)), run, previous)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+FILE, LIVE = Previous("--previous x", []), Previous("--live", None)
+
+
+def test_runs_that_suit_each_other():
+    for how in (
+        {},
+        {"previous": FILE, "reads": True, "batch_size": 4},
+        {"previous": LIVE, "reads": True},
+        {"beams": 2, "batch_size": 4},
+        {"refill": True, "batch_size": 4},
+    ):
+        assert unsuited(**how) == ""
+
+
+@pytest.mark.parametrize(
+    "how, says",
+    [
+        (
+            {"beams": 2, "flags": ()},
+            "NUM_BEAMS is 2, and this command does no beam search; leave it out, or use `specdec "
+            "decode`, `eval`, `bench` or `verify`",
+        ),
+        (
+            {"reads": True},
+            "Drafter() drafts from previous outputs, which are missing; give --previous=FILE or "
+            "--live to `specdec decode`",
+        ),
+        (
+            {"previous": FILE},
+            "Drafter() drafts from no previous output; leave --drafter out, or give "
+            "--drafter=hybrid --gin.HYBRID_FIRST=@drafters.PreviousOutput()",
+        ),
+        (
+            {"previous": LIVE, "reads": True, "batch_size": 2},
+            "--live decodes one text at a time and --batch_size is 2; leave it out",
+        ),
+        (
+            {"previous": FILE, "reads": True, "refill": True},
+            "REFILL knows no previous outputs and the drafter is Drafter(); leave out REFILL, or "
+            "give another drafter",
+        ),
+        (
+            {"beams": 2, "refill": True},
+            "REFILL is for decoding and NUM_BEAMS is 2; leave out one of them",
+        ),
+    ],
+)
+def test_runs_that_do_not_are_refused(how, says):
+    assert unsuited(**how) == says
+
+
+def noted(capsys, text="a text", prefixes=("translate: ",), **flags) -> str:
+    fields = {"gin_bindings": [], "target": "t", "task_prefix": None} | flags
+    known = None
+    if prefixes is not None:
+        known = SimpleNamespace(prefixes=dict(zip("abc", prefixes, strict=False)))
+    runs.note_missing_prefix(SimpleNamespace(**fields), known, text)
+    return capsys.readouterr().err
+
+
+def test_a_prefix_that_a_text_lacks_is_named(capsys):
+    assert noted(capsys, prefixes=("translate: ", "sum: ", "translate: ")) == (
+        "specdec: config.json of t names prefixes ('translate: ', 'sum: ') and the first text has "
+        "none; give --task_prefix='...', or --task_prefix='' for none\n"
+    )
+    for how in (
+        {"text": "sum: a", "prefixes": ("translate: ", "sum: ")},
+        {"prefixes": ()},
+        {"prefixes": None},
+        {"target": None},
+        {"task_prefix": ""},
+        {"gin_bindings": ["A=1", "TASK_PREFIX='x'"]},
+    ):
+        assert noted(capsys, **how) == ""
+    assert noted(capsys, gin_bindings=["MY_TASK_PREFIX='x'"])
+
+
+def test_inputs_hold_the_longest_text_and_all_pictures(monkeypatch):
+    """Models have 40 and 30 positions, the third any number; outputs take 8 of them."""
+    monkeypatch.setattr(runs.tasks, "files_of", lambda vocabulary, text: "f" * text.count("<"))
+    monkeypatch.setattr(runs, "vocabulary_of", lambda run: "V")
+    monkeypatch.setattr(Data, "fitted", lambda self, vocabulary: (self, vocabulary))
+    roomy: list[int] = []
+
+    class Target(SimpleNamespace):
+        def with_room(self, pictures):
+            roomy.append(pictures)
+            return self if pictures < 2 else "roomy"
+
+    target = Target(longest_text=40)
+    models = {
+        "target": target,
+        "draft": Target(longest_text=30),
+        "other": Target(longest_text=None),
+    }
+    plan = SimpleNamespace(max_length=8, target=target, models=lambda: models)
+    plan.with_models = lambda changed: SimpleNamespace(
+        max_length=8, changed=changed, models=lambda: {"x": Target(longest_text=28)}
+    )
+    monkeypatch.setattr(runs.dataclasses, "replace", lambda run, **fields: fields)
+
+    def fitted(texts, limit=None):
+        data = Data(None, "test", LENGTHS, texts, buckets=(8, 16, 32), limit=limit)
+        return runs._fitted(SimpleNamespace(data=data, plan=plan))
+
+    assert fitted(None).data.lengths == LENGTHS
+    texts = TextList([("a < b", None), ("c < d < e", None)])
+    with monkeypatch.context() as own:
+        own.setattr(Data, "within", lambda self, room: SimpleNamespace(fitted=lambda v: (room, v)))
+        assert fitted(texts, 1) == {"plan": plan, "data": (22, "V")}
+        found = fitted(texts)
+        assert found["data"] == (20, "V") and found["plan"].changed == {"target": "roomy"}
+        assert fitted(TextStream([("a < b < c", None)])) == {"plan": plan, "data": (22, "V")}
+    assert roomy == [1, 2]
+
+
+@pytest.mark.parametrize("flags, kept", [([], True), (["--skip_checksums"], False)])
+def test_checksums_are_left_out_where_a_flag_says_so(flags, kept):
+    args = cli.overview().parse_args(["decode", "--gin_file=demo.gin", *flags])
+    assert runs.described(args).placement.checksums is kept

@@ -1,0 +1,84 @@
+"""Arrangements of tokens and sums of rows, by hand: pytest tests/models/test_views_by_hand.py"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec.models.contract.blocks import View, filled_up, view, widened
+from specdec.models.layers import rowwise
+
+TREE = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], bool)  # two tokens follow the first
+
+
+def test_a_block_is_filled_up_with_tokens_that_see_themselves():
+    expected = np.array(
+        [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]], bool
+    )
+    assert filled_up(None, 2) is None
+    np.testing.assert_array_equal(filled_up(TREE, 2), expected)
+    both = filled_up(np.stack([TREE, np.tri(3, dtype=bool)]), 2)
+    np.testing.assert_array_equal(both[0], expected)
+    np.testing.assert_array_equal(both[1, :3, :3], np.tri(3))
+    np.testing.assert_array_equal(both[1, 3:], expected[3:])
+    assert both.shape == (2, 5, 5) and both.dtype == bool
+
+
+def test_a_view_is_filled_up_with_its_last_token():
+    visible = np.array([[[1, 0, 0, 1], [1, 1, 0, 0]], [[0, 0, 1, 0], [0, 1, 0, 1]]], bool)
+    given = View(jnp.array([[4, 5], [7, 6]]), jnp.array([[0, 1, 2, 3]]), jnp.array(visible))
+    found = filled_up(given, 2)
+    assert found.queries.tolist() == [[4, 5, 5, 5], [7, 6, 6, 6]]
+    assert found.keys.tolist() == [[0, 1, 2, 3]]
+    for row in range(2):
+        assert found.visible[row].tolist() == [
+            *visible[row].tolist(),
+            *[visible[row, 1].tolist()] * 2,
+        ]
+
+
+def test_a_view_is_widened_by_slots_that_no_token_sees():
+    visible = np.array([[[1, 0, 1], [0, 1, 1]]], bool)
+    given = View(jnp.array([[4, 5]]), jnp.array([[7, 8, 9]]), jnp.array(visible))
+    found = widened(given, 5)
+    assert found.queries.tolist() == [[4, 5]] and found.keys.tolist() == [[7, 8, 9, 0, 0]]
+    expected = [[True, False, True, False, False], [False, True, True, False, False]]
+    assert found.visible.tolist() == [expected]
+
+
+def test_positions_and_slots_of_a_tree():
+    """From slots 2 and 1 on, in a cache of 6: both followers have the position after the first."""
+    found = view(jnp.array([2, 1]), 6, 3, TREE)
+    assert found.queries.tolist() == [[2, 3, 3], [1, 2, 2]]
+    assert found.keys.tolist() == [[0, 1, 2, 3, 3, 5], [0, 1, 2, 2, 4, 5]]
+    for row, before in enumerate((2, 1)):
+        expected = np.zeros([3, 6], bool)
+        expected[:, :before] = True
+        expected[:, before : before + 3] = TREE
+        np.testing.assert_array_equal(found.visible[row], expected)
+    text = view(jnp.array([2, 1]), 6, 2)
+    assert text.queries.tolist() == [[2, 3], [1, 2]] and text.keys.tolist() == [[*range(6)]]
+    assert text.visible.sum(axis=2).tolist() == [[3, 4], [2, 3]]
+    assert view(jnp.array([2]), 6, 2, found) is found
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (2, 3, 5), (32, 4), (33, 4), (2, 40, 3), (3,)])
+def test_sums_of_rows_of_any_number(shape):
+    """Of small integers, whose sums are exact; more than 32 rows are several products."""
+    given = np.random.default_rng(0).integers(-50, 50, shape).astype(np.float32)
+    found = rowwise.sums(jnp.array(given))
+    np.testing.assert_array_equal(found, given.sum(axis=-1, keepdims=True))
+
+
+def test_rows_are_two_at_least():
+    assert rowwise.at_least_two(jnp.ones([1, 3])).tolist() == [[1, 1, 1], [0, 0, 0]]
+    assert rowwise.at_least_two(jnp.ones([2, 3])).shape == (2, 3)
+
+
+def test_the_softmax_of_rows():
+    given = np.array([[0, 1, 2], [-120, 0, -np.inf], [300, 301, 100]], np.float32)
+    weights = np.exp(given.astype(np.float64) - given.max(axis=1, keepdims=True))
+    weights[given - given.max(axis=1, keepdims=True) < -100] = 0
+    expected = weights / weights.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(rowwise.softmax(jnp.array(given)), expected, rtol=1e-6)
