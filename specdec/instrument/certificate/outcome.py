@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -135,11 +135,10 @@ class Check:
     def of(cls, record: JsonObject) -> Check:
         """Returns the check of a record."""
         fields = {name: x for name, x in record.items() if name != "passed"}
-        power: Any = fields.get("power")
-        if power is not None:
-            check_kind(power, Power)
-            power = Power(**power)
-        return record_of(cls, fields, power=power)
+        if fields.get("power") is None:
+            return record_of(cls, fields)
+        check_kind(fields["power"], Power)
+        return record_of(cls, fields, power=Power(**cast(dict, fields["power"])))
 
     def record(self) -> Mapping[str, object]:
         """Returns plain values, for JSON."""
