@@ -38,7 +38,7 @@ def t5x(spec, folder, name):
 
 
 def table(folder, name):
-    arrays = {name: {"shape": [1], "dtype": "int32"}}
+    arrays = {name: {"shape": [1], "dtype": "int32", "crc32": "0"}}
     record = {"format": 1, "kind": "ngram", "vocabulary": None, "arrays": arrays}
     (folder / "table.json").write_text(json.dumps(record))
     return tables.shapes(folder, Table("ngram"))
@@ -115,10 +115,18 @@ def test_a_name_in_the_same_folder_is_read(folder, place, monkeypatch):
 
 
 @pytest.mark.parametrize("name", (3, ["there"]))
-@pytest.mark.parametrize("place", ("index", "vocabulary", "T5X"))
+@pytest.mark.parametrize("place", ("index", "T5X"))
 def test_what_is_no_name_is_refused(folder, place, name):
     read, record = RECORDS[place]
     with pytest.raises(ValueError, match=re.escape(f"{record} names the file {name!r}, which")):
+        read(folder, name)
+
+
+@pytest.mark.parametrize("name, kind", ((3, "int"), (["there"], "array")))
+def test_a_vocabulary_that_is_no_name_is_refused(folder, name, kind):
+    read, record = RECORDS["vocabulary"]
+    said = f"{record} has a wrong vocabulary.file: expected str | null, got {kind}; copy it again"
+    with pytest.raises(ValueError, match=re.escape(said)):
         read(folder, name)
 
 

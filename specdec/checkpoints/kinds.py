@@ -14,16 +14,15 @@ from msgspec import Meta
 _Id = Annotated[int, Meta(ge=0, lt=2**31)]
 _Text: TypeAlias = str | None
 _Flag: TypeAlias = bool | None
-_Size: TypeAlias = _Id | None
-_Depth: TypeAlias = Annotated[int, Meta(ge=0, le=10_000)] | None  # each layer has names
+_Size: TypeAlias = Annotated[int, Meta(ge=0)] | None  # `tree` compares them with the arrays
 
 _SIZES = """
 vocab_size d_model d_kv d_ff num_heads hidden_size intermediate_size num_attention_heads
 num_key_value_heads head_dim ffn_dim word_embed_proj_dim n_embd n_head n_inner encoder_ffn_dim
 decoder_ffn_dim encoder_attention_heads decoder_attention_heads max_position_embeddings
 n_positions max_source_positions max_target_positions num_mel_bins image_size patch_size extra_ids
+num_layers num_decoder_layers num_hidden_layers n_layer encoder_layers decoder_layers
 """
-_DEPTHS = "num_layers num_decoder_layers num_hidden_layers n_layer encoder_layers decoder_layers"
 
 
 class _Token(TypedDict):
@@ -60,7 +59,6 @@ def _kind(**fields: object) -> type:
 
 
 _part: dict[str, object] = {name: _Size for name in _SIZES.split()}
-_part |= {name: _Depth for name in _DEPTHS.split()}
 _part |= {"rope_parameters": _Ropes | None, "rope_scaling": _Rope | None, "model_type": _Text}
 _part |= {"layer_types": list[str] | None}
 _stack = _part | {"text_config": _kind(**_part) | None}
@@ -72,7 +70,7 @@ _model = _stack | {
     "chronos_config": dict[str, object],
     # The record of our own format.
     "family": str,
-    "model": _kind(num_encoder_layers=_Depth, num_decoder_layers=_Depth),
+    "model": _kind(num_encoder_layers=_Size, num_decoder_layers=_Size),
     "vocabulary": _Vocabulary | None,
     "crc32": dict[str, str],
 }

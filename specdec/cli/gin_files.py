@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from collections.abc import Iterable
@@ -18,11 +17,6 @@ class Own(str):
     It and the files that it includes are looked for in the package only, and no folder of Python
     modules comes with it.
     """
-
-
-def search_paths(args: argparse.Namespace) -> list[str]:
-    """Returns the folders of `--gin_search_paths`."""
-    return [folder for folder in vars(args).get("gin_search_paths", "").split(",") if folder]
 
 
 def macros(path: str | os.PathLike) -> list[Statement]:

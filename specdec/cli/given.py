@@ -9,6 +9,7 @@ import io
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, TextIO, TypedDict
 
 from msgspec import Meta
@@ -140,9 +141,10 @@ def file_lines(flag: str, path: str, content: str) -> list[str]:
       content: describes the file to give instead.
     """
     try:
+        source = Path(path)
         if not str(path).startswith(_STREAMS):
-            check_regular(path)
-        with open(path, encoding="utf-8", newline="\n") as file:
+            check_regular(source)
+        with open(source, encoding="utf-8", newline="\n") as file:
             return list(lines_of(flag, file, path))
     except (OSError, TypeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a path"

@@ -361,10 +361,13 @@ def note_missing_prefix(args: argparse.Namespace, known: TextModel | None, text:
         return
     named = tuple(dict.fromkeys(known.prefixes.values()))
     if named and not text.startswith(named):
-        target, prefixes = visible(args.target), ", ".join(map(repr, named))
+        prefixes = ", ".join(map(repr, named))
+        note = (
+            f"specdec: config.json of {args.target} names prefixes ({prefixes}) "
+            "and the first text has none; give --task_prefix='...', or --task_prefix='' for none"
+        )
         print(
-            f"specdec: config.json of {target} names prefixes ({prefixes}) "
-            "and the first text has none; give --task_prefix='...', or --task_prefix='' for none",
+            visible(note),
             file=sys.stderr,
         )
 

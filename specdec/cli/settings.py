@@ -174,7 +174,7 @@ def _folders(args: argparse.Namespace) -> list[str]:
 
     The current folder is none of them, unless the user named a gin file of it.
     """
-    folders = gin_files.search_paths(args)
+    folders = [*filter(None, vars(args).get("gin_search_paths", "").split(","))]
     found = [_path(file, ["", *folders]) for file in vars(args).get("gin_file", [])]
     theirs = (path for path in found if path is not None and not isinstance(path, Own))
     here = any(os.path.dirname(os.path.abspath(path)) == os.getcwd() for path in theirs)

@@ -183,7 +183,7 @@ def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
       UsageError: a fragment is unknown, or something is given twice.
     """
     _choose_drafter(args)
-    folders = gin_files.search_paths(args)
+    folders = [*filter(None, vars(args).get("gin_search_paths", "").split(","))]
     input_files, input_bindings = input_settings_of(args)
     files: list[str] = []
     bindings = []

@@ -31,10 +31,13 @@ from specdec.__main__ import main
 sys.exit(main())
 """
 
+# A shell's "&" has the signal ignored.
+HEARD = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
 
 def run(code: str, close: int | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", MAIN % code],
+        [sys.executable, "-c", HEARD + MAIN % code],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -242,7 +242,7 @@ def test_previous_outputs_are_the_first_samples_of_each_text(tmp_path):
     _, previous = given.filled(asked(previous=str(path)), texts)
     assert previous == Previous(f"--previous {path}", [[4, 5], (), [8, 1]])
     path.write_text('{"index": 0, "tokens": [1]}\n{"index": 1}\n')
-    says = f"--previous {path}, line 2 has no index and tokens; give the --output_file of"
+    says = f"--previous {path}, line 2 is no such JSON object: object missing required field tokens"
     with pytest.raises(UsageError, match=says):
         given.filled(asked(previous=str(path)), texts)
     (tmp_path / "before.txt").write_text("one\n\nthree\n")

@@ -83,7 +83,7 @@ def test_a_gathered_parameter_is_found():
     found, shape = fake(RUN, 1), "(f32[8], bf16[1,48,16])"
     one = hlo.Instruction("all-gather", "gathered", shape, 1536, "", (), False, "")
     others = [one._replace(opcode="all-reduce"), one._replace(shape="bf16[48,8]")]
-    module = hlo.Module((), (), (one, *others), (), (), (), ())
+    module = hlo.Module((), (), (one, *others), (), (), (), (), ())
     whole = dataclasses.replace(found.whole, module=module)
     found = dataclasses.replace(found, whole=whole, divided=frozenset([(16, 48)]))
     assert list(found.gathered()) == [one]

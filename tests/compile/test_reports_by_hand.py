@@ -48,6 +48,7 @@ DECODE = {
     },
     "host_transfers": 3,
     "dynamic_shapes": 2,
+    "sparse_core": {"decode": {"gather": kind(2, 64)}, "": {"gather": kind(1, 8), "copy": kind(3, 9)}},
     "loops": [loop("decode", None, loop("draft", 3), loop("draft", 3)), loop("encode", 12)],
 }
 # Seconds. v is of drafts of 0, 1 and 2 tokens, and speed-ups are of 1 and 2.
@@ -247,6 +248,7 @@ def test_the_contents_of_a_program():
         (),
         (copies[0],) * 3,
         (copies[0],) * 2,
+        (),
     )
     memory = DeviceMemory(100, 20, 30, 4, 5)
     found = contents(Compiled("decode", 1.5, memory, module, flops=1e9, accessed=2e9))
@@ -266,6 +268,7 @@ def test_the_contents_of_a_program():
         },
         "host_transfers": 3,
         "dynamic_shapes": 2,
+        "sparse_core": {},
         "loops": [loop("decode", 7, loop("draft"))],
         "flops": 1e9,
         "accessed": 2e9,
@@ -296,7 +299,7 @@ def test_the_time_of_an_update():
     chip = CHIPS["v4"]
     inside, outside = ("all-reduce", "f32[8]", 32, "scan"), ("all-gather", "f32[4]", 16)
     collectives = instruction(*inside), instruction(*inside), instruction(*outside)
-    module = hlo.Module((), (), collectives, (), (), (), ())
+    module = hlo.Module((), (), collectives, (), (), (), (), ())
     memory = DeviceMemory(GIB, 0, GIB, 0, 0)
     whole = Compiled("update", 9.96, memory, module, flops=5e13, accessed=3e11)
     optimizer = Compiled("optimizer", 1.04, memory, None, flops=2e13, accessed=1e11)

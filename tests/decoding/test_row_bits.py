@@ -218,7 +218,7 @@ def test_the_certificate_has_a_check():
     found = exactness.bits(subject_of(Uneven(9, wide=4)))
     assert not found.passed and found.figures["differing"] == 1
     names = [check.__name__ for check in certificate.CHECKS]
-    assert names[3] == "bits"
+    assert names[4] == "bits"
 
 
 @pytest.mark.parametrize("same_bits, passed", [(True, False), (False, True)])

@@ -80,7 +80,7 @@ class Ended:
 FILES: dict[str, Any] = {
     "one.jsonl.summary.json": {
         "speedup": {"ratio": 2.0, "low": 1.75, "high": 2.25, "per_token": 2.5},
-        "prediction": {"cost_ratio": 0.125, "verify_cost": 1.5},
+        "prediction": {"gamma": 7, "these_texts": 1.5, "cost_ratio": 0.125, "verify_cost": 1.5},
         "exact": True,
         "tau": 3.25,
         "seconds": {"alone": {"p10": 3.0, "p50": 4.0, "p90": 9.0}},
@@ -112,7 +112,7 @@ FILES: dict[str, Any] = {
     },
     "three.jsonl.summary.json": {
         "speedup": {"ratio": 1.1, "low": 1.0, "high": 1.2, "per_token": 1.15},
-        "prediction": {"cost_ratio": 0.375},
+        "prediction": {"gamma": 7, "these_texts": 1.5, "cost_ratio": 0.375},
         "exact": True,
         "tau": 2.0,
         "seconds": {"alone": {"p50": 5.0}},
@@ -283,7 +283,7 @@ def test_the_commands_of_a_row():
         "eval": ("eval", *FLAGS, "--gin.BUCKETS=()", "--limit=32", CACHE, *last),
     }
     assert commands(one, choices, plan()) == expected
-    verify = "verify", *FLAGS, "--limit=2", CACHE, "--output_file=f/one.verify.json"
+    verify = "verify", *FLAGS, "--limit=32", CACHE, "--output_file=f/one.verify.json"
     assert commands(one, choices, plan(Sampling())) == expected | {"verify": verify}
 
     short = dataclasses.replace(choices, limit=4)
