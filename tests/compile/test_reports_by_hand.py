@@ -48,7 +48,10 @@ DECODE = {
     },
     "host_transfers": 3,
     "dynamic_shapes": 2,
-    "sparse_core": {"decode": {"gather": kind(2, 64)}, "": {"gather": kind(1, 8), "copy": kind(3, 9)}},
+    "sparse_core": {
+        "decode": {"gather": kind(2, 64)},
+        "": {"gather": kind(1, 8), "copy": kind(3, 9)},
+    },
     "loops": [loop("decode", None, loop("draft", 3), loop("draft", 3)), loop("encode", 12)],
 }
 # Seconds. v is of drafts of 0, 1 and 2 tokens, and speed-ups are of 1 and 2.

@@ -100,7 +100,7 @@ def test_a_page_in_markdown_and_latex_word_by_word():
         "# T_1",
         "About.",
         "- machine: one; two\n- date: today",
-        "## Speed & more",
+        "## Speed &amp; more",
         "| row | x |\n| --- | --- |\n| a_1 | 2 |",
         "Legend 50 %.",
         "- n1\n- n2",

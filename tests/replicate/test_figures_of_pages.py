@@ -77,6 +77,11 @@ class Ended:
         return True
 
 
+def alpha(value):
+    return {"value": value, "lenience": 0.5, "low": 0.1, "high": 0.9}
+
+
+RUN_OF_A_FILE = {"dtype": {}, "parameters": {}, "split": None, "sampling": "", "drafter": ""}
 FILES: dict[str, Any] = {
     "one.jsonl.summary.json": {
         "speedup": {"ratio": 2.0, "low": 1.75, "high": 2.25, "per_token": 2.5},
@@ -92,9 +97,11 @@ FILES: dict[str, Any] = {
     },
     "one.alpha.jsonl.summary.json": {
         "alphas": {
-            "model": [{"value": x} for x in (0.71, 0.72, 0.73, 0.74)],
-            "bigram": [{"value": x} for x in (0.21, 0.22, 0.23, 0.24)],
-        }
+            "model": [alpha(x) for x in (0.71, 0.72, 0.73, 0.74)],
+            "bigram": [alpha(x) for x in (0.21, 0.22, 0.23, 0.24)],
+        },
+        "texts": 7,
+        "tokens": 70,
     },
     "one.here.jsonl": [{"speedup": 9.0}, {"speedup": 2.0}],
     "one.v4_1x1x1.jsonl": [{"speedup": 4.25}],
@@ -121,7 +128,7 @@ FILES: dict[str, Any] = {
         "texts": 6,
         "repeats": 2,
     },
-    "three.verify.json": {"passed": False},
+    "three.verify.json": {"passed": False, "certified": False},
     "four.jsonl.summary.json": {
         "speedup": {"ratio": 0.9, "low": 0.8, "high": 1.0, "per_token": 0.95},
         "prediction": None,
@@ -141,11 +148,13 @@ MACHINES = {"one": ("CPU A", 2, "2026-11-01"), "two": ("CPU B", 4, "2026-11-02")
 def written(folder: Path) -> list[Found]:
     """Writes what commands have written, and returns the rows with what is known before."""
     for name, content in FILES.items():
-        if name.endswith("jsonl.summary.json") and "speedup" in content:
+        if name.endswith("jsonl.summary.json"):
             cpu, cores, date = MACHINES.get(name.partition(".")[0], MACHINES["one"])
             versions = {"specdec": "1.5", "jax": "0.10.2"}
-            machine = {"backend": "cpu", "cpu": cpu, "cores": cores, "date": date}
-            content = content | {"environment": machine | {"versions": versions}}
+            machine = {"backend": "cpu", "device": "cpu", "devices": 1, "cpu": cpu, "cores": cores}
+            content = content | {"environment": machine | {"date": date, "versions": versions}}
+            content |= {"run": RUN_OF_A_FILE | {"gamma": 7}}
+            content |= {"baseline": {"target_step": 1.0, "target_prefill": 1.0}}
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = content if isinstance(content, list) else [content]
