@@ -35,6 +35,7 @@ def my_models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.ci
 def test_the_python_of_readme_runs(my_models, monkeypatch, capsys):
     """What takes minutes is left to `test_interactive.py`."""
     for name in ("bench", "verify"):

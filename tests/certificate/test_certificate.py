@@ -335,7 +335,6 @@ def test_a_ratio_that_is_not_a_number_is_explained():
     assert not found.passed and "where q is 0, p / q is not a number" in found.note
     with pytest.raises(AssertionError, match="off by nan; a verifier is asked about every token"):
         bench_checks.check_verifier(Textbook(), gammas=(1,))
-    assert "asked about every token" not in outcome("algebra").note
 
 
 @pytest.mark.slow

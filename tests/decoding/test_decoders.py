@@ -86,6 +86,7 @@ def assert_same_texts(found, expected):
 
 @each_family
 @pytest.mark.parametrize("drafter", ["itself", pytest.param("another", marks=pytest.mark.ci)])
+@pytest.mark.ci
 def test_drafts_change_no_token(name, drafter):
     """A model that drafts for itself loses nothing, up to the end of its table of positions."""
     model, params, inputs = made(name)

@@ -176,6 +176,7 @@ def test_a_row_of_padding_starts_finished(pair):
     "max_length, gamma",
     [(1, 4), *slow((5, 12), (9, 4), (1, 1), (1, 12), (2, 1), (2, 4), (2, 12), (5, 4), (9, 12))],
 )
+@pytest.mark.ci
 def test_lengths_at_the_limit(pair, max_length, gamma):
     """Drafts longer than what is left; the last call starts anywhere up to the last position."""
     expected = pair.alone(Greedy(), max_length=max_length)

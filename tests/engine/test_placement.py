@@ -25,7 +25,7 @@ MODELS = {
 LAYOUTS = [layout for layout in get_args(Layout) if layout != "unsigned"]
 
 
-@pytest.mark.parametrize("format", ["huggingface", "orbax"])
+@pytest.mark.parametrize("format", ["huggingface", pytest.param("orbax", marks=pytest.mark.ci)])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_parameters_in_a_layout_are_those_of_the_checkpoint(name, layout, format, tmp_path):

@@ -447,6 +447,7 @@ def test_a_step_is_left_out_if_what_it_reads_failed(tmp_path):
 # The command.
 
 
+@pytest.mark.ci
 def test_a_dry_run_knows_memory_and_speed_without_anything(tmp_path, capsys, monkeypatch):
     """The predictions for v4 are near those of the programs that were compiled there.
 

@@ -223,6 +223,7 @@ def png_size(path: Path) -> tuple[int, int]:
     return struct.unpack(">II", content[16:24])
 
 
+@pytest.mark.ci
 def test_every_figure_is_written_and_linked(write, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     first, second = write("run_$1.jsonl", bench()), write("b.jsonl", bench(gamma=3))
