@@ -1,4 +1,4 @@
-"""What a config of T5Gemma says of its layers: pytest tests/models/test_t5gemma_configs.py"""
+"""What a config of T5Gemma says of its layers: pytest tests/models/test_configs_of_t5gemma.py"""
 
 from __future__ import annotations
 
