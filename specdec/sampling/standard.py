@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from specdec.common.values import Checked, PositiveInt, PositiveShare, number
 from specdec.types import Array, History, SamplingRule
 
+_NEAR_ZERO = 1e-4  # a temperature for which rounding of logits matters; training has none below
 Temperature = Annotated[
     float, number(lambda x: x > 0, "a positive number, or use Greedy() for temperature 0")
 ]
@@ -79,8 +80,9 @@ def tempered(logits: Array, temperature: float) -> Array:
     """Returns logits / temperature, shifted so that the highest of each row is 0.
 
     The shift comes first. Otherwise the highest quotient can be infinite. It can also differ from
-    itself: a compiler may compute it once rounded, and once in a fused multiply-add. Temperatures
-    beyond the dtype's range become the nearest that divide without overflow.
+    itself: a compiler may compute it once rounded, and once in a fused multiply-add. Near 0 that
+    holds for the difference too, so its highest value is written as 0. Temperatures beyond the
+    dtype's range become the nearest that divide without overflow.
 
     Args:
       logits: [..., V] floats.
@@ -88,6 +90,9 @@ def tempered(logits: Array, temperature: float) -> Array:
     """
     least = float(jnp.finfo(logits.dtype).tiny)
     above = logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    if temperature < _NEAR_ZERO:
+        best = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=bool)
+        above = jnp.where(best, 0, jnp.minimum(above, 0))
     return above / min(max(temperature, least), 1 / least)
 
 

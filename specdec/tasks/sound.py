@@ -27,6 +27,7 @@ _FRAME = 400  # samples of a frame
 _AT_ONCE = 3000  # frames, so that a long sound needs little memory
 _FLOOR = 1e-10  # the least power
 _UNKNOWN_SIZE = 0x7FFF_0000  # bytes, from which on the size in a header says nothing
+_FRAMES = 2 * 1152  # samples of two frames of an MP3
 _BLOCK = 2**20  # samples that are read in one call
 _RATES = 1_000, 2**20  # samples per second that are resampled
 _MOST = 2**30  # samples of a sound before and after resampling
@@ -116,7 +117,8 @@ def _by_library(
         raise ValueError(
             f"{file} is no sound that can be read ({reason}); convert it to WAV, FLAC, MP3 or OGG"
         ) from error
-    is_short = count < claimed < 2**62  # a stream does not know its length
+    slack = _FRAMES if opened.format == "MP3" else 0  # whose lengths are counted in frames
+    is_short = count + slack < claimed < 2**62  # a stream does not know its length
     early = f"ends {claimed - count} samples before its header says" if is_short else ""
     return np.concatenate(blocks), rate, early
 

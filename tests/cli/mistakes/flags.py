@@ -601,7 +601,7 @@ COMMANDS = {
         says="noise.model is not a SentencePiece model.*; give",
     ),
     "convert noise": case(
-        "convert", "YARD/hf_noise", "OUT/c", "--format=orbax", says="not a safetensors file; "
+        "convert", "YARD/hf_noise", "OUT/c", "--format=orbax", says="the header of .* is not JSON; "
     ),
     "convert half an array": case(
         "convert",

@@ -210,6 +210,7 @@ def _both(*damages: Callable[[Path], None]) -> Callable[[Path], None]:
 
 
 _ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+_NEXT = {"data_offsets": [8, 16]}
 _DAMAGED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "no_config": ("target", _without("config.json")),
     "config_noise": ("target", _write("config.json", bytes(range(128, 256)))),
@@ -246,13 +247,16 @@ _DAMAGED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "t5x_zarray_noise": ("t5x", lambda folder: _spoil(folder, "target.*/.zarray")),
     "t5x_no_config": ("t5x", _without("config.json")),
     "hf_noise": ("hf", _write("model.safetensors", bytes(range(256)))),
-    "hf_pointer": ("hf", _write("model.safetensors", b"version https://git-lfs.github.com/spec")),
+    "hf_pointer": (
+        "hf",
+        _write("model.safetensors", b"version https://git-lfs.github.com/spec/v1\nsize 9\n"),
+    ),
     "hf_cut": ("hf", _cut("model.safetensors")),
     "hf_header_list": ("hf", _header([])),
     "hf_header_entry": ("hf", _header({"shared.weight": 3})),
     "hf_header_fields": ("hf", _header({"shared.weight": {}})),
     "hf_header_shape": ("hf", _header({"shared.weight": _ENTRY | {"shape": [-2]}}, b"\0" * 8)),
-    "hf_header_integers": ("hf", _header({"shared.weight": _ENTRY | {"dtype": "I8"}}, b"\0" * 8)),
+    "hf_header_integers": ("hf", _header({"shared.weight": _ENTRY | {"dtype": "I32"}}, b"\0" * 8)),
     "hf_config_kind": ("hf", _record(model_type="bert")),
     "hf_config_text": ("hf", _write("config.json", b"{")),
     "hf_config_fields": ("hf", _record(d_model=None)),
@@ -260,7 +264,10 @@ _DAMAGED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "hf_no_arrays": ("hf", _without("model.safetensors")),
     "hf_padding": ("hf", _generation(pad_token_id=261)),
     "hf_prefix": ("hf", _header({"module.shared.weight": _ENTRY}, b"\0" * 8)),
-    "hf_encoder": ("hf", _header({"shared.weight": _ENTRY, "classifier": _ENTRY}, b"\0" * 8)),
+    "hf_encoder": (
+        "hf",
+        _header({"shared.weight": _ENTRY, "classifier": _ENTRY | _NEXT}, b"\0" * 16),
+    ),
     "hf_elsewhere": (
         "hf",
         _both(
