@@ -145,9 +145,9 @@ def measured(user: User, command: str) -> str:
 def interrupted(user: User, command: str) -> str:
     _, shown = user.on_terminal(command, interrupt=r"checking greedy \.\.\.\r?\n")
     said = _line(shown, "to go on")
-    again = user.run(command, code=0)
+    again = user.run(command, code=1)
     assert "checking algebra" not in again and "checking greedy" in again
-    return f"{said}; then: {_line(again, 'CERTIFIED')}"
+    return f"{said}; then: {_line(again, 'NOT ENOUGH TEXTS')}"
 
 
 def has_no_prefix(user: User, command: str) -> str:
