@@ -256,8 +256,8 @@ def test_a_verdict_says_what_the_texts_would_have_shown():
     share = Power(0.02, 0.1, 9, "a group's share off by {:.3f}")
     found = certificate_of(sure, check("greedy", texts(32)), check("draws", share))
     assert found.verdict == (
-        "CERTIFIED: all 3 checks passed, which would have shown a fault in 13% of the texts in "
-        "these 32 texts with probability 0.99"
+        "CERTIFIED: all 3 checks passed; 32 texts would have shown a fault in 13% of the texts "
+        "with probability 0.99"
     )
     assert str(found.checks[2]) == "PASS draws    so and so; shows a group's share off by 0.020"
     found = certificate_of(sure, check("greedy", texts(2)), check("draws", share), texts=2)

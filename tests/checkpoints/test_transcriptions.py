@@ -139,7 +139,7 @@ def test_timestamps_change_the_rules_of_the_run_and_of_its_draft(tmp_path, own):
     target, draft = TableTarget(20), TableTarget(20, scale=2.0)
     parts = GreedyMatch(), Fixed(2), sampling, 8
     plan = Plan(target, Autoregressive(draft, sampling), *parts)
-    plain = generation_settings.transcribing(plan, text, chosen)
+    plain = generation_settings._with(plan, chosen.processors(text.directory))
     opening = Opening(((EN,), (TRANSCRIBE,), (PLAIN,)))
     rules = SuppressTokensAtBegin((3, END), 3), SuppressTokens((4, 5)), opening
     assert set(plain.sampling.processors) == {*own, *rules}
@@ -150,7 +150,7 @@ def test_timestamps_change_the_rules_of_the_run_and_of_its_draft(tmp_path, own):
     }
     assert found.drafter.sampling == found.sampling and found.sampling.sampling == Greedy()
     asked = dataclasses.replace(chosen, timestamps=True)
-    assert found == generation_settings.transcribing(plan, text, asked)
+    assert found == generation_settings._with(plan, asked.processors(text.directory))
     other = dataclasses.replace(plain, drafter=Autoregressive(draft, Sampling()))
     kept = generation_settings.with_timestamps(other, text, chosen)
     assert kept.drafter == other.drafter and kept.sampling == found.sampling

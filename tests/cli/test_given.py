@@ -35,7 +35,10 @@ def test_previous_outputs_of_a_file(tmp_path):
     assert given.filled(flags(previous=str(texts)), data())[1].outputs == ["one", "", "two"]
     with lines.open("a") as file:
         file.write('{"index": 1}\n')
-    with pytest.raises(UsageError, match="old.jsonl, line 4 has no index and tokens; give"):
+    with pytest.raises(
+        UsageError,
+        match="old.jsonl, line 4 is no such JSON object: object missing required field tokens; ",
+    ):
         given.filled(flags(previous=str(lines)), data())
     lines.write_text("")
     assert given.filled(flags(previous=str(lines)), data())[1].outputs == []

@@ -114,6 +114,7 @@ def test_hosts_are_joined_as_the_flag_says(monkeypatch):
         "coordinator_address": "10.0.0.1:8476",
         "num_processes": 3,
         "process_id": 2,
+        "initialization_timeout": machine.JOINING + machine.SILENCE,
         "heartbeat_timeout_seconds": machine.SILENCE,
         "shutdown_timeout_seconds": machine.PATIENCE,
     }

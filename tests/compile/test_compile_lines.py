@@ -25,6 +25,7 @@ DECODE = {
     "largest": {},
     "host_transfers": 0,
     "dynamic_shapes": 0,
+    "sparse_core": {},
     "loops": [],
 }
 
@@ -55,7 +56,7 @@ def test_a_program_without_anything():
         "  no loop     no collectives",
         "  loops       none",
         "  operations  ",
-        "  also        0 host transfers, 0 dynamic shapes",
+        "  also        0 host transfers, 0 dynamic shapes, 0 on a SparseCore",
     ]
 
 

@@ -84,8 +84,8 @@ class Certificate(NamedTuple):
                 f"give {max(power.texts for power in self.powers)}"
             )
         return (
-            f"CERTIFIED: {passed}, which would have shown {weakest.seen} in these {texts} texts "
-            f"with probability {DETECTED}"
+            f"CERTIFIED: {passed}; {texts} texts would have shown {weakest.seen} with probability "
+            f"{DETECTED}"
         )
 
     @property
