@@ -145,7 +145,6 @@ class Proposals:
       p_value: a bound of the probability of such sums from a drafter that reports the truth.
       share: the largest excess of a count at any source and depth, as a share of its tokens.
       where: the source and depth of the lowest probability.
-      detectable: the smallest error of a group's share that is seen with probability 0.99.
       temperature: the smallest relative change of the temperature of q that is seen so.
       variance: the largest sum of variances of a group.
       tests: the number of sums that were looked at.
@@ -155,7 +154,6 @@ class Proposals:
     p_value: float
     share: float
     where: str
-    detectable: float
     temperature: float
     variance: float
     tests: int
@@ -163,6 +161,14 @@ class Proposals:
     @property
     def passed(self) -> bool:
         return self.p_value >= FALSE_ALARM
+
+    def detectable(self, times: np.ndarray) -> np.ndarray:
+        """Returns the smallest errors of a group's share that are seen with probability 0.99.
+
+        Args:
+          times: how many times as much is looked at.
+        """
+        return seen(self.variance * times, self.tests) / np.maximum(self.tokens * times, 1)
 
     def __str__(self) -> str:
         return (
@@ -206,7 +212,6 @@ def proposals(tallies: Iterable[Tally], sources: Sequence[str]) -> Proposals:
         p_value=float(p_values.min()),
         share=float(shares[source, depth].max()),
         where=where,
-        detectable=float(seen(widest, tests)) / max(total, 1),
         temperature=float(seen(surprise, tests)) / scale if scale else float("inf"),
         variance=widest,
         tests=tests,

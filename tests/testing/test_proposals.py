@@ -277,7 +277,9 @@ def test_sums_are_by_source_and_depth_and_over_all_depths():
     assert found.share == pytest.approx(180 / 900) and found.tests == 2 * 3 * ALL
     assert found.p_value == pytest.approx(2 * found.tests * math.exp(-(180**2) / (2 * (200 + 60))))
     assert found.variance == 200  # of the first rank, of both sources and depths
-    assert found.detectable == pytest.approx(float(seen(200.0, found.tests)) / 3000)
+    assert found.detectable(np.ones(1)) == pytest.approx(seen(200.0, found.tests) / 3000)
+    twice = float(seen(400.0, found.tests)) / 6000
+    assert found.detectable(np.array([2.0])) == pytest.approx(twice)
     assert found.temperature == pytest.approx(float(seen(16.0, found.tests)) / (LOWEST * 16))
     more[1, 0, 0], variance[1, 0, 0] = -90.0, 100.0
     found = proposals([Tally(tokens, more, variance)], ())

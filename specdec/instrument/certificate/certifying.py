@@ -18,9 +18,9 @@ from specdec.common.records import Lines
 from specdec.common.values import UsageError, one_line
 from specdec.instrument import certificate
 from specdec.instrument.certificate import BeamSubject, Check, Power, Subject
-from specdec.instrument.certificate.outcome import DETECTED
 from specdec.instrument.runs.measured_run import Run, Variant, parameter_counts
 from specdec.instrument.runs.text_engine import TextEngine
+from specdec.testing.excess import DETECTED
 
 LIMIT = 64
 

@@ -41,10 +41,6 @@ def proposal(subject: Subject) -> Check:
         if found.tokens >= PROPOSAL_TOKENS:
             break
 
-    def detectable(texts: np.ndarray) -> np.ndarray:
-        """Returns the share that is seen with this many times the texts."""
-        return seen(found.variance * texts, found.tests) / np.maximum(found.tokens * texts, 1)
-
     return Check(
         "proposal",
         {
@@ -56,7 +52,9 @@ def proposal(subject: Subject) -> Check:
         },
         {"p_value": (">=", FALSE_ALARM), "tokens": (">=", 1)},
         f"{found}; {DRAWS} drafts for each call in {sample + 1} samples of each text",
-        power=Power.by(detectable, subject.count, WANTED_SHARE, "a group's share off by {:.3f}"),
+        power=Power.by(
+            found.detectable, subject.count, WANTED_SHARE, "a group's share off by {:.3f}"
+        ),
     )
 
 

@@ -12,12 +12,12 @@ import numpy as np
 from specdec.common.json_values import JsonObject, check_kind, record_of
 from specdec.instrument.certificate.subject import Subject
 from specdec.sampling import Sampling, unprocessed
+from specdec.testing.excess import DETECTED
 from specdec.types import Array, DecodeOutput, SamplingRule
 
 _HOLDS = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
 
 
-DETECTED = 0.99  # the probability with which the stated deviations are seen
 WANTED_TEXTS = 0.15  # the share of texts that a fault may change unseen
 _MOST_TEXTS = 10**6
 
