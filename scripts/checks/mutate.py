@@ -101,7 +101,7 @@ class Mutant(NamedTuple):
 
 
 class Site(NamedTuple):
-    """What is changed: `owner.field` becomes `value`."""
+    """A place of the source that can be changed: `owner.field` becomes `value`."""
 
     owner: Any
     field: str
@@ -369,7 +369,7 @@ def order(groups: list[set[str]]) -> list[str]:
 
 
 def within(tests: list[str], seconds: float) -> list[str]:
-    """Returns the tests that fit into so many seconds, with half of one to import each file."""
+    """Returns the tests that fit into this many seconds; importing a file counts half a second."""
     chosen, files, total = [], set(), 0.0
     for test in tests:
         file = test.split("::")[0]

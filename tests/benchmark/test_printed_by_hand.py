@@ -106,7 +106,7 @@ INEXACT = BenchmarkSummary(
 
 
 def forecasts() -> list[Forecast]:
-    """Of drafts of no token, of two, and of a schedule that varies."""
+    """Drafts have no token, two tokens, or lengths that a schedule chooses."""
     none = Forecast(0, 4, 40, 40.0, Estimate(1.0, 1.0, 1.0), None, None, None, None, [])
     tokens, speedup = Estimate(2.11, 2.02, 2.23), Estimate(1.31, 1.22, 1.43)
     two = Forecast(2, 4, 40, 19.5, tokens, speedup, 2.31, 1.41, 1.53, [0.25, 0.625], 6.251)

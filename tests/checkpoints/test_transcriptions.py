@@ -1,4 +1,4 @@
-"""What outputs of a Whisper open with, by hand: pytest tests/checkpoints/test_transcriptions.py"""
+"""The ids that open outputs of a Whisper: pytest tests/checkpoints/test_transcriptions.py"""
 
 from __future__ import annotations
 

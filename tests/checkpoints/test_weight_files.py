@@ -345,7 +345,7 @@ def test_a_vocabulary_that_is_a_pointer_is_named(tmp_path):
 
 
 class Tensor:
-    """What stands for PyTorch's class where PyTorch is not installed."""
+    """Stands for PyTorch's class if PyTorch is not installed."""
 
     dtype = "torch.float32"
 

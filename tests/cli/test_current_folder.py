@@ -1,4 +1,4 @@
-"""Files of the current folder that nobody named: pytest tests/cli/test_current_folder.py
+"""No unnamed file of the current folder is run: pytest tests/cli/test_current_folder.py
 
 Each test works in a folder that has a file of every name of specdec's own gin files. If one of them
 is read, it imports a module that is next to it.

@@ -62,7 +62,7 @@ def test_a_signal_ends_the_imports_with_one_line(signal, code, what):
 
 
 def test_a_signal_that_is_ignored_stays_so():
-    """As of `nohup`, and of a command that a script puts into the background."""
+    """`nohup`, and scripts that start a command in the background, have the signal ignored."""
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + MAIN
     kill = "os.kill(os.getpid(), signal.SIGINT)"
     command = [sys.executable, "-c", code % kill]

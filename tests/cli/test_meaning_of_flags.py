@@ -1,4 +1,4 @@
-"""What flags stand for, word by word: pytest tests/cli/test_meaning_of_flags.py"""
+"""The settings that flags stand for, word by word: pytest tests/cli/test_meaning_of_flags.py"""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_settings_of_flags(argv, files, bindings, more):
 
 
 def joined(distributed, monkeypatch) -> dict:
-    """What JAX is asked for."""
+    """Returns the options that JAX is given."""
     asked: dict = {}
     monkeypatch.setattr(jax.distributed, "initialize", lambda **how: asked.update(how))
     monkeypatch.setattr(jax.config, "update", lambda name, value: asked.update({name: value}))

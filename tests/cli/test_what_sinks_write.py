@@ -1,4 +1,4 @@
-"""What each sink writes, for each combination of flags: pytest tests/cli/test_what_sinks_write.py
+"""The output of each sink, for each combination of flags: pytest tests/cli/test_what_sinks_write.py
 
 The texts are made here, so no model runs.
 """
@@ -233,7 +233,7 @@ def test_texts_of_standard_input_have_the_prefix(monkeypatch, flags, expected):
 
 
 def test_previous_outputs_are_the_first_samples_of_each_text(tmp_path):
-    """Of three texts the second has none, and of the first one two samples."""
+    """The first of three texts has two samples, and the second has none."""
     lines = [(0, [4, 5]), (0, [6, 7]), (2, [8, 1])]
     path = tmp_path / "before.jsonl"
     records = ({"index": index, "tokens": tokens} for index, tokens in lines)

@@ -221,7 +221,7 @@ def instruction(opcode: str, shape: str, size: int, *loops: str, **fields: Any) 
 
 
 def test_the_contents_of_a_program():
-    """Of several arrays in a loop the largest is shown, of equal ones the count and the sum."""
+    """The largest array of each loop is shown. Equal instructions are counted and summed."""
     reduce, gather = "all-reduce", "all-gather"
     best = {"scope": "jit(f)/top_k", "operand": "f32[4,512]"}
     operations = (
@@ -295,7 +295,7 @@ def test_the_memory_that_is_left(used):
 
 
 def test_the_time_of_an_update():
-    """Of three micro-batches: what is in a loop counts three times, the optimizer once.
+    """With three micro-batches, a loop counts three times and the optimizer once.
 
     A v4 computes 275 TFLOP/s and reads 1.228 TB/s.
     """
