@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import jax.numpy as jnp
 
@@ -37,8 +37,69 @@ from specdec.verifiers.decide import Verifier
 RESERVED = ("target", "alone")
 
 
+class BasePlan:
+    """The base of `Plan` and `BeamPlan`: what follows from a plan's models and their calls."""
+
+    reads_previous = False  # whether the drafter reads previous outputs
+
+    def models(self) -> dict[str, Target]:
+        """Returns the models by role: "target", and the drafter's."""
+        raise NotImplementedError
+
+    def with_models(self, models: Mapping[str, Target]) -> Self:
+        """Returns this plan with the given models in their roles."""
+        raise NotImplementedError
+
+    def parts(self, calls: Iterable[TargetCall] = (UNKNOWN_CALL,)) -> tuple[Part, ...]:
+        """Returns the model calls of one iteration, with the widths that they are computed with.
+
+        Other work takes negligible time.
+
+        Args:
+          calls: measured target calls, over which the result is a mean. A field that is None stands
+            for all its possible values, equally often: buckets, sources, or numbers of layers. All
+            calls must have the same fields.
+        """
+        raise NotImplementedError
+
+    def tables(self) -> dict[str, Table]:
+        """Returns the tables of drafter and schedule by role."""
+        return {}
+
+    def owned(self) -> dict[str, Target | Table]:
+        """Returns everything that has parameters, by role: `models` and `tables`."""
+        return {**self.models(), **self.tables()}
+
+    def params(self, trees: Mapping[str, PyTree]) -> Params:
+        """Returns the `params` argument of `decode`: the trees of everything in `owned`."""
+        return Params(**{role: trees[role] for role in self.owned()})
+
+    def own_calls(self) -> dict[str, Callable]:
+        """Returns, by role, the calls that are not plain calls of `decode`."""
+        return {}
+
+    def holder(self, role: str) -> str:
+        """Returns the role whose KV cache a part uses: its own model's if it has one, else
+        "target"."""
+        return role if role in self.models() else "target"
+
+    def laid_out(self, rows: int) -> Self:
+        """Returns this plan with weights in the memory layouts that this device reads fastest.
+
+        Args:
+          rows: the size of the batches that will be decoded; see `Model.laid_out`.
+        """
+        models = self.models()
+        calls: dict[str, dict[int, float]] = {role: {} for role in models}
+        for role, width, count in self.parts():
+            of = calls[self.holder(role)]
+            of[rows * width] = of.get(rows * width, 0.0) + count
+        laid = {role: model.laid_out(calls[role] or {rows: 1.0}) for role, model in models.items()}
+        return self.with_models(laid)
+
+
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(BasePlan):
     """Holds every static choice that decides about an output; hashable, for `jax.jit`.
 
     Args:
@@ -155,11 +216,9 @@ class Plan:
         return self.max_length + self.nodes_of(self.longest_draft)
 
     def models(self) -> dict[str, Target]:
-        """Returns the models by role: "target", and the drafter's."""
         return {"target": self.target, **self.drafter.models()}
 
     def tables(self) -> dict[str, Table]:
-        """Returns the tables of drafter and schedule by role."""
         return {**self.drafter.tables(), **self.schedule.tables()}
 
     @property
@@ -168,24 +227,10 @@ class Plan:
         return self.drafter.sources
 
     def with_models(self, models: Mapping[str, Target]) -> Plan:
-        """Returns this plan with the given models in their roles."""
         target = models.get("target", self.target)
         return dataclasses.replace(self, target=target, drafter=self.drafter.with_models(models))
 
-    def params(self, trees: Mapping[str, PyTree]) -> Params:
-        """Returns the `params` argument of `decode`: the trees of everything in `owned`."""
-        return Params(**{role: trees[role] for role in self.owned()})
-
     def parts(self, calls: Iterable[TargetCall] = (UNKNOWN_CALL,)) -> tuple[Part, ...]:
-        """Returns the model calls of one iteration, with the widths that they are computed with.
-
-        Other work takes negligible time.
-
-        Args:
-          calls: measured target calls, over which the result is a mean. A field that is None stands
-            for all its possible values, equally often: buckets, sources, or numbers of layers. All
-            calls must have the same fields.
-        """
         times: dict[tuple[str, int], float] = collections.defaultdict(float)
         kinds = collections.Counter(kind for call in calls for kind in self._kinds(call))
         for (bucket, length, source, depth), count in kinds.items():
@@ -206,11 +251,6 @@ class Plan:
             times[role, models[self.holder(role)].computed_width(width)] += count
         return tuple(Part(*one, count) for one, count in times.items() if count)
 
-    def holder(self, role: str) -> str:
-        """Returns the role whose KV cache a part uses: its own model's if it has one, else
-        "target"."""
-        return role if role in self.models() else "target"
-
     def call_of(self, role: str) -> Callable:
         """Returns the function that is timed for a part.
 
@@ -230,24 +270,11 @@ class Plan:
         of_target = {role: plain_call("target", target) for role, target in always.items()}
         return self.drafter.timed(self.target) | of_target
 
-    def owned(self) -> dict[str, Target | Table]:
-        """Returns everything that has parameters, by role: `models` and `tables`."""
-        return {**self.models(), **self.tables()}
-
     def laid_out(self, rows: int) -> Plan:
-        """Returns this plan with weights in the memory layouts that this device reads fastest.
-
-        Args:
-          rows: the size of the batches that will be decoded; see `Model.laid_out`.
-        """
-        own = self.models()
-        calls: dict[str, dict[int, float]] = {role: {} for role in own}
-        for role, width, count in self.parts():
-            of = calls[self.holder(role)]
-            of[rows * width] = of.get(rows * width, 0.0) + count
-        models = {role: model.laid_out(calls[role] or {rows: 1.0}) for role, model in own.items()}
-        drafts = {role: one.drafting() for role, one in models.items() if role != "target"}
-        return self.with_models(models | drafts)
+        """Returns this plan in other layouts; models that draft may have kernels of their own."""
+        plan = super().laid_out(rows)
+        others = {role: one.drafting() for role, one in plan.models().items() if role != "target"}
+        return plan.with_models(others)
 
     def alone(self, width: int = 1) -> Plan:
         """Returns the plan that decodes with the target alone.

@@ -22,7 +22,7 @@ import numpy as np
 from specdec import checkpoints
 from specdec.common.values import UsageError
 from specdec.decoding.beam_rules import BeamRule, HuggingFaceBeams, T5XBeams
-from specdec.engine.beam_engine import BeamEngine, beam_plan
+from specdec.engine.beam_engine import BeamEngine, beam_plan, searching
 from specdec.instrument.runs.measured_run import Run
 from specdec.types import Params, PyTree
 
@@ -44,13 +44,13 @@ class Found(NamedTuple):
 
 def plain(run: Run, beams: int, rule: BeamRule) -> BeamEngine:
     """Returns our search without a draft."""
-    return BeamEngine(run.engine, beam_plan(run.engine.plan, beams, rule).alone())
+    return searching(run.engine, beam_plan(run.engine.plan, beams, rule).alone())
 
 
 def ours(search: BeamEngine, batch: Any, weights: PyTree = None) -> Found:
     """Returns the beams of a batch by specdec, of other weights than the engine's where given."""
-    params = Params(target=search.engine.params["target"] if weights is None else weights)
-    keys = search.engine.keys(batch, seed=0)
+    params = Params(target=search.params["target"] if weights is None else weights)
+    keys = search.keys(batch, seed=0)
     output, _ = search.program.fetch(params, keys, batch.inputs)
     return Found(np.asarray(output.tokens), np.asarray(output.scores))
 
@@ -112,7 +112,7 @@ class T5X:
             path = run.paths()["target"]
             self._params = checkpoints.load(path, config=config, dtype=config.dtype)
         else:
-            self._params = search.engine.params["target"]
+            self._params = search.params["target"]
         self._jitted = jax.jit(self._with_network if own_network else self._with_step)
         self._programs: dict[tuple[int, ...], Any] = {}
 

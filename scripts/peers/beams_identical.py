@@ -116,7 +116,7 @@ def audit(
     for one in differences:
         one["as_peer"] = 0
     for seed in range(SEEDS):
-        weights = moved(search.engine.params["target"], seed)
+        weights = moved(search.params["target"], seed)
         found = beam_peers.ours(search, batch, weights)
         for one in differences:
             row = one["row"]

@@ -25,7 +25,7 @@ from harness import Results, pair_flags, run_of
 
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
-from specdec.engine.beam_engine import BeamEngine, beam_plan
+from specdec.engine.beam_engine import BeamEngine, beam_plan, searching
 from specdec.instrument.forecast.beam_recording import record, steps_and_calls
 from specdec.instrument.runs.measured_run import Run
 
@@ -57,9 +57,9 @@ def main() -> None:
 def searches(run: Run) -> dict[str, BeamEngine]:
     """Returns the searches by name, the one without a draft first."""
     plan = beam_plan(run.engine.plan, BEAMS, T5XBeams())
-    found = {"plain": BeamEngine(run.engine, plan.alone())}
+    found = {"plain": searching(run.engine, plan.alone())}
     for draft in DRAFTS:
-        found[name_of(*draft)] = BeamEngine(run.engine, drafting(plan, *draft))
+        found[name_of(*draft)] = searching(run.engine, drafting(plan, *draft))
     return found
 
 
@@ -124,7 +124,7 @@ def predictions(pair: str, texts: int) -> Iterator[dict[str, Any]]:
         own = drafting(plan, width, depth, reuse)
         assert own.drafter is not None
         steps, calls = steps_and_calls(recordings, own.drafter)
-        engine = BeamEngine(run.engine, own)
+        engine = searching(run.engine, own)
         traces = [engine.decode(batch)[0].trace for batch in batches]
         taken = np.sum([(one.steps.sum(), one.calls.sum()) for one in traces], axis=0)
         yield {

@@ -22,8 +22,9 @@ from harness import Outputs, Results, Run
 
 from specdec import tasks
 from specdec.common.environment import load_average
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
-from specdec.engine.beam_engine import BeamEngine, beam_plan
+from specdec.engine.beam_engine import BeamEngine, beam_plan, searching
 from specdec.engine.engine import Engine
 from specdec.schedules import Fixed
 from specdec.verifiers import GreedyMatch, TopBeta
@@ -72,10 +73,10 @@ def ways(run: Run) -> list[Way]:
     )
     found = {
         "greedy": fixed.alone(),
-        f"{BEAMS} beams": BeamEngine(fixed, plan.alone()),
+        f"{BEAMS} beams": searching(fixed, plan.alone()),
         "greedy speculation": fixed,
         **dict(relaxed),
-        f"{BEAMS} beams, speculative": BeamEngine(fixed, plan),
+        f"{BEAMS} beams, speculative": searching(fixed, plan),
     }
     return [Way(*one) for one in found.items()]
 
@@ -128,7 +129,7 @@ def decoded(run: Run, way: Way) -> Outputs:
     for batch in run.batches():
         output = way.decode(batch)
         for i in range(len(batch.input_texts)):
-            beams = isinstance(way.engine, BeamEngine)
+            beams = isinstance(way.engine.plan, BeamPlan)
             length = int(output.length[i, 0] if beams else output.length[i])
             tokens = output.tokens[i, 0] if beams else output.tokens[i]
             text = tasks.detokenize(run.engine.vocabulary, tokens[:length].tolist())

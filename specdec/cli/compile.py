@@ -19,7 +19,7 @@ from specdec.common import progress
 from specdec.common.environment import environment
 from specdec.common.records import as_json, write
 from specdec.common.values import Probability, UsageError, check
-from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_plan import AnyPlan
 from specdec.engine import in_eight_bits
 from specdec.instrument import compile as ahead
 from specdec.models import families, partitioning
@@ -137,7 +137,7 @@ def acceptance_rates(given: list[float] | None, run: DecodeRun) -> dict[str, flo
 
 
 def _compiled(
-    topology: ahead.Topology, run: DecodeRun, plan: Plan | BeamPlan, bar: tqdm, *, parts: bool
+    topology: ahead.Topology, run: DecodeRun, plan: AnyPlan, bar: tqdm, *, parts: bool
 ) -> ahead.Compilation:
     """Returns the run's programs for a topology; the bar shows the one that is being compiled."""
     done = itertools.count(int(bar.n))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
 
 import jax.numpy as jnp
 
@@ -12,12 +13,12 @@ from specdec.decoding.beam_rules import BeamRule
 from specdec.decoding.draft_beams import DraftBeams, rooted, view_of
 from specdec.models.contract.beam_tree import Slots
 from specdec.models.contract.model import Target, check_model, decode_block
-from specdec.plan import stop_ids_of
-from specdec.types import Array, Cache, LogitsProcessor, Params, Part, PyTree, TargetCall
+from specdec.plan import BasePlan, Plan, stop_ids_of
+from specdec.types import Array, Cache, LogitsProcessor, Part, PyTree, TargetCall
 
 
 @dataclasses.dataclass(frozen=True)
-class BeamPlan(Checked):
+class BeamPlan(Checked, BasePlan):
     """Holds every static choice that decides about the beams of a text; hashable, for `jax.jit`.
 
     Args:
@@ -121,22 +122,18 @@ class BeamPlan(Checked):
         return self.beams * (self.max_length - 1) + self.target.computed_width(self.width)
 
     def models(self) -> dict[str, Target]:
-        """Returns the models by role."""
         return {"target": self.target, **(self.drafter.models() if self.drafter else {})}
 
-    def params(self, trees: Mapping[str, PyTree]) -> Params:
-        """Returns the parameters of the models, by role, as `beam_search` takes them."""
-        return Params(**{role: trees[role] for role in self.models()})
+    def with_models(self, models: Mapping[str, Target]) -> BeamPlan:
+        drafter, target = self.drafter, models.get("target", self.target)
+        if drafter is not None:
+            drafter = dataclasses.replace(drafter, model=models.get(drafter.role, drafter.model))
+        return dataclasses.replace(self, target=target, drafter=drafter)
 
     def parts(self, calls: Iterable[TargetCall] = ()) -> tuple[Part, ...]:
-        """Returns the model calls of one iteration, as `Plan.parts` does."""
         drafted = self.drafter.parts(self.beams) if self.drafter else ()
         width = self.target.computed_width(self.width)
         return Part("target", width, 1), *(part for part in drafted if part.calls)
-
-    def holder(self, role: str) -> str:
-        """Returns whose cache the calls of a part run on; see `Plan.holder`."""
-        return role
 
     def call_of(self, role: str) -> Callable:
         """Returns a call of a part, for timing; see `Plan.call_of`. All tokens are of one layer."""
@@ -152,22 +149,17 @@ class BeamPlan(Checked):
         return call
 
     def laid_out(self, rows: int) -> BeamPlan:
-        """Returns this plan with its models in the layouts that suit their calls, as
-        `Plan.laid_out` does. With `same_bits` the target's does not change."""
-        models = {"target": self.target}
-        for role, model in self.models().items():
-            if self.same_bits and role == "target":
-                continue
-            calls = {rows * part.width: part.calls for part in self.parts() if part.role == role}
-            models[role] = model.laid_out(calls)
-        drafter = self.drafter
-        if drafter:
-            drafter = dataclasses.replace(drafter, model=models[drafter.role])
-        return dataclasses.replace(self, target=models["target"], drafter=drafter)
+        """Returns this plan in other layouts; with `same_bits` the target's does not change."""
+        laid = super().laid_out(rows)
+        return laid.with_models({"target": self.target}) if self.same_bits else laid
 
     def alone(self) -> BeamPlan:
         """Returns the plan of the same beams without a drafter."""
         return dataclasses.replace(self, drafter=None)
+
+    def baseline(self) -> BeamPlan:
+        """Returns `alone`, which a search is measured against."""
+        return self.alone()
 
     def __str__(self) -> str:
         """Returns the plan in one line for people."""
@@ -175,3 +167,6 @@ class BeamPlan(Checked):
         if self.drafter:
             found += f", drafts of {self.drafter.width} beams and {self.drafter.depth} steps"
         return found + (", best only" if self.best_only else "")
+
+
+AnyPlan: TypeAlias = Plan | BeamPlan  # of decoding, or of a beam search

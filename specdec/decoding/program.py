@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from specdec import decoding
 from specdec.common import progress
-from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.decoding.beam_search import BeamOutput, beam_search
 from specdec.models import partitioning
 from specdec.models.contract.model import Target
@@ -246,53 +246,44 @@ class GivenBatch(NamedTuple):
     live: np.ndarray
 
 
+def search(
+    params: Params, keys: Array, inputs: PyTree, *, plan: BeamPlan, prefix: Array | None
+) -> BeamOutput:
+    """Calls `beam_search`, which draws nothing: the keys are not used."""
+    return beam_search(params, inputs, plan, prefix=prefix)
+
+
 class DecodeProgram(Program):
-    """The program of `decode` with a plan: (params, keys [B], inputs) -> DecodeOutput."""
+    """The program of `decode`, or of `beam_search`, with a plan.
+
+    It is (params, keys [B], inputs) -> DecodeOutput or BeamOutput.
+    """
 
     def __init__(
         self,
-        plan: Plan,
+        plan: AnyPlan,
         *,
         mesh: Mesh | None = None,
         prefix: Array | None = None,
-        function: Callable = decoding.decode,
+        function: Callable | None = None,
     ):
+        if function is None:
+            function = search if isinstance(plan, BeamPlan) else decoding.decode
         super().__init__(functools.partial(function, plan=plan, prefix=prefix), mesh=mesh)
         self._target = plan.target
 
     def fetch(
         self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
-    ) -> tuple[DecodeOutput, float]:
+    ) -> tuple[Any, float]:
         """Calls `Program.fetch`, and raises NonFiniteLogits for a row that has failed."""
         output, seconds = super().fetch(params, keys, inputs, everywhere=everywhere)
         decoding.check_finite(output, self._target)
         return output, seconds
 
-    def outputs(
-        self, params: PyTree, batches: Iterable[GivenBatch]
-    ) -> Iterator[tuple[DecodeOutput, float]]:
+    def outputs(self, params: PyTree, batches: Iterable[GivenBatch]) -> Iterator[tuple[Any, float]]:
         """Yields the results of `fetch` for batches, each when it is asked for."""
         for batch in batches:
             yield self.fetch(params, batch.keys, batch.inputs)
-
-
-class BeamProgram(Program):
-    """`beam_search` of a plan: (params, keys [B], inputs) -> BeamOutput; the keys are not used."""
-
-    def __init__(self, plan: BeamPlan, *, mesh: Mesh | None = None, prefix: Array | None = None):
-        def search(params: Params, keys: Array, inputs: PyTree) -> BeamOutput:
-            return beam_search(params, inputs, plan, prefix=prefix)
-
-        super().__init__(search, mesh=mesh)
-        self._target = plan.target
-
-    def fetch(
-        self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
-    ) -> tuple[BeamOutput, float]:
-        """Calls `Program.fetch`, and raises NonFiniteLogits for a row that has failed."""
-        output, seconds = super().fetch(params, keys, inputs, everywhere=everywhere)
-        decoding.check_finite(output, self._target)
-        return jax.tree.map(np.asarray, output), seconds
 
 
 def batch_shapes(
@@ -320,6 +311,9 @@ _Both: TypeAlias = tuple[jax.stages.Lowered, jax.stages.Lowered]
 class _InTwoParts(DecodeProgram):
     """A program whose prefill is a program of its own."""
 
+    def __init__(self, plan: Plan, *, mesh: Mesh | None = None, prefix: Array | None = None):
+        super().__init__(plan, mesh=mesh, prefix=prefix, function=decoding.prefill)
+
     def _compiled(self, lowered: _Both) -> Callable[..., DecodeOutput]:
         begin, go_on = map(super()._compiled, lowered)
         return functools.partial(self._run, begin, go_on)
@@ -337,11 +331,11 @@ class Sampled(_InTwoParts):
     Args:
       plan: the plan.
       together: how many samples of each text are rows of one call.
-      prefix: as for `decode`.
+      **options: as for `DecodeProgram`.
     """
 
-    def __init__(self, plan: Plan, together: int = 1, *, prefix: Array | None = None):
-        super().__init__(plan, prefix=prefix, function=decoding.prefill)
+    def __init__(self, plan: Plan, together: int = 1, **options: Any):
+        super().__init__(plan, **options)
         self._together = together
         self._sample = jax.jit(functools.partial(decoding.sample, plan=plan))
         # Parameters, inputs, and the state after them.
@@ -407,15 +401,18 @@ class Sampled(_InTwoParts):
 class Stepwise(_InTwoParts):
     """Decodes like `DecodeProgram`, with one dispatch per target call, so that it can be watched.
 
-    Attributes:
+    Args:
+      plan: the plan.
       watch: called after each target call with the text so far, on the host.
+      **options: as for `DecodeProgram`.
     """
 
-    def __init__(self, plan: Plan, *, prefix: Array | None = None):
-        super().__init__(plan, prefix=prefix, function=decoding.prefill)
-        step = functools.partial(decoding.step, plan=plan)
-        self._advance = jax.jit(step, donate_argnums=1)
-        self.watch: Callable[[DecodeOutput], None] = lambda output: None
+    def __init__(
+        self, plan: Plan, *, watch: Callable[[DecodeOutput], None] = lambda _: None, **options: Any
+    ):
+        super().__init__(plan, **options)
+        self._advance = jax.jit(functools.partial(decoding.step, plan=plan), donate_argnums=1)
+        self.watch = watch
 
     def _lower(self, params: PyTree, *batch: PyTree) -> _Both:
         begin = super()._lower(params, *batch)

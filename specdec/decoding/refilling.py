@@ -135,7 +135,13 @@ class Refilled(DecodeProgram):
     """
 
     def __init__(
-        self, plan: Plan, rows: int, widths: Sequence[int], *, prefix: Array | None = None
+        self,
+        plan: Plan,
+        rows: int,
+        widths: Sequence[int],
+        *,
+        mesh: None = None,
+        prefix: Array | None = None,
     ):
         """Compiles nothing yet.
 
@@ -143,6 +149,7 @@ class Refilled(DecodeProgram):
           plan: what decodes.
           rows: B, at least 2.
           widths: the lengths, ascending, that inputs are padded to.
+          mesh: refilling is for one device.
           prefix: [B, P] int32, the tokens that each output begins with, or None.
 
         Raises:

@@ -7,11 +7,12 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, Generic, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from typing_extensions import TypeVar
 
 from specdec import checkpoints, decoding, tasks
 from specdec.checkpoints import generation_settings as generation
@@ -20,6 +21,8 @@ from specdec.checkpoints.transcription import Transcribed
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import progress
 from specdec.common.values import check_is
+from specdec.decoding.beam_plan import AnyPlan, BeamPlan
+from specdec.decoding.beam_search import BeamOutput
 from specdec.decoding.program import (
     DecodeProgram,
     GivenBatch,
@@ -28,7 +31,7 @@ from specdec.decoding.program import (
     batch_shapes,
 )
 from specdec.decoding.refilling import Refilled
-from specdec.decoding.row_bits import check_same_bits
+from specdec.decoding.row_bits import check_same_beams, check_same_bits
 from specdec.drafters.drafter import Drafter
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
@@ -44,15 +47,20 @@ LOCAL = Placement()  # one device, no mesh
 BITS_INPUTS = 64  # tokens of the made-up inputs that the bits of calls are measured with
 
 
+PlanT = TypeVar("PlanT", bound=AnyPlan, default=Plan)
+OutputT = TypeVar("OutputT", DecodeOutput, BeamOutput, default=DecodeOutput)
+
+
 class NotExact(ValueError):
     """The output's distribution may differ from the target's, and `lossy` is not set."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Engine:
+class Engine(Generic[PlanT, OutputT]):
     """A plan whose models are as these devices run them, together with their parameters.
 
-    `Engine.open` makes one. Nothing is compiled, and no parameter is read, before it is needed.
+    `Engine.open` makes one that decodes, and `beam_engine.searching` one that searches for beams.
+    Nothing is compiled, and no parameter is read, before it is needed.
 
     Args:
       plan: the plan after `open`: with stop ids, generation settings, int8 weights and layouts.
@@ -66,9 +74,10 @@ class Engine:
       settings: what was done with the checkpoint's generation settings.
       origin: an engine whose parameters this one shares where both have them.
       together: how many samples of each text are decoded together.
+      program_of: makes the program from the plan, the mesh and the prefix; `suited` chooses it.
     """
 
-    plan: Plan
+    plan: PlanT
     vocabulary: LoadedVocabulary
     weights: Mapping[str, str | PathLike]
     placement: Placement = LOCAL
@@ -76,12 +85,13 @@ class Engine:
     text: checkpoints.TextModel | None = None
     prefix: tuple[int, ...] = ()
     settings: generation.Choice = "obey"
-    origin: Engine | None = None
+    origin: Engine[Any, Any] | None = None
     together: int = 1
+    program_of: Callable[..., DecodeProgram] | None = None
 
     @classmethod
     def open(
-        cls,
+        cls: type[Engine],
         plan: Plan,
         weights: Mapping[str, str | PathLike],
         vocabulary: LoadedVocabulary | None = None,
@@ -154,13 +164,14 @@ class Engine:
                 devices.shape(owned, str(weights[role]))
         return dataclasses.replace(opened, plan=devices.laid_out(plan, rows) if layouts else plan)
 
-    def alone(self) -> Engine:
+    def alone(self) -> Self:
         """Returns the baseline: an engine of the whole target, in the layouts of its own calls."""
         plan = self.placement.laid_out(self.plan.baseline(), self.rows * self.together)
-        weights = {role: path for role, path in self.weights.items() if role == "target"}
-        return dataclasses.replace(self, plan=plan, weights=weights, origin=self)
+        return self.with_plan(plan, origin=self)
 
-    def variant(self, weights: Mapping[str, str | PathLike] | None = None, **parts: Any) -> Engine:
+    def variant(
+        self: Engine, weights: Mapping[str, str | PathLike] | None = None, **parts: Any
+    ) -> Engine:
         """Returns this engine with another drafter, schedule or verifier.
 
         Args:
@@ -169,12 +180,10 @@ class Engine:
         """
         plan = dataclasses.replace(self.plan, **parts)
         plan = self.placement.divided(plan) if self.placement.mesh is not None else plan
-        found = {**self.weights, **(weights or {})}
-        kept = {role: path for role, path in found.items() if role in plan.owned()}
         plan = self.placement.laid_out(plan, self.rows * self.together)
-        return dataclasses.replace(self, plan=plan, weights=kept, origin=self)
+        return self.with_plan(plan, origin=self, weights={**self.weights, **(weights or {})})
 
-    def stamped(self) -> Engine:
+    def stamped(self: Engine) -> Engine:
         """Returns this engine of a Whisper with outputs that have timestamps.
 
         Raises:
@@ -192,10 +201,24 @@ class Engine:
         settings = dataclasses.replace(self.settings, timestamps=True)
         return dataclasses.replace(found, settings=settings)
 
-    def with_models(self, models: Mapping[str, Target]) -> Engine:
+    def with_models(self, models: Mapping[str, Target]) -> Self:
         """Returns this engine with its models in other layouts; what it has read is shared."""
-        origin = self if "params" in vars(self) else self.origin
-        return dataclasses.replace(self, plan=self.plan.with_models(models), origin=origin)
+        return self.with_plan(self.plan.with_models(models))
+
+    def with_plan(self, plan: AnyPlan, **changes: Any) -> Any:
+        """Returns an engine of another plan, with the devices, settings and weights of this one.
+
+        What this one has read is shared.
+
+        Args:
+          plan: the plan, in the layouts of its calls.
+          **changes: other fields of the engine.
+        """
+        weights = changes.pop("weights", self.weights)
+        weights = {role: path for role, path in weights.items() if role in plan.owned()}
+        origin = self if "_read" in vars(self) else self.origin
+        changes = {"origin": origin, "program_of": None} | changes
+        return dataclasses.replace(self, plan=plan, weights=weights, **changes)
 
     @functools.cached_property
     def params(self) -> Params:
@@ -204,12 +227,20 @@ class Engine:
         Raises:
           NotTheSameBits: the plan asks for the same bits, and this device does not give them.
         """
-        params = self.read()
+        params = self._read
         if self.plan.same_bits and self.plan.drafts:
             with progress.stage("measuring", "measuring the bits of the target's calls"):
-                rows = self.rows * self.together
-                check_same_bits(self.plan, params["target"], rows, BITS_INPUTS)
+                size = self.rows * self.together, BITS_INPUTS
+                if isinstance(self.plan, BeamPlan):
+                    check_same_beams(self.plan, params, *size)
+                else:
+                    check_same_bits(self.plan, params["target"], *size)
         return params
+
+    @functools.cached_property
+    def _read(self) -> Params:
+        """The parameters, before their bits are measured."""
+        return self.read()
 
     def load(self) -> Params:
         """Reads `params` now rather than at first use, and returns them."""
@@ -231,7 +262,7 @@ class Engine:
 
     def _tree(self, role: str, owned: Target | Table) -> PyTree:
         if self.origin is not None and role in self.origin.plan.owned():
-            theirs, tree = self.origin.plan.owned()[role], self.origin.params[role]
+            theirs, tree = self.origin.plan.owned()[role], self.origin._read[role]
             if theirs == owned:
                 return tree
             if self.weights[role] == self.origin.weights[role]:
@@ -244,8 +275,9 @@ class Engine:
 
     @functools.cached_property
     def program(self) -> DecodeProgram:
-        """The program that decodes with the plan; `suited` chooses another one."""
-        return DecodeProgram(self.plan, mesh=self.placement.mesh, prefix=self.given_prefix)
+        """The program that decodes with the plan, or searches."""
+        make = self.program_of or DecodeProgram
+        return make(self.plan, mesh=self.placement.mesh, prefix=self.given_prefix)
 
     @property
     def compile_seconds(self) -> float:
@@ -259,8 +291,10 @@ class Engine:
         together: int = 1,
         widths: Sequence[int] = (),
         watch: Callable[[DecodeOutput], None] | None = None,
-    ) -> Engine:
+    ) -> Self:
         """Returns this engine with the program that suits the texts of a run.
+
+        A search has only one.
 
         Args:
           samples: outputs for each text.
@@ -273,6 +307,8 @@ class Engine:
         Raises:
           ValueError: rows are to be refilled, and there is one row, or a mesh.
         """
+        if isinstance(self.plan, BeamPlan):
+            return self
         if watch is not None and self.placement.mesh is None and self.plan.drafts:
             return self.stepwise(watch)
         if widths:
@@ -280,17 +316,15 @@ class Engine:
         divisors = (n for n in range(together, 0, -1) if samples % n == 0)
         return self.sampled(next(divisors)) if samples > 1 else self
 
-    def stepwise(self, watch: Callable[[DecodeOutput], None]) -> Engine:
+    def stepwise(self, watch: Callable[[DecodeOutput], None]) -> Self:
         """Returns this engine with a program of one dispatch per target call.
 
         Args:
           watch: called after each target call with the text so far, on the host.
         """
-        program = Stepwise(self.plan, prefix=self.given_prefix)
-        program.watch = watch
-        return self._decoding_by(program)
+        return self._decoding_by(Stepwise, watch=watch)
 
-    def sampled(self, together: int = 1) -> Engine:
+    def sampled(self, together: int = 1) -> Self:
         """Returns this engine with a program that reads inputs once for all samples of a text.
 
         Over a mesh it is this engine.
@@ -303,12 +337,11 @@ class Engine:
         engine = self
         if together > 1:
             plan = self.placement.laid_out(self.plan, self.rows * together)
-            shared = plan == self.plan or "params" in vars(self)
-            origin = self if shared else self.origin
-            engine = dataclasses.replace(self, plan=plan, together=together, origin=origin)
-        return engine._decoding_by(Sampled(engine.plan, together, prefix=self.given_prefix))
+            origin = {"origin": self} if plan == self.plan else {}
+            engine = self.with_plan(plan, together=together, **origin)
+        return engine._decoding_by(Sampled, together=together)
 
-    def refilled(self, widths: Sequence[int]) -> Engine:
+    def refilled(self, widths: Sequence[int]) -> Self:
         """Returns this engine with a program that refills rows whose texts have ended.
 
         Args:
@@ -322,12 +355,13 @@ class Engine:
                 f"REFILL is for one device and NUM_PARTITIONS makes a mesh of {mesh.size}; leave "
                 "out one of them"
             )
-        return self._decoding_by(Refilled(self.plan, self.rows, widths, prefix=self.given_prefix))
+        engine = self._decoding_by(Refilled, rows=self.rows, widths=widths)
+        _ = engine.program  # raises for one row
+        return engine
 
-    def _decoding_by(self, program: DecodeProgram) -> Engine:
-        found = dataclasses.replace(self, origin=self)
-        found.__dict__["program"] = program
-        return found
+    def _decoding_by(self, kind: type[DecodeProgram], **options: Any) -> Self:
+        make = functools.partial(kind, **options)
+        return dataclasses.replace(self, origin=self, program_of=make)
 
     @property
     def given_prefix(self) -> Array | None:
@@ -351,16 +385,15 @@ class Engine:
         if self.plan.reads_previous:
             _, previous = batch_shapes(target, self.rows, self.plan.max_length, mesh)
             inputs = Revised(inputs, previous)
-        batch = keys, inputs
-        shapes = self.abstract()
-        self.program.lower(shapes, *batch)
+        arguments = self.abstract(), keys, inputs
+        self.program.lower(*arguments)
         if compile:
-            self.program.begin_to_compile(shapes, *batch)
+            self.program.begin_to_compile(*arguments)
 
     def decode(
         self, batch: tasks.Batch, *, seed: int = 0, sample: int = 0
-    ) -> tuple[DecodeOutput, float]:
-        """Decodes a batch of texts.
+    ) -> tuple[OutputT, float]:
+        """Decodes a batch of texts, or searches for their beams, which draws nothing.
 
         Args:
           batch: the texts.
@@ -391,7 +424,7 @@ class Engine:
 
     def outputs(
         self, work: Iterable[tuple[tasks.Batch, int]], *, seed: int = 0
-    ) -> Iterator[tuple[DecodeOutput, float]]:
+    ) -> Iterator[tuple[OutputT, float]]:
         """Yields the results of `decode` for batches and numbers of samples, in order.
 
         Args:
@@ -442,7 +475,7 @@ class Engine:
         """The fingerprints of checkpoints, tables and vocabulary, by name."""
         return fingerprints(self.plan.owned(), self.weights, self.vocabulary)
 
-    def key(self) -> dict[str, object]:
+    def key(self: Engine) -> dict[str, object]:
         """Returns everything that the target's output for a text and a seed depends on.
 
         The values are plain, by name. Two exact engines with equal keys write the same texts.

@@ -11,14 +11,13 @@ from jax.sharding import Mesh
 
 from specdec import checkpoints
 from specdec.checkpoints import tables
-from specdec.decoding.beam_plan import BeamPlan
 from specdec.models import partitioning
 from specdec.models.contract.model import Model, Target, Weights
 from specdec.models.partitioning import Partitioner, Share
-from specdec.plan import Plan
+from specdec.plan import BasePlan, Plan
 from specdec.types import PyTree, Table
 
-AnyPlan = TypeVar("AnyPlan", Plan, BeamPlan)
+PlanT = TypeVar("PlanT", bound=BasePlan)
 
 
 # Parameters that have been read, by model or table and path.
@@ -63,7 +62,7 @@ class Placement:
         }
         return plan.with_models(models)
 
-    def laid_out(self, plan: AnyPlan, rows: int) -> AnyPlan:
+    def laid_out(self, plan: PlanT, rows: int) -> PlanT:
         """Returns the plan with kernels in the layouts that this device reads fastest.
 
         Over a mesh, where nothing was measured, the layouts do not change.

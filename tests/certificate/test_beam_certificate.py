@@ -14,12 +14,7 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.drafters import Autoregressive
-from specdec.instrument.certificate import (
-    BeamSubject,
-    Subject,
-    certify_beams,
-    refuse_beams,
-)
+from specdec.instrument.certificate import BeamSubject, certify, refuse
 from specdec.instrument.certificate import beam_checks as beams
 from specdec.models.contract.beam_tree import Slots
 from specdec.models.contract.cache import KVCache
@@ -46,13 +41,13 @@ def tables() -> Params:
 def subject(params: Params | None = None, search: BeamPlan = SEARCH) -> BeamSubject:
     drafter = Autoregressive(TABLE, Greedy())
     plan = Plan(TABLE, drafter, GreedyMatch(), Fixed(2), Greedy(), LONGEST)
-    return BeamSubject(Subject(plan, params or tables(), TEXTS, batch_size=12), search)
+    return BeamSubject(plan, params or tables(), TEXTS, batch_size=12, search=search)
 
 
 @pytest.mark.slow
 def test_a_sound_search_is_certified():
     seen = []
-    checks = list(certify_beams(subject(), seen.append))
+    checks = list(certify(subject(), seen.append))
     assert seen == [check.name for check in checks]
     assert seen == ["beams", "best", "perfect", "hostile", "audit"]
     assert all(check.passed for check in checks), "\n".join(map(str, checks))
@@ -61,7 +56,7 @@ def test_a_sound_search_is_certified():
     assert figures["beams"]["calls"] < figures["beams"]["steps"]
     assert len(figures["hostile"]["cases"]) == 5
     assert figures["audit"]["beams"] > 2 * len(TEXTS)
-    again = certify_beams(subject(), seen.append, {check.name: check for check in checks})
+    again = certify(subject(), seen.append, known={check.name: check for check in checks})
     assert list(again) == checks and len(seen) == 5
 
 
@@ -75,14 +70,14 @@ def found(scores=0.0, tokens=0, steps=0) -> beams.Check:
     ours.tokens[0, 1, 0] += tokens
     ours.trace.steps[0, 0] += steps
     one = subject()
-    one.__dict__.update(plain=made, drafted=ours)
+    one.__dict__.update(plain_beams=made, drafted_beams=ours)
     return beams.beams(one)
 
 
 @functools.cache
 def output():
     shapes = jax.eval_shape(
-        functools.partial(beam_search._search, plan=subject().plan, active=None, prefix=None),
+        functools.partial(beam_search._search, plan=subject().all_beams, active=None, prefix=None),
         tables(),
         jnp.asarray(TEXTS),
     )
@@ -112,17 +107,18 @@ def test_texts_that_differ_are_near_ties_or_mistakes(change, passes):
     endless = dataclasses.replace(SEARCH, stop_ids=())
     one = subject(tables() | {"target": {"logits": tied}}, endless)
     params = tables() | {"target": {"logits": turned}}
-    check = beams._agreement("beams", one, one.plan, one.search(one.plan, params), params)
+    output = one.searched(one.all_beams, params)
+    check = beams._agreement("beams", one, one.all_beams, output, params)
     assert check.figures["identical"] < len(TEXTS)
     assert check.passed == passes, check
 
 
 def test_what_cannot_be_certified_is_refused():
     with pytest.raises(ValueError, match="the plan drafts nothing, so there is nothing to certify"):
-        refuse_beams(SEARCH.alone())
+        refuse(SEARCH.alone())
     half = dataclasses.replace(SEARCH, target=Half(9))
     with pytest.raises(ValueError, match="the target computes in bfloat16, .*in float32"):
-        refuse_beams(half)
+        refuse(half)
 
 
 class Half(TableTarget):

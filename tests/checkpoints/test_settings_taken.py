@@ -22,7 +22,7 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import HuggingFaceBeams, T5XBeams
 from specdec.decoding.beam_search import beam_search
 from specdec.engine import Engine
-from specdec.engine.beam_engine import BeamEngine, beam_plan
+from specdec.engine.beam_engine import beam_plan, searching
 from specdec.sampling import ForcedEOS, Greedy, NoRepeatNGram, RepetitionPenalty
 from specdec.types import Params
 
@@ -204,7 +204,7 @@ def test_every_search_of_an_engine_follows_the_settings(settings, rule, tmp_path
     directory = with_settings(tmp_path, "t5", **stated)
     plan = Plan(checkpoints.model_from(directory), None, None, None, Greedy(), 10)
     engine = Engine.open(plan, {"target": directory}, generation_settings=settings, num_beams=4)
-    search = BeamEngine(engine, beam_plan(engine.plan, 4, HuggingFaceBeams()))
+    search = searching(engine, beam_plan(engine.plan, 4, HuggingFaceBeams()))
     assert search.plan.rule == search.alone().plan.rule == HuggingFaceBeams(*rule)
 
 

@@ -31,7 +31,7 @@ from specdec import Plan, prefill, step
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
-from specdec.decoding.program import BeamProgram, DecodeProgram, batch_shapes
+from specdec.decoding.program import DecodeProgram, batch_shapes
 from specdec.drafters import Autoregressive, Blockwise, EarlyExit, Masked, MultiPath
 from specdec.instrument.compile import hlo
 from specdec.models.heads import Heads, HeadsConfig
@@ -227,7 +227,7 @@ def other_loops() -> dict[str, Any]:
         "eight bits": dataclasses.replace(plan, target=target, drafter=drafter),
     }
     found = {name: (DecodeProgram(one), shapes_of(one)) for name, one in plans.items()}
-    return found | {"beams": (BeamProgram(beams), (params, keys, inputs))}
+    return found | {"beams": (DecodeProgram(beams), (params, keys, inputs))}
 
 
 @pytest.mark.parametrize("name", few(["eight bits", "paths", "beams", "until it is unsure"], 3))

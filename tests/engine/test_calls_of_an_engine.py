@@ -21,7 +21,7 @@ from specdec.decoding.draft_beams import DraftBeams
 from specdec.decoding.row_bits import NotTheSameBits
 from specdec.drafters import Autoregressive, PreviousOutput
 from specdec.engine import Engine
-from specdec.engine.beam_engine import BeamEngine, beam_plan
+from specdec.engine.beam_engine import beam_plan, searching
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Sampling, with_processors
 from specdec.schedules import Fixed
@@ -88,7 +88,7 @@ def test_calls_of_one_width_are_counted_together():
 def test_layouts_of_a_search_are_chosen_for_all_rows_of_its_calls():
     """Three beams and three depths of four; a draft feeds two layers of beams, and then nodes."""
     engine = engine_of(plan_of(Asked(9)), 2)
-    search = BeamEngine(engine, beam_plan(engine.plan, 3, T5XBeams(), width=4, depth=3))
+    search = searching(engine, beam_plan(engine.plan, 3, T5XBeams(), width=4, depth=3))
     assert calls_of(search) == {"target": {30: 1.0}, "draft": {12: 1.0, 8: 2.0}}
     assert calls_of(search.alone()) == {"target": {6: 1.0}}
 
@@ -157,7 +157,7 @@ def test_logits_that_are_not_finite_name_the_text(monkeypatch):
     inputs = np.array([[2, 2], [2, 3]], np.int32)
     batch = tasks.Batch(inputs, inputs, np.array([4, 9], np.int32), [""] * 2, None, None)
     engine = engine_of(plan, 2)
-    for one in (engine, engine.sampled(2), BeamEngine(engine, beam_plan(plan, 2, T5XBeams()))):
+    for one in (engine, engine.sampled(2), searching(engine, beam_plan(plan, 2, T5XBeams()))):
         with pytest.raises(NonFiniteLogits, match="for output token 1 of text 9;"):
             list(one.outputs([(batch, 0), (batch, 1)]))
     with pytest.raises(NonFiniteLogits, match="for output token 1 of text 9;"):
@@ -186,7 +186,7 @@ def test_what_is_compiled_ahead_is_what_runs(read, monkeypatch):
     alone, revising = (
         dataclasses.replace(engine_of(one, 2), prefix=(4,)) for one in (plan.alone(), revises)
     )
-    for engine in (alone, revising, BeamEngine(alone, beam_plan(alone.plan, 2, T5XBeams()))):
+    for engine in (alone, revising, searching(alone, beam_plan(alone.plan, 2, T5XBeams()))):
         compiled.clear()
         engine.check(3, compile=True)
         given = batch.revised([[2, 3], [4]], N) if engine is revising else batch
@@ -251,7 +251,7 @@ def test_the_bits_of_a_search_are_measured_with_all_its_rows(read):
     """Its own calls are, and not those of decoding; scores that differ are enough."""
     plan = plan_of(Uneven(9, rows=2, wide=4), schedule=Fixed(1), max_length=3, same_bits=True)
     engine = engine_of(plan, 2)
-    search = BeamEngine(engine, beam_plan(plan, 2, T5XBeams(), width=2, depth=1))
+    search = searching(engine, beam_plan(plan, 2, T5XBeams(), width=2, depth=1))
     with pytest.raises(NotTheSameBits, match="for 2 beams has other bits .* BATCH_SIZE 2;"):
         _ = search.params
-    assert search.alone().params.keys() == search.engine.params.keys() - {"draft"}
+    assert search.alone().params.keys() == {"target"}

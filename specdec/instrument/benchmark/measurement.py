@@ -8,14 +8,13 @@ from typing import TypeVar
 import jax
 
 from specdec.common.environment import environment
-from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.instrument.benchmark.file import File, Record
 from specdec.instrument.benchmark.measure import decode_elsewhere, measure_by_text, profile
 from specdec.instrument.benchmark.parts import Key, name_of
 from specdec.instrument.benchmark.summary import BenchmarkSummary, Parts, summarize
 from specdec.instrument.benchmark.workload import Workload
 from specdec.models.contract.inputs import tokens_of
-from specdec.plan import Plan
 from specdec.types import PyTree
 
 
@@ -119,7 +118,7 @@ def _named(figures: Mapping[Key, T]) -> dict[str, T]:
     return {name_of(key): figure for key, figure in figures.items()}
 
 
-def parts_of(plan: Plan | BeamPlan) -> Parts | None:
+def parts_of(plan: AnyPlan) -> Parts | None:
     """Returns the model calls of an iteration.
 
     The result is None if the drafter has a model and does not say when it is called.
@@ -131,7 +130,7 @@ def parts_of(plan: Plan | BeamPlan) -> Parts | None:
     return plan.parts if within or known >= plan.models().keys() else None
 
 
-def described(plan: Plan | BeamPlan) -> dict[str, object]:
+def described(plan: AnyPlan) -> dict[str, object]:
     """Returns the facts about a plan, for reports.
 
     Args:

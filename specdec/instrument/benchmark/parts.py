@@ -28,12 +28,11 @@ from typing import NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_plan import AnyPlan
 from specdec.models.contract import loops
 from specdec.models.contract.cache import KVCache
 from specdec.models.contract.inputs import read
 from specdec.models.contract.model import Target
-from specdec.plan import Plan
 from specdec.types import Cache, Part, PyTree, TargetCall, verifies
 
 READ_BYTES, READ_ROWS = 2**29, 1024  # of what `read_memory` reads
@@ -89,7 +88,7 @@ def step_of(keys: Iterable[Key]) -> Calls:
     return next(key for key in keys if isinstance(key, Calls) and key.role == "alone")
 
 
-def turn_of(plan: Plan | BeamPlan) -> Turn | None:
+def turn_of(plan: AnyPlan) -> Turn | None:
     """Returns the model calls of an iteration with the longest draft, the draft's first.
 
     The result is None if no model drafts, or the number of layers of calls varies.
@@ -177,7 +176,7 @@ def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
     return run
 
 
-def turns(plan: Plan | BeamPlan, turn: Turn, steps: int) -> Callable:
+def turns(plan: AnyPlan, turn: Turn, steps: int) -> Callable:
     """Returns a program that repeats the calls of several models in order: [1, steps] tokens.
 
     The argmaxes of each call are fed to the next one, even of another model, as in `scan`.

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from specdec.common.environment import Hardware, device_in_words
-from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.instrument.benchmark.summary import (
     Baseline,
     BenchmarkForecast,
@@ -20,7 +20,7 @@ from specdec.plan import Plan
 from specdec.types import verifies
 
 
-def sentence(summary: BenchmarkSummary, plan: Plan | BeamPlan, environment: Hardware) -> str:
+def sentence(summary: BenchmarkSummary, plan: AnyPlan, environment: Hardware) -> str:
     """Returns the result of a benchmark in one sentence.
 
     Args:

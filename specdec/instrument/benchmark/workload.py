@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from jax.sharding import Mesh
 
-from specdec.decoding.beam_plan import BeamPlan
-from specdec.decoding.program import BeamProgram, DecodeProgram, Program, batch_shapes
+from specdec.decoding.beam_plan import AnyPlan
+from specdec.decoding.program import DecodeProgram, Program, batch_shapes
 from specdec.instrument.benchmark import parts
 from specdec.instrument.benchmark.parts import (
     LONGEST_SCAN,
@@ -40,8 +40,8 @@ class Workload(NamedTuple):
     speculation, whose layouts are its own.
     """
 
-    plan: Plan | BeamPlan  # speculation
-    alone: Plan | BeamPlan  # its target alone, in a layout of its own
+    plan: AnyPlan  # speculation
+    alone: AnyPlan  # its target alone, in a layout of its own
     generations: Mapping[str, Program]  # (Params, keys [1], inputs [1, S]) -> the output
     parts: Mapping[Key, TimedPart]
     mesh: Mesh | None = None
@@ -50,8 +50,8 @@ class Workload(NamedTuple):
     @classmethod
     def of(
         cls,
-        plan: Plan | BeamPlan,
-        alone: Plan | BeamPlan,
+        plan: AnyPlan,
+        alone: AnyPlan,
         mesh: Mesh | None = None,
         greedy: Plan | None = None,
     ) -> Workload:
@@ -64,7 +64,7 @@ class Workload(NamedTuple):
           greedy: greedy speculation, timed next to a beam search; None for none.
         """
         modes = {"alone": alone, "speculative": plan} | ({"greedy": greedy} if greedy else {})
-        programs = {mode: _program(one, mesh) for mode, one in modes.items()}
+        programs = {mode: DecodeProgram(one, mesh=mesh) for mode, one in modes.items()}
         return cls(plan, alone, programs, _timed_parts(plan, alone), mesh, greedy)
 
     def params(self, trees: Mapping[str, PyTree]) -> dict[str, Params]:
@@ -121,13 +121,7 @@ def of_greedy(role: str) -> str:
     return f"greedy {role}"
 
 
-def _program(plan: Plan | BeamPlan, mesh: Mesh | None) -> Program:
-    if isinstance(plan, BeamPlan):
-        return BeamProgram(plan, mesh=mesh)
-    return DecodeProgram(plan, mesh=mesh)
-
-
-def _timed_parts(plan: Plan | BeamPlan, alone: Plan | BeamPlan) -> dict[Key, TimedPart]:
+def _timed_parts(plan: AnyPlan, alone: AnyPlan) -> dict[Key, TimedPart]:
     """Returns the parts that predictions are made of, for all possible draft lengths."""
     (step,) = (Calls("alone", width) for _, width, _ in alone.parts())
     of_target, views = alone.call_of("target"), plan.drafter.views() if plan.drafter else {}

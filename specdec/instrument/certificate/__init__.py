@@ -26,17 +26,18 @@ target's distribution:
 
   divergence  measured; it passes only if the run says that it is lossy
 
-A beam search has checks of its own, see `beam_checks`.
+A `BeamSubject` has checks of its own, see `beam_checks`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from specdec.instrument.certificate.afresh import afresh
-from specdec.instrument.certificate.beam_checks import BeamSubject, certify_beams, refuse_beams
+from specdec.instrument.certificate.beam_checks import BEAM_CHECKS, BeamSubject
 from specdec.instrument.certificate.divergence import divergence
 from specdec.instrument.certificate.drawn import draws, proposal
 from specdec.instrument.certificate.exactness import (
@@ -63,10 +64,8 @@ __all__ = [
     "Power",
     "Subject",
     "certify",
-    "certify_beams",
     "divergence",
     "refuse",
-    "refuse_beams",
     "stand_in",
 ]
 
@@ -95,7 +94,7 @@ def certify(
     """Runs the checks one after the other, and announces each by name.
 
     Args:
-      subject: the plan and its texts.
+      subject: the plan and its texts; a `BeamSubject` for a search.
       started: called with the name of each check before it runs.
       lossy: whether the run says that its output may have another distribution.
       known: outcomes by name, of checks that are not run again.
@@ -106,6 +105,10 @@ def certify(
     Raises:
       ValueError: at the call, as `refuse` does.
     """
+    if isinstance(subject, BeamSubject):
+        refuse(subject.search)
+        of_beams = {check.__name__: functools.partial(check, subject) for check in BEAM_CHECKS}
+        return timed(of_beams, subject.clock, started, known)
     refuse(subject.plan)
     return _run(subject, started, lossy, known)
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -26,14 +24,12 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamSet
 from specdec.decoding.beam_search import BeamOutput, BeamState
 from specdec.decoding.draft_beams import DraftBeams
-from specdec.decoding.program import BeamProgram
 from specdec.instrument.certificate.hostile import TEXTS, slowdowns, summary
 from specdec.instrument.certificate.outcome import (
     Check,
     Power,
-    timed,
 )
-from specdec.instrument.certificate.subject import Subject, refuse
+from specdec.instrument.certificate.subject import Subject
 from specdec.models.contract.model import Target
 from specdec.sampling import before_each
 from specdec.testing.draft_models import HARMS, HarmfulModel
@@ -44,106 +40,52 @@ SHORT_CALLS = 1e-3  # of the target's calls on a draft of its own, and one is al
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BeamSubject:
+class BeamSubject(Subject):
     """A search, and the texts that it is tried on.
 
-    Attributes:
-      subject: the pair that decodes, with its parameters and texts.
-      own: the run's search.
+    Args:
+      search: the run's search, with models of `plan`.
     """
 
-    subject: Subject
-    own: BeamPlan
+    search: BeamPlan = dataclasses.field(kw_only=True)
 
     @property
-    def plan(self) -> BeamPlan:
+    def all_beams(self) -> BeamPlan:
         """The run's search, for all beams."""
-        return dataclasses.replace(self.own, best_only=False)
-
-    @property
-    def limit(self) -> float:
-        """The largest error of a score, and the largest gap of scores that rounding may swap."""
-        return self.subject.tolerance
+        return dataclasses.replace(self.search, best_only=False)
 
     def with_draft(self, model: Target, width: int, reuse: bool = True) -> tuple[BeamPlan, Params]:
         """Returns the search with a draft whose model has the target's parameters."""
-        drafter = DraftBeams(model, width, self.own.depth, reuse=reuse)
-        params = Params(**dict.fromkeys(("target", drafter.role), self.subject.params["target"]))
-        return dataclasses.replace(self.plan, drafter=drafter), params
+        drafter = DraftBeams(model, width, self.search.depth, reuse=reuse)
+        params = Params(**dict.fromkeys(("target", drafter.role), self.params["target"]))
+        return dataclasses.replace(self.all_beams, drafter=drafter), params
 
-    def search(
+    def searched(
         self, plan: BeamPlan, params: Params | None = None, rows: int | None = None
     ) -> BeamOutput:
         """Returns the beams of the first `rows` texts, on the host; None for all texts."""
-        program = self._programs.setdefault(plan, BeamProgram(plan, mesh=self.subject.mesh))
-        return self.subject.fetched(program, plan.params(params or self.subject.params), rows)
+        return self.fetched(plan, plan.params(params or self.params), rows)
 
     @functools.cached_property
-    def plain(self) -> BeamOutput:
+    def plain_beams(self) -> BeamOutput:
         """All beams of all texts by the target alone."""
-        return self.search(self.plan.alone())
+        return self.searched(self.all_beams.alone())
 
     @functools.cached_property
-    def drafted(self) -> BeamOutput:
+    def drafted_beams(self) -> BeamOutput:
         """All beams of all texts with the run's draft."""
-        return self.search(self.plan)
-
-    @functools.cached_property
-    def _programs(self) -> dict[BeamPlan, BeamProgram]:
-        return {}
-
-
-def certify_beams(
-    subject: BeamSubject,
-    started: Callable[[str], None] = lambda name: None,
-    known: Mapping[str, Check] = MappingProxyType({}),
-) -> Iterator[Check]:
-    """Runs the checks one after the other.
-
-    Args:
-      subject: the search and its texts.
-      started: called with the name of each check before it runs.
-      known: checks that passed before, by name; they are not run again.
-
-    Returns:
-      An iterator over the outcomes.
-
-    Raises:
-      ValueError: `refuse_beams` refuses the search; raised at the call.
-    """
-    refuse_beams(subject.own)
-    checks = {check.__name__: functools.partial(check, subject) for check in CHECKS}
-    return timed(checks, subject.subject.clock, started, known)
-
-
-def refuse_beams(plan: BeamPlan) -> None:
-    """Refuses a search of which nothing can be certified.
-
-    Args:
-      plan: the plan of the search.
-
-    Raises:
-      ValueError: nothing is drafted, the target is not exact, or it does not compute in float32
-        and the search does not ask for the same bits.
-    """
-    refuse(plan)
-    if plan.target.dtype != "float32" and not plan.same_bits:
-        raise ValueError(
-            f"the target computes in {plan.target.dtype}, whose rounding is as large as the gaps "
-            "between beams; certify beams in float32, --gin.DTYPE=\"'float32'\", or with "
-            "--gin.SAME_BITS=True"
-        )
+        return self.searched(self.all_beams)
 
 
 def beams(subject: BeamSubject) -> Check:
     """Checks that all beams are those of plain beams, in as many steps."""
-    return _agreement("beams", subject, subject.plan, subject.drafted)
+    return _agreement("beams", subject, subject.all_beams, subject.drafted_beams)
 
 
 def best(subject: BeamSubject) -> Check:
     """Checks that the best text alone is the first of all plain beams."""
-    plan = dataclasses.replace(subject.own, best_only=not subject.own.processors)
-    output, plain = subject.search(plan), subject.plain
+    plan = dataclasses.replace(subject.search, best_only=not subject.search.processors)
+    output, plain = subject.searched(plan), subject.plain_beams
     differ = np.any(output.tokens[:, 0] != plain.tokens[:, 0], axis=1)
     error = _largest(output.scores[:, 0] - plain.scores[:, 0])
     saved = int(plain.trace.steps.sum()) - int(output.trace.steps.sum())
@@ -151,9 +93,9 @@ def best(subject: BeamSubject) -> Check:
     return Check(
         "best",
         {"texts": rows, "identical": rows - int(differ.sum()), "score_error": error},
-        {"score_error": ("<=", subject.limit), "texts": (">=", 1)},
+        {"score_error": ("<=", subject.tolerance), "texts": (">=", 1)},
         f"{rows - int(differ.sum())} of {rows} texts the first of plain beams, in {saved} steps "
-        f"fewer; scores off by {error:.1e} at most (threshold {subject.limit:.2g})",
+        f"fewer; scores off by {error:.1e} at most (threshold {subject.tolerance:.2g})",
         power=Power.of_texts(rows),
     )
 
@@ -165,14 +107,14 @@ def perfect(subject: BeamSubject) -> Check:
     last call are not reused. Those of another draft may be stale and cost calls, and no check sees
     that.
     """
-    if subject.own.processors:
+    if subject.search.processors:
         note = "processors change the target's choice and not the draft's, so that calls may miss"
         return Check("perfect", {"calls": 0, "short_calls": 0}, {}, note)
-    searched = subject.with_draft(subject.own.target, subject.own.beams, reuse=False)
-    trace = subject.search(*searched).trace
+    searched = subject.with_draft(subject.search.target, subject.search.beams, reuse=False)
+    trace = subject.searched(*searched).trace
     within = np.arange(trace.steps.shape[1])[None] < trace.calls[:, None] - 1
     calls = int(within.sum())
-    short = int((within & (trace.steps <= subject.own.depth)).sum())
+    short = int((within & (trace.steps <= subject.search.depth)).sum())
     rows = len(trace.calls)
     limit = max(1, int(SHORT_CALLS * calls))
     return Check(
@@ -192,16 +134,16 @@ def hostile(subject: BeamSubject) -> Check:
 
     They must not take more target calls than plain beams. Their cost in time is measured.
     """
-    rows, width = min(TEXTS, subject.subject.count), subject.own.draft_beams
-    runs = {"alone": functools.partial(subject.search, subject.plan.alone(), rows=rows)}
+    rows, width = min(TEXTS, subject.count), subject.search.draft_beams
+    runs = {"alone": functools.partial(subject.searched, subject.all_beams.alone(), rows=rows)}
     cases = []
     for harm in HARMS:
-        model = HarmfulModel(subject.own.target, harm, subject.own.stop_ids)
+        model = HarmfulModel(subject.search.target, harm, subject.search.stop_ids)
         plan, params = subject.with_draft(model, width)
-        runs[harm] = functools.partial(subject.search, plan, params, rows)
+        runs[harm] = functools.partial(subject.searched, plan, params, rows)
         cases.append(_agreement(harm, subject, plan, runs[harm](), params))
     same = f"texts the same beams under {len(cases)} hostile drafts"
-    return summary(cases, slowdowns(subject.subject, runs), same, "the time of plain beams")
+    return summary(cases, slowdowns(subject, runs), same, "the time of plain beams")
 
 
 def audit(subject: BeamSubject) -> Check:
@@ -209,9 +151,9 @@ def audit(subject: BeamSubject) -> Check:
 
     Beams must be in order, and no two of a text may be the same.
     """
-    output, own = subject.drafted, subject.subject
-    score = jax.jit(functools.partial(_score, plan=subject.plan))
-    right = own.compared(score, output.tokens, output.length, output.finished)
+    output = subject.drafted_beams
+    score = jax.jit(functools.partial(_score, plan=subject.all_beams))
+    right = subject.compared(score, output.tokens, output.length, output.finished)
     there = output.length > 0
     error = _largest(np.where(there, output.scores - right, 0))
     order = np.where(there[:, 1:], np.diff(output.scores, axis=1), -1.0)
@@ -228,17 +170,17 @@ def audit(subject: BeamSubject) -> Check:
         },
         {
             "beams": (">=", 1),
-            "score_error": ("<=", subject.limit),
+            "score_error": ("<=", subject.tolerance),
             "out_of_order": ("==", 0),
             "twice": ("==", 0),
         },
         f"{int(there.sum())} beams teacher-forced: scores off by {error:.1e} at most (threshold "
-        f"{subject.limit:.2g}), {wrong} out of order, {twice} twice",
-        power=Power.of_texts(own.count),
+        f"{subject.tolerance:.2g}), {wrong} out of order, {twice} twice",
+        power=Power.of_texts(subject.count),
     )
 
 
-CHECKS = (beams, best, perfect, hostile, audit)
+BEAM_CHECKS = (beams, best, perfect, hostile, audit)
 
 
 def _agreement(
@@ -251,7 +193,7 @@ def _agreement(
     """Returns the check of beams against plain beams; texts that differ are near-ties, or a
     mistake."""
     rows = len(output.length)
-    plain: BeamOutput = jax.tree.map(lambda x: x[:rows], subject.plain)
+    plain: BeamOutput = jax.tree.map(lambda x: x[:rows], subject.plain_beams)
     steps, plain_steps = (np.sum(x.trace.steps, axis=1) for x in (output, plain))
     differ = steps != plain_steps
     for ours, theirs in zip(output[:2], plain[:2], strict=True):
@@ -279,12 +221,12 @@ def _agreement(
         },
         {
             "texts": (">=", 1),
-            "largest_gap": ("<=", subject.limit),
-            "score_error": ("<=", subject.limit),
+            "largest_gap": ("<=", subject.tolerance),
+            "score_error": ("<=", subject.tolerance),
             "texts_with_more_calls": ("==", 0),
-            **(exact if subject.own.same_bits else {}),
+            **(exact if subject.search.same_bits else {}),
         },
-        f"{note}; scores off by {error:.1e} at most (threshold of both {subject.limit:.2g})",
+        f"{note}; scores off by {error:.1e} at most (threshold of both {subject.tolerance:.2g})",
         power=Power.of_texts(rows),
     )
 
@@ -300,22 +242,21 @@ def _gap(subject: BeamSubject, row: int, plan: BeamPlan, params: Params | None) 
     The searches run again, call by call. If they do not part this time, the gap is that of all
     steps.
     """
-    own = subject.subject
-    _, inputs = own.batches(own.count)[row // own.batch_size]
-    row %= own.batch_size
-    trees, alone = plan.params(params or own.params), plan.alone()
+    _, inputs = subject.batches(subject.count)[row // subject.batch_size]
+    row %= subject.batch_size
+    trees, alone = plan.params(params or subject.params), plan.alone()
     ours = beam_search.prefill(trees, inputs, plan)
-    plain = beam_search.prefill(alone.params(own.params), inputs, alone)
+    plain = beam_search.prefill(alone.params(subject.params), inputs, alone)
     passed: list[BeamState] = []
     while ours.beams.active[row]:
         ours, before = beam_search.step(trees, ours, plan), len(passed)
         while plain.beams.active[row] and _steps(plain, row) < _steps(ours, row):
             passed.append(plain)
-            plain = beam_search.step(alone.params(own.params), plain, alone)
+            plain = beam_search.step(alone.params(subject.params), plain, alone)
         if not _alike(ours.beams, plain.beams, row):
             passed = passed[before:]
             break
-    margins = (_margin(own, inputs, one.beams, row, alone, subject.limit) for one in passed)
+    margins = (_margin(subject, inputs, one.beams, row, alone) for one in passed)
     return min(margins, default=np.inf)
 
 
@@ -329,16 +270,15 @@ def _alike(ours: BeamSet, plain: BeamSet, row: int) -> bool:
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
-def _margin(
-    own: Subject, inputs: Array, batch: BeamSet, row: int, plan: BeamPlan, limit: float
-) -> float:
+def _margin(subject: Subject, inputs: Array, batch: BeamSet, row: int, plan: BeamPlan) -> float:
     """Returns the smallest gap between neighbours of a step's candidates and of its finished texts.
 
-    It is 0 if the search ends or continues by less than the limit. The target scores all texts
+    It is 0 if the search ends or continues by less than the tolerance. The target scores all texts
     again, without a draft.
     """
     rule, beams = plan.rule, jax.tree.map(lambda x: x[row], batch)
-    log_probs = _scored(own.params["target"], jax.tree.map(lambda x: x[row], inputs), beams, plan)
+    own, limit = jax.tree.map(lambda x: x[row], inputs), subject.tolerance
+    log_probs = _scored(subject.params["target"], own, beams, plan)
     given = {"stop_ids": plan.stop_ids, "best_only": plan.best_only}
     after, _ = rule.advance(beams, log_probs, **given)
     shifted = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -122,10 +123,7 @@ def certify(
     run = _whole_outputs(variant.run)
     search = run.search
     with one_line():
-        if search:
-            certificate.refuse_beams(search.plan)
-        else:
-            certificate.refuse(run.plan)
+        certificate.refuse(search.plan if search else run.plan)
     source = run.source(everywhere=True)
     TextEngine.open(run)  # what cannot work together shows here
     # All that can be wrong has been looked at; from here on it takes long.
@@ -135,8 +133,12 @@ def certify(
     ]
     if not inputs:
         raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
-    engine = search.engine if search else run.engine  # each has its own layouts
-    subject = Subject(
+    engine, kind = run.engine, cast(Callable[..., Subject], Subject)
+    if search:  # which has its own layouts, and measures its own calls
+        plan = dataclasses.replace(run.plan.with_models(search.plan.models()), same_bits=False)
+        engine = engine.with_plan(plan)
+        kind = functools.partial(BeamSubject, search=search.plan)
+    subject = kind(
         engine.plan,
         engine.params,
         jax.tree.map(lambda *parts: np.concatenate(parts), *inputs),
@@ -149,11 +151,7 @@ def certify(
         say(f"NOT EXACT: {run.plan.verifier}; the checks of exactness are with {verifier}")
     lines = passed and variant.lines(passed)
     known = known_checks(lines) if lines else {}
-    if search:
-        found = certificate.certify_beams(BeamSubject(subject, search.plan), started, known)
-    else:
-        found = certificate.certify(subject, started, run.lossy, known)
-    for check in found:
+    for check in certificate.certify(subject, started, run.lossy, known):
         say(str(check))
         checks.append(check)
         if lines:

@@ -15,8 +15,8 @@ from jax.sharding import Mesh
 
 from specdec.common import hosts
 from specdec.decoding import naming_texts, row_keys
-from specdec.decoding.beam_plan import BeamPlan
-from specdec.decoding.program import DecodeProgram, Program
+from specdec.decoding.beam_plan import AnyPlan, BeamPlan
+from specdec.decoding.program import DecodeProgram
 from specdec.decoding.states import rows_of
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter, Drawing
@@ -33,8 +33,11 @@ FLOAT32_GAP = 1e-4  # nats; rounding alone gives some 1e-6
 BFLOAT16_GAP = 2.0**-6
 
 
-def refuse(plan: Plan | BeamPlan) -> None:
-    """Raises ValueError for a plan that cannot be certified: an inexact target, or no drafter.
+def refuse(plan: AnyPlan) -> None:
+    """Raises ValueError for a plan that cannot be certified.
+
+    Nothing is drafted, the target is not exact, or a search for beams computes in another type than
+    float32 and does not ask for the same bits.
 
     Args:
       plan: the plan.
@@ -45,6 +48,12 @@ def refuse(plan: Plan | BeamPlan) -> None:
         raise ValueError(
             f"the target {type(plan.target).__name__} does not state that it is exact, so there is "
             "nothing to certify; use one with exact = True"
+        )
+    if isinstance(plan, BeamPlan) and plan.target.dtype != "float32" and not plan.same_bits:
+        raise ValueError(
+            f"the target computes in {plan.target.dtype}, whose rounding is as large as the gaps "
+            "between beams; certify beams in float32, --gin.DTYPE=\"'float32'\", or with "
+            "--gin.SAME_BITS=True"
         )
 
 
@@ -162,13 +171,13 @@ class Subject:
           rows: the number of texts; None for all.
           sample: which of several samples of each text this is.
         """
-        program = self._programs.setdefault(plan, DecodeProgram(plan, mesh=self.mesh))
-        return self.fetched(program, params or self.params, rows, sample)
+        return self.fetched(plan, params or self.params, rows, sample)
 
     def fetched(
-        self, program: Program, params: Params, rows: int | None = None, sample: int = 0
+        self, plan: AnyPlan, params: Params, rows: int | None = None, sample: int = 0
     ) -> PyTree:
-        """Returns a program's output for the first `rows` texts, as `decode` does."""
+        """Returns the outputs of the first `rows` texts, or their beams, as `decode` does."""
+        program = self._programs.setdefault(plan, DecodeProgram(plan, mesh=self.mesh))
         rows = self.count if rows is None else rows
         outputs, read = [], 0
         for keys, inputs in self.batches(rows, sample):
@@ -237,7 +246,7 @@ class Subject:
         return BFLOAT16_GAP * float(self.taught.largest.max())
 
     @functools.cached_property
-    def _programs(self) -> dict[Plan, Program]:
+    def _programs(self) -> dict[AnyPlan, DecodeProgram]:
         return {}
 
     @functools.cached_property

@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from specdec.decoding.beam_plan import BeamPlan
-from specdec.decoding.beam_search import beam_search
+from specdec.decoding.beam_plan import AnyPlan
 from specdec.decoding.program import DecodeProgram, Program, batch_shapes
 from specdec.decoding.refilling import Refilled
 from specdec.decoding.states import rows_of
@@ -26,7 +25,7 @@ from specdec.models.bases.stack import StackModel
 from specdec.models.contract.inputs import read, tokens_of
 from specdec.models.contract.model import Model, Target
 from specdec.plan import Plan
-from specdec.types import Array, Params, PyTree, of_depth, verifies
+from specdec.types import PyTree, of_depth, verifies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Compilation:
         compiled.
     """
 
-    plan: Plan | BeamPlan
+    plan: AnyPlan
     rows: int
     length: int
     mesh: Mapping[str, int]
@@ -108,7 +107,7 @@ class Compilation:
 
 
 def compile_for(
-    plan: Plan | BeamPlan,
+    plan: AnyPlan,
     shape: tuple[int, int],
     mesh: Mesh,
     *,
@@ -181,7 +180,7 @@ def compile_for(
     )
 
 
-def _fewest_cycles(plan: Plan | BeamPlan, inputs: PyTree, mesh: Mesh) -> Plan | BeamPlan:
+def _fewest_cycles(plan: AnyPlan, inputs: PyTree, mesh: Mesh) -> AnyPlan:
     """Returns the plan with calls on one token computed as takes the fewest cycles.
 
     They may be computed with two tokens, and on one device a draft's also with joined kernels.
@@ -220,7 +219,7 @@ def _fewest_cycles(plan: Plan | BeamPlan, inputs: PyTree, mesh: Mesh) -> Plan | 
     return plan.with_models(chosen)
 
 
-def _abstract(plan: Plan | BeamPlan, mesh: Mesh) -> dict[str, PyTree]:
+def _abstract(plan: AnyPlan, mesh: Mesh) -> dict[str, PyTree]:
     """Returns the shapes of the parameters of each model, by role."""
     return {role: partitioning.abstract(model, mesh) for role, model in plan.models().items()}
 
@@ -229,7 +228,7 @@ def _platform(mesh: Mesh) -> str:
     return mesh.devices.flat[0].platform
 
 
-def program_count(plan: Plan | BeamPlan, parts: bool = True) -> int:
+def program_count(plan: AnyPlan, parts: bool = True) -> int:
     """Returns the number of programs that `compile_for` compiles.
 
     Args:
@@ -239,26 +238,20 @@ def program_count(plan: Plan | BeamPlan, parts: bool = True) -> int:
     return 2 + len(_calls_of(plan)) if parts else 1
 
 
-def _program(
-    plan: Plan | BeamPlan, mesh: Mesh, rows: int = 1, widths: Sequence[int] = ()
-) -> Program:
+def _program(plan: AnyPlan, mesh: Mesh, rows: int = 1, widths: Sequence[int] = ()) -> Program:
     """Returns the whole program: (params, keys, inputs) -> output."""
-    if isinstance(plan, Plan):
-        return Refilled(plan, rows, widths) if widths else DecodeProgram(plan, mesh=mesh)
-
-    def search(params: Params, keys: Array, inputs: PyTree) -> PyTree:
-        return beam_search(params, inputs, plan)
-
-    return Program(search, mesh=mesh)
+    if widths and isinstance(plan, Plan):
+        return Refilled(plan, rows, widths)
+    return DecodeProgram(plan, mesh=mesh)
 
 
-def _widest(plan: Plan | BeamPlan) -> dict[str, int]:
+def _widest(plan: AnyPlan) -> dict[str, int]:
     """Returns the tokens in the widest call of each model that `parts` has, by role."""
     return dict(sorted((role, width) for role, width, _ in plan.parts()))
 
 
 def _communicating(
-    plan: Plan | BeamPlan, calls: Mapping[str, Call], parts: Mapping[str, Compiled]
+    plan: AnyPlan, calls: Mapping[str, Call], parts: Mapping[str, Compiled]
 ) -> dict[str, Call]:
     """Returns the calls with the collectives of each model's widest call, {} if one is not known.
 
@@ -276,7 +269,7 @@ def _communicating(
 
 
 def _parts(
-    plan: Plan | BeamPlan,
+    plan: AnyPlan,
     trees: Mapping[str, PyTree],
     inputs: PyTree,
     progress: Callable[[str], None],
@@ -293,8 +286,8 @@ def _parts(
         name = part_name(role, width)
         progress(name)
         tokens = jax.ShapeDtypeStruct([rows_of(inputs), width], jnp.int32)
-        own = plan.own_calls().get(role) if isinstance(plan, Plan) else None
-        if isinstance(plan, Plan) and own and (role, width) != ("target", alone):
+        own = plan.own_calls().get(role)
+        if own and (role, width) != ("target", alone):
             given = trees, tokens, caches[plan.holder(role)]
             yield _compiled(name, Program(own, donate=[2]), *given)[0]
             continue
@@ -310,13 +303,11 @@ def _shapes_of(executable: jax.stages.Compiled) -> PyTree:
     )
 
 
-def _prefills(plan: Plan | BeamPlan) -> Program:
+def _prefills(plan: AnyPlan) -> Program:
     return Program(functools.partial(_prefill, plan=plan))
 
 
-def _prefill(
-    trees: Mapping[str, PyTree], inputs: PyTree, *, plan: Plan | BeamPlan
-) -> dict[str, PyTree]:
+def _prefill(trees: Mapping[str, PyTree], inputs: PyTree, *, plan: AnyPlan) -> dict[str, PyTree]:
     """Returns each model's cache after the inputs, by role."""
     caches: dict[str, PyTree] = {}
     views = _views(plan)
@@ -326,17 +317,17 @@ def _prefill(
     return caches
 
 
-def _views(plan: Plan | BeamPlan) -> dict[str, Callable]:
+def _views(plan: AnyPlan) -> dict[str, Callable]:
     return plan.drafter.views() if plan.drafter else {}
 
 
-def _length_of(role: str, plan: Plan | BeamPlan, inputs: PyTree) -> int:
+def _length_of(role: str, plan: AnyPlan, inputs: PyTree) -> int:
     """Returns the length of the inputs that a model reads."""
     view = _views(plan).get(role)
     return tokens_of(inputs if view is None else jax.eval_shape(view, inputs)).shape[1]
 
 
-def _calls_of(plan: Plan | BeamPlan) -> list[tuple[str, int]]:
+def _calls_of(plan: AnyPlan) -> list[tuple[str, int]]:
     """Returns role and width of each kind of call, that of the target alone first."""
     parts = (*plan.alone().parts(), *plan.parts())
     return list(dict.fromkeys((_compiled_as(role), width) for role, width, _ in parts))

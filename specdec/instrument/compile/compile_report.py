@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict
 
 from specdec.common import notebook
 from specdec.common.terminal import counted
-from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.instrument.compile import hlo
 from specdec.instrument.compile.compilation import Compilation, Compiled
 from specdec.instrument.compile.cycles import estimate
@@ -185,7 +185,7 @@ def _predicted(
     return found
 
 
-def _lengths(plan: Plan | BeamPlan) -> dict[str, int]:
+def _lengths(plan: AnyPlan) -> dict[str, int]:
     """Returns the lengths of drafts, and the numbers of beams."""
     if isinstance(plan, Plan):
         paths = {"paths": count} if (count := plan.drafter.paths) else {}

@@ -20,7 +20,7 @@ from specdec.common.environment import environment
 from specdec.common.json_values import JsonObject
 from specdec.common.records import as_json
 from specdec.common.values import UsageError
-from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_plan import AnyPlan
 from specdec.instrument.evaluation import output_metrics
 from specdec.instrument.evaluation.prediction_files import PredictionsFolder
 from specdec.instrument.runs.measured_run import Run, Variant
@@ -297,7 +297,7 @@ def _speculation(records: Sequence[JsonObject], given: int) -> dict[str, object]
     }
 
 
-def _of_search(plan: Plan | BeamPlan, records: Sequence[JsonObject]) -> dict[str, object]:
+def _of_search(plan: AnyPlan, records: Sequence[JsonObject]) -> dict[str, object]:
     steps, calls = (sum(one[name] for one in records) for name in ("steps", "calls"))
     return {
         "plan": str(plan),

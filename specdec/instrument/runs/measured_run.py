@@ -17,7 +17,7 @@ from specdec.common.values import UsageError
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule
 from specdec.engine import Engine, Placement
-from specdec.engine.beam_engine import BeamEngine, beam_plan
+from specdec.engine.beam_engine import BeamEngine, beam_plan, searching
 from specdec.instrument.runs.sources import Live, Revised, Sounds, Source
 from specdec.instrument.runs.texts import Data, Previous, TextStream
 from specdec.instrument.runs.transcripts import Transcriber, frames_of, has_timestamps
@@ -63,7 +63,7 @@ class GivenBeams:
         Raises:
           UsageError: `beam_plan` refuses the engine's plan.
         """
-        return BeamEngine(engine, self.plan(engine.plan))
+        return searching(engine, self.plan(engine.plan))
 
     def plan(self, plan: Plan) -> BeamPlan:
         """Returns the plan of the search with the parts of a plan for decoding.

@@ -17,7 +17,7 @@ from specdec.common import progress
 from specdec.common.terminal import Summary
 from specdec.common.values import one_line
 from specdec.decoding import Decided
-from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.decoding.program import Program
 from specdec.engine import Engine
 from specdec.engine.beam_engine import BeamEngine
@@ -28,7 +28,6 @@ from specdec.instrument.runs.explained import ExplainedBatch, replayer
 from specdec.instrument.runs.measured_run import Run
 from specdec.instrument.runs.sources import Source
 from specdec.instrument.runs.transcripts import Transcriber, compared
-from specdec.plan import Plan
 from specdec.types import DecodeOutput
 
 AnyText: TypeAlias = Text | BeamText
@@ -106,7 +105,7 @@ class TextEngine:
         return cls(run, engine, alone, again, watch)
 
     @property
-    def plan(self) -> Plan | BeamPlan:
+    def plan(self) -> AnyPlan:
         """The plan of decoding, or of the search."""
         return self.engine.plan
 
@@ -211,14 +210,15 @@ class TextEngine:
         self, batch: tasks.Batch, sample: int, output: Any, seconds: float
     ) -> ExplainedBatch:
         """Returns the figures of a batch that explain its texts, by decoding a second time."""
-        engine, again = self.engine, self.again
-        assert isinstance(engine, Engine) and again is not None, "beams are not explained"
+        engine, again, plan = self.engine, self.again, self.plan
+        assert isinstance(engine, Engine) and again is not None
+        assert not isinstance(plan, BeamPlan), "beams are not explained"
         trace, keys = output.trace, engine.keys(batch, self.run.data.seed, sample)
         decided = Decided(output.tokens, trace.proposed, trace.drafted, trace.accepted)
         with progress.stage("explaining"):
             replay, _ = again.fetch(engine.params, keys, (engine.inputs(batch), decided))
         given = len(engine.prefix)
-        return ExplainedBatch(engine.plan, engine.text_of, given, output, replay, seconds)
+        return ExplainedBatch(plan, engine.text_of, given, output, replay, seconds)
 
 
 def _work(
