@@ -14,7 +14,7 @@ from specdec.decoding.finite import check_finite
 from specdec.decoding.keys import check_keys, noise, purpose_keys
 from specdec.decoding.rows import repeated, replaced
 from specdec.models.contract import loops
-from specdec.models.contract.model import Target, finish
+from specdec.models.contract.model import Target, decode_block, finish
 from specdec.plan import Alone, Plan
 from specdec.types import (
     Array,
@@ -253,14 +253,11 @@ def step(params: Params, state: DecodeState, plan: Plan) -> DecodeState:
     with jax.named_scope("draft"):
         draft, state = propose(params, keys, state, plan)
 
-    if draft.nodes is not None:
-        return several_paths.decide(params, keys, draft, state, plan)
-
     def decide(state: DecodeState, width: int) -> DecodeState:
         return _decide(params, _cut(keys, width), states.cut(draft, width), state, plan)
 
     if len(plan.buckets) == 1:
-        return decide(state, plan.longest_draft)
+        return decide(state, drafted)
     choice = jnp.sum(jnp.array(plan.buckets, jnp.int32) < jnp.max(draft.length))
     for i, width in enumerate(plan.buckets):
         state = loops.at_most_once(choice == i, functools.partial(decide, width=width), state)
@@ -338,30 +335,41 @@ def _stop(params: Params, state: PyTree, plan: Plan) -> Stop | None:
 def _decide(
     params: Params, keys: Noise, draft: Draft, state: DecodeState, plan: Plan
 ) -> DecodeState:
-    """Runs the target call on a draft of any width, and commits its outcome."""
-    committed = state.length - 1  # [B] n
+    """Runs the target call on a draft of any width, and commits the path of it that is kept."""
+    committed, nodes, path = state.length - 1, draft.nodes, None  # [B] n
     with jax.named_scope("verify"):
         pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)
-        block = jnp.concatenate([pending, draft.tokens], axis=1)
-        if draft.resume is None:
-            scored, cache = plan.target.decode(params["target"], block, state.cache)
+        block, of_target = jnp.concatenate([pending, draft.tokens], axis=1), params["target"]
+        if nodes is not None:
+            seen = nodes.ancestors()
+            scored, cache = decode_block(plan.target, of_target, block, state.cache, ancestors=seen)
+        elif draft.resume is None:
+            scored, cache = plan.target.decode(of_target, block, state.cache)
         else:
             resume = draft.resume.replace(cache=state.cache)
-            scored, cache = finish(plan.target, params["target"], block, resume, draft.length)
+            scored, cache = finish(plan.target, of_target, block, resume, draft.length)
             draft = draft.replace(resume=None)
     with jax.named_scope("accept"):
         text = state.tokens, state.length, state.inputs
-        scores = states.opinion(scored.logits, draft.tokens, *text, plan)
+        scores = states.opinion(scored.logits, draft, *text, plan)
         # Behind a token that the target cannot go on from nothing is verified: a rule that stops
         # after a token it has seen. Only a text that reaches that token fails.
         finite = states.finite_rows(scored.logits, scores)
-        draft = states.shortened(draft, jnp.minimum(draft.length, leading(finite)))
-        decide = functools.partial(verifiers.verdict, plan.verifier)
-        verdict = jax.vmap(decide)(keys, draft, scores)
+        if nodes is None:
+            draft = states.shortened(draft, jnp.minimum(draft.length, leading(finite)))
+            decide = functools.partial(verifiers.verdict, plan.verifier)
+            verdict = jax.vmap(decide)(keys, draft, scores)
+        else:
+            draft, path, verdict = several_paths.chosen(keys, draft, scores, finite, plan)
+            finite = jnp.take_along_axis(finite, path, axis=1)
+            scored = several_paths.along(scored, path)
         schedule_state = plan.schedule.update(state.schedule, draft, verdict)
         kept = verdict.num_accepted[:, None]
         failed = ~jnp.take_along_axis(finite, kept, axis=1)[:, 0]
+        fed = state.cache.length
         state = states.commit(state, draft, scored, verdict, plan.stop_ids, failed)
+        if path is not None:
+            cache = cache.keep(fed + 1, path[:, 1:] - 1, block.shape[1] - 1)
         # Rollback. (A row that is full keeps being fed while others go on: its writes must fit.)
         cache = cache.rewind(jnp.minimum(state.length - 1, plan.max_length - 1))
     return state.replace(cache=cache, schedule=schedule_state)

@@ -98,7 +98,8 @@ def _call(
     block = jnp.concatenate([pending, tested], axis=1)
     scored, cache = plan.target.decode(params["target"], block, state.cache)
     text = state.tokens, state.length, state.inputs
-    probs = states.opinion(scored.logits, tested, *text, plan).probs
+    draft = Draft(tested, None, length, broken=jnp.zeros(length.shape, bool))
+    probs = states.opinion(scored.logits, draft, *text, plan).probs
 
     end = jnp.minimum(committed + accepted, plan.max_length - 1)
     own = jnp.take_along_axis(decided.tokens, end[:, None], axis=1)
@@ -111,9 +112,8 @@ def _call(
         own_p=_of(after, own)[:, 0],
         own_q=own_q,
     )
-    none = jnp.zeros(length.shape, bool)
-    draft = Draft(tested, None, length, broken=none)
     verdict = Verdict(accepted, own[:, 0])
+    none = jnp.zeros(length.shape, bool)
     state = states.commit(state, draft, scored, verdict, plan.stop_ids, failed=none)
     cache = cache.rewind(jnp.minimum(state.length - 1, plan.max_length - 1))
     return state.replace(cache=cache, drafter=drafter), found

@@ -176,25 +176,43 @@ def cut(draft: Draft, width: int) -> Draft:
 
 
 def opinion(
-    logits: Array, draft: Array, tokens: Array, length: Array, inputs: PyTree, plan: Plan
+    logits: Array, draft: Draft, tokens: Array, length: Array, inputs: PyTree, plan: Plan
 ) -> Scores:
-    """Returns the target's scores of each token of a draft [B, K], and of the token after it.
+    """Returns the target's scores of the tokens of a draft, and of those after it.
 
     Args:
-      logits: [B, K+1, V], the target's.
-      draft: [B, K], its tokens.
+      logits: [B, 1+T, V], the target's after the pending token and each of the T drafted ones.
+      draft: one text, or the nodes of several.
       tokens: [B, 1+N], the committed text, see `Context`.
       length: [B], its length.
       inputs: the target's inputs.
       plan: has the target and the sampling rule.
     """
-    positions = length[:, None] - 1 + jnp.arange(logits.shape[1])[None]
-    history = None
+    nodes, shape, history = draft.nodes, logits.shape, None
+    positions = length[:, None] - 1
+    depths = jnp.arange(shape[1]) if nodes is None else jnp.pad(nodes.depths + 1, (1, 0))
+    positions += depths[None]
     if looks_back(plan.sampling):
         history = History(tokens, length, plan.stop_ids).after(plan.target.prompt(inputs))
-        history = history.ahead(draft)
+        if nodes is None:
+            history = history.ahead(draft.tokens)
+        else:
+            history = _along_nodes(history, draft, depths)
+            logits, positions = logits.reshape(-1, shape[2]), positions.reshape(-1)
     left, probs = standardised(plan.sampling, logits, positions, history)
-    return Scores(left, probs, plan.sampling.greedy, processed=history is not None)
+    scores = left.reshape(shape), probs.reshape(shape)
+    return Scores(*scores, plan.sampling.greedy, processed=history is not None)
+
+
+def _along_nodes(history: History, draft: Draft, depths: Array) -> History:
+    """Returns the text before the token after each of a call's tokens, [B * (1+T)]."""
+    nodes, total = draft.tree, len(depths)
+    tokens = jnp.where(nodes.lead(), draft.tokens[:, None], 0)
+    chains = jnp.sum(tokens.reshape(*tokens.shape[:2], -1, nodes.width), axis=3)
+    chains = jnp.pad(chains, ((0, 0), (1, 0), (0, 0))).astype(jnp.int32)
+    text = jax.tree.map(functools.partial(jnp.repeat, repeats=total, axis=0), history)
+    ahead = text.ahead(chains.reshape(-1, chains.shape[2]))
+    return ahead.replace(length=text.length + jnp.tile(depths, len(history.length)))
 
 
 def finite_rows(logits: Array, scores: Scores) -> Array:

@@ -38,12 +38,12 @@ LOOPS = {
     ),
     "paths": Loop(
         by_definition.check_paths,
-        ("several_paths",),
+        ("several_paths", "loop", "states"),
         "test_several_paths.py::test_texts_are_as_defined",
     ),
     "tree": Loop(
         by_definition.check_tree,
-        ("several_paths",),
+        ("several_paths", "loop", "states"),
         "test_several_paths.py::test_texts_are_as_defined",
     ),
     "refilled": Loop(

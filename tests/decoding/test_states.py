@@ -74,9 +74,10 @@ def test_a_sampling_rule_is_told_the_position_of_each_token(sampling):
 
 def test_scores_say_whether_processors_have_changed_them():
     text = jnp.array([[0, 2, 0]]), jnp.array([2])
+    draft = Draft(jnp.array([[3]]), None, jnp.array([1]))
     for sampling in (Sampling(), Processed(Sampling(), (MinLength(4),))):
         plan = Plan(TARGET, Constant(2), SpeculativeSampling(), Fixed(1), sampling, 2, (1,))
-        scores = states.opinion(jnp.zeros([1, 2, SIZE]), jnp.array([[3]]), *text, None, plan)
+        scores = states.opinion(jnp.zeros([1, 2, SIZE]), draft, *text, None, plan)
         assert scores.processed == isinstance(sampling, Processed)
         assert bool((scores.logits[0, :, 1] == -jnp.inf).all()) == scores.processed
 

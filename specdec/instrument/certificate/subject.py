@@ -34,10 +34,7 @@ BFLOAT16_GAP = 2.0**-6
 
 
 def refuse(plan: AnyPlan) -> None:
-    """Raises ValueError for a plan that cannot be certified.
-
-    Nothing is drafted, the target is not exact, or a search for beams computes in another type than
-    float32 and does not ask for the same bits.
+    """Raises ValueError for a plan that cannot be certified: an inexact target, or no drafter.
 
     Args:
       plan: the plan.
