@@ -84,11 +84,7 @@ class BasePlan:
         return role if role in self.models() else "target"
 
     def laid_out(self, rows: int) -> Self:
-        """Returns this plan with weights in the memory layouts that this device reads fastest.
-
-        Args:
-          rows: the size of the batches that will be decoded; see `Model.laid_out`.
-        """
+        """Returns this plan with weights in the memory layouts that this device reads fastest."""
         models = self.models()
         calls: dict[str, dict[int, float]] = {role: {} for role in models}
         for role, width, count in self.parts():

@@ -48,56 +48,26 @@ class BeamRule(Checked, abc.ABC):
 
     @abc.abstractmethod
     def penalty(self, length: int) -> float:
-        """Returns the number that divides the log-probability of a finished text.
-
-        Args:
-          length: the tokens of the text, its stop id included.
-        """
+        """Returns the number that divides the log-probability of a finished text."""
 
     @abc.abstractmethod
     def ended(self, beams: BeamSet, hits: Array, longest: int) -> Array:
-        """Returns whether a search is over, [] bool.
-
-        Args:
-          beams: the beams after a step.
-          hits: [candidates] bool, which of the step's candidates cannot live on.
-          longest: N, the longest output in tokens.
-        """
+        """Returns whether a search is over, [] bool; `hits` are the candidates that cannot live."""
 
     @abc.abstractmethod
     def reach(self, beams: BeamSet, longest: int) -> Array:
-        """Returns the best score with which a live beam could still finish, [] float32.
-
-        Args:
-          beams: the beams after a step.
-          longest: N, the longest output in tokens.
-        """
+        """Returns the best score with which a live beam could still finish, [] float32."""
 
     def candidates(self, beams: int, stop_ids: int) -> int:
-        """Returns the number of candidates of a step, of which at least w can live on.
-
-        Args:
-          beams: w.
-          stop_ids: the number of ids that end a text.
-        """
+        """Returns the number of candidates of a step, of which at least w can live on."""
         return max(2, 1 + stop_ids) * beams
 
     def may_finish(self, count: int, beams: int) -> np.ndarray:
-        """Returns which of the candidates, best first, may be finished texts; [count] bool.
-
-        Args:
-          count: the number of candidates.
-          beams: w.
-        """
+        """Returns which of the candidates, best first, may be finished texts; [count] bool."""
         return np.ones(count, bool)
 
     def counted(self, length: Array, given: Array | int = 0) -> Array:
-        """Returns how many tokens of a text its penalty counts.
-
-        Args:
-          length: the tokens of the text.
-          given: how many of them are a prefix.
-        """
+        """Returns how many tokens of a text its penalty counts."""
         return length if self.counts_prefix else length - given
 
     def best_live(self, beams: BeamSet) -> Array:
@@ -106,13 +76,7 @@ class BeamRule(Checked, abc.ABC):
 
     def begin(self, tokens: Array, given: Array, active: Array, beams: int) -> BeamSet:
         """Returns the beams of a text before the first step: one that counts, and w - 1 that do
-        not.
-
-        Args:
-          tokens: [1+N] int32, the start token and the tokens of a prefix.
-          given: [] int32, the number of prefix tokens.
-          active: [] bool, whether the row is searched.
-          beams: w.
+        not. `tokens` [1+N] are the start token and the prefix, of which `given` [] are the prefix.
         """
         texts = jnp.broadcast_to(tokens, (beams, len(tokens)))
         counts = jnp.arange(beams) == 0
@@ -138,12 +102,7 @@ class BeamRule(Checked, abc.ABC):
 
         The candidates are the best of all continuations of all live beams. They come from one top-k
         over beams and ids together, in which ties fall to the earlier beam and the smaller id.
-
-        Args:
-          beams: the beams before the step.
-          log_probs: [w, V] float32, of the token after each live beam.
-          stop_ids: the ids that end a text.
-          best_only: end as soon as no live beam can reach the best finished text.
+        `log_probs` [w, V] are those of the token after each live beam.
         """
         width, size = log_probs.shape
         longest = beams.live_tokens.shape[1] - 1

@@ -178,11 +178,6 @@ def _nothing_scored(rows: int, size: int, plan: BeamPlan) -> Scored | None:
 def step(params: Params, state: BeamState, plan: BeamPlan) -> BeamState:
     """Runs one iteration for every active row: a tree, one target call, and the steps that it
     yields.
-
-    Args:
-      params: parameters of the target and the drafter, by role.
-      state: the state of the batch.
-      plan: the parts of the search, static.
     """
     beams, slots, target = state.beams, plan.slots, plan.target
     # A row that is full keeps being fed while others go on: its writes must fit.
@@ -353,12 +348,7 @@ def _children(tree: Tree, parents: Array, tokens: Array) -> Array:
 
 
 def _last_tokens(beams: BeamSet, back: int) -> Array:
-    """Returns a token of each live beam, [B, w] int32.
-
-    Args:
-      beams: the beams of each row.
-      back: 1 for the last token, 2 for the one before it.
-    """
+    """Returns the token of each live beam that is `back` places before its end, [B, w] int32."""
     at = jnp.clip(beams.length - back, 0, beams.live_tokens.shape[-1] - 1)
     return jnp.take_along_axis(beams.live_tokens, at[:, None, None], axis=2)[:, :, 0]
 

@@ -55,12 +55,7 @@ class Continued(struct.PyTreeNode):
 
 
 def rooted(tokens: Array, total: int) -> Tree:
-    """Returns a tree of the pending tokens alone.
-
-    Args:
-      tokens: [B, w] int32, the pending tokens.
-      total: the number of nodes that the tree has room for.
-    """
+    """Returns a tree of the pending tokens alone."""
     rows, width = tokens.shape
     room = ((0, 0), (0, total - width))
     own = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))
@@ -117,21 +112,11 @@ class DraftBeams(Checked):
         return {self.role: read_by(self.model, self.view)} if self.view else {}
 
     def parts(self, beams: int) -> tuple[Part, ...]:
-        """Returns the model calls of a draft, the first of which feeds the last layer again.
-
-        Args:
-          beams: w, the beams of the search.
-        """
+        """Returns the model calls of a draft, the first of which feeds the last layer again."""
         return Part(self.role, 2 * beams, 1), Part(self.role, self.width, self.depth - 1)
 
     def init(self, params: Params, inputs: PyTree, given: Cache) -> Cache:
-        """Returns the model's cache after the inputs.
-
-        Args:
-          params: the parameters by role.
-          inputs: the target's inputs.
-          given: the target's cache.
-        """
+        """Returns the model's cache after the inputs."""
         if self.view:
             inputs = read_by(self.model, self.view)(inputs)
         return read(self.model, params[self.role], inputs, given.capacity, given)
@@ -145,16 +130,7 @@ class DraftBeams(Checked):
         size: int,
         stop_ids: tuple[int, ...],
     ) -> tuple[Tree, Cache]:
-        """Returns the tree of the next call, and the model's cache with all depths but the last.
-
-        Args:
-          params: the parameters by role.
-          text: the text that the tree continues.
-          cache: the model's cache.
-          slots: the arrangement of the cache's rows.
-          size: V, the target's vocabulary.
-          stop_ids: the ids that end a text.
-        """
+        """Returns the tree of the next call, and the model's cache with all depths but the last."""
         beams, own = slots.beams, params[self.role]
         tree = rooted(text.pending.tokens, beams + self.nodes)
         log_probs, cache = self._first(own, text, cache, slots, size)
@@ -226,12 +202,8 @@ class DraftBeams(Checked):
 def view_of(tree: Tree, nodes: slice, path: Array, layers: Array, slots: Slots) -> View:
     """Returns the view of some nodes of a tree.
 
-    Args:
-      tree: the tree.
-      nodes: which nodes.
-      path: [B, w, N] int32, the committed layers that lead to each pending token.
-      layers: [B] int32, the number of committed layers.
-      slots: the arrangement of the cache's rows.
+    `path` [B, w, N] has the committed layers that lead to each pending token. `layers` [B] is their
+    number.
     """
     roots = tree.roots[:, nodes]
     path = jnp.take_along_axis(path, roots[:, :, None], axis=1)

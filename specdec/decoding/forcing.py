@@ -76,9 +76,8 @@ def force(
 ) -> tuple[Array, ModelOutput, Cache]:
     """Feeds the start token and all but the last of tokens [B, T].
 
-    Returns:
-      The tokens' log-probabilities [B, T], 0 after a row's last token; the target's output; the
-        cache.
+    Returns the tokens' log-probabilities [B, T], 0 after a row's last token, the target's output,
+    and the cache.
     """
     fed = jnp.concatenate([start[:, None], tokens[:, :-1]], axis=1)
     output, cache = target.decode(params, fed, cache)

@@ -75,11 +75,7 @@ def purpose_keys(key: Array) -> Array:
 def noise(keys: Array, committed: Array, *, width: int, shared: bool) -> Noise:
     """Returns the keys of one row and one iteration, for a draft of `width` tokens.
 
-    Args:
-      keys: [4] the row's `purpose_keys`.
-      committed: [] n.
-      width: K, the tokens of the draft.
-      shared: whether draft and target draw with the same noise.
+    `keys` [4] are the row's `purpose_keys`, and `committed` [] is n.
     """
     fold_each = jax.vmap(jax.random.fold_in, (None, 0))
     index = jnp.arange(width + 1)

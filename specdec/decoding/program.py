@@ -40,11 +40,7 @@ KEEP_LOOKUPS: dict[str, str | bool] = {
 
 
 def compiler_options(device: Any) -> dict[str, str | bool]:
-    """Returns the options of the compiler with which decode programs are compiled for a device.
-
-    Args:
-      device: a device of JAX, of any platform, present or not.
-    """
+    """Returns the options of the compiler with which decode programs are compiled for a device."""
     is_tpu = device.platform == "tpu" and not device.device_kind.startswith(NO_SPARSE_CORE)
     return dict(KEEP_LOOKUPS) if is_tpu else {}
 
@@ -53,10 +49,6 @@ def executable(lowered: jax.stages.Lowered, device: Any) -> jax.stages.Compiled:
     """Compiles a decode program.
 
     An option that this compiler does not know is left out, with a warning.
-
-    Args:
-      lowered: the program.
-      device: one of those that it is compiled for.
     """
     options = compiler_options(device)
     while True:
@@ -101,11 +93,7 @@ class Program:
         self._making: dict[Hashable, threading.RLock] = {}  # the programs of a shape
 
     def lower(self, *arguments: PyTree) -> jax.stages.Lowered:
-        """Traces for arguments of these shapes.
-
-        Raises:
-          ValueError: the components do not fit each other.
-        """
+        """Traces for arguments of these shapes."""
         shape = _shape(arguments[1:])
         with self._alone(shape):
             if shape not in self._lowered:
@@ -192,12 +180,7 @@ class Program:
         """Returns the result for a batch, on the host, and the seconds it took without compiling.
 
         Over a mesh, each process gives the keys and inputs of its own rows, and gets their results.
-
-        Args:
-          params: the parameters.
-          keys: [B] a key for each row.
-          inputs: [B, ...] the inputs.
-          everywhere: whether each process gives all rows instead, and gets all results.
+        With `everywhere`, each gives all rows instead, and gets all results.
         """
         own = None
         if self.mesh is None:
@@ -274,13 +257,15 @@ class DecodeProgram(Program):
 
     def fetch(
         self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
-    ) -> tuple[Any, float]:
+    ) -> tuple[PyTree, float]:
         """Calls `Program.fetch`, and raises NonFiniteLogits for a row that has failed."""
         output, seconds = super().fetch(params, keys, inputs, everywhere=everywhere)
         decoding.check_finite(output, self._target)
         return output, seconds
 
-    def outputs(self, params: PyTree, batches: Iterable[GivenBatch]) -> Iterator[tuple[Any, float]]:
+    def outputs(
+        self, params: PyTree, batches: Iterable[GivenBatch]
+    ) -> Iterator[tuple[PyTree, float]]:
         """Yields the results of `fetch` for batches, each when it is asked for."""
         for batch in batches:
             yield self.fetch(params, batch.keys, batch.inputs)
@@ -289,14 +274,7 @@ class DecodeProgram(Program):
 def batch_shapes(
     target: Target, rows: int, length: int, mesh: Mesh | None = None
 ) -> tuple[jax.ShapeDtypeStruct, PyTree]:
-    """Returns the shapes of a batch for `DecodeProgram`: of keys [rows], and of a target's inputs.
-
-    Args:
-      target: the target.
-      rows: B.
-      length: S, the tokens of an input.
-      mesh: what the rows are divided over; None for one device.
-    """
+    """Returns the shapes of a batch for `DecodeProgram`: of keys [rows], and of inputs."""
     sharding = None if mesh is None else partitioning.rows(mesh)
     inputs = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
@@ -331,11 +309,18 @@ class Sampled(_InTwoParts):
     Args:
       plan: the plan.
       together: how many samples of each text are rows of one call.
-      **options: as for `DecodeProgram`.
+      mesh, prefix: as for `DecodeProgram`.
     """
 
-    def __init__(self, plan: Plan, together: int = 1, **options: Any):
-        super().__init__(plan, **options)
+    def __init__(
+        self,
+        plan: Plan,
+        together: int = 1,
+        *,
+        mesh: Mesh | None = None,
+        prefix: Array | None = None,
+    ):
+        super().__init__(plan, mesh=mesh, prefix=prefix)
         self._together = together
         self._sample = jax.jit(functools.partial(decoding.sample, plan=plan))
         # Parameters, inputs, and the state after them.
@@ -404,13 +389,18 @@ class Stepwise(_InTwoParts):
     Args:
       plan: the plan.
       watch: called after each target call with the text so far, on the host.
-      **options: as for `DecodeProgram`.
+      mesh, prefix: as for `DecodeProgram`.
     """
 
     def __init__(
-        self, plan: Plan, *, watch: Callable[[DecodeOutput], None] = lambda _: None, **options: Any
+        self,
+        plan: Plan,
+        *,
+        watch: Callable[[DecodeOutput], None] = lambda _: None,
+        mesh: Mesh | None = None,
+        prefix: Array | None = None,
     ):
-        super().__init__(plan, **options)
+        super().__init__(plan, mesh=mesh, prefix=prefix)
         self._advance = jax.jit(functools.partial(decoding.step, plan=plan), donate_argnums=1)
         self.watch = watch
 

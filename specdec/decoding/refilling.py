@@ -96,10 +96,6 @@ class _Stream:
         """Returns at most `count` texts: the next one, and preferably others of its width.
 
         Otherwise they are narrower ones, which are padded to it, and then wider ones.
-
-        Args:
-          count: the number of texts.
-          ahead: the number of texts to choose from.
         """
         if not self.more(ahead):
             return []
@@ -143,18 +139,7 @@ class Refilled(DecodeProgram):
         mesh: None = None,
         prefix: Array | None = None,
     ):
-        """Compiles nothing yet.
-
-        Args:
-          plan: what decodes.
-          rows: B, at least 2.
-          widths: the lengths, ascending, that inputs are padded to.
-          mesh: refilling is for one device.
-          prefix: [B, P] int32, the tokens that each output begins with, or None.
-
-        Raises:
-          ValueError: there is only one row.
-        """
+        """Compiles nothing yet."""
         if rows < 2:
             raise ValueError(
                 f"REFILL needs several rows and BATCH_SIZE is {rows}; give --batch_size=16, or "
@@ -215,10 +200,6 @@ class Refilled(DecodeProgram):
         """Yields the output of each batch, in order, and the seconds since the last one.
 
         Texts are read ahead, at most for 4 times B rows, to prefill those of one width together.
-
-        Args:
-          params: the parameters.
-          batches: of any numbers of rows.
         """
         go_on = self.compile(params, *self._batch(self.rows))
         shapes = self._shapes(params, self.rows)
@@ -283,10 +264,7 @@ class Refilled(DecodeProgram):
     ) -> tuple[Array, Array]:
         """Returns the rows that texts get, and how many unfinished rows to stop at.
 
-        Args:
-          texts: at most R.
-          rows: the text of each row; gets the new ones.
-          more: whether other texts wait.
+        `rows` gets the new texts. If `more` texts wait, the loop stops as soon as there is room.
         """
         vacant = [row for row, text in enumerate(rows) if text is None][: self.count]
         for row, text in zip(vacant, texts, strict=False):

@@ -85,11 +85,7 @@ def replay(
 def _call(
     params: Params, state: DecodeState, call: Array, decided: Decided, plan: Plan
 ) -> tuple[DecodeState, Replay]:
-    """Repeats one iteration of the loop with a known verdict.
-
-    Returns:
-      The state after it, and the fields of `Replay` without their axis N.
-    """
+    """Repeats one iteration of the loop with a known verdict."""
     tested, length, accepted = (x[:, call] for x in decided[1:])
     committed = state.length - 1
     asked, drafter = _ask_again(params, state, length, plan)

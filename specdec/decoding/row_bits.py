@@ -49,17 +49,7 @@ class Place(NamedTuple):
 
 
 def check_same_bits(plan: Plan, params: PyTree, rows: int, length: int) -> None:
-    """Measures whether rows have the same bits in all calls of a plan's target.
-
-    Args:
-      plan: the plan.
-      params: the target's parameters.
-      rows: the size of a batch.
-      length: the tokens of an input.
-
-    Raises:
-      NotTheSameBits: they have not.
-    """
+    """Measures whether rows have the same bits in all calls of a plan's target."""
     _, found = compared(plan, params, rows, length, widths_of(plan))
     for place in found[:1]:
         raise NotTheSameBits(
@@ -81,15 +71,7 @@ def compared(
 ) -> tuple[int, list[Place]]:
     """Compares the rows of calls with that of a call of the target alone, bit by bit.
 
-    Args:
-      plan: the plan.
-      params: the target's parameters.
-      rows: the size of a batch.
-      length: the tokens of an input.
-      widths: the tokens of the calls.
-
-    Returns:
-      The number of places that were compared, and those whose bits differ.
+    Returns the number of places that were compared, and those whose bits differ.
     """
     alone = plan.target.computed_width(1), plan.alone().capacity
     calls = (alone, *((width, plan.capacity) for width in widths))
@@ -106,15 +88,6 @@ def check_same_beams(plan: BeamPlan, params: Params, rows: int, length: int) -> 
 
     The tokens of a tree have other slots of the cache than those of plain beams, so whole searches
     of made-up inputs are compared, with all beams and scores.
-
-    Args:
-      plan: the plan of the search, which drafts.
-      params: of its models.
-      rows: the size of a batch.
-      length: the tokens of an input.
-
-    Raises:
-      NotTheSameBits: a beam or a score differs.
     """
     searches = [
         functools.partial(jax.jit(functools.partial(beam_search, plan=one)), one.params(params))
@@ -176,15 +149,7 @@ def _rows(
 def made_up(
     target: Target, rows: int, length: int, width: int, seed: int = 0
 ) -> tuple[PyTree, Array]:
-    """Returns made-up inputs, and the tokens [rows, width] of a text.
-
-    Args:
-      target: the target.
-      rows: B.
-      length: the tokens of an input.
-      width: the tokens of the text.
-      seed: of the draws.
-    """
+    """Returns made-up inputs, and the tokens [rows, width] of a text."""
     draw, shapes = np.random.default_rng(seed), target.inputs_shape(rows, length)
     vocab_size: int = getattr(target, "vocab_size", 2)
 

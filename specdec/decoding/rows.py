@@ -33,14 +33,6 @@ def replaced(state: DecodeState, new: DecodeState, rows: Array) -> DecodeState:
     """Returns the state with some rows replaced by the rows of another state, in place.
 
     The number of target calls is that of the whole batch, and goes on.
-
-    Args:
-      state: the state of B rows.
-      new: the state of R rows.
-      rows: [R], the rows that are replaced.
-
-    Raises:
-      ValueError: an array has no rows.
     """
     new = new.replace(trace=new.trace.replace(steps=()))
     old = state.replace(trace=state.trace.replace(steps=()))
@@ -59,16 +51,7 @@ def replaced(state: DecodeState, new: DecodeState, rows: Array) -> DecodeState:
 
 
 def repeated(state: DecodeState, times: int, *, shared: bool = True) -> DecodeState:
-    """Returns the state of `times` as many rows: each row, and then the same row again.
-
-    Args:
-      state: the state of B rows.
-      times: T, how often each row is there.
-      shared: whether rows that are the same share the keys and values of their inputs.
-
-    Raises:
-      ValueError: an array has no rows, and `times` is not 1.
-    """
+    """Returns the state of `times` as many rows: each row, and then the same row again."""
     if times == 1:
         return state
     rows = state.replace(trace=state.trace.replace(steps=()))

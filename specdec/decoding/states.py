@@ -36,11 +36,7 @@ from specdec.verifiers.decide import leading, usable_tokens
 
 
 def rows_of(inputs: PyTree) -> int:
-    """Returns B, the length of the first axis of the first leaf.
-
-    Raises:
-      ValueError: there is no such leaf.
-    """
+    """Returns B, the length of the first axis of the first leaf."""
     leaves = jax.tree.leaves(inputs)
     if not leaves or not np.ndim(leaves[0]):
         raise ValueError(
@@ -146,9 +142,6 @@ def trim(draft: Draft, want: Array, vocab_size: int, stop_ids: tuple[int, ...]) 
     Stopping after a token that was seen is exact. Stopping before a token because of its q is exact
     too, since q depends only on earlier tokens. An id outside the vocabulary cannot have been drawn
     from q. Tokens that are cut become token 0, so that the target is fed only real ids.
-
-    Returns:
-      The draft, with `broken` True in rows that an unusable token has shortened.
     """
     index = jnp.arange(draft.tokens.shape[1])[None]
     width = draft.tokens.shape[1]
@@ -180,13 +173,8 @@ def opinion(
 ) -> Scores:
     """Returns the target's scores of the tokens of a draft, and of those after it.
 
-    Args:
-      logits: [B, 1+T, V], the target's after the pending token and each of the T drafted ones.
-      draft: one text, or the nodes of several.
-      tokens: [B, 1+N], the committed text, see `Context`.
-      length: [B], its length.
-      inputs: the target's inputs.
-      plan: has the target and the sampling rule.
+    `logits` [B, 1+T, V] are the target's after the pending token and each of the T drafted ones.
+    `tokens` [B, 1+N] is the committed text, and `length` [B] its length.
     """
     nodes, shape, history = draft.nodes, logits.shape, None
     positions = length[:, None] - 1
@@ -237,14 +225,8 @@ def commit(
 ) -> DecodeState:
     """Appends the accepted tokens and the next one, and records the call.
 
-    Args:
-      state: the state before the call.
-      draft: the draft that was verified.
-      scored: the target's output.
-      verdict: the number of accepted tokens, and the next token.
-      stop_ids: the ids that end a text.
-      failed: [B] bool, rows without a next token, because the target's logits for it are not
-        finite. They end after the accepted tokens.
+    Rows that `failed` [B] have no next token, since the target's logits for it are not finite. They
+    end after the accepted tokens.
     """
     accepted = verdict.num_accepted
     width = draft.tokens.shape[1]
@@ -330,11 +312,7 @@ def output(state: DecodeState) -> DecodeOutput:
 def check_inputs(
     inputs: PyTree, active: Array | None, prefix: Array | None, target: Target, max_length: int
 ) -> None:
-    """Checks the shapes of inputs and prefix before anything is compiled.
-
-    Raises:
-      ValueError: the rows do not agree, or the prefix leaves no room.
-    """
+    """Checks the shapes of inputs and prefix before anything is compiled."""
     rows = rows_of(inputs)
     if active is not None and (active.shape != (rows,) or active.dtype != bool):
         raise ValueError(f"active is {active.dtype}{list(active.shape)}; give bool [{rows}]")

@@ -1,14 +1,8 @@
 """The engine: a plan together with its weights, its vocabulary and its devices."""
 
-from specdec.engine.engine import (
-    Engine,
-    NotExact,
-    check_eight_bits,
-    in_eight_bits,
-    obeying,
-    saved_vocabulary,
-)
+from specdec.engine.engine import Engine, NotExact
 from specdec.engine.key import drafter_key, fingerprints
+from specdec.engine.opening import check_eight_bits, in_eight_bits, obeying, saved_vocabulary
 from specdec.engine.placement import Placement
 from specdec.engine.whole_sounds import Segment, WholeSounds, Window
 

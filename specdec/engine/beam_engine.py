@@ -68,13 +68,6 @@ def searching(engine: Engine, plan: BeamPlan) -> BeamEngine:
 
     Its models have the layouts that suit the calls of the search. Its rule follows the settings of
     the target's checkpoint, see `generation_settings.searched`.
-
-    Args:
-      engine: decodes with the same models.
-      plan: the search.
-
-    Raises:
-      CheckpointError: the rule cannot follow the settings.
     """
     if engine.text is not None and engine.settings != "ignore":
         opened = sum(len(x.choices) for x in plan.processors if isinstance(x, Opening))

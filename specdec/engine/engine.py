@@ -16,11 +16,8 @@ from typing_extensions import TypeVar
 
 from specdec import checkpoints, decoding, tasks
 from specdec.checkpoints import generation_settings as generation
-from specdec.checkpoints import tables
 from specdec.checkpoints.transcription import Transcribed
-from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import progress
-from specdec.common.values import check_is
 from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.decoding.beam_search import BeamOutput
 from specdec.decoding.program import (
@@ -34,12 +31,17 @@ from specdec.decoding.refilling import Refilled
 from specdec.decoding.row_bits import check_same_beams, check_same_bits
 from specdec.drafters.drafter import Drafter
 from specdec.engine.key import drafter_key, fingerprints, flat
+from specdec.engine.opening import (
+    check_fit,
+    in_eight_bits,
+    obeying,
+    padding_alike,
+    saved_vocabulary,
+)
 from specdec.engine.placement import Placement
 from specdec.models import partitioning
-from specdec.models.bases.prompts import PromptModel
 from specdec.models.contract.model import Model, Target
 from specdec.plan import Plan
-from specdec.sampling import check_ids
 from specdec.tasks import LoadedVocabulary
 from specdec.types import Array, DecodeOutput, Params, PyTree, Revised, Table
 
@@ -146,8 +148,8 @@ class Engine(Generic[PlanT, OutputT]):
                 generation_settings = generation_settings.resolved(text.settings)
             plan = dataclasses.replace(plan, stop_ids=generation.stop_ids(text, vocabulary))
             plan = obeying(plan, text, generation_settings, bool(prefix), num_samples, num_beams)
-        plan = _padding_alike(plan)
-        _check_fit(plan, weights, vocabulary)
+        plan = padding_alike(plan)
+        check_fit(plan, weights, vocabulary)
         plan = in_eight_bits(plan, int8, int8_tokens)
         if not (plan.exact or lossy):
             raise NotExact(plan)
@@ -170,7 +172,7 @@ class Engine(Generic[PlanT, OutputT]):
         return self.with_plan(plan, origin=self)
 
     def variant(
-        self: Engine, weights: Mapping[str, str | PathLike] | None = None, **parts: Any
+        self: Engine, weights: Mapping[str, str | PathLike] | None = None, **parts: object
     ) -> Engine:
         """Returns this engine with another drafter, schedule or verifier.
 
@@ -183,42 +185,31 @@ class Engine(Generic[PlanT, OutputT]):
         plan = self.placement.laid_out(plan, self.rows * self.together)
         return self.with_plan(plan, origin=self, weights={**self.weights, **(weights or {})})
 
-    def stamped(self: Engine) -> Engine:
-        """Returns this engine of a Whisper with outputs that have timestamps.
-
-        Raises:
-          ValueError: it does not follow the settings of a Whisper's checkpoint.
-        """
-        if not isinstance(self.settings, Transcribed) or self.text is None:
-            raise ValueError(
-                "timestamps need a checkpoint's settings; give --gin_file=transcribe.gin, in "
-                "Python generation_settings=checkpoints.Transcribed()"
-            )
-        if self.settings.timestamps:
-            return self
-        plan = generation.with_timestamps(self.plan, self.text, self.settings)
-        found = self.variant(sampling=plan.sampling, drafter=plan.drafter)
-        settings = dataclasses.replace(self.settings, timestamps=True)
-        return dataclasses.replace(found, settings=settings)
-
     def with_models(self, models: Mapping[str, Target]) -> Self:
         """Returns this engine with its models in other layouts; what it has read is shared."""
         return self.with_plan(self.plan.with_models(models))
 
-    def with_plan(self, plan: AnyPlan, **changes: Any) -> Any:
+    def with_plan(
+        self,
+        plan: AnyPlan,
+        *,
+        weights: Mapping[str, str | PathLike] | None = None,
+        **changes: object,
+    ) -> Any:
         """Returns an engine of another plan, with the devices, settings and weights of this one.
 
         What this one has read is shared.
 
         Args:
           plan: the plan, in the layouts of its calls.
+          weights: role -> directory; None for this engine's. Those of other roles are left out.
           **changes: other fields of the engine.
         """
-        weights = changes.pop("weights", self.weights)
-        weights = {role: path for role, path in weights.items() if role in plan.owned()}
+        given = (self.weights if weights is None else weights).items()
+        owned = {role: path for role, path in given if role in plan.owned()}
         origin = self if "_read" in vars(self) else self.origin
         changes = {"origin": origin, "program_of": None} | changes
-        return dataclasses.replace(self, plan=plan, weights=weights, **changes)
+        return dataclasses.replace(self, plan=plan, weights=owned, **changes)
 
     @functools.cached_property
     def params(self) -> Params:
@@ -337,8 +328,8 @@ class Engine(Generic[PlanT, OutputT]):
         engine = self
         if together > 1:
             plan = self.placement.laid_out(self.plan, self.rows * together)
-            origin = {"origin": self} if plan == self.plan else {}
-            engine = self.with_plan(plan, together=together, **origin)
+            shared = self if plan == self.plan or "_read" in vars(self) else self.origin
+            engine = self.with_plan(plan, origin=shared, together=together)
         return engine._decoding_by(Sampled, together=together)
 
     def refilled(self, widths: Sequence[int]) -> Self:
@@ -359,7 +350,7 @@ class Engine(Generic[PlanT, OutputT]):
         _ = engine.program  # raises for one row
         return engine
 
-    def _decoding_by(self, kind: type[DecodeProgram], **options: Any) -> Self:
+    def _decoding_by(self, kind: type[DecodeProgram], **options: object) -> Self:
         make = functools.partial(kind, **options)
         return dataclasses.replace(self, origin=self, program_of=make)
 
@@ -496,128 +487,6 @@ class Engine(Generic[PlanT, OutputT]):
         return {name: drafter_key(name, x, self.fingerprints) for name, x in drafters.items()}
 
 
-def saved_vocabulary(path: str | PathLike) -> tasks.VocabularyDefinition:
-    """Returns the vocabulary that was saved with a checkpoint.
-
-    Args:
-      path: the checkpoint.
-
-    Raises:
-      ValueError: none was saved.
-    """
-    recorded = checkpoints.vocabulary_from(path)
-    if recorded is None:
-        raise ValueError(
-            f"no vocabulary was saved with {path}; give one, "
-            "vocabulary=tasks.SentencePiece('FILE') or tasks.Bytes()"
-        )
-    return tasks.recorded_vocabulary(*recorded)
-
-
-def obeying(
-    plan: Plan,
-    text: checkpoints.TextModel | None,
-    settings: generation.Choice = "obey",
-    prefix: bool = False,
-    num_samples: int = 1,
-    num_beams: int = 0,
-) -> Plan:
-    """Returns the plan with the generation settings of its target's checkpoint.
-
-    Args:
-      plan: the plan.
-      text: the text side of the checkpoint; None leaves the plan unchanged.
-      settings: "obey", "ignore", or what is chosen for a Whisper.
-      prefix: whether outputs are given a prefix.
-      num_samples: outputs per text.
-      num_beams: beams of a search.
-
-    Raises:
-      ValueError: as `Engine.open` does.
-    """
-    if text is None:
-        return plan
-    generation.check_start(plan, text)
-    if settings == "ignore":
-        return plan
-    chosen = settings if isinstance(settings, Transcribed) else None
-    more = {"prefix": prefix, "num_samples": num_samples, "num_beams": num_beams}
-    return generation.obeyed(plan, text, chosen, **more)
-
-
 def _alike(one: Model, other: Model) -> bool:
     """Returns whether two models differ at most in their layouts."""
     return one.stored() == other.stored() and one.weights == other.weights
-
-
-def _padding_alike(plan: Plan) -> Plan:
-    """Returns the plan with the target's padding id in all decoder-only models of its drafter.
-
-    A run pads its prompts once. An id of padding is no part of a model's parameters, and
-    checkpoints of one vocabulary state different ones.
-    """
-    pad_id = plan.target.pad_id
-    changed = {
-        role: dataclasses.replace(model, config=dataclasses.replace(model.config, pad_id=pad_id))
-        for role, model in plan.models().items()
-        if role != "target" and isinstance(model, PromptModel) and model.pad_id != pad_id
-    }
-    return plan.with_models(changed) if changed else plan
-
-
-def _check_fit(
-    plan: Plan, weights: Mapping[str, str | PathLike], vocabulary: LoadedVocabulary
-) -> None:
-    """Raises for models and tables of another vocabulary, and for ids that it lacks."""
-    spare = plan.drafter.spare_ids()
-    for role, model in plan.models().items():
-        if role not in weights:
-            continue
-        if role != "target" and "target" in weights:
-            checkpoints.check_pair(weights["target"], weights[role])
-        check_fit(vocabulary, model, role, weights[role], spare.get(role, 0))
-    for role, table in plan.tables().items():
-        tables.check_vocabulary(weights[role], table, vocabulary)
-    size = vocabulary.vocab_size
-    if "target" in weights:  # some ids of the model have no text
-        size = max(size, plan.models()["target"].vocab_size)
-    check_ids(plan.sampling, size)
-
-
-def check_eight_bits(plan: Plan, roles: Sequence[str], tokens: bool) -> None:
-    """Raises ValueError unless `in_eight_bits` can change a plan in this way.
-
-    Args:
-      plan: the plan.
-      roles: the models' roles.
-      tokens: whether the tokens of their products are rounded to eight bits as well.
-    """
-    models = plan.models()
-    check_is("int8_tokens", tokens, bool, "True or False")
-    if not isinstance(roles, list | tuple) or not set(roles) <= models.keys():
-        raise ValueError(
-            f"int8 is {roles!r}; give roles, of {', '.join(models)}, as in ('target',)"
-        )
-    for role in roles:
-        model = models[role]
-        if not (isinstance(model, Model) and model.has_int8):
-            family = type(model).__name__
-            raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
-    if tokens and not roles:
-        raise ValueError(
-            "int8_tokens is True, but int8 names no model; give both, as in "
-            "--gin.INT8=\"('target',)\" --gin.INT8_TOKENS=True"
-        )
-
-
-def in_eight_bits(plan: Plan, roles: Sequence[str], tokens: bool = False) -> Plan:
-    """Returns the plan with int8 kernels in the models of these roles.
-
-    Args:
-      plan: the plan.
-      roles: the models' roles.
-      tokens: whether the tokens of their products are rounded to eight bits as well.
-    """
-    models, weights = plan.models(), "int8_tokens" if tokens else "int8"
-    rounded = {role: dataclasses.replace(models[role], weights=weights) for role in roles}
-    return plan.with_models(rounded)

@@ -6,6 +6,7 @@ it says after the last end is thrown away, and the next window begins there.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec import decoding
+from specdec.checkpoints import generation_settings as generation
+from specdec.checkpoints.transcription import Transcribed
 from specdec.common.decoded import DecodedText
 from specdec.decoding.program import DecodeProgram
 from specdec.engine.engine import Engine
@@ -56,7 +59,7 @@ class WholeSounds:
     """Transcribes sounds of any length with an engine of a Whisper.
 
     Args:
-      engine: its outputs have timestamps, see `Engine.stamped`.
+      engine: its outputs have timestamps, see `stamped`.
     """
 
     def __init__(self, engine: Engine):
@@ -131,6 +134,25 @@ class WholeSounds:
         kept = self._opening + sum(len(segment.tokens) for segment in segments)
         log_probs = output.log_probs[row, self._opening : kept].tolist()
         return Window(segments, decoded, log_probs), step
+
+
+def stamped(engine: Engine) -> Engine:
+    """Returns an engine of a Whisper with outputs that have timestamps.
+
+    Raises:
+      ValueError: it does not follow the settings of a Whisper's checkpoint.
+    """
+    if not isinstance(engine.settings, Transcribed) or engine.text is None:
+        raise ValueError(
+            "timestamps need a checkpoint's settings; give --gin_file=transcribe.gin, in "
+            "Python generation_settings=checkpoints.Transcribed()"
+        )
+    if engine.settings.timestamps:
+        return engine
+    plan = generation.with_timestamps(engine.plan, engine.text, engine.settings)
+    found = engine.variant(sampling=plan.sampling, drafter=plan.drafter)
+    settings = dataclasses.replace(engine.settings, timestamps=True)
+    return dataclasses.replace(found, settings=settings)
 
 
 def segments_of(

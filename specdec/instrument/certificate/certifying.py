@@ -60,11 +60,7 @@ class Certificate(NamedTuple):
         return self.record["certified"]
 
     def write(self, path: Path) -> None:
-        """Writes every figure as JSON.
-
-        Args:
-          path: the file.
-        """
+        """Writes every figure as JSON."""
         records.write(path, records.as_json(self.record, indent=2) + "\n")
 
     @property
@@ -110,15 +106,7 @@ def certify(
 ) -> Certificate:
     """Certifies a run; without a limit its first `LIMIT` texts are decoded.
 
-    Args:
-      variant: the run.
-      say: called with a line for each check, its outcome.
-      started: called with the name of each check before it runs.
-      passed: a file of JSON lines that keeps the checks that passed. They are not run again.
-
-    Raises:
-      UsageError: nothing of the run can be certified, or its parts cannot work together.
-      RecordsError: the file is of other settings.
+    Checks that have `passed`, a file of JSON lines, are not run again.
     """
     run = _whole_outputs(variant.run)
     search = run.search

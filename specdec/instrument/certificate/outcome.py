@@ -158,12 +158,7 @@ def timed(
 ) -> Iterator[Check]:
     """Runs checks and yields the outcomes with their seconds.
 
-    Args:
-      checks: the checks by name.
-      clock: returns seconds.
-      started: is called with the name of each check before it runs.
-      known: outcomes by name, of checks that are not run again.
-      decisive: names of checks; the others are not run after one of them has failed.
+    After a `decisive` check has failed the others are not run, and neither are `known` ones.
     """
     for name, check in checks.items():
         if name in known:

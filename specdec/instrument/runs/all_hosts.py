@@ -14,13 +14,7 @@ T = TypeVar("T")
 def gathered(
     batches: Iterable[list[T]], *, feeds: bool, order: Callable[[T], tuple[int, ...]]
 ) -> Iterator[list[T]]:
-    """Yields the texts of each batch of all hosts on the first host, and nothing on the others.
-
-    Args:
-      batches: the texts of each batch of this host; all hosts have the same number of batches.
-      feeds: whether this host is the first that feeds its rows (`Share.first`).
-      order: the place of a text among those of a batch.
-    """
+    """Yields the texts of each batch of all hosts on the first host, and nothing on the others."""
     for own in batches:
         received = hosts.exchanged(own if feeds else [])
         if hosts.is_first():

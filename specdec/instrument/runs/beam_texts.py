@@ -47,16 +47,7 @@ class BeamText:
         vocabulary: tasks.LoadedVocabulary,
         count: int,
     ) -> BeamText:
-        """Returns a row of an output.
-
-        Args:
-          batch: the texts that were searched for.
-          row: the row.
-          output: their beams, on the host.
-          baseline: those of the target alone, if it searched.
-          vocabulary: turns ids into texts.
-          count: the number of beams that are kept.
-        """
+        """Returns a row of an output."""
         source = batch.input_texts[row]
 
         def texts(beams: tuple[tuple[int, ...], ...]) -> tuple[str, ...]:
@@ -110,11 +101,7 @@ class BeamSummary:
     compared: bool = False
 
     def lines(self, spent: Mapping[str, float] = {}) -> list[str]:
-        """Returns the summary in lines for people.
-
-        Args:
-          spent: the seconds of the command by stage, if they are known.
-        """
+        """Returns the summary in lines for people."""
         per_call = self.steps / max(self.calls, 1)
         texts = f"{self.texts} text{'s' * (self.texts != 1)}"
         found = [

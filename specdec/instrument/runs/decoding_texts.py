@@ -69,16 +69,7 @@ class Text(DecodedText):
         vocabulary: tasks.LoadedVocabulary,
         **others: Any,
     ) -> Text:
-        """Returns a row of an output.
-
-        Args:
-          batch: the texts that were decoded.
-          row: the row.
-          output: their outputs, on the host.
-          baseline: those of the target alone, if it ran.
-          vocabulary: turns ids into texts.
-          **others: further fields.
-        """
+        """Returns a row of an output."""
         source = batch.input_texts[row]
         text_of = functools.partial(tasks.detokenize, vocabulary, source=source)
         tokens = output.row(row).tokens

@@ -22,11 +22,7 @@ DIGITS = 6
 
 
 def replayer(plan: Plan, *, mesh: Mesh | None = None, prefix: Array | None = None) -> Program:
-    """Returns a plan's `replay` program: (params, keys [B], (inputs, Decided)) -> Replay.
-
-    Raises:
-      UsageError: drafts have several paths, which are not recorded.
-    """
+    """Returns a plan's `replay` program: (params, keys [B], (inputs, Decided)) -> Replay."""
     if plan.drafter.paths:
         raise UsageError(
             f"{type(plan.drafter).__name__} drafts {plan.drafter.paths} paths, and only the one "
@@ -51,12 +47,7 @@ class ExplainedBatch(NamedTuple):
     seconds: float  # that decoding took
 
     def explained(self, row: int, source: str) -> Facts:
-        """Returns the field `explained` of a JSON line; its lists have an entry per target call.
-
-        Args:
-          row: the text's row.
-          source: the text of its input.
-        """
+        """Returns the field `explained` of a JSON line; its lists have an entry per target call."""
         of_row = jax.tree.map(lambda x: x[row], self.replay)
 
         def text_of(tokens: Sequence[int]) -> str:

@@ -55,22 +55,11 @@ class GivenBeams:
             )
 
     def engine(self, engine: Engine) -> BeamEngine:
-        """Returns the search with the parts of an engine.
-
-        Args:
-          engine: the engine.
-
-        Raises:
-          UsageError: `beam_plan` refuses the engine's plan.
-        """
+        """Returns the search with the parts of an engine."""
         return searching(engine, self.plan(engine.plan))
 
     def plan(self, plan: Plan) -> BeamPlan:
-        """Returns the plan of the search with the parts of a plan for decoding.
-
-        Raises:
-          UsageError: `beam_plan` refuses the plan.
-        """
+        """Returns the plan of the search with the parts of a plan for decoding."""
         draft = {"width": self.draft_beams, "depth": self.draft_steps}
         try:
             best_only = self.num_return == 1
@@ -141,11 +130,7 @@ class Run:
         return self.paths()["target"]
 
     def source(self, *, everywhere: bool = False) -> Source:
-        """Returns the texts that this host feeds, or with `everywhere` those of all hosts.
-
-        Raises:
-          TaskError: at the call.
-        """
+        """Returns the texts that this host feeds, or with `everywhere` those of all hosts."""
         share = Share(0, 1) if everywhere else self.placement.share()
         rows = self.data.batch_size
         if self.placement.mesh is not None:
@@ -166,13 +151,6 @@ class Run:
 
         The length of sounds that come one by one is not known. Where they cannot be transcribed
         window by window, they are read as texts are, and long ones are refused.
-
-        Args:
-          explained: whether texts are to be explained.
-
-        Raises:
-          UsageError: a setting of the run is not for such sounds.
-          TaskError: a sound cannot be read.
         """
         engine, texts = self.engine, self.data.texts
         if texts is None or not tasks.is_sound(engine.vocabulary):
@@ -230,11 +208,7 @@ class Variant(NamedTuple):
         return self.engine.vocabulary
 
     def lines(self, path: str | os.PathLike) -> Lines:
-        """Returns the lines of a file that this run has written, or will.
-
-        Raises:
-          RecordsError: the lines belong to other settings.
-        """
+        """Returns the lines of a file that this run has written, or will."""
         return Lines.of(Path(path), self.settings)
 
 

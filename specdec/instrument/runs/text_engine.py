@@ -8,7 +8,7 @@ import itertools
 import operator
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import jax
 
@@ -28,7 +28,7 @@ from specdec.instrument.runs.explained import ExplainedBatch, replayer
 from specdec.instrument.runs.measured_run import Run
 from specdec.instrument.runs.sources import Source
 from specdec.instrument.runs.transcripts import Transcriber, compared
-from specdec.types import DecodeOutput
+from specdec.types import DecodeOutput, PyTree
 
 AnyText: TypeAlias = Text | BeamText
 
@@ -80,17 +80,7 @@ class TextEngine:
         watch: Watch | None = None,
         explained: bool = False,
     ) -> TextEngine:
-        """Returns the engine of a run's texts, checked.
-
-        Args:
-          run: the run.
-          length: of the first inputs, for which compiling then begins; None for not yet.
-          watch: is shown each text while it is decoded, one at a time; None for none.
-          explained: whether texts are to be explained.
-
-        Raises:
-          UsageError: the combination cannot work; nothing has been compiled yet.
-        """
+        """Returns the engine of a run's texts, checked; it compiles for a known `length`."""
         data, decoder = run.data, run.decoder
         widths = data.widths if data.refill else ()
         how = {"samples": data.num_samples, "together": data.samples_together, "widths": widths}
@@ -126,12 +116,7 @@ class TextEngine:
         """Decodes a source batch by batch, and each batch sample by sample.
 
         If rows are refilled, texts of later batches are decoded before a batch is finished.
-
-        Args:
-          source: the texts that this host decodes.
-          skip: how many texts to leave out at the beginning. Texts that are not consumed are not
-            decoded.
-          everywhere: whether the first host gets the texts of all, and the others none.
+        The first `skip` texts are left out. With `everywhere` the first host gets the texts of all.
         """
         batches: Iterable[Iterable[AnyText]] = self._batches(source, skip)
         if everywhere and jax.process_count() > 1:
@@ -162,7 +147,7 @@ class TextEngine:
             self.summary.seconds += seconds
             explained = None
             if self.again is not None:
-                explained = self._explained(batch, sample, output, seconds)
+                explained = self._explained(batch, sample, cast(DecodeOutput, output), seconds)
             baseline = None
             if self.alone is not None:
                 with progress.stage("the target alone"):
@@ -180,7 +165,7 @@ class TextEngine:
         batch: tasks.Batch,
         sample: int,
         rows: Iterable[int],
-        outputs: tuple[Any, Any],
+        outputs: tuple[PyTree, PyTree],
         explained: ExplainedBatch | None,
     ) -> Iterator[AnyText]:
         """Yields the texts of some rows, after the source has been told of each."""
@@ -207,7 +192,7 @@ class TextEngine:
             yield batch
 
     def _explained(
-        self, batch: tasks.Batch, sample: int, output: Any, seconds: float
+        self, batch: tasks.Batch, sample: int, output: DecodeOutput, seconds: float
     ) -> ExplainedBatch:
         """Returns the figures of a batch that explain its texts, by decoding a second time."""
         engine, again, plan = self.engine, self.again, self.plan

@@ -15,6 +15,7 @@ from specdec.checkpoints.transcription import Transcribed
 from specdec.common.subtitles import TimedText
 from specdec.common.values import UsageError
 from specdec.engine import Engine, WholeSounds, Window
+from specdec.engine.whole_sounds import stamped
 from specdec.instrument.runs.decoding_texts import Text
 from specdec.plan import Plan
 from specdec.types import Array, Params
@@ -59,7 +60,7 @@ class Transcriber:
             what = "a decoder prefix" if engine.prefix else "previous outputs"
             raise UsageError(f"{what} is for sounds of one window; leave it out, or name parts")
         try:
-            return WholeSounds(engine.stamped())
+            return WholeSounds(stamped(engine))
         except ValueError as error:
             raise UsageError(str(error)) from error
 
@@ -102,41 +103,20 @@ class Transcriber:
         return self._engine.load()
 
     def features(self, name: str) -> np.ndarray:
-        """Returns the features [mel_bins, F] float32 of all of the sound that a text names.
-
-        Raises:
-          TaskError: it cannot be read.
-        """
+        """Returns the features [mel_bins, F] float32 of all of the sound that a text names."""
         return tasks.features_of(name, self._bins, self._frames)
 
     def outputs(
         self, work: Iterable[tuple[tasks.Batch, int]], *, seed: int = 0
     ) -> Iterator[tuple[list[Text], float]]:
-        """Yields the results of `decode` for batches and numbers of samples, in order.
-
-        Args:
-          work: pairs of a batch and a sample.
-          seed: see `decode`.
-        """
+        """Yields the results of `decode` for batches and numbers of samples, in order."""
         for batch, sample in work:
             yield self.decode(batch, seed=seed, sample=sample)
 
     def decode(
         self, batch: tasks.Batch, *, seed: int = 0, sample: int = 0
     ) -> tuple[list[Text], float]:
-        """Transcribes a batch of sounds.
-
-        Args:
-          batch: of a `Sounds`, with at most as many sounds as the engine has rows.
-          seed: the seed of all random draws.
-          sample: which of several samples of each sound this is.
-
-        Returns:
-          A transcript for each sound, and the seconds that they took without compiling.
-
-        Raises:
-          NonFiniteLogits: with the index of the sound.
-        """
+        """Returns the transcript of each sound of a batch, and the seconds without compiling."""
         sounds = batch.inputs
         assert isinstance(sounds, list)
         is_whole = [self._has_stamps or x.shape[1] > self._frames for x in sounds]
