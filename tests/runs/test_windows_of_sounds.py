@@ -15,6 +15,7 @@ from made_outputs import Made, output_of
 
 from specdec import decoding, tasks
 from specdec.engine import whole_sounds
+from specdec.instrument.runs import transcripts
 from specdec.instrument.runs.transcripts import Transcriber, compared
 from specdec.sampling import Opening, Sampling, Timestamps, with_processors
 
@@ -76,7 +77,7 @@ def engine(monkeypatch, script: list, choices: tuple) -> tuple[Any, list]:
         program=Scripted("first", script, asked),
         compile_seconds=0.5,
     )
-    made.stamped = lambda: made
+    monkeypatch.setattr(transcripts, "stamped", lambda engine: made)
     later = lambda plan, **_: Scripted("later", script, asked)  # noqa: E731
     monkeypatch.setattr(whole_sounds, "DecodeProgram", later)
     return made, asked
@@ -183,7 +184,8 @@ def test_transcripts_of_a_later_batch(monkeypatch):
     script = {"long": [*WINDOWS], "short": [([fits], 16.0)]}
     made, asked = engine(monkeypatch, script["long"], ((EN, DE), (SAY,)))
     one, of_short = engine(monkeypatch, script["short"], ((EN, DE), (SAY,)))
-    one.stamped, later = lambda: made, lambda plan, **_: Scripted("later", script["long"], asked)
+    monkeypatch.setattr(transcripts, "stamped", lambda engine: made)
+    later = lambda plan, **_: Scripted("later", script["long"], asked)  # noqa: E731
     monkeypatch.setattr(whole_sounds, "DecodeProgram", later)
     sounds = [sound(18, 100), sound(8, 900), sound(11, 500)]
     names, index = ["x.wav", "y.wav", "z.wav"], np.array([4, 5, 6])
