@@ -26,13 +26,7 @@ def describes(args: argparse.Namespace) -> bool:
 
 
 def compile_run(args: argparse.Namespace, topologies: Sequence[Topology], write) -> None:
-    """Compiles the update of a training run, and prints its figures.
-
-    Args:
-      args: the flags.
-      topologies: what to compile for.
-      write: writes the records that are done, and their table.
-    """
+    """Compiles the update of a training run, and prints its figures."""
     _refuse(args)
     from specdec import training  # optax, which compiling for decoding does not need
     from specdec.instrument.compile import update_report

@@ -47,9 +47,6 @@ def filled(args: argparse.Namespace, data: Data) -> tuple[Data, Previous | None]
     """Returns the data with the texts of standard input, and the previous outputs, None for none.
 
     Texts of standard input replace others if `--text=-` says so, or if a target has no texts.
-
-    Raises:
-      UsageError: several hosts would read standard input, or a file cannot be read.
     """
     if not vars(args).get("reads_stdin"):
         return data, None
@@ -133,13 +130,7 @@ def given_texts(
 
 
 def file_lines(flag: str, path: str, content: str) -> list[str]:
-    """Returns the lines of a file; raises UsageError if it cannot be read.
-
-    Args:
-      flag: the flag that names the file.
-      path: its path.
-      content: describes the file to give instead.
-    """
+    """Returns the lines of a file; raises UsageError if it cannot be read."""
     try:
         source = Path(path)
         if not str(path).startswith(_STREAMS):
@@ -157,9 +148,6 @@ def lines_of(flag: str | None, stream: TextIO, path: str = "-") -> Iterator[str]
     """Yields the lines of a file that a flag names, or of standard input, as they come.
 
     stream: a file is opened with newline="\n".
-
-    Raises:
-      UsageError: at a line that is not UTF-8.
     """
     if isinstance(stream, io.TextIOWrapper):
         with contextlib.suppress(io.UnsupportedOperation):  # something was read before

@@ -165,14 +165,7 @@ class Group:
     def add_parser(
         self, name: str, help: str = "", command: Callable | None = None, **options: Any
     ) -> argparse.ArgumentParser:
-        """Adds a command, whose flags cannot be abbreviated.
-
-        Args:
-          name: the command.
-          help: its line in the overview.
-          command: the function that runs it, given the parsed flags.
-          **options: those of argparse.
-        """
+        """Adds a command, whose flags cannot be abbreviated."""
         self.commands[name] = help
         options.setdefault("allow_abbrev", False)
         parser = self._subparsers.add_parser(name, help=help, **options)

@@ -176,12 +176,7 @@ def leave_stdout() -> None:
 
 
 def add_distributed_flag(parser: argparse.ArgumentParser, about: str) -> None:
-    """Adds `--distributed`, which `join_other_hosts` reads.
-
-    Args:
-      parser: the command's parser.
-      about: what the hosts do together, and what they need.
-    """
+    """Adds `--distributed`, which `join_other_hosts` reads."""
     parser.add_argument(
         "--distributed",
         nargs="?",
@@ -201,15 +196,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def prepare_training(args: argparse.Namespace, mesh: int | None) -> None:
-    """Refuses hosts without a mesh, and a folder that cannot be written; then joins other hosts.
-
-    Args:
-      args: the flags.
-      mesh: the partitions of the mesh; None is no mesh.
-
-    Raises:
-      UsageError: as said.
-    """
+    """Refuses hosts without a mesh, and a folder that cannot be written; then joins other hosts."""
     refuse_no_mesh(args, mesh)
     refuse_unwritable_folder("--output_dir", args.output_dir)
     join_other_hosts(args)

@@ -31,10 +31,7 @@ def check_new(args: argparse.Namespace) -> None:
 def check(args: argparse.Namespace, inputs: Iterable[str] = (), holding: str | None = None) -> None:
     """Holds --output_file, see `records.hold`; raises UsageError unless it can be written.
 
-    Args:
-      args: of the command, with the gin files that it reads.
-      inputs: further files that the command reads.
-      holding: a field that the JSON of an earlier output has; other files are not replaced.
+    A file is only replaced if the JSON in it has the field `holding`.
     """
     path = args.output_file
     if path is None:

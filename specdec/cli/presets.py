@@ -16,16 +16,7 @@ from specdec.models.contract.model import Model
 
 
 def preset(flag: str, name: str, model: Model) -> Model:
-    """Returns the model of a scope in the gin file of a model's family.
-
-    Args:
-      flag: the flag that names it, for errors.
-      name: the scope.
-      model: a model of the family.
-
-    Raises:
-      UsageError: there is no such scope.
-    """
+    """Returns the model of a scope in the gin file of a model's family."""
     family = families.family_of(model.config).presets
     presets = f"models/{family}.gin"
     flags = argparse.Namespace(gin_file=[Own(presets)], gin_bindings=[], tfds_data_dir=None)

@@ -155,13 +155,8 @@ def opened(
 ) -> Run:
     """Returns the run of the gin files and flags, with its engine.
 
-    Hosts have joined then, and programs are kept from now on, if the flags say so.
-
-    Args:
-      args: the flags.
-      unmarked: whether to accept an inexact run that does not say that it is lossy.
-      change: a change that the command makes to the run before it is opened.
-      texts: texts that replace those of the run; None for its own.
+    Hosts have joined then, and programs are kept from now on, if the flags say so. An inexact run
+    has to say that it is lossy unless `unmarked`, and `change` is made before the run is opened.
     """
     run = described(args)
     data, previous = given.filled(args, run.data)
@@ -288,12 +283,7 @@ def unmarked_lossy(plan: Plan) -> str:
 def described(
     args: argparse.Namespace, unneeded: Mapping[str, object] = MappingProxyType({})
 ) -> DecodeRun:
-    """Returns the run of the gin files and flags, before any device is used.
-
-    Args:
-      args: the flags.
-      unneeded: see `settings.build`.
-    """
+    """Returns the run of the gin files and flags, before any device is used."""
     before, after = shorthands.settings_of(args)
     if args.target is not None or args.gin_file:  # other shorthands alone are no run
         args.gin_file = [*before, *args.gin_file]
@@ -350,11 +340,6 @@ def note_missing_prefix(args: argparse.Namespace, known: TextModel | None, text:
     """Prints a line if the checkpoint of `--target` names prefixes and a text has none.
 
     It prints nothing if the user gave a prefix.
-
-    Args:
-      args: the flags.
-      known: the text side of the checkpoint, None if it has none.
-      text: the first text.
     """
     given = any(binding.startswith("TASK_PREFIX=") for binding in args.gin_bindings)
     if known is None or args.target is None or args.task_prefix is not None or given:
@@ -373,11 +358,7 @@ def note_missing_prefix(args: argparse.Namespace, known: TextModel | None, text:
 
 
 def _shortened(run: DecodeRun) -> DecodeRun:
-    """Returns the run with drafts no longer than an output has room for, and says so.
-
-    Raises:
-      UsageError: its schedule has no shorter ones.
-    """
+    """Returns the run with drafts no longer than an output has room for, and says so."""
     plan, room = run.plan, max(1, run.plan.max_length - 1)  # the target's own token follows
     if not plan.drafts or plan.longest_draft <= room:
         return run
@@ -396,12 +377,7 @@ def _shortened(run: DecodeRun) -> DecodeRun:
 
 
 def add_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
-    """Adds the flags of every command that works on a run.
-
-    Args:
-      parser: the command's parser.
-      **instead: see `shorthands.add_input_flags`.
-    """
+    """Adds the flags of every command that works on a run."""
     shorthands.add_input_flags(parser, **instead)
     settings.add_flags(parser)
     shorthands.add_flags(parser)

@@ -83,15 +83,9 @@ def build(
 ) -> T:
     """Reads the gin files and flags, and constructs the `cls` that they describe.
 
-    Args:
-      cls: a dataclass that some gin file binds.
-      args: the flags that `add_flags` adds.
-      overrides: settings of separate flags, such as {"Data.limit": 3}; None keeps gin's value.
-      unneeded: values of macros that gin files require but that have no effect here, if not set.
-      needed: classes that a gin file has to bind, see `binds`, with the errors about their absence.
-
-    Raises:
-      UsageError: gin, or a constructor that it calls, reports an error.
+    `overrides` are settings of separate flags, such as {"Data.limit": 3}; None keeps gin's value.
+    `unneeded` are values of macros that gin files require and that have no effect here. `needed`
+    has the errors about classes that no gin file binds.
     """
     if not args.gin_file:
         raise UsageError(
@@ -128,12 +122,7 @@ def build(
 
 
 def binds(args: argparse.Namespace, name: str) -> bool:
-    """Returns whether the gin files bind fields of a class.
-
-    Args:
-      args: the flags that `add_flags` adds.
-      name: the class as gin files call it, such as "training.TrainRun".
-    """
+    """Returns whether the gin files bind fields of a class."""
     folders, recorder = _folders(args), _Recorder()
     return any(
         isinstance(statement, config_parser.BindingStatement) and statement.selector == name

@@ -137,10 +137,7 @@ _INPUTS: tuple[tuple[str, dict[str, Any], str], ...] = (
 def add_input_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
     """Adds the flags for models and texts, which every command that runs a model has.
 
-    Args:
-      parser: the command's parser.
-      **instead: by flag, its meaning in this command. For a flag that makes no sense there, the
-        remedy, which begins with "not here: ".
+    `instead` has, by flag, its meaning in this command, or a remedy that begins with "not here: ".
     """
     group = parser.add_argument_group(
         "models and texts", "in place of gin files, or on top of them"
@@ -177,11 +174,7 @@ def names(flag: str, folders: Sequence[str] = ()) -> list[str]:
 
 
 def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Returns the meaning of the shorthands: gin files to read before all others, and bindings.
-
-    Raises:
-      UsageError: a fragment is unknown, or something is given twice.
-    """
+    """Returns the meaning of the shorthands: gin files to read before all others, and bindings."""
     _choose_drafter(args)
     folders = [*filter(None, vars(args).get("gin_search_paths", "").split(","))]
     input_files, input_bindings = input_settings_of(args)
@@ -216,11 +209,7 @@ def input_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 
 def training_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Returns the gin files and bindings of the flags for models and texts in `specdec train`.
-
-    Raises:
-      UsageError: something is given twice, or there is nothing to train.
-    """
+    """Returns the gin files and bindings of the flags for models and texts in `specdec train`."""
     refuse_senseless(args)
     files: list[str] = []
     bindings = _input_bindings(args, {**_INPUT_MACROS, **_TRAINING_MACROS})
@@ -238,15 +227,7 @@ def training_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]
 
 
 def add_input_settings(args: argparse.Namespace, training: bool = False) -> None:
-    """Adds the settings of the flags for models and texts to the gin files and bindings given.
-
-    Args:
-      args: the flags, which change.
-      training: whether they are for the training of a model.
-
-    Raises:
-      UsageError: as `input_settings_of` and `training_settings_of` do.
-    """
+    """Adds the settings of the flags for models and texts to the gin files and bindings given."""
     files, bindings = training_settings_of(args) if training else input_settings_of(args)
     args.gin_file, args.gin_bindings = [*files, *args.gin_file], [*args.gin_bindings, *bindings]
 
@@ -290,11 +271,7 @@ def _texts(args: argparse.Namespace) -> list[str] | None:
 
 
 def _choose_drafter(args: argparse.Namespace) -> None:
-    """Makes previous outputs draft if they are given and no drafter is: before `--draft`, if any.
-
-    Raises:
-      UsageError: the flags exclude each other.
-    """
+    """Makes previous outputs draft if they are given and no drafter is: before `--draft`, if any."""
     previous, live = (vars(args).get(name) for name in ("previous", "live"))
     if previous is None and not live:
         return
@@ -323,11 +300,7 @@ def utf8(text: str) -> str:
 def _given(
     args: argparse.Namespace, macros: Mapping[str, tuple[str, ...]]
 ) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
-    """Yields flag, value, and the names in gin that would set the same.
-
-    Raises:
-      UsageError: a flag whose macro is given as well.
-    """
+    """Yields flag, value, and the names in gin that would set the same."""
     for flag, names in macros.items():
         if (value := getattr(args, flag)) is not None:
             _refuse_twice(flag, value, names, args.gin_bindings)

@@ -338,15 +338,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def opened(args: argparse.Namespace, run: Run) -> Sink:
-    """Returns the sinks of a command.
-
-    Args:
-      args: the flags.
-      run: the run, whose settings are in force.
-
-    Raises:
-      UsageError: as `Texts.check` does.
-    """
+    """Returns the sinks of a command."""
     Texts(run.data, run.beams, lambda: run.engine.vocabulary).check(args)
     found = [sink.of(args, run) for sink in OUTPUTS]
     screens = (sink.of(args, run) for sink in SCREENS)
