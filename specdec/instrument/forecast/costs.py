@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import NamedTuple, NotRequired, TypedDict, TypeVar
 
@@ -15,38 +14,29 @@ from specdec.common.json_values import JsonObject, check_kind, parsed, record_of
 from specdec.common.records import Lines, RecordsError
 from specdec.common.timer import Clock, interleaved
 from specdec.decoding.program import Program
-from specdec.instrument.benchmark import Timing, record
+from specdec.instrument.benchmark import Timing, estimator, record
 from specdec.instrument.benchmark.parts import (
     LONGEST_SCAN,
     LONGEST_TURNS,
     PREFILL,
     PREFILL_ALONE,
     STEPS,
-    Calls,
     Key,
     by_turns,
-    key_of,
-    name_of,
+    in_iterations,
     prefills,
     scan,
     turn_of,
     turns,
 )
-from specdec.instrument.compile.hardware import LAYER_SECONDS, Call, Chip
+from specdec.instrument.compile.hardware import Call, Chip
+from specdec.instrument.compile.roofline import roofline_costs
+from specdec.instrument.costs import Calls, Costs
 from specdec.models.contract.model import Target
 from specdec.plan import Plan, plain_call
-from specdec.types import UNKNOWN_CALL, Part, PyTree, TargetCall
+from specdec.types import PyTree, TargetCall
 
 ROUNDS = 7  # of each part, in turns
-WIDEST = 128  # tokens of a call of which a roofline is given
-
-
-class _Record(TypedDict):
-    calls: dict[str, float]
-    prefill: float
-    prefill_alone: float
-    step: float
-    source: str
 
 
 class _Host(TypedDict):
@@ -68,59 +58,20 @@ class _Compiled(TypedDict):
     topologies: list[_Topology]
 
 
-class Costs(NamedTuple):
-    """The costs of a plan's parts, in seconds.
-
-    Attributes:
-      calls: by `Calls`, of one model call in an iteration; other parts may be present.
-      prefill: before the first iteration, all models.
-      prefill_alone: before the first iteration, target alone.
-      step: a token of the target alone.
-      source: where the costs come from, in words.
-    """
-
-    calls: Mapping[Key, float]
-    prefill: float
-    prefill_alone: float
-    step: float
-    source: str
-
-    def record(self) -> Mapping[str, object]:
-        """Returns plain values, for JSON."""
-        calls = {name_of(key): seconds for key, seconds in self.calls.items()}
-        return self._asdict() | {"calls": calls}
-
-    @classmethod
-    def of_record(cls, fields: JsonObject) -> Costs:
-        """Returns the costs from the values of `record`."""
-        check_kind(fields, _Record)
-        calls = {key_of(name): seconds for name, seconds in fields["calls"].items()}
-        return cls(**{**fields, "calls": calls})
-
-    def iteration(self, plan: Plan, call: TargetCall = UNKNOWN_CALL) -> float | None:
-        """Returns the seconds of one target call and its draft, None if a part is not known."""
-        return self.of(plan.parts([call]))
-
-    def of(self, parts: Iterable[Part]) -> float | None:
-        """Returns the seconds of some calls, None if one is not known."""
-        known = [(self.calls.get(Calls(role, width)), times) for role, width, times in parts]
-        if any(one is None for one, _ in known):
-            return None
-        return sum(one * times for one, times in known if one is not None)
-
-
 def of_bench(path: str) -> Costs:
     """Reads the lines of `specdec bench`, and returns medians.
 
     Raises:
       RecordsError: the lines are of something else, or lack a part that is always needed.
     """
-    seconds = defaultdict(list)
-    for one in Lines(Path(path)).map(record, "bench"):
-        if isinstance(one, Timing):
-            seconds[one.part].append(one.seconds / one.steps)
-    medians = {part: statistics.median(values) for part, values in seconds.items()}
-    return _costs(medians, path)
+    timings = (one for one in Lines(Path(path)).map(record, "bench") if isinstance(one, Timing))
+    seconds = estimator.seconds_per_call(timings)
+    if not ({PREFILL, PREFILL_ALONE} <= seconds.keys() and seconds.keys() & {*STEPS}):
+        raise RecordsError(
+            f"{path} has no timings of parts; give the lines of `specdec bench`, or leave --costs "
+            "out to measure here"
+        )
+    return estimator.costs_of({key: statistics.median(x) for key, x in seconds.items()}, path)
 
 
 def of_compile(path: str, topology: str | None) -> Costs:
@@ -148,29 +99,8 @@ def of_compile(path: str, topology: str | None) -> Costs:
     one = found[name]
     chip = record_of(Chip, one["chip"], host=tuple(one["chip"]["host"]))
     calls = {role: record_of(Call, call) for role, call in one["calls"].items()}
-    return of_roofline(
-        calls, chip, f"{path}, a roofline of {name}", one["assumed"]["layer_seconds"]
-    )
-
-
-def of_roofline(
-    calls: Mapping[str, Call], chip: Chip, source: str, layer_seconds: float = LAYER_SECONDS
-) -> Costs:
-    """Returns the costs of a roofline, which has no prefill.
-
-    Args:
-      calls: the figures of each model's call, by role.
-      chip: the chip.
-      source: which roofline it is, and where the calls come from.
-      layer_seconds: the assumed time of each layer.
-    """
-    seconds: dict[Key, float] = {
-        Calls(role, width): call.seconds(chip, width, layer_seconds)
-        for role, call in calls.items()
-        for width in range(1, WIDEST + 1)
-    }
-    source = f"{source} and {layer_seconds * 1e6:.0f} us for each layer, no prefill"
-    return Costs(seconds, 0.0, 0.0, seconds[Calls("target", 1)], source)
+    source = f"{path}, a roofline of {name}"
+    return roofline_costs(calls, chip, source, one["assumed"]["layer_seconds"])
 
 
 Name = TypeVar("Name", bound=Hashable)
@@ -216,7 +146,7 @@ def measured(
     source = f"measured here, medians of {ROUNDS} turns"
     return {
         name: Costs(
-            _in_iterations({part: seconds[key] for part, key in calls[name].items()}, times),
+            in_iterations({part: seconds[key] for part, key in calls[name].items()}, times),
             sum(seconds[key] for key in prefills_of[name]),
             seconds[prefill],
             seconds[step],
@@ -302,26 +232,6 @@ def _by_turns(timed: Mapping[Hashable, _Part], clock: Clock) -> dict[Hashable, f
     with progress.bar("timing parts", (1 + ROUNDS) * len(timed), "part") as bar:
         found = interleaved(runs, ROUNDS, warm_ups=1, clock=clock, done=bar.update)
     return {key: statistics.median(found[key]) / part.steps for key, part in timed.items()}
-
-
-def _in_iterations(calls: Mapping[Key, float], times: float) -> dict[Key, float]:
-    """Returns the seconds in iterations, where drafts take `times` as long as on their own."""
-    return {
-        key: one * times if isinstance(key, Calls) and key.drafts else one
-        for key, one in calls.items()
-    }
-
-
-def _costs(medians: Mapping[Key, float], path: str) -> Costs:
-    prefill, alone = (medians.get(key) for key in (PREFILL, PREFILL_ALONE))
-    step = next((medians[key] for key in STEPS if key in medians), None)
-    if prefill is None or alone is None or step is None:
-        raise RecordsError(
-            f"{path} has no timings of parts; give the lines of `specdec bench`, or leave --costs "
-            "out to measure here"
-        )
-    calls = _in_iterations(medians, by_turns(medians))
-    return Costs(calls, prefill, alone, step, path)
 
 
 def read(path: str, topology: str | None) -> Costs:
