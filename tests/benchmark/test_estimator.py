@@ -55,9 +55,9 @@ def test_texts_are_medians_over_repeats_and_summed():
 def test_calls_are_listed_one_after_the_other():
     plain = [generation(), generation()]
     assert estimator.drafted(plain) == [3, 0, 3, 0]
-    assert estimator.sources(plain) is None and estimator.depths(plain) is None
-    told = [generation(sources=[1, 0], depths=[2, 6]), generation(sources=[0, 0], depths=[6, 6])]
-    assert estimator.sources(told) == [1, 0, 0, 0] and estimator.depths(told) == [2, 6, 6, 6]
+    assert estimator.depths(plain) is None
+    told = [generation(depths=[2, 6]), generation(depths=[6, 6])]
+    assert estimator.depths(told) == [2, 6, 6, 6]
 
 
 def test_what_drafts_takes_longer_in_a_turn_and_the_target_does_not():

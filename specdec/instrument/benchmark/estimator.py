@@ -73,14 +73,15 @@ class MeasuredParts(NamedTuple):
         return by_turns(self.seconds)
 
 
-def costs_of(seconds: Mapping[Key, float], source: str = "") -> Costs:
+def costs_of(seconds: Mapping[Key, float], source: str = "", times: float | None = None) -> Costs:
     """Returns the costs that follow from the seconds of each part.
 
     Args:
       seconds: of each part, and of an interleaved iteration.
       source: where they come from.
+      times: `by_turns`, if it is known from another iteration.
     """
-    calls = in_iterations(seconds, by_turns(seconds))
+    calls = in_iterations(seconds, by_turns(seconds) if times is None else times)
     prefills = seconds[PREFILL], seconds[PREFILL_ALONE]
     return Costs(calls, *prefills, seconds[step_of(seconds)], source)
 
@@ -103,11 +104,6 @@ def medians(
 def drafted(generations: Sequence[Generation]) -> list[int]:
     """Returns the number of drafted tokens of each call."""
     return [length for one in generations for length in one.drafted]
-
-
-def sources(generations: Sequence[Generation]) -> list[int] | None:
-    """Returns the index of the drafter of each call; None if there is only one."""
-    return [source for one in generations for source in one.sources] or None
 
 
 def depths(generations: Sequence[Generation]) -> list[int] | None:

@@ -226,5 +226,5 @@ def in_iterations(seconds: Mapping[Key, float], times: float) -> dict[Calls, flo
     return {
         key: value * times if key.drafts else value
         for key, value in seconds.items()
-        if isinstance(key, Calls)
+        if isinstance(key, Calls) and key.role != "alone"
     }

@@ -65,7 +65,7 @@ class Workload(NamedTuple):
         """
         modes = {"alone": alone, "speculative": plan} | ({"greedy": greedy} if greedy else {})
         programs = {mode: _program(one, mesh) for mode, one in modes.items()}
-        return cls(plan, alone, programs, _timed_parts(plan, alone), mesh, greedy)
+        return cls(plan, alone, programs, timed_parts(plan, alone), mesh, greedy)
 
     def params(self, trees: Mapping[str, PyTree]) -> dict[str, Params]:
         """Returns the parameters of each generation."""
@@ -127,8 +127,13 @@ def _program(plan: Plan | BeamPlan, mesh: Mesh | None) -> Program:
     return DecodeProgram(plan, mesh=mesh)
 
 
-def _timed_parts(plan: Plan | BeamPlan, alone: Plan | BeamPlan) -> dict[Key, TimedPart]:
-    """Returns the parts that predictions are made of, for all possible draft lengths."""
+def timed_parts(
+    plan: Plan | BeamPlan, alone: Plan | BeamPlan, slots: int | None = None
+) -> dict[Key, TimedPart]:
+    """Returns the parts that predictions are made of, for all possible draft lengths.
+
+    Caches have `slots`, or the plans' own capacity.
+    """
     (step,) = (Calls("alone", width) for _, width, _ in alone.parts())
     of_target, views = alone.call_of("target"), plan.drafter.views() if plan.drafter else {}
 
@@ -138,9 +143,9 @@ def _timed_parts(plan: Plan | BeamPlan, alone: Plan | BeamPlan) -> dict[Key, Tim
     found: dict[Key, TimedPart] = {
         MEMORY: TimedPart(Program(parts.make_memory), None, 1),
         MEMORY_READ: TimedPart(Program(parts.read_memory), MEMORY, 1),
-        PREFILL_ALONE: _prefill({"alone": alone.target}, alone.capacity),
+        PREFILL_ALONE: _prefill({"alone": alone.target}, slots or alone.capacity),
         step: _calls("alone", of_alone, step.width, PREFILL_ALONE, alone.max_length),
-        PREFILL: _prefill(plan.models(), plan.capacity, views),
+        PREFILL: _prefill(plan.models(), slots or plan.capacity, views),
     }
     for role, width, _ in plan.parts(TargetCall.each(range(plan.longest_draft + 1))):
         given = plan.holder(role), plan.call_of(role), width, PREFILL, plan.max_length
