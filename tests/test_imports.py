@@ -22,7 +22,7 @@ ROWS = (
     ("instrument.forecast",),
     ("instrument.benchmark", "instrument.compile"),
     ("instrument.acceptance", "instrument.certificate", "instrument.report", "training"),
-    ("instrument.runs",),
+    ("instrument.runs", "instrument.costs"),
     ("engine",),
     ("decoding.refilling",),
     ("decoding.program", "checkpoints.tables"),

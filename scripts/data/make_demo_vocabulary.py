@@ -1,4 +1,4 @@
-"""Trains demo/vocabulary.model on what the synthetic tasks generate.
+"""Trains demo/vocabulary.model on generated texts of the synthetic tasks.
 
   python scripts/data/make_demo_vocabulary.py
 
@@ -10,9 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import corpora
 import sentencepiece
-
-from specdec.tasks import corpora as synthetic
 
 EXAMPLES = {"specdec_ende": 40_000, "specdec_highlights": 5_000}
 PIECES = 2_048
@@ -33,14 +32,14 @@ OPTIONS: dict[str, Any] = dict(
 
 
 def texts():
-    """Sources with their prefix, and targets.
+    """Yields inputs and targets.
 
     Each once more with a full stop behind every word, because SentencePiece proposes only pieces
     that occur in two different words: 'weil' and 'weil.'.
     """
     for name, number in EXAMPLES.items():
-        for source, target in itertools.islice(synthetic.examples(name, "train"), number):
-            for text in (synthetic.PREFIXES[name] + source, target):
+        for pair in itertools.islice(corpora.examples(name, "train"), number):
+            for text in pair:
                 yield text
                 yield text.replace(":", "").replace(" ", ". ")
 

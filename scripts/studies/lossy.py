@@ -128,9 +128,7 @@ def measured(args: argparse.Namespace, costs: Costs) -> Iterator[dict[str, Any]]
 def seconds(mode: Mode, found: Outputs, costs: Costs, whole: Mode) -> np.ndarray:
     """Returns [texts] of each text, decoded alone; means over samples. `whole` is the target."""
     if mode.plan.drafts:
-        iteration = costs.iteration(mode.plan)
-        assert iteration is not None, "the costs have every width"
-        return costs.prefill + means(found.calls) * iteration
+        return costs.prefill + means(found.calls) * costs.iteration(mode.plan.parts()).seconds
     if mode.name.startswith("target"):
         share = 1.0
         if mode.name.startswith("target of"):  # its step is not among the costs: by what it reads

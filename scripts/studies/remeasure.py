@@ -24,13 +24,13 @@ from specdec.common import demo
 from specdec.instrument.benchmark.estimator import (
     MeasuredParts,
     calls,
-    iteration,
+    costs_of,
     medians,
     seconds,
     steps,
 )
 from specdec.instrument.benchmark.file import Timing, record
-from specdec.instrument.benchmark.parts import PREFILL, PREFILL_ALONE, STEP, Key
+from specdec.instrument.benchmark.parts import Key
 from specdec.types import Part
 
 SMALL = ("--limit=50", "--forecast_split=validation", "--gin.SPLIT='test'", "--repeats=2")
@@ -173,10 +173,10 @@ def over_predicted(stem: Path) -> str:
 
     def ratio(sums: np.ndarray, parts_take: dict[Key, float]) -> float:
         alone, speculative, steps, iterations, texts = sums
-        step, prefill = parts_take[STEP], parts_take[PREFILL]
-        one = sum(iteration(parts, parts_take))
-        predicted = texts * parts_take[PREFILL_ALONE] + steps * step
-        return alone / speculative / (predicted / (texts * prefill + iterations * one))
+        costs = costs_of(parts_take)
+        predicted = texts * costs.prefill_alone + steps * costs.step
+        took = texts * costs.prefill + iterations * costs.iteration(parts).seconds
+        return alone / speculative / (predicted / took)
 
     rng, found = np.random.default_rng(0), []
     for _ in range(1000):

@@ -99,7 +99,7 @@ class Bleu:
 
 
 def batches(split: str, seed: int, size: int = TEXTS) -> Iterator[Pairs]:
-    """Yields batches of texts whose targets can be written in full; "train" has no end."""
+    """Yields batches of texts whose targets can be written in full; "train" is repeated."""
     examples = reader(tasks.synthetic_task(TASK), split, LONGEST, seed)(0)
     short = (x for x in examples if len(x.targets) <= LENGTHS["targets"])
     while rows := list(itertools.islice(short, size)):

@@ -1,6 +1,6 @@
 """Tasks: texts become batches of token ids, and ids become texts again.
 
-Tasks read local files, generated corpora, series of numbers, and seqio's data sets. This is the
+Tasks read local files, the texts of the demo, series of numbers, and seqio's data sets. This is the
 only package that imports seqio and TensorFlow, and only for a task of seqio.
 """
 

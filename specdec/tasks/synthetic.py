@@ -1,24 +1,26 @@
-"""The corpora of `specdec.tasks.corpora` as tasks, with the project's own vocabulary."""
+"""The demo's texts as tasks, with the project's own vocabulary."""
 
 from __future__ import annotations
 
+import bz2
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 
 from specdec.common import demo
-from specdec.tasks.corpora import PREFIXES, SIZES, examples, generator
 from specdec.tasks.loading import TaskError
 from specdec.tasks.metrics import bleu, rouge, squad
 from specdec.tasks.registry import mixture, registered
 from specdec.tasks.task import Task, TextTask
 from specdec.tasks.vocabularies import SentencePiece, VocabularyDefinition, for_texts
 
-_METRICS: Mapping[str, tuple[Callable, ...]] = {
-    "specdec_ende": (bleu,),
-    "specdec_highlights": (rouge,),
-    "specdec_gec": (bleu,),
-    "specdec_qa": (squad,),
-    "specdec_articles": (rouge,),
+SIZES: Mapping[str, int] = {"train": 8_000, "validation": 500, "test": 500}
+_METRICS: Mapping[str, Callable] = {
+    "specdec_ende": bleu,
+    "specdec_highlights": rouge,
+    "specdec_gec": bleu,
+    "specdec_qa": squad,
+    "specdec_articles": rouge,
 }
 
 
@@ -27,31 +29,27 @@ def demo_vocabulary() -> SentencePiece:
     return SentencePiece(demo.path("vocabulary.model"))
 
 
-def synthetic_task(
-    name: str, vocabulary: VocabularyDefinition | None = None, *, seed: int = 0
-) -> Task:
+def synthetic_task(name: str, vocabulary: VocabularyDefinition | None = None) -> Task:
     """Registers a synthetic task, or returns it if the same task exists.
 
-    It has the splits train (unlimited), validation and test (500 examples each). Targets end in
-    EOS, appended after trimming. Inputs begin and end as the vocabulary says.
+    It has the splits train (8,000 examples), validation and test (500 examples each), in files that
+    ship with the project. Targets end in EOS, appended after trimming. Inputs begin and end as the
+    vocabulary says.
 
     Args:
       name: specdec_ende, specdec_highlights, specdec_gec, specdec_qa or specdec_articles.
       vocabulary: of both features; None for `demo_vocabulary()`.
-      seed: selects another corpus with the same distribution, in every split.
 
     Returns:
       The task.
 
     Raises:
       TaskError: there is no such task, the vocabulary cannot be read, or the task is registered
-        with another vocabulary or seed.
+        with another vocabulary.
     """
-    try:
-        generator(name)
-    except ValueError as error:
-        raise TaskError(str(error)) from error
-    return _register(name, vocabulary or demo_vocabulary(), seed)
+    if name not in _METRICS:
+        raise TaskError(f"no synthetic task is named {name!r}; there are {', '.join(_METRICS)}")
+    return _register(name, vocabulary or demo_vocabulary())
 
 
 def synthetic_mixture(
@@ -74,12 +72,16 @@ def synthetic_mixture(
 
 
 @functools.cache
-def _register(name: str, definition: VocabularyDefinition, seed: int) -> Task:
-    pairs = functools.partial(_pairs, name, seed)
-    task = TextTask(name, pairs, SIZES, for_texts(definition), _METRICS[name])
-    return registered(task, "another vocabulary or seed; use one of each")
+def _register(name: str, definition: VocabularyDefinition) -> Task:
+    pairs = functools.partial(_pairs, name)
+    task = TextTask(name, pairs, SIZES, for_texts(definition), (_METRICS[name],))
+    return registered(task, "another vocabulary; use one for each task")
 
 
-def _pairs(name: str, seed: int, split: str, start: int) -> Iterator[tuple[str, str]]:
-    found = examples(name, split, start=start, seed=seed)
-    return ((PREFIXES[name] + source, target) for source, target in found)
+def _pairs(name: str, split: str, start: int) -> Iterator[tuple[str, str]]:
+    """Yields the (input, target) of each line of a split's file, from line `start` on."""
+    path = demo.path(f"texts/{name}.{split}.tsv.bz2")
+    with bz2.open(path, "rt", encoding="utf-8", newline="\n") as lines:
+        for line in itertools.islice(lines, start, None):
+            text, _, target = line.removesuffix("\n").partition("\t")
+            yield text, target

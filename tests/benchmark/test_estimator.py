@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specdec.instrument.benchmark import Generation, Timing, estimator
-from specdec.instrument.benchmark.estimator import MeasuredParts, iteration
+from specdec.instrument.benchmark.estimator import MeasuredParts, costs_of
 from specdec.instrument.benchmark.parts import READ_BYTES, key_of
 from specdec.types import Part
 
@@ -30,7 +30,7 @@ TIMINGS = [
 def test_parts_are_medians_of_one_call_and_memory_is_read_at_its_best():
     elsewhere = generation(split="validation")
     found = MeasuredParts.of([generation("alone"), *TIMINGS, elsewhere, generation()])
-    assert (found.prefill, found.prefill_alone, found.step) == (3, 2, 7)
+    assert (found.costs.prefill, found.costs.prefill_alone, found.costs.step) == (3, 2, 7)
     assert found.bandwidth == READ_BYTES / 2
     assert [len(x) for x in (found.alone, found.speculative, found.elsewhere)] == [1, 1, 1]
     assert found.by_turns == 1
@@ -55,15 +55,18 @@ def test_texts_are_medians_over_repeats_and_summed():
 def test_calls_are_listed_one_after_the_other():
     plain = [generation(), generation()]
     assert estimator.drafted(plain) == [3, 0, 3, 0]
-    assert estimator.sources(plain) is None and estimator.depths(plain) is None
-    told = [generation(sources=[1, 0], depths=[2, 6]), generation(sources=[0, 0], depths=[6, 6])]
-    assert estimator.sources(told) == [1, 0, 0, 0] and estimator.depths(told) == [2, 6, 6, 6]
+    assert estimator.depths(plain) is None
+    told = [generation(depths=[2, 6]), generation(depths=[6, 6])]
+    assert estimator.depths(told) == [2, 6, 6, 6]
 
 
 def test_what_drafts_takes_longer_in_a_turn_and_the_target_does_not():
-    known = {"draft 2": 2.0, "draft 1": 1.0, "target 3": 12.0}
+    known = {"prefill": 1.0, "alone prefill": 1.0, "alone 1": 10.0}
+    known |= {"draft 2": 2.0, "draft 1": 1.0, "target 3": 12.0}
     seconds = {key_of(name): one for name, one in known.items()}
     parts = Part("draft", 2, 1), Part("draft", 1, 0.5), Part("target", 3, 1)
-    assert iteration(parts, seconds) == (2.5, 12)
+    assert costs_of(seconds).iteration(parts, 2) == (2.5, 12, 10, 2)
     seconds[key_of("turn of 1 x draft 2, 1 x draft 1, 1 x target 3")] = 18.0
-    assert iteration(parts, seconds) == (2 * 2.5, 12), "6 seconds for 3"
+    found = costs_of(seconds).iteration(parts, 2)
+    assert (found.draft, found.verify) == (2 * 2.5, 12), "6 seconds for 3"
+    assert (found.seconds, found.cost_ratio, found.verify_cost) == (17, 0.25, 1.2)

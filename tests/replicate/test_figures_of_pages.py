@@ -375,7 +375,7 @@ def test_predictions_are_for_topologies_that_have_the_memory(monkeypatch, tmp_pa
     """Of 17 GiB, which a v4 has and a v5e has not."""
     monkeypatch.setattr(Sized, "counted", _smaller_on_v4)
     names = ["v4:1x1x1", "v5e:1x1"]
-    monkeypatch.setattr(replication, "of_roofline", lambda *_: _Costs())
+    monkeypatch.setattr(replication, "roofline_costs", lambda *_: _Costs())
     (one,) = planned(monkeypatch, 99e9, use={"there": "dir"}, topologies=names, folder=tmp_path)
     v4, v5e = (one.at(name) for name in names)
     assert (v4.memory, v5e.memory) == (17 * GIB, 17 * GIB)

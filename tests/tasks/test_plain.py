@@ -1,5 +1,6 @@
 """Vocabularies without seqio give seqio's ids and texts: pytest tests/tasks/test_plain.py"""
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,6 @@ import pytest
 
 from specdec import tasks
 from specdec.common import demo
-from specdec.tasks.corpora import articles, translation
 
 MODEL = demo.path("vocabulary.model")
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "tokenizer" / "tokenizer.json"
@@ -36,8 +36,9 @@ def definition(request):
 
 def test_ids_and_texts_are_seqios(definition):
     plain, theirs = definition.plain(), definition.load()
-    lines = [side for i in range(100) for side in translation.example("test", i)]
-    lines += [*articles.highlighted("test", 0), *HOSTILE]
+    pairs = tasks.synthetic_task("specdec_ende").source("test", 0)
+    article = next(tasks.synthetic_task("specdec_highlights").source("test", 0))
+    lines = [*itertools.chain(*itertools.islice(pairs, 100)), *article, *HOSTILE]
     assert [plain.encode(line) for line in lines] == [list(theirs.encode(line)) for line in lines]
     draw = np.random.default_rng(0)
     for end in (plain.vocab_size, plain.vocab_size + 500):  # a model may have ids of its own

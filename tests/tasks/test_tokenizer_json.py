@@ -3,6 +3,7 @@
 pytest tests/tasks/test_tokenizer_json.py
 """
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -12,7 +13,6 @@ import pytest
 
 from specdec import cli, tasks
 from specdec.common import demo
-from specdec.tasks.corpora import articles, translation
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "tokenizer" / "tokenizer.json"
 MODEL = demo.path("vocabulary.model")
@@ -31,8 +31,9 @@ HOSTILE = (
 
 def texts() -> list[str]:
     """Some thousands of lines: the two tasks' data, and the project's documents."""
-    lines = [side for i in range(600) for side in translation.example("train", i)]
-    lines += [side for i in range(100) for side in articles.highlighted("train", i)]
+    pairs = tasks.synthetic_task("specdec_ende").source("train", 0)
+    more = tasks.synthetic_task("specdec_highlights").source("train", 0)
+    lines = [*itertools.chain(*itertools.islice(pairs, 600), *itertools.islice(more, 100))]
     for file in sorted(Path(__file__).resolve().parents[2].glob("**/*.md")):
         lines += file.read_text(encoding="utf-8").splitlines()
     return lines

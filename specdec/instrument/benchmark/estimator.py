@@ -17,13 +17,13 @@ from specdec.instrument.benchmark.parts import (
     PREFILL,
     PREFILL_ALONE,
     READ_BYTES,
-    Calls,
     Key,
     by_turns,
+    in_iterations,
     step_of,
 )
 from specdec.instrument.benchmark.trust import Spread
-from specdec.types import Part, verifies
+from specdec.instrument.costs import Costs
 
 
 class MeasuredParts(NamedTuple):
@@ -34,6 +34,7 @@ class MeasuredParts(NamedTuple):
       speculative: generations with speculation.
       elsewhere: generations for texts of another split.
       seconds: part -> seconds of one model call, or of one prefill; medians.
+      costs: the costs that follow from them.
       bandwidth: bytes/s at which memory was read, the best value.
       spread: how much they vary; None if nothing was timed twice.
     """
@@ -43,6 +44,7 @@ class MeasuredParts(NamedTuple):
     greedy: Sequence[Generation]  # of a beam search
     elsewhere: Sequence[Generation]
     seconds: Mapping[Key, float]
+    costs: Costs
     bandwidth: float
     spread: Spread | None
 
@@ -59,48 +61,29 @@ class MeasuredParts(NamedTuple):
         )
         if not any(one.tokens for one in alone) or not any(one.tokens for one in speculative):
             raise ValueError("no token was generated; benchmark texts that are not empty")
-        seconds = _seconds_per_call(one for one in records if isinstance(one, Timing))
+        seconds = seconds_per_call(one for one in records if isinstance(one, Timing))
         medians = {part: statistics.median(values) for part, values in seconds.items()}
         bandwidth = READ_BYTES / min(seconds[MEMORY_READ])
         generated = alone, speculative, greedy, elsewhere
-        return cls(*generated, medians, bandwidth, Spread.of(records))
-
-    @property
-    def prefill(self) -> float:
-        """The seconds before the first iteration, all models."""
-        return self.seconds[PREFILL]
-
-    @property
-    def prefill_alone(self) -> float:
-        """The seconds before the first iteration, target alone."""
-        return self.seconds[PREFILL_ALONE]
-
-    @property
-    def step(self) -> float:
-        """The seconds of a step of the target alone."""
-        return self.seconds[step_of(self.seconds)]
+        return cls(*generated, medians, costs_of(medians), bandwidth, Spread.of(records))
 
     @property
     def by_turns(self) -> float:
         """The time of a draft in an iteration, divided by that of its calls timed alone."""
         return by_turns(self.seconds)
 
-    def iteration(self, parts: Iterable[Part]) -> tuple[float, float]:
-        """Returns the seconds of the draft's calls and of the target's call in an iteration."""
-        return iteration(parts, self.seconds)
 
-
-def iteration(parts: Iterable[Part], seconds: Mapping[Key, float]) -> tuple[float, float]:
-    """Returns the seconds of the draft's calls and of the target's call in an iteration.
+def costs_of(seconds: Mapping[Key, float], source: str = "", times: float | None = None) -> Costs:
+    """Returns the costs that follow from the seconds of each part.
 
     Args:
-      parts: the model calls of the iteration.
       seconds: of each part, and of an interleaved iteration.
+      source: where they come from.
+      times: `by_turns`, if it is known from another iteration.
     """
-    found: dict[bool, float] = collections.defaultdict(float)
-    for role, width, calls in parts:
-        found[verifies(role)] += calls * seconds[Calls(role, width)]
-    return found[False] * by_turns(seconds), found[True]
+    calls = in_iterations(seconds, by_turns(seconds) if times is None else times)
+    prefills = seconds[PREFILL], seconds[PREFILL_ALONE]
+    return Costs(calls, *prefills, seconds[step_of(seconds)], source)
 
 
 def total(generations: Sequence[Generation], value: Callable[[Generation], float]) -> float:
@@ -123,11 +106,6 @@ def drafted(generations: Sequence[Generation]) -> list[int]:
     return [length for one in generations for length in one.drafted]
 
 
-def sources(generations: Sequence[Generation]) -> list[int] | None:
-    """Returns the index of the drafter of each call; None if there is only one."""
-    return [source for one in generations for source in one.sources] or None
-
-
 def depths(generations: Sequence[Generation]) -> list[int] | None:
     """Returns the target's layers of each call; None if calls run all layers."""
     return [depth for one in generations for depth in one.depths] or None
@@ -146,7 +124,7 @@ def calls(one: Generation) -> float:
     return one.calls
 
 
-def _seconds_per_call(timings: Iterable[Timing]) -> dict[Key, list[float]]:
+def seconds_per_call(timings: Iterable[Timing]) -> dict[Key, list[float]]:
     """Returns part -> seconds of one model call, or of one prefill, in each timing."""
     found = collections.defaultdict(list)
     for timing in timings:

@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.decoding.beam_plan import AnyPlan
+from specdec.instrument.costs import Calls
 from specdec.models.contract import loops
 from specdec.models.contract.cache import KVCache
 from specdec.models.contract.inputs import read
@@ -38,17 +39,6 @@ from specdec.types import Cache, Part, PyTree, TargetCall, verifies
 READ_BYTES, READ_ROWS = 2**29, 1024  # of what `read_memory` reads
 LONGEST_SCAN = 32  # steps; enough that a scan's start does not count
 LONGEST_TURNS = 8  # in one run
-
-
-class Calls(NamedTuple):
-    """Calls of a model that are `width` tokens wide."""
-
-    role: str
-    width: int
-
-    @property
-    def drafts(self) -> bool:
-        return self.role != "alone" and not verifies(self.role)
 
 
 class Turn(NamedTuple):
@@ -67,7 +57,7 @@ _TURN = "turn of "
 def name_of(key: Key) -> str:
     """Returns the name of a part in files."""
     if isinstance(key, Calls):
-        return f"{key.role} {key.width}"
+        return key.name
     if isinstance(key, Turn):
         calls = (f"{part.calls} x {part.role} {part.width}" for part in key.parts)
         return _TURN + ", ".join(calls)
@@ -79,8 +69,7 @@ def key_of(name: str) -> Key:
     if name.startswith(_TURN):
         told = (calls.split(" ") for calls in name.removeprefix(_TURN).split(", "))
         return Turn(tuple(Part(role, int(width), int(count)) for count, _, role, width in told))
-    role, _, width = name.rpartition(" ")
-    return Calls(role, int(width)) if width.isdigit() else name
+    return Calls.of(name) if name.rpartition(" ")[2].isdigit() else name
 
 
 def step_of(keys: Iterable[Key]) -> Calls:
@@ -229,3 +218,12 @@ def by_turns(seconds: Mapping[Key, float]) -> float:
             alone[calls.drafts] += times * seconds[calls]
         return max((seconds[turn] - alone[False]) / alone[True], 1.0)
     return 1.0
+
+
+def in_iterations(seconds: Mapping[Key, float], times: float) -> dict[Calls, float]:
+    """Returns the seconds of calls in an iteration, where drafts take `times` as long as alone."""
+    return {
+        key: value * times if key.drafts else value
+        for key, value in seconds.items()
+        if isinstance(key, Calls) and key.role != "alone"
+    }

@@ -249,12 +249,12 @@ def summarize(
     speedup, (tau, alpha) = _speedup(alone, speculative), _acceptance(speculative)
     conditional, joint = theory.acceptance_by_position(*_calls(speculative))
     depths = estimator.depths(speculative)
-    latency = {"alone": _latency(alone, found.prefill_alone + found.step)}
+    latency = {"alone": _latency(alone, found.costs.prefill_alone + found.costs.step)}
     prediction = forecast = None
     if parts is not None:
         prediction = _prediction(found, parts, gamma, speedup.over_texts.value, tau, alpha)
         iteration = prediction.draft + prediction.verify + prediction.rest
-        latency["speculative"] = _latency(speculative, found.prefill + iteration)
+        latency["speculative"] = _latency(speculative, found.costs.prefill + iteration)
         forecast = _forecast(found, parts, speedup) if found.elsewhere else None
     modes = {"alone": alone, "speculative": speculative, "greedy": found.greedy}
     return BenchmarkSummary(
@@ -341,11 +341,11 @@ def _speedup(alone: Sequence[Generation], faster: Sequence[Generation]) -> Speed
 
 
 def _baseline(found: MeasuredParts, step_bytes: int | None) -> Baseline:
-    scans = total(found.alone, estimator.steps) * found.step
-    decoding = total(found.alone, lambda one: estimator.seconds(one) - found.prefill_alone)
+    scans = total(found.alone, estimator.steps) * found.costs.step
+    decoding = total(found.alone, lambda one: estimator.seconds(one) - found.costs.prefill_alone)
     return Baseline(
-        target_prefill=found.prefill_alone,
-        target_step=found.step,
+        target_prefill=found.costs.prefill_alone,
+        target_step=found.costs.step,
         over_scan=decoding / scans,
         over_scan_with_prefill=total(found.alone, estimator.seconds) / scans,
         bandwidth=found.bandwidth,
@@ -362,25 +362,21 @@ def _prediction(
     alpha: float | None,
 ) -> BenchmarkPrediction:
     calls = _parts(parts, found.speculative)
-    draft, verify = found.iteration(calls)
     drafted = estimator.drafted(found.speculative)
-    length = statistics.fmean(drafted) if gamma is None else gamma
-    c, v = draft / length / found.step if length else 0.0, verify / found.step
-    predicted = _ratio_of_parts(found, draft + verify)
+    iteration = found.costs.iteration(calls, statistics.fmean(drafted) if gamma is None else gamma)
+    predicted = _ratio_of_parts(found, iteration.seconds)
     return BenchmarkPrediction(
         gamma=gamma,
-        prefill=found.prefill,
-        cost_ratio=c,
-        verify_cost=v,
+        prefill=found.costs.prefill,
+        cost_ratio=iteration.cost_ratio,
+        verify_cost=iteration.verify_cost,
         alpha_from_tau=None if gamma is None else alpha_from_tau(tau, gamma),
-        long_generation=None
-        if gamma is None or alpha is None
-        else theory.speedup(alpha, gamma, c, v),
+        long_generation=None if gamma is None or alpha is None else iteration.speedup(alpha),
         these_texts=predicted,
         measured_over_predicted=measured / predicted,
-        draft=draft,
-        verify=verify,
-        rest=_iteration(found) - draft - verify,
+        draft=iteration.draft,
+        verify=iteration.verify,
+        rest=_iteration(found) - iteration.seconds,
         parts=calls,
         by_turns=found.by_turns,
     )
@@ -388,36 +384,36 @@ def _prediction(
 
 def _iteration(found: MeasuredParts) -> float:
     """Returns the measured seconds of an iteration."""
-    seconds = total(found.speculative, lambda one: estimator.seconds(one) - found.prefill)
+    seconds = total(found.speculative, lambda one: estimator.seconds(one) - found.costs.prefill)
     return seconds / total(found.speculative, estimator.calls)
 
 
 def _ratio_of_parts(found: MeasuredParts, iteration: float) -> float:
     """Returns the speed-up if only the parts take time."""
-    before, step = found.prefill_alone, found.step
-    return total(found.alone, lambda one: before + one.calls * step) / total(
-        found.speculative, lambda one: found.prefill + one.calls * iteration
+    costs = found.costs
+    return total(found.alone, lambda one: costs.prefill_alone + one.calls * costs.step) / total(
+        found.speculative, lambda one: costs.prefill + one.calls * iteration
     )
 
 
 def _forecast(found: MeasuredParts, parts: Parts, speedup: Speedup) -> BenchmarkForecast:
     """Predicts the speed-up from the parts, and from the drafts of the other split's texts."""
-    tau, alpha = _acceptance(found.elsewhere)
-    per_token = sum(found.iteration(_parts(parts, found.elsewhere))) / tau
-    whole = total(found.alone, lambda one: found.prefill_alone + one.steps * found.step) / total(
-        found.alone, lambda one: found.prefill + one.steps * per_token
+    (tau, alpha), costs = _acceptance(found.elsewhere), found.costs
+    per_token = costs.iteration(_parts(parts, found.elsewhere)).seconds / tau
+    whole = total(found.alone, lambda one: costs.prefill_alone + one.steps * costs.step) / total(
+        found.alone, lambda one: costs.prefill + one.steps * per_token
     )
-    measured = _per_token(found.alone, found.prefill_alone)
-    measured /= _per_token(found.speculative, found.prefill)
+    measured = _per_token(found.alone, costs.prefill_alone)
+    measured /= _per_token(found.speculative, costs.prefill)
     return BenchmarkForecast(
         split=found.elsewhere[0].split or "",
         texts=len(found.elsewhere),
         tau=tau,
         alpha=alpha,
-        decoding=found.step / per_token,
+        decoding=costs.step / per_token,
         whole=whole,
         measured_decoding=measured,
-        measured_over_decoding=measured / (found.step / per_token),
+        measured_over_decoding=measured / (costs.step / per_token),
         measured_over_whole=speedup.per_token / whole,
     )
 

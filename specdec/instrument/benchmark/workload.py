@@ -65,7 +65,7 @@ class Workload(NamedTuple):
         """
         modes = {"alone": alone, "speculative": plan} | ({"greedy": greedy} if greedy else {})
         programs = {mode: DecodeProgram(one, mesh=mesh) for mode, one in modes.items()}
-        return cls(plan, alone, programs, _timed_parts(plan, alone), mesh, greedy)
+        return cls(plan, alone, programs, timed_parts(plan, alone), mesh, greedy)
 
     def params(self, trees: Mapping[str, PyTree]) -> dict[str, Params]:
         """Returns the parameters of each generation."""
@@ -121,8 +121,11 @@ def of_greedy(role: str) -> str:
     return f"greedy {role}"
 
 
-def _timed_parts(plan: AnyPlan, alone: AnyPlan) -> dict[Key, TimedPart]:
-    """Returns the parts that predictions are made of, for all possible draft lengths."""
+def timed_parts(plan: AnyPlan, alone: AnyPlan, slots: int | None = None) -> dict[Key, TimedPart]:
+    """Returns the parts that predictions are made of, for all possible draft lengths.
+
+    Caches have `slots`, or the plans' own capacity.
+    """
     (step,) = (Calls("alone", width) for _, width, _ in alone.parts())
     of_target, views = alone.call_of("target"), plan.drafter.views() if plan.drafter else {}
 
@@ -132,9 +135,9 @@ def _timed_parts(plan: AnyPlan, alone: AnyPlan) -> dict[Key, TimedPart]:
     found: dict[Key, TimedPart] = {
         MEMORY: TimedPart(Program(parts.make_memory), None, 1),
         MEMORY_READ: TimedPart(Program(parts.read_memory), MEMORY, 1),
-        PREFILL_ALONE: _prefill({"alone": alone.target}, alone.capacity),
+        PREFILL_ALONE: _prefill({"alone": alone.target}, slots or alone.capacity),
         step: _calls("alone", of_alone, step.width, PREFILL_ALONE, alone.max_length),
-        PREFILL: _prefill(plan.models(), plan.capacity, views),
+        PREFILL: _prefill(plan.models(), slots or plan.capacity, views),
     }
     for role, width, _ in plan.parts(TargetCall.each(range(plan.longest_draft + 1))):
         given = plan.holder(role), plan.call_of(role), width, PREFILL, plan.max_length

@@ -11,11 +11,10 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from specdec.common import theory
 from specdec.instrument.compile import hlo
 from specdec.instrument.compile.compilation import Compilation, part_name
+from specdec.instrument.costs import Calls, Costs
 from specdec.plan import Plan
-from specdec.types import Part, verifies
 
 _LAYER = re.compile(r"/decoder/layers_(\d+)/")
 
@@ -84,20 +83,12 @@ def estimate(compilation: Compilation, alphas: Mapping[str, float]) -> CompilerE
     plan = compilation.plan
     if not (isinstance(plan, Plan) and plan.drafts):
         return CompilerEstimate(parts)
-    cycles = {name: part.cycles for name, part in parts.items()}
-
-    def of(*calls: Part) -> float:
-        return sum(count * cycles[part_name(role, width)] for role, width, count in calls)
-
-    calls = plan.parts()
-    names = {part_name(role, width) for role, width, _ in calls}
-    if not names <= parts.keys() or any(parts[name].kernels for name in names):
+    calls, alone = plan.parts(), plan.alone().parts()
+    names = {Calls(role, width): part_name(role, width) for role, width, _ in (*calls, *alone)}
+    if any(name not in parts or parts[name].kernels for name in names.values()):
         return CompilerEstimate(parts)  # one of them does not fit, or its cycles are not all known
-    gamma, alone = plan.longest_draft, of(*plan.alone().parts())
-    cost_ratio = of(*(one for one in calls if not verifies(one.role))) / gamma / alone
-    verify_cost = of(*(one for one in calls if verifies(one.role))) / alone
-    speedups = {
-        label: theory.speedup(alpha, gamma, cost_ratio, verify_cost)
-        for label, alpha in alphas.items()
-    }
-    return CompilerEstimate(parts, cost_ratio, verify_cost, speedups)
+    costs = Costs({key: float(parts[name].cycles) for key, name in names.items()})
+    step = costs.iteration(alone).seconds
+    iteration = costs._replace(step=step).iteration(calls, plan.longest_draft)
+    speedups = {label: iteration.speedup(alpha) for label, alpha in alphas.items()}
+    return CompilerEstimate(parts, iteration.cost_ratio, iteration.verify_cost, speedups)

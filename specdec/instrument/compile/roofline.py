@@ -1,19 +1,21 @@
-"""Predicted speed-ups: rooflines of the calls in, `theory.speedup` out."""
+"""Costs and predicted speed-ups of the calls' rooflines."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import NamedTuple
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 
-from specdec.common import published, theory
+from specdec.common import published
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.instrument.compile.hardware import LAYER_SECONDS, Call, Chip
+from specdec.instrument.costs import Calls, Costs
 from specdec.plan import Plan
 from specdec.schedules import Fixed
-from specdec.types import of_depth, verifies
+from specdec.types import Part, of_depth
 
 LONGEST = 10  # draft tokens that are predicted for
+WIDEST = 128  # tokens of a call of which costs are given
 
 _WIDTHS = {"small": 512, "base": 768, "large": 1024}  # T5's
 
@@ -26,6 +28,31 @@ PAPER_ALPHAS: Mapping[int, Mapping[str, float]] = {
     }
     for draft, width in _WIDTHS.items()
 }
+
+
+def roofline_costs(
+    calls: Mapping[str, Call],
+    chip: Chip,
+    source: str = "",
+    layer_seconds: float = LAYER_SECONDS,
+    widths: Sequence[int] = range(1, WIDEST + 1),
+) -> Costs:
+    """Returns the costs of a roofline, which has no prefill.
+
+    Args:
+      calls: the figures of each model's call, by role.
+      chip: the chip.
+      source: which roofline it is, and where the calls come from.
+      layer_seconds: the assumed time of each layer.
+      widths: the tokens of calls; the first is that of the target's step.
+    """
+    seconds = {
+        Calls(role, width): call.seconds(chip, width, layer_seconds)
+        for role, call in calls.items()
+        for width in dict.fromkeys(widths)
+    }
+    source = f"{source} and {layer_seconds * 1e6:.0f} us for each layer, no prefill"
+    return Costs(seconds, step=seconds[Calls("target", widths[0])], source=source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,33 +95,35 @@ def predict(
       alphas: acceptance rates, by label.
       longest: the longest draft that is predicted for, in tokens.
     """
-    draft_lengths = range(1, longest + 1)
+    lengths = range(1, longest + 1)
+    parts = {
+        gamma: dataclasses.replace(plan, schedule=Fixed(gamma)).parts()
+        for gamma in {*lengths, plan.longest_draft}
+    }
+    widths = _widths(plan.alone().parts()[:1], *parts.values())
 
     def at(layer_seconds: float) -> RooflinePrediction:
-        costs = {
-            gamma: _costs(chip, plan, calls, gamma, layer_seconds)
-            for gamma in {*draft_lengths, plan.longest_draft}
-        }
-        (step,) = plan.alone().parts()[:1]
-        alone = calls["target"].seconds(chip, step.width, layer_seconds)
-        longest_draft = costs[plan.longest_draft]
-        draft = longest_draft.draft
-        # c and v(gamma), as in `theory`.
-        ratios = {gamma: (one.draft / alone, one.verify / alone) for gamma, one in costs.items()}
+        known = roofline_costs(calls, chip, "", layer_seconds, widths)
+        iterations = {gamma: known.iteration(one, gamma) for gamma, one in parts.items()}
+        longest_draft = iterations[plan.longest_draft]
         return RooflinePrediction(
             layer_seconds=layer_seconds,
-            target=alone,
-            draft=draft,
-            cost_ratio=draft / alone,
-            iteration=plan.longest_draft * draft + longest_draft.verify,
-            verify_cost=[1.0, *(ratios[gamma][1] for gamma in draft_lengths)],
+            target=known.step,
+            draft=longest_draft.draft / plan.longest_draft,
+            cost_ratio=longest_draft.cost_ratio,
+            iteration=longest_draft.seconds,
+            verify_cost=[1.0, *(iterations[gamma].verify_cost for gamma in lengths)],
             speedups={
-                label: [theory.speedup(alpha, gamma, *ratios[gamma]) for gamma in draft_lengths]
+                label: [iterations[gamma].speedup(alpha) for gamma in lengths]
                 for label, alpha in alphas.items()
             },
         )
 
     return at(0.0), at(LAYER_SECONDS)
+
+
+def _widths(*parts: Iterable[Part]) -> list[int]:
+    return [part.width for part in itertools.chain.from_iterable(parts)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,11 +152,11 @@ def predict_beams(
     Arguments as for `predict`.
     """
 
+    both = plan.alone().parts(), plan.parts()
+
     def at(layer_seconds: float) -> BeamPrediction:
-        step, iteration = (
-            sum(n * calls[role].seconds(chip, width, layer_seconds) for role, width, n in parts)
-            for parts in (plan.alone().parts(), plan.parts())
-        )
+        known = roofline_costs(calls, chip, "", layer_seconds, _widths(*both))
+        step, iteration = (known.iteration(parts).seconds for parts in both)
         return BeamPrediction(layer_seconds, step, iteration, iteration / step)
 
     return at(0.0), at(LAYER_SECONDS)
@@ -162,20 +191,3 @@ def exits(chip: Chip, plan: Plan, calls: Mapping[str, Call]) -> list[Exit]:
         taken = seconds(of_depth(depth))
         found.append(Exit(depth, taken, (whole[0] / taken[0], whole[1] / taken[1])))
     return found
-
-
-class _Costs(NamedTuple):
-    """Seconds of an iteration."""
-
-    verify: float
-    draft: float  # for each token of it
-
-
-def _costs(
-    chip: Chip, plan: Plan, calls: Mapping[str, Call], gamma: int, layer_seconds: float
-) -> _Costs:
-    verify = draft = 0.0
-    for role, width, count in dataclasses.replace(plan, schedule=Fixed(gamma)).parts():
-        spent = count * calls[role].seconds(chip, width, layer_seconds)
-        verify, draft = (verify + spent, draft) if verifies(role) else (verify, draft + spent)
-    return _Costs(verify, draft / gamma)

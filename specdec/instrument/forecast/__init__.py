@@ -4,7 +4,8 @@
 calls. `costs` has the seconds of the parts. `forecast` makes figures from both.
 """
 
-from specdec.instrument.forecast.costs import Costs, measured, read
+from specdec.instrument.costs import Costs
+from specdec.instrument.forecast.costs import measured, read
 from specdec.instrument.forecast.promise import (
     Forecast,
     best,

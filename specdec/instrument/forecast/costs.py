@@ -5,48 +5,34 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import NamedTuple, NotRequired, TypedDict, TypeVar
+from typing import NotRequired, TypedDict, TypeVar
 
 from specdec.common import progress
 from specdec.common.json_values import JsonObject, check_kind, parsed, record_of
 from specdec.common.records import Lines, RecordsError
 from specdec.common.timer import Clock, interleaved
-from specdec.decoding.program import Program
-from specdec.instrument.benchmark import Timing, record
+from specdec.instrument.benchmark import Timing, estimator, record
 from specdec.instrument.benchmark.parts import (
-    LONGEST_SCAN,
-    LONGEST_TURNS,
+    MEMORY,
+    MEMORY_READ,
     PREFILL,
     PREFILL_ALONE,
     STEPS,
-    Calls,
     Key,
+    Turn,
     by_turns,
-    key_of,
-    name_of,
-    prefills,
-    scan,
-    turn_of,
-    turns,
 )
-from specdec.instrument.compile.hardware import LAYER_SECONDS, Call, Chip
+from specdec.instrument.benchmark.workload import TimedPart, timed_parts
+from specdec.instrument.compile.hardware import Call, Chip
+from specdec.instrument.compile.roofline import roofline_costs
+from specdec.instrument.costs import Calls, Costs
 from specdec.models.contract.model import Target
-from specdec.plan import Plan, plain_call
-from specdec.types import UNKNOWN_CALL, Part, PyTree, TargetCall
+from specdec.plan import Plan
+from specdec.types import PyTree
 
 ROUNDS = 7  # of each part, in turns
-WIDEST = 128  # tokens of a call of which a roofline is given
-
-
-class _Record(TypedDict):
-    calls: dict[str, float]
-    prefill: float
-    prefill_alone: float
-    step: float
-    source: str
 
 
 class _Host(TypedDict):
@@ -68,59 +54,20 @@ class _Compiled(TypedDict):
     topologies: list[_Topology]
 
 
-class Costs(NamedTuple):
-    """The costs of a plan's parts, in seconds.
-
-    Attributes:
-      calls: by `Calls`, of one model call in an iteration; other parts may be present.
-      prefill: before the first iteration, all models.
-      prefill_alone: before the first iteration, target alone.
-      step: a token of the target alone.
-      source: where the costs come from, in words.
-    """
-
-    calls: Mapping[Key, float]
-    prefill: float
-    prefill_alone: float
-    step: float
-    source: str
-
-    def record(self) -> Mapping[str, object]:
-        """Returns plain values, for JSON."""
-        calls = {name_of(key): seconds for key, seconds in self.calls.items()}
-        return self._asdict() | {"calls": calls}
-
-    @classmethod
-    def of_record(cls, fields: JsonObject) -> Costs:
-        """Returns the costs from the values of `record`."""
-        check_kind(fields, _Record)
-        calls = {key_of(name): seconds for name, seconds in fields["calls"].items()}
-        return cls(**{**fields, "calls": calls})
-
-    def iteration(self, plan: Plan, call: TargetCall = UNKNOWN_CALL) -> float | None:
-        """Returns the seconds of one target call and its draft, None if a part is not known."""
-        return self.of(plan.parts([call]))
-
-    def of(self, parts: Iterable[Part]) -> float | None:
-        """Returns the seconds of some calls, None if one is not known."""
-        known = [(self.calls.get(Calls(role, width)), times) for role, width, times in parts]
-        if any(one is None for one, _ in known):
-            return None
-        return sum(one * times for one, times in known if one is not None)
-
-
 def of_bench(path: str) -> Costs:
     """Reads the lines of `specdec bench`, and returns medians.
 
     Raises:
       RecordsError: the lines are of something else, or lack a part that is always needed.
     """
-    seconds = defaultdict(list)
-    for one in Lines(Path(path)).map(record, "bench"):
-        if isinstance(one, Timing):
-            seconds[one.part].append(one.seconds / one.steps)
-    medians = {part: statistics.median(values) for part, values in seconds.items()}
-    return _costs(medians, path)
+    timings = (one for one in Lines(Path(path)).map(record, "bench") if isinstance(one, Timing))
+    seconds = estimator.seconds_per_call(timings)
+    if not ({PREFILL, PREFILL_ALONE} <= seconds.keys() and seconds.keys() & {*STEPS}):
+        raise RecordsError(
+            f"{path} has no timings of parts; give the lines of `specdec bench`, or leave --costs "
+            "out to measure here"
+        )
+    return estimator.costs_of({key: statistics.median(x) for key, x in seconds.items()}, path)
 
 
 def of_compile(path: str, topology: str | None) -> Costs:
@@ -148,29 +95,8 @@ def of_compile(path: str, topology: str | None) -> Costs:
     one = found[name]
     chip = record_of(Chip, one["chip"], host=tuple(one["chip"]["host"]))
     calls = {role: record_of(Call, call) for role, call in one["calls"].items()}
-    return of_roofline(
-        calls, chip, f"{path}, a roofline of {name}", one["assumed"]["layer_seconds"]
-    )
-
-
-def of_roofline(
-    calls: Mapping[str, Call], chip: Chip, source: str, layer_seconds: float = LAYER_SECONDS
-) -> Costs:
-    """Returns the costs of a roofline, which has no prefill.
-
-    Args:
-      calls: the figures of each model's call, by role.
-      chip: the chip.
-      source: which roofline it is, and where the calls come from.
-      layer_seconds: the assumed time of each layer.
-    """
-    seconds: dict[Key, float] = {
-        Calls(role, width): call.seconds(chip, width, layer_seconds)
-        for role, call in calls.items()
-        for width in range(1, WIDEST + 1)
-    }
-    source = f"{source} and {layer_seconds * 1e6:.0f} us for each layer, no prefill"
-    return Costs(seconds, 0.0, 0.0, seconds[Calls("target", 1)], source)
+    source = f"{path}, a roofline of {name}"
+    return roofline_costs(calls, chip, source, one["assumed"]["layer_seconds"])
 
 
 Name = TypeVar("Name", bound=Hashable)
@@ -197,131 +123,69 @@ def measured(
       The costs of each plan.
     """
     slots = max(plan.capacity for plan in plans.values())
-    first = next(iter(plans.values()))
-    parts = _Parts(tree_of, inputs, slots, min(first.max_length, LONGEST_SCAN))
-    step = parts.call("alone", 1, alone)
-    prefill = parts.prefill("alone", alone.target, alone)
-    calls, prefills_of = {}, {}
-    for name, plan in plans.items():
-        models = plan.models().items()
-        prefills_of[name] = [parts.prefill(role, model, plan) for role, model in models]
-        calls[name] = {
-            Calls(role, width): parts.call(role, width, plan)
-            for role, width, _ in plan.parts(TargetCall.each(range(plan.longest_draft + 1)))
-        }
     longest = max(plans, key=lambda name: plans[name].longest_draft)
-    in_turn = {**calls[longest], **parts.turn(plans[longest])}
-    seconds = _by_turns(parts.timed, clock)
-    times = by_turns({part: seconds[key] for part, key in in_turn.items()})
-    source = f"measured here, medians of {ROUNDS} turns"
-    return {
-        name: Costs(
-            _in_iterations({part: seconds[key] for part, key in calls[name].items()}, times),
-            sum(seconds[key] for key in prefills_of[name]),
-            seconds[prefill],
-            seconds[step],
-            source,
-        )
-        for name in plans
+    timed: dict[Hashable, _Run] = {}
+    keys: dict[Name, dict[Key, Hashable]] = {name: {} for name in plans}
+    for name, plan in plans.items():
+        for part, one in timed_parts(plan, alone, slots).items():
+            if part in (MEMORY, MEMORY_READ) or (isinstance(part, Turn) and name != longest):
+                continue
+            key = keys[name][part] = _identity(plan, part)
+            if key not in timed:
+                models = _models(plan, alone, part)
+                trees = {role: tree_of(role, model) for role, model in models.items()}
+                source = None if one.source is None else timed[keys[name][one.source]]
+                timed[key] = _Run(one, trees, source.result if source else inputs)
+    medians = _medians(timed, clock)
+    seconds = {
+        name: {part: medians[key] for part, key in parts.items()} for name, parts in keys.items()
     }
+    times, source = by_turns(seconds[longest]), f"measured here, medians of {ROUNDS} turns"
+    return {name: estimator.costs_of(known, source, times) for name, known in seconds.items()}
 
 
-class _Parts:
-    """The parts of several plans, each made once; methods return the key of one.
-
-    Args:
-      slots: of the caches.
-      steps: of a scan.
-    """
-
-    def __init__(
-        self, tree_of: Callable[[str, Target], PyTree], inputs: PyTree, slots: int, steps: int
-    ):
-        self.timed: dict[Hashable, _Part] = {}
-        self._tree_of, self._inputs, self._slots, self._steps = tree_of, inputs, slots, steps
-
-    def prefill(self, role: str, model: Target, plan: Plan) -> tuple[Hashable, ...]:
-        views = plan.drafter.views()
-        key = role, model, 0, views.get(role)
-        if key not in self.timed:
-            program = Program(prefills({role: model}, self._slots, views))
-            trees = {role: self._tree_of(role, model)}
-            self.timed[key] = _Part(program, trees, self._inputs, 1)
-        return key
-
-    def call(self, role: str, width: int, plan: Plan) -> tuple[Hashable, ...]:
-        """Returns the key of a call. A drafter's own call may read the parameters of all models."""
-        alone = role == "alone"
-        models = {"alone": plan.target} if alone else plan.models()
-        own, of = plan.own_calls().get(role), role if alone else plan.holder(role)
-        read = self.prefill(of, models[of], plan)
-        key = role, width, read, plan if own else None
-        if key not in self.timed:
-            before = self.timed[read]
-            trees = self._trees(models) if own else before.trees
-            program = Program(scan(of, own or plain_call(role, models[of]), width, self._steps))
-            self.timed[key] = _Part(program, trees, before.begun(), self._steps)
-        return key
-
-    def turn(self, plan: Plan) -> Mapping[Key, tuple[Hashable, ...]]:
-        """Returns the key of the plan's interleaved calls, by these; {} if it has none."""
-        if not (turn := turn_of(plan)):
-            return {}
-        models, begun = plan.models(), {}
-        for role, model in models.items():
-            begun |= self.timed[self.prefill(role, model, plan)].begun()
-        steps = min(plan.max_length, LONGEST_TURNS)
-        program = Program(turns(plan, turn, steps))
-        self.timed[turn, plan] = _Part(program, self._trees(models), begun, steps)
-        return {turn: (turn, plan)}
-
-    def _trees(self, models: Mapping[str, Target]) -> dict[str, PyTree]:
-        return {role: self._tree_of(role, model) for role, model in models.items()}
+def _models(plan: Plan, alone: Plan, part: Key) -> Mapping[str, Target]:
+    """Returns the models that a part reads; a drafter's own call may read all of them."""
+    if part == PREFILL_ALONE or (isinstance(part, Calls) and part.role == "alone"):
+        return {"alone": alone.target}
+    models = plan.models()
+    if isinstance(part, Calls) and part.role not in plan.own_calls():
+        return {plan.holder(part.role): models[plan.holder(part.role)]}
+    return models
 
 
-class _Part(NamedTuple):
-    program: Program
-    trees: Mapping[str, PyTree]
-    argument: PyTree
-    steps: int  # model calls in one run
+def _identity(plan: Plan, part: Key) -> Hashable:
+    """Returns a key that plans share if the part is the same for them."""
+    models, views = plan.models(), plan.drafter.views()
+    if isinstance(part, Turn):
+        return part, plan
+    if isinstance(part, Calls) and part.role != "alone":
+        role = plan.holder(part.role)
+        return part, models[role], views.get(role), plan if part.role in plan.own_calls() else None
+    return part, (*models.items(), *views.items()) if part == PREFILL else None
 
-    def begun(self) -> PyTree:
-        """Returns the result of one run."""
-        return self.program(self.trees, self.argument)
+
+class _Run:
+    """A part with its arguments."""
+
+    def __init__(self, part: TimedPart, trees: Mapping[str, PyTree], argument: PyTree):
+        self.steps, self._program, self._arguments = part.steps, part.program, (trees, argument)
+
+    @functools.cached_property
+    def result(self) -> PyTree:
+        return self._program(*self._arguments)
 
     def ready(self) -> Callable[[], object]:
         """Returns one run, compiled and warmed."""
-        return functools.partial(
-            self.program.warmed(self.trees, self.argument), self.trees, self.argument
-        )
+        return functools.partial(self._program.warmed(*self._arguments), *self._arguments)
 
 
-def _by_turns(timed: Mapping[Hashable, _Part], clock: Clock) -> dict[Hashable, float]:
-    """Returns the seconds of a call of each part."""
+def _medians(timed: Mapping[Hashable, _Run], clock: Clock) -> dict[Hashable, float]:
+    """Returns the seconds of a call of each part, the median of interleaved runs."""
     runs = {key: part.ready for key, part in timed.items()}
     with progress.bar("timing parts", (1 + ROUNDS) * len(timed), "part") as bar:
         found = interleaved(runs, ROUNDS, warm_ups=1, clock=clock, done=bar.update)
     return {key: statistics.median(found[key]) / part.steps for key, part in timed.items()}
-
-
-def _in_iterations(calls: Mapping[Key, float], times: float) -> dict[Key, float]:
-    """Returns the seconds in iterations, where drafts take `times` as long as on their own."""
-    return {
-        key: one * times if isinstance(key, Calls) and key.drafts else one
-        for key, one in calls.items()
-    }
-
-
-def _costs(medians: Mapping[Key, float], path: str) -> Costs:
-    prefill, alone = (medians.get(key) for key in (PREFILL, PREFILL_ALONE))
-    step = next((medians[key] for key in STEPS if key in medians), None)
-    if prefill is None or alone is None or step is None:
-        raise RecordsError(
-            f"{path} has no timings of parts; give the lines of `specdec bench`, or leave --costs "
-            "out to measure here"
-        )
-    calls = _in_iterations(medians, by_turns(medians))
-    return Costs(calls, prefill, alone, step, path)
 
 
 def read(path: str, topology: str | None) -> Costs:

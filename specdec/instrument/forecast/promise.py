@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from specdec.common import theory
 from specdec.common.statistics import Estimate, ratio
-from specdec.instrument.forecast.costs import Costs
+from specdec.instrument.costs import Costs
 from specdec.instrument.forecast.schedule_replay import Replayed, grouped
 from specdec.plan import Plan
 from specdec.schedules import Fixed
-from specdec.types import TargetCall, verifies
+from specdec.types import TargetCall
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +106,9 @@ def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndar
       costs: of the plan's parts.
       texts: the number of texts.
     """
-    found = _seconds(replayed, replayed.drafted, functools.partial(costs.iteration, plan))
+    found = _seconds(
+        replayed, replayed.drafted, lambda call: costs.iteration(plan.parts([call])).seconds
+    )
     return None if found is None else costs.prefill + _by_text(found, texts)
 
 
@@ -188,14 +191,14 @@ def _by_text(values: np.ndarray, texts: int) -> np.ndarray:
 def _seconds(
     replayed: Replayed,
     drafted: np.ndarray,
-    of_call: Callable[[TargetCall], float | None],
+    of_call: Callable[[TargetCall], float],
 ) -> np.ndarray | None:
     """Returns [R], the seconds of all calls of a text; None if those of a call are not known.
 
     Args:
       replayed: the replay.
       drafted: [R, N] how many tokens of each call are drafted.
-      of_call: returns the seconds of a call.
+      of_call: returns the seconds of a call, nan if they are not known.
     """
     made = np.arange(drafted.shape[1])[None] < replayed.calls[:, None]
     known = replayed.source, replayed.depth
@@ -206,7 +209,7 @@ def _seconds(
         of_call(TargetCall(*(int(x) if y else None for x, y in zip(kind, told, strict=True))))
         for kind in kinds.T
     ]
-    if None in seconds:
+    if np.isnan(seconds).any():
         return None
     found = np.zeros(drafted.shape)
     found[made] = np.array(seconds)[which.ravel()]
@@ -217,28 +220,25 @@ def _oracle(
     plan: Plan,
     costs: Mapping[int | None, Costs],
     call: TargetCall,
-) -> float | None:
+) -> float:
     """Returns the seconds of a call if the schedule had known how many tokens would be accepted."""
     length = call.drafted
     if not length:
         return next(iter(costs.values())).step
     if length not in costs:
-        return None
+        return math.nan
     fixed = dataclasses.replace(plan, schedule=Fixed(length))
-    return costs[length].iteration(fixed, call._replace(drafted=None))
+    return costs[length].iteration(fixed.parts([call._replace(drafted=None)])).seconds
 
 
 def _formula(plan: Plan, costs: Costs, alpha: float | None) -> tuple[float, float | None] | None:
     """Returns the tokens per call and the speed-up of independent acceptances."""
-    gamma, seconds = plan.gamma, costs.iteration(plan)
+    gamma = plan.gamma
     if gamma is None or alpha is None:
         return None
-    tokens = theory.expected_tokens(alpha, gamma)
-    verify = costs.of(part for part in plan.parts() if verifies(part.role))
-    if seconds is None or verify is None:
-        return tokens, None
-    draft = max(seconds - verify, 0.0) / gamma
-    return tokens, theory.speedup(alpha, gamma, draft / costs.step, verify / costs.step)
+    iteration = costs.iteration(plan.parts(), gamma)
+    known = not math.isnan(iteration.seconds)
+    return theory.expected_tokens(alpha, gamma), iteration.speedup(alpha) if known else None
 
 
 def _hazard(replayed: Replayed) -> Iterator[float]:

@@ -20,8 +20,7 @@ from specdec.common.records import as_json, write
 from specdec.common.values import UsageError, one_line
 from specdec.instrument.compile import Topology
 from specdec.instrument.compile.by_shapes import Counted, Shape, count
-from specdec.instrument.compile.roofline import predict
-from specdec.instrument.forecast.costs import of_roofline
+from specdec.instrument.compile.roofline import predict, roofline_costs
 from specdec.instrument.replicate import results, steps, study_tables
 from specdec.instrument.replicate.page import write_all
 from specdec.instrument.replicate.results import Earlier, Found, Place, Step, load, place_path
@@ -150,7 +149,9 @@ class Replication:
             elif alpha is not None:
                 place.given = made.speedups[""][-1]
             path = place_path(self._choices.folder, found.row, topology.name, "costs.json")
-            costs = of_roofline(counted.calls, chip, f"from shapes, a roofline of {topology.name}")
+            costs = roofline_costs(
+                counted.calls, chip, f"from shapes, a roofline of {topology.name}"
+            )
             write(path, as_json(costs.record()))
 
     def _compiles(self, found: Found, topology: str) -> bool:

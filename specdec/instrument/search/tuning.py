@@ -11,7 +11,7 @@ import numpy as np
 from specdec.common.statistics import Estimate, ratio
 from specdec.instrument.acceptance import Accepted, recorded
 from specdec.instrument.benchmark.parts import Calls
-from specdec.instrument.forecast.costs import Costs
+from specdec.instrument.costs import Costs
 from specdec.instrument.forecast.recorded import kind_of
 from specdec.plan import Plan
 from specdec.schedules import (

@@ -1,4 +1,4 @@
-"""Random choices that depend on four integers only, on every machine and Python version."""
+"""Random choices that depend on three integers only, on every machine and Python version."""
 
 from __future__ import annotations
 
@@ -25,21 +25,19 @@ class Weighted(NamedTuple, Generic[T]):
 
 
 class Dice:
-    """A stream of random choices for each (task, split, seed, index).
+    """A stream of random choices for each (task, split, index).
 
     Only `random.Random.random` is used: Python guarantees its values for an integer seed, but not
-    those of `choice` and similar functions. The seed is a mixed-radix number of the four integers.
+    those of `choice` and similar functions. The seed is a mixed-radix number of the three integers.
     No two combinations, and so no two splits, share one.
     """
 
-    def __init__(self, task: int, split: str, index: int, seed: int = 0):
+    def __init__(self, task: int, split: str, index: int):
         if split not in SPLITS:
             raise ValueError(f"split is {split!r}; give one of {', '.join(SPLITS)}")
-        if not (0 <= index < 2**48 and 0 <= seed < 2**32):
-            raise ValueError(
-                f"(index, seed) is {index, seed}; give 0 <= index < 2**48 and 0 <= seed < 2**32"
-            )
-        key = ((seed * 16 + task) * len(SPLITS) + SPLITS.index(split)) << 48 | index
+        if not 0 <= index < 2**48:
+            raise ValueError(f"index is {index}; give 0 <= index < 2**48")
+        key = (task * len(SPLITS) + SPLITS.index(split)) << 48 | index
         self._random = random.Random(key).random
 
     def chance(self, probability: float) -> bool:

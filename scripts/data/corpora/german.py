@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 
-from specdec.tasks.corpora.lexicon import Adjective, GermanNoun, GermanVerb, table
-from specdec.tasks.corpora.sentence_tree import Clause, Name, Nominal, NounPhrase, Pronoun, Sentence
+from corpora.lexicon import Adjective, GermanNoun, GermanVerb, table
+from corpora.sentence_tree import Clause, Name, Nominal, NounPhrase, Pronoun, Sentence
 
 Field = tuple[str, str]  # what it is in the clause, and its text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple, TypeVar
 
-from specdec.tasks.corpora.lexicon import (
+from corpora.lexicon import (
     Adjective,
     EnglishNoun,
     EnglishVerb,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from specdec.tasks.corpora import english, german
-from specdec.tasks.corpora.dice import Dice
-from specdec.tasks.corpora.lexicon import (
+from corpora import english, german
+from corpora.dice import Dice
+from corpora.lexicon import (
     ADJECTIVES,
     ADVERBS,
     BESIDE,
@@ -21,7 +21,7 @@ from specdec.tasks.corpora.lexicon import (
     WOMEN,
     Entry,
 )
-from specdec.tasks.corpora.sentence_tree import (
+from corpora.sentence_tree import (
     HE,
     IT,
     SHE,
@@ -43,15 +43,14 @@ TASK = 1  # the first coordinate of `Dice`
 MIN_WORDS, MAX_WORDS = 5, 30  # of either text
 
 
-def example(split: str, index: int, seed: int = 0) -> tuple[str, str]:
+def example(split: str, index: int) -> tuple[str, str]:
     """Returns an English sentence and its German translation, which depend only on the arguments.
 
     Args:
       split: train, validation or test; no two splits share seeds.
       index: the number of the example; 0 <= index < 2**48.
-      seed: selects another corpus with the same distribution; 0 <= seed < 2**32.
     """
-    tree = sample(Dice(TASK, split, index, seed))
+    tree = sample(Dice(TASK, split, index))
     return english.sentence_text(tree), german.sentence_text(tree)
 
 

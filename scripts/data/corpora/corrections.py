@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from specdec.tasks.corpora import english, translation
-from specdec.tasks.corpora.dice import Dice, Weighted
-from specdec.tasks.corpora.lexicon import (
+from corpora import english, translation
+from corpora.dice import Dice, Weighted
+from corpora.lexicon import (
     ADJECTIVES,
     ADVERBS,
     COUNTS,
@@ -21,7 +21,7 @@ from specdec.tasks.corpora.lexicon import (
     EnglishVerb,
     Entry,
 )
-from specdec.tasks.corpora.sentence_tree import HE, IT, Sentence
+from corpora.sentence_tree import HE, IT, Sentence
 
 TASK = 3  # the first coordinate of `Dice`
 MAX_WORDS = 30  # of the correct text, where it has two sentences
@@ -58,13 +58,13 @@ class Correction(NamedTuple):
         return " ".join(self.words)
 
 
-def example(split: str, index: int, seed: int = 0) -> tuple[str, str]:
+def example(split: str, index: int) -> tuple[str, str]:
     """Returns a text with 0 to 3 errors, and the text without them.
 
     The correct form of each error follows from the rest of the text. The arguments are those of
     `translation.example`.
     """
-    correction = sample(Dice(TASK, split, index, seed))
+    correction = sample(Dice(TASK, split, index))
     return correction.source, correction.target
 
 

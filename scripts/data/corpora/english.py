@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from specdec.tasks.corpora.sentence_tree import (
+from corpora.sentence_tree import (
     HE,
     IT,
     Clause,

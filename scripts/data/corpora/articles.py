@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from specdec.tasks.corpora.dice import Dice
-from specdec.tasks.corpora.lexicon import table
+from corpora.dice import Dice
+from corpora.lexicon import table
 
 HIGHLIGHTS, QUESTIONS = 2, 4  # the first coordinate of `Dice`
 MIN_SENTENCES, MAX_SENTENCES = 3, 8
@@ -52,37 +52,37 @@ class Article(NamedTuple):
         return " ".join([*self.stated, *self.restated])
 
 
-def highlighted(split: str, index: int, seed: int = 0) -> tuple[str, str]:
+def highlighted(split: str, index: int) -> tuple[str, str]:
     """Returns an article of 3 to 8 sentences and its highlights, 1 to 3 sentences.
 
     A salient fact is stated, and restated in other words further down. The highlights are its short
     form, in the article's order. One of two short forms is chosen at random, and so is the place of
     everything in the article. The arguments are those of `translation.example`.
     """
-    dice = Dice(HIGHLIGHTS, split, index, seed)
+    dice = Dice(HIGHLIGHTS, split, index)
     article = sample(dice)
     highlights = [fill(dice.pick(article.facts[i].short), article.slots) for i in article.salient]
     return article.text, " ".join(highlights)
 
 
-def asked(split: str, index: int, seed: int = 0) -> tuple[str, str]:
+def asked(split: str, index: int) -> tuple[str, str]:
     """Returns a question with its article, and the sentence that first states the answer.
 
     The answer occurs in the article verbatim. The arguments are those of `translation.example`.
     """
-    dice = Dice(QUESTIONS, split, index, seed)
+    dice = Dice(QUESTIONS, split, index)
     article = sample(dice)
     fact = dice.pick(range(len(article.facts)))
     question = fill(dice.pick(article.facts[fact].question), article.slots)
     return f"{question} context: {article.text}", article.stated[fact]
 
 
-def continued(split: str, index: int, seed: int = 0) -> tuple[str, str]:
+def continued(split: str, index: int) -> tuple[str, str]:
     """Returns the first sentence of an article, and the rest of it: plain text to continue.
 
     The arguments are those of `translation.example`.
     """
-    article = sample(Dice(HIGHLIGHTS, split, index, seed))
+    article = sample(Dice(HIGHLIGHTS, split, index))
     first, *others = [*article.stated, *article.restated]
     return first, " ".join(others)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from specdec.tasks.corpora.dice import Weighted
+from corpora.dice import Weighted
 
 T = TypeVar("T")
 

@@ -1,0 +1,122 @@
+"""The seconds of model calls, and the time of an iteration that follows from them.
+
+Costs are measured, or come from a roofline or from the compiler's cycles. An iteration is one
+target call with its draft. Letters as in `theory`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypedDict
+
+from specdec.common import theory
+from specdec.common.json_values import JsonObject, check_kind
+from specdec.types import Part, verifies
+
+
+class Calls(NamedTuple):
+    """Calls of a model that are `width` tokens wide."""
+
+    role: str
+    width: int
+
+    @classmethod
+    def of(cls, name: str) -> Calls:
+        """Returns the calls with this name in files."""
+        role, _, width = name.rpartition(" ")
+        return cls(role, int(width))
+
+    @property
+    def name(self) -> str:
+        """The name in files."""
+        return f"{self.role} {self.width}"
+
+    @property
+    def drafts(self) -> bool:
+        return self.role != "alone" and not verifies(self.role)
+
+
+class Iteration(NamedTuple):
+    """The predicted seconds of an iteration; nan if a call's are not known.
+
+    Attributes:
+      draft: of the draft's calls.
+      verify: of the target's call.
+      step: of a token of the target alone.
+      drafted: tokens of the draft; a mean if that varies.
+    """
+
+    draft: float
+    verify: float
+    step: float
+    drafted: float
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of the draft's calls and the target's call."""
+        return self.draft + self.verify
+
+    @property
+    def cost_ratio(self) -> float:
+        """The letter c; 0 if nothing is drafted."""
+        return self.draft / self.drafted / self.step if self.drafted else 0.0
+
+    @property
+    def verify_cost(self) -> float:
+        """The letter v."""
+        return self.verify / self.step
+
+    def speedup(self, alpha: float) -> float:
+        """Returns `theory.speedup` at an acceptance rate; `drafted` is a whole number."""
+        return theory.speedup(alpha, int(self.drafted), self.cost_ratio, self.verify_cost)
+
+
+class _Record(TypedDict):
+    calls: dict[str, float]
+    prefill: float
+    prefill_alone: float
+    step: float
+    source: str
+
+
+class Costs(NamedTuple):
+    """The costs of a plan's parts, in seconds.
+
+    Attributes:
+      calls: of one model call in an iteration; other calls may be present.
+      prefill: before the first iteration, all models.
+      prefill_alone: before the first iteration, target alone.
+      step: a token of the target alone.
+      source: where the costs come from, in words.
+    """
+
+    calls: Mapping[Calls, float]
+    prefill: float = 0.0
+    prefill_alone: float = 0.0
+    step: float = math.nan
+    source: str = ""
+
+    def record(self) -> Mapping[str, object]:
+        """Returns plain values, for JSON."""
+        calls = {key.name: seconds for key, seconds in self.calls.items()}
+        return self._asdict() | {"calls": calls}
+
+    @classmethod
+    def of_record(cls, fields: JsonObject) -> Costs:
+        """Returns the costs from the values of `record`."""
+        check_kind(fields, _Record)
+        calls = {Calls.of(name): seconds for name, seconds in fields["calls"].items()}
+        return cls(**{**fields, "calls": calls})
+
+    def iteration(self, parts: Iterable[Part], drafted: float = 0) -> Iteration:
+        """Predicts an iteration.
+
+        Args:
+          parts: its model calls, as `Plan.parts` returns them.
+          drafted: the tokens of its draft.
+        """
+        spent = {False: 0.0, True: 0.0}
+        for role, width, times in parts:
+            spent[verifies(role)] += times * self.calls.get(Calls(role, width), math.nan)
+        return Iteration(spent[False], spent[True], self.step, drafted)
