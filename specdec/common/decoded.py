@@ -13,35 +13,21 @@ from specdec.types import DecodeOutput
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodedText:
-    """A text and the target calls that made it, as plain values.
+    """A text and the target calls that made it, as plain values."""
 
-    Attributes:
-      tokens: ids, including the stop id that ends them.
-      proposed: the ids that were drafted for each target call, if they are stored.
-      drafted: how many tokens were drafted for each target call.
-      accepted: how many of these the call kept.
-      sources: the index of the drafter of each call; empty if there is only one.
-      depths: the target's layers in each call; empty if all calls run all layers.
-      broken_drafts: how many drafts ended early, see `Trace`.
-    """
-
-    tokens: Sequence[int]
-    drafted: Sequence[int]
-    accepted: Sequence[int]
+    tokens: Sequence[int]  # ids, including the stop id that ends them
+    drafted: Sequence[int]  # how many tokens were drafted for each target call
+    accepted: Sequence[int]  # how many of these the call kept
+    # the ids that were drafted for each target call, if they are stored
     proposed: Sequence[Sequence[int]] = ()
-    sources: Sequence[int] = ()
+    sources: Sequence[int] = ()  # the index of the drafter of each call; empty if there is only one
+    # the target's layers in each call; empty if all calls run all layers
     depths: Sequence[int] = ()
-    broken_drafts: int = 0
+    broken_drafts: int = 0  # how many drafts ended early, see `Trace`
 
     @classmethod
     def of(cls, output: DecodeOutput, row: int, **others: Any) -> Self:
-        """Returns the record of one row of an output that is on the host.
-
-        Args:
-          output: the output.
-          row: the row.
-          **others: the fields that a subclass adds.
-        """
+        """Returns the record of one row of an output that is on the host."""
         return cls(
             **output.row(row)._asdict(),
             broken_drafts=int(output.trace.broken_drafts[row]),

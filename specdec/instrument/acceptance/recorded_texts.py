@@ -68,12 +68,7 @@ def _record(variant: Variant) -> str:
 
 
 def read(path: str) -> list[Accepted]:
-    """Returns the texts of a file.
-
-    Raises:
-      UsageError: the file does not exist, has no texts, or is too old to be replayed.
-      RecordsError: a line is damaged.
-    """
+    """Returns the texts of a file."""
     if not Path(path).is_file() or not Path(f"{path}.gin").is_file():
         if Path(path).exists():  # the command would not write over it
             raise UsageError(
@@ -97,17 +92,7 @@ def read(path: str) -> list[Accepted]:
 
 
 def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iterable[str]) -> bool:
-    """Returns whether recorded texts are those of this very drafter, and not only of its target.
-
-    Args:
-      path: the file of the texts.
-      variant: the run that should have written them.
-      texts: the texts.
-      drafters: the names of drafters that the texts must have recordings of.
-
-    Raises:
-      UsageError: they are of another target, vocabulary, sampling or data, or of other drafters.
-    """
+    """Returns whether recorded texts are those of this very drafter, and not only of its target."""
     before, now = _record_in(path), parsed(_record(variant))
     ours, theirs = now["drafters"], before["drafters"]
     pairs = [(before["texts"], now["texts"])]
@@ -222,15 +207,7 @@ def _lines_of(lines: Lines) -> Iterator[Accepted]:
 
 
 def refuse_other_than_plain(run: Run, *, paths: bool = False) -> None:
-    """Raises UsageError for a run whose texts begin with a prefix, or have several samples.
-
-    Args:
-      run: the run.
-      paths: whether drafts may have several paths.
-
-    Raises:
-      UsageError: the run is refused.
-    """
+    """Raises UsageError for a run whose texts begin with a prefix, or have several samples."""
     if (drafted := run.plan.drafter.paths) and not paths:
         raise UsageError(
             f"DRAFTER drafts {drafted} paths, and recorded texts tell of one; record with "
@@ -247,11 +224,7 @@ def refuse_other_than_plain(run: Run, *, paths: bool = False) -> None:
 
 
 def refilled(run: Run) -> Refilled | None:
-    """Returns the program that writes the target's texts in refilled rows; None for batches.
-
-    Raises:
-      ValueError: the run's rows cannot be refilled.
-    """
+    """Returns the program that writes the target's texts in refilled rows; None for batches."""
     if not run.data.refill:
         return None
     alone = dataclasses.replace(run.engine, plan=run.plan.alone())
@@ -270,11 +243,7 @@ def refuse_adapting(drafter: Drafter) -> None:
 
 
 def batches_of(run: Run, purpose: str) -> Iterator[tasks.Batch]:
-    """Returns the run's texts, all of them on every host.
-
-    Raises:
-      UsageError: immediately, if there are none for a purpose.
-    """
+    """Returns the run's texts, all of them on every host."""
     batches = run.batches(everywhere=True)
     if (first := next(batches, None)) is None:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to {purpose}")
@@ -290,14 +259,6 @@ def record(
 ) -> Iterator[Accepted]:
     """Yields texts of this many tokens: those of the lines, then new ones, each written when it is
     made.
-
-    Args:
-      variant: the run.
-      batches: its inputs.
-      tokens: the number of tokens.
-      lines: the file, which the first host writes.
-      tables: whether n-gram tables are measured too. They are counted from all texts, so no earlier
-        line is kept.
     """
     kept = hosts.from_first(lambda: _kept(lines, tokens) if lines and not tables else [])
     lines = lines if hosts.is_first() else None

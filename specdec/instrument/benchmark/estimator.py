@@ -27,24 +27,15 @@ from specdec.types import Part, verifies
 
 
 class MeasuredParts(NamedTuple):
-    """All records of a benchmark.
+    """All records of a benchmark."""
 
-    Attributes:
-      alone: generations of the target alone.
-      speculative: generations with speculation.
-      elsewhere: generations for texts of another split.
-      seconds: part -> seconds of one model call, or of one prefill; medians.
-      bandwidth: bytes/s at which memory was read, the best value.
-      spread: how much they vary; None if nothing was timed twice.
-    """
-
-    alone: Sequence[Generation]
-    speculative: Sequence[Generation]
+    alone: Sequence[Generation]  # generations of the target alone
+    speculative: Sequence[Generation]  # generations with speculation
     greedy: Sequence[Generation]  # of a beam search
-    elsewhere: Sequence[Generation]
-    seconds: Mapping[Key, float]
-    bandwidth: float
-    spread: Spread | None
+    elsewhere: Sequence[Generation]  # generations for texts of another split
+    seconds: Mapping[Key, float]  # part -> seconds of one model call, or of one prefill; medians
+    bandwidth: float  # bytes/s at which memory was read, the best value
+    spread: Spread | None  # how much they vary; None if nothing was timed twice
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> MeasuredParts:
@@ -91,12 +82,7 @@ class MeasuredParts(NamedTuple):
 
 
 def iteration(parts: Iterable[Part], seconds: Mapping[Key, float]) -> tuple[float, float]:
-    """Returns the seconds of the draft's calls and of the target's call in an iteration.
-
-    Args:
-      parts: the model calls of the iteration.
-      seconds: of each part, and of an interleaved iteration.
-    """
+    """Returns the seconds of the draft's calls and of the target's call in an iteration."""
     found: dict[bool, float] = collections.defaultdict(float)
     for role, width, calls in parts:
         found[verifies(role)] += calls * seconds[Calls(role, width)]

@@ -343,12 +343,7 @@ def _calls_of(plan: Plan | BeamPlan) -> list[tuple[str, int]]:
 
 
 def part_name(role: str, width: int) -> str:
-    """Returns the name of a call's program; the target's depths share one.
-
-    Args:
-      role: of the model, or of a drafter's own call.
-      width: the tokens of the call.
-    """
+    """Returns the name of a call's program; the target's depths share one."""
     return f"{_compiled_as(role)} {width}"
 
 
@@ -359,15 +354,7 @@ def _compiled_as(role: str) -> str:
 def compiled(
     name: str, make: Callable[[], jax.stages.Compiled]
 ) -> tuple[Compiled, jax.stages.Compiled | None]:
-    """Compiles a program.
-
-    Args:
-      name: its name.
-      make: returns the executable.
-
-    Returns:
-      Its figures, and the executable; None if it does not fit.
-    """
+    """Compiles a program."""
     start = time.perf_counter()
     try:
         executable = make()

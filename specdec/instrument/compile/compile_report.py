@@ -411,11 +411,7 @@ def _memory_line(memory: MemoryRecord) -> str:
 
 
 def collectives_of(kinds: Mapping[str, CountRecord]) -> str:
-    """Returns collectives in one phrase.
-
-    Args:
-      kinds: count and bytes by kind.
-    """
+    """Returns collectives in one phrase."""
     listed = [
         f"{kind['count']} {name} ({kind['bytes'] / 2**20:.2f} MiB)" for name, kind in kinds.items()
     ]

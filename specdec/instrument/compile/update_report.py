@@ -75,13 +75,7 @@ class UpdateRecord(DevicesRecord):
 def update_record(
     topology: Topology, update: CompiledUpdate, largest: CompiledUpdate | None = None
 ) -> UpdateRecord:
-    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device.
-
-    Args:
-      topology: the topology.
-      update: the update, compiled for it.
-      largest: the update with the most texts at a time that fits, if it was searched.
-    """
+    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device."""
     run, chip = update.run, topology.chip
     programs = [one for one in (update.whole, update.optimizer) if one]
     found: Any = {
@@ -166,11 +160,7 @@ def advice(topology: Topology, update: CompiledUpdate) -> str:
 
 
 def update_lines(found: UpdateRecord) -> Iterator[str]:
-    """Yields the lines of a record, for people.
-
-    Args:
-      found: a record.
-    """
+    """Yields the lines of a record, for people."""
     memory = found["memory"]
     yield heading(found)
     yield f"  memory      {_memory_line(memory)}"
@@ -243,11 +233,7 @@ def update_explanation() -> Iterator[str]:
 
 
 def update_markdown(records: Sequence[UpdateRecord]) -> str:
-    """Returns a table of several topologies.
-
-    Args:
-      records: the records.
-    """
+    """Returns a table of several topologies."""
     rows = [
         row("topology", "mesh", "texts at a time", "parameters", "optimizer", "target",
             "temporaries", "total", "limit", "all-reduces", "s per update", "updates/s",

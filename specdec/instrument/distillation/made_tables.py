@@ -31,19 +31,12 @@ FEWEST = 2 * HELD_OUT  # texts
 
 
 class Counted(NamedTuple):
-    """A table that was made, and the size of its texts.
+    """A table that was made, and the size of its texts."""
 
-    Attributes:
-      path: the table.
-      tokens: of the texts.
-      texts: their number.
-      bytes: the size of its arrays.
-    """
-
-    path: Path
-    tokens: int
-    texts: int
-    bytes: int
+    path: Path  # the table
+    tokens: int  # of the texts
+    texts: int  # their number
+    bytes: int  # the size of its arrays
 
 
 def make(
@@ -57,21 +50,7 @@ def make(
     steps: int | None,
     say: Callable[[str], None],
 ) -> str:
-    """Writes the table of a run to `folder`, and returns what it is in words.
-
-    Args:
-      variant: the run.
-      kind: one of `tables.KINDS`.
-      folder: the folder.
-      tokens: of the texts that a drafter's table is made from.
-      passes: the file of recorded texts that a classifier is fitted to.
-      seed: of the fitting.
-      steps: of the fitting; None for its own number.
-      say: is given notes.
-
-    Raises:
-      UsageError: the texts are too few, or not of this run.
-    """
+    """Writes the table of a run to `folder`, and returns what it is in words."""
     if kind == "classifier":
         fitted = {} if steps is None else {"steps": steps}
         return Classifier.of(variant, passes).fit(folder, seed=seed, say=say, **fitted)
@@ -89,9 +68,6 @@ def count(variant: Variant, kind: str, folder: Path, tokens: int) -> Counted:
     """Writes texts of the target to texts.jsonl, and makes a table from all of them.
 
     Existing texts are kept.
-
-    Raises:
-      UsageError: there is no text.
     """
     run = variant.run
     folder.mkdir(parents=True, exist_ok=True)
@@ -154,22 +130,15 @@ class _Line(TypedDict):
 
 
 class Classifier(NamedTuple):
-    """A classifier for `schedules.Disco`, ready to be fitted to recorded texts.
-
-    Attributes:
-      recordings: of each text, the signals of each token, and the probability of its acceptance.
-    """
+    """A classifier for `schedules.Disco`, ready to be fitted to recorded texts."""
 
     variant: Variant
+    # of each text, the signals of each token, and the probability of its acceptance
     recordings: list[Recording]
 
     @classmethod
     def of(cls, variant: Variant, path: str) -> Classifier:
-        """Returns a classifier for the recorded texts of a file.
-
-        Raises:
-          UsageError: the texts are too few, or not of this run, or cannot be used for fitting.
-        """
+        """Returns a classifier for the recorded texts of a file."""
         name, drafter = _recorded(variant.run.plan.drafter, path)
         texts = recorded_texts.of_run(path, variant, [name])
         if len(texts) < FEWEST:

@@ -110,11 +110,7 @@ class Costs(NamedTuple):
 
 
 def of_bench(path: str) -> Costs:
-    """Reads the lines of `specdec bench`, and returns medians.
-
-    Raises:
-      RecordsError: the lines are of something else, or lack a part that is always needed.
-    """
+    """Reads the lines of `specdec bench`, and returns medians."""
     seconds = defaultdict(list)
     for one in Lines(Path(path)).map(record, "bench"):
         if isinstance(one, Timing):
@@ -127,13 +123,6 @@ def of_compile(path: str, topology: str | None) -> Costs:
     """Returns the costs of the roofline of `specdec compile`, with the assumed time of each layer.
 
     The roofline has no prefill, which is 0 here.
-
-    Args:
-      path: the file.
-      topology: one of those in the file, None for the only one.
-
-    Raises:
-      RecordsError: the file has no such topology.
     """
     topologies = _json(path).get("topologies", [])
     check_kind({"topologies": topologies}, _Compiled)
@@ -156,14 +145,7 @@ def of_compile(path: str, topology: str | None) -> Costs:
 def of_roofline(
     calls: Mapping[str, Call], chip: Chip, source: str, layer_seconds: float = LAYER_SECONDS
 ) -> Costs:
-    """Returns the costs of a roofline, which has no prefill.
-
-    Args:
-      calls: the figures of each model's call, by role.
-      chip: the chip.
-      source: which roofline it is, and where the calls come from.
-      layer_seconds: the assumed time of each layer.
-    """
+    """Returns the costs of a roofline, which has no prefill."""
     seconds: dict[Key, float] = {
         Calls(role, width): call.seconds(chip, width, layer_seconds)
         for role, call in calls.items()
@@ -227,12 +209,7 @@ def measured(
 
 
 class _Parts:
-    """The parts of several plans, each made once; methods return the key of one.
-
-    Args:
-      slots: of the caches.
-      steps: of a scan.
-    """
+    """The parts of several plans, each made once; methods return the key of one."""
 
     def __init__(
         self, tree_of: Callable[[str, Target], PyTree], inputs: PyTree, slots: int, steps: int

@@ -54,23 +54,14 @@ class Foretold(NamedTuple):
 
 
 class Forecasting(NamedTuple):
-    """Variants that are ready for prediction.
+    """Variants that are ready for prediction."""
 
-    Attributes:
-      variants: the runs.
-      alphas: of each variant, if the recorded texts are of its own drafter.
-      texts: the recorded texts.
-      gammas: draft lengths, ascending.
-      given: the costs, None to measure them here.
-      rows: texts that are decoded together.
-    """
-
-    variants: Sequence[Variant]
-    alphas: Sequence[float | None]
-    texts: Sequence[Accepted]
-    gammas: Sequence[int]
-    given: Costs | None
-    rows: int
+    variants: Sequence[Variant]  # the runs
+    alphas: Sequence[float | None]  # of each variant, if the recorded texts are of its own drafter
+    texts: Sequence[Accepted]  # the recorded texts
+    gammas: Sequence[int]  # draft lengths, ascending
+    given: Costs | None  # the costs, None to measure them here
+    rows: int  # texts that are decoded together
 
     @classmethod
     def of(
@@ -83,19 +74,7 @@ class Forecasting(NamedTuple):
         given: Costs | None,
         rows: int,
     ) -> Forecasting:
-        """Returns the variants, with the recorded texts of a file.
-
-        Args:
-          variants: the runs.
-          path: the file of recorded texts.
-          gammas: ascending; those that outputs have no room for are left out.
-          asked: whether the user gave them, so that each must have room.
-          given: the costs, None to measure them here.
-          rows: texts that are decoded together.
-
-        Raises:
-          UsageError: the texts are of other runs, or a run's speed cannot be predicted.
-        """
+        """Returns the variants, with the recorded texts of a file."""
         texts = recorded_texts.read(path)
         if len(texts) < rows:
             raise UsageError(

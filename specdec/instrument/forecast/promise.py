@@ -190,13 +190,7 @@ def _seconds(
     drafted: np.ndarray,
     of_call: Callable[[TargetCall], float | None],
 ) -> np.ndarray | None:
-    """Returns [R], the seconds of all calls of a text; None if those of a call are not known.
-
-    Args:
-      replayed: the replay.
-      drafted: [R, N] how many tokens of each call are drafted.
-      of_call: returns the seconds of a call.
-    """
+    """Returns [R], the seconds of all calls of a text; None if those of a call are not known."""
     made = np.arange(drafted.shape[1])[None] < replayed.calls[:, None]
     known = replayed.source, replayed.depth
     columns = [drafted, *(np.zeros_like(drafted) if x is None else x for x in known)]

@@ -92,13 +92,7 @@ class ByStart(Autoregressive):
 
 
 def played_by(drafter: Drafter, model: Recorded, by_start: Callable[[Drawing], bool]) -> Drafter:
-    """Returns the drafter with recordings instead of all drafters in `acceptance.recorded`.
-
-    Args:
-      drafter: the drafter.
-      model: the recording's model.
-      by_start: returns whether the recording of a drafter is `ByStart`.
-    """
+    """Returns the drafter with recordings instead of all drafters in `acceptance.recorded`."""
     if isinstance(drafter, Drawing):
         player = ByStart if by_start(drafter) else Autoregressive
         return player(model, Greedy(), role=role_of(drafter))

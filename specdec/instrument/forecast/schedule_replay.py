@@ -355,16 +355,7 @@ def _lengths(
     agrees: np.ndarray,
     drafter: Drawing,
 ) -> np.ndarray:
-    """Returns [T], after how many tokens of a draft from each start the schedule stops.
-
-    Args:
-      plan: has the schedule.
-      rule: its parameters.
-      recording: the drafter's.
-      at: [T, K], the index in the text of each start and position.
-      agrees: [T, K], whether that token is kept.
-      drafter: the drafter.
-    """
+    """Returns [T], after how many tokens of a draft from each start the schedule stops."""
     tokens, longest = at.shape
     if not _stops(plan):
         return np.full(tokens, longest, np.int32)

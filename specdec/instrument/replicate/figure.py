@@ -64,11 +64,7 @@ def _name(one: Found) -> str:
 def draw(
     rows: Sequence[Found], runs: Sequence[ReportedRun], folder: Path
 ) -> tuple[dict[str, str], list[Mapping[str, object]]]:
-    """Writes all figures below a folder.
-
-    Returns:
-      Their paths in the folder by title, and the figure of rows for a page, see `html.study`.
-    """
+    """Writes all figures below a folder."""
     known = {_name(one): found for one in rows if (found := figures_of(one))}
     if not known:
         return {}, []

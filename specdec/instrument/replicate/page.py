@@ -33,24 +33,16 @@ DOCUMENT = r"""\documentclass{article}
 
 
 class Page(NamedTuple):
-    """The content of a page.
+    """The content of a page."""
 
-    Attributes:
-      title, about: of the study.
-      facts: machines, dates and versions of all measurements.
-      tables: its tables.
-      notes: sentences that follow from them.
-      figures: paths of drawings, by title.
-      commands: command lines, by row.
-    """
-
+    # title, about: of the study
     title: str
     about: str
-    facts: Mapping[str, Sequence[str]]
+    facts: Mapping[str, Sequence[str]]  # machines, dates and versions of all measurements
     tables: Sequence[Table]
-    notes: Sequence[str]
-    figures: Mapping[str, str]
-    commands: Mapping[str, Sequence[str]]
+    notes: Sequence[str]  # sentences that follow from them
+    figures: Mapping[str, str]  # paths of drawings, by title
+    commands: Mapping[str, Sequence[str]]  # command lines, by row
 
     def markdown(self) -> Iterator[str]:
         """Yields the paragraphs of page.md."""
@@ -86,14 +78,7 @@ class Page(NamedTuple):
 
 
 def write_all(study: Study, rows: Sequence[Found], folder: Path, earlier: Earlier | None) -> None:
-    """Writes page.json, page.md and page.tex; page.html and figures need jinja2 and matplotlib.
-
-    Args:
-      study: the study.
-      rows: its figures.
-      folder: gets the files.
-      earlier: the page to compare with; None for none.
-    """
+    """Writes page.json, page.md and page.tex; page.html and figures need jinja2 and matplotlib."""
     shown = study_tables.all_of(rows)
     if earlier is not None:
         shown.insert(1, study_tables.compared(rows, earlier))
@@ -112,12 +97,7 @@ def write_all(study: Study, rows: Sequence[Found], folder: Path, earlier: Earlie
 
 
 def facts(rows: Sequence[Found], folder: Path) -> dict[str, list[str]]:
-    """Returns the machines, dates and versions of all benchmarks.
-
-    Args:
-      rows: the rows.
-      folder: where their files are.
-    """
+    """Returns the machines, dates and versions of all benchmarks."""
     files = (f"{folder / one.row.name}.jsonl.summary.json" for one in rows)
     found: dict[str, dict[str, None]] = {}
     benches = (bench for file in files if (bench := load(file, Bench)))

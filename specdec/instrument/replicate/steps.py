@@ -92,15 +92,7 @@ def compilation(row: Row, choices: Choices, topology: str) -> Step:
 def measurement(
     study: Study, one: Found, choices: Choices, plan: Plan, topologies: Sequence[str]
 ) -> Iterator[Step]:
-    """Yields the commands that measure a row which can be run.
-
-    Args:
-      study: the study.
-      one: the row.
-      choices: the user's.
-      plan: of the row's run.
-      topologies: those whose costs are known.
-    """
+    """Yields the commands that measure a row which can be run."""
     row, stem = one.row, choices.folder / one.row.name
     wanted = study.steps if row.steps is None else row.steps
     limit = study.limit if choices.limit is None else choices.limit
@@ -139,15 +131,7 @@ def measurement(
 def minutes(
     steps: Sequence[Step], counted: Counted, tokens: int, texts: int, bandwidth: float
 ) -> float:
-    """Returns roughly how long steps take on this machine: each target call reads its parameters.
-
-    Args:
-      steps: the steps.
-      counted: the bytes that a call reads.
-      tokens: of an output.
-      texts: that are decoded.
-      bandwidth: bytes/s that this machine reads from its memory.
-    """
+    """Returns roughly how long steps take on this machine: each target call reads its parameters."""
     step = counted.calls["target"].bytes / bandwidth
     passes = sum(PASSES.get(one.name.partition(" ")[0], 0.0) for one in steps)
     return (START * len(steps) + passes * texts * tokens * step) / 60

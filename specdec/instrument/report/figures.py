@@ -36,11 +36,7 @@ PAGE |= {BLUE.lower(): "var(--blue)", GREY.lower(): "var(--muted)"}
 
 
 def of(runs: Sequence[ReportedRun]) -> Sequence[Callable[[Sequence[ReportedRun]], Figure]]:
-    """Returns the figures of some runs, of fixed draft lengths and of lengths that vary.
-
-    Raises:
-      ValueError: there is none.
-    """
+    """Returns the figures of some runs, of fixed draft lengths and of lengths that vary."""
     of_lengths = (draft_lengths,) if any(map(varies, runs)) else ()
     if of_lengths and not any(map(predicts, runs)):
         return of_lengths
@@ -49,12 +45,7 @@ def of(runs: Sequence[ReportedRun]) -> Sequence[Callable[[Sequence[ReportedRun]]
 
 
 def draw(runs: Sequence[ReportedRun], folder: str | Path) -> list[Path]:
-    """Writes the figures into a folder, which is made if need be, and returns the files.
-
-    Raises:
-      ValueError: no run predicts a speed-up, or the JSON lines of the first that does are missing.
-      OSError: the folder cannot be written to.
-    """
+    """Writes the figures into a folder, which is made if need be, and returns the files."""
     folder = Path(folder)
     with matplotlib.rc_context(STYLE):
         figures = {folder / f"{one.__name__}.png": one(runs) for one in of(runs)}

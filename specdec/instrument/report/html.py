@@ -41,11 +41,7 @@ class Interval(NamedTuple):
 
 
 def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) -> str:
-    """Returns the HTML of some runs and generations; either may be empty.
-
-    Raises:
-      ValueError: the JSON lines of the first run with figures are missing.
-    """
+    """Returns the HTML of some runs and generations; either may be empty."""
     shown = list(itertools.islice(generations, TEXTS))
     conditions = [*places(runs), *tables.places(_acceptances(runs))]
     return _rendered(
@@ -66,17 +62,7 @@ def study(
     notes: Sequence[str],
     commands: Mapping[str, Sequence[str]],
 ) -> str:
-    """Returns the HTML of a study.
-
-    Args:
-      title: its title.
-      facts: of its measurements, by name.
-      tables: its tables.
-      figures: each with its name, its title, its SVG and its content in words.
-      runs: benchmarks, whose figures come after these.
-      notes: sentences.
-      commands: command lines, by row.
-    """
+    """Returns the HTML of a study."""
     shown = [{**one, "svg": Markup(one["svg"])} for one in figures] + _figures(runs)
     content = {"tables": tables, "figures": shown, "commands": commands}
     return _rendered(content, title=title, facts=facts, conditions=[*notes], left_out=0)

@@ -32,21 +32,13 @@ FEWEST = 20  # texts
 
 
 class Prepared(NamedTuple):
-    """A variant with its texts and costs.
+    """A variant with its texts and costs."""
 
-    Attributes:
-      variant: the run.
-      texts: the recorded texts.
-      costs: of its parts.
-      rows: texts that are decoded together.
-      counted: the calls of drafts with several paths, by schedule.
-    """
-
-    variant: Variant
-    texts: Sequence[Accepted]
-    costs: Costs
-    rows: int
-    counted: dict[Schedule, Replayed]
+    variant: Variant  # the run
+    texts: Sequence[Accepted]  # the recorded texts
+    costs: Costs  # of its parts
+    rows: int  # texts that are decoded together
+    counted: dict[Schedule, Replayed]  # the calls of drafts with several paths, by schedule
 
     @property
     def run(self) -> Run:
@@ -127,12 +119,7 @@ class Recommendation(NamedTuple):
             yield from tuning.lines(result)
 
     def write(self, folder: Path, files: Sequence[str]) -> str:
-        """Writes the recommendation and a figure to a folder, and returns the former as gin text.
-
-        Args:
-          folder: the folder.
-          files: the gin files of the run.
-        """
+        """Writes the recommendation and a figure to a folder, and returns the former as gin text."""
         promise = self.best.promise()
         text = f"# `specdec tune` of {', '.join(files)}: {promise}.\n{settings_of(self.best)}"
         records.write(folder / "tuned.gin", text)
@@ -148,23 +135,14 @@ class Recommendation(NamedTuple):
 
 
 class Search(NamedTuple):
-    """A search in a folder, which stores texts, costs and candidates.
-
-    Attributes:
-      folder: the folder.
-      variants: the runs.
-      tokens: of the recorded texts.
-      longest: the longest draft.
-      rows: texts that are decoded together.
-      given: the costs, None to measure them here.
-    """
+    """A search in a folder, which stores texts, costs and candidates."""
 
     folder: Path
-    variants: Sequence[Variant]
-    tokens: int
-    longest: int
-    rows: int
-    given: Costs | None
+    variants: Sequence[Variant]  # the runs
+    tokens: int  # of the recorded texts
+    longest: int  # the longest draft
+    rows: int  # texts that are decoded together
+    given: Costs | None  # the costs, None to measure them here
 
     @classmethod
     def of(
@@ -177,20 +155,7 @@ class Search(NamedTuple):
         rows: int = 1,
         given: Costs | None = None,
     ) -> Search:
-        """Returns a search that may begin, or be resumed.
-
-        Args:
-          variants: the runs.
-          folder: the folder.
-          tokens: of the recorded texts.
-          longest: the longest draft; None for `tuning.LONGEST`, if outputs have room.
-          rows: texts that are decoded together.
-          given: the costs, None to measure them here.
-
-        Raises:
-          UsageError: a run cannot be tuned, or the runs have different targets or texts.
-          RecordsError: the folder has another search.
-        """
+        """Returns a search that may begin, or be resumed."""
         chosen = []
         for one in variants:
             _refuse(one.run)

@@ -33,33 +33,20 @@ ENTROPIES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 
 
 class Candidate(NamedTuple):
-    """A schedule to try.
+    """A schedule to try."""
 
-    Attributes:
-      kind: the name of its file in gin/schedules/.
-      setting: its gamma or its threshold; None if it has neither.
-      schedule: the schedule.
-    """
-
-    kind: str
-    setting: float | None
+    kind: str  # the name of its file in gin/schedules/
+    setting: float | None  # its gamma or its threshold; None if it has neither
     schedule: Any  # a `Schedule`, a dataclass with fields of its own
 
 
 class Tried(NamedTuple):
-    """The predicted time of a candidate.
+    """The predicted time of a candidate."""
 
-    Attributes:
-      variant: the drafter's name, '' for the run's own.
-      candidate: the schedule.
-      tokens_per_call: of all texts.
-      seconds: [texts] of each text, with its prefill.
-    """
-
-    variant: str
-    candidate: Candidate
-    tokens_per_call: float
-    seconds: np.ndarray
+    variant: str  # the drafter's name, '' for the run's own
+    candidate: Candidate  # the schedule
+    tokens_per_call: float  # of all texts
+    seconds: np.ndarray  # [texts] of each text, with its prefill
 
 
 def buckets(longest: int) -> tuple[int, ...]:
@@ -159,23 +146,14 @@ def fastest(tried: Sequence[Tried], among: np.ndarray) -> Tried:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The findings of a search for one drafter; figures are of texts that decided nothing.
+    """The findings of a search for one drafter; figures are of texts that decided nothing."""
 
-    Attributes:
-      variant: the drafter's name.
-      best: the fastest on the other texts.
-      static: the fastest of the fixed draft lengths.
-      tried: all candidates, the fastest first.
-      alone: [texts] seconds of the target alone.
-      oracle: [texts] seconds if every draft stopped just before its first rejection.
-    """
-
-    variant: str
-    best: Tried
-    static: Tried
-    tried: Sequence[Tried]
-    alone: np.ndarray
-    oracle: np.ndarray
+    variant: str  # the drafter's name
+    best: Tried  # the fastest on the other texts
+    static: Tried  # the fastest of the fixed draft lengths
+    tried: Sequence[Tried]  # all candidates, the fastest first
+    alone: np.ndarray  # [texts] seconds of the target alone
+    oracle: np.ndarray  # [texts] seconds if every draft stopped just before its first rejection
 
     @classmethod
     def of(
