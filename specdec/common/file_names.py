@@ -39,7 +39,7 @@ def own_file(
 
 
 def refuse_pointer(file: Path, error: type[ValueError]) -> None:
-    """Raises an error if a file has the text that Git LFS leaves where it has not fetched the file."""
+    """Raises an error if a file has the text that Git LFS leaves in place of an unfetched file."""
     with file.open("rb") as stream:
         if stream.read(len(_POINTER)) == _POINTER:
             raise error(

@@ -19,6 +19,7 @@ import pytest
 from specdec import cli
 from specdec.common import published
 from specdec.common.records import Lines
+from specdec.common.tables import Table, escaped
 from specdec.common.values import UsageError
 from specdec.instrument import replicate
 from specdec.instrument.replicate import (
@@ -34,7 +35,6 @@ from specdec.instrument.replicate.results import Found, Place, Step
 from specdec.instrument.replicate.running import Journal
 from specdec.instrument.replicate.steps import Choices
 from specdec.instrument.replicate.study_tables import GIVEN
-from specdec.instrument.report.tables import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 LEVIATHAN = replicate.read("leviathan")
@@ -305,10 +305,10 @@ def test_empty_columns_and_rows_are_left_out():
 
 
 def test_latex_reads_every_character_as_itself():
-    assert page.escaped("50 % of a_b & {c} \\ ^~<|>") == (
+    assert escaped("50 % of a_b & {c} \\ ^~<|>") == (
         r"50 \% of a\_b \& \{c\} \textbackslash{} \^{}\~{}\textless{}\textbar{}\textgreater{}"
     )
-    made = page.tabular(Table("", ["a", "b"], [["1_", "2"]]))
+    made = Table("", ["a", "b"], [["1_", "2"]]).latex()
     assert made.splitlines()[1:4] == ["a & b \\\\", "\\hline", "1\\_ & 2 \\\\"]
 
 

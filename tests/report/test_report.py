@@ -117,7 +117,7 @@ def test_a_run_beside_the_row_of_its_name(write, report):
     speed, legend, lenient, _, conditions = text.split("\n\n")
     assert speed.splitlines() == [
         "| run |  | gamma | alpha | tested | c | v | predicted | measured |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "|---|---|---|---|---|---|---|---|---|",
         "| cnndm_small_t0 | paper | 5 | 0.65 |  | 0.02 | 1 | 2.4 | 3.1 |",
         "| cnndm_small_t0 | here | 5 | 0.800 [0.800, 0.800] | 0.777 | 0.031 | 1.250 | 2.345 "
         "| 2.500 [2.250, 2.750] |",

@@ -59,7 +59,7 @@ def rows(batch: Texts) -> Iterator[list[int]]:
 def proposals(
     halves: Sequence[Tables], batch: Texts, written: int, greedy: bool
 ) -> dict[str, Array]:
-    """Returns name -> [B, T, V] float32 for the texts from number `written` on, 0 after their ends."""
+    """Returns name -> [B, T, V] float32 for texts from number `written` on, 0 after their ends."""
     shape = (batch.tokens.shape[0], batch.tokens.shape[1] - 1, halves[0].unigram.size)
     unigram, bigram = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     for number, row in enumerate(np.flatnonzero(batch.length), start=written):

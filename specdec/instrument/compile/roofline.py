@@ -50,7 +50,7 @@ def predict(
     alphas: Mapping[str, float],
     longest: int = LONGEST,
 ) -> tuple[RooflinePrediction, RooflinePrediction]:
-    """Returns two predictions: by the roofline alone, and with a time for each layer in addition."""
+    """Returns two predictions: by the roofline alone, and with a time for each layer too."""
     draft_lengths = range(1, longest + 1)
 
     def at(layer_seconds: float) -> RooflinePrediction:

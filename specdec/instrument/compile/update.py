@@ -130,7 +130,7 @@ def compile_update(
     optimizer: Compiled | None = None,
     progress: Callable[[str], None] = lambda name: None,
 ) -> CompiledUpdate:
-    """Compiles the update of a run for the devices of a mesh. Allocates nothing, and reads no file."""
+    """Compiles the update of a run for the devices of a mesh, without arrays or files."""
     run = over_devices(dataclasses.replace(run, placement=run.placement.over(mesh)))
     recipe, state = Recipe.of(run), abstract_state(Recipe.of(run))
     target = () if run.target is None else partitioning.abstract(run.target, mesh)

@@ -11,16 +11,12 @@ from typing import NamedTuple, cast
 from specdec.common.environment import Environment, device_in_words
 from specdec.common.notebook import markdown
 from specdec.common.records import as_json, write
+from specdec.common.tables import Table, escaped
 from specdec.instrument import report
 from specdec.instrument.replicate import study_tables
 from specdec.instrument.replicate.results import Bench, Earlier, Found, depth_or_width, load
 from specdec.instrument.replicate.study import Study
-from specdec.instrument.report.tables import Table, table
 
-WIDE = 4  # columns from which a LaTeX table is made as wide as its page
-SPECIAL = re.compile(r"[\\{}$&#^_%~<>|]")
-LATEX = {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}", "<": r"\textless{}"}
-LATEX |= {">": r"\textgreater{}", "|": r"\textbar{}"}
 DOCUMENT = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}
 \usepackage[T1]{fontenc}
@@ -50,7 +46,7 @@ class Page(NamedTuple):
         facts = (f"{name}: {'; '.join(values)}" for name, values in self.facts.items())
         yield "\n".join(f"- {markdown(fact)}" for fact in facts)
         for one in self.tables:
-            yield from (f"## {markdown(one.caption)}", table(one.header, one.rows))
+            yield from (f"## {markdown(one.caption)}", one.markdown())
             yield markdown(one.legend)
         yield "\n".join(f"- {markdown(line)}" for line in self.notes)
         yield from (f"![{markdown(title)}]({path})" for title, path in self.figures.items())
@@ -66,7 +62,7 @@ class Page(NamedTuple):
         for name, values in self.facts.items():
             yield rf"\par {escaped(f'{name}: ' + '; '.join(values))}"
         for one in self.tables:
-            yield from (rf"\subsection*{{{escaped(one.caption)}}}", tabular(one))
+            yield from (rf"\subsection*{{{escaped(one.caption)}}}", one.latex())
             yield rf"\par\smallskip\noindent {escaped(one.legend)}"
         yield from (rf"\par\noindent {escaped(line)}" for line in self.notes)
         for title, path in self.figures.items():
@@ -128,20 +124,3 @@ def _with_figures(page: Page, rows: Sequence[Found], folder: Path) -> Page:
     made = html.study(page.title, about, page.tables, own, runs, page.notes, page.commands)
     write(folder / "page.html", made)
     return page
-
-
-def tabular(table: Table) -> str:
-    """Returns a table as LaTeX, as wide as the page if it has many columns."""
-    lines = (map(escaped, map(str, row)) for row in (table.header, *table.rows))
-    head, *body = (" & ".join(line) + r" \\" for line in lines)
-    others = len(table.header) - 1
-    wide = others >= WIDE
-    column = "l" if wide else rf"p{{{0.8 / max(1, others):.2f}\linewidth}}"  # in which words wrap
-    begin = rf"\begin{{tabular}}{{l{column * others}}}"
-    made = "\n".join((begin, head, r"\hline", *body, r"\end{tabular}"))
-    return rf"\noindent\resizebox{{\linewidth}}{{!}}{{{made}}}" if wide else rf"\noindent {made}"
-
-
-def escaped(text: str) -> str:
-    """Returns a text in which LaTeX reads each character as itself."""
-    return SPECIAL.sub(lambda found: LATEX.get(found[0], f"\\{found[0]}"), text)

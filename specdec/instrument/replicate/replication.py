@@ -29,7 +29,6 @@ from specdec.instrument.replicate.running import Journal
 from specdec.instrument.replicate.steps import Choices
 from specdec.instrument.replicate.study import Study
 from specdec.instrument.replicate.study_tables import Cell, number
-from specdec.instrument.report.tables import table
 from specdec.models.contract.model import Model
 from specdec.plan import Plan
 
@@ -232,7 +231,7 @@ def overview(study: Study, rows: Sequence[Found]) -> Iterator[str]:
         columns[f"{where}, one device"] = functools.partial(study_tables.memory_at, where)
         columns[f"{where}, predicted"] = study_tables.at(where, "given")
     plan = study_tables.of_rows("", rows, columns)
-    yield from (study.title, "", table(plan.header, plan.rows), "")
+    yield from (study.title, "", plan.markdown(), "")
     if any(place.said == results.BY_SHAPES for one in rows for place in one.places.values()):
         yield study_tables.FROM_SHAPES
     if lacking := dict.fromkeys(text for one in rows for text in one.missing):

@@ -131,7 +131,7 @@ def measurement(
 def minutes(
     steps: Sequence[Step], counted: Counted, tokens: int, texts: int, bandwidth: float
 ) -> float:
-    """Returns roughly how long steps take on this machine: each target call reads its parameters."""
+    """Returns roughly how long steps take here, if a target call takes as long as it reads."""
     step = counted.calls["target"].bytes / bandwidth
     passes = sum(PASSES.get(one.name.partition(" ")[0], 0.0) for one in steps)
     return (START * len(steps) + passes * texts * tokens * step) / 60

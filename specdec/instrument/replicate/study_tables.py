@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from specdec.common.tables import Table
 from specdec.instrument.compile.hardware import GIB
 from specdec.instrument.replicate.results import HERE, Earlier, Found
-from specdec.instrument.report.tables import Table
 
 FROM_SHAPES = "Memory from shapes is that of parameters and caches, without temporaries and code."
 LENIENCES = (1.0, 0.5, 0.3, 0.1)

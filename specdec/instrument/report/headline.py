@@ -6,9 +6,9 @@ import collections
 from collections.abc import Iterator, Sequence
 
 from specdec.common import notebook
+from specdec.common.tables import Table
 from specdec.instrument.report import summaries
 from specdec.instrument.report.summaries import Figures, ReportedRun, conditions, in_words
-from specdec.instrument.report.tables import table
 
 SPEEDUP = "speed-up (95 %)"
 FEW = 3
@@ -43,7 +43,8 @@ def headline(runs: Sequence[ReportedRun]) -> str:
         raise ValueError("none of the summaries is of specdec bench; a headline is of speed-ups")
     where = "\n".join(f"- {notebook.markdown(line)}" for line in places(runs))
     rows = [tuple(row(name, bench, strong="**")) for name, bench in benches]
-    return "\n\n".join((table(HEADER, rows), LEGEND, where)) + "\n"
+    table = Table("", HEADER, rows, LEGEND)
+    return "\n\n".join((table.markdown(), table.legend, where)) + "\n"
 
 
 def sentence(runs: Sequence[ReportedRun]) -> str:

@@ -18,12 +18,12 @@ from typing import NamedTuple
 import jinja2
 from markupsafe import Markup
 
+from specdec.common.tables import Table
 from specdec.instrument.report import tables, words
 from specdec.instrument.report.generations import KINDS, ShownGeneration
 from specdec.instrument.report.headline import HEADER, LEGEND, SPEEDUP, facts, places, row, sentence
 from specdec.instrument.report.speedups import predicts, varies
 from specdec.instrument.report.summaries import Figures, ReportedRun, speedup
-from specdec.instrument.report.tables import Table
 
 FOLDER = Path(__file__).parent / "page"
 TEXTS = 200  # on one page; more make it slow
@@ -125,11 +125,9 @@ def _tables(runs: Sequence[ReportedRun]) -> Iterator[Table]:
         rows = [_speedup_row(name, bench, longest) for name, bench in benches]
         yield Table("Speed-up over the target alone", HEADER, rows, LEGEND)
     if any(run.paper for run in runs):
-        caption = "Next to the rows of Leviathan et al."
-        yield Table(caption, tables.SPEED, tables.speeds(runs), tables.LEGEND)
+        yield tables.speeds(runs)
     if _acceptances(runs):
-        caption = "Alpha by lenience"
-        yield Table(caption, *tables.alphas(runs), tables.ALPHAS_LEGEND)
+        yield tables.alphas(runs)
 
 
 def _acceptances(runs: Sequence[ReportedRun]) -> list[ReportedRun]:

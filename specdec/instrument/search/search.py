@@ -119,7 +119,7 @@ class Recommendation(NamedTuple):
             yield from tuning.lines(result)
 
     def write(self, folder: Path, files: Sequence[str]) -> str:
-        """Writes the recommendation and a figure to a folder, and returns the former as gin text."""
+        """Writes the recommendation and a figure to a folder; returns the former as gin text."""
         promise = self.best.promise()
         text = f"# `specdec tune` of {', '.join(files)}: {promise}.\n{settings_of(self.best)}"
         records.write(folder / "tuned.gin", text)
