@@ -39,8 +39,7 @@ from specdec import Params, Plan, checkpoints, decode, row_keys, tasks
 from specdec.common import demo, terminal
 from specdec.common.terminal import Origin
 from specdec.drafters import Autoregressive
-from specdec.instrument import report
-from specdec.instrument.report import canvas
+from specdec.instrument.report import canvas, summaries
 from specdec.instrument.report.draw_speedups import (
     gamma_and_arithmetic,
     over_gamma,
@@ -126,7 +125,7 @@ def svg(draw: Callable[[], Figure]) -> str:
 def reported(draw: Callable[..., Figure]) -> Figure:
     """Draws a figure of `specdec report` of its runs."""
     paths = [RESULTS / f"{name}.jsonl.summary.json" for name in REPORTED[draw]]
-    return draw(report.read(map(str, paths)))
+    return draw(summaries.read(map(str, paths)))
 
 
 def trace() -> str:

@@ -10,7 +10,7 @@ from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.variants import add_cost_flags, add_variant_flag, costs_of, rows_of, variants
 from specdec.common.values import UsageError
-from specdec.instrument import forecast
+from specdec.instrument.forecast import promise
 from specdec.instrument.forecast.forecasting import Forecasting
 
 GAMMAS = "1-10"
@@ -80,7 +80,7 @@ def _command(args: argparse.Namespace) -> None:
         plan = variant.run.plan
         name = type(plan.drafter).__name__ if plan.drafts else plan.target
         print(f"{name}, {plan.sampling}, {found[0].source}")
-        print(*forecast.lines([one.forecast for one in found]), sep="\n", flush=True)
+        print(*promise.lines([one.forecast for one in found]), sep="\n", flush=True)
 
 
 def _gammas(text: str) -> list[int]:

@@ -41,15 +41,7 @@ class Accepted(NamedTuple):
         return one
 
     def kept(self, name: str, kind: str) -> np.ndarray:
-        """Returns the probability that a drafter's proposal at each token is accepted.
-
-        Args:
-          name: the drafter's name.
-          kind: the kind of its recording.
-
-        Returns:
-          [tokens]; for a drafter of blocks [tokens, K].
-        """
+        """Returns the probability that a drafter's proposal at each token is accepted."""
         said = np.array(self.drafts[name][kind])
         if kind == "ratio":
             return np.minimum(said, 1)
@@ -58,18 +50,13 @@ class Accepted(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class AcceptanceSummary:
-    """The figures of all texts.
-
-    Attributes:
-      alphas: drafter -> lenience -> a mean over tokens.
-      proposes: the share of the tokens at which the drafter proposes one.
-      layers: of the target, the mean over tokens; None if all tokens go through all layers.
-    """
+    """The figures of all texts."""
 
     texts: int
     tokens: int
-    alphas: Mapping[str, Mapping[float, Estimate]]
-    proposes: float
+    alphas: Mapping[str, Mapping[float, Estimate]]  # drafter -> lenience -> a mean over tokens
+    proposes: float  # the share of the tokens at which the drafter proposes one
+    # of the target, the mean over tokens; None if all tokens go through all layers
     layers: float | None = None
 
     def record(self) -> Mapping[str, object]:
@@ -87,12 +74,6 @@ def summarize(records: Iterable[Accepted]) -> AcceptanceSummary:
 
     Texts are resampled because tokens of one text are not independent. The n-gram tables are not
     counted again for each resample.
-
-    Args:
-      records: the recorded texts.
-
-    Raises:
-      ValueError: there is no text.
     """
     records = list(records)
     if not records:
@@ -110,11 +91,7 @@ def summarize(records: Iterable[Accepted]) -> AcceptanceSummary:
 
 
 def lines(summary: AcceptanceSummary) -> Iterator[str]:
-    """Yields the figures as lines of text.
-
-    Args:
-      summary: the figures.
-    """
+    """Yields the figures as lines of text."""
     yield f"{summary.tokens} tokens of {counted(summary.texts, 'text')} that the target wrote"
     if summary.layers is not None:
         yield f"a token goes through {summary.layers:.2f} layers, mean"

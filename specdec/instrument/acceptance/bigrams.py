@@ -24,7 +24,7 @@ class Tables:
     Unseen tokens have a probability too, and there is no constant to choose.
 
     Attributes:
-      unigram: [V] float64.
+      unigram: [V] float64
     """
 
     def __init__(self, texts: Iterable[Sequence[int]], vocab_size: int):

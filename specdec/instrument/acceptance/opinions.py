@@ -59,10 +59,6 @@ def recorded(drafter: Drafter, name: str = "") -> Iterator[tuple[str, Drawing]]:
 
     These drafters have a `sampling`, and their distribution of a token depends only on the text
     before it. They are the drafter itself, or those it is made of, such as 'second Autoregressive'.
-
-    Args:
-      drafter: the drafter.
-      name: its name, for inner drafters.
     """
     if isinstance(drafter, Drawing):
         yield f"{name} {type(drafter).__name__}".strip(), drafter

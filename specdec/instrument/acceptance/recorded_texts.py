@@ -26,8 +26,9 @@ from specdec.common.records import Lines, as_json
 from specdec.common.values import UsageError, one_line
 from specdec.decoding.refilling import Refilled
 from specdec.drafters import Drafter
-from specdec.instrument import acceptance
-from specdec.instrument.acceptance import Accepted
+from specdec.instrument.acceptance import opinions, recording, written
+from specdec.instrument.acceptance.alphas import AcceptanceSummary, Accepted
+from specdec.instrument.acceptance.written import Texts
 from specdec.instrument.runs.measured_run import Run, Variant, described
 from specdec.models.partitioning import Share
 
@@ -62,7 +63,7 @@ def with_record(variant: Variant) -> str:
 
 def _record(variant: Variant) -> str:
     drafter = variant.run.plan.drafter
-    named = {WHOLE: drafter, **dict(acceptance.recorded(drafter))}
+    named = {WHOLE: drafter, **dict(opinions.recorded(drafter))}
     drafters = variant.engine.drafter_keys(named)
     return as_json({"texts": key(variant.run), "drafters": drafters})
 
@@ -171,7 +172,7 @@ def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
     data = dataclasses.replace(run.data, limit=count, buckets=())
     for batch in data.source(Share(0, 1), None, run.engine.vocabulary, run.plan.target):
         for row, index in enumerate(batch.index):
-            yield int(index), acceptance.unpadded(batch.inputs, row, batch.pad_id)
+            yield int(index), recording.unpadded(batch.inputs, row, batch.pad_id)
 
 
 class _Recorded(TypedDict):
@@ -271,7 +272,7 @@ def record(
     run, params, mesh = variant.run, variant.engine.read(), variant.run.placement.mesh
     seed, skip = run.data.seed, [one.index for one in kept]
     given = ((batch.index, batch.inputs) for batch in batches)
-    texts = acceptance.generate(
+    texts = written.generate(
         run.plan,
         params["target"],
         given,
@@ -282,7 +283,7 @@ def record(
         refilled=refilled(run),
     )
     shown = _shown(texts, left)
-    for one in acceptance.measure(run.plan, params, shown, tables=tables, mesh=mesh):
+    for one in recording.measure(run.plan, params, shown, tables=tables, mesh=mesh):
         if lines:
             lines.append(_line(one))
         yield one
@@ -299,7 +300,7 @@ def _kept(lines: Lines, tokens: int) -> list[Accepted]:
     return kept
 
 
-def _shown(texts: Iterable[acceptance.Texts], total: int) -> Iterator[acceptance.Texts]:
+def _shown(texts: Iterable[Texts], total: int) -> Iterator[Texts]:
     """Yields the texts, under a progress bar on a terminal."""
     with tqdm(total=total, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
         for batch in texts:
@@ -312,7 +313,7 @@ def _line(one: Accepted) -> dict[str, object]:
     return {name: value for name, value in one._asdict().items() if name != "depths" or value}
 
 
-def report(run: Run, summary: acceptance.AcceptanceSummary, tokens: int) -> dict[str, object]:
+def report(run: Run, summary: AcceptanceSummary, tokens: int) -> dict[str, object]:
     """Returns what was measured, for JSON, with the names that `specdec bench` uses."""
     about = {
         "drafter": type(run.plan.drafter).__name__,

@@ -17,10 +17,12 @@ from specdec.common.gin_text import MACHINE
 from specdec.common.values import UsageError
 from specdec.engine.key import flat
 from specdec.engine.placement import Trees
-from specdec.instrument import benchmark
 from specdec.instrument.acceptance import recorded_texts
-from specdec.instrument.benchmark import BenchmarkSummary, File, Measurement, Workload, trust
-from specdec.instrument.benchmark.workload import of_greedy
+from specdec.instrument.benchmark import printed, trust
+from specdec.instrument.benchmark.file import File, Generation
+from specdec.instrument.benchmark.measurement import Measurement
+from specdec.instrument.benchmark.summary import BenchmarkSummary
+from specdec.instrument.benchmark.workload import Workload, of_greedy
 from specdec.instrument.runs.measured_run import Run, Variant, described
 from specdec.instrument.runs.texts import Data
 from specdec.models.contract.model import Model, Target
@@ -78,14 +80,14 @@ class Measured:
     @property
     def sentence(self) -> str:
         """The result, in one sentence."""
-        return benchmark.sentence(self.summary, self.variant.run.decoder.plan, hardware())
+        return printed.sentence(self.summary, self.variant.run.decoder.plan, hardware())
 
     def lines(self) -> Iterator[str]:
         """Yields the result in a sentence, how far to trust it, and the table."""
         yield self.sentence
         yield from trust.lines(self.load, self.summary.spread)
         yield ""
-        yield from benchmark.lines(self.summary)
+        yield from printed.lines(self.summary)
         for role, layout in layouts(self.variant.run).items():
             yield f"{'kernels, ' + role:20}  {layout}"
 
@@ -172,7 +174,7 @@ def _take_turns(measurements: Sequence[Measurement]) -> None:
     with tqdm(total=total, unit="generation", leave=False, disable=hidden) as bar:
         for turn in itertools.zip_longest(*(one.by_text() for one in measurements), fillvalue=()):
             for record in itertools.chain.from_iterable(turn):
-                bar.update(isinstance(record, benchmark.Generation))
+                bar.update(isinstance(record, Generation))
 
 
 def trees_of(run: Run, tree_of: Callable[[Target | Table, str], PyTree]) -> dict[str, PyTree]:

@@ -24,36 +24,20 @@ OPTIONAL = ("sources", "depths", "broken_drafts", "beams")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generation(DecodedText):
-    """A text that was decoded once.
+    """A text that was decoded once."""
 
-    Attributes:
-      text: the example's index.
-      mode: "alone", "speculative" or "greedy".
-      repeat: the number of the repeat; None if it was not timed.
-      seconds: the time; None if it was not timed.
-      split: the split, if it is not the timed one.
-      beams: the ids of each beam of a beam search; the first is `tokens`. Then `drafted` and
-        `accepted` count steps of the search.
-    """
-
-    text: int
-    mode: str = "speculative"
-    repeat: int | None = None
-    seconds: float | None = None
-    split: str | None = None
+    text: int  # the example's index
+    mode: str = "speculative"  # "alone", "speculative" or "greedy"
+    repeat: int | None = None  # the number of the repeat; None if it was not timed
+    seconds: float | None = None  # the time; None if it was not timed
+    split: str | None = None  # the split, if it is not the timed one
+    # the ids of each beam of a beam search; the first is `tokens`. Then `drafted` and `accepted`
+    # count steps of the search.
     beams: Sequence[Sequence[int]] = ()
 
     @classmethod
     def of_search(cls, output: BeamOutput, row: int, depth: int, **others: Any) -> Self:
-        """Returns the record of one row of a search.
-
-        Args:
-          output: an output that is on the host.
-          row: the row.
-          depth: the steps that were drafted for each call. The last call needs no more of them than
-            it takes.
-          **others: the other fields.
-        """
+        """Returns the record of one row of a search."""
         beams, calls = output.texts(row), int(output.trace.calls[row])
         accepted = (output.trace.steps[row][:calls] - 1).tolist()
         drafted = [depth] * (calls - 1) + accepted[-1:]
@@ -90,13 +74,10 @@ class File:
     in all modes.
 
     Attributes:
-      settings: gin text, which goes to FILE.gin.
-      modes: the number of modes.
-      done: (repeat, text) pairs that need not be measured again.
-      elsewhere: (split, text) pairs that need not be decoded again.
-
-    Raises:
-      RecordsError: the file belongs to a run with other settings.
+      settings: gin text, which goes to FILE.gin
+      modes: the number of modes
+      done: (repeat, text) pairs that need not be measured again
+      elsewhere: (split, text) pairs that need not be decoded again
     """
 
     def __init__(self, path: str | None, settings: str, modes: int = 2):
@@ -127,11 +108,7 @@ class File:
 
 
 def record(fields: JsonObject) -> Record:
-    """Returns the record of a line; raises TypeError or ValueError for a line of something else.
-
-    Args:
-      fields: the fields of the line.
-    """
+    """Returns the record of a line; raises TypeError or ValueError for a line of something else."""
     if not fields.keys() & {"mode", "split"}:
         check_kind(fields, _Part)
         return record_of(Timing, fields, part=key_of(fields["part"]))
@@ -139,11 +116,7 @@ def record(fields: JsonObject) -> Record:
 
 
 def fields_of(record: Record) -> Mapping[str, object]:
-    """Returns the fields of a record's line.
-
-    Args:
-      record: the record.
-    """
+    """Returns the fields of a record's line."""
     if isinstance(record, Timing):
         return record._asdict() | {"part": name_of(record.part)}
     about = ("mode", "text", "repeat", "seconds") if record.split is None else ("split", "text")

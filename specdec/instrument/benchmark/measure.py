@@ -37,27 +37,10 @@ def measure_by_text(
 
     Next to beams, greedy speculation is timed as well.
 
-
     The mode that came second for a text comes first for the next one, and for the same text in the
     next repeat. A repeat is another sample of each text: `row_keys(seed, text, repeat)`. Small
     models are run once, untimed, before each timed run, see `Program.warmed`, because in production
     nothing alternates.
-
-    Args:
-      workload: the programs. They are compiled before the clock runs.
-      trees: parameters by role, see `Workload`.
-      texts: example index -> inputs [1, S] int32.
-      seed: the seed of random draws.
-      repeats: runs of each text.
-      skip: (repeat, text) pairs that have been measured before.
-      clock: returns seconds; between two readings, one program runs from call to finished result.
-
-    Raises:
-      RuntimeError: something was compiled while the clock ran.
-
-    Returns:
-      For each text, an iterator of its records. Each must be exhausted before the next is taken,
-        and other measurements may run in between.
     """
     trees = jax.device_put(trees)
     on_device = {text: jax.device_put(inputs) for text, inputs in texts.items()}
@@ -93,15 +76,7 @@ def decode_elsewhere(
     seed: int,
     split: str,
 ) -> Iterator[Generation]:
-    """Yields generations of another split, whose acceptance predicts that of the timed texts.
-
-    Args:
-      workload: the programs.
-      trees: parameters by role.
-      texts: example index -> inputs [1, S] int32.
-      seed: the seed of random draws.
-      split: the split's name.
-    """
+    """Yields generations of another split, whose acceptance predicts that of the timed texts."""
     params = jax.device_put(workload.params(trees)["speculative"])
     for text, inputs in texts.items():
         output = workload.generations["speculative"](params, _keys(seed, text), inputs)
@@ -120,13 +95,6 @@ def profile(
 
     Operations have the scopes draft, verify and accept. Nothing is timed, because tracing takes
     time.
-
-    Args:
-      workload: the programs.
-      trees: parameters by role.
-      texts: example index -> inputs [1, S] int32; the first is used.
-      seed: the seed of random draws.
-      path: the folder of the trace.
     """
     trees = jax.device_put(trees)
     text, inputs = next(iter(texts.items()))

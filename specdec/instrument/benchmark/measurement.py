@@ -20,16 +20,7 @@ from specdec.types import PyTree
 
 
 class Measurement:
-    """A workload, compiled for some texts; several measurements may be interleaved.
-
-    Args:
-      workload: the programs.
-      trees: parameters by role, see `Workload`.
-      texts: example index -> inputs [1, S] int32.
-      file: the file of the records.
-      seed: the seed of random draws.
-      repeats: runs of each text.
-    """
+    """A workload, compiled for some texts; several measurements may be interleaved."""
 
     def __init__(
         self,
@@ -78,12 +69,7 @@ class Measurement:
         profile(self.workload, self._trees, self._texts, seed=self._seed, path=path)
 
     def conclude(self, about: Mapping[str, object], split: str | None = None) -> BenchmarkSummary:
-        """Writes the report, and returns the figures of everything that was measured.
-
-        Args:
-          about: further facts about the run, for the report.
-          split: the split of the prediction, None for none.
-        """
+        """Writes the report, and returns the figures of everything that was measured."""
         plan = self.workload.plan
         read = self.workload.alone.target.read_by_decode(self._trees["alone"])
         summary = summarize(
@@ -132,11 +118,7 @@ def parts_of(plan: Plan | BeamPlan) -> Parts | None:
 
 
 def described(plan: Plan | BeamPlan) -> dict[str, object]:
-    """Returns the facts about a plan, for reports.
-
-    Args:
-      plan: the plan.
-    """
+    """Returns the facts about a plan, for reports."""
     if isinstance(plan, BeamPlan):
         rule = {"rule": repr(plan.rule), "best_only": plan.best_only}
         drafter = {"drafter": type(plan.drafter).__name__, "draft_beams": plan.draft_beams}

@@ -127,45 +127,36 @@ class BenchmarkForecast:
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkSummary:
-    """All figures of a benchmark.
-
-    Attributes:
-      identical: how many of the texts * repeats generations have the same tokens in both modes;
-        None if they need not be the same.
-      alpha: accepted / tested draft tokens; None if no token was drafted.
-      conditional: acceptance by position in the draft, `theory.acceptance_by_position`; None where
-        no token was tested.
-      joint: the same, up to a position.
-      prediction: None if the calls of an iteration are not known.
-      forecast: None if the prediction is, or without texts of another split.
-      exact: whether the output has the target's distribution. If not, only times are meaningful.
-      depth: the mean over calls of the target's layers; None if calls run all layers.
-      broken_drafts: drafts that ended early, see `Trace`.
-      spread: how much times vary; None if nothing was timed twice.
-      beams: the number of beams of a search, 0 for none. In a search the target alone searches too,
-        step by step, and figures of tokens are of steps of the search.
-      greedy: None without beams.
-    """
+    """All figures of a benchmark."""
 
     texts: int
     repeats: int
     seconds: Mapping[str, Quantiles]  # by mode
     latency: Mapping[str, Latency]  # by mode; of speculation only with a prediction
     speedup: Speedup
+    # how many of the texts * repeats generations have the same tokens in both modes; None if they
+    # need not be the same
     identical: int | None
     tau: float  # tokens per target call
-    alpha: float | None
+    alpha: float | None  # accepted / tested draft tokens; None if no token was drafted
     baseline: Baseline
-    prediction: BenchmarkPrediction | None
+    prediction: BenchmarkPrediction | None  # None if the calls of an iteration are not known
+    # None if the prediction is, or without texts of another split
     forecast: BenchmarkForecast | None = None
+    # whether the output has the target's distribution. If not, only times are meaningful.
     exact: bool = True
+    # acceptance by position in the draft, `theory.acceptance_by_position`; None where no token was
+    # tested
     conditional: Sequence[float | None] = ()
-    joint: Sequence[float | None] = ()
+    joint: Sequence[float | None] = ()  # the same, up to a position
+    # the mean over calls of the target's layers; None if calls run all layers
     depth: float | None = None
-    broken_drafts: int = 0
-    spread: Spread | None = None
+    broken_drafts: int = 0  # drafts that ended early, see `Trace`
+    spread: Spread | None = None  # how much times vary; None if nothing was timed twice
+    # the number of beams of a search, 0 for none. In a search the target alone searches too, step
+    # by step, and figures of tokens are of steps of the search.
     beams: int = 0
-    greedy: GreedyFigures | None = None
+    greedy: GreedyFigures | None = None  # None without beams
 
     def record(self) -> dict[str, Any]:
         """Returns plain values, for JSON."""
@@ -189,20 +180,7 @@ def summarize(
     beams: int = 0,
     step_bytes: int | None = None,
 ) -> BenchmarkSummary:
-    """Returns the figures of the records of `measure` and `decode_elsewhere`.
-
-    Args:
-      records: those of the timed texts, and of one other split.
-      parts: the model calls of an iteration; None if they are not known.
-      gamma: the plan's draft length.
-      same_output: the plan's.
-      exact: the plan's.
-      beams: the number of beams of a search, 0 for none.
-      step_bytes: bytes of the parameters that one call of the target's `decode` reads.
-
-    Raises:
-      ValueError: nothing was generated.
-    """
+    """Returns the figures of the records of `measure` and `decode_elsewhere`."""
     found = MeasuredParts.of(records)
     alone, speculative = found.alone, found.speculative
     speedup, (tau, alpha) = _speedup(alone, speculative), _acceptance(speculative)

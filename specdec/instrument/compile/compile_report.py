@@ -25,13 +25,7 @@ MEMORY = ("topology", "mesh", "batch", "parameters", "caches", "total", "limit",
 def record(
     topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device.
-
-    Args:
-      topology: the topology.
-      compilation: the programs compiled for it.
-      alphas: acceptance rates, by label.
-    """
+    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device."""
     plan = compilation.plan
     sizes = {"parameters": compilation.parameter_bytes, "caches": compilation.cache_bytes}
     found = {
@@ -92,7 +86,7 @@ def memory_of(
 ) -> dict[str, object]:
     """Returns the bytes of a program on one device, or the compiler's message if it is too big."""
     limit = topology.chip.memory
-    found = {**sizes, "limit": limit, "fits": False}
+    found: dict[str, object] = {**sizes, "limit": limit, "fits": False}
     if program.memory is None:
         return found | {"too_large": program.too_large}
     total = program.memory.total
@@ -157,11 +151,7 @@ def _loop(loop: hlo.Loop) -> Mapping[str, object]:
 
 
 def lines(found: JsonObject) -> Iterator[str]:
-    """Yields the lines of a record, for people.
-
-    Args:
-      found: a record.
-    """
+    """Yields the lines of a record, for people."""
     yield heading(found)
     yield memory_line(found["memory"], "parameters", "caches")
     yield compiled_line(found)
@@ -221,11 +211,7 @@ def _milliseconds(seconds: Iterable[float]) -> str:
 
 
 def explanation(records: Sequence[JsonObject]) -> Iterator[str]:
-    """Yields the legend of some records, for the figures that they have.
-
-    Args:
-      records: the records.
-    """
+    """Yields the legend of some records, for the figures that they have."""
     names = {name for found in records for name in found if found[name] != 0}
     decode = [x["programs"]["decode"] for x in records if "decode" in x["programs"]]
     gamma = records[0].get("gamma")
@@ -410,11 +396,7 @@ def _beams(found: JsonObject) -> str:
 
 
 def markdown(records: Sequence[JsonObject]) -> str:
-    """Returns tables of several topologies.
-
-    Args:
-      records: the records.
-    """
+    """Returns tables of several topologies."""
     whole = [_contents_row(found) for found in records if "decode" in found["programs"]]
     parts = [
         Table("", MEMORY, list(map(_memory_row, records))).markdown(),

@@ -56,14 +56,7 @@ class Topology:
 
     @classmethod
     def parse(cls, name: str) -> Topology:
-        """Returns the topology of a name.
-
-        Args:
-          name: such as v4:2x2x1.
-
-        Raises:
-          ValueError: the generation is not known, or the name is not that of a topology.
-        """
+        """Returns the topology of a name."""
         match = re.fullmatch(r"(\w+):([1-9]\d*(?:x[1-9]\d*){1,2})", name)
         if match is None or match[1] not in CHIPS:
             raise ValueError(
@@ -86,9 +79,6 @@ class Topology:
         """Returns devices to compile for.
 
         No TPU is looked for, and JAX's own platform does not change.
-
-        Raises:
-          RuntimeError: libtpu is not installed, or has no such topology.
         """
         from jax.experimental import topologies
 

@@ -18,9 +18,10 @@ from specdec.common.records import Lines
 from specdec.common.terminal import counted
 from specdec.common.values import UsageError
 from specdec.drafters import Drafter, Drawing
-from specdec.instrument import acceptance
-from specdec.instrument.acceptance import Accepted, recorded_texts
-from specdec.instrument.forecast import kind_of
+from specdec.instrument.acceptance import opinions, recorded_texts
+from specdec.instrument.acceptance.alphas import Accepted
+from specdec.instrument.acceptance.written import generate
+from specdec.instrument.forecast.recorded import kind_of
 from specdec.instrument.runs.measured_run import Variant
 from specdec.schedules.stopping import logit
 from specdec.tasks import LoadedVocabulary
@@ -104,7 +105,7 @@ def _texts(variant: Variant, lines: Lines, tokens: int) -> Iterator[list[int]]:
         return
     run, params = variant.run, variant.engine.read()
     given = ((batch.index, batch.inputs) for batch in run.batches())
-    texts = acceptance.generate(
+    texts = generate(
         run.plan, params["target"], given, seed=run.data.seed, tokens=left, skip=list(before)
     )
     with tqdm(total=left, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
@@ -174,7 +175,7 @@ class Classifier(NamedTuple):
 
 def _recorded(drafter: Drafter, path: str) -> tuple[str, Drawing]:
     """Returns the name and the only drafter that recorded texts must have a recording of."""
-    found = list(acceptance.recorded(drafter))
+    found = list(opinions.recorded(drafter))
     if len(found) != 1:
         raise UsageError(
             f"{type(drafter).__name__} has {len(found)} drafters whose opinions --passes {path} "

@@ -15,7 +15,7 @@ from specdec.common.json_values import JsonObject, check_kind, parsed, record_of
 from specdec.common.records import Lines, RecordsError
 from specdec.common.timer import Clock, interleaved
 from specdec.decoding.program import Program
-from specdec.instrument.benchmark import Timing, record
+from specdec.instrument.benchmark.file import Timing, record
 from specdec.instrument.benchmark.parts import (
     LONGEST_SCAN,
     LONGEST_TURNS,
@@ -69,21 +69,14 @@ class _Compiled(TypedDict):
 
 
 class Costs(NamedTuple):
-    """The costs of a plan's parts, in seconds.
+    """The costs of a plan's parts, in seconds."""
 
-    Attributes:
-      calls: by `Calls`, of one model call in an iteration; other parts may be present.
-      prefill: before the first iteration, all models.
-      prefill_alone: before the first iteration, target alone.
-      step: a token of the target alone.
-      source: where the costs come from, in words.
-    """
-
+    # by `Calls`, of one model call in an iteration; other parts may be present
     calls: Mapping[Key, float]
-    prefill: float
-    prefill_alone: float
-    step: float
-    source: str
+    prefill: float  # before the first iteration, all models
+    prefill_alone: float  # before the first iteration, target alone
+    step: float  # a token of the target alone
+    source: str  # where the costs come from, in words
 
     def record(self) -> Mapping[str, object]:
         """Returns plain values, for JSON."""
@@ -166,18 +159,7 @@ def measured(
     *,
     clock: Clock = time.perf_counter,
 ) -> dict[Name, Costs]:
-    """Measures the costs on this device: each part on its own, interleaved, medians.
-
-    Args:
-      plans: plans with speculation, each in its own layout, by any name.
-      alone: the plan of their target alone.
-      tree_of: returns the parameters of a model, given its role.
-      inputs: [1, S] one text.
-      clock: returns seconds.
-
-    Returns:
-      The costs of each plan.
-    """
+    """Measures the costs on this device: each part on its own, interleaved, medians."""
     slots = max(plan.capacity for plan in plans.values())
     first = next(iter(plans.values()))
     parts = _Parts(tree_of, inputs, slots, min(first.max_length, LONGEST_SCAN))
@@ -302,15 +284,7 @@ def _costs(medians: Mapping[Key, float], path: str) -> Costs:
 
 
 def read(path: str, topology: str | None) -> Costs:
-    """Returns the costs in a file of `specdec bench`, `specdec compile` or `specdec tune`.
-
-    Args:
-      path: the file.
-      topology: of `specdec compile`, None for the only one.
-
-    Raises:
-      RecordsError: the file is none of these.
-    """
+    """Returns the costs in a file of `specdec bench`, `specdec compile` or `specdec tune`."""
     if not Path(path).is_file():
         raise RecordsError(f"--costs {path} does not exist; give a file of `specdec bench`")
     found = _json(path)

@@ -10,6 +10,7 @@ import numpy as np
 
 from specdec.common import theory
 from specdec.common.statistics import Estimate, ratio
+from specdec.common.tables import columns
 from specdec.instrument.forecast.costs import Costs
 from specdec.instrument.forecast.schedule_replay import Replayed, grouped
 from specdec.plan import Plan
@@ -22,34 +23,25 @@ class Forecast:
     """The figures of one draft length, or of a schedule whose lengths vary.
 
     A figure is None if a part's costs are not known.
-
-    Attributes:
-      gamma: tokens of a draft; None if they vary, 0 without drafts.
-      texts: the number of texts.
-      tokens: of all texts.
-      calls: of all texts; a mean if random numbers were used.
-      tokens_per_call: by the replay.
-      speedup: over the target alone: the sums over texts of prefill + tokens x step, divided by
-        prefill + calls x parts.
-      formula_tokens_per_call: `theory.expected_tokens` of the teacher-forced alpha. It ignores that
-        texts end.
-      formula_speedup: `theory.speedup` with that alpha, c and v. It ignores prefill too.
-      oracle_speedup: if every draft stopped just before its first rejection; drafts have at most
-        gamma tokens.
-      hazard: by position, the share of drafts rejected there among those that get there.
-      layers: of a target call, the mean over calls; None if calls run all layers.
     """
 
-    gamma: int | None
-    texts: int
-    tokens: int
-    calls: float
-    tokens_per_call: Estimate
+    gamma: int | None  # tokens of a draft; None if they vary, 0 without drafts
+    texts: int  # the number of texts
+    tokens: int  # of all texts
+    calls: float  # of all texts; a mean if random numbers were used
+    tokens_per_call: Estimate  # by the replay
+    # over the target alone: the sums over texts of prefill + tokens x step, divided by prefill +
+    # calls x parts
     speedup: Estimate | None
+    # `theory.expected_tokens` of the teacher-forced alpha. It ignores that texts end.
     formula_tokens_per_call: float | None
+    # `theory.speedup` with that alpha, c and v. It ignores prefill too.
     formula_speedup: float | None
+    # if every draft stopped just before its first rejection; drafts have at most gamma tokens
     oracle_speedup: float | None
+    # by position, the share of drafts rejected there among those that get there
     hazard: Sequence[float]
+    # of a target call, the mean over calls; None if calls run all layers
     layers: float | None = None
 
 
@@ -61,16 +53,7 @@ def forecast(
     alpha: float | None,
     rows: int = 1,
 ) -> Forecast:
-    """Returns the figures of a plan.
-
-    Args:
-      plan: the replayed plan, with its own drafter and models.
-      replayed: the replay, with samples of each text.
-      costs: by gamma, None for lengths that vary; also of shorter drafts, for the oracle.
-      texts: the number of texts.
-      alpha: teacher-forced, for the formula; None if it is not known.
-      rows: texts of a batch, which is finished when its last text is; `costs` are of such batches.
-    """
+    """Returns the figures of a plan."""
     own, hazard, layers = costs[plan.gamma], list(_hazard(replayed)), _layers(replayed)
     tokens, calls = (_by_text(x, texts) for x in (replayed.tokens, replayed.calls))
     batches, replayed = texts // rows, grouped(replayed, texts, rows)
@@ -98,12 +81,6 @@ def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndar
     """Returns [texts], the seconds of each text with its prefill, the mean over samples.
 
     The result is None if a part's costs are not known.
-
-    Args:
-      plan: the replayed plan.
-      replayed: the replay.
-      costs: of the plan's parts.
-      texts: the number of texts.
     """
     found = _seconds(replayed, replayed.drafted, functools.partial(costs.iteration, plan))
     return None if found is None else costs.prefill + _by_text(found, texts)
@@ -112,39 +89,24 @@ def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndar
 def oracle_seconds(
     plan: Plan, replayed: Replayed, costs: Mapping[int | None, Costs], texts: int
 ) -> np.ndarray | None:
-    """Returns [texts], as `seconds`, if every draft stopped just before its first rejection.
-
-    Args:
-      plan: the replayed plan.
-      replayed: the replay.
-      costs: by gamma, for all lengths that may occur.
-      texts: the number of texts.
-    """
+    """Returns [texts], as `seconds`, if every draft stopped just before its first rejection."""
     found = _seconds(replayed, replayed.accepted, functools.partial(_oracle, plan, costs))
     own = costs[plan.gamma]
     return None if found is None else own.prefill + _by_text(found, texts)
 
 
 def best(forecasts: Sequence[Forecast]) -> Forecast | None:
-    """Returns the figures with the greatest speed-up; None if none is known.
-
-    Args:
-      forecasts: the figures of several draft lengths.
-    """
+    """Returns the figures with the greatest speed-up; None if none is known."""
     known = [(one.speedup.value, one) for one in forecasts if one.speedup]
     return max(known, key=lambda pair: pair[0])[1] if known else None
 
 
 def lines(forecasts: Sequence[Forecast]) -> Iterator[str]:
-    """Yields the table as lines of text.
-
-    Args:
-      forecasts: the figures of several draft lengths.
-    """
-    columns = ("speed-up", "95 % interval", "tokens/call", "formula's", "its tokens", "oracle's")
-    yield f"{'gamma':>5}" + "".join(f"{name:>15}" for name in columns)
-    for one in forecasts:
-        cells = (
+    """Yields the table as lines of text."""
+    names = ("speed-up", "95 % interval", "tokens/call", "formula's", "its tokens", "oracle's")
+    rows = [
+        (
+            "own" if one.gamma is None else one.gamma,
             _cell(one.speedup and one.speedup.value),
             one.speedup.interval() if one.speedup else "",
             _cell(one.tokens_per_call.value),
@@ -152,8 +114,9 @@ def lines(forecasts: Sequence[Forecast]) -> Iterator[str]:
             _cell(one.formula_tokens_per_call),
             _cell(one.oracle_speedup),
         )
-        gamma = "own" if one.gamma is None else one.gamma
-        yield f"{gamma:>5}" + "".join(f"{cell:>15}" for cell in cells)
+        for one in forecasts
+    ]
+    yield from columns([("gamma", *names), *rows], ">5", ">15")
     longest = max(forecasts, key=lambda one: len(one.hazard))
     if longest.hazard:
         yield "refused  " + " ".join(f"{x:.1%}" for x in longest.hazard) + "  by depth in the draft"

@@ -12,10 +12,10 @@ from specdec.common.environment import Environment, device_in_words
 from specdec.common.notebook import markdown
 from specdec.common.records import as_json, write
 from specdec.common.tables import Table, escaped
-from specdec.instrument import report
 from specdec.instrument.replicate import study_tables
 from specdec.instrument.replicate.results import Bench, Earlier, Found, depth_or_width, load
 from specdec.instrument.replicate.study import Study
+from specdec.instrument.report import summaries
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}
@@ -117,7 +117,7 @@ def _with_figures(page: Page, rows: Sequence[Found], folder: Path) -> Page:
     except ImportError:  # of jinja2 or matplotlib
         return page
     names = [one.row.name for one in rows if "low" in one.measured]  # a beam search is in no figure
-    runs = report.read(f"{folder / name}.jsonl.summary.json" for name in names)
+    runs = summaries.read(f"{folder / name}.jsonl.summary.json" for name in names)
     paths, own = figure.draw(rows, runs, folder)
     page = page._replace(figures=paths)
     about = {"about": [page.about], **page.facts}

@@ -214,15 +214,7 @@ class Earlier(NamedTuple):
 
 
 def earlier(folder: str, study: Study) -> Earlier:
-    """Returns the page of a study in a folder.
-
-    Args:
-      folder: the folder.
-      study: the study, with the rows that are compared.
-
-    Raises:
-      UsageError: the folder has no page, one of another study, or one with none of these rows.
-    """
+    """Returns the page of a study in a folder."""
     path = Path(folder) / "page.json"
     if (page := load(path, _Page)) is None:
         raise UsageError(f"--compare {folder} has no page.json; give a folder of specdec replicate")

@@ -84,29 +84,20 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """The rows of a paper.
+    """The rows of a paper."""
 
-    Attributes:
-      name: of its file.
-      title, about: for the page.
-      rows: in the order of the page.
-      needs: what rows need, by name.
-      steps: the commands that measure a row which has none of its own.
-      topologies: that are predicted for, unless others are named.
-      alpha: the acceptance rate to predict for where none is published.
-      limit: texts that are timed and evaluated; None for the run's own number.
-      tokens: that acceptance is measured on; None for the texts that are timed.
-    """
-
-    name: str
+    name: str  # of its file
+    # title, about: for the page
     title: str
     about: str
-    rows: Sequence[Row]
-    needs: Mapping[str, Need] = dataclasses.field(default_factory=dict)
-    steps: Sequence[str] = STEPS
-    topologies: Sequence[str] = ()
-    alpha: Probability | None = None
+    rows: Sequence[Row]  # in the order of the page
+    needs: Mapping[str, Need] = dataclasses.field(default_factory=dict)  # what rows need, by name
+    steps: Sequence[str] = STEPS  # the commands that measure a row which has none of its own
+    topologies: Sequence[str] = ()  # that are predicted for, unless others are named
+    alpha: Probability | None = None  # the acceptance rate to predict for where none is published
+    # texts that are timed and evaluated; None for the run's own number
     limit: PositiveInt | None = None
+    # that acceptance is measured on; None for the texts that are timed
     tokens: PositiveInt | None = None
 
     def rate(self, row: Row) -> float | None:
@@ -120,14 +111,7 @@ def names() -> list[str]:
 
 
 def read(name: str) -> Study:
-    """Returns the study of a name, or of the path of a TOML file.
-
-    Args:
-      name: the name, or a path that ends in .toml.
-
-    Raises:
-      UsageError: there is none, or the file is not that of a study.
-    """
+    """Returns the study of a name, or of the path of a TOML file."""
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not path.is_file():
         hint = did_you_mean(name, names()) or f"; give {', '.join(names())}, or a TOML file"

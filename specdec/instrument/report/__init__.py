@@ -8,9 +8,3 @@ A run is identified by the name of its file up to the first dot. `ende_small_t0.
 is compared with the row that configs/leviathan/ende_small_t0.gin repeats. `specdec bench` and
 `specdec acceptance` of one name make one row.
 """
-
-from specdec.instrument.report.headline import headline
-from specdec.instrument.report.summaries import ReportedRun, read
-from specdec.instrument.report.tables import markdown
-
-__all__ = ["ReportedRun", "headline", "markdown", "read"]

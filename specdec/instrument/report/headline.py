@@ -33,11 +33,7 @@ LEGEND = (
 
 
 def headline(runs: Sequence[ReportedRun]) -> str:
-    """Returns a line for each benchmark, and where they were measured.
-
-    Args:
-      runs: the measured runs.
-    """
+    """Returns a line for each benchmark, and where they were measured."""
     benches = [(run.name, run.bench) for run in runs if run.bench]
     if not benches:
         raise ValueError("none of the summaries is of specdec bench; a headline is of speed-ups")

@@ -135,34 +135,17 @@ SHARED = ("drafter", "sampling", "dtype", "parameters")
 
 @dataclasses.dataclass
 class ReportedRun:
-    """The figures of a run by `specdec bench` and `specdec acceptance`; None if it was not run.
+    """The figures of a run by `specdec bench` and `specdec acceptance`; None if it was not run."""
 
-    Attributes:
-      name: the run's name.
-      bench: the figures of `specdec bench`.
-      acceptance: the figures of `specdec acceptance`.
-      lines: the file of the benchmark's JSON lines, next to its summary.
-      paper: the published row.
-    """
-
-    name: str
-    bench: Figures | None = None
-    acceptance: Figures | None = None
-    lines: Path | None = None
-    paper: published.PaperRow | None = None
+    name: str  # the run's name
+    bench: Figures | None = None  # the figures of `specdec bench`
+    acceptance: Figures | None = None  # the figures of `specdec acceptance`
+    lines: Path | None = None  # the file of the benchmark's JSON lines, next to its summary
+    paper: published.PaperRow | None = None  # the published row
 
 
 def read(paths: Iterable[str], paper: str | None = None) -> list[ReportedRun]:
-    """Returns the runs of some summaries, in the order in which they are first named.
-
-    Args:
-      paths: `FILE.summary.json` of `specdec bench` or `specdec acceptance`.
-      paper: the gin file of the published row of all of them; None for the one of the same name.
-
-    Raises:
-      ValueError: a file is not a summary, or no published row has the gin file's name. Or two
-        summaries are of one run and one command, or those of one run differ.
-    """
+    """Returns the runs of some summaries, in the order in which they are first named."""
     row = None if paper is None else _row(paper)
     runs: dict[str, ReportedRun] = {}
     for path in paths:

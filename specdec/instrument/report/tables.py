@@ -10,11 +10,7 @@ from specdec.instrument.report.summaries import Figures, ReportedRun, conditions
 
 
 def markdown(runs: Sequence[ReportedRun]) -> str:
-    """Returns two tables, of speed and of acceptance, and where they were measured.
-
-    Args:
-      runs: the measured runs.
-    """
+    """Returns two tables, of speed and of acceptance, and where they were measured."""
     tables = [speeds(runs), *([alphas(runs)] if any(run.acceptance for run in runs) else [])]
     parts = [part for one in tables for part in (one.markdown(), one.legend)]
     parts.append("\n".join(f"- {notebook.markdown(line)}" for line in places(runs)))

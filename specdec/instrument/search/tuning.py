@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specdec.common.statistics import Estimate, ratio
-from specdec.instrument.acceptance import Accepted, recorded
+from specdec.common.tables import columns
+from specdec.instrument.acceptance.alphas import Accepted
+from specdec.instrument.acceptance.opinions import recorded
 from specdec.instrument.benchmark.parts import Calls
 from specdec.instrument.forecast.costs import Costs
 from specdec.instrument.forecast.recorded import kind_of
@@ -198,16 +200,17 @@ class Result:
 
 def lines(result: Result) -> Iterator[str]:
     """Yields the best of each kind, and the gain of the best, as lines of text."""
-    yield _row("predicted", "95 % interval", "tokens/call", "schedule")
+    rows = [("predicted", "95 % interval", "tokens/call", "  schedule")]
     kinds: dict[str, Tried] = {}
     for one in result.tried:
         kinds.setdefault(f"{one.candidate.kind} {len(one.candidate.schedule.buckets) > 1}", one)
     for one in kinds.values():
-        found = result.speedup(one)
-        tokens = f"{one.tokens_per_call:.2f}"
-        yield _row(f"{found.value:.2f}", found.interval(), tokens, str(one.candidate.schedule))
+        found, tokens = result.speedup(one), f"{one.tokens_per_call:.2f}"
+        schedule = f"  {one.candidate.schedule}"  # last, since its name may be long
+        rows.append((f"{found.value:.2f}", found.interval(), tokens, schedule))
     oracle = ratio(result.alone, result.oracle)
-    yield _row(f"{oracle.value:.2f}", oracle.interval(), "", "an oracle of refusals")
+    rows.append((f"{oracle.value:.2f}", oracle.interval(), "", "  an oracle of refusals"))
+    yield from columns(rows, ">9", ">16", ">13", "")
     yield f"best     {result.best.candidate.schedule}: {result.promise()}"
     over = ratio(result.static.seconds, result.best.seconds)
     yield (
@@ -215,11 +218,6 @@ def lines(result: Result) -> Iterator[str]:
         f"{result.static.candidate.schedule}, {result.headroom:.0%} of what an oracle would gain; "
         f"{result.regret:.1%} behind the fastest on these texts"
     )
-
-
-def _row(speedup: str, interval: str, tokens: str, schedule: str) -> str:
-    """Returns a line of the table; a schedule is last, since its name may be long."""
-    return f"{speedup:>9}{interval:>16}{tokens:>13}  {schedule}"
 
 
 def _total(one: Tried, among: np.ndarray) -> float:
