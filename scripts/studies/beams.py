@@ -21,12 +21,12 @@ from typing import Any
 import harness
 import jax.numpy as jnp
 import numpy as np
+from beam_recording import record, steps_and_calls
 from harness import Results, pair_flags, run_of
 
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.engine.beam_engine import BeamEngine, beam_plan
-from specdec.instrument.forecast.beam_recording import record, steps_and_calls
 from specdec.instrument.runs.measured_run import Run
 
 BEAMS = 4

@@ -28,8 +28,7 @@ from specdec.drafters import Autoregressive, Drafter
 from specdec.engine import Placement
 from specdec.instrument.benchmark import benchmarking, printed
 from specdec.instrument.benchmark.file import File, Generation, Timing, record
-from specdec.instrument.benchmark.measure import measure_by_text
-from specdec.instrument.benchmark.measurement import Measurement, parts_of
+from specdec.instrument.benchmark.measurement import Measurement, measure_by_text, parts_of
 from specdec.instrument.benchmark.parts import (
     MEMORY,
     MEMORY_READ,

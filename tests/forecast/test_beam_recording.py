@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +14,12 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import HuggingFaceBeams, T5XBeams
 from specdec.decoding.beam_search import beam_search
 from specdec.decoding.draft_beams import DraftBeams
-from specdec.instrument.forecast import beam_recording
-from specdec.instrument.forecast.beam_recording import record, steps_and_calls
 from specdec.testing import TableTarget
 from specdec.types import Params
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "studies"))
+import beam_recording  # noqa: E402
+from beam_recording import record, steps_and_calls  # noqa: E402
 
 TABLE = TableTarget(vocab_size=19, classes=5, scale=2.0)
 TEXTS = jnp.asarray([[2 + i % 7, 3, 1 + i // 7] for i in range(48)], jnp.int32)
