@@ -30,33 +30,6 @@ from specdec.verifiers import Block, SpeculativeSampling
 Name = TypeVar("Name", bound=Hashable)
 
 
-class Foretold(NamedTuple):
-    """The prediction for one plan of a variant."""
-
-    variant: Variant
-    plan: Plan
-    alpha: float | None  # of its own drafter, teacher-forced
-    forecast: Forecast
-    source: str  # of the costs
-
-    def record(self) -> dict[str, object]:
-        """Returns a line of JSON, without unknown values."""
-        figures = dataclasses.asdict(self.forecast)
-        for name in ("tokens_per_call", "speedup"):
-            figure = getattr(self.forecast, name)
-            figures[name] = figure and figure.value
-            figures[f"{name}_interval"] = figure and [figure.low, figure.high]
-        about = {
-            "variant": self.variant.name,
-            "drafter": type(self.plan.drafter).__name__,
-            "schedule": repr(self.plan.schedule),
-            "sampling": repr(self.plan.sampling),
-            "alpha": self.alpha,
-            "costs": self.source,
-        }
-        return {k: v for k, v in (about | figures).items() if v is not None}
-
-
 class Forecasting(NamedTuple):
     """Variants that are ready for prediction."""
 
@@ -105,15 +78,15 @@ class Forecasting(NamedTuple):
         room = min(schedule_replay.longest(one.run.plan) for one in found)
         return cls(found, alphas, texts, [x for x in gammas if x <= room], given, rows)
 
-    def forecasts(self) -> Iterator[Foretold]:
+    def forecasts(self) -> Iterator[tuple[Variant, Forecast]]:
         """Yields the prediction for each plan of each variant."""
         for variant, alpha in zip(self.variants, self.alphas, strict=True):
             costs = self._costs(variant.run)
-            source = next(iter(costs.values())).source
             for plan in _plans(variant.run.plan, self.gammas):
-                found = replayed(variant.run, plan, self.texts)
-                told = promise.forecast(plan, found, costs, len(self.texts), alpha, self.rows)
-                yield Foretold(variant, plan, alpha, told, source)
+                calls = replayed(variant.run, plan, self.texts)
+                texts = len(self.texts)
+                found = promise.forecast(plan, calls, costs, texts, alpha, self.rows)
+                yield variant, dataclasses.replace(found, variant=variant.name)
 
     def _costs(self, run: Run) -> dict[int | None, Costs]:
         """Returns the costs of all draft lengths up to the longest one, for the oracle."""

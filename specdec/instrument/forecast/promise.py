@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, ClassVar
 
 import numpy as np
+from msgspec import Meta
 
 from specdec.common import theory
+from specdec.common.schemas import Amount, Count, OneOrMore, Share
 from specdec.common.statistics import Estimate, ratio
 from specdec.common.tables import columns
 from specdec.instrument.forecast.costs import Costs
@@ -17,32 +20,94 @@ from specdec.plan import Plan
 from specdec.schedules import Fixed
 from specdec.types import TargetCall, verifies
 
+INTERVAL = "The ends of its 95 % interval by a bootstrap over texts"
+
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
     """The figures of one draft length, or of a schedule whose lengths vary.
 
-    A figure is None if a part's costs are not known.
+    A figure is None if a part's costs are not known, and then absent from a line.
     """
 
-    gamma: int | None  # tokens of a draft; None if they vary, 0 without drafts
-    texts: int  # the number of texts
-    tokens: int  # of all texts
-    calls: float  # of all texts; a mean if random numbers were used
-    tokens_per_call: Estimate  # by the replay
-    # over the target alone: the sums over texts of prefill + tokens x step, divided by prefill +
-    # calls x parts
-    speedup: Estimate | None
-    # `theory.expected_tokens` of the teacher-forced alpha. It ignores that texts end.
-    formula_tokens_per_call: float | None
-    # `theory.speedup` with that alpha, c and v. It ignores prefill too.
-    formula_speedup: float | None
-    # if every draft stopped just before its first rejection; drafts have at most gamma tokens
-    oracle_speedup: float | None
-    # by position, the share of drafts rejected there among those that get there
-    hazard: Sequence[float]
-    # of a target call, the mean over calls; None if calls run all layers
-    layers: float | None = None
+    gamma: Annotated[
+        int | None,
+        Count,
+        "Tokens of a draft; absent where they vary, 0 where nothing is drafted.",
+    ]
+    texts: Annotated[OneOrMore, "Texts that were replayed."]
+    tokens: Annotated[Count, "Output tokens of all of them."]
+    calls: Annotated[
+        Amount, "Target calls of all of them, a mean over samples where the drafter draws."
+    ]
+    tokens_per_call: Annotated[Estimate, Amount, "Tokens over calls."]
+    # The sums over texts of prefill + tokens x step, divided by prefill + calls x parts.
+    speedup: Annotated[
+        Estimate | None,
+        Amount,
+        "Over the target alone, with prefill; absent where the costs of a part are not known.",
+    ]
+    formula_tokens_per_call: Annotated[
+        float | None,
+        Amount,
+        "By alpha, as if acceptances were independent and no text ended; absent without alpha or "
+        "where lengths vary.",
+    ]
+    formula_speedup: Annotated[
+        float | None,
+        Amount,
+        "The speed-up by alpha and by c and v of the costs, without prefill; absent where either "
+        "is not known.",
+    ]
+    oracle_speedup: Annotated[
+        float | None,
+        Amount,
+        "If every draft stopped just before its first refusal, gamma tokens long at most; absent "
+        "where the costs of a part are not known.",
+    ]
+    hazard: Annotated[
+        Sequence[Share],
+        "By depth in the draft, the share of draft tokens that are refused, of those whose drafts "
+        "were kept so far.",
+    ]
+    layers: Annotated[
+        float | None,
+        Annotated[float, Meta(ge=1)],
+        "Layers of a target call, the mean over calls; absent where calls go through all.",
+    ] = None
+    variant: Annotated[str, "The variant as it was given, empty without one."] = ""
+    drafter: Annotated[str, "The drafter's class."] = ""
+    schedule: Annotated[str, "What chooses draft lengths."] = ""
+    sampling: Annotated[str, "How tokens are drawn."] = ""
+    alpha: Annotated[
+        float | None,
+        Share,
+        "Teacher-forced, of the passes; absent where those are of another drafter.",
+    ] = None
+    costs: Annotated[str, "Where the seconds of the parts are from."] = ""
+
+    LINE: ClassVar = (
+        *("variant", "drafter", "schedule", "sampling", "alpha", "costs", "gamma", "texts"),
+        *("tokens", "calls", "tokens_per_call", "tokens_per_call_interval", "speedup"),
+        *("speedup_interval", "formula_tokens_per_call", "formula_speedup", "oracle_speedup"),
+        *("hazard", "layers"),
+    )
+
+    @property
+    def tokens_per_call_interval(self) -> Annotated[list[float], list[Amount], f"{INTERVAL}."]:
+        return [self.tokens_per_call.low, self.tokens_per_call.high]
+
+    @property
+    def speedup_interval(
+        self,
+    ) -> Annotated[list[float] | None, list[Amount], f"{INTERVAL}; absent where `speedup` is."]:
+        return self.speedup and [self.speedup.low, self.speedup.high]
+
+    def record(self) -> dict[str, object]:
+        """Returns a line of JSON, without unknown values."""
+        fields = {name: getattr(self, name) for name in self.LINE}
+        plain = {k: v.value if isinstance(v, Estimate) else v for k, v in fields.items()}
+        return {name: value for name, value in plain.items() if value is not None}
 
 
 def forecast(
@@ -74,6 +139,11 @@ def forecast(
         oracle_speedup=speedups[1] and speedups[1].value,
         hazard=hazard,
         layers=layers,
+        drafter=type(plan.drafter).__name__,
+        schedule=repr(plan.schedule),
+        sampling=repr(plan.sampling),
+        alpha=alpha,
+        costs=own.source,
     )
 
 

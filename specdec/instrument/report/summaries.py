@@ -13,12 +13,12 @@ from msgspec import Meta
 from specdec.common import published
 from specdec.common.environment import Environment, device_in_words
 from specdec.common.json_values import JsonObject, check_kind, parsed
+from specdec.common.schemas import Count
 from specdec.common.statistics import Estimate
 from specdec.common.terminal import counted
 
 Figures: TypeAlias = JsonObject
 _Figure = float | None
-_Count = Annotated[int, Meta(ge=0)]
 
 
 class _Versions(TypedDict):
@@ -55,18 +55,18 @@ class _Alpha(_Interval):
 
 class _Settings(TypedDict):
     dtype: dict[str, str]
-    parameters: dict[str, _Count]
+    parameters: dict[str, Count]
     split: str | None
     sampling: str
     drafter: str
 
 
 class _BenchSettings(_Settings):
-    gamma: _Count | None
+    gamma: Count | None
 
 
 class _Prediction(TypedDict, total=False):
-    gamma: Required[_Count | None]
+    gamma: Required[Count | None]
     these_texts: Required[_Figure]
     cost_ratio: _Figure
     verify_cost: _Figure
@@ -100,18 +100,18 @@ class Bench(TypedDict):
 
     environment: _Machine
     run: _BenchSettings
-    texts: _Count
-    repeats: _Count
+    texts: Count
+    repeats: Count
     seconds: _Alone
     speedup: _Speedup
-    identical: _Count | None
+    identical: Count | None
     tau: float
     alpha: _Figure
     baseline: _Baseline
     prediction: _Prediction | None
     forecast: NotRequired[_Forecast | None]
     exact: bool
-    beams: NotRequired[_Count]
+    beams: NotRequired[Count]
 
 
 class Acceptance(TypedDict):
@@ -119,8 +119,8 @@ class Acceptance(TypedDict):
 
     environment: _Machine
     run: _Settings
-    texts: _Count
-    tokens: _Count
+    texts: Count
+    tokens: Count
     alphas: dict[str, Annotated[list[_Alpha], Meta(min_length=1)]]
 
 
