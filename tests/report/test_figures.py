@@ -301,7 +301,7 @@ def test_a_drafter_that_is_always_wrong_is_on_the_surface(drawings, runs):
 
 def test_names_keep_their_distance():
     pytest.importorskip("matplotlib")
-    from specdec.instrument.report.canvas import apart
+    from specdec.instrument.report.figures import apart
 
     assert apart([0.9, 0.2], 0.1) == [0.9, 0.2]
     assert apart([0.5, 0.51, 0.49], 0.1) == pytest.approx([0.5, 0.6, 0.4])
@@ -438,7 +438,7 @@ def test_no_text_of_a_figure_overlaps(runs, name):
     matplotlib = pytest.importorskip("matplotlib")
     from crowding import crowded
 
-    from specdec.instrument.report import canvas, figures
+    from specdec.instrument.report import figures
 
     named = {f"a_run_of_which_the_name_is_long_{i}": 0.5 + i / 50 for i in range(8)}
     several = runs(
@@ -448,5 +448,5 @@ def test_no_text_of_a_figure_overlaps(runs, name):
         }
     )
     draw = figures.draft_lengths if name == "draft_lengths" else getattr(figures, name)
-    with matplotlib.rc_context(canvas.STYLE):
+    with matplotlib.rc_context(figures.STYLE):
         assert crowded(draw(several)) == []
