@@ -9,8 +9,7 @@ from pathlib import Path
 from specdec.cli import machine, output
 from specdec.common import records
 from specdec.common.values import UsageError
-from specdec.instrument import report
-from specdec.instrument.report import publishing
+from specdec.instrument.report import headline, publishing, summaries, tables
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -76,8 +75,8 @@ def _command(args: argparse.Namespace) -> None:
     output.check(args, inputs=args.summaries)
     machine.refuse_unwritable_folder("--figures_dir", args.figures_dir)
     try:
-        measured = report.read(args.summaries, args.paper)
-        text = report.headline(measured) if args.headline else report.markdown(measured)
+        measured = summaries.read(args.summaries, args.paper)
+        text = headline.headline(measured) if args.headline else tables.markdown(measured)
         drawn = publishing.draw(measured, args.figures_dir) if args.figures_dir else []
     except ValueError as error:
         raise UsageError(str(error)) from error

@@ -46,13 +46,7 @@ class _Account:
 
 @contextlib.contextmanager
 def shown_on(stream: TextIO, begun: float | None = None) -> Iterator[None]:
-    """Shows progress if `stream` is a terminal with cursor control, and starts to measure time.
-
-    Args:
-      stream: where progress is shown.
-      begun: `time.perf_counter()` when the command was given; None for now. It has no effect if
-        accounting has already started.
-    """
+    """Shows progress if `stream` is a terminal with cursor control, and starts to measure time."""
     global _stream, _account
     before, live = (_stream, _account), stream.isatty() and os.environ.get("TERM") != "dumb"
     _stream = stream if live else None
@@ -68,10 +62,6 @@ def stage(name: str, label: str = "") -> Iterator[None]:
     """Accounts for the time of the work inside, and shows a label on the terminal.
 
     Only the main thread counts, because that is the one a user waits for.
-
-    Args:
-      name: the stage.
-      label: the text on the terminal; "" for none.
     """
     account = _account
     if account is None or threading.current_thread() is not threading.main_thread():

@@ -19,12 +19,7 @@ class TimedText(TypedDict):
 
 
 def subtitles(segments: Iterable[TimedText], kind: str) -> str:
-    """Returns the text of a file of subtitles.
-
-    Args:
-      segments: the parts of a transcript; those without a text are left out.
-      kind: 'srt' or 'vtt'.
-    """
+    """Returns the text of a file of subtitles."""
     mark, blocks = {"srt": ",", "vtt": "."}[kind], ["WEBVTT\n"] if kind == "vtt" else []
     for segment in segments:
         if not (text := one_line(segment["text"]).strip()):

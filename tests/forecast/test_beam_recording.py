@@ -18,9 +18,8 @@ from specdec.testing import TableTarget
 from specdec.types import Params
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "studies"))
-
-import beam_recording
-from beam_recording import record, steps_and_calls
+import beam_recording  # noqa: E402
+from beam_recording import record, steps_and_calls  # noqa: E402
 
 TABLE = TableTarget(vocab_size=19, classes=5, scale=2.0)
 TEXTS = jnp.asarray([[2 + i % 7, 3, 1 + i // 7] for i in range(48)], jnp.int32)

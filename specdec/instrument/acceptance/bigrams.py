@@ -24,7 +24,7 @@ class Tables:
     Unseen tokens have a probability too, and there is no constant to choose.
 
     Attributes:
-      unigram: [V] float64.
+      unigram: [V] float64
     """
 
     def __init__(self, texts: Iterable[Sequence[int]], vocab_size: int):
@@ -59,14 +59,7 @@ def rows(batch: Texts) -> Iterator[list[int]]:
 def proposals(
     halves: Sequence[Tables], batch: Texts, written: int, greedy: bool
 ) -> dict[str, Array]:
-    """Returns name -> [B, T, V] float32 for the texts from number `written` on, 0 after their ends.
-
-    Args:
-      halves: the tables for the texts of even and of odd number.
-      batch: the texts.
-      written: the number of the first text.
-      greedy: whether only the likeliest token counts.
-    """
+    """Returns name -> [B, T, V] float32 for texts from number `written` on, 0 after their ends."""
     shape = (batch.tokens.shape[0], batch.tokens.shape[1] - 1, halves[0].unigram.size)
     unigram, bigram = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     for number, row in enumerate(np.flatnonzero(batch.length), start=written):

@@ -46,13 +46,6 @@ def measure(
     the target's texts. Each text uses the table that was counted from the other half, so no table
     has seen the text that it is tested on. `texts` is then read to its end before anything is
     measured. For greedy texts, the table's likeliest token counts.
-
-    Args:
-      plan: has target and drafter.
-      params: their parameters.
-      texts: the target's texts.
-      tables: whether n-gram tables are measured too.
-      mesh: as for `generate`.
     """
     texts = list(texts) if tables else texts
     halves: list[Tables] = []
@@ -141,13 +134,7 @@ def _text(
 
 
 def unpadded(inputs: PyTree, row: int, pad_id: int) -> list[int]:
-    """Returns the ids of an input without padding; none if inputs have no tokens.
-
-    Args:
-      inputs: of a batch.
-      row: of the input.
-      pad_id: the id of padding.
-    """
+    """Returns the ids of an input without padding; none if inputs have no tokens."""
     length = lengths_of(inputs, pad_id)[row]
     return tokens_of(inputs)[row, :length].tolist() if length else []
 

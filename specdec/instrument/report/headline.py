@@ -6,9 +6,9 @@ import collections
 from collections.abc import Iterator, Sequence
 
 from specdec.common import notebook
+from specdec.common.tables import Table
 from specdec.instrument.report import summaries
 from specdec.instrument.report.summaries import Figures, ReportedRun, conditions, in_words
-from specdec.instrument.report.tables import table
 
 SPEEDUP = "speed-up (95 %)"
 FEW = 3
@@ -33,17 +33,14 @@ LEGEND = (
 
 
 def headline(runs: Sequence[ReportedRun]) -> str:
-    """Returns a line for each benchmark, and where they were measured.
-
-    Args:
-      runs: the measured runs.
-    """
+    """Returns a line for each benchmark, and where they were measured."""
     benches = [(run.name, run.bench) for run in runs if run.bench]
     if not benches:
         raise ValueError("none of the summaries is of specdec bench; a headline is of speed-ups")
     where = "\n".join(f"- {notebook.markdown(line)}" for line in places(runs))
     rows = [tuple(row(name, bench, strong="**")) for name, bench in benches]
-    return "\n\n".join((table(HEADER, rows), LEGEND, where)) + "\n"
+    table = Table("", HEADER, rows, LEGEND)
+    return "\n\n".join((table.markdown(), table.legend, where)) + "\n"
 
 
 def sentence(runs: Sequence[ReportedRun]) -> str:

@@ -18,12 +18,12 @@ from typing import NamedTuple
 import jinja2
 from markupsafe import Markup
 
+from specdec.common.tables import Table
 from specdec.instrument.report import tables, words
 from specdec.instrument.report.generations import KINDS, ShownGeneration
 from specdec.instrument.report.headline import HEADER, LEGEND, SPEEDUP, facts, places, row, sentence
 from specdec.instrument.report.speedups import predicts, varies
 from specdec.instrument.report.summaries import Figures, ReportedRun, speedup
-from specdec.instrument.report.tables import Table
 
 FOLDER = Path(__file__).parent / "page"
 TEXTS = 200  # on one page; more make it slow
@@ -41,11 +41,7 @@ class Interval(NamedTuple):
 
 
 def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) -> str:
-    """Returns the HTML of some runs and generations; either may be empty.
-
-    Raises:
-      ValueError: the JSON lines of the first run with figures are missing.
-    """
+    """Returns the HTML of some runs and generations; either may be empty."""
     shown = list(itertools.islice(generations, TEXTS))
     conditions = [*places(runs), *tables.places(_acceptances(runs))]
     return _rendered(
@@ -66,17 +62,7 @@ def study(
     notes: Sequence[str],
     commands: Mapping[str, Sequence[str]],
 ) -> str:
-    """Returns the HTML of a study.
-
-    Args:
-      title: its title.
-      facts: of its measurements, by name.
-      tables: its tables.
-      figures: each with its name, its title, its SVG and its content in words.
-      runs: benchmarks, whose figures come after these.
-      notes: sentences.
-      commands: command lines, by row.
-    """
+    """Returns the HTML of a study."""
     shown = [{**one, "svg": Markup(one["svg"])} for one in figures] + _figures(runs)
     content = {"tables": tables, "figures": shown, "commands": commands}
     return _rendered(content, title=title, facts=facts, conditions=[*notes], left_out=0)
@@ -139,11 +125,9 @@ def _tables(runs: Sequence[ReportedRun]) -> Iterator[Table]:
         rows = [_speedup_row(name, bench, longest) for name, bench in benches]
         yield Table("Speed-up over the target alone", HEADER, rows, LEGEND)
     if any(run.paper for run in runs):
-        caption = "Next to the rows of Leviathan et al."
-        yield Table(caption, tables.SPEED, tables.speeds(runs), tables.LEGEND)
+        yield tables.speeds(runs)
     if _acceptances(runs):
-        caption = "Alpha by lenience"
-        yield Table(caption, *tables.alphas(runs), tables.ALPHAS_LEGEND)
+        yield tables.alphas(runs)
 
 
 def _acceptances(runs: Sequence[ReportedRun]) -> list[ReportedRun]:

@@ -15,11 +15,7 @@ from specdec.instrument.report.summaries import ReportedRun, read
 def write_page(
     path: str, summaries: Sequence[str], paper: str | None, generations: Sequence[str]
 ) -> None:
-    """Writes one self-contained page with tables, figures and generations.
-
-    Raises:
-      UsageError: packages are missing, a file holds something else, or the page cannot be written.
-    """
+    """Writes one self-contained page with tables, figures and generations."""
     try:
         from specdec.instrument.report import generations as texts
         from specdec.instrument.report import html
@@ -39,12 +35,7 @@ def write_page(
 
 
 def draw(measured: Sequence[ReportedRun], folder: str) -> list[Path]:
-    """Draws the figures of runs into a folder, and returns their paths.
-
-    Raises:
-      UsageError: matplotlib is missing, or the folder cannot be written.
-      ValueError: there is nothing to draw.
-    """
+    """Draws the figures of runs into a folder, and returns their paths."""
     try:
         from specdec.instrument.report import figures
     except ImportError as error:

@@ -2,52 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from specdec.common import notebook
+from specdec.common.tables import Table
 from specdec.instrument.report.summaries import Figures, ReportedRun, conditions
 
 
-class Table(NamedTuple):
-    """A table of a page, whose cells are texts, or what a page shows otherwise."""
-
-    caption: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[object]]
-    legend: str = ""
-
-    def filled(self) -> Table:
-        """Returns the table without empty columns, and without rows that only have a name."""
-        kept = [x for x in range(len(self.header)) if not x or any(row[x] for row in self.rows)]
-        rows = [[row[x] for x in kept] for row in self.rows if any(row[1:])]
-        return self._replace(header=[self.header[x] for x in kept], rows=rows)
-
-
 def markdown(runs: Sequence[ReportedRun]) -> str:
-    """Returns two tables, of speed and of acceptance, and where they were measured.
-
-    Args:
-      runs: the measured runs.
-    """
-    parts = [table(SPEED, speeds(runs)), LEGEND]
-    if any(run.acceptance for run in runs):
-        parts += [table(*alphas(runs)), ALPHAS_LEGEND]
+    """Returns two tables, of speed and of acceptance, and where they were measured."""
+    tables = [speeds(runs), *([alphas(runs)] if any(run.acceptance for run in runs) else [])]
+    parts = [part for one in tables for part in (one.markdown(), one.legend)]
     parts.append("\n".join(f"- {notebook.markdown(line)}" for line in places(runs)))
     return "\n\n".join(parts) + "\n"
 
 
-def speeds(runs: Sequence[ReportedRun]) -> list[Sequence[str]]:
-    """Returns the lines under SPEED."""
-    return [line for run in runs for line in _speed(run)]
+def speeds(runs: Sequence[ReportedRun]) -> Table:
+    """Returns the table of speed-ups: a line of the paper, and one of ours."""
+    header = ("run", "", "gamma", "alpha", "tested", "c", "v", "predicted", "measured")
+    legend = (
+        "Alpha is teacher-forced, tested is accepted / tested drafts of the timed texts. Predicted "
+        "is (1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + v)), in the paper with v = 1, here "
+        "with the tested alpha and the measured c and v, for texts so long that prefill does not "
+        "count; measured is the speed-up of whole texts. In brackets: 95 % intervals over texts."
+    )
+    rows = [line for run in runs for line in _speed(run)]
+    return Table("Next to the rows of Leviathan et al.", header, rows, legend)
 
 
-def alphas(runs: Sequence[ReportedRun]) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Returns header and lines of alpha by lenience; at least one run must have it measured."""
+def alphas(runs: Sequence[ReportedRun]) -> Table:
+    """Returns the table of alpha by lenience; at least one run must have it measured."""
     measured = [run for run in runs if run.acceptance]
     leniences = [alpha["lenience"] for alpha in next(iter(_alphas(measured[0]).values()))]
     header = ("run", "drafter", *(f"l = {lenience:g}" for lenience in leniences), "tokens")
-    return header, [line for run in measured for line in _lenient(run)]
+    legend = (
+        "Alpha by lenience l: the mean of sum min(p/l, q); greedily, how often p is at least l "
+        "times its maximum at the draft's choice. l = 1 is exact."
+    )
+    rows = [line for run in measured for line in _lenient(run)]
+    return Table("Alpha by lenience", header, rows, legend)
 
 
 def places(runs: Sequence[ReportedRun]) -> list[str]:
@@ -58,19 +51,6 @@ def places(runs: Sequence[ReportedRun]) -> list[str]:
         for kind, figures in (("bench", run.bench), ("acceptance", run.acceptance))
         if figures
     ]
-
-
-SPEED = ("run", "", "gamma", "alpha", "tested", "c", "v", "predicted", "measured")
-LEGEND = (
-    "Alpha is teacher-forced, tested is accepted / tested drafts of the timed texts. Predicted is "
-    "(1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + v)), in the paper with v = 1, here with the "
-    "tested alpha and the measured c and v, for texts so long that prefill does not count; "
-    "measured is the speed-up of whole texts. In brackets: 95 % intervals over texts."
-)
-ALPHAS_LEGEND = (
-    "Alpha by lenience l: the mean of sum min(p/l, q); greedily, how often p is at least l times "
-    "its maximum at the draft's choice. l = 1 is exact."
-)
 
 
 def _speed(run: ReportedRun) -> Iterator[Sequence[str]]:
@@ -96,13 +76,6 @@ def _lenient(run: ReportedRun) -> Iterator[Sequence[str]]:
     tokens = str(run.acceptance["tokens"])
     for drafter, alphas in _alphas(run).items():
         yield run.name, drafter, *(_with_interval(alpha, "value") for alpha in alphas), tokens
-
-
-def table(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Returns a Markdown table."""
-    rows = [header, ["---"] * len(header), *lines]
-    cells = ([notebook.markdown(cell).replace("|", r"\|") for cell in row] for row in rows)
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 def _figure(value: float | None) -> str:
