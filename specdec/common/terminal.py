@@ -221,7 +221,7 @@ def _atoms(text: str, origin: Origin | None) -> list[str]:
 
 
 class Painter:
-    """Writes a text to stdout as it grows, with the origin of each word, and then the plain text."""
+    """Writes a text to stdout as it grows, with the origin of each word, then the plain text."""
 
     def __init__(
         self, text_of: Callable[[Sequence[int], str], str], given: int = 0, colour: bool = True

@@ -95,7 +95,7 @@ class BeamPrediction:
 def predict_beams(
     chip: Chip, plan: BeamPlan, calls: Mapping[str, Call]
 ) -> tuple[BeamPrediction, BeamPrediction]:
-    """Returns two predictions: by the roofline alone, and with a time for each layer in addition."""
+    """Returns two predictions: by the roofline alone, and with a time for each layer too."""
 
     def at(layer_seconds: float) -> BeamPrediction:
         step, iteration = (

@@ -186,7 +186,7 @@ def replayed(run: Run, plan: Plan, texts: Sequence[Accepted], samples: int = SAM
 
 
 def decoded(run: Run, plan: Plan, texts: Sequence[Accepted]) -> Replayed:
-    """Returns the calls of the recorded texts' inputs, decoded anew by a plan of the run's models."""
+    """Returns the calls of the recorded inputs, decoded anew by a plan of the run's models."""
     engine = run.engine.variant(schedule=plan.schedule)
     found: dict[int, Replayed] = {}
     wanted = {text.index for text in texts}
