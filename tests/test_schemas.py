@@ -36,9 +36,7 @@ def test_a_schema_says_all_of_a_line(command):
 
 
 def test_every_schema_is_of_a_command():
-    files = Path(schemas.__file__).parent.glob("*.json")
-    stored = {file.name.removesuffix(".schema.json") for file in files}
-    assert sorted([*stored, *schemas.LINES]) == sorted(set(schemas.KINDS.values()))
+    assert schemas.LINES.keys() == set(schemas.KINDS.values())
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "docs" / "results").glob("*/*.jsonl"))[::4])

@@ -19,7 +19,7 @@ from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.given import STDIN, file_lines, lines_of, not_nothing
 from specdec.common import terminal
-from specdec.common.schemas import Count
+from specdec.common.schemas import INDEX, INPUT, Count
 from specdec.common.values import UsageError
 from specdec.decoding import check_scores, naming_texts, score
 from specdec.instrument.runs.texts import TextStream
@@ -131,10 +131,8 @@ def _scores_of(plan: Plan) -> Callable[..., dict[str, jax.Array]]:
 class ScoreLine(TypedDict):
     """A pair, with the log-probabilities of its output."""
 
-    index: Annotated[
-        Count, "The example's place in its split, or the text's among those given, from 0."
-    ]
-    input: Annotated[str, "The text that was given, with its task prefix."]
+    index: Annotated[Count, INDEX]
+    input: Annotated[str, INPUT]
     target: Annotated[str, "The output that was scored."]
     log_prob: Annotated[
         float,

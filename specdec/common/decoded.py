@@ -18,7 +18,8 @@ class DecodedText:
 
     tokens: Annotated[
         Sequence[Count],
-        "The output's token ids, with its EOS unless the output was cut at the longest length.",
+        "The output's token ids, with its EOS unless the output was cut at the longest length, and "
+        "with the prefix if one was given.",
     ]
     drafted: Annotated[
         Sequence[Count],

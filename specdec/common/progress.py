@@ -100,20 +100,14 @@ def last_line(line: str) -> None:
 
 @contextlib.contextmanager
 def bar(label: str, total: float, unit: str) -> Iterator[tqdm]:
-    """Shows how much of `total` has been done; yields the bar, to `update` it.
-
-    Its clock runs even if nothing advances.
-    """
+    """Shows how much of `total` has been done; yields the bar, to `update` it."""
     with _bar(label, total, unit) as shown, _looking(shown, lambda: None):
         yield shown
 
 
 @contextlib.contextmanager
 def written(label: str, folder: Path, total: int) -> Iterator[None]:
-    """Shows how much of `total` bytes has been written to a folder by other code.
-
-    Compressed files end a little before the total.
-    """
+    """Shows how much of `total` bytes has been written to a folder by other code."""
     with _bar(label, total, "B") as shown:
         with _looking(shown, lambda: shown.update(min(_size(folder), total) - shown.n)):
             yield

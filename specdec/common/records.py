@@ -199,10 +199,7 @@ def write(path: Path, contents: str | bytes) -> None:
 
 @contextlib.contextmanager
 def complete_folder(path: Path) -> Iterator[Path]:
-    """Yields a folder to make and to fill, which gets its name only when it is complete.
-
-    If the process is killed before, nothing exists under that name.
-    """
+    """Yields a folder to make and to fill, which gets its name only when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
@@ -254,10 +251,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def as_json(value: object, *, indent: int | None = None) -> str:
-    """Returns a value as JSON, in which NaN and infinity become null.
-
-    JSON has no such numbers, and other programs reject a file that contains them.
-    """
+    """Returns a value as JSON, in which NaN and infinity become null."""
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypedDict
 
+from specdec.common.schemas import Amount
 from specdec.common.terminal import one_line
 
 FORMATS = ("srt", "vtt")
@@ -13,8 +14,8 @@ FORMATS = ("srt", "vtt")
 class TimedText(TypedDict):
     """A part of a transcript, with its times in seconds."""
 
-    start: float
-    end: float
+    start: Amount
+    end: Amount
     text: str
 
 

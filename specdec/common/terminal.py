@@ -129,10 +129,7 @@ class Word(NamedTuple):
 
 
 def words(line: Iterable[Piece], colour: bool) -> list[Word]:
-    """Returns the words of some pieces. If the line goes on, all but the last one stay the same.
-
-    A line may also break next to a wide character: Chinese and Japanese have no spaces.
-    """
+    """Returns the words of some pieces. If the line goes on, all but the last one stay the same."""
     found: list[Word] = []
     space = breaks = False
     for text, origin in _runs(line):
@@ -224,10 +221,7 @@ def _atoms(text: str, origin: Origin | None) -> list[str]:
 
 
 class Painter:
-    """Writes a text to stdout as it grows, with the origin of each word, and then the plain text.
-
-    Each text comes after an empty line, under the input that `begin` was given.
-    """
+    """Writes a text to stdout as it grows, with the origin of each word, then the plain text."""
 
     def __init__(
         self, text_of: Callable[[Sequence[int], str], str], given: int = 0, colour: bool = True
@@ -246,10 +240,7 @@ class Painter:
         print(lay_out(words([(text, None)], colour=False), self._columns)[0], flush=True)
 
     def show(self, tokens: Sequence[int], *trace: Sequence) -> None:
-        """Writes the new words of a row's tokens; arguments as for `origins`.
-
-        The last word is held back, because it may go on.
-        """
+        """Writes the new words of a row's tokens; arguments as for `origins`."""
         if not self._begun:  # another output of the same input
             print()
             self._begun = True

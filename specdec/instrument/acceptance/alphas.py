@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Meta
 
 from specdec.common.json_values import record_of
-from specdec.common.schemas import Amount, Count, OneOrMore
+from specdec.common.schemas import INDEX, Amount, Count, OneOrMore
 from specdec.common.statistics import Estimate, estimates
 from specdec.common.terminal import counted
 from specdec.instrument.acceptance.opinions import LENIENCE
@@ -34,9 +34,7 @@ class Recording(TypedDict, total=False):
 class Accepted(NamedTuple):
     """One recorded text: sums of sum_x min(p(x) / l, q(x)) by drafter, and data for a replay."""
 
-    index: Annotated[
-        Count, "The example's place in its split, or the text's among those given, from 0."
-    ]
+    index: Annotated[Count, INDEX]
     tokens: Annotated[OneOrMore, "Tokens of the text that the target wrote."]
     accepted: Annotated[
         dict[str, list[float]],

@@ -143,10 +143,7 @@ def refuse_another(name: str, first: Mapping[str, object], own: Mapping[str, obj
 
 
 def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None:
-    """Raises UsageError for texts whose inputs are not the run's.
-
-    If the data is not on this machine, nothing is compared, and a line on stderr says so.
-    """
+    """Raises UsageError for texts whose inputs are not the run's."""
     missing = {text.index: text for text in texts}
     try:
         for index, ids in _inputs_of(run, max(missing) + 1):

@@ -140,10 +140,7 @@ def unpadded(inputs: PyTree, row: int, pad_id: int) -> list[int]:
 
 
 def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:
-    """Returns the recording of a drafter: its proposals, and the signals of stopping rules.
-
-    For a drafter that samples, it also has the ratio q / p of the text's own tokens.
-    """
+    """Returns the recording of a drafter: its proposals, and the signals of stopping rules."""
     figures = {"confidence": asked.confidence, "entropy": asked.entropy, "top": asked.top}
     if not greedy:
         figures |= {"ratio": asked.ratio, "refused": asked.refused}

@@ -258,10 +258,7 @@ def _on_this_machine(variant: Variant) -> Variant:
 
 
 def _key(run: Run) -> dict[str, object]:
-    """Returns the settings that variants of one benchmark share, by name.
-
-    They are those of the target alone, of the texts and of the devices.
-    """
+    """Returns the settings that variants of one benchmark share, by name."""
     alone = dataclasses.replace(run, engine=run.engine.alone())
     rules = dataclasses.replace(run.placement.partitioner, draft_logical_axis_rules=())
     searched = flat("beams", run.search.alone().plan) if run.search else {}

@@ -155,10 +155,7 @@ def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
 
 
 def turns(plan: Plan | BeamPlan, turn: Turn, steps: int) -> Callable:
-    """Returns a program that repeats the calls of several models in order: [1, steps] tokens.
-
-    The argmaxes of each call are fed to the next one, even of another model, as in `scan`.
-    """
+    """Returns a program that repeats the calls of several models in order: [1, steps] tokens."""
     call_of = {role: plan.call_of(role) for role, _, _ in turn.parts}
 
     def run(

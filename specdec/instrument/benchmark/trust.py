@@ -24,10 +24,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Spread | None:
-        """Returns the spread of repeated timings; None if nothing was timed twice.
-
-        It covers each part, and each text that took the same number of calls in several repeats.
-        """
+        """Returns the spread of repeated timings; None if nothing was timed twice."""
         times: dict[Hashable, list[float]] = collections.defaultdict(list)
         for one in records:
             if isinstance(one, Timing):

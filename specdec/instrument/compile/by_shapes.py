@@ -62,10 +62,7 @@ def _parameter_bytes(model: Model, mesh: AbstractMesh) -> int:
 
 @functools.cache
 def counted(model: Model, rules: AxisRules, shape: Shape, mesh: AbstractMesh) -> Call:
-    """Returns the figures of a model's call, with its collectives.
-
-    All are counted for models of one layer and of two, because all layers are alike.
-    """
+    """Returns the figures of a model's call, with its collectives."""
     one, two = (_counted(_with(model, rules, layers, mesh), shape, mesh) for layers in (1, 2))
     more = model.num_layers - 1
 

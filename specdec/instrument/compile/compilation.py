@@ -227,10 +227,7 @@ def _widest(plan: Plan | BeamPlan) -> dict[str, int]:
 def _communicating(
     plan: Plan | BeamPlan, calls: Mapping[str, Call], parts: Mapping[str, Compiled]
 ) -> dict[str, Call]:
-    """Returns the calls with the collectives of each model's widest call, {} if one is not known.
-
-    A call of some layers has its share of them.
-    """
+    """Returns the calls with the collectives of each widest call, {} if one is not known."""
     found, widest, target = {}, _widest(plan), cast(Model, plan.models()["target"])
     for role, call in calls.items():
         width = widest.get(role, 1)

@@ -286,10 +286,7 @@ def _calls(rest: str) -> tuple[str, ...]:
 
 
 def _result(opcode: str, shape: str) -> str:
-    """Returns the part of an instruction's shape that is its result.
-
-    Instructions that start something carry their operands and a context in addition.
-    """
+    """Returns the part of an instruction's shape that is its result."""
     elements = _elements(shape)
     if opcode in ("copy-start", "infeed", "recv", "send"):
         return elements[0]

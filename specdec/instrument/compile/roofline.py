@@ -116,10 +116,7 @@ class BeamPrediction:
 def predict_beams(
     chip: Chip, plan: BeamPlan, calls: Mapping[str, Call]
 ) -> tuple[BeamPrediction, BeamPrediction]:
-    """Returns two predictions: by the roofline alone, and with a time for each layer in addition.
-
-    Arguments as for `predict`.
-    """
+    """Returns two predictions: by the roofline alone, and with a time for each layer too."""
 
     both = plan.alone().parts(), plan.parts()
 
@@ -142,10 +139,7 @@ class Exit:
 
 
 def exits(chip: Chip, plan: Plan, calls: Mapping[str, Call]) -> list[Exit]:
-    """Returns a prediction for each depth of the target's calls; arguments as for `predict`.
-
-    The list is empty if all calls use all layers.
-    """
+    """Returns a prediction for each depth of the target's calls; arguments as for `predict`."""
 
     def seconds(role: str) -> tuple[float, float]:
         return calls[role].seconds(chip, 1), calls[role].seconds(chip, 1, LAYER_SECONDS)

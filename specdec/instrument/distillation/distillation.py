@@ -81,11 +81,7 @@ class Distillation(Checked):
 
 
 class Settings(Protocol):
-    """The gin files and flags of the user.
-
-    Attributes:
-      files: the names of the gin files
-    """
+    """The gin files and flags of the user."""
 
     @property
     def files(self) -> Sequence[str]: ...
@@ -324,10 +320,7 @@ def _own(folder: Path) -> Iterator[Path]:
 
 
 class TimeLeft:
-    """The steps of a recipe, and the remaining time.
-
-    The remaining time is the estimate for the steps, corrected by the time of those before.
-    """
+    """The steps of a recipe, and the remaining time."""
 
     def __init__(
         self, expected: Mapping[str, float], clock: Callable[[], float] = time.perf_counter

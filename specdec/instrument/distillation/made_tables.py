@@ -66,10 +66,7 @@ def make(
 
 
 def count(variant: Variant, kind: str, folder: Path, tokens: int) -> Counted:
-    """Writes texts of the target to texts.jsonl, and makes a table from all of them.
-
-    Existing texts are kept.
-    """
+    """Writes texts of the target to texts.jsonl, and makes a table from all of them."""
     run = variant.run
     folder.mkdir(parents=True, exist_ok=True)
     lines = variant.lines(folder / "texts.jsonl")

@@ -89,10 +89,7 @@ class Evaluation(NamedTuple):
         return cls(variant, nothing, (), run.source(), TextEngine.open(run))
 
     def write(self, folder: PredictionsFolder) -> Report | None:
-        """Decodes the texts that the folder lacks, and returns the report.
-
-        The report is written to the folder. A host that is done before the others returns None.
-        """
+        """Decodes the texts that the folder lacks, and returns the report."""
         run = self.variant.run
         share, shard = run.placement.share(), folder.shard
         if folder.done():
@@ -171,10 +168,7 @@ class Evaluation(NamedTuple):
 
 
 def _common_start(run: Run, share: Share, done: int, total: int) -> int | None:
-    """Returns the number of this host's predictions to keep, None if no text is left to decode.
-
-    Hosts that share programs continue from the same batch, the first that one of them lacks.
-    """
+    """Returns the number of this host's predictions to keep, None if no text is left to decode."""
     if run.placement.mesh is None or jax.process_count() == 1:
         return done if done < total else None
     rows = run.data.batch_size // share.count
@@ -195,10 +189,7 @@ def _known(run: Run) -> Iterator[Mapping[str, object]]:
 
 
 def _with_best(record: JsonObject) -> JsonObject:
-    """Returns a record with the fields of a decoded text that metrics read.
-
-    For a record of beams they are those of the best beam. Any other record is returned unchanged.
-    """
+    """Returns a record with the fields of a decoded text that metrics read."""
     if "predictions" not in record:
         return record
     best = {"sample": 0, "prediction": next(iter(record["predictions"]), "")}

@@ -68,10 +68,7 @@ def of_bench(path: str) -> Costs:
 
 
 def of_compile(path: str, topology: str | None) -> Costs:
-    """Returns the costs of the roofline of `specdec compile`, with the assumed time of each layer.
-
-    The roofline has no prefill, which is 0 here.
-    """
+    """Returns the costs of a roofline of `specdec compile`, which has no prefill."""
     topologies = _json(path).get("topologies", [])
     check_kind({"topologies": topologies}, _Compiled)
     found = {one["topology"]: one for one in topologies}

@@ -167,10 +167,7 @@ def measured(
 
 
 def replayed(run: Run, plan: Plan, texts: Sequence[Accepted], samples: int = SAMPLES) -> Replayed:
-    """Returns the texts decoded again by a plan of the run's models.
-
-    That takes no model, and happens on one device, also where the run is over a mesh.
-    """
+    """Returns the texts decoded again by a plan of the run's models."""
     paths, tables = run.paths(), plan.tables()
     placement = dataclasses.replace(run.placement, mesh=None)
     with jax.set_mesh(None):
@@ -189,10 +186,7 @@ def replayed(run: Run, plan: Plan, texts: Sequence[Accepted], samples: int = SAM
 
 
 def decoded(run: Run, plan: Plan, texts: Sequence[Accepted]) -> Replayed:
-    """Returns the calls of the recorded texts' inputs, decoded anew by a plan of the run's models.
-
-    Drafts of several paths are not recorded. If tokens are drawn, the outputs are other ones.
-    """
+    """Returns the calls of the recorded inputs, decoded anew by a plan of the run's models."""
     engine = run.engine.variant(schedule=plan.schedule)
     found: dict[int, Replayed] = {}
     wanted = {text.index for text in texts}

@@ -301,10 +301,7 @@ def _agrees(
 
 
 def _from_each_start(tokens: int, longest: int) -> np.ndarray:
-    """Returns [T, K], the indices of the tokens of a draft from each start.
-
-    At the end the last index is repeated; nothing is drafted after it.
-    """
+    """Returns [T, K], the indices of the tokens of a draft from each start."""
     index = np.arange(tokens)[:, None] + np.arange(longest)[None]
     return np.minimum(index, tokens - 1)
 

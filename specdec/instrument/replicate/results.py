@@ -149,10 +149,7 @@ def _add_bench(found: Found, bench: Mapping) -> None:
 
 
 def relative_to_greedy(rows: Sequence[Found]) -> None:
-    """Sets the speed-up of a beam search to that of the target's beams over its greedy search.
-
-    The greedy search is that of the first other row, in another process.
-    """
+    """Sets the speed-up of a beam search to that of the target's beams over its greedy search."""
     greedy = (x.measured.get("seconds_alone") for x in rows if not x.measured.get("beams", 1))
     alone = next(greedy, None)
     for one in rows:

@@ -254,10 +254,7 @@ def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Figure:
 
 
 def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Figure:
-    """Draws tokens per call and best gamma over alpha, and the extra arithmetic of speculation.
-
-    The figures repeat Leviathan et al. 2022, figures 2 to 4, with points for the runs.
-    """
+    """Draws tokens per call and best gamma over alpha, and the extra arithmetic of speculation."""
     figure = blank(4.6)
     first, left, right = figure.subplots(1, 3)
     for cost_ratio, colour in zip(speedups.COST_RATIOS, COLOURS, strict=False):
@@ -456,10 +453,7 @@ def svgs(runs: Sequence[ReportedRun]) -> dict[str, str]:
 
 
 def element(figure: Figure, name: str) -> str:
-    """Returns a figure as an element for a page with several; its ids begin with the name.
-
-    Call it in the context of `STYLE`.
-    """
+    """Returns a figure as an element for a page with several; its ids begin with the name."""
     text = svg(figure, transparent=True)
     text = re.sub(r"<style.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", text)

@@ -12,16 +12,7 @@ from matplotlib.axes import Axes
 
 from specdec.common import records
 from specdec.instrument.report import figures
-from specdec.instrument.report.figures import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PINK,
-    RED,
-    SKY,
-    STYLE,
-)
+from specdec.instrument.report.figures import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, STYLE
 
 PANELS = {
     "fixed": ("draft length", (("fixed", BLUE),)),

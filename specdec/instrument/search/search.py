@@ -65,10 +65,7 @@ class Prepared(NamedTuple):
         return self.costs.prefill_alone + longest * self.costs.step
 
     def replayed(self, plan: Plan) -> tuple[Replayed, Replayed]:
-        """Returns the calls of each text by a plan, and of each batch.
-
-        Drafts of several paths are not recorded, so that texts are decoded anew.
-        """
+        """Returns the calls of each text by a plan, and of each batch."""
         if not plan.drafter.paths:
             found = replayed(self.run, plan, self.texts, SAMPLES)
         else:

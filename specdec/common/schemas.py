@@ -1,8 +1,7 @@
 """JSON Schemas (draft 2020-12) of the lines that commands write.
 
 A schema is made of the record that a line is written from: the type of each field, and its meaning
-(`Annotated[TYPE, "meaning"]`). A field that may be absent says so in its meaning. Lines of decoded
-texts have schemas in files.
+(`Annotated[TYPE, "meaning"]`). A field that may be absent says so in its meaning.
 
 A kind's version is the last part of its `$id`. A file of lines states its version in the comment `#
 format of KIND = VERSION` of FILE.gin or run.gin. A file without the comment has version 1.
@@ -11,10 +10,8 @@ format of KIND = VERSION` of FILE.gin or run.gin. A file without the comment has
 from __future__ import annotations
 
 import importlib
-import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
 
 import msgspec
@@ -26,6 +23,11 @@ Count: TypeAlias = Annotated[int, Meta(ge=0)]
 OneOrMore: TypeAlias = Annotated[int, Meta(ge=1)]
 Amount: TypeAlias = Annotated[float, Meta(ge=0)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+
+# The meanings of fields that several kinds have.
+INDEX = "The example's place in its split, or the text's among those given, from 0."
+INPUT = "The text that was given, with its task prefix."
+REFERENCE = "The reference output; absent if there is none."
 
 KINDS = {
     "decode": "decode",
@@ -47,8 +49,19 @@ class Form(NamedTuple):
     fields: str = ""
 
 
-_BENCH = "specdec.instrument.benchmark.file"
+_BENCH, _RUNS = "specdec.instrument.benchmark.file", "specdec.instrument.runs"
 LINES: Mapping[str, tuple[int, str, Mapping[str, Form]]] = {
+    "decode": (
+        1,
+        "One output of specdec decode, or of specdec eval in predictions.jsonl.",
+        {"": Form("", f"{_RUNS}.decoding_texts", "Text", "LINE")},
+    ),
+    "beams": (
+        1,
+        "The beams of one text of specdec decode --num_beams or specdec eval --num_beams, the best "
+        "first.",
+        {"": Form("", f"{_RUNS}.beam_texts", "BeamText", "LINE")},
+    ),
     "bench": (
         1,
         "One measurement of specdec bench.",
@@ -81,9 +94,7 @@ def schema(command: str) -> JsonObject:
     >>> schema("score")["required"]
     ['index', 'input', 'target', 'log_prob', 'tokens', 'log_probs']
     """
-    if (kind := KINDS[command]) not in LINES:
-        file = Path(__file__).with_name(f"{kind}.schema.json")
-        return json.loads(file.read_text(encoding="utf-8"))
+    kind = KINDS[command]
     number, about, forms = LINES[kind]
     found = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -106,8 +117,7 @@ def version(command: str) -> int:
     >>> version("decode")
     1
     """
-    kind = KINDS[command]
-    return LINES[kind][0] if kind in LINES else int(schema(command)["$id"].rpartition(":")[2])
+    return LINES[KINDS[command]][0]
 
 
 def _object(form: Form) -> dict[str, Any]:
