@@ -19,8 +19,8 @@ from specdec.drafters import Autoregressive, Drafter
 from specdec.engine import Placement
 from specdec.instrument.acceptance import recording
 from specdec.instrument.acceptance.alphas import Accepted, lines, summarize
-from specdec.instrument.acceptance.bigrams import Tables
 from specdec.instrument.acceptance.opinions import LENIENCE
+from specdec.instrument.acceptance.recording import Tables
 from specdec.instrument.acceptance.written import generate
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan

@@ -14,7 +14,7 @@ import pytest
 from specdec import cli
 from specdec.common.statistics import Estimate
 from specdec.instrument import report
-from specdec.instrument.report import speedups, tables, times, words
+from specdec.instrument.report import run_tables, speedups, times, words
 from specdec.instrument.report.speedups import Point
 from specdec.instrument.report.summaries import ReportedRun, read
 from specdec.instrument.report.times import CallTokens
@@ -236,7 +236,7 @@ def test_every_figure_is_written_and_linked(write, tmp_path, capsys):
     assert captured.out == ""
     assert captured.err.splitlines() == [f"wrote {folder / name}.png" for name in PIXELS]
     table, *links = page.read_text().split("\n\n![")
-    assert table == tables.markdown(read([first, second])).rstrip("\n")
+    assert table == run_tables.markdown(read([first, second])).rstrip("\n")
     assert links[1].strip() == "over gamma](drawn%20here/figures/over_gamma.png)"
     assert len(links) == len(PIXELS)
 
@@ -254,7 +254,7 @@ def test_without_a_page_the_report_is_printed_as_ever(write, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     summary = write("a.jsonl", bench())
     assert cli.main(["report", f"--figures_dir={tmp_path}", summary]) == 0
-    assert capsys.readouterr().out == tables.markdown(read([summary]))
+    assert capsys.readouterr().out == run_tables.markdown(read([summary]))
 
 
 @pytest.fixture

@@ -14,6 +14,6 @@ temperature 0, q is one token, which counts
 (The paper prints "at most", by which l = 1 would accept everything.) Letters are those of `types`,
 and L is the number of leniences.
 
-`written` lets the target write, `opinions` asks a drafter at each token, `bigrams` counts the
-tables, `recording` does so text by text, and `alphas` makes the figures.
+`written` lets the target write, `opinions` asks a drafter at each token, `recording` does so text
+by text and counts the tables, and `alphas` makes the figures.
 """

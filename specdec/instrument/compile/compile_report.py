@@ -19,6 +19,31 @@ from specdec.instrument.compile.roofline import exits, predict, predict_beams
 from specdec.plan import Plan
 
 PREDICTIONS = {"roofline": "roofline", "with_layers": "with layers"}  # by their name in a record
+LEGEND = {
+    "memory": "memory: bytes of the decode program on one device; compiled: seconds for each "
+    "program",
+    "decode": "no loop, or the name of a loop: communication of the devices once, or in each pass; "
+    "loops: their nesting, xN for N passes\n"
+    "operations: instructions, those of a loop counted once; largest: array that a loop makes; "
+    "also: copies to the host and sizes known only at run time, both 0 in a fast program, and what "
+    "a SparseCore runs",
+    "top_k": "top-k: how often the best of an array are taken, by its shape",
+    "predicted": "roofline: reading memory or computing, whichever takes longer, then "
+    "communicating; with layers: and {layer:.0f} us for each layer",
+    "compiler": "compiler: its own estimate, the sum of the cycles of all instructions, which may "
+    "overlap, so compare sums with each other; and the fusions, of a decoder layer in brackets",
+    "exits": "exits: the time of a token that leaves the target after this many layers, and how "
+    "many times as fast as the whole target that is",
+    "beams_predicted": "beams: roofline / with layers; the speed-up over a search without a draft "
+    "is the steps of a call, divided by those from which it pays",
+    "roofline": "c: a draft token over a target call of one; v({gamma}): the call on a draft of "
+    "{gamma} over one of one\n"
+    "tokens/s: of one text, by TAR, the tokens of a target call with its own (Yan et al. 2024, "
+    "2402.01528)\n"
+    "speed-up: over the target alone; a row for each acceptance rate alpha, a column for each "
+    "number of draft tokens per target call",
+    "paths": "paths: the speed-ups have the calls of all paths, and the accepted tokens of one",
+}  # by the name in a record of what is explained
 MEMORY = ("topology", "mesh", "batch", "parameters", "caches", "total", "limit", "left")
 
 
@@ -212,72 +237,16 @@ def _milliseconds(seconds: Iterable[float]) -> str:
 
 def explanation(records: Sequence[JsonObject]) -> Iterator[str]:
     """Yields the legend of some records, for the figures that they have."""
-    names = {name for found in records for name in found if found[name] != 0}
+    names = {"memory", *(name for found in records for name in found)}
     decode = [x["programs"]["decode"] for x in records if "decode" in x["programs"]]
-    gamma = records[0].get("gamma")
-    legend = (
-        (True, ""),
-        (
-            True,
-            "memory: bytes of the decode program on one device; compiled: seconds for each program",
-        ),
-        (
-            decode,
-            "no loop, or the name of a loop: communication of the devices once, or in each pass; "
-            "loops: their nesting, xN for N passes",
-        ),
-        (
-            decode,
-            "operations: instructions, those of a loop counted once; largest: array that a loop "
-            "makes; also: copies to the host and sizes known only at run time, both 0 in a fast "
-            "program, and what a SparseCore runs",
-        ),
-        (
-            any(program["top_k"] for program in decode),
-            "top-k: how often the best of an array are taken, by its shape",
-        ),
-        (
-            names & {"roofline", "exits", "beams_predicted"},
-            "roofline: reading memory or computing, whichever takes longer, then communicating; "
-            f"with layers: and {LAYER_SECONDS * 1e6:.0f} us for each layer",
-        ),
-        (
-            "compiler" in names,
-            "compiler: its own estimate, the sum of the cycles of all instructions, which may "
-            "overlap, so compare sums with each other; and the fusions, of a decoder layer in "
-            "brackets",
-        ),
-        (
-            "exits" in names,
-            "exits: the time of a token that leaves the target after this many layers, and how "
-            "many times as fast as the whole target that is",
-        ),
-        (
-            "beams_predicted" in names,
-            "beams: roofline / with layers; the speed-up over a search without a draft is the "
-            "steps of a call, divided by those from which it pays",
-        ),
-        (
-            "roofline" in names,
-            f"c: a draft token over a target call of one; v({gamma}): the call on a draft of "
-            f"{gamma} over one of one",
-        ),
-        (
-            "roofline" in names,
-            "tokens/s: of one text, by TAR, the tokens of a target call with its own (Yan et al. "
-            "2024, 2402.01528)",
-        ),
-        (
-            "roofline" in names,
-            "speed-up: over the target alone; a row for each acceptance rate alpha, a column for "
-            "each number of draft tokens per target call",
-        ),
-        (
-            "paths" in names,
-            "paths: the speed-ups have the calls of all paths, and the accepted tokens of one",
-        ),
-    )
-    return (text for shown, text in legend if shown)
+    names |= {"decode"} if decode else set()
+    names |= {"top_k"} if any(program["top_k"] for program in decode) else set()
+    names |= {"predicted"} if names & {"roofline", "exits", "beams_predicted"} else set()
+    layer, gamma = LAYER_SECONDS * 1e6, records[0].get("gamma")
+    yield ""
+    for name, text in LEGEND.items():
+        if name in names:
+            yield from text.format(layer=layer, gamma=gamma).splitlines()
 
 
 def _contents_lines(whole: JsonObject) -> Iterator[str]:
