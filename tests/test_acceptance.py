@@ -17,8 +17,11 @@ from tolerances import PROBABILITIES
 from specdec import checkpoints, cli
 from specdec.drafters import Autoregressive, Drafter
 from specdec.engine import Placement
-from specdec.instrument import acceptance
-from specdec.instrument.acceptance import LENIENCE, Accepted, Tables
+from specdec.instrument.acceptance import recording
+from specdec.instrument.acceptance.alphas import Accepted, lines, summarize
+from specdec.instrument.acceptance.opinions import LENIENCE
+from specdec.instrument.acceptance.recording import Tables
+from specdec.instrument.acceptance.written import generate
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Processed, Sampling
@@ -107,8 +110,8 @@ def measured(request):
     """A plan, 60 texts in batches of 8, and the records of all drafters."""
     one = request.param
     params = params_of(one)
-    texts = list(acceptance.generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
-    return one, texts, list(acceptance.measure(one, params, texts, tables=True))
+    texts = list(generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
+    return one, texts, list(recording.measure(one, params, texts, tables=True))
 
 
 def rows(texts) -> list[tuple[int, list[int]]]:
@@ -170,8 +173,8 @@ def test_alpha_is_that_of_all_texts_the_target_can_write():
             p, q, likely = distributions(one, given, text)
             sums += probability * np.array(expected(one, p, q, likely))
             lengths += probability * len(text)
-    texts = acceptance.generate(one, params["target"], batches(4000, 4000), seed=0, tokens=10**6)
-    summary = acceptance.summarize(acceptance.measure(one, params, texts, tables=False))
+    texts = generate(one, params["target"], batches(4000, 4000), seed=0, tokens=10**6)
+    summary = summarize(recording.measure(one, params, texts, tables=False))
     assert summary.texts == 4000 and list(summary.alphas) == ["model"]
     for alpha, exact in zip(summary.alphas["model"].values(), sums / lengths, strict=True):
         error = (alpha.high - alpha.low) / 2 / 1.96
@@ -198,9 +201,9 @@ class Unsaid(Drafter):
 @pytest.mark.parametrize("one", few([SAMPLED, GREEDY]), ids=["sampled", "greedy"])
 def test_a_drafter_that_is_asked_token_by_token_says_what_it_says_at_once(one):
     params = params_of(one)
-    texts = list(acceptance.generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
+    texts = list(generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
     asked = dataclasses.replace(one, drafter=Unsaid(one.drafter))
-    both = [list(acceptance.measure(x, params, texts, tables=False)) for x in (one, asked)]
+    both = [list(recording.measure(x, params, texts, tables=False)) for x in (one, asked)]
     for at_once, in_turn in zip(*both, strict=True):
         sums = (x.accepted["model"] for x in (at_once, in_turn))
         np.testing.assert_allclose(*sums, rtol=1e-5)
@@ -224,8 +227,8 @@ class AfterZero(Drafter):
 def test_where_nothing_is_proposed_nothing_is_accepted(one):
     params, one = params_of(one), dataclasses.replace(one, drafter=AfterZero())
     params = params
-    texts = list(acceptance.generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
-    records = list(acceptance.measure(one, params, texts, tables=False))
+    texts = list(generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
+    records = list(recording.measure(one, params, texts, tables=False))
     with_model = dataclasses.replace(one, drafter=GREEDY.drafter)
     for (given, text), record in zip(rows(texts), records, strict=True):
         behind = np.array([0, *text[:-1]]) == 0
@@ -239,9 +242,9 @@ def test_where_nothing_is_proposed_nothing_is_accepted(one):
             np.testing.assert_allclose(record.accepted["model"], sums, rtol=1e-5)
         assert record.proposes == behind.sum()
         assert (record.inputs, record.output, record.drafts) == ([given], text, {})
-    summary = acceptance.summarize(records)
+    summary = summarize(records)
     assert 0 < summary.proposes < 1
-    _, header, figures, last = acceptance.lines(summary)
+    _, header, figures, last = lines(summary)
     assert header.split()[5:] == [x for one in LENIENCE[1:] for x in ("l", "=", f"{one:g}")]
     assert len(figures.split()) == 5 + 3 and last.startswith("it proposes at")
 
@@ -265,8 +268,8 @@ def test_which_texts_count_does_not_depend_on_the_batch_size():
     one, params = SAMPLED, params_of(SAMPLED)
 
     def records(size: int) -> list[Accepted]:
-        texts = acceptance.generate(one, params["target"], batches(60, size), seed=0, tokens=50)
-        return list(acceptance.measure(one, params, texts, tables=True))
+        texts = generate(one, params["target"], batches(60, size), seed=0, tokens=50)
+        return list(recording.measure(one, params, texts, tables=True))
 
     alone, together = records(5), records(8)
     assert len(together) < 60
@@ -282,8 +285,8 @@ def test_texts_that_were_measured_before_are_not_written_again():
     one, params = SAMPLED, params_of(SAMPLED)
 
     def records(**options) -> list[Accepted]:
-        texts = acceptance.generate(one, params["target"], batches(60, 8), seed=0, **options)
-        return list(acceptance.measure(one, params, texts, tables=False))
+        texts = generate(one, params["target"], batches(60, 8), seed=0, **options)
+        return list(recording.measure(one, params, texts, tables=False))
 
     whole = records(tokens=50)
     for done in (3, 8, len(whole)):
@@ -296,8 +299,8 @@ def test_batches_are_written_when_they_are_asked_for():
     one, params = GREEDY, params_of(GREEDY)
     asked = []
     given = (asked.append(batch) or batch for batch in batches(60, 8))
-    texts = acceptance.generate(one, params["target"], given, seed=0, tokens=10**6)
-    next(acceptance.measure(one, params, texts, tables=False))
+    texts = generate(one, params["target"], given, seed=0, tokens=10**6)
+    next(recording.measure(one, params, texts, tables=False))
     assert len(asked) == 1
 
 
@@ -320,7 +323,7 @@ def text(tokens: int, *accepted: float) -> Accepted:
 
 
 def test_alpha_is_a_mean_over_tokens():
-    summary = acceptance.summarize([text(1, 1, 1, 1, 1), text(9, 0, 3, 6, 9)])
+    summary = summarize([text(1, 1, 1, 1, 1), text(9, 0, 3, 6, 9)])
     assert (summary.texts, summary.tokens) == (2, 10)
     alphas = summary.alphas["model"]
     assert list(alphas) == list(LENIENCE)
@@ -338,14 +341,14 @@ def test_the_interval_holds_the_mean_where_texts_are_easy_or_hard():
     for _ in range(100):
         rates = draws.integers(2, size=50)
         records = [text(16, *[16.0 * rate] * len(LENIENCE)) for rate in rates]
-        alpha = acceptance.summarize(records).alphas["model"][1.0]
+        alpha = summarize(records).alphas["model"][1.0]
         held += alpha.low <= 0.5 <= alpha.high
     assert 88 <= held <= 99
 
 
 def test_no_text_is_an_error():
     with pytest.raises(ValueError, match="no text was written"):
-        acceptance.summarize([])
+        summarize([])
 
 
 # The command.
@@ -421,8 +424,8 @@ def test_the_command(specdec_acceptance, tmp_path, capsys):
     captured = capsys.readouterr()
     records = [Accepted(**json.loads(line)) for line in path.read_text().splitlines()]
     assert [record.index for record in records] == list(range(len(LINES)))
-    summary = acceptance.summarize(records)
-    assert "\n".join(acceptance.lines(summary)) + "\n" == captured.out
+    summary = summarize(records)
+    assert "\n".join(lines(summary)) + "\n" == captured.out
     assert f"end after {summary.tokens} of 10000 tokens" in captured.err
     report = json.loads(Path(f"{path}.summary.json").read_text())
     assert (report["texts"], report["tokens"]) == (len(LINES), summary.tokens)

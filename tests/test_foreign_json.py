@@ -20,10 +20,12 @@ from specdec.cli import given
 from specdec.common.json_values import parsed
 from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
-from specdec.instrument import replicate, report
 from specdec.instrument.acceptance import recorded_texts
 from specdec.instrument.benchmark.file import File
 from specdec.instrument.forecast import costs
+from specdec.instrument.replicate import results
+from specdec.instrument.replicate.study import read as read_study
+from specdec.instrument.report import summaries
 from specdec.tasks import series
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -315,8 +317,8 @@ def test_a_damaged_line_of_ours_is_named(tmp_path, read, line, changes, says):
 def test_a_damaged_page_and_costs_are_named(tmp_path):
     page = {"study": "leviathan", "rows": [{"row": "a", "measured": {"speedup": "2"}, "marks": []}]}
     (tmp_path / "page.json").write_text(json.dumps(page))
-    study = replicate.read("leviathan")
-    said = refused(replicate.earlier, str(tmp_path), study)
+    study = read_study("leviathan")
+    said = refused(results.earlier, str(tmp_path), study)
     assert "page.json has a wrong rows[0].measured[...]: expected float | null, got str" in said
     found = {"calls": {"target 8": None}, "prefill": 1, "prefill_alone": 1, "step": 1, "source": ""}
     (tmp_path / "costs.json").write_text(json.dumps(found))
@@ -340,14 +342,14 @@ def test_a_damaged_summary_is_named(tmp_path, name, value, says):
     path = tmp_path / "a.jsonl.summary.json"
     path.write_text(json.dumps(json.loads(SUMMARY.read_bytes()) | {name: value}))
     with pytest.raises(ValueError) as e:
-        report.read([str(path)])
+        summaries.read([str(path)])
     assert f"{path} is no summary; it has {says}" in str(e.value) and "\n" not in str(e.value)
 
 
 def test_every_summary_of_ours_is_of_its_kind():
     for path in sorted((ROOT / "docs" / "results").rglob("*.summary.json")):
         if not json.loads(path.read_bytes()).get("beams"):
-            report.read([str(path)])
+            summaries.read([str(path)])
 
 
 def test_names_cannot_control_the_terminal(tmp_path, capsys):

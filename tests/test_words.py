@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from test_prose import messages, modules
 
+from specdec.common import schemas
+
 ROOT = Path(__file__).resolve().parents[1]
 RETIRED = re.compile(
     r"\b(forecasts?|foretold|foretells?|promis(?:es?|ed)|calc|block efficiency|tau)\b", re.I
@@ -45,8 +47,8 @@ def test_help_and_output_use_one_name():
 
 
 def test_descriptions_of_files_use_one_name():
-    for path in (ROOT / "specdec" / "common" / "schemas").glob("*.json"):
-        text = json.dumps(json.loads(path.read_text(encoding="utf-8")))
+    for command in schemas.KINDS:
+        text = json.dumps(schemas.schema(command))
         descriptions = re.findall(r'"description": "((?:[^"\\]|\\.)*)"', text)
         assert descriptions and retired(" ".join(descriptions)) == []
 

@@ -26,11 +26,11 @@ import jax.numpy as jnp
 
 from specdec.common.environment import version
 from specdec.common.records import as_json
+from specdec.common.tables import row
 from specdec.decoding.program import Program, batch_shapes
-from specdec.instrument.compile import Topology
 from specdec.instrument.compile.compilation import compiled
-from specdec.instrument.compile.compile_report import row
 from specdec.instrument.compile.cycles import of_module
+from specdec.instrument.compile.hardware import Topology
 from specdec.models import partitioning
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.config import SIZES

@@ -37,8 +37,8 @@ from specdec.decoding.beam_search import beam_search
 from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive
 from specdec.engine.beam_engine import beam_plan
-from specdec.instrument import benchmark
-from specdec.instrument.benchmark import Workload
+from specdec.instrument.benchmark.file import File
+from specdec.instrument.benchmark.measurement import Measurement, described
 from specdec.instrument.benchmark.parts import (
     MEMORY,
     MEMORY_READ,
@@ -49,7 +49,7 @@ from specdec.instrument.benchmark.parts import (
     Calls,
     name_of,
 )
-from specdec.instrument.benchmark.workload import TimedPart, batch_shapes
+from specdec.instrument.benchmark.workload import TimedPart, Workload, batch_shapes
 from specdec.instrument.compile import hlo
 from specdec.models import families
 from specdec.models.t5 import T5Config, T5Target
@@ -202,7 +202,7 @@ class Row:
         """Returns all that the times depend on, as lines of `name = value`."""
         place = environment()
         named = {name: place[name] for name in ("device", "versions", "xla_flags")}
-        named |= benchmark.described(self.plan) | self.about()
+        named |= described(self.plan) | self.about()
         return "".join(f"{name} = {value!r}\n" for name, value in named.items())
 
 
@@ -342,8 +342,8 @@ def measure(row: Row, path: Path, known: dict[Any, Any]) -> None:
     """Measures what is left of a row; the records are written as they come, then the figures."""
     programs, trees = workload(row, known), row.trees(parameters)
     compile_together(programs, row)
-    given = programs, trees, row.texts(), benchmark.File(str(path), row.settings())
-    measurement = benchmark.Measurement(*given, seed=SEED, repeats=row.sizes.repeats)
+    given = programs, trees, row.texts(), File(str(path), row.settings())
+    measurement = Measurement(*given, seed=SEED, repeats=row.sizes.repeats)
     for records_of_text in measurement.by_text():
         for _ in records_of_text:
             pass

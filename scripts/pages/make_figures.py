@@ -39,14 +39,13 @@ from specdec import Params, Plan, checkpoints, decode, row_keys, tasks
 from specdec.common import demo, terminal
 from specdec.common.terminal import Origin
 from specdec.drafters import Autoregressive
-from specdec.instrument import report
-from specdec.instrument.report import canvas
-from specdec.instrument.report.draw_speedups import (
+from specdec.instrument.report import figures, summaries
+from specdec.instrument.report.figures import (
+    draft_lengths,
     gamma_and_arithmetic,
     over_gamma,
     predicted_and_measured,
 )
-from specdec.instrument.report.draw_times import draft_lengths
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -119,14 +118,14 @@ def lines_of(name: str) -> list[dict[str, Any]]:
 
 
 def svg(draw: Callable[[], Figure]) -> str:
-    with matplotlib.rc_context(canvas.STYLE):
-        return canvas.svg(draw())
+    with matplotlib.rc_context(figures.STYLE):
+        return figures.svg(draw())
 
 
 def reported(draw: Callable[..., Figure]) -> Figure:
     """Draws a figure of `specdec report` of its runs."""
     paths = [RESULTS / f"{name}.jsonl.summary.json" for name in REPORTED[draw]]
-    return draw(report.read(map(str, paths)))
+    return draw(summaries.read(map(str, paths)))
 
 
 def trace() -> str:
@@ -192,7 +191,7 @@ def verifiers() -> Figure:
     lines = lines_of("intel_r_xeon_r_processor_avx512_2_cores/verifiers/lines")
     lines += lines_of("amd_epyc_avx512_2_cores/exits/lines")
     qualities = (("bleu", "BLEU"), ("own_bleu", "BLEU against the target's greedy texts"))
-    figure = canvas.blank(8.5)
+    figure = figures.blank(8.5)
     panels, handles = figure.subplots(2, 2, sharex=True), {}
     colours = [*matplotlib.color_sequences["tab20"], "black", "gold"]
     for temperature, column in enumerate(panels.T):
@@ -216,14 +215,14 @@ def verifiers() -> Figure:
     for axes, (_, title) in zip(panels[:, 0], qualities, strict=True):
         axes.set_ylabel(title)
     panels[0, 0].set_xscale("log")
-    canvas.only_ticks(panels[0, 0].xaxis, (1, 1.5, 2, 3, 5, 8))
+    figures.only_ticks(panels[0, 0].xaxis, (1, 1.5, 2, 3, 5, 8))
     figure.legend(handles=list(handles.values()), loc="outside lower left", ncols=4)
     return figure
 
 
 def exits() -> Figure:
     """Draws quality over the mean depth of a token."""
-    figure = canvas.blank(4.5)
+    figure = figures.blank(4.5)
     axes = figure.add_subplot()
     lines = lines_of("amd_epyc_avx512_2_cores/exits/lines")
     answers = [one for one in lines if one["kind"] == "answers"]
@@ -240,7 +239,7 @@ def exits() -> Figure:
 
 def store() -> Figure:
     """Draws tokens per call over the share of the store, in and out of its own task."""
-    figure = canvas.blank(4.5)
+    figure = figures.blank(4.5)
     axes = figure.add_subplot()
     drawn = [line for line in lines_of("lookups") if line["drafter"] == "Retrieval"]
     for task in dict.fromkeys(line["task"] for line in drawn):
@@ -252,7 +251,7 @@ def store() -> Figure:
             (curve,) = axes.plot(x, y, style, label=f"{task}, from {of}")
             axes.fill_between(x, low, high, alpha=0.15, color=curve.get_color())
     axes.set(xscale="log", xlabel="stored texts", ylabel="tokens per target call")
-    canvas.only_ticks(axes.xaxis, (10, 100, 1000))
+    figures.only_ticks(axes.xaxis, (10, 100, 1000))
     figure.legend(loc="outside lower left", ncols=3)
     return figure
 
@@ -270,7 +269,7 @@ def drafts() -> Figure:
         one["speed"] = one["speedup"][0]
         one["cost_ratio"] = one["draft_seconds"] / one["step_seconds"]
     found.sort(key=modelled, reverse=True)
-    figure = canvas.blank(4.5)
+    figure = figures.blank(4.5)
     left, right = figure.subplots(1, 2)
     end, top = 1.1 * max(x["cost_ratio"] for x in found), 1.1 * max(x["tar"] for x in found)
     verify = np.mean([one["verify_seconds"] / one["step_seconds"] for one in found])
@@ -279,7 +278,7 @@ def drafts() -> Figure:
         last = min(end, (top / speed - verify) / 4)
         at = (last, speed * (4 * last + verify))
         left.annotate(f"{speed:g}x", at, (-3, -3), textcoords="offset points", ha="right", va="top")
-    colours = {1: canvas.BLUE, 2: canvas.ORANGE, 4: canvas.GREEN, 8: canvas.RED}
+    colours = {1: figures.BLUE, 2: figures.ORANGE, 4: figures.GREEN, 8: figures.RED}
     marks = {256: "o", 512: "s", 1024: "D"}
     for one in found:
         known = one["text"] == "outputs" and one["steps"] == max(x["steps"] for x in found)
@@ -323,7 +322,7 @@ def shallow() -> Figure:
     vocabulary = tasks.SentencePiece(str(ROOT / "demo_copying/target/vocabulary.model")).plain()
     task, lengths = tasks.synthetic_task("specdec_gec"), {"inputs": 64, "targets": 64}
     references = [target for target, _ in metrics.references(task, "test", lengths)]
-    figure, named = canvas.blank(3.5), []
+    figure, named = figures.blank(3.5), []
     axes = figure.add_subplot()
     for (name, mode), label in labels.items():
         seconds, tokens = collections.defaultdict(list), {}
@@ -340,7 +339,7 @@ def shallow() -> Figure:
     axes.set_ylabel("BLEU of corrections")
     axes.set_xlim(0, 75)
     axes.margins(y=0.15)
-    canvas.name_points(axes, named)
+    figures.name_points(axes, named)
     return figure
 
 
@@ -362,8 +361,8 @@ def beams() -> Figure:
     panels["one v4 chip, T5-XXL, predicted", "time over greedy"] = {
         way: beams_compared.predicted(one) for way, one in found.items()
     }
-    figure, marks = canvas.blank(4), "oDs^vP"
-    colours = [canvas.GREY, canvas.ORANGE, canvas.BLUE, canvas.PINK, canvas.RED, canvas.GREEN]
+    figure, marks = figures.blank(4), "oDs^vP"
+    colours = [figures.GREY, figures.ORANGE, figures.BLUE, figures.PINK, figures.RED, figures.GREEN]
     axes = figure.subplots(1, len(panels), sharey=True)
     for panel, ((title, label), spent) in zip(axes, panels.items(), strict=True):
         for colour, marker, (way, one) in zip(colours, marks, found.items(), strict=True):
@@ -383,16 +382,16 @@ def series() -> Figure:
     for one in sorted(lines, key=lambda one: [int(n) for n in re.findall(r"\d+", one["draft"])]):
         width, layers = re.findall(r"\d+", one["draft"])
         ways[f"with a draft of {layers} x {width}"] = one, "speculative"
-    figure = canvas.blank(4)
+    figure = figures.blank(4)
     panels = figure.subplots(2, 2, sharex=True, sharey=True)
     for panel, (title, (one, way)) in zip(panels.flat, ways.items(), strict=False):
         context, future = one["context"][-64:], one["future"]
         after = np.arange(len(future)) + 1
-        panel.plot(np.arange(1 - len(context), 1), context, color=canvas.GREY, label="context")
-        panel.plot(after, future, color=canvas.GREY, linestyle=":", label="what followed")
+        panel.plot(np.arange(1 - len(context), 1), context, color=figures.GREY, label="context")
+        panel.plot(after, future, color=figures.GREY, linestyle=":", label="what followed")
         low, median, high = (one[way][one["levels"].index(level)] for level in (0.1, 0.5, 0.9))
-        panel.fill_between(after, low, high, color=canvas.SKY, alpha=0.5, label="10 to 90 %")
-        panel.plot(after, median, color=canvas.BLUE, label="median")
+        panel.fill_between(after, low, high, color=figures.SKY, alpha=0.5, label="10 to 90 %")
+        panel.plot(after, median, color=figures.BLUE, label="median")
         panel.set_title(title)
     for panel in panels[1]:
         panel.set_xlabel("steps from the end of the context")
@@ -405,7 +404,7 @@ def batches() -> Figure:
     ways = collections.defaultdict(list)
     for one in lines_of("amd_epyc_avx512_2_cores/batches/curve"):
         ways[one["pair"], one["way"]].append(one)
-    figure = canvas.blank(3.5)
+    figure = figures.blank(3.5)
     left, right = figure.subplots(1, 2)
     for (pair, way), lines in ways.items():
         rows = [one["rows"] for one in lines]
@@ -415,7 +414,7 @@ def batches() -> Figure:
             middle, low, high = np.array([one["speedup"] for one in lines]).T
             colour = right.lines[-1].get_color()
             left.errorbar(rows, middle, [middle - low, high - middle], fmt="o-", color=colour)
-    left.axhline(1, color=canvas.GREY, linestyle="--", linewidth=1)
+    left.axhline(1, color=figures.GREY, linestyle="--", linewidth=1)
     left.set(ylabel="times as fast as the target alone", ylim=(0, None))
     right.set(ylabel="tokens per second", ylim=(0, None))
     for axes in (left, right):
@@ -429,15 +428,15 @@ def pixels() -> Figure:
     """Draws digits of the target alone and with a draft, and which pixels the draft proposed."""
     lines = {one["way"]: one for one in lines_of("amd_epyc_avx512_2_cores/pixels/example")}
     alone, fast = lines["alone"], lines["speculative"]
-    grey, kept, own = np.ones(3), to_rgb(canvas.SKY), to_rgb(canvas.ORANGE)
+    grey, kept, own = np.ones(3), to_rgb(figures.SKY), to_rgb(figures.ORANGE)
     rows = {"target alone": tinted(alone, grey, grey), "with a draft": tinted(fast, grey, grey)}
     rows["the same, by model"] = tinted(fast, kept, own)
-    figure = canvas.blank(3.6)
+    figure = figures.blank(3.6)
     for panel, (title, picture) in zip(figure.subplots(3, 1), rows.items(), strict=True):
         panel.imshow(picture, interpolation="nearest")
         panel.set(title=title, xticks=[], yticks=[])
         panel.spines[:].set_visible(False)
-    colours = {"drafted and accepted": canvas.SKY, "the target's own": canvas.ORANGE}
+    colours = {"drafted and accepted": figures.SKY, "the target's own": figures.ORANGE}
     handles = [Patch(color=colour, label=label) for label, colour in colours.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure
@@ -459,7 +458,7 @@ def rollouts() -> Figure:
     for line in lines_of("amd_epyc_avx512_2_cores/rollouts/learned"):
         found[line["way"]].append(line["held_out"])
     names = {"alone": "target alone", "draft": "fixed draft", "realigned draft": "realigned draft"}
-    figure, colours = canvas.blank(3.2), (canvas.GREY, canvas.ORANGE, canvas.BLUE)
+    figure, colours = figures.blank(3.2), (figures.GREY, figures.ORANGE, figures.BLUE)
     panels = {"reward": "BLEU at temperature 1", "alpha": "acceptance rate (alpha)"}
     for panel, (figure_of, label) in zip(figure.subplots(1, 2), panels.items(), strict=True):
         for colour, (way, name) in zip(colours, names.items(), strict=True):
@@ -477,7 +476,7 @@ def rollouts() -> Figure:
 def pictures() -> Figure:
     """Draws pictures, and which words of their captions two drafts proposed."""
     lines = lines_of("amd_epyc_avx512_2_cores/pictures/example")
-    first, figure = lines[0], canvas.blank(3.4)
+    first, figure = lines[0], figures.blank(3.4)
     panels = figure.subplots(len(first["words"]), 2, width_ratios=(1, 7))
     for row, (still, panel) in enumerate(panels):
         file = io.BytesIO(base64.b64decode(first["pictures"][row]))
@@ -492,11 +491,11 @@ def pictures() -> Figure:
                 width = 0.0125 * (len(word) + 1)
                 if x + width > 1:
                     x, y = 0.0, y - 0.2
-                ground = canvas.SKY if drafted else canvas.ORANGE
+                ground = figures.SKY if drafted else figures.ORANGE
                 box = {"facecolor": ground, "edgecolor": "none", "pad": 0.6}
                 panel.text(x, y, word, va="top", fontsize=7, family="monospace", bbox=box)
                 x += width
-    colours = {"drafted and accepted": canvas.SKY, "the target's own": canvas.ORANGE}
+    colours = {"drafted and accepted": figures.SKY, "the target's own": figures.ORANGE}
     handles = [Patch(color=colour, label=label) for label, colour in colours.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure

@@ -54,6 +54,8 @@ def type_of(field: dict[str, Any]) -> str:
     """'array of integer', for example, or the values of an enumeration."""
     if "enum" in field:
         return " or ".join(f'`"{value}"`' for value in field["enum"])
+    if "anyOf" in field:
+        return " or ".join(map(type_of, field["anyOf"]))
     inner = field.get("items") or field.get("additionalProperties")
     return f"{field['type']} of {type_of(inner)}" if inner else field["type"]
 

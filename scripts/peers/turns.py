@@ -27,7 +27,8 @@ from specdec.common.environment import environment
 from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
 from specdec.decoding.program import batch_shapes
-from specdec.instrument.benchmark import Workload, benchmarking
+from specdec.instrument.benchmark import benchmarking
+from specdec.instrument.benchmark.workload import Workload
 from specdec.instrument.runs.measured_run import Run
 from specdec.sampling import looks_back
 

@@ -46,15 +46,7 @@ class BeamRecording(NamedTuple):
 def record(
     params: Params, inputs: PyTree, plan: BeamPlan, width: int, depth: int
 ) -> list[BeamRecording]:
-    """Searches for the beams of a batch of texts, and returns a recording of each row.
-
-    Args:
-      params: as for `beam_search`.
-      inputs: as for `beam_search`.
-      plan: as for `beam_search`; it has a drafter.
-      width: u, the beams of the largest draft that is to be predicted.
-      depth: gamma, the steps of that draft.
-    """
+    """Searches for the beams of a batch of texts, and returns a recording of each row."""
     if plan.drafter is None:
         raise ValueError("the plan has no drafter, whose opinions are recorded; give one")
     own = plan.drafter
@@ -75,12 +67,7 @@ def record(
 
 
 def steps_and_calls(recordings: Sequence[BeamRecording], drafter: DraftBeams) -> tuple[int, int]:
-    """Returns the steps of some searches with a draft, and their target calls.
-
-    Args:
-      recordings: the searches.
-      drafter: the draft, at most as large as the recorded one.
-    """
+    """Returns the steps of some searches with a draft, and their target calls."""
     found = [_replayed(one, drafter) for one in recordings]
     return sum(len(one.live) for one in recordings), sum(found)
 

@@ -25,7 +25,7 @@ from harness import Results, Run, interval
 from specdec.common.records import Lines
 from specdec.decoding import row_keys
 from specdec.decoding.program import DecodeProgram
-from specdec.instrument import acceptance
+from specdec.instrument.acceptance.alphas import summarize
 from specdec.training.loss import Pairs, cross_entropy, teacher_forced
 
 TASK = (
@@ -179,7 +179,7 @@ def fitted(args: Any, names: Sequence[str]) -> None:
             if sizes[0] <= sizes[1]:
                 continue
             perplexities = [np.exp(losses(run, role, references(run))) for role in ROLES]
-            found = acceptance.summarize(harness.passes(run, run.engine.params))
+            found = summarize(harness.passes(run, run.engine.params))
             lines.put(
                 {
                     **{"target": target, "draft": draft, "texts": args.texts},

@@ -28,8 +28,9 @@ from specdec.common.statistics import bootstrap
 from specdec.common.terminal import Origin
 from specdec.decoding import row_keys
 from specdec.decoding.program import DecodeProgram
-from specdec.instrument import acceptance
-from specdec.instrument.acceptance import Accepted, Texts
+from specdec.instrument.acceptance import alphas, recording
+from specdec.instrument.acceptance.alphas import Accepted
+from specdec.instrument.acceptance.written import Texts, generate
 from specdec.instrument.evaluation import output_metrics
 from specdec.instrument.runs.measured_run import Run
 from specdec.plan import Plan
@@ -130,20 +131,18 @@ def checkpoint_flag(path: str | Path, role: str = "DRAFT_") -> str:
 def written(run: Run, params: Params, tokens: int = 10**9) -> list[Texts]:
     """Returns what the target writes on the run's texts, up to a number of tokens."""
     given = ((batch.index, batch.inputs) for batch in run.batches())
-    return list(
-        acceptance.generate(run.plan, params["target"], given, seed=run.data.seed, tokens=tokens)
-    )
+    return list(generate(run.plan, params["target"], given, seed=run.data.seed, tokens=tokens))
 
 
 def passes(run: Run, params: Params, texts: Sequence[Texts] | None = None) -> list[Accepted]:
     """Returns what `specdec acceptance` stores of texts, the run's own if none are given."""
     texts = written(run, params) if texts is None else texts
-    return list(acceptance.measure(run.plan, params, texts, tables=False))
+    return list(recording.measure(run.plan, params, texts, tables=False))
 
 
 def alpha(found: Sequence[Accepted]) -> list[float]:
     """Returns the acceptance rate of the draft model, and its interval over texts."""
-    one = acceptance.summarize(found).alphas["model"][1]
+    one = alphas.summarize(found).alphas["model"][1]
     return [one.value, one.low, one.high]
 
 

@@ -36,7 +36,7 @@ from specdec.drafters import (
     Retrieval,
     SuffixDecoding,
 )
-from specdec.instrument.forecast import Recorded
+from specdec.instrument.forecast.recorded import Recorded
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed

@@ -20,9 +20,9 @@ import harness
 import numpy as np
 from harness import PAIRS, Outputs, Params, Plan, Results, Run, of_sums
 
-from specdec.instrument import forecast
 from specdec.instrument.benchmark.parts import Calls
-from specdec.instrument.forecast import Costs
+from specdec.instrument.costs import Costs
+from specdec.instrument.forecast.costs import read as read_costs
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.verifiers import (
@@ -86,7 +86,7 @@ def main() -> None:
     args = parser.parse_args()
     lines = Results.of(args, "verifiers/lines", "pair", "mode")
     print(harness.head(*COLUMNS), flush=True)
-    for line in measured(args, forecast.read(args.costs, None)):
+    for line in measured(args, read_costs(args.costs, None)):
         lines.put({"pair": args.pair, **line})
         print(row(line), flush=True)
 

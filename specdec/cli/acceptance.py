@@ -12,8 +12,7 @@ from specdec.cli.variants import variant
 from specdec.common import hosts, records
 from specdec.common.records import Lines
 from specdec.common.values import PositiveInt, UsageError, check
-from specdec.instrument import acceptance
-from specdec.instrument.acceptance import recorded_texts
+from specdec.instrument.acceptance import alphas, recorded_texts
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -68,10 +67,10 @@ def _command(args: argparse.Namespace) -> None:
         lines = hosts.from_first(lambda: Lines.of(Path(path), settings))
     # All that can be wrong has been looked at; from here on it takes long.
     texts = recorded_texts.record(one, batches, args.tokens, lines, args.tables)
-    summary = acceptance.summarize(texts)
+    summary = alphas.summarize(texts)
     if not hosts.is_first():
         return
-    print(*acceptance.lines(summary), sep="\n")
+    print(*alphas.lines(summary), sep="\n")
     if summary.tokens < args.tokens:
         print(
             f"acceptance: the run's texts end after {summary.tokens} of {args.tokens} tokens; a "

@@ -21,7 +21,10 @@ from specdec.common.records import as_json, write
 from specdec.common.values import Probability, UsageError, check
 from specdec.decoding.beam_plan import AnyPlan
 from specdec.engine import in_eight_bits
-from specdec.instrument import compile as ahead
+from specdec.instrument.compile import compile_report
+from specdec.instrument.compile.compilation import Compilation, compile_for, program_count
+from specdec.instrument.compile.hardware import CHIPS, Topology
+from specdec.instrument.compile.roofline import PAPER_ALPHAS
 from specdec.models import families, partitioning
 from specdec.models.contract.inputs import check_room
 from specdec.models.contract.model import Model
@@ -49,8 +52,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         action="append",
         required=True,
         metavar="NAME",
-        help=f"generation ({', '.join(ahead.CHIPS)}) and chips, as in v4:2x2x1 or v5e:2x4; may "
-        "repeat",
+        help=f"generation ({', '.join(CHIPS)}) and chips, as in v4:2x2x1 or v5e:2x4; may repeat",
     )
     parser.add_argument(
         "--whole_only",
@@ -86,7 +88,7 @@ def _command(args: argparse.Namespace) -> None:
     for alpha in args.alpha or ():
         check("--alpha", alpha, Probability, UsageError)
     try:
-        topologies = [ahead.Topology.parse(name) for name in args.topology]
+        topologies = [Topology.parse(name) for name in args.topology]
     except ValueError as error:
         raise UsageError(str(error)) from error
     jax.config.update("jax_platforms", "cpu")  # with libtpu installed JAX would look for a TPU
@@ -115,15 +117,15 @@ def _command(args: argparse.Namespace) -> None:
     elif not args.whole_only:  # the target alone has no speed-up to predict
         runs.require_baseline(run)
     records, parts = [], not args.whole_only
-    count = len(topologies) * ahead.program_count(plan, parts)
+    count = len(topologies) * program_count(plan, parts)
     with progress.bar("compiling", count, "program") as bar:
         for topology in topologies:
             compilation = _compiled(topology, run, plan, bar, parts=parts)
-            records.append(ahead.record(topology, compilation, alphas))
+            records.append(compile_report.record(topology, compilation, alphas))
             with bar.external_write_mode(file=sys.stdout):
-                print(*ahead.lines(records[-1]), sep="\n", flush=True)
-            _write(args.output_file, records, ahead.markdown(records))
-    print(*ahead.explanation(records), sep="\n")
+                print(*compile_report.lines(records[-1]), sep="\n", flush=True)
+            _write(args.output_file, records, compile_report.markdown(records))
+    print(*compile_report.explanation(records), sep="\n")
 
 
 def acceptance_rates(given: list[float] | None, run: DecodeRun) -> dict[str, float]:
@@ -131,14 +133,14 @@ def acceptance_rates(given: list[float] | None, run: DecodeRun) -> dict[str, flo
     models = run.plan.models().values()
     target, *drafts = (one for one in models if isinstance(one, Model))
     if given is None and len(drafts) == 1 and families.family_of(target.config).presets == OF_PAPER:
-        if of_paper := ahead.PAPER_ALPHAS.get(drafts[0].sizes.get("emb_dim", 0)):
+        if of_paper := PAPER_ALPHAS.get(drafts[0].sizes.get("emb_dim", 0)):
             return dict(of_paper)
     return {f"{alpha:g}": alpha for alpha in given or (0.5, 0.6, 0.7, 0.8, 0.9)}
 
 
 def _compiled(
-    topology: ahead.Topology, run: DecodeRun, plan: AnyPlan, bar: tqdm, *, parts: bool
-) -> ahead.Compilation:
+    topology: Topology, run: DecodeRun, plan: AnyPlan, bar: tqdm, *, parts: bool
+) -> Compilation:
     """Returns the run's programs for a topology; the bar shows the one that is being compiled."""
     done = itertools.count(int(bar.n))
 
@@ -153,7 +155,7 @@ def _compiled(
         check_room(plan.models(), run.data.lengths["inputs"], plan.max_length)
         placed, paths = run.placement.over(mesh), run.paths()
         tables = plan.tables() if isinstance(plan, Plan) else {}
-        compilation = ahead.compile_for(
+        compilation = compile_for(
             plan,
             (run.data.batch_size, run.data.lengths["inputs"]),
             mesh,

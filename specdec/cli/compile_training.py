@@ -12,7 +12,7 @@ from tqdm import tqdm
 from specdec.cli import settings, shorthands
 from specdec.common import progress
 from specdec.common.values import UsageError
-from specdec.instrument.compile import Topology
+from specdec.instrument.compile.hardware import Topology
 from specdec.models import partitioning
 
 RUN = "training.TrainRun"  # what gin files bind

@@ -8,7 +8,7 @@ from typing import Any
 from specdec.cli import gin_files, shorthands
 from specdec.cli.help import Overview
 from specdec.common.values import UsageError
-from specdec.instrument import replicate
+from specdec.instrument.replicate import study
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -53,7 +53,7 @@ def script(parser: Overview, shell: str) -> str:
             if action.dest == "gin_file":
                 action.complete = dict.fromkeys(_GIN_FILES, "_specdec_gin_files")
             elif action.dest == "study":
-                action.choices = replicate.names()
+                action.choices = study.names()
             elif action.dest in shorthands.FRAGMENTS:
                 action.choices = shorthands.names(action.dest)
             elif kind := {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}.get(action.metavar):

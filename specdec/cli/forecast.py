@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import operator
 import re
 
 from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.variants import add_cost_flags, add_variant_flag, costs_of, rows_of, variants
 from specdec.common.values import UsageError
-from specdec.instrument import forecast
+from specdec.instrument.forecast import promise
 from specdec.instrument.forecast.forecasting import Forecasting
 
 GAMMAS = "1-10"
@@ -69,9 +70,9 @@ def _command(args: argparse.Namespace) -> None:
     )
     # All that can be wrong has been looked at; from here on it takes long.
     lines = settings.json_lines(args.output_file, ready.variants[0].settings)
-    for variant, group in itertools.groupby(ready.forecasts(), key=lambda one: one.variant):
+    for variant, group in itertools.groupby(ready.forecasts(), key=operator.itemgetter(0)):
         found = []
-        for one in group:
+        for _, one in group:
             found.append(one)
             if lines:
                 lines.append(one.record())
@@ -79,8 +80,8 @@ def _command(args: argparse.Namespace) -> None:
             print(f"\n{variant.name}")
         plan = variant.run.plan
         name = type(plan.drafter).__name__ if plan.drafts else plan.target
-        print(f"{name}, {plan.sampling}, {found[0].source}")
-        print(*forecast.lines([one.forecast for one in found]), sep="\n", flush=True)
+        print(f"{name}, {plan.sampling}, {found[0].costs}")
+        print(*promise.lines(found), sep="\n", flush=True)
 
 
 def _gammas(text: str) -> list[int]:

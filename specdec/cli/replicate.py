@@ -24,9 +24,12 @@ from specdec.cli.presets import preset
 from specdec.common import resources
 from specdec.common.records import Lines, locked
 from specdec.common.values import PositiveInt, UsageError, check, one_line
-from specdec.instrument import replicate
-from specdec.instrument.compile import Topology
-from specdec.instrument.replicate import Choices, Described, Journal, Replication
+from specdec.instrument.compile.hardware import Topology
+from specdec.instrument.replicate import results
+from specdec.instrument.replicate.replication import Described, Replication, chosen, overview
+from specdec.instrument.replicate.running import Ended, Journal
+from specdec.instrument.replicate.steps import Choices
+from specdec.instrument.replicate.study import Study, names, read
 from specdec.models import families
 from specdec.models.contract.model import Model
 
@@ -43,9 +46,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "metrics. Says first what each row lacks. A study that was interrupted goes on when the "
         "command is given again. Writes page.md, page.html, page.tex and page.json.",
     )
-    parser.add_argument(
-        "study", metavar="STUDY", help=f"{', '.join(replicate.names())}, or a TOML file"
-    )
+    parser.add_argument("study", metavar="STUDY", help=f"{', '.join(names())}, or a TOML file")
     parser.add_argument(
         "--output_dir", metavar="DIR", help="gets all files (default: replicate_STUDY)"
     )
@@ -110,13 +111,13 @@ _BINDINGS = {
 
 def _command(args: argparse.Namespace) -> None:
     study, choices = _study_and_choices(args)
-    earlier = replicate.earlier(args.compare, study) if args.compare else None
+    earlier = results.earlier(args.compare, study) if args.compare else None
     machine.refuse_unwritable_folder("--output_dir", str(choices.folder))
     jax.config.update("jax_platforms", "cpu")  # devices belong to the commands of rows
     file = choices.folder / "replicate.jsonl"
     lock, is_new = choices.folder / ".lock", not choices.folder.exists()
     with locked(choices.folder, lock, "--output_dir", "*"):
-        journal = Journal(Lines.of(file, _in_force(study, choices), kind=replicate.Ended))
+        journal = Journal(Lines.of(file, _in_force(study, choices), kind=Ended))
         replication = Replication(study, choices, journal, functools.partial(_described, args))
         try:
             planned = replication.plan()
@@ -124,7 +125,7 @@ def _command(args: argparse.Namespace) -> None:
             if is_new and not file.exists():  # nothing has run
                 shutil.rmtree(choices.folder)
             raise
-        print(*replicate.overview(study, planned), sep="\n", flush=True)
+        print(*overview(study, planned), sep="\n", flush=True)
         if args.dry_run:
             return
         for line in replication.run(planned):
@@ -133,10 +134,10 @@ def _command(args: argparse.Namespace) -> None:
     print(f"wrote {choices.folder / 'page.md'}, page.html, page.tex and page.json")
 
 
-def _study_and_choices(args: argparse.Namespace) -> tuple[replicate.Study, Choices]:
+def _study_and_choices(args: argparse.Namespace) -> tuple[Study, Choices]:
     check("--limit", args.limit, PositiveInt | None, UsageError)
-    study = replicate.read(args.study)
-    study = replicate.chosen(study, args.rows.split(",") if args.rows else ())
+    study = read(args.study)
+    study = chosen(study, args.rows.split(",") if args.rows else ())
     use = dict(_used(text, study) for text in args.use)
     if args.synthetic and args.grown is None:
         raise UsageError("--synthetic draws the acceptance of grown models; give --grown as well")
@@ -162,7 +163,7 @@ def _study_and_choices(args: argparse.Namespace) -> tuple[replicate.Study, Choic
     )
 
 
-def _used(text: str, study: replicate.Study) -> tuple[str, str]:
+def _used(text: str, study: Study) -> tuple[str, str]:
     """Returns the name and the path of `--use`; names of the hub and gs:// paths are read later."""
     name, _, path = text.partition("=")
     if name not in study.needs or not path:
@@ -180,7 +181,7 @@ def _used(text: str, study: replicate.Study) -> tuple[str, str]:
     return name, path
 
 
-def _in_force(study: replicate.Study, choices: Choices) -> str:
+def _in_force(study: Study, choices: Choices) -> str:
     """Returns the settings that a folder was begun with; rows may come and go."""
     fields = "grown", "synthetic", "limit", "flags"
     lines = {"study": study.name, **{name: getattr(choices, name) for name in fields}}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from specdec.cli import machine, output
 from specdec.common import records
 from specdec.common.values import UsageError
-from specdec.instrument import report
-from specdec.instrument.report import publishing
+from specdec.instrument.report import run_tables
+from specdec.instrument.report.summaries import ReportedRun, read
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -70,19 +73,19 @@ def _command(args: argparse.Namespace) -> None:
     _refuse_what_does_not_go_together(args)
     if args.html:
         records.hold(Path(args.html), "--html")
-        publishing.write_page(args.html, args.summaries, args.paper, args.generations)
+        _write_page(args.html, args.summaries, args.paper, args.generations)
         print(f"wrote {args.html}", file=sys.stderr)
         return
     output.check(args, inputs=args.summaries)
     machine.refuse_unwritable_folder("--figures_dir", args.figures_dir)
     try:
-        measured = report.read(args.summaries, args.paper)
-        text = report.headline(measured) if args.headline else report.markdown(measured)
-        drawn = publishing.draw(measured, args.figures_dir) if args.figures_dir else []
+        measured = read(args.summaries, args.paper)
+        text = run_tables.headline(measured) if args.headline else run_tables.markdown(measured)
+        drawn = _draw(measured, args.figures_dir) if args.figures_dir else []
     except ValueError as error:
         raise UsageError(str(error)) from error
     if args.output_file:
-        text += "".join(f"\n{publishing.link(one, args.output_file)}\n" for one in drawn)
+        text += "".join(f"\n{_link(one, args.output_file)}\n" for one in drawn)
         records.write(Path(args.output_file), text)
     else:
         print(text, end="")
@@ -100,3 +103,46 @@ def _refuse_what_does_not_go_together(args: argparse.Namespace) -> None:
         )
     if not args.summaries and not args.generations:
         raise UsageError("there is nothing to report on; give a FILE.summary.json")
+
+
+def _write_page(
+    path: str, summaries: Sequence[str], paper: str | None, generations: Sequence[str]
+) -> None:
+    """Writes one self-contained page with tables, figures and generations."""
+    try:
+        from specdec.instrument.report import generations as texts
+        from specdec.instrument.report import html
+
+        page = html.page(read(summaries, paper), texts.read(generations))
+    except ImportError as error:
+        missing = "--html needs jinja2 and matplotlib; pip install jinja2 matplotlib"
+        raise UsageError(missing) from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    try:
+        records.write(Path(path), page)
+    except OSError as error:
+        raise UsageError(
+            f"--html {path} cannot be written: {error.strerror}; give another file"
+        ) from error
+
+
+def _draw(measured: Sequence[ReportedRun], folder: str) -> list[Path]:
+    """Draws the figures of runs into a folder, and returns their paths."""
+    try:
+        from specdec.instrument.report import figures
+    except ImportError as error:
+        missing = "--figures_dir needs matplotlib; pip install matplotlib"
+        raise UsageError(missing) from error
+    try:
+        return figures.draw(measured, folder)
+    except OSError as error:
+        raise UsageError(
+            f"--figures_dir {folder} cannot be written: {error.strerror}; give another folder"
+        ) from error
+
+
+def _link(figure: Path, page: str) -> str:
+    """Returns Markdown that shows a figure in a page."""
+    path = Path(os.path.relpath(figure, Path(page).parent)).as_posix()
+    return f"![{figure.stem.replace('_', ' ')}]({quote(path)})"

@@ -8,16 +8,18 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import jax
 import numpy as np
+from msgspec import Meta
 
 from specdec import tasks
 from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.given import STDIN, file_lines, lines_of, not_nothing
 from specdec.common import terminal
+from specdec.common.schemas import INDEX, INPUT, Count
 from specdec.common.values import UsageError
 from specdec.decoding import check_scores, naming_texts, score
 from specdec.instrument.runs.texts import TextStream
@@ -126,16 +128,39 @@ def _scores_of(plan: Plan) -> Callable[..., dict[str, jax.Array]]:
     return jax.jit(scores)
 
 
-class _ScoreLine(TypedDict):
-    index: int
-    input: str
-    target: str
-    tokens: list[int]
-    log_probs: list[float | None]
-    log_prob: float
+class ScoreLine(TypedDict):
+    """A pair, with the log-probabilities of its output."""
+
+    index: Annotated[Count, INDEX]
+    input: Annotated[str, INPUT]
+    target: Annotated[str, "The output that was scored."]
+    log_prob: Annotated[
+        float,
+        Meta(le=0),
+        "The output's log-probability in nats at temperature 1, EOS included: the sum of "
+        "log_probs.",
+    ]
+    tokens: Annotated[list[Count], "The output's token ids, with its EOS."]
+    log_probs: Annotated[
+        list[float | None],
+        list[float],
+        "Of each token, its log-probability in nats at temperature 1.",
+    ]
+    processed_log_prob: Annotated[
+        float | None,
+        "The sum of processed_log_probs, null if one of them is. It is absent where the run's "
+        "sampling is plainly greedy.",
+    ]
+    processed_log_probs: Annotated[
+        list[float | None],
+        "Of each token, its log-probability in nats as the run's sampling has it: behind "
+        "processors, temperature, top-k and top-p; greedy, the log-softmax of what processors "
+        "leave. null for a token that is excluded. It is absent where the run's sampling is "
+        "plainly greedy.",
+    ]
 
 
-def _records(batch: tasks.Batch, scores: Mapping[str, np.ndarray]) -> Iterator[_ScoreLine]:
+def _records(batch: tasks.Batch, scores: Mapping[str, np.ndarray]) -> Iterator[ScoreLine]:
     assert batch.targets is not None and batch.target_texts is not None
     for row, (text, target) in enumerate(zip(batch.input_texts, batch.target_texts, strict=True)):
         last = np.max(np.flatnonzero(batch.targets[row] != batch.pad_id), initial=-1)

@@ -20,17 +20,6 @@ def calibrate(
     most careful one, to the first that cannot be shown to keep the risk. The returned threshold
     exceeds the risk with probability at most 1 - confidence over draws of the texts. Testing
     several thresholds costs nothing.
-
-    Args:
-      losses: threshold -> [texts] loss of each text, 0 to 1, with the same texts for each.
-      risk: 0 < risk < 1.
-      confidence: 0 < confidence < 1.
-
-    Returns:
-      A threshold, None if not even the most careful one can be shown to keep the risk.
-
-    Raises:
-      ValueError: a number is outside its range, or there are no texts.
     """
     for name, value in (("risk", risk), ("confidence", confidence)):
         check(f"calibrate.{name}", value, InsideUnit)
@@ -51,11 +40,6 @@ def p_value(mean: float, texts: int, risk: float) -> float:
     """Returns the p-value of the hypothesis that the expected loss, 0 to 1, is above `risk`.
 
     It is the smaller one of Hoeffding's and Bentkus' bound (2110.01052, proposition 1).
-
-    Args:
-      mean: the mean loss of the texts.
-      texts: the number of texts.
-      risk: the expected loss of the hypothesis.
     """
     if mean >= risk:
         return 1.0

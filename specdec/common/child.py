@@ -18,12 +18,7 @@ import filelock
 
 
 def command(argv: tuple[str, ...], log: str) -> None:
-    """Runs `specdec` in this process, with its output in a file.
-
-    Args:
-      argv: what follows `specdec`.
-      log: the file. Only one such process runs in its folder, even after the parent was killed.
-    """
+    """Runs `specdec` in this process, with its output in a file."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with filelock.FileLock(Path(log).parent / ".process.lock"):
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
+from specdec.common.schemas import Count, OneOrMore
 from specdec.common.terminal import Summary
 from specdec.common.theory import block_efficiency, empirical_alpha
 from specdec.types import DecodeOutput
@@ -13,35 +14,41 @@ from specdec.types import DecodeOutput
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodedText:
-    """A text and the target calls that made it, as plain values.
+    """A text and the target calls that made it, as plain values."""
 
-    Attributes:
-      tokens: ids, including the stop id that ends them.
-      proposed: the ids that were drafted for each target call, if they are stored.
-      drafted: how many tokens were drafted for each target call.
-      accepted: how many of these the call kept.
-      sources: the index of the drafter of each call; empty if there is only one.
-      depths: the target's layers in each call; empty if all calls run all layers.
-      broken_drafts: how many drafts ended early, see `Trace`.
-    """
-
-    tokens: Sequence[int]
-    drafted: Sequence[int]
-    accepted: Sequence[int]
+    tokens: Annotated[
+        Sequence[Count],
+        "The output's token ids, with its EOS unless the output was cut at the longest length, and "
+        "with the prefix if one was given.",
+    ]
+    drafted: Annotated[
+        Sequence[Count],
+        "Of each target call, how many tokens had been drafted; 0 where there is no drafter.",
+    ]
+    accepted: Annotated[
+        Sequence[Count], "Of each target call, how many of the drafted tokens were kept."
+    ]
+    # the ids that were drafted for each target call, if they are stored
     proposed: Sequence[Sequence[int]] = ()
-    sources: Sequence[int] = ()
-    depths: Sequence[int] = ()
-    broken_drafts: int = 0
+    sources: Annotated[
+        Sequence[Count],
+        "Of each target call, which of the drafter's parts made the draft, from 0; absent where "
+        "the drafter is not made of others.",
+    ] = ()
+    depths: Annotated[
+        Sequence[OneOrMore],
+        "Of each target call, how many layers it went through; absent where calls go through all.",
+    ] = ()
+    broken_drafts: Annotated[
+        int,
+        OneOrMore,
+        "How many drafts ended early because the drafter's probabilities were not a distribution; "
+        "absent if none did.",
+    ] = 0
 
     @classmethod
     def of(cls, output: DecodeOutput, row: int, **others: Any) -> Self:
-        """Returns the record of one row of an output that is on the host.
-
-        Args:
-          output: the output.
-          row: the row.
-          **others: the fields that a subclass adds.
-        """
+        """Returns the record of one row of an output that is on the host."""
         return cls(
             **output.row(row)._asdict(),
             broken_drafts=int(output.trace.broken_drafts[row]),
@@ -49,8 +56,7 @@ class DecodedText:
         )
 
     @property
-    def calls(self) -> int:
-        """The number of target calls."""
+    def calls(self) -> Annotated[Count, "Target calls that the output took."]:
         return len(self.drafted)
 
     @property

@@ -6,11 +6,7 @@ from specdec.common import resources
 
 
 def path(name: str) -> str:
-    """Returns the path of `target`, `draft` (checkpoints) or `vocabulary.model`.
-
-    Raises:
-      ValueError: there is no such file.
-    """
+    """Returns the path of `target`, `draft` (checkpoints) or `vocabulary.model`."""
     folder = resources.folder("demo")
     if not (folder / name).exists():
         raise ValueError(f"{folder} has no {name!r}; it has target, draft and vocabulary.model")

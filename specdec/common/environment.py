@@ -78,10 +78,7 @@ def device_in_words(environment: Hardware) -> str:
 
 
 def load_average() -> float | None:
-    """Returns the mean number of processes that wanted to run in the last minute, on all cores.
-
-    The result is None if the system does not count them.
-    """
+    """Returns the mean number of processes that wanted to run in the last minute, on all cores."""
     try:
         return os.getloadavg()[0]
     except (OSError, AttributeError):

@@ -26,15 +26,6 @@ def own_file(
 
     Separators and drives of Windows count on every system. Links are followed, since the cache of
     the Hugging Face Hub consists of links.
-
-    Args:
-      record: the record, for the error.
-      name: the name.
-      error: the class of the error.
-      folders: whether the file may also be in a folder inside the record's.
-
-    Raises:
-      ValueError: of the class `error`; the name is not a file's, or leads elsewhere.
     """
     path = PureWindowsPath(name if isinstance(name, str) else "")
     inside = path.parts and not path.anchor and ".." not in path.parts
@@ -48,12 +39,7 @@ def own_file(
 
 
 def refuse_pointer(file: Path, error: type[ValueError]) -> None:
-    """Raises an error if a file has the text that Git LFS leaves where it has not fetched the file.
-
-    Args:
-      file: the file.
-      error: the class of the error.
-    """
+    """Raises an error if a file has the text that Git LFS leaves in place of an unfetched file."""
     with file.open("rb") as stream:
         if stream.read(len(_POINTER)) == _POINTER:
             raise error(

@@ -45,10 +45,7 @@ class Statement(NamedTuple):
 
 
 def statements(text: str) -> Iterator[Statement]:
-    """Yields the statements of a text, in order, without those of included files.
-
-    They end at the first syntax error, which gin reports when it reads the file.
-    """
+    """Yields the statements of a text, in order, without those of included files."""
     block = ""
     for line in _logical_lines(text):
         if line[0].start[1] == 0:
@@ -116,10 +113,7 @@ def _is_default(name: str, value: object) -> bool:
 
 @functools.cache
 def _defaults() -> dict[str, str]:
-    """Returns the values of the installed gin files, by name without scope.
-
-    The skeletons and what they include count first.
-    """
+    """Returns the values of the installed gin files, by name without scope."""
     folder, found = resources.folder("gin"), {}
 
     def add(file: Path) -> None:

@@ -44,11 +44,7 @@ def exchanged(value: T) -> list[T]:
 
 
 def from_first(act: Callable[[], T]) -> T:
-    """Returns the value that `act` has on the first host, which alone calls it.
-
-    Raises:
-      RecordsError: on the other hosts, if `act` raises on the first.
-    """
+    """Returns the value that `act` has on the first host, which alone calls it."""
     if jax.process_count() == 1:
         return act()
     value: T | None = None

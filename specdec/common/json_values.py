@@ -19,17 +19,7 @@ JsonObject: TypeAlias = Mapping[str, Any]
 
 
 def parsed(content: str | bytes, kind: type[T] = dict[str, Any], *, nan: bool = False) -> T:
-    """Returns the value of a JSON text.
-
-    Args:
-      content: the text; bytes are UTF-8.
-      kind: what the value has to be.
-      nan: whether NaN and infinity, which are no JSON, are read as Python writes them.
-
-    Raises:
-      ValueError: it is not JSON, or not of this kind. The message has no subject, as in "has a
-        wrong layers[2]: expected int, got str".
-    """
+    """Returns the value of a JSON text."""
     constant, number = (None, None) if nan else (_finite, _finite)
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
@@ -58,17 +48,7 @@ def check_kind(value: object, kind: object) -> None:
 
 
 def record_of(kind: type[T], fields: Mapping[str, object], **made: object) -> T:
-    """Returns an object of a dataclass or a NamedTuple.
-
-    Args:
-      kind: the class.
-      fields: its arguments by name.
-      **made: arguments in place of some of these, which are not checked.
-
-    Raises:
-      ValueError: an argument is of another type than its field.
-      TypeError: there is no such field, or one is missing.
-    """
+    """Returns an object of a dataclass or a NamedTuple."""
     for name, hint in get_type_hints(kind, include_extras=True).items():
         if name in fields.keys() - made.keys():
             check_kind({name: fields[name]}, TypedDict("_Kind", {name: hint}))  # pyright: ignore

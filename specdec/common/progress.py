@@ -46,13 +46,7 @@ class _Account:
 
 @contextlib.contextmanager
 def shown_on(stream: TextIO, begun: float | None = None) -> Iterator[None]:
-    """Shows progress if `stream` is a terminal with cursor control, and starts to measure time.
-
-    Args:
-      stream: where progress is shown.
-      begun: `time.perf_counter()` when the command was given; None for now. It has no effect if
-        accounting has already started.
-    """
+    """Shows progress if `stream` is a terminal with cursor control, and starts to measure time."""
     global _stream, _account
     before, live = (_stream, _account), stream.isatty() and os.environ.get("TERM") != "dumb"
     _stream = stream if live else None
@@ -68,10 +62,6 @@ def stage(name: str, label: str = "") -> Iterator[None]:
     """Accounts for the time of the work inside, and shows a label on the terminal.
 
     Only the main thread counts, because that is the one a user waits for.
-
-    Args:
-      name: the stage.
-      label: the text on the terminal; "" for none.
     """
     account = _account
     if account is None or threading.current_thread() is not threading.main_thread():
@@ -110,20 +100,14 @@ def last_line(line: str) -> None:
 
 @contextlib.contextmanager
 def bar(label: str, total: float, unit: str) -> Iterator[tqdm]:
-    """Shows how much of `total` has been done; yields the bar, to `update` it.
-
-    Its clock runs even if nothing advances.
-    """
+    """Shows how much of `total` has been done; yields the bar, to `update` it."""
     with _bar(label, total, unit) as shown, _looking(shown, lambda: None):
         yield shown
 
 
 @contextlib.contextmanager
 def written(label: str, folder: Path, total: int) -> Iterator[None]:
-    """Shows how much of `total` bytes has been written to a folder by other code.
-
-    Compressed files end a little before the total.
-    """
+    """Shows how much of `total` bytes has been written to a folder by other code."""
     with _bar(label, total, "B") as shown:
         with _looking(shown, lambda: shown.update(min(_size(folder), total) - shown.n)):
             yield

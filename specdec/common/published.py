@@ -10,24 +10,17 @@ from typing import NamedTuple
 
 
 class PaperRow(NamedTuple):
-    """A row of the table: T5 1.1 XXL on a TPU v4, one text at a time. Letters as in `theory`.
+    """A row of the table: T5 1.1 XXL on a TPU v4, one text at a time. Letters as in `theory`."""
 
-    Attributes:
-      name: of the file in configs/leviathan/ that repeats it.
-      draft: the size of the T5 1.1 that drafts.
-      expected: the speed-up that the paper calls Exp.
-      measured: the speed-up that the paper calls Emp.
-    """
-
-    name: str
+    name: str  # of the file in configs/leviathan/ that repeats it
     task: str  # EnDe or CNN/DM
-    draft: str
+    draft: str  # the size of the T5 1.1 that drafts
     temperature: int
     gamma: int
     alpha: float
     c: float
-    expected: float
-    measured: float
+    expected: float  # the speed-up that the paper calls Exp
+    measured: float  # the speed-up that the paper calls Emp
 
 
 @functools.cache

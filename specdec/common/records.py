@@ -60,14 +60,6 @@ def hold(output: Path, instead: str = "--output_file", parts: str | None = None)
 
     Whatever writes lines holds their file (`Lines`). A command whose files go together, or are
     written at its end, holds one of them from its beginning.
-
-    Args:
-      output: the file, whose lock is a file next to it.
-      instead: the flag that selects another output.
-      parts: see `locked`; None for those of this file.
-
-    Raises:
-      RecordsError: as `locked` does.
     """
     lock = Path(os.path.realpath(output.parent)) / f".{output.name}.lock"
     if lock in _held or not output.parent.is_dir():  # whose error comes from what writes there
@@ -91,11 +83,7 @@ class Lines(Generic[R]):
     def of(
         cls, path: Path, settings: str, suffix: str = ".gin", kind: type[R] = dict[str, object]
     ) -> Lines[R]:
-        """Returns the lines of FILE, whose settings are in FILE.gin; each is of a kind.
-
-        Raises:
-          RecordsError: the lines belong to other settings.
-        """
+        """Returns the lines of FILE, whose settings are in FILE.gin; each is of a kind."""
         beside = Path(f"{path}{suffix}")
         for step in (lambda: None, lambda: hold(path)):  # another's file gets no lock next to it
             step()
@@ -105,11 +93,7 @@ class Lines(Generic[R]):
         return cls(path, kind)
 
     def __iter__(self) -> Iterator[R]:
-        """Yields the objects in the file, except an incomplete last line.
-
-        Raises:
-          RecordsError: a complete line is not a JSON object of the lines' kind.
-        """
+        """Yields the objects in the file, except an incomplete last line."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 whole = (line for line in file if line.endswith(b"\n"))
@@ -117,11 +101,7 @@ class Lines(Generic[R]):
                     yield self._object(line, number)
 
     def map(self, function: Callable[[R], T], command: str) -> Iterator[T]:
-        """Yields `function` of each line.
-
-        Raises:
-          RecordsError: a line has fields that `command` does not write.
-        """
+        """Yields `function` of each line."""
         for number, record in enumerate(self, start=1):
             try:
                 yield function(record)
@@ -160,15 +140,6 @@ def locked(output: Path, file: Path, instead: str, parts: str) -> Iterator[None]
     """Locks an output, so that no other process writes to it, until this one ends in any way.
 
     If the file system has no locks, nothing is locked.
-
-    Args:
-      output: the output's name in errors.
-      file: the lock file, which is made together with its folder, and stays.
-      instead: the flag that selects another output.
-      parts: a pattern of incomplete files that a killed `write` left; they are removed.
-
-    Raises:
-      RecordsError: another process holds the lock, or the file cannot be made.
     """
     lock = filelock.FileLock(file, blocking=False)
     try:
@@ -191,18 +162,7 @@ def locked(output: Path, file: Path, instead: str, parts: str) -> Iterator[None]
 
 
 def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instead: str) -> None:
-    """Writes the settings of an output, gin text or JSON, unless they exist already.
-
-    Args:
-      output: the output's name in errors.
-      file: the file of the settings.
-      settings: the settings.
-      begun: a file of the output that exists, None if it is new.
-      instead: the flag that selects another output.
-
-    Raises:
-      RecordsError: the output has other settings, or its settings are missing.
-    """
+    """Writes the settings of an output, gin text or JSON, unless they exist already."""
     if not file.exists():
         if begun is not None:
             raise RecordsError(f"{begun} has no {file.name} next to it; give another {instead}")
@@ -239,10 +199,7 @@ def write(path: Path, contents: str | bytes) -> None:
 
 @contextlib.contextmanager
 def complete_folder(path: Path) -> Iterator[Path]:
-    """Yields a folder to make and to fill, which gets its name only when it is complete.
-
-    If the process is killed before, nothing exists under that name.
-    """
+    """Yields a folder to make and to fill, which gets its name only when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
@@ -294,10 +251,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def as_json(value: object, *, indent: int | None = None) -> str:
-    """Returns a value as JSON, in which NaN and infinity become null.
-
-    JSON has no such numbers, and other programs reject a file that contains them.
-    """
+    """Returns a value as JSON, in which NaN and infinity become null."""
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypedDict
 
+from specdec.common.schemas import Amount
 from specdec.common.terminal import one_line
 
 FORMATS = ("srt", "vtt")
@@ -13,18 +14,13 @@ FORMATS = ("srt", "vtt")
 class TimedText(TypedDict):
     """A part of a transcript, with its times in seconds."""
 
-    start: float
-    end: float
+    start: Amount
+    end: Amount
     text: str
 
 
 def subtitles(segments: Iterable[TimedText], kind: str) -> str:
-    """Returns the text of a file of subtitles.
-
-    Args:
-      segments: the parts of a transcript; those without a text are left out.
-      kind: 'srt' or 'vtt'.
-    """
+    """Returns the text of a file of subtitles."""
     mark, blocks = {"srt": ",", "vtt": "."}[kind], ["WEBVTT\n"] if kind == "vtt" else []
     for segment in segments:
         if not (text := one_line(segment["text"]).strip()):

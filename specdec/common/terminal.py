@@ -72,13 +72,6 @@ def origins(
     """Yields one row's tokens in order of decision, with the first rejected token of each call.
 
     Later rejected tokens are left out: they continue a text that does not exist.
-
-    Args:
-      tokens: the output, [length].
-      proposed: the row of a `Trace`, one entry per call; so are the next two.
-      drafted: the number of draft tokens.
-      accepted: the number of accepted draft tokens.
-      given: how many of the tokens were a prefix.
     """
     output = iter(tokens)
     yield from ((token, Origin.GIVEN) for token in itertools.islice(output, given))
@@ -116,13 +109,7 @@ def paint(line: Iterable[Piece], colour: bool = True) -> str:
 
 
 def legend(given: bool = False, colour: bool = True, columns: float = math.inf) -> str:
-    """Returns an explanation of the marks and colours, written in them.
-
-    Args:
-      given: explain the mark of prefixes, too.
-      colour: whether there are colours; else marks stand for them.
-      columns: the width of the terminal.
-    """
+    """Returns an explanation of the marks and colours, written in them."""
     shown = [origin for origin in Origin if given or origin is not Origin.GIVEN]
     line = [part for origin in shown for part in ((LABELS[origin], origin), (", ", None))]
     return lay_out(words(line[:-1], colour), columns)[0]
@@ -142,10 +129,7 @@ class Word(NamedTuple):
 
 
 def words(line: Iterable[Piece], colour: bool) -> list[Word]:
-    """Returns the words of some pieces. If the line goes on, all but the last one stay the same.
-
-    A line may also break next to a wide character: Chinese and Japanese have no spaces.
-    """
+    """Returns the words of some pieces. If the line goes on, all but the last one stay the same."""
     found: list[Word] = []
     space = breaks = False
     for text, origin in _runs(line):
@@ -237,10 +221,7 @@ def _atoms(text: str, origin: Origin | None) -> list[str]:
 
 
 class Painter:
-    """Writes a text to stdout as it grows, with the origin of each word, and then the plain text.
-
-    Each text comes after an empty line, under the input that `begin` was given.
-    """
+    """Writes a text to stdout as it grows, with the origin of each word, then the plain text."""
 
     def __init__(
         self, text_of: Callable[[Sequence[int], str], str], given: int = 0, colour: bool = True
@@ -259,10 +240,7 @@ class Painter:
         print(lay_out(words([(text, None)], colour=False), self._columns)[0], flush=True)
 
     def show(self, tokens: Sequence[int], *trace: Sequence) -> None:
-        """Writes the new words of a row's tokens; arguments as for `origins`.
-
-        The last word is held back, because it may go on.
-        """
+        """Writes the new words of a row's tokens; arguments as for `origins`."""
         if not self._begun:  # another output of the same input
             print()
             self._begun = True
@@ -311,11 +289,7 @@ class Summary:
     baseline_seconds: float = 0.0
 
     def lines(self, spent: Mapping[str, float] = {}) -> list[str]:
-        """Returns the closing lines, with the baseline's only if it ran.
-
-        Args:
-          spent: the seconds of the command by stage, if they are known.
-        """
+        """Returns the closing lines, with the baseline's only if it ran."""
         calls = len(self.drafted)
         if not calls:
             return [counted(self.texts, "text")]

@@ -32,9 +32,6 @@ def expected_tokens(alpha: float, gamma: int) -> float:
 
     >>> round(expected_tokens(0.8, 5), 2)
     3.69
-
-    Raises:
-      ValueError: alpha is outside [0, 1], or gamma is not a whole number >= 0.
     """
     _check_rate("alpha", alpha)
     _check_count("gamma", gamma)
@@ -52,10 +49,6 @@ def expected_tokens_by_position(rates: ArrayLike, gamma: int) -> float:
 
     >>> expected_tokens_by_position([0.5, 0.8], 2)
     1.9
-
-    Raises:
-      ValueError: a rate is outside [0, 1], gamma is not a whole number >= 0, or there are fewer
-        rates than draft tokens.
     """
     _check_count("gamma", gamma)
     rates = np.asarray(rates, np.float64)
@@ -90,10 +83,6 @@ def speedup(
       cost_ratio: c.
       verify_cost: v, a number or a function of gamma.
       overhead: o.
-
-    Raises:
-      ValueError: alpha is outside [0, 1], gamma is not a whole number >= 0, c or o is negative, or
-        v is not positive.
     """
     tokens = expected_tokens(alpha, gamma)
     _check_nonnegative("cost_ratio", cost_ratio)
@@ -113,9 +102,6 @@ def operations_factor(alpha: float, gamma: int, ops_ratio: float) -> float:
 
     with c_hat = `ops_ratio`, operations per token of the drafter over those of the target.
     Leviathan, section 3.4, theorem 3.11.
-
-    Raises:
-      ValueError: alpha is outside [0, 1], gamma is not a whole number >= 0, or ops_ratio < 0.
     """
     _check_nonnegative("ops_ratio", ops_ratio)
     return (gamma * ops_ratio + gamma + 1) / expected_tokens(alpha, gamma)
@@ -133,9 +119,6 @@ def optimal_gamma(
 
     0 means that no draft pays off: it stands for plain decoding, which has speed-up 1 and neither
     `verify_cost` nor `overhead`. Leviathan, section 3.5.
-
-    Raises:
-      ValueError: as `speedup`, or maximum is not a whole number >= 0.
     """
     _check_rate("alpha", alpha)
     _check_nonnegative("cost_ratio", cost_ratio)
@@ -154,9 +137,6 @@ def oracle_speedup(alpha: float, cost_ratio: float) -> float:
 
     It bounds every schedule that adapts the draft length, and is infinite for a perfect and free
     drafter. Leviathan, section 3.5, has it for c = 0.
-
-    Raises:
-      ValueError: alpha is outside [0, 1], or cost_ratio < 0.
     """
     _check_rate("alpha", alpha)
     _check_nonnegative("cost_ratio", cost_ratio)
@@ -172,9 +152,6 @@ def mbsu(tau: float, gamma: int, parameter_ratio: float) -> float:
     with tau the `block_efficiency` and rho = `parameter_ratio`, the drafter's parameters over the
     target's. Goel et al., "Direct Alignment of Draft Model for Speculative Decoding with
     Chat-Fine-Tuned LLMs" (2403.00858).
-
-    Raises:
-      ValueError: tau or parameter_ratio is negative, or gamma is not a whole number >= 0.
     """
     _check_nonnegative("tau", tau)
     _check_count("gamma", gamma)
@@ -242,9 +219,6 @@ def empirical_alpha(accepted: ArrayLike, drafted: ArrayLike) -> float:
 
     Returns:
       nan if no token was drafted.
-
-    Raises:
-      ValueError: a call accepted more than it drafted.
     """
     accepted, drafted = np.asarray(accepted), np.asarray(drafted)
     if (accepted > drafted).any():

@@ -18,11 +18,7 @@ Key = TypeVar("Key", bound=Hashable)
 def timed(
     run: Callable[..., T], *arguments: object, clock: Clock = time.perf_counter
 ) -> tuple[T, float]:
-    """Returns the finished result of a call, and its seconds.
-
-    Raises:
-      RuntimeError: something was compiled while the clock ran.
-    """
+    """Returns the finished result of a call, and its seconds."""
     with _no_compilation():
         start = clock()
         result = jax.block_until_ready(run(*arguments))
@@ -37,18 +33,7 @@ def interleaved(
     clock: Clock = time.perf_counter,
     done: Callable[[], object] = lambda: None,
 ) -> dict[Key, list[float]]:
-    """Returns the seconds of each run in each round; each round has one of each run.
-
-    Args:
-      runs: by name, a function that prepares, and returns the function that is timed.
-      rounds: the number of counted rounds.
-      warm_ups: rounds before these, which are not counted.
-      clock: returns seconds.
-      done: called after every run.
-
-    Raises:
-      RuntimeError: something was compiled while the clock ran.
-    """
+    """Returns the seconds of each run in each round; each round has one of each run."""
     seconds: dict[Key, list[float]] = defaultdict(list)
     for turn in range(-warm_ups, rounds):
         for key, ready in runs.items():

@@ -72,15 +72,11 @@ def is_word(value: object) -> TypeGuard[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A condition on values, for `Annotated`.
+    """A condition on values, for `Annotated`."""
 
-    Args:
-      holds: returns whether a value satisfies it; it accepts any object.
-      remedy: what an error tells the user to give.
-    """
-
+    # returns whether a value satisfies it; it accepts any object
     holds: Callable[[object], bool] = dataclasses.field(repr=False)
-    remedy: str
+    remedy: str  # what an error tells the user to give
 
     def check(self, name: str, value: object, error: type[ValueError] = ValueError) -> None:
         """Raises an error unless the value satisfies the rule."""
@@ -107,14 +103,7 @@ def integers(least: int, most: int) -> Rule:
 
 
 def row_of(least: int, remedy: str, *, ascending: bool = False, empty: bool = False) -> Rule:
-    """Returns a rule for tuples of integers, each `least` or more; lists are allowed too.
-
-    Args:
-      least: the smallest integer.
-      remedy: what an error tells the user to give.
-      ascending: whether they must be ascending, without repetition.
-      empty: whether the tuple may be empty.
-    """
+    """Returns a rule for tuples of integers, each `least` or more; lists are allowed too."""
 
     def holds(value: object) -> bool:
         if not isinstance(value, list | tuple) or not (value or empty):
@@ -171,12 +160,9 @@ class Checked:
 
     A subclass with its own `__post_init__` calls this one. Lists become tuples in fields that have
     a rule, because gin and JSON give lists, and frozen values must be hashable.
-
-    Attributes:
-      error: the class of errors.
     """
 
-    error: ClassVar[type[ValueError]] = ValueError
+    error: ClassVar[type[ValueError]] = ValueError  # the class of errors
 
     def __post_init__(self):
         for name, rule in _declared(type(self)).items():
@@ -189,12 +175,7 @@ class Checked:
 def fields_of(
     value: DataclassInstance, kind: type[DataclassInstance] | None = None
 ) -> dict[str, Any]:
-    """Returns the fields of a dataclass by name, unchanged.
-
-    Args:
-      value: the dataclass.
-      kind: a base class, to return only its fields; None for all.
-    """
+    """Returns the fields of a dataclass by name, unchanged."""
     fields = dataclasses.fields(kind or value)
     return {field.name: getattr(value, field.name) for field in fields}
 
@@ -208,17 +189,7 @@ def _declared(cls: type) -> dict[str, Rule]:
 
 
 def from_plain(kind: type[T], value: object, name: str) -> T:
-    """Returns a value of TOML or JSON as an object of a dataclass.
-
-    Args:
-      kind: the class. Its fields are texts, numbers, types that declare a rule, `Sequence`,
-        `Mapping` with texts as keys, further dataclasses, and these or None.
-      value: the value.
-      name: its name in errors.
-
-    Raises:
-      ValueError: the value, or a part of it, is of another type.
-    """
+    """Returns a value of TOML or JSON as an object of a dataclass."""
     return cast(T, _from_plain(kind, value, name))
 
 

@@ -38,19 +38,12 @@ class Calls(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """The predicted seconds of an iteration; nan if a call's are not known.
+    """The predicted seconds of an iteration; nan if a call's are not known."""
 
-    Attributes:
-      draft: of the draft's calls.
-      verify: of the target's call.
-      step: of a token of the target alone.
-      drafted: tokens of the draft; a mean if that varies.
-    """
-
-    draft: float
-    verify: float
-    step: float
-    drafted: float
+    draft: float  # of the draft's calls
+    verify: float  # of the target's call
+    step: float  # of a token of the target alone
+    drafted: float  # tokens of the draft; a mean if that varies
 
     @property
     def seconds(self) -> float:
@@ -81,21 +74,13 @@ class _Record(TypedDict):
 
 
 class Costs(NamedTuple):
-    """The costs of a plan's parts, in seconds.
+    """The costs of a plan's parts, in seconds."""
 
-    Attributes:
-      calls: of one model call in an iteration; other calls may be present.
-      prefill: before the first iteration, all models.
-      prefill_alone: before the first iteration, target alone.
-      step: a token of the target alone.
-      source: where the costs come from, in words.
-    """
-
-    calls: Mapping[Calls, float]
-    prefill: float = 0.0
-    prefill_alone: float = 0.0
-    step: float = math.nan
-    source: str = ""
+    calls: Mapping[Calls, float]  # of one model call in an iteration; others may be present
+    prefill: float = 0.0  # before the first iteration, all models
+    prefill_alone: float = 0.0  # before the first iteration, target alone
+    step: float = math.nan  # a token of the target alone
+    source: str = ""  # where the costs come from, in words
 
     def record(self) -> Mapping[str, object]:
         """Returns plain values, for JSON."""
@@ -110,12 +95,7 @@ class Costs(NamedTuple):
         return cls(**{**fields, "calls": calls})
 
     def iteration(self, parts: Iterable[Part], drafted: float = 0) -> Iteration:
-        """Predicts an iteration.
-
-        Args:
-          parts: its model calls, as `Plan.parts` returns them.
-          drafted: the tokens of its draft.
-        """
+        """Predicts an iteration of these model calls, whose draft has this many tokens."""
         spent = {False: 0.0, True: 0.0}
         for role, width, times in parts:
             spent[verifies(role)] += times * self.calls.get(Calls(role, width), math.nan)

@@ -22,17 +22,19 @@ from specdec.drafters import (
     NoSource,
     PromptLookup,
 )
-from specdec.instrument.acceptance import LENIENCE, Texts, measure, recorded
 from specdec.instrument.acceptance.opinions import (
+    LENIENCE,
     MOST,
     Taught,
     _refused,
     of,
     opinions,
+    recorded,
     teach,
     tossed,
 )
-from specdec.instrument.acceptance.recording import _rounded
+from specdec.instrument.acceptance.recording import _rounded, measure
+from specdec.instrument.acceptance.written import Texts
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Processed, Sampling
 from specdec.schedules import Fixed

@@ -11,9 +11,10 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.beam_search import BeamOutput, BeamTrace
 from specdec.decoding.draft_beams import DraftBeams
-from specdec.instrument import benchmark
-from specdec.instrument.benchmark.file import Generation, fields_of, record
+from specdec.instrument.benchmark import printed
+from specdec.instrument.benchmark.file import Generation, Timing, fields_of, record
 from specdec.instrument.benchmark.parts import key_of
+from specdec.instrument.benchmark.summary import summarize
 from specdec.testing import TableTarget
 
 TABLE = TableTarget(9)
@@ -37,14 +38,14 @@ def generation(mode, seconds, accepted, drafted, beams=BEAMS):
 
 def summary(seconds, beams=BEAMS):
     """A text of seven steps, which are three calls with a draft."""
-    records = [benchmark.Timing(key_of(part), 0, 0, 8 * one, 8) for part, one in PARTS.items()]
+    records = [Timing(key_of(part), 0, 0, 8 * one, 8) for part, one in PARTS.items()]
     records += [
         generation("alone", 5 + 7 * 10.0, [0] * 7, [0] * 7),
         generation("speculative", seconds, [2, 1, 1], [2, 2, 1], beams),
         generation("greedy", 25.0, [2], [2], ()),
     ]
     told = {"gamma": PLAN.gamma, "same_output": PLAN.same_output, "beams": PLAN.beams}
-    return benchmark.summarize(records, parts=PLAN.parts, **told)
+    return summarize(records, parts=PLAN.parts, **told)
 
 
 def test_a_search_that_is_the_sum_of_its_parts_is_predicted_exactly():
@@ -57,7 +58,7 @@ def test_a_search_that_is_the_sum_of_its_parts_is_predicted_exactly():
     assert (found.greedy.speedup.over_texts.value, found.greedy.tau) == (3, 3)
     written = json.loads(json.dumps(found.record()))
     assert written["beams"] == 2 and written["greedy"]["speedup"]["ratio"] == 3
-    text = "\n".join(benchmark.lines(found))
+    text = "\n".join(printed.lines(found))
     for line in ("plain beams", "drafted beams", "drafted greedy", "steps per call"):
         assert f"\n{line}" in text
     assert "of the target, one text" in text and "on 8 tokens" in text
@@ -66,12 +67,12 @@ def test_a_search_that_is_the_sum_of_its_parts_is_predicted_exactly():
 @pytest.mark.parametrize("seconds, says", [(50.0, "1.50 times"), (100.0, "0.75 times")])
 def test_the_first_line_says_which_is_faster(seconds, says):
     hardware = {"backend": "cpu", "device": "cpu", "cpu": "A", "cores": 2, "features": []}
-    found = benchmark.sentence(summary(seconds), PLAN, hardware)
+    found = printed.sentence(summary(seconds), PLAN, hardware)
     assert found.startswith(f"{says} as fast as plain beams")
     assert ("slower than without a draft" in found) == (seconds > 75)
     assert "1 of 1 texts the same beams, 2 beams, drafts of 3 beams and 2 steps" in found
     best = dataclasses.replace(PLAN, best_only=True)
-    assert "the same best beam, " in benchmark.sentence(summary(seconds), best, hardware)
+    assert "the same best beam, " in printed.sentence(summary(seconds), best, hardware)
 
 
 def test_another_second_beam_is_another_output():

@@ -26,9 +26,9 @@ from specdec.common.environment import environment
 from specdec.decoding import row_keys
 from specdec.drafters import Autoregressive, Drafter
 from specdec.engine import Placement
-from specdec.instrument import benchmark
-from specdec.instrument.benchmark import File, Measurement, Workload, benchmarking
-from specdec.instrument.benchmark.measurement import parts_of
+from specdec.instrument.benchmark import benchmarking, printed
+from specdec.instrument.benchmark.file import File, Generation, Timing, record
+from specdec.instrument.benchmark.measurement import Measurement, measure_by_text, parts_of
 from specdec.instrument.benchmark.parts import (
     MEMORY,
     MEMORY_READ,
@@ -43,8 +43,8 @@ from specdec.instrument.benchmark.parts import (
     turn_of,
     turns,
 )
-from specdec.instrument.benchmark.summary import alpha_from_tau
-from specdec.instrument.benchmark.workload import TimedPart
+from specdec.instrument.benchmark.summary import BenchmarkSummary, alpha_from_tau, summarize
+from specdec.instrument.benchmark.workload import TimedPart, Workload
 from specdec.models.placement import device
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
@@ -109,29 +109,29 @@ def generation(mode, text, seconds, *, tokens, accepted=(), repeat=0):
     accepted = list(accepted) or [0] * len(tokens)
     drafted = [GAMMA if mode == "speculative" else 0] * len(accepted)
     made = {"tokens": tokens, "drafted": drafted, "accepted": accepted}
-    return benchmark.Generation(**made, mode=mode, text=text, repeat=repeat, seconds=seconds)
+    return Generation(**made, mode=mode, text=text, repeat=repeat, seconds=seconds)
 
 
 def elsewhere(text, drafted=(GAMMA, GAMMA), accepted=(2, 0)):
     """A text of another split, of four tokens in two calls."""
     made = {"tokens": [2, 3, 4, 1], "drafted": drafted, "accepted": accepted}
-    return benchmark.Generation(**made, text=text, split="validation")
+    return Generation(**made, text=text, split="validation")
 
 
 def timings():
-    slow = [benchmark.Timing("memory_read", 0, 0, 1e9, 1)] * 2  # what it can do is its best
+    slow = [Timing("memory_read", 0, 0, 1e9, 1)] * 2  # what it can do is its best
     return [
         *slow,
-        *(benchmark.Timing(key_of(part), 0, 0, 32 * one, 32) for part, one in PARTS.items()),
+        *(Timing(key_of(part), 0, 0, 32 * one, 32) for part, one in PARTS.items()),
     ]
 
 
-def summarized(records, of: Plan | None = PLAN, **given) -> benchmark.BenchmarkSummary:
+def summarized(records, of: Plan | None = PLAN, **given) -> BenchmarkSummary:
     """With the parts of a plan; without one nothing is known of them."""
     told: dict[str, Any] = {"parts": None, "gamma": None, "same_output": True, "step_bytes": 800}
     if of:
         told |= {"parts": of.parts, "gamma": of.gamma, "exact": of.exact}
-    return benchmark.summarize(records, **told | given)
+    return summarize(records, **told | given)
 
 
 def summary_of(*pairs, **kwargs):
@@ -164,7 +164,7 @@ def test_acceptance_by_position_is_json_where_nothing_was_tested():
     found = summarized([*timings(), generation("alone", 0, 85, tokens=4), refused])
     assert (found.conditional, found.joint) == ([0, None, None], [0, 0, 0])
     json.dumps(found.record(), allow_nan=False)
-    assert "0 - -  % accepted, if all before it were" in "\n".join(benchmark.lines(found))
+    assert "0 - -  % accepted, if all before it were" in "\n".join(printed.lines(found))
 
 
 def test_what_the_engine_adds_is_seen():
@@ -249,7 +249,7 @@ def test_other_texts_are_compared_per_token():
     assert summary.identical == 0
     summary = summarized(records, same_output=False)
     assert summary.identical is None
-    assert not any("identical" in line for line in benchmark.lines(summary))
+    assert not any("identical" in line for line in printed.lines(summary))
 
 
 def test_a_forecast_is_made_of_other_texts_and_the_parts():
@@ -272,7 +272,7 @@ def test_a_forecast_is_made_of_other_texts_and_the_parts():
     assert forecast.measured_over_decoding == pytest.approx(2)
     speedup = summary.speedup.over_texts.value
     assert forecast.measured_over_whole == pytest.approx(speedup / forecast.whole)
-    lines = list(benchmark.lines(summary))
+    lines = list(printed.lines(summary))
     at = lines.index(next(line for line in lines if line.startswith("predicted by others")))
     shown, measured, quotient = (line[20:].split(maxsplit=1) for line in lines[at : at + 3])
     assert shown[1] == "per token, by 3 texts of validation"
@@ -321,7 +321,7 @@ def test_nothing_generated_is_an_error(modes):
 def test_the_table(of):
     table = dict(
         (line[:20].strip(), line[20:].split())
-        for line in benchmark.lines(summary_of((85, 83), (85, 83), of=of))
+        for line in printed.lines(summary_of((85, 83), (85, 83), of=of))
     )
     assert table["target alone"] == ["85000.0"] * 4 + ["15000.0", "10000.00"]
     assert table["speed-up"][0] == "1.024" and table["identical outputs"][0] == "2"
@@ -339,7 +339,7 @@ def test_no_negative_time_is_printed():
     assert summary.prediction.rest < 0 and summary.latency["alone"].per_token is None
     records = [*timings(), elsewhere(0), generation("alone", 0, 4, tokens=8)]
     summary = summarized([*records, generation("speculative", 0, 6, tokens=8, accepted=(3, 3))])
-    assert not re.search(r"-\d", "\n".join(benchmark.lines(summary)))
+    assert not re.search(r"-\d", "\n".join(printed.lines(summary)))
 
 
 CPU = {"backend": "cpu", "cores": 2, "cpu": "AMD EPYC", "features": ["avx2", "avx512f"]}
@@ -359,15 +359,15 @@ CPU = {"backend": "cpu", "cores": 2, "cpu": "AMD EPYC", "features": ["avx2", "av
     ],
 )
 def test_the_sentence(of, environment, says):
-    found = benchmark.sentence(summary_of((85, 40), (85, 40)), of, environment)
+    found = printed.sentence(summary_of((85, 40), (85, 40)), of, environment)
     assert found.startswith("2.12 times as fast as the target alone (2.12 to 2.12), ")
     assert says in found
 
 
 def test_the_sentence_says_what_is_not_identical():
-    free = benchmark.sentence(summary_of((85, 40), same_output=False), PLAN, CPU)
+    free = printed.sentence(summary_of((85, 40), same_output=False), PLAN, CPU)
     assert "outputs of the same distribution" in free
-    inexact = benchmark.sentence(summary_of((85, 40), exact=False), PLAN, CPU)
+    inexact = printed.sentence(summary_of((85, 40), exact=False), PLAN, CPU)
     assert "outputs NOT EXACT" in inexact
 
 
@@ -398,14 +398,14 @@ def test_a_draft_takes_what_it_takes_in_a_turn():
         elsewhere(0),
     ]
     for times, expected in ((2, 2), (0.5, 1)):
-        turn = benchmark.Timing(key_of(TURN), 0, 0, 8 * (times * DRAFT + VERIFY), 8)
+        turn = Timing(key_of(TURN), 0, 0, 8 * (times * DRAFT + VERIFY), 8)
         summary = summarized([*timings(), turn, *told])
         prediction, forecast = summary.prediction, summary.forecast
         assert prediction.by_turns == pytest.approx(expected)
         assert prediction.draft == pytest.approx(expected * DRAFT) and prediction.verify == VERIFY
         assert prediction.cost_ratio == pytest.approx(expected * DRAFT / GAMMA / 10)
         assert forecast.decoding == pytest.approx(2 * 10 / (expected * DRAFT + VERIFY))
-        assert any(line.startswith("  alternating") for line in benchmark.lines(summary)) == (
+        assert any(line.startswith("  alternating") for line in printed.lines(summary)) == (
             times > 1
         )
     assert summarized([*timings(), *told]).prediction.by_turns == 1
@@ -438,7 +438,7 @@ def test_where_lengths_vary_the_parts_are_those_of_the_lengths_that_were_drafted
     assert prediction.rest == pytest.approx(0, abs=1e-9)  # float64 seconds, below 100
     assert forecast.decoding == pytest.approx(2 * 10 / short)
     assert forecast.whole == pytest.approx(85 / (7 + 4 * short))
-    table = list(benchmark.lines(summary))
+    table = list(printed.lines(summary))
     assert not any(line.startswith("  if independent") for line in table)
     assert any(
         line.startswith("v ") and line.endswith("a target call, in target steps") for line in table
@@ -461,8 +461,8 @@ def test_what_is_not_exact_says_so():
     inexact = plan(verifier=SyntheticAcceptance(0.5), stop_ids=())
     summary = summary_of((85, 83), of=inexact, same_output=inexact.same_output)
     assert not summary.exact and summary.identical is None
-    assert next(benchmark.lines(summary)).startswith("NOT EXACT")
-    assert not any("NOT EXACT" in line for line in benchmark.lines(summary_of((85, 83))))
+    assert next(printed.lines(summary)).startswith("NOT EXACT")
+    assert not any("NOT EXACT" in line for line in printed.lines(summary_of((85, 83))))
 
 
 # The protocol.
@@ -498,7 +498,7 @@ class Fakes:
 
     def by_text(self, texts, repeats, workload=None):
         inputs = {text: np.full([1, 2], text + 1, np.int32) for text in range(texts)}
-        return benchmark.measure_by_text(
+        return measure_by_text(
             workload or self.workload(),
             {"alone": (), "target": ()},
             inputs,
@@ -542,7 +542,7 @@ def _output() -> DecodeOutput:
 
 def test_each_record_says_what_was_measured():
     records = Fakes().measure(texts=5, repeats=2)
-    generations = [record for record in records if isinstance(record, benchmark.Generation)]
+    generations = [record for record in records if isinstance(record, Generation)]
     counts = collections.Counter((one.mode, one.text, one.repeat) for one in generations)
     assert set(counts) == set(
         itertools.product(SECONDS.keys() - {"first", "second"}, range(5), (0, 1))
@@ -553,7 +553,7 @@ def test_each_record_says_what_was_measured():
         assert (one.calls, one.tokens, one.broken_drafts) == (2, [4, 5, 1], 0)
         assert (one.drafted, one.accepted) == ([2, 2], [1, 0])
         assert one.sources == one.depths == []
-    parts = [record for record in records if isinstance(record, benchmark.Timing)]
+    parts = [record for record in records if isinstance(record, Timing)]
     assert [(part.part, part.text, part.repeat) for part in parts] == [
         (name, text, repeat) for repeat in (0, 1) for text in (0, 4) for name in ("first", "second")
     ]
@@ -565,7 +565,7 @@ def test_each_record_says_what_was_measured():
 
 def test_the_order_is_swapped_from_text_to_text_and_from_repeat_to_repeat():
     records = Fakes().measure(texts=4, repeats=2)
-    first = [one for one in records if isinstance(one, benchmark.Generation)][::2]
+    first = [one for one in records if isinstance(one, Generation)][::2]
     order = ["alone", "speculative"]
     assert [one.mode for one in first] == 2 * order + 2 * order[::-1]
 
@@ -659,7 +659,7 @@ def test_every_plan_is_predicted(of, little):
     assert measurement.left == 4
     records = list(itertools.chain.from_iterable(measurement.by_text()))
     summary = measurement.conclude({})
-    timed = {record.part for record in records if isinstance(record, benchmark.Timing)}
+    timed = {record.part for record in records if isinstance(record, Timing)}
     calls = {Calls(role, width) for role, width, _ in of.parts()}
     turns = {key for key in timed if isinstance(key, Turn)}
     assert timed == {*PREFILLS, *calls, *turns} and len(turns) == (len(of.models()) > 1)
@@ -669,7 +669,7 @@ def test_every_plan_is_predicted(of, little):
     assert {part.role for part in prediction.parts} == of.models().keys()
     assert prediction.gamma == of.gamma and summary.identical == 2
     assert (prediction.draft > 0) == (len(of.models()) > 1) and prediction.verify > 0
-    assert prediction.these_texts > 0 and list(benchmark.lines(summary))
+    assert prediction.these_texts > 0 and list(printed.lines(summary))
 
 
 def test_a_part_for_each_length_that_a_draft_may_have():
@@ -784,7 +784,7 @@ class Run(NamedTuple):
 @pytest.fixture(scope="module")
 def run(folder, specdec_bench, little):
     """One run of the command, and what it measured with."""
-    path, kept, measure = folder / "out.jsonl", {}, benchmark.measure_by_text
+    path, kept, measure = folder / "out.jsonl", {}, measure_by_text
 
     def spy(workload, trees, *args, **kwargs):
         kept.update(workload=workload, trees=trees)
@@ -804,17 +804,17 @@ def test_json_lines(run):
     generations = [record for record in records if "mode" in record]
     assert len(generations) == 5 * 2 * 2
     assert len(records) == 5 * 2 * 2 + 2 * 2 * 9  # parts at texts 0 and 4, in both repeats
-    for record in generations:
-        calls = record["calls"]
-        assert record["seconds"] > 0 and len(record["drafted"]) == len(record["accepted"]) == calls
-        assert 1 <= calls <= len(record["tokens"]) <= 8
+    for line in generations:
+        calls = line["calls"]
+        assert line["seconds"] > 0 and len(line["drafted"]) == len(line["accepted"]) == calls
+        assert 1 <= calls <= len(line["tokens"]) <= 8
     again = map(benchmark_record, run.path.read_text().splitlines())
     read = model(11).read_by_decode(run.trees["alone"])
     step_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(read))
     assert step_bytes < sum(leaf.nbytes for leaf in jax.tree.leaves(run.trees["alone"]))
     summary = summarized(again, run.workload.plan, step_bytes=step_bytes)
     answer, table = run.out.partition("kernels, ")[0].split("\n\n", 1)
-    assert table == "\n".join(benchmark.lines(summary)) + "\n"
+    assert table == "\n".join(printed.lines(summary)) + "\n"
     sentence, machine = answer.split("\n")[:2]
     assert re.match(
         r"\d+\.\d\d times as fast as the target alone \(\d.* to \d.*\), 10 of 10 texts identical, "
@@ -825,7 +825,7 @@ def test_json_lines(run):
 
 
 def test_a_line_has_sources_where_the_drafter_has(tmp_path):
-    file = benchmark.File(str(tmp_path / "lines"), "# format of bench = 1\n")
+    file = File(str(tmp_path / "lines"), "# format of bench = 1\n")
     of_one = generation("alone", 0, 1.0, tokens=2, accepted=[1])
     of_two = dataclasses.replace(of_one, mode="speculative", sources=[1])
     for one in (of_one, of_two):
@@ -833,7 +833,7 @@ def test_a_line_has_sources_where_the_drafter_has(tmp_path):
     lines = (tmp_path / "lines").read_text().splitlines()
     assert ["sources" in json.loads(line) for line in lines] == [False, True]
     check_lines("bench", tmp_path / "lines")
-    again = benchmark.File(str(tmp_path / "lines"), "# format of bench = 1\n")
+    again = File(str(tmp_path / "lines"), "# format of bench = 1\n")
     assert [list(one.sources) for one in again.records(None)] == [[], [1]]
 
 
@@ -870,7 +870,7 @@ def test_what_was_interrupted_goes_on(run, folder, specdec_bench, capsys, monkey
 
 
 def benchmark_record(line):
-    return benchmark.record(json.loads(line))
+    return record(json.loads(line))
 
 
 @pytest.mark.slow
@@ -906,7 +906,7 @@ def test_synthetic_acceptance_is_labelled_and_of_the_longest_length(
     assert "| NOT EXACT |" in (table := capsys.readouterr().out) and "in distribution" not in table
     assert "NOT EXACT" in Path(f"{path}.gin").read_text()
     records = map(benchmark_record, path.read_text().splitlines())
-    generations = [one for one in records if isinstance(one, benchmark.Generation)]
+    generations = [one for one in records if isinstance(one, Generation)]
     assert {len(one.tokens) for one in generations} == {8}
     assert {one.calls for one in generations if one.mode == "speculative"} == {3}
     assert specdec_bench("--synthetic_alpha=0.5", *flags[1:]) == 2

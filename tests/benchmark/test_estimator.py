@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from specdec.instrument.benchmark import Generation, Timing, estimator
+from specdec.instrument.benchmark import estimator
 from specdec.instrument.benchmark.estimator import MeasuredParts, costs_of
+from specdec.instrument.benchmark.file import Generation, Timing
 from specdec.instrument.benchmark.parts import READ_BYTES, key_of
 from specdec.types import Part
 

@@ -16,8 +16,8 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.drafters import Autoregressive
-from specdec.instrument import benchmark, forecast
-from specdec.instrument.benchmark import Generation, Timing, trust
+from specdec.instrument.benchmark import printed, trust
+from specdec.instrument.benchmark.file import Generation, Timing
 from specdec.instrument.benchmark.parts import key_of
 from specdec.instrument.benchmark.summary import (
     Baseline,
@@ -28,8 +28,10 @@ from specdec.instrument.benchmark.summary import (
     Latency,
     Quantiles,
     Speedup,
+    summarize,
 )
 from specdec.instrument.benchmark.trust import Spread
+from specdec.instrument.forecast import promise
 from specdec.instrument.forecast.promise import Forecast
 from specdec.plan import Plan
 from specdec.sampling import Greedy
@@ -118,8 +120,8 @@ def forecasts() -> list[Forecast]:
 def shown() -> str:
     """Returns the tables, with an empty line between two."""
     slow = dataclasses.replace(forecasts()[1], speedup=Estimate(0.9, 0.8, 1.0))
-    tables = [*map(benchmark.lines, (SUMMARY, BEAMS, INEXACT))]
-    tables += [forecast.lines(forecasts()), forecast.lines([slow])]
+    tables = [*map(printed.lines, (SUMMARY, BEAMS, INEXACT))]
+    tables += [promise.lines(forecasts()), promise.lines([slow])]
     return "\n".join("".join(f"{line.rstrip(' ')}\n" for line in one) for one in tables)
 
 
@@ -144,7 +146,7 @@ MACHINE: Any = {"backend": "cpu", "cores": 2, "cpu": "AMD EPYC", "features": ["a
     ],
 )
 def test_the_sentence_of_a_benchmark(summary, says):
-    assert benchmark.sentence(summary, PLAN, MACHINE) == (
+    assert printed.sentence(summary, PLAN, MACHINE) == (
         f"1.61 times as fast as the target alone (1.51 to 1.71), {says}, Autoregressive, "
         "3 tokens per draft, on 2 cores of AMD EPYC (avx2)"
     )
@@ -152,7 +154,7 @@ def test_the_sentence_of_a_benchmark(summary, says):
 
 def test_the_sentence_of_a_search():
     plan = BeamPlan(TARGET, 4, T5XBeams(), 8, DraftBeams(TARGET, 6, 2))
-    assert benchmark.sentence(BEAMS, plan, MACHINE) == (
+    assert printed.sentence(BEAMS, plan, MACHINE) == (
         "0.91 times as fast as plain beams (0.81 to 0.99), so slower than without a draft, "
         "8 of 8 texts the same beams, 4 beams, drafts of 6 beams and 2 steps, "
         "on 2 cores of AMD EPYC (avx2)"
@@ -217,7 +219,7 @@ def test_the_first_token_of_each_text_is_no_later_one():
     for text in range(2):
         records.append(generation("alone", text, 5 + 8 * 10, calls=8))
         records.append(generation("speculative", text, 7 + 2 * (15 + 4)))
-    found = benchmark.summarize(
+    found = summarize(
         records, parts=PLAN.parts, gamma=3, same_output=True, exact=True, step_bytes=None
     )
     alone, speculative = (found.latency[mode] for mode in ("alone", "speculative"))

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from specdec.common import theory
-from specdec.instrument import benchmark
+from specdec.instrument.benchmark import file
+from specdec.instrument.benchmark.summary import summarize
 from specdec.types import Part
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,8 +44,8 @@ def test_figures_are_those_of_the_lines(path):
     written = json.loads(Path(f"{path}.summary.json").read_text(encoding="utf-8"))
     floor = written["baseline"]["floor"] * written["baseline"]["bandwidth"]
     parts = [Part(*one) for one in written["prediction"]["parts"]]
-    summary = benchmark.summarize(
-        map(benchmark.record, map(json.loads, lines)),
+    summary = summarize(
+        map(file.record, map(json.loads, lines)),
         parts=lambda *of_calls: parts,  # of the lines themselves
         gamma=written["run"]["gamma"],
         same_output=written["identical"] is not None,

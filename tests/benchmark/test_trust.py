@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec.instrument.benchmark import Generation, Timing
+from specdec.instrument.benchmark.file import Generation, Timing
 from specdec.instrument.benchmark.trust import Spread, lines
 
 

@@ -18,8 +18,10 @@ import pytest
 
 from specdec.common.records import RecordsError
 from specdec.decoding.program import Program
-from specdec.instrument import benchmark, report
+from specdec.instrument.benchmark import file
+from specdec.instrument.benchmark.file import Generation, Timing
 from specdec.instrument.compile import hlo
+from specdec.instrument.report import summaries, tables
 from specdec.sampling import Greedy, Sampling
 from specdec.verifiers import SyntheticAcceptance
 
@@ -77,9 +79,9 @@ def test_the_records_make_the_summaries(first):
     assert sorted(contents(folder)) == sorted(x + suffix for x in NAMES for suffix in suffixes)
     for name, gamma in zip(NAMES, (7, 5), strict=True):
         lines = [json.loads(x) for x in (folder / f"{name}.jsonl").read_text().splitlines()]
-        found = list(map(benchmark.record, lines))
-        generations = [one for one in found if isinstance(one, benchmark.Generation)]
-        timings = [one for one in found if isinstance(one, benchmark.Timing)]
+        found = list(map(file.record, lines))
+        generations = [one for one in found if isinstance(one, Generation)]
+        timings = [one for one in found if isinstance(one, Timing)]
         assert (len(generations), len(timings)) == (3 * 2, PARTS)
         assert {len(one.tokens) for one in generations} == {10}
         assert {d for one in generations for d in one.drafted} <= set(range(gamma + 1))
@@ -121,7 +123,7 @@ def test_the_tables(first):
 @pytest.mark.slow
 def test_the_report_reads_them(first):
     folder, _ = first
-    text = report.markdown(report.read([f"{folder}/{x}.jsonl.summary.json" for x in NAMES]))
+    text = tables.markdown(summaries.read([f"{folder}/{x}.jsonl.summary.json" for x in NAMES]))
     assert "| ende_small_t0 | paper | 7 | 0.75 |" in text
     assert "| ende_small_t1_gamma5 | here | 5 |" in text
     assert text.count("NOT EXACT") == 2

@@ -10,7 +10,7 @@ from support import tiny_t5
 
 from specdec.cli import compile as command
 from specdec.drafters import Autoregressive
-from specdec.instrument.compile import PAPER_ALPHAS
+from specdec.instrument.compile.roofline import PAPER_ALPHAS
 from specdec.models.gpt2 import Gpt2, Gpt2Config
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan

@@ -26,19 +26,11 @@ from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.decoding.program import batch_shapes
 from specdec.drafters import Autoregressive, Drafter, Hybrid, NoSource, PromptLookup
-from specdec.instrument.compile import (
-    PAPER_ALPHAS,
-    Topology,
-    compile_for,
-    explanation,
-    lines,
-    markdown,
-    program_count,
-    record,
-)
 from specdec.instrument.compile.calls import silent_call
-from specdec.instrument.compile.hardware import CHIPS, HOP_SECONDS, LAYER_SECONDS, Call
-from specdec.instrument.compile.roofline import predict
+from specdec.instrument.compile.compilation import compile_for, program_count
+from specdec.instrument.compile.compile_report import explanation, lines, markdown, record
+from specdec.instrument.compile.hardware import CHIPS, HOP_SECONDS, LAYER_SECONDS, Call, Topology
+from specdec.instrument.compile.roofline import PAPER_ALPHAS, predict
 from specdec.models import partitioning
 from specdec.models.t5 import T5Config, T5Target, calm
 from specdec.plan import Plan

@@ -11,7 +11,7 @@ from support import forget_programs, inside
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
-from specdec.instrument.compile import compile_for
+from specdec.instrument.compile.compilation import compile_for
 from specdec.models import partitioning
 from specdec.models.contract.cache import KVCache
 from specdec.models.t5 import T5Config, T5Target

@@ -20,9 +20,9 @@ from support import tiny_t5
 
 from specdec import cli
 from specdec.engine import Placement
-from specdec.instrument.compile import Topology, hlo, update
+from specdec.instrument.compile import hlo, update
 from specdec.instrument.compile.compilation import Compiled, DeviceMemory
-from specdec.instrument.compile.hardware import CHIPS, GIB
+from specdec.instrument.compile.hardware import CHIPS, GIB, Topology
 from specdec.instrument.compile.update import (
     CompiledUpdate,
     Sizes,

@@ -11,16 +11,11 @@ from support import tiny_t5
 
 from specdec.common import theory
 from specdec.drafters import Autoregressive
-from specdec.instrument.compile import (
-    Topology,
-    compilation,
-    compile_for,
-    explanation,
-    lines,
-    markdown,
-    record,
-)
+from specdec.instrument.compile import compilation
+from specdec.instrument.compile.compilation import compile_for
+from specdec.instrument.compile.compile_report import explanation, lines, markdown, record
 from specdec.instrument.compile.cycles import estimate, of_module
+from specdec.instrument.compile.hardware import Topology
 from specdec.instrument.compile.hlo import read
 from specdec.models import partitioning
 from specdec.models.t5 import T5Target

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from specdec.instrument.compile import Topology, hlo, lines, markdown, record
+from specdec.instrument.compile import hlo
 from specdec.instrument.compile.compilation import Compilation, Compiled, DeviceMemory
-from specdec.instrument.compile.compile_report import contents
-from specdec.instrument.compile.hardware import CHIPS, GIB, Call
+from specdec.instrument.compile.compile_report import contents, lines, markdown, record
+from specdec.instrument.compile.hardware import CHIPS, GIB, Call, Topology
 from specdec.instrument.compile.update import CompiledUpdate, Sizes
 from specdec.instrument.compile.update_report import update_lines, update_markdown, update_record
 from specdec.plan import Plan

@@ -32,7 +32,7 @@ from specdec.drafters import (
     PromptLookup,
     SuffixDecoding,
 )
-from specdec.instrument import acceptance
+from specdec.instrument.acceptance import written
 from specdec.instrument.compile.hlo import read
 from specdec.models.families import model_of
 from specdec.models.llama import LlamaConfig
@@ -189,7 +189,7 @@ def test_acceptance_takes_the_same_texts():
     texts = np.where(LIVE[..., None], TOKENS, 0)
     found = [
         list(
-            acceptance.generate(
+            written.generate(
                 MODEL_PLAN,
                 TREES["target"],
                 zip(index, texts, strict=True),

@@ -15,9 +15,9 @@ from support import PromptTable
 
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.drafters import Autoregressive, Committee, Hybrid, NoSource, PromptLookup
-from specdec.instrument import acceptance
-from specdec.instrument.benchmark import Workload
+from specdec.instrument.acceptance import opinions
 from specdec.instrument.benchmark.parts import PREFILL
+from specdec.instrument.benchmark.workload import Workload
 from specdec.instrument.forecast.costs import measured
 from specdec.plan import Plan
 from specdec.sampling import Greedy
@@ -86,8 +86,8 @@ def test_it_is_asked_with_what_it_reads(plan):
     tokens, length = jnp.full([1, 5], 3), jnp.array([4])
 
     def ask(trees):
-        taught = acceptance.opinions.teach(trees, inputs, tokens[:, :-1], plan=plan)
-        return acceptance.opinions.opinions(trees, inputs, tokens, length, taught, plan=plan)
+        taught = opinions.teach(trees, inputs, tokens[:, :-1], plan=plan)
+        return opinions.opinions(trees, inputs, tokens, length, taught, plan=plan)
 
     jax.eval_shape(ask, trees)
 

@@ -14,7 +14,7 @@ from tolerances import FLOAT64
 from specdec import checkpoints, cli
 from specdec.drafters import Autoregressive
 from specdec.instrument import certificate
-from specdec.instrument.compile import compile_for
+from specdec.instrument.compile.compilation import compile_for
 from specdec.models import partitioning
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan

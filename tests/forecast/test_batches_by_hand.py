@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from specdec.drafters import Autoregressive
-from specdec.instrument import forecast
 from specdec.instrument.benchmark.parts import key_of
-from specdec.instrument.forecast import Costs, Replayed
+from specdec.instrument.costs import Costs
+from specdec.instrument.forecast import promise
+from specdec.instrument.forecast.schedule_replay import Replayed
 from specdec.instrument.search import tuning
 from specdec.instrument.search.tuning import Candidate, Result, Tried
 from specdec.plan import Plan
@@ -46,7 +47,7 @@ def replayed(depth: np.ndarray | None = None) -> Replayed:
     ],
 )
 def test_a_batch_is_done_when_its_slowest_text_is(rows, alone, taken):
-    found = forecast.forecast(PLAN, replayed(), {2: COSTS}, 4, alpha=None, rows=rows)
+    found = promise.forecast(PLAN, replayed(), {2: COSTS}, 4, alpha=None, rows=rows)
     assert found.speedup is not None and found.speedup.value == pytest.approx(alone / taken)
     assert (found.texts, found.tokens, found.calls) == (4, 17, 9)
     assert found.tokens_per_call.value == pytest.approx(17 / 9)
@@ -57,7 +58,7 @@ def test_layers_are_of_the_calls_that_were_made():
     depth = np.full([4, 8], 99)
     for row, values in zip(depth, [[4, 2, 6], [8], [6, 6], [4, 4, 5]], strict=True):
         row[: len(values)] = values
-    found = forecast.forecast(PLAN, replayed(depth), {2: COSTS}, 4, alpha=None)
+    found = promise.forecast(PLAN, replayed(depth), {2: COSTS}, 4, alpha=None)
     assert found.layers == pytest.approx((4 + 2 + 6 + 8 + 6 + 6 + 4 + 4 + 5) / 9)
 
 

@@ -32,8 +32,11 @@ from specdec.drafters import (
     Retrieval,
     Uniform,
 )
-from specdec.instrument import acceptance, forecast
-from specdec.instrument.forecast.schedule_replay import replay
+from specdec.instrument.acceptance import written
+from specdec.instrument.acceptance.alphas import Accepted
+from specdec.instrument.acceptance.recording import measure
+from specdec.instrument.forecast import schedule_replay
+from specdec.instrument.forecast.schedule_replay import Replayed, replay
 from specdec.plan import Plan
 from specdec.sampling import (
     Greedy,
@@ -125,20 +128,20 @@ def decoded(plan: Plan, rows: int = ROWS, sample: int = 0, given=INPUTS) -> Deco
     return jax.device_get(decode(plan.params(TREES), keys, inputs, plan))
 
 
-def passes(plan: Plan, rows: int = ROWS, given=INPUTS) -> list[acceptance.Accepted]:
+def passes(plan: Plan, rows: int = ROWS, given=INPUTS) -> list[Accepted]:
     inputs = np.resize(given, (rows, given.shape[1]))
     batches = [(np.arange(rows), inputs)]
     params = plan.params(TREES)
-    texts = acceptance.generate(plan, params["target"], batches, seed=1, tokens=10**9)
-    return list(acceptance.measure(plan, params, texts, tables=False))
+    texts = written.generate(plan, params["target"], batches, seed=1, tokens=10**9)
+    return list(measure(plan, params, texts, tables=False))
 
 
-def replayed(plan: Plan, given: list[acceptance.Accepted], **options: Any) -> forecast.Replayed:
-    needed = {role: TREES[role] for role in forecast.needed(plan)}
+def replayed(plan: Plan, given: list[Accepted], **options: Any) -> Replayed:
+    needed = {role: TREES[role] for role in schedule_replay.needed(plan)}
     return replay(plan, given, vocab_size=V, tables=needed, **options)
 
 
-def same(found: forecast.Replayed, output: DecodeOutput) -> bool:
+def same(found: Replayed, output: DecodeOutput) -> bool:
     """Whether the loop made just these calls."""
     trace = output.trace
     pairs = [(found.calls, trace.calls), (found.accepted, trace.accepted)]
@@ -209,7 +212,7 @@ def test_a_draft_that_is_one_longer_than_a_block_is_refused():
     masks = DRAFTERS["masks"](GREEDY)
     longest = dataclasses.replace(plan(masks, Fixed(9)), max_length=10)
     with pytest.raises(ValueError, match="drafts have 9 tokens but Masked drafts 8 at most"):
-        forecast.check(longest, [])
+        schedule_replay.check(longest, [])
 
 
 def test_what_is_recorded_of_blocks_are_numbers_to_the_end():
@@ -281,7 +284,7 @@ def test_what_a_rule_sees_of_a_refused_token_is_not_of_the_texts():
     ends = np.take_along_axis(trace.proposed, refused, axis=2)[..., 0] == 1  # drafting ends there
     right = ends_there(trace.drafted, np.where(ends, 99, trace.accepted), trace.calls)
 
-    def ours(given: list[acceptance.Accepted]) -> float:
+    def ours(given: list[Accepted]) -> float:
         found = replayed(one, given)
         return ends_there(found.drafted, found.accepted, found.calls)
 
@@ -326,7 +329,7 @@ def test_a_rule_that_nobody_recorded_is_not_replayed(schedule):
 def test_a_text_that_this_plan_would_have_ended_elsewhere_is_refused(output, message):
     one = plan(MODEL(GREEDY), Fixed(2))
     drafts = {"Autoregressive": {"proposed": output}}
-    text = acceptance.Accepted(7, len(output), {}, [3], output, drafts)
+    text = Accepted(7, len(output), {}, [3], output, drafts)
     with pytest.raises(ValueError, match=message):
         replayed(one, [text])
 
@@ -447,10 +450,10 @@ def test_the_embedded_pair_is_replayed_text_by_text():
     model: Any = Autoregressive(models["draft"], GREEDY)
     one = Plan(models["target"], model, GreedyMatch(), Fixed(7), GREEDY, 48, (1,))
     params = one.params(read)
-    texts = acceptance.generate(
+    texts = written.generate(
         one, params["target"], [(batch.index, batch.inputs)], seed=0, tokens=10**9
     )
-    given = list(acceptance.measure(one, params, texts, tables=False))
+    given = list(measure(one, params, texts, tables=False))
     for drafter, gamma in [(model, 1), (model, 4), (model, 10), (Copying(), 4)]:
         used = dataclasses.replace(one, drafter=drafter, schedule=Fixed(gamma))
         own = used.params(read) if used.models().keys() > {"target"} else Params(read["target"])

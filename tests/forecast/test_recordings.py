@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from specdec.drafters import Autoregressive, Hybrid, Masked, PromptLookup
-from specdec.instrument import acceptance
+from specdec.instrument.acceptance.alphas import Accepted
 from specdec.instrument.forecast.schedule_replay import (
     Replayed,
     bound,
@@ -80,10 +80,10 @@ def test_what_is_recorded_of_a_block_is_cut_to_the_longest_draft():
     assert replays._of_drafts(recording, "proposed", at, MODEL).tolist() == [[7, 8], [8, 8]]
 
 
-def text_of(proposed, output=(3, 4, 1), name="Autoregressive", index=0) -> acceptance.Accepted:
+def text_of(proposed, output=(3, 4, 1), name="Autoregressive", index=0) -> Accepted:
     """A text of an input that holds all of it, and what a greedy drafter says along it."""
     drafts, inputs = {name: {"proposed": proposed}}, [2, 3, 4, 1]
-    return acceptance.Accepted(index, len(output), {}, inputs, list(output), drafts)
+    return Accepted(index, len(output), {}, inputs, list(output), drafts)
 
 
 def test_a_text_and_its_recording_are_read_as_ids():
@@ -116,7 +116,7 @@ def test_a_replay_of_more_texts_than_fill_a_batch():
 
 def test_coins_are_tossed_anew_for_each_sample_and_seed():
     output, given = [3] * 6, {"ratio": [0.5] * 6}
-    texts = [acceptance.Accepted(0, 6, {}, [2], output, {"Autoregressive": given})] * 8
+    texts = [Accepted(0, 6, {}, [2], output, {"Autoregressive": given})] * 8
     one, seeds = plan(), {}
     for seed in (0, 1):
         calls = replay(one, texts, vocab_size=8, samples=3, seed=seed).calls.reshape(3, 8)
@@ -160,7 +160,7 @@ def test_a_batch_takes_the_calls_of_its_slowest_row():
 
 def test_a_call_is_as_deep_as_the_deepest_token_that_it_looks_at():
     """Its draft and the token behind it, kept or not; calls that were not made look at nothing."""
-    texts = [acceptance.Accepted(0, 5, {}, depths=(1, 2, 1, 3, 1))]
+    texts = [Accepted(0, 5, {}, depths=(1, 2, 1, 3, 1))]
     drafted, accepted = np.array([[1, 1, 1, 0, 0, 0]]), np.array([[1, 0, 1, 0, 0, 0]])
     found = Replayed(np.array([5]), np.array([3]), drafted, accepted, None)
     assert replays._depths(plan(), texts, found)[0, :3].tolist() == [2, 3, 3]
@@ -182,16 +182,16 @@ class Leaves(TableTarget):
 
 def test_layers_are_of_each_token_of_a_text():
     one = Plan(Leaves(8), PromptLookup(), SpeculativeSampling(), Fixed(2), Sampling(), 6)
-    check(one, [acceptance.Accepted(3, 2, {}, output=[2, 1], depths=[1, 2])])
+    check(one, [Accepted(3, 2, {}, output=[2, 1], depths=[1, 2])])
     for depths in ([], [1], [1, 2, 1]):
         with pytest.raises(ValueError, match="text 3 has no layers of its tokens; make the passes"):
-            check(one, [acceptance.Accepted(3, 2, {}, output=[2, 1], depths=depths)])
+            check(one, [Accepted(3, 2, {}, output=[2, 1], depths=depths)])
 
 
 def test_a_recording_is_of_each_token_of_its_text():
     def text(proposed: int):
         drafts = {"Autoregressive": {"proposed": [2] * proposed}}
-        return acceptance.Accepted(3, 2, {}, output=[2, 1], drafts=drafts)
+        return Accepted(3, 2, {}, output=[2, 1], drafts=drafts)
 
     greedy = plan(Autoregressive(TARGET, Greedy()), verifier=GreedyMatch())
     check(greedy, [text(2)])

@@ -15,11 +15,11 @@ import pytest
 from specdec import cli
 from specdec.common.statistics import ratio
 from specdec.drafters import Autoregressive, Masked
-from specdec.instrument import acceptance, forecast
+from specdec.instrument.acceptance.alphas import Accepted
 from specdec.instrument.benchmark.parts import Calls
-from specdec.instrument.compile import Topology
-from specdec.instrument.compile.hardware import LAYER_SECONDS, Call
-from specdec.instrument.forecast import Costs
+from specdec.instrument.compile.hardware import LAYER_SECONDS, Call, Topology
+from specdec.instrument.costs import Costs
+from specdec.instrument.forecast import schedule_replay
 from specdec.instrument.search import search, tuning
 from specdec.instrument.search.tuning import Candidate, Result, Tried
 from specdec.plan import Plan
@@ -115,7 +115,7 @@ def test_a_text_begins_with_what_is_known_of_all():
     )
     one = {"index": 0, "tokens": 4, "accepted": {}, "output": [2, 3, 4, 1]}
     said = {"Autoregressive": {"proposed": [2, 3, 2, 2], "ratio": [0.5, 3.0, 0.0, 0.1]}}
-    text = acceptance.Accepted(**one, drafts=said)
+    text = Accepted(**one, drafts=said)
     assert tuning.acceptance(greedy, [text, text]) == 0.5
     sampled = Autoregressive(model, Sampling())
     drawn = dataclasses.replace(
@@ -126,10 +126,10 @@ def test_a_text_begins_with_what_is_known_of_all():
     blocks = dataclasses.replace(greedy, drafter=Masked(TableTarget(8), Greedy(), masks=3))
     places = {"proposed": [[2, 9, 9], [9, 9, 9], [9, 9, 9], [1, 9, 9]]}
     assert tuning.acceptance(blocks, [text._replace(drafts={"Masked": places})]) == 0.5
-    assert (forecast.longest(blocks), forecast.longest(greedy)) == (3, 7)
+    assert (schedule_replay.longest(blocks), schedule_replay.longest(greedy)) == (3, 7)
     wide = dataclasses.replace(blocks, schedule=Fixed(4))
     with pytest.raises(ValueError, match="drafts have 4 tokens but Masked drafts 3 at most"):
-        forecast.check(wide, [])
+        schedule_replay.check(wide, [])
     costs = {Calls("target", width): 1.0 for width in (2, 3)}
     costs |= {Calls("draft", width): 0.1 for width in (1, 2)}
     found = list(tuning.varying(greedy, COSTS._replace(calls=costs, step=1.0), 2, [text]))
@@ -402,4 +402,4 @@ def test_a_classifier_finds_what_there_is_to_find():
     assert found > best - 0.02 > 0.85
     assert classifier.separation(-chance[1::2], held) == pytest.approx(1 - best)
     assert Disco(0.5).tables()["schedule"].kind == "classifier"
-    assert forecast.needed  # the schedule's table is among what a replay needs
+    assert schedule_replay.needed  # the schedule's table is among what a replay needs

@@ -7,7 +7,7 @@ import pytest
 
 from specdec import cli
 from specdec.instrument.benchmark.parts import Calls
-from specdec.instrument.forecast import Costs
+from specdec.instrument.costs import Costs
 from specdec.instrument.search import tuning
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,9 @@ from specdec import cli
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.decoding.program import DecodeProgram, batch_shapes
 from specdec.drafters import Autoregressive, EarlyExit
-from specdec.instrument import acceptance, forecast
+from specdec.instrument.acceptance import recording, written
 from specdec.instrument.compile import hlo
+from specdec.instrument.forecast import schedule_replay
 from specdec.models.t5 import Calm, T5Draft, T5DraftConfig, T5Target, calm
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
@@ -273,11 +274,11 @@ def test_a_replay_knows_how_deep_calls_go(drafts):
     plan = Plan(target, drafter, GreedyMatch(), Fixed(3), Greedy(), N)
     plan = plan.alone() if drafts == "alone" else plan
     own, index = plan.params(both()), np.arange(ROWS)
-    texts = acceptance.generate(
+    texts = written.generate(
         plan, own["target"], [(index, np.asarray(INPUTS))], seed=0, tokens=ROWS * N
     )
-    passes = list(acceptance.measure(plan, own, texts, tables=False))
-    replayed = forecast.replay(plan, passes, vocab_size=V)
+    passes = list(recording.measure(plan, own, texts, tables=False))
+    replayed = schedule_replay.replay(plan, passes, vocab_size=V)
     output = jax.device_get(decode(own, KEYS, INPUTS, plan))
     np.testing.assert_array_equal(replayed.calls, output.trace.calls)
     np.testing.assert_array_equal(replayed.accepted, output.trace.accepted)
@@ -287,7 +288,7 @@ def test_a_replay_knows_how_deep_calls_go(drafts):
     np.testing.assert_array_equal(replayed.depth[exact], output.trace.depth[exact])
     without = [one._replace(depths=()) for one in passes]
     with pytest.raises(ValueError, match="text 0 has no layers of its tokens; make the passes"):
-        forecast.replay(plan, without, vocab_size=V)
+        schedule_replay.replay(plan, without, vocab_size=V)
 
 
 @pytest.mark.slow

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from specdec.common.tables import Table
 from specdec.instrument.replicate import page, replication, results, study_tables
 from specdec.instrument.replicate.results import Found, Place, Step
 from specdec.instrument.replicate.study import Grown, Need, Published, Row, Study
-from specdec.instrument.report.tables import Table
 
 ROW = Row(
     "a",
@@ -101,7 +101,7 @@ def test_a_page_in_markdown_and_latex_word_by_word():
         "About.",
         "- machine: one; two\n- date: today",
         "## Speed &amp; more",
-        "| row | x |\n| --- | --- |\n| a_1 | 2 |",
+        "| row | x |\n|---|---|\n| a_1 | 2 |",
         "Legend 50 %.",
         "- n1\n- n2",
         "![Rows](figures/rows.png)",

@@ -18,10 +18,9 @@ from specdec import cli
 from specdec.cli import replicate as command
 from specdec.common.records import Lines
 from specdec.drafters import Autoregressive
-from specdec.instrument import replicate
 from specdec.instrument.compile.by_shapes import Counted
 from specdec.instrument.compile.hardware import GIB, Call
-from specdec.instrument.replicate import page, replication, running, steps
+from specdec.instrument.replicate import page, replication, results, running, steps
 from specdec.instrument.replicate.replication import Described, Replication
 from specdec.instrument.replicate.results import Found, Place, Step
 from specdec.instrument.replicate.running import Journal
@@ -196,7 +195,7 @@ class Table(HTMLParser):
 
 def test_each_figure_of_a_file_has_its_place_on_the_page(tmp_path, monkeypatch):
     """In Markdown, HTML and LaTeX, and in page.json, with which a later page is compared."""
-    monkeypatch.setattr(page.report, "read", lambda *_: [])  # figures of `report` have own tests
+    monkeypatch.setattr(page.summaries, "read", lambda *_: [])  # figures of `report` have own tests
     monkeypatch.chdir(tmp_path)
     rows = written(Path("now"))
     Path("then").mkdir()
@@ -204,7 +203,7 @@ def test_each_figure_of_a_file_has_its_place_on_the_page(tmp_path, monkeypatch):
     before = {"row": "one", "measured": measured, "marks": ["GROWN"]}
     Path("then", "page.json").write_text(json.dumps({"study": "mine", "rows": [before]}))
     shown = Replication(STUDY, Choices(Path("now")), Ended(), None)  # type: ignore[arg-type]
-    shown.show(rows, replicate.earlier("then", STUDY))
+    shown.show(rows, results.earlier("then", STUDY))
 
     expected = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
     assert Path("now", "page.md").read_text() == expected
@@ -218,7 +217,7 @@ def test_each_figure_of_a_file_has_its_place_on_the_page(tmp_path, monkeypatch):
     html.feed(Path("now", "page.html").read_text())
     assert [[" ".join(cell.split()) for cell in row] for row in html.rows] == cells
 
-    again = replicate.earlier("now", STUDY).rows
+    again = results.earlier("now", STUDY).rows
     assert again["one"]["measured"] == {
         "speedup": 2.0,
         "low": 1.75,
@@ -358,7 +357,7 @@ def test_minutes_and_memory_of_a_plan(monkeypatch, limit, texts):
     (one,) = planned(monkeypatch, 12e9, use={"there": "dir"}, limit=limit)
     assert one.minutes == pytest.approx((3 * 15 + 6.5 * texts * 40 * 2) / 60)
     assert one.bytes == 5 * 10**9 and not one.failures
-    head, _, row = list(replicate.overview(STUDY, [one]))[2].splitlines()
+    head, _, row = list(replication.overview(STUDY, [one]))[2].splitlines()
     cells = dict(zip(head.split(" | "), row.split(" | "), strict=True))
     assert cells["GB here"] == "5.0" and cells["minutes |"] == f"{one.minutes:.0f} |"
     assert cells["| row"] == "| one" and cells["published"] == "1.3"

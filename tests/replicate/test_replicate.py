@@ -19,8 +19,8 @@ import pytest
 from specdec import cli
 from specdec.common import published
 from specdec.common.records import Lines
+from specdec.common.tables import Table, escaped
 from specdec.common.values import UsageError
-from specdec.instrument import replicate
 from specdec.instrument.replicate import (
     page,
     replication,
@@ -34,10 +34,9 @@ from specdec.instrument.replicate.results import Found, Place, Step
 from specdec.instrument.replicate.running import Journal
 from specdec.instrument.replicate.steps import Choices
 from specdec.instrument.replicate.study_tables import GIVEN
-from specdec.instrument.report.tables import Table
 
 ROOT = Path(__file__).resolve().parents[2]
-LEVIATHAN = replicate.read("leviathan")
+LEVIATHAN = study.read("leviathan")
 PUBLISHED = (ROOT / "docs" / "reference" / "published-runs.md").read_text(encoding="utf-8")
 
 
@@ -78,13 +77,13 @@ def test_tables_3_and_5_are_those_of_the_page():
 
 def test_yan_has_a_row_for_each_pair():
     files = {path.stem for path in (ROOT / "configs" / "yan").glob("*.gin")} - {"common"}
-    assert {row.name for row in replicate.read("yan").rows} == files
+    assert {row.name for row in study.read("yan").rows} == files
 
 
-@pytest.mark.parametrize("name", replicate.names())
+@pytest.mark.parametrize("name", study.names())
 def test_the_flags_of_a_study_are_understood(name):
     """The flags of a run that all commands share are in each command that measures it."""
-    made = replicate.read(name)
+    made = study.read(name)
     for row in made.rows:
         use = {need: "x" for need in row.needs}
         one = steps.found_of(made, row, Choices(Path("f"), use=use))
@@ -120,7 +119,7 @@ def test_a_wrong_study_is_one_line(tmp_path, text, says):
     file = tmp_path / "mine.toml"
     file.write_text(text if text == "title =" else f"title = 'x'\nabout = 'y'\n{text}")
     with pytest.raises(UsageError, match=f"mine.toml is not a study: .*{says}") as error:
-        replicate.read(str(file))
+        study.read(str(file))
     assert "\n" not in str(error.value)
 
 
@@ -187,7 +186,7 @@ def test_drawn_acceptance_is_benchmarked_alone(tmp_path):
 
 def test_a_row_without_a_stand_in_says_so(tmp_path):
     """Of xia one row has an acceptance rate for none, and another has no models to grow."""
-    xia, choices = replicate.read("xia"), Choices(tmp_path, grown="t5_1_1_base", synthetic=True)
+    xia, choices = study.read("xia"), Choices(tmp_path, grown="t5_1_1_base", synthetic=True)
     found = {row.name: steps.found_of(xia, row, choices) for row in xia.rows}
     assert found["spec_drafter"].failures == {"run": "--grown has no stand-in for it"}
     assert found["token_by_token"].failures == {"run": "--synthetic needs a published alpha"}
@@ -305,17 +304,17 @@ def test_empty_columns_and_rows_are_left_out():
 
 
 def test_latex_reads_every_character_as_itself():
-    assert page.escaped("50 % of a_b & {c} \\ ^~<|>") == (
+    assert escaped("50 % of a_b & {c} \\ ^~<|>") == (
         r"50 \% of a\_b \& \{c\} \textbackslash{} \^{}\~{}\textless{}\textbar{}\textgreater{}"
     )
-    made = page.tabular(Table("", ["a", "b"], [["1_", "2"]]))
+    made = Table("", ["a", "b"], [["1_", "2"]]).latex()
     assert made.splitlines()[1:4] == ["a & b \\\\", "\\hline", "1\\_ & 2 \\\\"]
 
 
 def test_a_page_says_the_same_again_and_compares(tmp_path, monkeypatch):
     rows = [found(), found("ende_base_t0", marks=("GROWN",))]
     rows[0].steps = [Step("ende_small_t0", "bench", ("bench", "--gin_file=demo.gin"))]
-    monkeypatch.setattr(page.report, "read", lambda *_: [])  # their files are not here
+    monkeypatch.setattr(page.summaries, "read", lambda *_: [])  # their files are not here
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()
@@ -328,7 +327,7 @@ def test_a_page_says_the_same_again_and_compares(tmp_path, monkeypatch):
     assert "specdec bench --gin_file=demo.gin" in html and "<svg" in html
     assert "## Next to" not in (first / "page.md").read_text()
     rows[0].measured |= {"speedup": 2.5, "high": 2.7}
-    page.write_all(LEVIATHAN, rows, second, replicate.earlier(str(first), LEVIATHAN))
+    page.write_all(LEVIATHAN, rows, second, results.earlier(str(first), LEVIATHAN))
     text = (second / "page.md").read_text().partition("## Next to")[2]
     assert re.search(r"\| ende_small_t0 \| 2 \| 2.5 \|", text)
 
@@ -361,7 +360,7 @@ def test_a_name_has_one_colour_in_the_figure():
 def test_only_pages_with_the_same_rows_are_compared(tmp_path, text, says):
     (tmp_path / "page.json").write_text(text)
     with pytest.raises(UsageError, match=says):
-        replicate.earlier(str(tmp_path), LEVIATHAN)
+        results.earlier(str(tmp_path), LEVIATHAN)
 
 
 @pytest.mark.parametrize(
@@ -413,13 +412,13 @@ class Fake:
     def __init__(self, folder: Path, *fail: str):
         self.folder, self.fail, self.ran = folder, fail, []
 
-    def replication(self, **choices) -> replicate.Replication:
+    def replication(self, **choices) -> replication.Replication:
         made = study.Study("x", "X", "About it.", [self.row], alpha=0.5)
         choices = Choices(self.folder, **choices)
-        return replicate.Replication(made, choices, self, self.described)  # type: ignore[arg-type]
+        return replication.Replication(made, choices, self, self.described)  # type: ignore[arg-type]
 
-    def described(self, flags, sizes) -> replicate.Described:
-        return replicate.Described(plan_of("demo.gin"), inputs=64)
+    def described(self, flags, sizes) -> replication.Described:
+        return replication.Described(plan_of("demo.gin"), inputs=64)
 
     def run(self, step: Step) -> bool:
         self.ran.append(step.name)
@@ -482,13 +481,13 @@ def test_memory_is_that_of_the_compiler_if_there_is_one(tmp_path, monkeypatch):
         path = results.place_path(tmp_path, fake.row, name, "compile.json")
         path.write_text(json.dumps({"topologies": [{"memory": memory}]}))
     monkeypatch.setattr(replication, "has_compiler", lambda: True)
-    count = replicate.Described.counted
+    count = replication.Described.counted
 
     def large_on_four(run, devices):
         counted = count(run, devices)
         return counted._replace(parameters=20 * 2**30, caches=0) if devices == 4 else counted
 
-    monkeypatch.setattr(replicate.Described, "counted", large_on_four)
+    monkeypatch.setattr(replication.Described, "counted", large_on_four)
     (one,) = fake.replication(topologies=[*made, "v5e:2x2"]).plan()
     assert fake.ran == [f"compile {name}" for name in made]
     cells = [study_tables.memory_at(name, one) for name in (*made, "v5e:2x2")]
@@ -499,7 +498,7 @@ def test_memory_is_that_of_the_compiler_if_there_is_one(tmp_path, monkeypatch):
 
 def test_a_folder_keeps_its_settings(tmp_path, capsys, monkeypatch):
     """Those that each figure depends on; rows, topologies and certificates may come later."""
-    monkeypatch.setattr(replicate.Replication, "plan", lambda self: [])
+    monkeypatch.setattr(replication.Replication, "plan", lambda self: [])
     argv = ["replicate", "demo", "--dry_run", f"--output_dir={tmp_path}"]
     assert cli.main([*argv, "--limit=3"]) == 0
     (tmp_path / "replicate.jsonl").touch()  # the first command has ended

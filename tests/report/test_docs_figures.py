@@ -33,9 +33,9 @@ def test_every_figure_is_drawn_by_the_script(make_figures):
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "trace"])
 def test_a_figure_is_of_todays_results_and_no_text_overlaps(make_figures, name):
     """The figure in docs/ has the numbers and the names of one that is drawn anew."""
-    with matplotlib.rc_context(make_figures.canvas.STYLE):
+    with matplotlib.rc_context(make_figures.figures.STYLE):
         figure = make_figures.DRAWN[name]()
-        drawn = make_figures.canvas.svg(figure)
+        drawn = make_figures.figures.svg(figure)
         assert crowded(figure) == []
     assert texts(drawn) == texts((FIGURES / f"{name}.svg").read_text(encoding="utf-8"))
 

@@ -14,8 +14,9 @@ import pytest
 from specdec import cli
 from specdec.common.statistics import Estimate
 from specdec.instrument import report
-from specdec.instrument.report import speedups, times, words
+from specdec.instrument.report import run_tables, speedups, times, words
 from specdec.instrument.report.speedups import Point
+from specdec.instrument.report.summaries import ReportedRun, read
 from specdec.instrument.report.times import CallTokens
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,8 +105,8 @@ def write(tmp_path):
 
 @pytest.fixture
 def runs(write):
-    def runs(**summaries: dict) -> list[report.ReportedRun]:
-        return report.read([write(f"{name}.jsonl", one) for name, one in summaries.items()])
+    def runs(**summaries: dict) -> list[ReportedRun]:
+        return read([write(f"{name}.jsonl", one) for name, one in summaries.items()])
 
     return runs
 
@@ -204,7 +205,7 @@ def test_the_timeline_is_of_the_median_number_of_calls_among_texts_of_one_length
             generation("alone", 6, 6, repeat),
         )
     ]
-    one = times.timeline(report.read([write("a.jsonl", bench(), lines)]))
+    one = times.timeline(read([write("a.jsonl", bench(), lines)]))
     assert len(one.calls) == 3 and one.seconds["alone"] == pytest.approx(0.6 + 1 + 1)
 
 
@@ -235,7 +236,7 @@ def test_every_figure_is_written_and_linked(write, tmp_path, capsys):
     assert captured.out == ""
     assert captured.err.splitlines() == [f"wrote {folder / name}.png" for name in PIXELS]
     table, *links = page.read_text().split("\n\n![")
-    assert table == report.markdown(report.read([first, second])).rstrip("\n")
+    assert table == run_tables.markdown(read([first, second])).rstrip("\n")
     assert links[1].strip() == "over gamma](drawn%20here/figures/over_gamma.png)"
     assert len(links) == len(PIXELS)
 
@@ -253,7 +254,7 @@ def test_without_a_page_the_report_is_printed_as_ever(write, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     summary = write("a.jsonl", bench())
     assert cli.main(["report", f"--figures_dir={tmp_path}", summary]) == 0
-    assert capsys.readouterr().out == report.markdown(report.read([summary]))
+    assert capsys.readouterr().out == run_tables.markdown(read([summary]))
 
 
 @pytest.fixture
@@ -300,7 +301,7 @@ def test_a_drafter_that_is_always_wrong_is_on_the_surface(drawings, runs):
 
 def test_names_keep_their_distance():
     pytest.importorskip("matplotlib")
-    from specdec.instrument.report.canvas import apart
+    from specdec.instrument.report.figures import apart
 
     assert apart([0.9, 0.2], 0.1) == [0.9, 0.2]
     assert apart([0.5, 0.51, 0.49], 0.1) == pytest.approx([0.5, 0.6, 0.4])
@@ -376,7 +377,7 @@ def test_draft_lengths_along_a_generation(write, monkeypatch):
     monkeypatch.setattr(times, "FEWEST_CALLS", 2)
     varied = bench() | {"prediction": bench()["prediction"] | {"gamma": None}}
     files = [write("a.jsonl", varied, VARIED), write("b.jsonl", bench(), LINES)]
-    a, b = times.lengths(report.read(files))
+    a, b = times.lengths(read(files))
     assert (a.name, a.text, b.name, b.text) == ("a", 4, "b", 4)
     assert a.calls == [(0, 3, 1, 2), (2, 1, 1, 2), (4, 4, 4, 5)] and b.calls == [(0, 2, 1, 2)]
     # Starts are 0, 2 and 4, and 0 and 1: four of the first three places, one of the next.
@@ -390,18 +391,18 @@ def test_runs_whose_lengths_vary_have_their_figure(write, tmp_path):
 
     varied = bench() | {"prediction": bench()["prediction"] | {"gamma": None}}
     a, b = write("a.jsonl", varied, VARIED), write("b.jsonl", bench())
-    (file,) = figures.draw(report.read([a]), tmp_path)
+    (file,) = figures.draw(read([a]), tmp_path)
     assert file.name == "draft_lengths.png"
-    both = report.read([a, b])
+    both = read([a, b])
     assert [one.__name__ for one in figures.of(both)][-2:] == ["one_iteration", "draft_lengths"]
     assert set(words.OF) == {*PIXELS, "draft_lengths"}
-    left, right = figures.draft_lengths(report.read([a])).axes
+    left, right = figures.draft_lengths(read([a])).axes
     heights = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in left.patches]
     assert heights == [(0, 2, 1), (0, 2, 2), (2, 2, 1), (2, 2, 0), (4, 5, 4), (4, 5, 0)]
     said = "a, text 4, accepted by call: 1 of 3, 1 of 1, 4 of 4"
     assert list(words.OF["draft_lengths"][1](both))[0] == said
     measured = "amd_epyc_avx2_2_cores/schedules/base_highlights_t0_confidence.jsonl.summary.json"
-    (real,) = report.read([str(ROOT / "docs" / "results" / measured)])
+    (real,) = read([str(ROOT / "docs" / "results" / measured)])
     page = html.page([real], iter(()))
     assert page.count("Draft lengths along a generation") and "One generation" not in page
 
@@ -437,7 +438,7 @@ def test_no_text_of_a_figure_overlaps(runs, name):
     matplotlib = pytest.importorskip("matplotlib")
     from crowding import crowded
 
-    from specdec.instrument.report import canvas, figures
+    from specdec.instrument.report import figures
 
     named = {f"a_run_of_which_the_name_is_long_{i}": 0.5 + i / 50 for i in range(8)}
     several = runs(
@@ -447,5 +448,5 @@ def test_no_text_of_a_figure_overlaps(runs, name):
         }
     )
     draw = figures.draft_lengths if name == "draft_lengths" else getattr(figures, name)
-    with matplotlib.rc_context(canvas.STYLE):
+    with matplotlib.rc_context(figures.STYLE):
         assert crowded(draw(several)) == []

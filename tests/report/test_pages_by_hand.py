@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from test_figures import CPU, LINES, bench
 
-from specdec.instrument import report
-from specdec.instrument.report import generations, words
+from specdec.instrument.report import generations, summaries, words
 from specdec.instrument.report.summaries import ReportedRun
 
 PAIRED = {"table": ("tr",), "dl": ("dt", "dd"), "tr": ("td", "th")}
@@ -176,7 +175,7 @@ def test_intervals_have_one_scale(tmp_path):
 def run(tmp_path) -> ReportedRun:
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in LINES))
     (tmp_path / "a.jsonl.summary.json").write_text(json.dumps(bench(environment=CPU)))
-    (found,) = report.read([str(tmp_path / "a.jsonl.summary.json")])
+    (found,) = summaries.read([str(tmp_path / "a.jsonl.summary.json")])
     return found
 
 

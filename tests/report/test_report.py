@@ -10,7 +10,8 @@ import pytest
 
 from specdec import cli
 from specdec.common.statistics import Estimate
-from specdec.instrument import acceptance
+from specdec.instrument.acceptance import alphas
+from specdec.instrument.acceptance.alphas import Accepted
 from specdec.instrument.benchmark.summary import (
     Baseline,
     BenchmarkForecast,
@@ -74,12 +75,10 @@ def bench(*, gamma: int | None = 5, environment=CPU, forecast=False, **settings)
 def measured(environment=CPU, **settings) -> dict:
     """Likewise: two texts with 10 tokens each, of which a model gets 8 and a bigram 2."""
     records = [
-        acceptance.Accepted(
-            index, 10, {"model": [8.0, 8.5, 9.0, 9.5], "bigram": [2.0, 2.0, 2.0, 3.0]}
-        )
+        Accepted(index, 10, {"model": [8.0, 8.5, 9.0, 9.5], "bigram": [2.0, 2.0, 2.0, 3.0]})
         for index in range(2)
     ]
-    summary = acceptance.summarize(records)
+    summary = alphas.summarize(records)
     return {
         "environment": environment | {"versions": {"jax": "0.10.2"}},
         "run": SETTINGS | settings,
@@ -117,7 +116,7 @@ def test_a_run_beside_the_row_of_its_name(write, report):
     speed, legend, lenient, _, conditions = text.split("\n\n")
     assert speed.splitlines() == [
         "| run |  | gamma | alpha | tested | c | v | predicted | measured |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "|---|---|---|---|---|---|---|---|---|",
         "| cnndm_small_t0 | paper | 5 | 0.65 |  | 0.02 | 1 | 2.4 | 3.1 |",
         "| cnndm_small_t0 | here | 5 | 0.800 [0.800, 0.800] | 0.777 | 0.031 | 1.250 | 2.345 "
         "| 2.500 [2.250, 2.750] |",

@@ -14,26 +14,6 @@ temperature 0, q is one token, which counts
 (The paper prints "at most", by which l = 1 would accept everything.) Letters are those of `types`,
 and L is the number of leniences.
 
-`written` lets the target write, `opinions` asks a drafter at each token, `bigrams` counts the
-tables, `recording` does so text by text, and `alphas` makes the figures.
+`written` lets the target write, `opinions` asks a drafter at each token, `recording` does so text
+by text and counts the tables, and `alphas` makes the figures.
 """
-
-from specdec.instrument.acceptance.alphas import AcceptanceSummary, Accepted, lines, summarize
-from specdec.instrument.acceptance.bigrams import Tables
-from specdec.instrument.acceptance.opinions import LENIENCE, recorded
-from specdec.instrument.acceptance.recording import measure, unpadded
-from specdec.instrument.acceptance.written import Texts, generate
-
-__all__ = [
-    "LENIENCE",
-    "Accepted",
-    "AcceptanceSummary",
-    "Tables",
-    "Texts",
-    "generate",
-    "lines",
-    "measure",
-    "recorded",
-    "summarize",
-    "unpadded",
-]

@@ -5,29 +5,68 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Required, TypeAlias, TypedDict
 
 import numpy as np
 from msgspec import Meta
 
 from specdec.common.json_values import record_of
+from specdec.common.schemas import INDEX, Amount, Count, OneOrMore
 from specdec.common.statistics import Estimate, estimates
 from specdec.common.terminal import counted
 from specdec.instrument.acceptance.opinions import LENIENCE
+
+MaybeId: TypeAlias = Annotated[int, Meta(ge=-1)]
+Amounts: TypeAlias = list[Amount | list[Amount]]  # a figure is a list for a drafter of blocks
+
+
+class Recording(TypedDict, total=False):
+    """The recording of a drafter in a line."""
+
+    proposed: Required[list[MaybeId | list[MaybeId]]]
+    ratio: Amounts
+    refused: Amounts
+    confidence: Amounts
+    entropy: Amounts
+    top: list[Amounts]
 
 
 class Accepted(NamedTuple):
     """One recorded text: sums of sum_x min(p(x) / l, q(x)) by drafter, and data for a replay."""
 
-    index: int
-    tokens: Annotated[int, Meta(ge=1)]
-    accepted: dict[str, list[float]]  # name -> [L], in the order of LENIENCE
-    inputs: Sequence[int] = ()  # ids, without padding
-    output: Sequence[int] = ()  # ids, with the stop id that ends it
-    # Name (`opinions.recorded`) -> "proposed" and, of sampled texts, "ratio": [tokens] each.
-    drafts: Mapping[str, Mapping[str, Sequence[float | Sequence[float]]]] = MappingProxyType({})
-    proposes: int = 0  # tokens at which the drafter proposes one
-    depths: Sequence[int] = ()  # the layers of each token, of a target whose tokens may leave
+    index: Annotated[Count, INDEX]
+    tokens: Annotated[OneOrMore, "Tokens of the text that the target wrote."]
+    accepted: Annotated[
+        dict[str, list[float]],
+        dict[str, Annotated[list[Amount], Meta(min_length=1)]],
+        "Of each drafter (model, the run's own, and with --tables unigram and bigram): for each "
+        "lenience l, in descending order from 1, the sum over the text's tokens of sum_x min(p(x) "
+        "/ l, q(x)). Over tokens it is alpha.",
+    ]
+    inputs: Annotated[Sequence[Count], "The input's token ids, without padding."] = ()
+    output: Annotated[
+        Sequence[Count],
+        "The target's token ids, with its EOS unless the text was cut at the longest length.",
+    ] = ()
+    drafts: Annotated[
+        Mapping[str, Mapping[str, Sequence[float | Sequence[float]]]],
+        dict[str, Recording],
+        "Of each drafter whose opinion depends on the text before a token alone, by its class and, "
+        "of one that is made of others, its field ('second Autoregressive'): `proposed`, for each "
+        "token of the output the id that it finds most likely given the true text before, -1 for "
+        "none; and `ratio`, if it draws, q(y) / p(y) of the output's own token y. `confidence` and "
+        "`entropy` are what a stopping rule would see: the probability of y if the drafter draws, "
+        "else of `proposed` by its softmax, the entropy of the distribution in nats, and `top`, "
+        "its ten greatest probabilities, descending. `refused`, if it draws, is the probability of "
+        "a token that is drawn and refused there. Of a drafter of blocks, each figure is a list, "
+        "of the places of a block that begins there. Empty of a drafter that copies.",
+    ] = MappingProxyType({})
+    proposes: Annotated[Count, "Tokens of the output at which the run's drafter proposes one."] = 0
+    depths: Annotated[
+        Sequence[OneOrMore],
+        "Of each token of the output, how many of the target's layers it went through; absent "
+        "where tokens go through all.",
+    ] = ()
 
     @classmethod
     def of(cls, fields: Mapping[str, object]) -> Accepted:
@@ -41,15 +80,7 @@ class Accepted(NamedTuple):
         return one
 
     def kept(self, name: str, kind: str) -> np.ndarray:
-        """Returns the probability that a drafter's proposal at each token is accepted.
-
-        Args:
-          name: the drafter's name.
-          kind: the kind of its recording.
-
-        Returns:
-          [tokens]; for a drafter of blocks [tokens, K].
-        """
+        """Returns the probability that a drafter's proposal at each token is accepted."""
         said = np.array(self.drafts[name][kind])
         if kind == "ratio":
             return np.minimum(said, 1)
@@ -58,18 +89,13 @@ class Accepted(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class AcceptanceSummary:
-    """The figures of all texts.
-
-    Attributes:
-      alphas: drafter -> lenience -> a mean over tokens.
-      proposes: the share of the tokens at which the drafter proposes one.
-      layers: of the target, the mean over tokens; None if all tokens go through all layers.
-    """
+    """The figures of all texts."""
 
     texts: int
     tokens: int
-    alphas: Mapping[str, Mapping[float, Estimate]]
-    proposes: float
+    alphas: Mapping[str, Mapping[float, Estimate]]  # drafter -> lenience -> a mean over tokens
+    proposes: float  # the share of the tokens at which the drafter proposes one
+    # of the target, the mean over tokens; None if all tokens go through all layers
     layers: float | None = None
 
     def record(self) -> Mapping[str, object]:
@@ -87,12 +113,6 @@ def summarize(records: Iterable[Accepted]) -> AcceptanceSummary:
 
     Texts are resampled because tokens of one text are not independent. The n-gram tables are not
     counted again for each resample.
-
-    Args:
-      records: the recorded texts.
-
-    Raises:
-      ValueError: there is no text.
     """
     records = list(records)
     if not records:
@@ -110,11 +130,7 @@ def summarize(records: Iterable[Accepted]) -> AcceptanceSummary:
 
 
 def lines(summary: AcceptanceSummary) -> Iterator[str]:
-    """Yields the figures as lines of text.
-
-    Args:
-      summary: the figures.
-    """
+    """Yields the figures as lines of text."""
     yield f"{summary.tokens} tokens of {counted(summary.texts, 'text')} that the target wrote"
     if summary.layers is not None:
         yield f"a token goes through {summary.layers:.2f} layers, mean"

@@ -59,10 +59,6 @@ def recorded(drafter: Drafter, name: str = "") -> Iterator[tuple[str, Drawing]]:
 
     These drafters have a `sampling`, and their distribution of a token depends only on the text
     before it. They are the drafter itself, or those it is made of, such as 'second Autoregressive'.
-
-    Args:
-      drafter: the drafter.
-      name: its name, for inner drafters.
     """
     if isinstance(drafter, Drawing):
         yield f"{name} {type(drafter).__name__}".strip(), drafter
@@ -85,16 +81,7 @@ def teach(params: Params, inputs: Array, fed: Array, *, plan: Plan) -> Taught:
 def opinions(
     params: Params, inputs: Array, tokens: Array, length: Array, taught: Taught, *, plan: Plan
 ) -> Opinions:
-    """Returns the figures of the plan's drafter for each token.
-
-    Args:
-      params: the parameters of target and drafter.
-      inputs: the target's inputs.
-      tokens: [B, 1+T] int32, the start token first.
-      length: [B] output tokens.
-      taught: the target's scores.
-      plan: has the drafter.
-    """
+    """Returns the figures of the plan's drafter for each token."""
     drafter = plan.drafter
     alone = len(drafter.models()) == 1 and not drafter.tables()
     alone &= drafter.block is None and not drafter.runs_target
@@ -111,13 +98,6 @@ def of(
 
     A row of q that is 0 everywhere stands for no proposal. So does a row that is not a
     distribution, as in `decode`.
-
-    Args:
-      q: [..., T, V], the drafter's distributions.
-      taught: the target's scores.
-      tokens: [..., T], the text's own tokens.
-      coins: [..., T] uniform from 0 to 1, with which a rejected token is drawn.
-      likely: [..., T, V] the softmax of a greedy drafter; None for one that samples.
     """
     usable = is_distribution(q if likely is None else likely)[..., None]
     q = jnp.where(usable, q, 0)

@@ -26,8 +26,9 @@ from specdec.common.records import Lines, as_json
 from specdec.common.values import UsageError, one_line
 from specdec.decoding.refilling import Refilled
 from specdec.drafters import Drafter
-from specdec.instrument import acceptance
-from specdec.instrument.acceptance import Accepted
+from specdec.instrument.acceptance import opinions, recording, written
+from specdec.instrument.acceptance.alphas import AcceptanceSummary, Accepted
+from specdec.instrument.acceptance.written import Texts
 from specdec.instrument.runs.measured_run import Run, Variant, described
 from specdec.models.partitioning import Share
 
@@ -62,18 +63,13 @@ def with_record(variant: Variant) -> str:
 
 def _record(variant: Variant) -> str:
     drafter = variant.run.plan.drafter
-    named = {WHOLE: drafter, **dict(acceptance.recorded(drafter))}
+    named = {WHOLE: drafter, **dict(opinions.recorded(drafter))}
     drafters = variant.engine.drafter_keys(named)
     return as_json({"texts": key(variant.run), "drafters": drafters})
 
 
 def read(path: str) -> list[Accepted]:
-    """Returns the texts of a file.
-
-    Raises:
-      UsageError: the file does not exist, has no texts, or is too old to be replayed.
-      RecordsError: a line is damaged.
-    """
+    """Returns the texts of a file."""
     if not Path(path).is_file() or not Path(f"{path}.gin").is_file():
         if Path(path).exists():  # the command would not write over it
             raise UsageError(
@@ -97,17 +93,7 @@ def read(path: str) -> list[Accepted]:
 
 
 def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iterable[str]) -> bool:
-    """Returns whether recorded texts are those of this very drafter, and not only of its target.
-
-    Args:
-      path: the file of the texts.
-      variant: the run that should have written them.
-      texts: the texts.
-      drafters: the names of drafters that the texts must have recordings of.
-
-    Raises:
-      UsageError: they are of another target, vocabulary, sampling or data, or of other drafters.
-    """
+    """Returns whether recorded texts are those of this very drafter, and not only of its target."""
     before, now = _record_in(path), parsed(_record(variant))
     ours, theirs = now["drafters"], before["drafters"]
     pairs = [(before["texts"], now["texts"])]
@@ -157,10 +143,7 @@ def refuse_another(name: str, first: Mapping[str, object], own: Mapping[str, obj
 
 
 def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None:
-    """Raises UsageError for texts whose inputs are not the run's.
-
-    If the data is not on this machine, nothing is compared, and a line on stderr says so.
-    """
+    """Raises UsageError for texts whose inputs are not the run's."""
     missing = {text.index: text for text in texts}
     try:
         for index, ids in _inputs_of(run, max(missing) + 1):
@@ -186,7 +169,7 @@ def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
     data = dataclasses.replace(run.data, limit=count, buckets=())
     for batch in data.source(Share(0, 1), None, run.engine.vocabulary, run.plan.target):
         for row, index in enumerate(batch.index):
-            yield int(index), acceptance.unpadded(batch.inputs, row, batch.pad_id)
+            yield int(index), recording.unpadded(batch.inputs, row, batch.pad_id)
 
 
 class _Recorded(TypedDict):
@@ -222,15 +205,7 @@ def _lines_of(lines: Lines) -> Iterator[Accepted]:
 
 
 def refuse_other_than_plain(run: Run, *, paths: bool = False) -> None:
-    """Raises UsageError for a run whose texts begin with a prefix, or have several samples.
-
-    Args:
-      run: the run.
-      paths: whether drafts may have several paths.
-
-    Raises:
-      UsageError: the run is refused.
-    """
+    """Raises UsageError for a run whose texts begin with a prefix, or have several samples."""
     if (drafted := run.plan.drafter.paths) and not paths:
         raise UsageError(
             f"DRAFTER drafts {drafted} paths, and recorded texts tell of one; record with "
@@ -247,11 +222,7 @@ def refuse_other_than_plain(run: Run, *, paths: bool = False) -> None:
 
 
 def refilled(run: Run) -> Refilled | None:
-    """Returns the program that writes the target's texts in refilled rows; None for batches.
-
-    Raises:
-      ValueError: the run's rows cannot be refilled.
-    """
+    """Returns the program that writes the target's texts in refilled rows; None for batches."""
     if not run.data.refill:
         return None
     alone = dataclasses.replace(run.engine, plan=run.plan.alone())
@@ -270,11 +241,7 @@ def refuse_adapting(drafter: Drafter) -> None:
 
 
 def batches_of(run: Run, purpose: str) -> Iterator[tasks.Batch]:
-    """Returns the run's texts, all of them on every host.
-
-    Raises:
-      UsageError: immediately, if there are none for a purpose.
-    """
+    """Returns the run's texts, all of them on every host."""
     batches = run.batches(everywhere=True)
     if (first := next(batches, None)) is None:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to {purpose}")
@@ -290,14 +257,6 @@ def record(
 ) -> Iterator[Accepted]:
     """Yields texts of this many tokens: those of the lines, then new ones, each written when it is
     made.
-
-    Args:
-      variant: the run.
-      batches: its inputs.
-      tokens: the number of tokens.
-      lines: the file, which the first host writes.
-      tables: whether n-gram tables are measured too. They are counted from all texts, so no earlier
-        line is kept.
     """
     kept = hosts.from_first(lambda: _kept(lines, tokens) if lines and not tables else [])
     lines = lines if hosts.is_first() else None
@@ -310,7 +269,7 @@ def record(
     run, params, mesh = variant.run, variant.engine.read(), variant.run.placement.mesh
     seed, skip = run.data.seed, [one.index for one in kept]
     given = ((batch.index, batch.inputs) for batch in batches)
-    texts = acceptance.generate(
+    texts = written.generate(
         run.plan,
         params["target"],
         given,
@@ -321,7 +280,7 @@ def record(
         refilled=refilled(run),
     )
     shown = _shown(texts, left)
-    for one in acceptance.measure(run.plan, params, shown, tables=tables, mesh=mesh):
+    for one in recording.measure(run.plan, params, shown, tables=tables, mesh=mesh):
         if lines:
             lines.append(_line(one))
         yield one
@@ -338,7 +297,7 @@ def _kept(lines: Lines, tokens: int) -> list[Accepted]:
     return kept
 
 
-def _shown(texts: Iterable[acceptance.Texts], total: int) -> Iterator[acceptance.Texts]:
+def _shown(texts: Iterable[Texts], total: int) -> Iterator[Texts]:
     """Yields the texts, under a progress bar on a terminal."""
     with tqdm(total=total, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
         for batch in texts:
@@ -351,7 +310,7 @@ def _line(one: Accepted) -> dict[str, object]:
     return {name: value for name, value in one._asdict().items() if name != "depths" or value}
 
 
-def report(run: Run, summary: acceptance.AcceptanceSummary, tokens: int) -> dict[str, object]:
+def report(run: Run, summary: AcceptanceSummary, tokens: int) -> dict[str, object]:
     """Returns what was measured, for JSON, with the names that `specdec bench` uses."""
     about = {
         "drafter": type(run.plan.drafter).__name__,

@@ -1,9 +1,11 @@
-"""Records every drafter's distributions along the target's texts."""
+"""Records every drafter's distributions along the target's texts, and those of n-gram tables."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +15,6 @@ from jax.sharding import Mesh
 
 from specdec.common import hosts
 from specdec.instrument.acceptance.alphas import Accepted
-from specdec.instrument.acceptance.bigrams import Tables, proposals, rows
 from specdec.instrument.acceptance.opinions import (
     Opinions,
     Taught,
@@ -27,7 +28,8 @@ from specdec.instrument.acceptance.written import Texts
 from specdec.models import partitioning
 from specdec.models.contract.inputs import lengths_of, tokens_of
 from specdec.plan import Plan
-from specdec.types import Params, PyTree
+from specdec.sampling import Greedy
+from specdec.types import Array, Params, PyTree
 
 DIGITS = 6  # of what is recorded
 
@@ -46,13 +48,6 @@ def measure(
     the target's texts. Each text uses the table that was counted from the other half, so no table
     has seen the text that it is tested on. `texts` is then read to its end before anything is
     measured. For greedy texts, the table's likeliest token counts.
-
-    Args:
-      plan: has target and drafter.
-      params: their parameters.
-      texts: the target's texts.
-      tables: whether n-gram tables are measured too.
-      mesh: as for `generate`.
     """
     texts = list(texts) if tables else texts
     halves: list[Tables] = []
@@ -141,22 +136,13 @@ def _text(
 
 
 def unpadded(inputs: PyTree, row: int, pad_id: int) -> list[int]:
-    """Returns the ids of an input without padding; none if inputs have no tokens.
-
-    Args:
-      inputs: of a batch.
-      row: of the input.
-      pad_id: the id of padding.
-    """
+    """Returns the ids of an input without padding; none if inputs have no tokens."""
     length = lengths_of(inputs, pad_id)[row]
     return tokens_of(inputs)[row, :length].tolist() if length else []
 
 
 def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:
-    """Returns the recording of a drafter: its proposals, and the signals of stopping rules.
-
-    For a drafter that samples, it also has the ratio q / p of the text's own tokens.
-    """
+    """Returns the recording of a drafter: its proposals, and the signals of stopping rules."""
     figures = {"confidence": asked.confidence, "entropy": asked.entropy, "top": asked.top}
     if not greedy:
         figures |= {"ratio": asked.ratio, "refused": asked.refused}
@@ -167,3 +153,60 @@ def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, 
 def _rounded(values: Any) -> Any:
     """Returns a number, or nested lists of numbers, with `DIGITS`."""
     return [_rounded(x) for x in values] if isinstance(values, list) else round(values, DIGITS)
+
+
+class Tables:
+    """The unigram and bigram distributions of texts, smoothed as in Witten and Bell (1991).
+
+      q(x)     = (count(x) + types / V) / (count + types)
+      q(x | w) = (count(w x) + types(w) q(x)) / (count(w) + types(w))
+
+    with count tokens in all, types different ones, and count(w), types(w) those that follow w.
+    Unseen tokens have a probability too, and there is no constant to choose.
+
+    Attributes:
+      unigram: [V] float64
+    """
+
+    def __init__(self, texts: Iterable[Sequence[int]], vocab_size: int):
+        """Counts the tokens of texts; the first one, the start token, is only a context."""
+        following = collections.defaultdict(collections.Counter)
+        tokens = collections.Counter()
+        for text in texts:
+            tokens.update(text[1:])
+            for previous, token in itertools.pairwise(text):
+                following[previous][token] += 1
+        self._following = following
+        self.unigram = _witten_bell(tokens, np.full(vocab_size, 1 / vocab_size))
+
+    def bigram(self, previous: int) -> np.ndarray:
+        """Returns [V], the distribution after a token."""
+        return _witten_bell(self._following[previous], self.unigram)
+
+
+def _witten_bell(counts: collections.Counter, backoff: np.ndarray) -> np.ndarray:
+    if not counts:
+        return backoff
+    q = len(counts) * backoff
+    q[list(counts.keys())] += list(counts.values())
+    return q / (counts.total() + len(counts))
+
+
+def rows(batch: Texts) -> Iterator[list[int]]:
+    for row in np.flatnonzero(batch.length):
+        yield batch.tokens[row, : 1 + batch.length[row]].tolist()
+
+
+def proposals(
+    halves: Sequence[Tables], batch: Texts, written: int, greedy: bool
+) -> dict[str, Array]:
+    """Returns name -> [B, T, V] float32 for texts from number `written` on, 0 after their ends."""
+    shape = (batch.tokens.shape[0], batch.tokens.shape[1] - 1, halves[0].unigram.size)
+    unigram, bigram = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    for number, row in enumerate(np.flatnonzero(batch.length), start=written):
+        table, size = halves[number % 2], batch.length[row]
+        unigram[row, :size] = table.unigram
+        bigram[row, :size] = [table.bigram(token) for token in batch.tokens[row, :size].tolist()]
+    drawn_from = Greedy().probabilities if greedy else lambda q: q
+    tables = {"unigram": unigram, "bigram": bigram}
+    return {name: drawn_from(jnp.asarray(q)) for name, q in tables.items()}

@@ -44,17 +44,6 @@ def generate(
 
     Whole texts count. Which texts they are does not depend on the batch size: of the last batch,
     only the rows that were still needed are kept.
-
-    Args:
-      plan: has the target; its drafter is not used.
-      params: the target's parameters.
-      batches: pairs of `Texts.index` and `Texts.inputs`.
-      seed: the seed of random draws.
-      tokens: the number of tokens.
-      skip: indices of texts that are left out, because they have been measured before.
-      mesh: the devices that rows are divided over, None for one device. All processes give the same
-        batches, and get the same texts.
-      refilled: the program of `plan.alone()` that refills rows; None to decode batch by batch.
     """
     alone = plan.alone()
     write = functools.partial(decode, plan=alone)

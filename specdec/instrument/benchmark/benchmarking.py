@@ -17,10 +17,12 @@ from specdec.common.gin_text import MACHINE
 from specdec.common.values import UsageError
 from specdec.engine.key import flat
 from specdec.engine.placement import Trees
-from specdec.instrument import benchmark
 from specdec.instrument.acceptance import recorded_texts
-from specdec.instrument.benchmark import BenchmarkSummary, File, Measurement, Workload, trust
-from specdec.instrument.benchmark.workload import of_greedy
+from specdec.instrument.benchmark import printed, trust
+from specdec.instrument.benchmark.file import File, Generation
+from specdec.instrument.benchmark.measurement import Measurement
+from specdec.instrument.benchmark.summary import BenchmarkSummary
+from specdec.instrument.benchmark.workload import Workload, of_greedy
 from specdec.instrument.runs.measured_run import Run, Variant, described
 from specdec.instrument.runs.texts import Data
 from specdec.models.contract.model import Model, Target
@@ -34,16 +36,11 @@ FORECAST_TEXTS = 64  # at least; few texts say little about the acceptance of ot
 
 
 class Timed(NamedTuple):
-    """A variant that is ready to be timed.
-
-    Attributes:
-      workload: the calls that are timed, traced already, so that bad settings fail early.
-      path: the file of its lines, None for none.
-    """
+    """A variant that is ready to be timed."""
 
     variant: Variant
-    workload: Workload
-    path: str | None
+    workload: Workload  # the calls that are timed, traced already, so that bad settings fail early
+    path: str | None  # the file of its lines, None for none
 
     @property
     def run(self) -> Run:
@@ -58,12 +55,7 @@ class Timed(NamedTuple):
         return Measurement(self.workload, trees, texts, file, seed=seed, repeats=repeats)
 
     def about(self, repeats: int, load: float | None) -> dict[str, object]:
-        """Returns a description of the measurement, for the report.
-
-        Args:
-          repeats: the repetitions of each text.
-          load: the load average before the measurement, None where it is not known.
-        """
+        """Returns a description of the measurement, for the report."""
         device = devices.this()
         about = described(self.run)
         return {
@@ -79,27 +71,23 @@ class Timed(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Measured:
-    """The figures of one variant.
-
-    Attributes:
-      load: the load average before the measurement, None where it is not known.
-    """
+    """The figures of one variant."""
 
     variant: Variant
     summary: BenchmarkSummary
-    load: float | None
+    load: float | None  # the load average before the measurement, None where it is not known
 
     @property
     def sentence(self) -> str:
         """The result, in one sentence."""
-        return benchmark.sentence(self.summary, self.variant.run.decoder.plan, hardware())
+        return printed.sentence(self.summary, self.variant.run.decoder.plan, hardware())
 
     def lines(self) -> Iterator[str]:
         """Yields the result in a sentence, how far to trust it, and the table."""
         yield self.sentence
         yield from trust.lines(self.load, self.summary.spread)
         yield ""
-        yield from benchmark.lines(self.summary)
+        yield from printed.lines(self.summary)
         for role, layout in layouts(self.variant.run).items():
             yield f"{'kernels, ' + role:20}  {layout}"
 
@@ -112,18 +100,12 @@ class Measured:
 
 
 class Benchmark(NamedTuple):
-    """Variants of one target on the same texts, ready to be timed in turns.
-
-    Attributes:
-      texts: example index -> inputs [1, S].
-      others: the same, of the split that predicts the timed one.
-      split: the name of that split, None for no forecast.
-    """
+    """Variants of one target on the same texts, ready to be timed in turns."""
 
     timed: Sequence[Timed]
-    texts: Mapping[int, PyTree]
-    others: Mapping[int, PyTree]
-    split: str | None
+    texts: Mapping[int, PyTree]  # example index -> inputs [1, S]
+    others: Mapping[int, PyTree]  # the same, of the split that predicts the timed one
+    split: str | None  # the name of that split, None for no forecast
 
     @classmethod
     def of(
@@ -133,16 +115,7 @@ class Benchmark(NamedTuple):
         synthetic_alpha: float | None = None,
         split: str | None = None,
     ) -> Benchmark:
-        """Returns the benchmark of some variants.
-
-        Args:
-          variants: each with the file of its lines.
-          synthetic_alpha: the probability with which drafts are accepted; None for the models' own.
-          split: the split that predicts the timed one, None for no forecast.
-
-        Raises:
-          UsageError: a run cannot be timed, or the variants have different targets or texts.
-        """
+        """Returns the benchmark of some variants."""
         synthetic = _synthetic(synthetic_alpha)
         timed: list[Timed] = []
         for one, path in variants:
@@ -172,12 +145,7 @@ class Benchmark(NamedTuple):
         return cls(timed, texts_of(first), _texts_elsewhere(first, split), split)
 
     def measure(self, repeats: int, profile_dir: str | None = None) -> Iterator[Measured]:
-        """Times all variants in turns, and yields the figures of each.
-
-        Args:
-          repeats: the repetitions of each text.
-          profile_dir: the folder for a trace of the first variant, None for none.
-        """
+        """Times all variants in turns, and yields the figures of each."""
         load = load_average()  # of others: nothing has been compiled yet
         files = [
             File(one.path, one.variant.settings, len(one.workload.generations))
@@ -206,16 +174,11 @@ def _take_turns(measurements: Sequence[Measurement]) -> None:
     with tqdm(total=total, unit="generation", leave=False, disable=hidden) as bar:
         for turn in itertools.zip_longest(*(one.by_text() for one in measurements), fillvalue=()):
             for record in itertools.chain.from_iterable(turn):
-                bar.update(isinstance(record, benchmark.Generation))
+                bar.update(isinstance(record, Generation))
 
 
 def trees_of(run: Run, tree_of: Callable[[Target | Table, str], PyTree]) -> dict[str, PyTree]:
-    """Returns the parameters by role, as `benchmark.Workload` takes them.
-
-    Args:
-      run: the run.
-      tree_of: called with each model or table and its path.
-    """
+    """Returns the parameters by role, as `benchmark.Workload` takes them."""
     paths = run.paths()
     owned = {name: (one, role) for name, role, one in _owned(run)}
     return {name: tree_of(one, paths[role]) for name, (one, role) in owned.items()}
@@ -295,10 +258,7 @@ def _on_this_machine(variant: Variant) -> Variant:
 
 
 def _key(run: Run) -> dict[str, object]:
-    """Returns the settings that variants of one benchmark share, by name.
-
-    They are those of the target alone, of the texts and of the devices.
-    """
+    """Returns the settings that variants of one benchmark share, by name."""
     alone = dataclasses.replace(run, engine=run.engine.alone())
     rules = dataclasses.replace(run.placement.partitioner, draft_logical_axis_rules=())
     searched = flat("beams", run.search.alone().plan) if run.search else {}

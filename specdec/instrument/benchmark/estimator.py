@@ -27,26 +27,16 @@ from specdec.instrument.costs import Costs
 
 
 class MeasuredParts(NamedTuple):
-    """All records of a benchmark.
+    """All records of a benchmark."""
 
-    Attributes:
-      alone: generations of the target alone.
-      speculative: generations with speculation.
-      elsewhere: generations for texts of another split.
-      seconds: part -> seconds of one model call, or of one prefill; medians.
-      costs: the costs that follow from them.
-      bandwidth: bytes/s at which memory was read, the best value.
-      spread: how much they vary; None if nothing was timed twice.
-    """
-
-    alone: Sequence[Generation]
-    speculative: Sequence[Generation]
+    alone: Sequence[Generation]  # generations of the target alone
+    speculative: Sequence[Generation]  # generations with speculation
     greedy: Sequence[Generation]  # of a beam search
-    elsewhere: Sequence[Generation]
-    seconds: Mapping[Key, float]
-    costs: Costs
-    bandwidth: float
-    spread: Spread | None
+    elsewhere: Sequence[Generation]  # generations for texts of another split
+    seconds: Mapping[Key, float]  # part -> seconds of one model call, or of one prefill; medians
+    costs: Costs  # that follow from them
+    bandwidth: float  # bytes/s at which memory was read, the best value
+    spread: Spread | None  # how much they vary; None if nothing was timed twice
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> MeasuredParts:
@@ -74,13 +64,7 @@ class MeasuredParts(NamedTuple):
 
 
 def costs_of(seconds: Mapping[Key, float], source: str = "", times: float | None = None) -> Costs:
-    """Returns the costs that follow from the seconds of each part.
-
-    Args:
-      seconds: of each part, and of an interleaved iteration.
-      source: where they come from.
-      times: `by_turns`, if it is known from another iteration.
-    """
+    """Returns the costs of parts; `times` is `by_turns` if another iteration tells it."""
     calls = in_iterations(seconds, by_turns(seconds) if times is None else times)
     prefills = seconds[PREFILL], seconds[PREFILL_ALONE]
     return Costs(calls, *prefills, seconds[step_of(seconds)], source)

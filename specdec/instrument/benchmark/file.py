@@ -6,54 +6,50 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypedDict
-
-from msgspec import Meta
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypedDict
 
 from specdec.common import records
 from specdec.common.decoded import DecodedText
 from specdec.common.json_values import JsonObject, check_kind, record_of
 from specdec.common.records import Lines
+from specdec.common.schemas import Amount, Count, OneOrMore
 from specdec.decoding.beam_search import BeamOutput
 from specdec.instrument.benchmark.parts import Key, key_of, name_of
 
-# The fields of a line, in order, and those which are absent where they have nothing to say.
+# The fields of each line, in order, and those which are absent where they have nothing to say.
 FIELDS = ("calls", "tokens", "drafted", "accepted", "sources", "depths", "broken_drafts", "beams")
 OPTIONAL = ("sources", "depths", "broken_drafts", "beams")
+PLACE = "The example's place in its split, from 0."
+REPEAT = "Which measurement of the same text, from 0."
+SECONDS = "Wall-clock seconds."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generation(DecodedText):
-    """A text that was decoded once.
+    """A text that was decoded once."""
 
-    Attributes:
-      text: the example's index.
-      mode: "alone", "speculative" or "greedy".
-      repeat: the number of the repeat; None if it was not timed.
-      seconds: the time; None if it was not timed.
-      split: the split, if it is not the timed one.
-      beams: the ids of each beam of a beam search; the first is `tokens`. Then `drafted` and
-        `accepted` count steps of the search.
-    """
+    text: Annotated[Count, PLACE]
+    mode: Annotated[
+        str,
+        Literal["alone", "speculative", "greedy"],
+        "What decoded: the target alone, or with the drafter. With --num_beams both search for "
+        "beams, and greedy is the drafter's text without a search.",
+    ] = "speculative"
+    repeat: Annotated[int | None, Count, REPEAT] = None  # None if it was not timed
+    seconds: Annotated[float | None, Amount, SECONDS] = None  # None if it was not timed
+    split: Annotated[str | None, str, "The split's name."] = None  # if it is not the timed one
+    beams: Annotated[
+        Sequence[Sequence[Count]],
+        "Of each beam that is returned, its token ids, the best first; then drafted and accepted "
+        "count steps of the search; absent without beams.",
+    ] = ()
 
-    text: int
-    mode: str = "speculative"
-    repeat: int | None = None
-    seconds: float | None = None
-    split: str | None = None
-    beams: Sequence[Sequence[int]] = ()
+    LINE: ClassVar = ("mode", "text", "repeat", "seconds", *FIELDS)
+    ELSEWHERE: ClassVar = ("split", "text", *FIELDS)
 
     @classmethod
     def of_search(cls, output: BeamOutput, row: int, depth: int, **others: Any) -> Self:
-        """Returns the record of one row of a search.
-
-        Args:
-          output: an output that is on the host.
-          row: the row.
-          depth: the steps that were drafted for each call. The last call needs no more of them than
-            it takes.
-          **others: the other fields.
-        """
+        """Returns the record of one row of a search."""
         beams, calls = output.texts(row), int(output.trace.calls[row])
         accepted = (output.trace.steps[row][:calls] - 1).tolist()
         drafted = [depth] * (calls - 1) + accepted[-1:]
@@ -69,11 +65,18 @@ class Generation(DecodedText):
 class Timing(NamedTuple):
     """One timed run of a part, on a text's inputs."""
 
-    part: Key
-    text: int
-    repeat: int
-    seconds: float
-    steps: Annotated[int, Meta(ge=1)]  # model calls in those seconds
+    part: Annotated[
+        Key,
+        str,
+        "What ran: a model's call by its role and width in tokens ('target 6', 'draft 1', 'alone "
+        "1'), such calls one after the other ('turn of 1 x draft 2, 6 x draft 1, 1 x target 8'), "
+        "reading the inputs ('prefill', 'alone prefill'), or a read of memory ('memory', "
+        "'memory_read').",
+    ]
+    text: Annotated[Count, PLACE]
+    repeat: Annotated[Count, REPEAT]
+    seconds: Annotated[Amount, SECONDS]
+    steps: Annotated[OneOrMore, "Model calls in those seconds."]
 
 
 class _Part(TypedDict):
@@ -90,13 +93,10 @@ class File:
     in all modes.
 
     Attributes:
-      settings: gin text, which goes to FILE.gin.
-      modes: the number of modes.
-      done: (repeat, text) pairs that need not be measured again.
-      elsewhere: (split, text) pairs that need not be decoded again.
-
-    Raises:
-      RecordsError: the file belongs to a run with other settings.
+      settings: gin text, which goes to FILE.gin
+      modes: the number of modes
+      done: (repeat, text) pairs that need not be measured again
+      elsewhere: (split, text) pairs that need not be decoded again
     """
 
     def __init__(self, path: str | None, settings: str, modes: int = 2):
@@ -127,11 +127,7 @@ class File:
 
 
 def record(fields: JsonObject) -> Record:
-    """Returns the record of a line; raises TypeError or ValueError for a line of something else.
-
-    Args:
-      fields: the fields of the line.
-    """
+    """Returns the record of a line; raises TypeError or ValueError for a line of something else."""
     if not fields.keys() & {"mode", "split"}:
         check_kind(fields, _Part)
         return record_of(Timing, fields, part=key_of(fields["part"]))
@@ -139,15 +135,11 @@ def record(fields: JsonObject) -> Record:
 
 
 def fields_of(record: Record) -> Mapping[str, object]:
-    """Returns the fields of a record's line.
-
-    Args:
-      record: the record.
-    """
+    """Returns the fields of a record's line."""
     if isinstance(record, Timing):
         return record._asdict() | {"part": name_of(record.part)}
-    about = ("mode", "text", "repeat", "seconds") if record.split is None else ("split", "text")
-    named = {name: getattr(record, name) for name in (*about, *FIELDS)}
+    names = record.LINE if record.split is None else record.ELSEWHERE
+    named = {name: getattr(record, name) for name in names}
     return {name: value for name, value in named.items() if name not in OPTIONAL or value}
 
 

@@ -105,13 +105,7 @@ def prefills(
     slots: int,
     views: Mapping[str, Callable[[PyTree], PyTree]] = {},
 ) -> Callable:
-    """Returns a program of the work before the first step: role -> (start token [1], cache).
-
-    Args:
-      models: the models by role.
-      slots: of the caches.
-      views: functions that select what models read of the inputs, see `Drafter.views`.
-    """
+    """Returns a program of the work before the first step: role -> (start token [1], cache)."""
 
     def run(trees: Mapping[str, PyTree], inputs: PyTree) -> dict[str, tuple[jax.Array, Cache]]:
         found: dict[str, tuple[jax.Array, Cache]] = {}
@@ -140,12 +134,6 @@ def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
     The argmaxes of a call are fed to the next one, so that no call can be optimised away. The first
     argmax is the model's greedy token at every width. The others are overwritten, like rejected
     draft tokens.
-
-    Args:
-      role: the model's role.
-      call: see `Drafter.timed`; `plain_call` of the model if the drafter has no other.
-      width: tokens of a call.
-      steps: the number of calls.
     """
 
     def run(
@@ -207,9 +195,6 @@ def by_turns(seconds: Mapping[Key, float]) -> float:
     """Returns the time of a draft's calls in an iteration, divided by that of the same calls alone.
 
     It is 1 if this was not timed, and at least 1: other models' calls in between make none faster.
-
-    Args:
-      seconds: of each part, of one call.
     """
     for turn in (key for key in seconds if isinstance(key, Turn)):
         alone = {True: 0.0, False: 0.0}  # by whether it drafts

@@ -21,13 +21,7 @@ from specdec.types import verifies
 
 
 def sentence(summary: BenchmarkSummary, plan: AnyPlan, environment: Hardware) -> str:
-    """Returns the result of a benchmark in one sentence.
-
-    Args:
-      summary: the figures.
-      plan: the plan that was measured.
-      environment: of the machine, from `common.environment`.
-    """
+    """Returns the result of a benchmark in one sentence."""
     found, outputs = summary.speedup.over_texts, summary.texts * summary.repeats
     if isinstance(plan, BeamPlan):
         beams = "the same best beam" if plan.best_only else "the same beams"
@@ -71,11 +65,7 @@ def _draft_length(plan: Plan) -> str:
 
 
 def lines(summary: BenchmarkSummary) -> Iterator[str]:
-    """Yields the table, line by line: times in milliseconds.
-
-    Args:
-      summary: the figures.
-    """
+    """Yields the table, line by line: times in milliseconds."""
     speedup, pairs = summary.speedup, summary.texts * summary.repeats
     if not summary.exact:
         yield "NOT EXACT: only the times mean something, not the texts\n"

@@ -35,178 +35,128 @@ class Quantiles:
 
 @dataclasses.dataclass(frozen=True)
 class Latency:
-    """The latency of a mode, in seconds.
+    """The latency of a mode, in seconds."""
 
-    Attributes:
-      first_token: TTFT, the time of prefill and of the first iteration, from the parts. With
-        speculation, that iteration yields tau tokens on average.
-      per_token: TPOT, the time of each later token. None if no text has later tokens, or if prefill
-        alone took longer than whole texts, which happens on a busy machine.
-    """
-
+    # TTFT, the time of prefill and of the first iteration, from the parts. With speculation, that
+    # iteration yields tau tokens on average.
     first_token: float
+    # TPOT, the time of each later token. None if no text has later tokens, or if prefill alone took
+    # longer than whole texts, which happens on a busy machine.
     per_token: float | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Speedup:
-    """The time of the target alone divided by that of speculation.
+    """The time of the target alone divided by that of speculation."""
 
-    Attributes:
-      over_texts: the ratio of the sums over texts, the headline.
-      per_token: the ratio of seconds per emitted token, or per step of a search; it differs if the
-        modes' texts differ.
-      median_text: the median of the texts' own ratios.
-    """
-
-    over_texts: Estimate
+    over_texts: Estimate  # the ratio of the sums over texts, the headline
+    # the ratio of seconds per emitted token, or per step of a search; it differs if the modes'
+    # texts differ
     per_token: float
-    median_text: float
+    median_text: float  # the median of the texts' own ratios
 
 
 @dataclasses.dataclass(frozen=True)
 class GreedyFigures:
-    """Greedy speculation, next to a beam search.
+    """Greedy speculation, next to a beam search."""
 
-    Attributes:
-      speedup: how many times as long plain beams take.
-      tau: its tokens per target call.
-    """
-
-    speedup: Speedup
-    tau: float
+    speedup: Speedup  # how many times as long plain beams take
+    tau: float  # its tokens per target call
 
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """The target alone, next to a bare scan of target and argmax; seconds.
+    """The target alone, next to a bare scan of target and argmax; seconds."""
 
-    Attributes:
-      target_prefill: the time of the target's prefill.
-      target_step: the time of a step in the scan.
-      over_scan: (generation - prefill) / tokens / target_step.
-      over_scan_with_prefill: generation / tokens / target_step.
-      bandwidth: bytes/s at which this device read 0.5 GiB in the same minutes, the best value.
-      floor: the bytes of the parameters that `decode` reads, divided by the bandwidth; None if not
-        known. A model that fits in a cache is faster than its floor.
-    """
-
-    target_prefill: float
-    target_step: float
-    over_scan: float
-    over_scan_with_prefill: float
+    target_prefill: float  # the time of the target's prefill
+    target_step: float  # the time of a step in the scan
+    over_scan: float  # (generation - prefill) / tokens / target_step
+    over_scan_with_prefill: float  # generation / tokens / target_step
+    # bytes/s at which this device read 0.5 GiB in the same minutes, the best value
     bandwidth: float
+    # the bytes of the parameters that `decode` reads, divided by the bandwidth; None if not known.
+    # A model that fits in a cache is faster than its floor.
     floor: float | None
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkPrediction:
-    """The speed-up that the parts and the acceptance predict.
+    """The speed-up that the parts and the acceptance predict."""
 
-    Attributes:
-      gamma: tokens of a draft; None if that varies.
-      prefill: seconds, all models.
-      cost_ratio: c, the seconds of a draft's models / its tokens / target_step; 0 without models.
-      verify_cost: v, the seconds of the target's call / target_step.
-      alpha_from_tau: the alpha at which `theory.expected_tokens` is tau; None without gamma.
-      long_generation: theory.speedup(alpha, gamma, c, v); None without gamma.
-      these_texts: the predicted ratio for these texts. A generation of n target calls takes its
-        prefill + n target_step, alone, or its prefill + n (draft + verify).
-      measured_over_predicted: the measured ratio / these_texts.
-      draft: seconds of drafting in one iteration.
-      verify: seconds of the target's call in one iteration.
-      rest: measured seconds of an iteration that are in neither.
-      parts: the model calls of an iteration; a mean over these texts if lengths vary.
-      by_turns: the time of the draft's calls between the target's, divided by that of the calls
-        alone. It is included in `draft`; 1 if it was not timed.
-    """
-
-    gamma: int | None
-    prefill: float
+    gamma: int | None  # tokens of a draft; None if that varies
+    prefill: float  # seconds, all models
+    # c, the seconds of a draft's models / its tokens / target_step; 0 without models
     cost_ratio: float
-    verify_cost: float
+    verify_cost: float  # v, the seconds of the target's call / target_step
+    # the alpha at which `theory.expected_tokens` is tau; None without gamma
     alpha_from_tau: float | None
-    long_generation: float | None
+    long_generation: float | None  # theory.speedup(alpha, gamma, c, v); None without gamma
+    # the predicted ratio for these texts. A generation of n target calls takes its prefill + n
+    # target_step, alone, or its prefill + n (draft + verify).
     these_texts: float
-    measured_over_predicted: float
-    draft: float
-    verify: float
-    rest: float
+    measured_over_predicted: float  # the measured ratio / these_texts
+    draft: float  # seconds of drafting in one iteration
+    verify: float  # seconds of the target's call in one iteration
+    rest: float  # measured seconds of an iteration that are in neither
+    # the model calls of an iteration; a mean over these texts if lengths vary
     parts: Sequence[Part] = ()
+    # the time of the draft's calls between the target's, divided by that of the calls alone. It is
+    # included in `draft`; 1 if it was not timed.
     by_turns: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkForecast:
-    """The speed-up of these texts that the parts and the acceptance of other texts predict.
+    """The speed-up of these texts that the parts and the acceptance of other texts predict."""
 
-    Attributes:
-      split: the split of the other texts.
-      texts: their number.
-      tau: their tokens per call.
-      alpha: their acceptance rate.
-      decoding: tau T / I, the speed-up without prefill. T is the target's step, and I is draft and
-        verify of an iteration of those texts: (gamma c + v) T if lengths do not vary.
-      whole: (E + m T) / (E' + m / tau I), sums over texts. E and E' are the prefill of the target
-        and of all models, and m is the number of tokens of the target alone.
-      measured_decoding: the speed-up per token without prefill; that with it is
-        `Speedup.per_token`.
-      measured_over_decoding: measured_decoding / decoding.
-      measured_over_whole: the measured speed-up per token / whole.
-    """
-
-    split: str
-    texts: int
-    tau: float
-    alpha: float | None
+    split: str  # the split of the other texts
+    texts: int  # their number
+    tau: float  # their tokens per call
+    alpha: float | None  # their acceptance rate
+    # tau T / I, the speed-up without prefill. T is the target's step, and I is draft and verify of
+    # an iteration of those texts: (gamma c + v) T if lengths do not vary.
     decoding: float
+    # (E + m T) / (E' + m / tau I), sums over texts. E and E' are the prefill of the target and of
+    # all models, and m is the number of tokens of the target alone.
     whole: float
+    # the speed-up per token without prefill; that with it is `Speedup.per_token`
     measured_decoding: float
-    measured_over_decoding: float
-    measured_over_whole: float
+    measured_over_decoding: float  # measured_decoding / decoding
+    measured_over_whole: float  # the measured speed-up per token / whole
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkSummary:
-    """All figures of a benchmark.
-
-    Attributes:
-      identical: how many of the texts * repeats generations have the same tokens in both modes;
-        None if they need not be the same.
-      alpha: accepted / tested draft tokens; None if no token was drafted.
-      conditional: acceptance by position in the draft, `theory.acceptance_by_position`; None where
-        no token was tested.
-      joint: the same, up to a position.
-      prediction: None if the calls of an iteration are not known.
-      forecast: None if the prediction is, or without texts of another split.
-      exact: whether the output has the target's distribution. If not, only times are meaningful.
-      depth: the mean over calls of the target's layers; None if calls run all layers.
-      broken_drafts: drafts that ended early, see `Trace`.
-      spread: how much times vary; None if nothing was timed twice.
-      beams: the number of beams of a search, 0 for none. In a search the target alone searches too,
-        step by step, and figures of tokens are of steps of the search.
-      greedy: None without beams.
-    """
+    """All figures of a benchmark."""
 
     texts: int
     repeats: int
     seconds: Mapping[str, Quantiles]  # by mode
     latency: Mapping[str, Latency]  # by mode; of speculation only with a prediction
     speedup: Speedup
+    # how many of the texts * repeats generations have the same tokens in both modes; None if they
+    # need not be the same
     identical: int | None
     tau: float  # tokens per target call
-    alpha: float | None
+    alpha: float | None  # accepted / tested draft tokens; None if no token was drafted
     baseline: Baseline
-    prediction: BenchmarkPrediction | None
+    prediction: BenchmarkPrediction | None  # None if the calls of an iteration are not known
+    # None if the prediction is, or without texts of another split
     forecast: BenchmarkForecast | None = None
+    # whether the output has the target's distribution. If not, only times are meaningful.
     exact: bool = True
+    # acceptance by position in the draft, `theory.acceptance_by_position`; None where no token was
+    # tested
     conditional: Sequence[float | None] = ()
-    joint: Sequence[float | None] = ()
+    joint: Sequence[float | None] = ()  # the same, up to a position
+    # the mean over calls of the target's layers; None if calls run all layers
     depth: float | None = None
-    broken_drafts: int = 0
-    spread: Spread | None = None
+    broken_drafts: int = 0  # drafts that ended early, see `Trace`
+    spread: Spread | None = None  # how much times vary; None if nothing was timed twice
+    # the number of beams of a search, 0 for none. In a search the target alone searches too, step
+    # by step, and figures of tokens are of steps of the search.
     beams: int = 0
-    greedy: GreedyFigures | None = None
+    greedy: GreedyFigures | None = None  # None without beams
 
     def record(self) -> dict[str, Any]:
         """Returns plain values, for JSON."""
@@ -230,20 +180,7 @@ def summarize(
     beams: int = 0,
     step_bytes: int | None = None,
 ) -> BenchmarkSummary:
-    """Returns the figures of the records of `measure` and `decode_elsewhere`.
-
-    Args:
-      records: those of the timed texts, and of one other split.
-      parts: the model calls of an iteration; None if they are not known.
-      gamma: the plan's draft length.
-      same_output: the plan's.
-      exact: the plan's.
-      beams: the number of beams of a search, 0 for none.
-      step_bytes: bytes of the parameters that one call of the target's `decode` reads.
-
-    Raises:
-      ValueError: nothing was generated.
-    """
+    """Returns the figures of the records of `measure` and `decode_elsewhere`."""
     found = MeasuredParts.of(records)
     alone, speculative = found.alone, found.speculative
     speedup, (tau, alpha) = _speedup(alone, speculative), _acceptance(speculative)

@@ -16,24 +16,15 @@ NOISY, USELESS = 1.25, 2.0  # the ends of a `Spread`, one over the other
 
 
 class Spread(NamedTuple):
-    """The variation of the times of the same work, as multiples of its median.
+    """The variation of the times of the same work, as multiples of its median."""
 
-    Attributes:
-      low: the lower end of the middle 80 % of all timings.
-      high: the upper end.
-      timings: the number of timings of work that was timed more than once.
-    """
-
-    low: float
-    high: float
-    timings: int
+    low: float  # the lower end of the middle 80 % of all timings
+    high: float  # the upper end
+    timings: int  # the number of timings of work that was timed more than once
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Spread | None:
-        """Returns the spread of repeated timings; None if nothing was timed twice.
-
-        It covers each part, and each text that took the same number of calls in several repeats.
-        """
+        """Returns the spread of repeated timings; None if nothing was timed twice."""
         times: dict[Hashable, list[float]] = collections.defaultdict(list)
         for one in records:
             if isinstance(one, Timing):
@@ -51,13 +42,7 @@ class Spread(NamedTuple):
 def lines(
     load: float | None, spread: Spread | None, cores: int = os.cpu_count() or 1
 ) -> Iterator[str]:
-    """Yields how busy the machine was, and what that means for the figures.
-
-    Args:
-      load: the load average before the measurement, None if it is not known.
-      spread: None if nothing was timed twice.
-      cores: of the machine.
-    """
+    """Yields how busy the machine was, and what that means for the figures."""
     crowded = load is not None and load > BUSY * cores
     ratio = spread.high / spread.low if spread else 1.0
     busy = crowded or ratio > NOISY

@@ -55,14 +55,7 @@ class Workload(NamedTuple):
         mesh: Mesh | None = None,
         greedy: Plan | None = None,
     ) -> Workload:
-        """Returns the programs of speculation and of its target alone, on the devices of a mesh.
-
-        Args:
-          plan: speculation.
-          alone: its target alone, in a layout of its own.
-          mesh: the devices; None for one.
-          greedy: greedy speculation, timed next to a beam search; None for none.
-        """
+        """Returns the programs of speculation and of its target alone, on the devices of a mesh."""
         modes = {"alone": alone, "speculative": plan} | ({"greedy": greedy} if greedy else {})
         programs = {mode: DecodeProgram(one, mesh=mesh) for mode, one in modes.items()}
         return cls(plan, alone, programs, timed_parts(plan, alone), mesh, greedy)
@@ -76,11 +69,7 @@ class Workload(NamedTuple):
         return found
 
     def check(self, trees: Mapping[str, PyTree], length: int) -> None:
-        """Traces the generations; `trees` may be shapes.
-
-        Raises:
-          ValueError: the plans cannot be decoded.
-        """
+        """Traces the generations; `trees` may be shapes."""
         batch = self._shapes(length)
         for mode, params in self.params(trees).items():
             self.generations[mode].lower(params, *batch)

@@ -6,29 +6,3 @@ compilation = compile_for(plan, (1, 512), mesh)  # one text of 512 tokens
 for line in lines(record(topology, compilation, {"paper": 0.75})):
     print(line)
 """
-
-from specdec.instrument.compile.compilation import (
-    Compilation,
-    Compiled,
-    DeviceMemory,
-    compile_for,
-    program_count,
-)
-from specdec.instrument.compile.compile_report import explanation, lines, markdown, record
-from specdec.instrument.compile.hardware import CHIPS, Topology
-from specdec.instrument.compile.roofline import PAPER_ALPHAS
-
-__all__ = [
-    "CHIPS",
-    "PAPER_ALPHAS",
-    "Compilation",
-    "Compiled",
-    "DeviceMemory",
-    "Topology",
-    "compile_for",
-    "explanation",
-    "lines",
-    "markdown",
-    "program_count",
-    "record",
-]

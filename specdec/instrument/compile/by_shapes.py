@@ -33,27 +33,15 @@ class Shape(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """The figures of a plan on one device.
+    """The figures of a plan on one device."""
 
-    Attributes:
-      calls: of each model, by role.
-      parameters: bytes of all models' parameters.
-      caches: bytes of all caches.
-    """
-
-    calls: dict[str, Call]
-    parameters: int
-    caches: int
+    calls: dict[str, Call]  # of each model, by role
+    parameters: int  # bytes of all models' parameters
+    caches: int  # bytes of all caches
 
 
 def count(plan: Plan, shape: Shape, devices: int) -> Counted:
-    """Counts the calls of a plan.
-
-    Args:
-      plan: the plan; its models' `axis_rules` say how they are divided.
-      shape: of the caches.
-      devices: the number of devices.
-    """
+    """Counts the calls of a plan."""
     mesh = AbstractMesh((1, devices), (partitioning.DATA, partitioning.MODEL))
     models = {
         role: dataclasses.replace(one, axis_rules=partitioning.fitting(one, one.axis_rules, mesh))
@@ -74,16 +62,7 @@ def _parameter_bytes(model: Model, mesh: AbstractMesh) -> int:
 
 @functools.cache
 def counted(model: Model, rules: AxisRules, shape: Shape, mesh: AbstractMesh) -> Call:
-    """Returns the figures of a model's call, with its collectives.
-
-    All are counted for models of one layer and of two, because all layers are alike.
-
-    Args:
-      model: the model.
-      rules: the rules that divide it, if the mesh can divide it evenly.
-      shape: of the cache.
-      mesh: the mesh, of devices or abstract.
-    """
+    """Returns the figures of a model's call, with its collectives."""
     one, two = (_counted(_with(model, rules, layers, mesh), shape, mesh) for layers in (1, 2))
     more = model.num_layers - 1
 

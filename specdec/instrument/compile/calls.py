@@ -18,15 +18,7 @@ from specdec.types import PyTree
 def silent_call(
     model: Model, params: PyTree, cache_bytes: int, rows: int, mesh: Mapping[str, int]
 ) -> Call:
-    """Returns the figures of a model's call, without its collectives.
-
-    Args:
-      model: the model.
-      params: the shapes of its parameters, with their shardings.
-      cache_bytes: the bytes of one device's share of the cache.
-      rows: the rows of the batch, which the mesh divides.
-      mesh: the sizes of its axes.
-    """
+    """Returns the figures of a model's call, without its collectives."""
     read = model.read_by_decode(params)
     leaves = jax.tree.leaves(read)
     in_int8 = [leaf for leaf in leaves if leaf.dtype == "int8" and model.weights == "int8_tokens"]
@@ -51,14 +43,7 @@ def together(call: Call, *others: Call) -> Call:
 
 
 def with_collectives(call: Call, module: hlo.Module, width: int, share: float = 1.0) -> Call:
-    """Returns a call with collectives.
-
-    Args:
-      call: the figures of the call.
-      module: a compiled call, whose collectives are counted.
-      width: the tokens of that call.
-      share: the share of its collectives that `call` gets.
-    """
+    """Returns a call with collectives."""
     results: dict[str, list[int]] = {"all-reduce": [], "all-gather": []}
     for one in module.collectives:
         results.setdefault(one.opcode, []).append(one.bytes)

@@ -58,46 +58,37 @@ class DeviceMemory:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A program for one device of the mesh.
-
-    Attributes:
-      too_large: the compiler's message for a program that does not fit, which has no other figures.
-      flops, accessed: operations, and bytes read and written, by XLA's count. It counts the body of
-        a loop once.
-    """
+    """A program for one device of the mesh."""
 
     name: str
     seconds: float
     memory: DeviceMemory | None = None
     module: hlo.Module | None = None
+    # flops, accessed: operations, and bytes read and written, by XLA's count. It counts the body of
+    # a loop once.
     flops: float = 0.0
     accessed: float = 0.0
+    # the compiler's message for a program that does not fit, which has no other figures
     too_large: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """A plan compiled for a mesh, with the figures of one device.
-
-    Attributes:
-      rows, length: the shape of the inputs.
-      mesh: the sizes of the mesh's axes.
-      whole: the program `decode`, or that of a beam search.
-      parts: the parts as programs of their own. They are `prefill`, in which each model reads the
-        inputs, each model call of an iteration, and the call of the target alone.
-      parameter_bytes, cache_bytes: of one device's share.
-      calls: the figures that a roofline needs of a model, by role; {} unless all parts were
-        compiled.
-    """
+    """A plan compiled for a mesh, with the figures of one device."""
 
     plan: AnyPlan
+    # rows, length: the shape of the inputs
     rows: int
     length: int
-    mesh: Mapping[str, int]
-    whole: Compiled
+    mesh: Mapping[str, int]  # the sizes of the mesh's axes
+    whole: Compiled  # the program `decode`, or that of a beam search
+    # the parts as programs of their own. They are `prefill`, in which each model reads the inputs,
+    # each model call of an iteration, and the call of the target alone.
     parts: Mapping[str, Compiled]
+    # parameter_bytes, cache_bytes: of one device's share
     parameter_bytes: int
     cache_bytes: int
+    # the figures that a roofline needs of a model, by role; {} unless all parts were compiled
     calls: Mapping[str, Call]
 
     @property
@@ -116,26 +107,7 @@ def compile_for(
     parts: bool = True,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Compilation:
-    """Compiles for the devices of a mesh. Allocates nothing and reads no parameter.
-
-    Args:
-      plan: the plan, for decoding or for a beam search; its models are divided by their
-        `axis_rules`.
-      shape: rows and length of the inputs.
-      mesh: of devices that need not be present (`Topology.devices`).
-      tables: the shapes of the drafter's tables, by role.
-      widths: the lengths of inputs if rows are refilled, see `Refilled`; the whole program is then
-        a refill with the token loop behind it.
-      parts: compile the parts as well, and not only the whole program. The compiler's cycles then
-        decide whether calls on one token are computed with two, and a draft's kernels are joined.
-      progress: called with the name of each program before it is compiled.
-
-    Returns:
-      The programs, and the figures of one device.
-
-    Raises:
-      ValueError: the plan cannot be decoded, or cannot be divided over the mesh.
-    """
+    """Compiles for the devices of a mesh. Allocates nothing and reads no parameter."""
     partitioning.check_batch(shape[0], mesh)
     tables = tables or {}
     keys, inputs = batch_shapes(plan.target, *shape, mesh)
@@ -229,12 +201,7 @@ def _platform(mesh: Mesh) -> str:
 
 
 def program_count(plan: AnyPlan, parts: bool = True) -> int:
-    """Returns the number of programs that `compile_for` compiles.
-
-    Args:
-      plan: the plan.
-      parts: whether the parts are compiled as well.
-    """
+    """Returns the number of programs that `compile_for` compiles."""
     return 2 + len(_calls_of(plan)) if parts else 1
 
 
@@ -253,10 +220,7 @@ def _widest(plan: AnyPlan) -> dict[str, int]:
 def _communicating(
     plan: AnyPlan, calls: Mapping[str, Call], parts: Mapping[str, Compiled]
 ) -> dict[str, Call]:
-    """Returns the calls with the collectives of each model's widest call, {} if one is not known.
-
-    A call of some layers has its share of them.
-    """
+    """Returns the calls with the collectives of each widest call, {} if one is not known."""
     found, widest, target = {}, _widest(plan), cast(Model, plan.models()["target"])
     for role, call in calls.items():
         width = widest.get(role, 1)
@@ -334,12 +298,7 @@ def _calls_of(plan: AnyPlan) -> list[tuple[str, int]]:
 
 
 def part_name(role: str, width: int) -> str:
-    """Returns the name of a call's program; the target's depths share one.
-
-    Args:
-      role: of the model, or of a drafter's own call.
-      width: the tokens of the call.
-    """
+    """Returns the name of a call's program; the target's depths share one."""
     return f"{_compiled_as(role)} {width}"
 
 
@@ -350,15 +309,7 @@ def _compiled_as(role: str) -> str:
 def compiled(
     name: str, make: Callable[[], jax.stages.Compiled]
 ) -> tuple[Compiled, jax.stages.Compiled | None]:
-    """Compiles a program.
-
-    Args:
-      name: its name.
-      make: returns the executable.
-
-    Returns:
-      Its figures, and the executable; None if it does not fit.
-    """
+    """Compiles a program."""
     start = time.perf_counter()
     try:
         executable = make()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any
 
-from specdec.common import notebook
+from specdec.common.json_values import JsonObject
+from specdec.common.tables import Table, columns
 from specdec.common.terminal import counted
 from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.instrument.compile import hlo
@@ -17,147 +18,51 @@ from specdec.instrument.compile.hardware import GIB, HOP_SECONDS, LAYER_SECONDS,
 from specdec.instrument.compile.roofline import exits, predict, predict_beams
 from specdec.plan import Plan
 
-
-class CountRecord(TypedDict):
-    count: int
-    bytes: int
-
-
-class LargestRecord(TypedDict):
-    shape: str
-    bytes: int
-
-
-class LoopRecord(TypedDict):
-    name: str
-    trip_count: int | None
-    loops: list[LoopRecord]
-
-
-class ContentsRecord(TypedDict):
-    """The part of `contents` that is shown; the keys are paths of loops, then kinds."""
-
-    collectives: dict[str, dict[str, CountRecord]]
-    operations: dict[str, int]
-    top_k: dict[str, dict[str, CountRecord]]
-    largest: dict[str, LargestRecord]
-    host_transfers: int
-    dynamic_shapes: int
-    sparse_core: dict[str, dict[str, CountRecord]]
-    loops: list[LoopRecord]
-
-
-class MemoryRecord(TypedDict):
-    """The bytes of a program on one device, or `too_large` in place of those of a run."""
-
-    parameters: int
-    caches: int
-    limit: int
-    fits: bool
-    too_large: str
-    total: int
-    left: int
-    temporaries: int
-    code: int
-
-
-class PredictionRecord(TypedDict):
-    """A `roofline.Prediction`, in seconds and in target calls of one token."""
-
-    target: float
-    draft: float
-    iteration: float
-    cost_ratio: float
-    verify_cost: list[float]
-    speedups: dict[str, list[float]]
-
-
-class ExitRecord(TypedDict):
-    """The time of a token that leaves after some layers: by the roofline, and with layers."""
-
-    layers: int
-    seconds: list[float]
-    speedup: list[float]
-
-
-class BeamsRecord(TypedDict):
-    step: float
-    iteration: float
-    pays_from: float
-
-
-class PartRecord(TypedDict):
-    cycles: int
-    fusions: int
-    fusions_per_layer: float | None
-    kernels: int
-
-
-class CyclesRecord(TypedDict):
-    """A `cycles.Estimate`: the compiler's own figures."""
-
-    parts: dict[str, PartRecord]
-    cost_ratio: float | None
-    verify_cost: float
-    speedups: dict[str, float]
-
-
-class ChipRecord(TypedDict):
-    memory: int
-    bandwidth: float
-    flops: float
-
-
-class DevicesRecord(TypedDict):
-    """The devices of a record."""
-
-    topology: str
-    devices: int
-    mesh: dict[str, int]
-    chip: ChipRecord
-
-
-class TopologyRecord(DevicesRecord):
-    """All figures of a topology; a record has those that follow `programs` only in some cases."""
-
-    rows: int
-    memory: MemoryRecord
-    compile_seconds: dict[str, float]
-    programs: dict[str, ContentsRecord]
-    gamma: int
-    paths: int
-    alphas: dict[str, float]
-    roofline: PredictionRecord
-    with_layers: PredictionRecord
-    compiler: CyclesRecord
-    beams_predicted: list[BeamsRecord]
-    exits: list[ExitRecord]
+PREDICTIONS = {"roofline": "roofline", "with_layers": "with layers"}  # by their name in a record
+LEGEND = {
+    "memory": "memory: bytes of the decode program on one device; compiled: seconds for each "
+    "program",
+    "decode": "no loop, or the name of a loop: communication of the devices once, or in each pass; "
+    "loops: their nesting, xN for N passes\n"
+    "operations: instructions, those of a loop counted once; largest: array that a loop makes; "
+    "also: copies to the host and sizes known only at run time, both 0 in a fast program, and what "
+    "a SparseCore runs",
+    "top_k": "top-k: how often the best of an array are taken, by its shape",
+    "predicted": "roofline: reading memory or computing, whichever takes longer, then "
+    "communicating; with layers: and {layer:.0f} us for each layer",
+    "compiler": "compiler: its own estimate, the sum of the cycles of all instructions, which may "
+    "overlap, so compare sums with each other; and the fusions, of a decoder layer in brackets",
+    "exits": "exits: the time of a token that leaves the target after this many layers, and how "
+    "many times as fast as the whole target that is",
+    "beams_predicted": "beams: roofline / with layers; the speed-up over a search without a draft "
+    "is the steps of a call, divided by those from which it pays",
+    "roofline": "c: a draft token over a target call of one; v({gamma}): the call on a draft of "
+    "{gamma} over one of one\n"
+    "tokens/s: of one text, by TAR, the tokens of a target call with its own (Yan et al. 2024, "
+    "2402.01528)\n"
+    "speed-up: over the target alone; a row for each acceptance rate alpha, a column for each "
+    "number of draft tokens per target call",
+    "paths": "paths: the speed-ups have the calls of all paths, and the accepted tokens of one",
+}  # by the name in a record of what is explained
+MEMORY = ("topology", "mesh", "batch", "parameters", "caches", "total", "limit", "left")
 
 
 def record(
     topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
-) -> TopologyRecord:
-    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device.
-
-    Args:
-      topology: the topology.
-      compilation: the programs compiled for it.
-      alphas: acceptance rates, by label.
-    """
-    plan, programs = compilation.plan, compilation.programs
-    found: Any = {
-        "topology": topology.name,
-        "devices": topology.device_count,
-        "mesh": dict(compilation.mesh),
-        "chip": dataclasses.asdict(topology.chip),
+) -> dict[str, Any]:
+    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device."""
+    plan = compilation.plan
+    sizes = {"parameters": compilation.parameter_bytes, "caches": compilation.cache_bytes}
+    found = {
+        **devices_of(topology, compilation.mesh),
         "rows": compilation.rows,
         "inputs": compilation.length,
         "outputs": plan.max_length,
         **_lengths(plan),
         "dtype": plan.target.dtype,
-        "memory": _memory(topology, compilation),
-        "compile_seconds": {each.name: round(each.seconds, 1) for each in programs},
-        "programs": {each.name: contents(each) for each in programs if each.module},
+        # Of the decode program; `caches` are part of its temporaries.
+        "memory": memory_of(sizes, compilation.whole, topology),
+        **programs_of(*compilation.programs),
         "calls": {role: dataclasses.asdict(call) for role, call in compilation.calls.items()},
         "assumed": {"hop_seconds": HOP_SECONDS, "layer_seconds": LAYER_SECONDS},
     }
@@ -173,16 +78,17 @@ def _predicted(
 ) -> dict[str, object]:
     plan, calls, found = compilation.plan, compilation.calls, {}
     if isinstance(plan, BeamPlan):
-        of_beams = predict_beams(topology.chip, plan, calls)
-        return {"beams_predicted": [dataclasses.asdict(one) for one in of_beams]}
+        return {"beams_predicted": _plain(predict_beams(topology.chip, plan, calls))}
     if plan.drafts:
-        made = predict(topology.chip, plan, calls, alphas)
-        roofline, with_layers = map(dataclasses.asdict, made)
-        found |= {"alphas": dict(alphas), "roofline": roofline, "with_layers": with_layers}
+        predictions = _plain(predict(topology.chip, plan, calls, alphas))
+        found = {"alphas": dict(alphas), **dict(zip(PREDICTIONS, predictions, strict=True))}
     if plan.target.depths:
-        leaving = exits(topology.chip, plan, calls)
-        found["exits"] = [dataclasses.asdict(one) for one in leaving]
+        found["exits"] = _plain(exits(topology.chip, plan, calls))
     return found
+
+
+def _plain(values: Iterable[Any]) -> list[dict[str, Any]]:
+    return list(map(dataclasses.asdict, values))
 
 
 def _lengths(plan: AnyPlan) -> dict[str, int]:
@@ -194,21 +100,31 @@ def _lengths(plan: AnyPlan) -> dict[str, int]:
     return {"beams": plan.beams, "draft_beams": of_draft, "draft_steps": plan.depth}
 
 
-def _memory(topology: Topology, compilation: Compilation) -> dict[str, object]:
-    """Returns the memory of the decode program; `caches` are part of its temporaries."""
-    whole, limit = compilation.whole, topology.chip.memory
-    sizes: dict[str, object] = {
-        "parameters": compilation.parameter_bytes,
-        "caches": compilation.cache_bytes,
-        "limit": limit,
-        "fits": False,
+def devices_of(topology: Topology, mesh: Mapping[str, int]) -> dict[str, Any]:
+    """Returns the devices of a record."""
+    devices = {"topology": topology.name, "devices": topology.device_count, "mesh": dict(mesh)}
+    return devices | {"chip": dataclasses.asdict(topology.chip)}
+
+
+def memory_of(
+    sizes: Mapping[str, float], program: Compiled, topology: Topology
+) -> dict[str, object]:
+    """Returns the bytes of a program on one device, or the compiler's message if it is too big."""
+    limit = topology.chip.memory
+    found: dict[str, object] = {**sizes, "limit": limit, "fits": False}
+    if program.memory is None:
+        return found | {"too_large": program.too_large}
+    total = program.memory.total
+    used = {"total": total, "left": limit - total, "fits": total < limit}
+    return found | dataclasses.asdict(program.memory) | used
+
+
+def programs_of(*programs: Compiled) -> dict[str, dict[str, Any]]:
+    """Returns the seconds in which programs were compiled, and their contents."""
+    return {
+        "compile_seconds": {each.name: round(each.seconds, 1) for each in programs},
+        "programs": {each.name: contents(each) for each in programs if each.module},
     }
-    if whole.memory is None:
-        return sizes | {"too_large": whole.too_large}
-    total = whole.memory.total
-    left = limit - total
-    used = {"total": total, "left": left, "fits": left > 0}
-    return sizes | dataclasses.asdict(whole.memory) | used
 
 
 def contents(part: Compiled) -> dict[str, object]:
@@ -259,16 +175,11 @@ def _loop(loop: hlo.Loop) -> Mapping[str, object]:
     return loop._asdict() | {"loops": [_loop(inner) for inner in loop.loops]}
 
 
-def lines(found: TopologyRecord) -> Iterator[str]:
-    """Yields the lines of a record, for people.
-
-    Args:
-      found: a record.
-    """
+def lines(found: JsonObject) -> Iterator[str]:
+    """Yields the lines of a record, for people."""
     yield heading(found)
-    yield f"  memory      {_memory_line(found['memory'])}"
-    seconds = (f"{name}: {s:.0f}" for name, s in found["compile_seconds"].items())
-    yield f"  compiled    in seconds, {', '.join(seconds)}"
+    yield memory_line(found["memory"], "parameters", "caches")
+    yield compiled_line(found)
     if "decode" in found["programs"]:
         yield from _contents_lines(found["programs"]["decode"])
     if "roofline" in found:
@@ -276,15 +187,15 @@ def lines(found: TopologyRecord) -> Iterator[str]:
     if "compiler" in found:
         yield from _compiler_lines(found)
     if "beams_predicted" in found:
-        yield from _beam_lines(found)
+        yield f"  beams       {_beams(found)}"
     if "exits" in found:
         yield "  exits       a token that leaves there, alone (roofline / with layers)"
         for one in found["exits"]:
-            times = f"{_milliseconds(one)} ms, {_pair(one['speedup'])} times"
+            times = f"{_milliseconds(one['seconds'])} ms, {_pair(one['speedup'])} times"
             yield f"    {one['layers']:>3} layers        {times}"
 
 
-def heading(found: DevicesRecord) -> str:
+def heading(found: JsonObject) -> str:
     """Returns the first line of a record: its devices."""
     mesh = " x ".join(f"{size} {name}" for name, size in found["mesh"].items())
     chip = found["chip"]
@@ -295,78 +206,50 @@ def heading(found: DevicesRecord) -> str:
     )
 
 
-def _pair(numbers: Iterable[float]) -> str:
+def memory_line(memory: JsonObject, *names: str) -> str:
+    """Returns the line of a program's memory, with these parts of it."""
+    known = ", ".join(f"{name} {gib(memory[name])}" for name in names)
+    if "total" not in memory:
+        return f"  memory      does not fit: {memory['too_large']}; {known}"
+    left, caches = memory["left"], memory.get("caches", 0)
+    verdict = f"{gib(left)} left" if left > 0 else f"{gib(-left)} too much"
+    others = "other temporaries" if "caches" in names else "temporaries"
+    return (
+        f"  memory      {gib(memory['total'])} of {gib(memory['limit'])}, {verdict} ({known}, "
+        f"{others} {gib(memory['temporaries'] - caches)}, code {gib(memory['code'])})"
+    )
+
+
+def compiled_line(found: JsonObject) -> str:
+    """Returns the line of the seconds in which programs were compiled."""
+    seconds = (f"{name}: {s:.0f}" for name, s in found["compile_seconds"].items())
+    return f"  compiled    in seconds, {', '.join(seconds)}"
+
+
+def _pair(numbers: Iterable[float], form: str = ".2f") -> str:
     """Returns the figures by the roofline and with layers."""
-    return "/".join(f"{x:.2f}" for x in numbers)
+    return "/".join(f"{x:{form}}" for x in numbers)
 
 
-def _milliseconds(one: ExitRecord) -> str:
-    return _pair(1e3 * seconds for seconds in one["seconds"])
+def _milliseconds(seconds: Iterable[float]) -> str:
+    return _pair(1e3 * x for x in seconds)
 
 
-def explanation(records: Sequence[TopologyRecord]) -> Iterator[str]:
-    """Yields the legend of some records, for the figures that they have.
-
-    Args:
-      records: the records.
-    """
+def explanation(records: Sequence[JsonObject]) -> Iterator[str]:
+    """Yields the legend of some records, for the figures that they have."""
+    names = {"memory", *(name for found in records for name in found)}
+    decode = [x["programs"]["decode"] for x in records if "decode" in x["programs"]]
+    names |= {"decode"} if decode else set()
+    names |= {"top_k"} if any(program["top_k"] for program in decode) else set()
+    names |= {"predicted"} if names & {"roofline", "exits", "beams_predicted"} else set()
+    layer, gamma = LAYER_SECONDS * 1e6, records[0].get("gamma")
     yield ""
-    yield "memory: bytes of the decode program on one device; compiled: seconds for each program"
-    if any("decode" in found["programs"] for found in records):
-        yield (
-            "no loop, or the name of a loop: communication of the devices once, or in each pass; "
-            "loops: their nesting, xN for N passes"
-        )
-        yield (
-            "operations: instructions, those of a loop counted once; largest: array that a loop "
-            "makes; also: copies to the host and sizes known only at run time, both 0 in a fast "
-            "program, and what a SparseCore runs"
-        )
-    if any(
-        "decode" in found["programs"] and found["programs"]["decode"]["top_k"] for found in records
-    ):
-        yield "top-k: how often the best of an array are taken, by its shape"
-    predicted = {"roofline", "exits", "beams_predicted"}
-    if any(predicted & found.keys() for found in records):
-        yield (
-            "roofline: reading memory or computing, whichever takes longer, then communicating; "
-            f"with layers: and {LAYER_SECONDS * 1e6:.0f} us for each layer"
-        )
-    if any("compiler" in found for found in records):
-        yield (
-            "compiler: its own estimate, the sum of the cycles of all instructions, which may "
-            "overlap, so compare sums with each other; and the fusions, of a decoder layer in "
-            "brackets"
-        )
-    if any("exits" in found for found in records):
-        yield (
-            "exits: the time of a token that leaves the target after this many layers, and how "
-            "many times as fast as the whole target that is"
-        )
-    if any("beams_predicted" in found for found in records):
-        yield (
-            "beams: roofline / with layers; the speed-up over a search without a draft is the "
-            "steps of a call, divided by those from which it pays"
-        )
-    if any("roofline" in found for found in records):
-        gamma = records[0]["gamma"]
-        yield (
-            f"c: a draft token over a target call of one; v({gamma}): the call on a draft of "
-            f"{gamma} over one of one"
-        )
-        yield (
-            "tokens/s: of one text, by TAR, the tokens of a target call with its own (Yan et al. "
-            "2024, 2402.01528)"
-        )
-        yield (
-            "speed-up: over the target alone; a row for each acceptance rate alpha, a column for "
-            "each number of draft tokens per target call"
-        )
-    if any(found.get("paths") for found in records):
-        yield "paths: the speed-ups have the calls of all paths, and the accepted tokens of one"
+    for name, text in LEGEND.items():
+        if name in names:
+            yield from text.format(layer=layer, gamma=gamma).splitlines()
 
 
-def _contents_lines(whole: ContentsRecord) -> Iterator[str]:
+def _contents_lines(whole: JsonObject) -> Iterator[str]:
     for path, kinds in (whole["collectives"] or {"": {}}).items():
         yield f"  {path or 'no loop':<11} {collectives_of(kinds)}"
     yield f"  loops       {_loops(whole['loops'])}"
@@ -396,34 +279,16 @@ def _contents_lines(whole: ContentsRecord) -> Iterator[str]:
         )
 
 
-def _memory_line(memory: MemoryRecord) -> str:
-    given = f"parameters {gib(memory['parameters'])}, caches {gib(memory['caches'])}"
-    if "total" not in memory:
-        return f"does not fit: {memory['too_large']}; {given}"
-    parts = (
-        f"{given}, other temporaries {gib(memory['temporaries'] - memory['caches'])}, "
-        f"code {gib(memory['code'])}"
-    )
-    verdict = (
-        f"{gib(memory['left'])} left" if memory["fits"] else f"{gib(-memory['left'])} too much"
-    )
-    return f"{gib(memory['total'])} of {gib(memory['limit'])}, {verdict} ({parts})"
-
-
-def collectives_of(kinds: Mapping[str, CountRecord]) -> str:
-    """Returns collectives in one phrase.
-
-    Args:
-      kinds: count and bytes by kind.
-    """
+def collectives_of(kinds: Mapping[str, JsonObject]) -> str:
+    """Returns collectives in one phrase."""
     listed = [
         f"{kind['count']} {name} ({kind['bytes'] / 2**20:.2f} MiB)" for name, kind in kinds.items()
     ]
     return ", ".join(listed) or "no collectives"
 
 
-def _loops(loops: Sequence[LoopRecord]) -> str:
-    def one(loop: LoopRecord) -> str:
+def _loops(loops: Sequence[JsonObject]) -> str:
+    def one(loop: JsonObject) -> str:
         trips = "" if loop["trip_count"] is None else f" x{loop['trip_count']}"
         inner = f" {{ {_loops(loop['loops'])} }}" if loop["loops"] else ""
         return f"{loop['name']}{trips}{inner}"
@@ -432,27 +297,42 @@ def _loops(loops: Sequence[LoopRecord]) -> str:
     return ", ".join(text if n == 1 else f"{n} {text}" for text, n in alike) or "none"
 
 
-def _prediction_lines(found: TopologyRecord) -> Iterator[str]:
+def _prediction_lines(found: JsonObject) -> Iterator[str]:
     gamma = found["gamma"]
-    for name, title in _PREDICTIONS.items():
-        made = found[name]
-        verify = made["verify_cost"]
+    for name, title in PREDICTIONS.items():
+        verify = found[name]["verify_cost"]
         shown = f", v({gamma}) {verify[gamma]:.2f}" if gamma < len(verify) else ""
-        yield (
-            f"  {title:<11} target {made['target'] * 1e3:.2f} ms, draft {made['draft'] * 1e3:.3f} "
-            f"ms, c {made['cost_ratio']:.3f}{shown}"
-        )
-    alone = [found[name]["target"] for name in _PREDICTIONS]
-    iteration = [found[name]["iteration"] for name in _PREDICTIONS]
-    at_tar = (f"{_rates(iteration, tar)} at TAR {tar}" for tar in range(1, gamma + 2))
-    yield f"  tokens/s    {_rates(alone)} alone; drafts of {gamma}: {', '.join(at_tar)}"
+        yield f"  {title:<11} {_costs(found[name])}, c {found[name]['cost_ratio']:.3f}{shown}"
+
+    def rates(name: str, tokens: int) -> str:
+        return _pair((tokens / found[prediction][name] for prediction in PREDICTIONS), ".0f")
+
+    at_tar = (f"{rates('iteration', tar)} at TAR {tar}" for tar in range(1, gamma + 2))
+    yield f"  tokens/s    {rates('target', 1)} alone; drafts of {gamma}: {', '.join(at_tar)}"
     yield "  speed-up    predicted, by draft tokens per call (roofline / with layers)"
-    yield f"    {'alpha':<20}" + "".join(f"{gamma:>12}" for gamma in _draft_lengths(found))
-    for name, pairs in _speedups(found, "{} {}"):
-        yield f"    {name:<20}" + "".join(f"{f'{a:.2f}/{b:.2f}':>12}" for a, b in pairs)
+    table = _speedups(found, "{} {}", "/")
+    yield from columns(
+        (("    ", *cells) for cells in (table.header, *table.rows)), "", "<20", ">12"
+    )
 
 
-def _compiler_lines(found: TopologyRecord) -> Iterator[str]:
+def _costs(prediction: JsonObject) -> str:
+    return f"target {1e3 * prediction['target']:.2f} ms, draft {1e3 * prediction['draft']:.3f} ms"
+
+
+def _speedups(found: JsonObject, label: str, between: str) -> Table:
+    """Returns both predictions for each alpha, whose label has this form, and draft length."""
+    rows = []
+    for name, alpha in found["alphas"].items():
+        both = (found[prediction]["speedups"][name] for prediction in PREDICTIONS)
+        shown = name if name == f"{alpha:g}" else label.format(f"{alpha:g}", name)
+        pairs = zip(*both, strict=True)
+        rows.append((shown, *(f"{a:.2f}{between}{b:.2f}" for a, b in pairs)))
+    lengths = range(1, len(found["roofline"]["verify_cost"]))
+    return Table("", ("alpha", *map(str, lengths)), rows)
+
+
+def _compiler_lines(found: JsonObject) -> Iterator[str]:
     made = found["compiler"]
     for name, part in made["parts"].items():
         layer = part["fusions_per_layer"]
@@ -465,7 +345,7 @@ def _compiler_lines(found: TopologyRecord) -> Iterator[str]:
         yield f"  {'compiler':<11} {_compiler_costs(found)}"
 
 
-def _compiler_costs(found: TopologyRecord) -> str:
+def _compiler_costs(found: JsonObject) -> str:
     """Returns c, v and the speed-ups that follow from the compiler's cycles."""
     made, gamma = found["compiler"], found["gamma"]
     costs = f"c {made['cost_ratio']:.3f}, v({gamma}) {made['verify_cost']:.2f}"
@@ -473,135 +353,92 @@ def _compiler_costs(found: TopologyRecord) -> str:
     return f"{costs}; speed-up with drafts of {gamma}: {', '.join(speedups)}"
 
 
-def _beam_lines(found: TopologyRecord) -> Iterator[str]:
-    both = found["beams_predicted"]
-    step, iteration = [one["step"] for one in both], [one["iteration"] for one in both]
-    pays_from = [one["pays_from"] for one in both]
-    yield (
-        f"  beams       a step alone {_pair(1e3 * x for x in step)} ms, a call with its draft "
-        f"{_pair(1e3 * x for x in iteration)} ms: it pays from {_pair(pays_from)} steps per call"
+def _beams(found: JsonObject) -> str:
+    step, iteration, pays_from = (
+        [one[name] for one in found["beams_predicted"]]
+        for name in ("step", "iteration", "pays_from")
+    )
+    return (
+        f"a step alone {_milliseconds(step)} ms, a call with its draft {_milliseconds(iteration)} "
+        f"ms: it pays from {_pair(pays_from)} steps per call"
     )
 
 
-_PREDICTIONS: dict[Literal["roofline", "with_layers"], str] = {
-    "roofline": "roofline",
-    "with_layers": "with layers",
-}
-
-
-def _rates(seconds: Iterable[float], tokens: int = 1) -> str:
-    """Returns tokens per second by the roofline and with layers."""
-    return "/".join(f"{tokens / each:.0f}" for each in seconds)
-
-
-def _draft_lengths(found: TopologyRecord) -> range:
-    """Returns the draft lengths that the prediction covers."""
-    return range(1, len(found["roofline"]["verify_cost"]))
-
-
-def _speedups(found: TopologyRecord, form: str) -> Iterator[tuple[str, list[tuple[float, float]]]]:
-    """Yields each alpha, with its label in this form, and both predictions by draft length."""
-    for label, alpha in found["alphas"].items():
-        name = label if label == f"{alpha:g}" else form.format(f"{alpha:g}", label)
-        both = (found[name]["speedups"][label] for name in _PREDICTIONS)
-        yield name, list(zip(*both, strict=True))
-
-
-def markdown(records: Sequence[TopologyRecord]) -> str:
-    """Returns tables of several topologies.
-
-    Args:
-      records: the records.
-    """
-    rows = [
-        "| topology | mesh | batch | parameters | caches | total | limit | left |",
-        "|---|---|---|---|---|---|---|---|",
-        *map(_memory_row, records),
-        "",
+def markdown(records: Sequence[JsonObject]) -> str:
+    """Returns tables of several topologies."""
+    whole = [_contents_row(found) for found in records if "decode" in found["programs"]]
+    parts = [
+        Table("", MEMORY, list(map(_memory_row, records))).markdown(),
         "Collectives, by the loop they are in, and compile times.",
-        "",
-        "| topology | collectives | loops | seconds |",
-        "|---|---|---|---|",
-        *(_contents_row(found) for found in records if "decode" in found["programs"]),
+        Table("", ("topology", "collectives", "loops", "seconds"), whole).markdown(),
+        *(part for found in records for part in _of_topology(found)),
     ]
-    for found in records:
-        if "roofline" in found:
-            rows += ["", *_prediction_table(found)]
-        if "compiler" in found:
-            rows += ["", *_compiler_table(found)]
-        if "exits" in found:
-            rows += ["", *_exit_table(found)]
-        if "beams_predicted" in found:
-            rows += ["", f"{found['topology']}: {next(_beam_lines(found)).split(maxsplit=1)[1]}."]
-    return "\n".join(rows) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
-def _memory_row(found: TopologyRecord) -> str:
+def _of_topology(found: JsonObject) -> Iterator[str]:
+    """Yields the texts and the tables of one topology."""
+    name = found["topology"]
+    if "roofline" in found:
+        roofline, layers = (found[prediction] for prediction in PREDICTIONS)
+        yield (
+            f"{name}: {_costs(roofline)}, c {roofline['cost_ratio']:.3f} by the roofline; "
+            f"{1e3 * layers['target']:.2f} ms, {1e3 * layers['draft']:.3f} ms, c "
+            f"{layers['cost_ratio']:.3f} with {LAYER_SECONDS * 1e6:.0f} us for each layer. "
+            "Speed-ups, roofline / with layers:"
+        )
+        yield _speedups(found, "{} ({})", " / ").markdown()
+    if "compiler" in found:
+        estimated = found["compiler"]
+        costs = "" if estimated["cost_ratio"] is None else f" {_compiler_costs(found)}."
+        yield f"{name}: the compiler's own estimate, not a time.{costs}"
+        rows = []
+        for program, part in estimated["parts"].items():
+            layer = part["fusions_per_layer"]
+            of_layer = "" if layer is None else layer
+            rows.append((program, f"{part['cycles']:,}", part["fusions"], of_layer))
+        header = ("program", "cycles", "fusions", "fusions in a decoder layer")
+        yield Table("", header, rows).markdown(" rrr")
+    if "exits" in found:
+        yield f"{name}: tokens that leave the target, roofline / with layers:"
+        rows = [
+            (one["layers"], _milliseconds(one["seconds"]), _pair(one["speedup"]))
+            for one in found["exits"]
+        ]
+        header = ("layers", "ms", "times as fast as the whole target")
+        yield Table("", header, rows).markdown()
+    if "beams_predicted" in found:
+        yield f"{name}: {_beams(found)}."
+
+
+def mesh_of(found: JsonObject) -> str:
+    """Returns the sizes of a record's mesh, in one phrase."""
+    return " x ".join(map(str, found["mesh"].values()))
+
+
+def _memory_row(found: JsonObject) -> tuple[object, ...]:
     memory = found["memory"]
     fits = "total" in memory
-    cells = [
+    return (
         found["topology"],
-        " x ".join(map(str, found["mesh"].values())),
+        mesh_of(found),
         found["rows"],
         gib(memory["parameters"]),
         gib(memory["caches"]),
         gib(memory["total"]) if fits else memory["too_large"],
         gib(memory["limit"]),
         gib(memory["left"]) if fits else "does not fit",
-    ]
-    return row(*cells)
+    )
 
 
-def row(*cells: object) -> str:
-    """Returns a row of a table in Markdown."""
-    return f"| {' | '.join(map(notebook.markdown, cells))} |"
-
-
-def _contents_row(found: TopologyRecord) -> str:
+def _contents_row(found: JsonObject) -> tuple[object, ...]:
     whole = found["programs"]["decode"]
     kinds = "; ".join(
         f"{path or 'no loop'}: {collectives_of(kinds)}"
         for path, kinds in whole["collectives"].items()
     )
     seconds = f"{found['compile_seconds']['decode']:.0f}"
-    return row(found["topology"], kinds or "none", _loops(whole["loops"]), seconds)
-
-
-def _prediction_table(found: TopologyRecord) -> Iterator[str]:
-    made, also = found["roofline"], found["with_layers"]
-    lengths = _draft_lengths(found)
-    yield (
-        f"{found['topology']}: target {made['target'] * 1e3:.2f} ms, draft "
-        f"{made['draft'] * 1e3:.3f} ms, c {made['cost_ratio']:.3f} by the roofline; "
-        f"{also['target'] * 1e3:.2f} ms, {also['draft'] * 1e3:.3f} ms, c {also['cost_ratio']:.3f} "
-        f"with {LAYER_SECONDS * 1e6:.0f} us for each layer. Speed-ups, roofline / with layers:"
-    )
-    yield ""
-    yield row("alpha", *lengths)
-    yield "|---" * (len(lengths) + 1) + "|"
-    for name, pairs in _speedups(found, "{} ({})"):
-        yield row(name, *(f"{a:.2f} / {b:.2f}" for a, b in pairs))
-
-
-def _compiler_table(found: TopologyRecord) -> Iterator[str]:
-    made = found["compiler"]
-    costs = "" if made["cost_ratio"] is None else f" {_compiler_costs(found)}."
-    yield f"{found['topology']}: the compiler's own estimate, not a time.{costs}"
-    yield ""
-    yield row("program", "cycles", "fusions", "fusions in a decoder layer")
-    yield "|---|---:|---:|---:|"
-    for name, part in made["parts"].items():
-        layer = part["fusions_per_layer"]
-        yield row(name, f"{part['cycles']:,}", part["fusions"], "" if layer is None else layer)
-
-
-def _exit_table(found: TopologyRecord) -> Iterator[str]:
-    yield f"{found['topology']}: tokens that leave the target, roofline / with layers:"
-    yield ""
-    yield "| layers | ms | times as fast as the whole target |"
-    yield "|---|---|---|"
-    for one in found["exits"]:
-        yield f"| {one['layers']} | {_milliseconds(one)} | {_pair(one['speedup'])} |"
+    return found["topology"], kinds or "none", _loops(whole["loops"]), seconds
 
 
 def gib(size: float) -> str:

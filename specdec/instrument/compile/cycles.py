@@ -21,46 +21,31 @@ _LAYER = re.compile(r"/decoder/layers_(\d+)/")
 
 @dataclasses.dataclass(frozen=True)
 class ProgramCycles:
-    """The compiler's estimate of one program; the body of a loop counts once.
+    """The compiler's estimate of one program; the body of a loop counts once."""
 
-    Attributes:
-      cycles: the sum over all instructions.
-      fusions: the number of fusions.
-      fusions_per_layer: the mean number of fusions in a decoder layer; None if no instruction is
-        one of a layer.
-      kernels: the number of kernels written in Pallas, whose cycles the compiler does not state.
-    """
-
-    cycles: int
-    fusions: int
+    cycles: int  # the sum over all instructions
+    fusions: int  # the number of fusions
+    # the mean number of fusions in a decoder layer; None if no instruction is one of a layer
     fusions_per_layer: float | None
+    # the number of kernels written in Pallas, whose cycles the compiler does not state
     kernels: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class CompilerEstimate:
-    """The compiler's estimate of a plan's parts, and the costs that follow from their cycles.
+    """The compiler's estimate of a plan's parts, and the costs that follow from their cycles."""
 
-    Attributes:
-      parts: the estimate of each part, by its name.
-      cost_ratio: c, the cycles of a draft token divided by those of a target call on one token.
-        None if a call has no estimate or a kernel without cycles, or nothing is drafted.
-      verify_cost: v(gamma), for the plan's longest draft.
-      speedups: {alpha: S} at the plan's longest draft, if nothing but these cycles takes time.
-    """
-
-    parts: Mapping[str, ProgramCycles]
+    parts: Mapping[str, ProgramCycles]  # the estimate of each part, by its name
+    # c, the cycles of a draft token divided by those of a target call on one token. None if a call
+    # has no estimate or a kernel without cycles, or nothing is drafted.
     cost_ratio: float | None = None
-    verify_cost: float | None = None
+    verify_cost: float | None = None  # v(gamma), for the plan's longest draft
+    # {alpha: S} at the plan's longest draft, if nothing but these cycles takes time
     speedups: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def of_module(module: hlo.Module) -> ProgramCycles:
-    """Returns the compiler's estimate of a program.
-
-    Args:
-      module: its contents.
-    """
+    """Returns the compiler's estimate of a program."""
     fusions = [one for one in module.operations if one.opcode == "fusion"]
     layers = [found[1] for one in fusions if (found := _LAYER.search(one.scope))]
     per_layer = round(len(layers) / len(set(layers)), 1) if layers else None
@@ -71,12 +56,7 @@ def of_module(module: hlo.Module) -> ProgramCycles:
 
 
 def estimate(compilation: Compilation, alphas: Mapping[str, float]) -> CompilerEstimate | None:
-    """Returns the compiler's estimate of a plan's parts; None if it states no cycles.
-
-    Args:
-      compilation: the programs, compiled with their parts.
-      alphas: acceptance rates, by label.
-    """
+    """Returns the compiler's estimate of a plan's parts; None if it states no cycles."""
     parts = {name: of_module(one.module) for name, one in compilation.parts.items() if one.module}
     if not any(part.cycles for part in parts.values()):
         return None

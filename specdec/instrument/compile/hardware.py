@@ -56,14 +56,7 @@ class Topology:
 
     @classmethod
     def parse(cls, name: str) -> Topology:
-        """Returns the topology of a name.
-
-        Args:
-          name: such as v4:2x2x1.
-
-        Raises:
-          ValueError: the generation is not known, or the name is not that of a topology.
-        """
+        """Returns the topology of a name."""
         match = re.fullmatch(r"(\w+):([1-9]\d*(?:x[1-9]\d*){1,2})", name)
         if match is None or match[1] not in CHIPS:
             raise ValueError(
@@ -86,9 +79,6 @@ class Topology:
         """Returns devices to compile for.
 
         No TPU is looked for, and JAX's own platform does not change.
-
-        Raises:
-          RuntimeError: libtpu is not installed, or has no such topology.
         """
         from jax.experimental import topologies
 
@@ -124,27 +114,20 @@ _WITHOUT_A_TPU = {
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One call of a model on one device, for a block of tokens.
+    """One call of a model on one device, for a block of tokens."""
 
-    Attributes:
-      bytes: bytes read from memory, the same for every width: parameters and caches.
-      flops: FLOPs per token of the block.
-      int8: operations per token in products whose operands both have eight bits, in addition.
-      layers: layers of the decoder.
-      reduced, gathered: bytes of the results of all-reduces and all-gathers, per token.
-      reductions, gathers: the number of each.
-      devices: the number of devices that divide the model.
-    """
-
-    bytes: float
-    flops: float
-    layers: int
+    bytes: float  # bytes read from memory, the same for every width: parameters and caches
+    flops: float  # FLOPs per token of the block
+    layers: int  # layers of the decoder
+    # operations per token in products whose operands both have eight bits, in addition
     int8: float = 0.0
+    # reductions, gathers: the number of each
     reductions: int = 0
+    # reduced, gathered: bytes of the results of all-reduces and all-gathers, per token
     reduced: float = 0.0
     gathers: int = 0
     gathered: float = 0.0
-    devices: int = 1
+    devices: int = 1  # the number of devices that divide the model
 
     def seconds(self, chip: Chip, width: int, layer_seconds: float = 0.0) -> float:
         """Returns the seconds of the call by a roofline.
@@ -152,11 +135,6 @@ class Call:
         These are the seconds of memory or of arithmetic, whichever takes longer. The time of the
         collectives comes on top, each a ring in both directions whose messages pass every other
         device. The time of the layers comes last.
-
-        Args:
-          chip: the chip.
-          width: the tokens of the block.
-          layer_seconds: seconds for each decoder layer, beyond the roofline.
         """
         arithmetic = width * (self.flops / chip.flops + self.int8 / chip.int8)
         compute = max(self.bytes / chip.bandwidth, arithmetic)

@@ -126,12 +126,6 @@ def read(text: str) -> Module:
 
     A collective that the compiler spreads over several fusions, to overlap with their work, counts
     once. What a SparseCore runs is no operation, move or copy of the program's own.
-
-    Args:
-      text: optimised HLO.
-
-    Raises:
-      ValueError: the text is not that of a whole compiled program.
     """
     entry, computations = _parse(text)
     found: dict[str, list[Instruction]] = {kind: [] for kind in KINDS}
@@ -292,10 +286,7 @@ def _calls(rest: str) -> tuple[str, ...]:
 
 
 def _result(opcode: str, shape: str) -> str:
-    """Returns the part of an instruction's shape that is its result.
-
-    Instructions that start something carry their operands and a context in addition.
-    """
+    """Returns the part of an instruction's shape that is its result."""
     elements = _elements(shape)
     if opcode in ("copy-start", "infeed", "recv", "send"):
         return elements[0]

@@ -37,15 +37,7 @@ def roofline_costs(
     layer_seconds: float = LAYER_SECONDS,
     widths: Sequence[int] = range(1, WIDEST + 1),
 ) -> Costs:
-    """Returns the costs of a roofline, which has no prefill.
-
-    Args:
-      calls: the figures of each model's call, by role.
-      chip: the chip.
-      source: which roofline it is, and where the calls come from.
-      layer_seconds: the assumed time of each layer.
-      widths: the tokens of calls; the first is that of the target's step.
-    """
+    """Returns the costs of a roofline, without prefill; the step is one of the first width."""
     seconds = {
         Calls(role, width): call.seconds(chip, width, layer_seconds)
         for role, call in calls.items()
@@ -57,26 +49,17 @@ def roofline_costs(
 
 @dataclasses.dataclass(frozen=True)
 class RooflinePrediction:
-    """The predicted model calls of an iteration; all else in it counts as nothing.
+    """The predicted model calls of an iteration; all else in it counts as nothing."""
 
-    Attributes:
-      layer_seconds: assumed for each decoder layer in addition (`hardware.LAYER_SECONDS`).
-      target: seconds of a call with one token.
-      draft: seconds of a draft token, in drafts of the plan's longest length.
-      cost_ratio: c, `draft` divided by `target`.
-      iteration: seconds of a draft of the plan's longest length, and of the target's call on it.
-        Tokens per second are TAR, the tokens of a target call with its own, divided by this.
-      verify_cost: v(gamma), for gamma = 0, 1, ...
-      speedups: {alpha: [S at gamma 1, 2, ...]}.
-    """
-
-    layer_seconds: float
-    target: float
-    draft: float
-    cost_ratio: float
+    layer_seconds: float  # assumed for each decoder layer in addition (`hardware.LAYER_SECONDS`)
+    target: float  # seconds of a call with one token
+    draft: float  # seconds of a draft token, in drafts of the plan's longest length
+    cost_ratio: float  # c, `draft` divided by `target`
+    # seconds of a draft of the plan's longest length, and of the target's call on it. Tokens per
+    # second are TAR, the tokens of a target call with its own, divided by this.
     iteration: float
-    verify_cost: list[float]
-    speedups: dict[str, list[float]]
+    verify_cost: list[float]  # v(gamma), for gamma = 0, 1, ..
+    speedups: dict[str, list[float]]  # {alpha: [S at gamma 1, 2, ...]}
 
 
 def predict(
@@ -86,15 +69,7 @@ def predict(
     alphas: Mapping[str, float],
     longest: int = LONGEST,
 ) -> tuple[RooflinePrediction, RooflinePrediction]:
-    """Returns two predictions: by the roofline alone, and with a time for each layer in addition.
-
-    Args:
-      chip: the chip.
-      plan: the plan.
-      calls: the figures of each model's call, by role.
-      alphas: acceptance rates, by label.
-      longest: the longest draft that is predicted for, in tokens.
-    """
+    """Returns two predictions: by the roofline alone, and with a time for each layer too."""
     lengths = range(1, longest + 1)
     parts = {
         gamma: dataclasses.replace(plan, schedule=Fixed(gamma)).parts()
@@ -128,29 +103,20 @@ def _widths(*parts: Iterable[Part]) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class BeamPrediction:
-    """The predicted model calls of a beam search; all else in it counts as nothing.
+    """The predicted model calls of a beam search; all else in it counts as nothing."""
 
-    Attributes:
-      layer_seconds: assumed for each decoder layer in addition.
-      step: seconds of a step of the target alone, one call of w tokens.
-      iteration: seconds of a call on a tree, and of the draft that grows it.
-      pays_from: the steps per call at which the search is as fast as the target alone. The speed-up
-        is the steps per call divided by this number.
-    """
-
-    layer_seconds: float
-    step: float
-    iteration: float
+    layer_seconds: float  # assumed for each decoder layer in addition
+    step: float  # seconds of a step of the target alone, one call of w tokens
+    iteration: float  # seconds of a call on a tree, and of the draft that grows it
+    # the steps per call at which the search is as fast as the target alone. The speed-up is the
+    # steps per call divided by this number.
     pays_from: float
 
 
 def predict_beams(
     chip: Chip, plan: BeamPlan, calls: Mapping[str, Call]
 ) -> tuple[BeamPrediction, BeamPrediction]:
-    """Returns two predictions: by the roofline alone, and with a time for each layer in addition.
-
-    Arguments as for `predict`.
-    """
+    """Returns two predictions: by the roofline alone, and with a time for each layer too."""
 
     both = plan.alone().parts(), plan.parts()
 
@@ -164,24 +130,16 @@ def predict_beams(
 
 @dataclasses.dataclass(frozen=True)
 class Exit:
-    """A token that leaves the target after some layers, decoded without a drafter.
+    """A token that leaves the target after some layers, decoded without a drafter."""
 
-    Attributes:
-      layers: the layers that the token passes.
-      seconds: the time of its call, by the roofline and with a time for each layer in addition.
-      speedup: over the whole target, in the same two ways.
-    """
-
-    layers: int
+    layers: int  # the layers that the token passes
+    # the time of its call, by the roofline and with a time for each layer in addition
     seconds: tuple[float, float]
-    speedup: tuple[float, float]
+    speedup: tuple[float, float]  # over the whole target, in the same two ways
 
 
 def exits(chip: Chip, plan: Plan, calls: Mapping[str, Call]) -> list[Exit]:
-    """Returns a prediction for each depth of the target's calls; arguments as for `predict`.
-
-    The list is empty if all calls use all layers.
-    """
+    """Returns a prediction for each depth of the target's calls; arguments as for `predict`."""
 
     def seconds(role: str) -> tuple[float, float]:
         return calls[role].seconds(chip, 1), calls[role].seconds(chip, 1, LAYER_SECONDS)

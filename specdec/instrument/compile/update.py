@@ -36,44 +36,30 @@ TEXTS = "texts at a time"
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The bytes on one device that follow from shapes and shardings.
+    """The bytes on one device that follow from shapes and shardings."""
 
-    Attributes:
-      parameters: of the trained model.
-      optimizer: of the optimizer's state.
-      gradients: of all gradients, which are temporaries.
-      target: of the target's parameters, and of a reference drafter's.
-      target_cache, target_logits: what the target computes for the texts of a micro-batch. The
-        program need not keep all of it at the same time.
-    """
-
-    parameters: int
-    optimizer: int
-    gradients: int
-    target: int
+    parameters: int  # of the trained model
+    optimizer: int  # of the optimizer's state
+    gradients: int  # of all gradients, which are temporaries
+    target: int  # of the target's parameters, and of a reference drafter's
+    # target_cache, target_logits: what the target computes for the texts of a micro-batch. The
+    # program need not keep all of it at the same time.
     target_cache: int
     target_logits: int
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledUpdate:
-    """An update, with the figures of one device.
+    """An update, with the figures of one device."""
 
-    Attributes:
-      run: the run, divided over the mesh.
-      mesh: the sizes of the mesh's axes.
-      whole: the program that makes an update.
-      optimizer: the part of it that follows the last micro-batch, as a program of its own; None for
-        a single micro-batch.
-      sizes: the bytes of its arrays.
-      divided: the shapes of the target's parameters that no device has whole, without order.
-    """
-
-    run: TrainRun
-    mesh: Mapping[str, int]
-    whole: Compiled
+    run: TrainRun  # the run, divided over the mesh
+    mesh: Mapping[str, int]  # the sizes of the mesh's axes
+    whole: Compiled  # the program that makes an update
+    # the part of it that follows the last micro-batch, as a program of its own; None for a single
+    # micro-batch
     optimizer: Compiled | None
-    sizes: Sizes
+    sizes: Sizes  # the bytes of its arrays
+    # the shapes of the target's parameters that no device has whole, without order
     divided: frozenset[tuple[int, ...]]
 
     @property
@@ -144,17 +130,7 @@ def compile_update(
     optimizer: Compiled | None = None,
     progress: Callable[[str], None] = lambda name: None,
 ) -> CompiledUpdate:
-    """Compiles the update of a run for the devices of a mesh. Allocates nothing, and reads no file.
-
-    Args:
-      run: the run; texts have its longest inputs and outputs.
-      mesh: of devices that need not be present (`Topology.devices`).
-      optimizer: that part of the update, if it was compiled for another batch.
-      progress: called with the name of each program before it is compiled.
-
-    Raises:
-      TrainingError: the run cannot be divided over the mesh.
-    """
+    """Compiles the update of a run for the devices of a mesh, without arrays or files."""
     run = over_devices(dataclasses.replace(run, placement=run.placement.over(mesh)))
     recipe, state = Recipe.of(run), abstract_state(Recipe.of(run))
     target = () if run.target is None else partitioning.abstract(run.target, mesh)
@@ -207,13 +183,6 @@ def largest_batch(
 
     The search ends where the largest that fits and the smallest that does not are at most an
     eighth apart, or where memory leaves room for less than an eighth more.
-
-    Args:
-      run: the run.
-      mesh: the devices.
-      chip: their kind.
-      begun: the result for the run's own batch.
-      progress: as for `compile_update`.
     """
     step = mesh.shape[partitioning.DATA]
     best, fitting, high, found = None, [(0, _without_texts(begun))], None, begun
@@ -241,12 +210,6 @@ def _next_attempt(
 
     Memory grows by about the same for each text, so two results give a line. The attempt takes
     15/16 of the room that the line leaves, so that it mostly fits.
-
-    Args:
-      memory: of the chip.
-      fitting: texts and bytes of what fits, in order; the first has no texts.
-      high: texts and bytes of the smallest that does not fit, if there is one.
-      step: the number that must divide the texts.
     """
     low = fitting[-1]
     enough = max(step, low[0] // 8)

@@ -3,92 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from specdec.common.json_values import JsonObject
+from specdec.common.tables import Table
 from specdec.common.terminal import counted
 from specdec.instrument.compile.compile_report import (
-    CountRecord,
-    DevicesRecord,
     collectives_of,
-    contents,
+    compiled_line,
+    devices_of,
     gib,
     heading,
-    row,
+    memory_line,
+    memory_of,
+    mesh_of,
+    programs_of,
 )
 from specdec.instrument.compile.hardware import HOP_SECONDS, Topology
 from specdec.instrument.compile.update import CompiledUpdate, fits, needed
 
-
-class UpdateMemory(TypedDict):
-    """The bytes of an update on one device, or `too_large` in place of those of a run."""
-
-    parameters: int
-    optimizer: int
-    gradients: int
-    target: int
-    target_cache: int
-    target_logits: int
-    limit: int
-    fits: bool
-    too_large: str
-    total: int
-    left: int
-    temporaries: int
-    code: int
-
-
-class UpdateTimes(TypedDict):
-    """The time of an update by the roofline, in seconds, and what follows from it."""
-
-    computing: float
-    reading: float
-    exchanging: float
-    seconds: float
-    updates_per_second: float
-    texts_per_second: float
-    chip_hours_per_1000_updates: float
-
-
-class LargestUpdate(TypedDict):
-    texts_at_a_time: int
-    memory: UpdateMemory
-
-
-class UpdateRecord(DevicesRecord):
-    """All figures of a topology; a record has the last five only in some cases."""
-
-    texts: int
-    micro_batches: int
-    inputs: int
-    targets: int
-    target_dtype: str | None
-    memory: UpdateMemory
-    compile_seconds: dict[str, float]
-    collectives: dict[str, CountRecord]
-    gathered_target_parameters: list[str]
-    roofline: UpdateTimes
-    advice: str
-    largest: LargestUpdate
+HEADER = ("topology", "mesh", "texts at a time", "parameters", "optimizer", "target", "temporaries",
+          "total", "limit", "all-reduces", "s per update", "updates/s", "chip hours per 1,000",
+          "largest batch")  # fmt: skip
 
 
 def update_record(
     topology: Topology, update: CompiledUpdate, largest: CompiledUpdate | None = None
-) -> UpdateRecord:
-    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device.
-
-    Args:
-      topology: the topology.
-      update: the update, compiled for it.
-      largest: the update with the most texts at a time that fits, if it was searched.
-    """
-    run, chip = update.run, topology.chip
-    programs = [one for one in (update.whole, update.optimizer) if one]
-    found: Any = {
-        "topology": topology.name,
-        "devices": topology.device_count,
-        "mesh": dict(update.mesh),
-        "chip": dataclasses.asdict(chip),
+) -> dict[str, Any]:
+    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device."""
+    run = update.run
+    found = {
+        **devices_of(topology, update.mesh),
         "texts": run.batch_size,
         "micro_batches": run.micro_batches,
         "inputs": run.lengths["inputs"],
@@ -97,27 +43,22 @@ def update_record(
         "dtype": run.model.dtype,
         "target_dtype": run.target and run.target.dtype,
         "memory": _memory(topology, update),
-        "compile_seconds": {each.name: round(each.seconds, 1) for each in programs},
-        "programs": {each.name: contents(each) for each in programs if each.module},
+        **programs_of(*filter(None, (update.whole, update.optimizer))),
         "assumed": {"hop_seconds": HOP_SECONDS},
     }
-    if fits(update, chip):
+    if fits(update, topology.chip):
         found |= _predicted(topology, update)
     else:
         found["advice"] = advice(topology, update)
     if largest is not None:
-        found["largest"] = {"texts_at_a_time": largest.texts, "memory": _memory(topology, largest)}
-        found["largest"] |= _predicted(topology, largest)
+        memory = {"texts_at_a_time": largest.texts, "memory": _memory(topology, largest)}
+        found["largest"] = memory | _predicted(topology, largest)
     return found
 
 
-def _memory(topology: Topology, update: CompiledUpdate) -> Mapping[str, object]:
-    limit, whole = topology.chip.memory, update.whole
-    found = dataclasses.asdict(update.sizes) | {"limit": limit, "fits": fits(update, topology.chip)}
-    if whole.memory is None:
-        return found | {"too_large": whole.too_large, "needed": needed(update)}
-    total = whole.memory.total
-    return found | dataclasses.asdict(whole.memory) | {"total": total, "left": limit - total}
+def _memory(topology: Topology, update: CompiledUpdate) -> dict[str, object]:
+    found = memory_of(dataclasses.asdict(update.sizes), update.whole, topology)
+    return found | ({} if update.whole.memory else {"needed": needed(update)})
 
 
 def _predicted(topology: Topology, update: CompiledUpdate) -> dict[str, object]:
@@ -165,23 +106,18 @@ def advice(topology: Topology, update: CompiledUpdate) -> str:
     return f"an update needs {gib(needed(update))} of {gib(limit)}; give {listed}"
 
 
-def update_lines(found: UpdateRecord) -> Iterator[str]:
-    """Yields the lines of a record, for people.
-
-    Args:
-      found: a record.
-    """
+def update_lines(found: JsonObject) -> Iterator[str]:
+    """Yields the lines of a record, for people."""
     memory = found["memory"]
     yield heading(found)
-    yield f"  memory      {_memory_line(memory)}"
+    yield memory_line(memory, "parameters", "optimizer", "target")
     if found["target_dtype"] is not None:
         yield (
             f"  of these    gradients {gib(memory['gradients'])}, the target's keys and values "
             f"{gib(memory['target_cache'])} and its logits {gib(memory['target_logits'])}, if all "
             "are kept at the same time"
         )
-    seconds = (f"{name}: {s:.0f}" for name, s in found["compile_seconds"].items())
-    yield f"  compiled    in seconds, {', '.join(seconds)}"
+    yield compiled_line(found)
     yield (
         f"  update      {counted(found['texts'], 'text')}, "
         f"{counted(found['texts'] // found['micro_batches'], 'text')} at a time; inputs of "
@@ -199,22 +135,7 @@ def update_lines(found: UpdateRecord) -> Iterator[str]:
         )
 
 
-def _memory_line(memory: UpdateMemory) -> str:
-    known = (
-        f"parameters {gib(memory['parameters'])}, optimizer {gib(memory['optimizer'])}, target "
-        f"{gib(memory['target'])}"
-    )
-    if "total" not in memory:
-        return f"does not fit: {memory['too_large']}; {known}"
-    left = memory["left"]
-    verdict = f"{gib(left)} left" if left > 0 else f"{gib(-left)} too much"
-    return (
-        f"{gib(memory['total'])} of {gib(memory['limit'])}, {verdict} ({known}, temporaries "
-        f"{gib(memory['temporaries'])}, code {gib(memory['code'])})"
-    )
-
-
-def _predicted_lines(found: UpdateRecord) -> Iterator[str]:
+def _predicted_lines(found: JsonObject) -> Iterator[str]:
     yield f"  exchange    {collectives_of(found['collectives'])}"
     gathered = found["gathered_target_parameters"]
     whole = f"{len(gathered)}: {', '.join(gathered)}" if gathered else "none"
@@ -242,37 +163,26 @@ def update_explanation() -> Iterator[str]:
     )
 
 
-def update_markdown(records: Sequence[UpdateRecord]) -> str:
-    """Returns a table of several topologies.
-
-    Args:
-      records: the records.
-    """
-    rows = [
-        row("topology", "mesh", "texts at a time", "parameters", "optimizer", "target",
-            "temporaries", "total", "limit", "all-reduces", "s per update", "updates/s",
-            "chip hours per 1,000", "largest batch"),
-        "|---" * 14 + "|",
-        *map(_row, records),
-    ]  # fmt: skip
-    return "\n".join(rows) + "\n"
+def update_markdown(records: Sequence[JsonObject]) -> str:
+    """Returns a table of several topologies."""
+    return Table("", HEADER, list(map(_row, records))).markdown() + "\n"
 
 
-def _row(found: UpdateRecord) -> str:
+def _row(found: JsonObject) -> tuple[object, ...]:
     memory = found["memory"]
     sizes = memory.get("temporaries"), memory.get("total"), memory.get("limit")
     predicted = ["", "", "", ""]
     if "roofline" in found:
-        made, reduced = found["roofline"], found["collectives"].get("all-reduce", {"count": 0})
+        times, reduced = found["roofline"], found["collectives"].get("all-reduce", {"count": 0})
         predicted = [
             f"{reduced['count']:,}",
-            f"{made['seconds']:.2f}",
-            f"{made['updates_per_second']:.2f}",
-            f"{made['chip_hours_per_1000_updates']:.2f}",
+            f"{times['seconds']:.2f}",
+            f"{times['updates_per_second']:.2f}",
+            f"{times['chip_hours_per_1000_updates']:.2f}",
         ]
-    return row(
+    return (
         found["topology"],
-        " x ".join(map(str, found["mesh"].values())),
+        mesh_of(found),
         found["texts"] // found["micro_batches"],
         *map(gib, (memory["parameters"], memory["optimizer"], memory["target"])),
         *("does not fit" if size is None else gib(size) for size in sizes),

@@ -81,11 +81,7 @@ class Distillation(Checked):
 
 
 class Settings(Protocol):
-    """The gin files and flags of the user.
-
-    Attributes:
-      files: the names of the gin files.
-    """
+    """The gin files and flags of the user."""
 
     @property
     def files(self) -> Sequence[str]: ...
@@ -98,14 +94,7 @@ class Settings(Protocol):
         lines: str | None = None,
         limit: int | None = None,
     ) -> Variant:
-        """Returns the run of these settings, overridden by further macros and files.
-
-        Args:
-          more: macros.
-          files: gin files.
-          lines: the kind of lines that are written for it.
-          limit: the most texts that it may have, None for all of its own.
-        """
+        """Returns the run of these settings, overridden by further macros and files."""
         ...
 
     def text(self, more: Mapping[str, object], files: Sequence[str]) -> str:
@@ -114,21 +103,13 @@ class Settings(Protocol):
 
 
 class Distilled(NamedTuple):
-    """A pair of a target and the drafter that was made for it.
+    """A pair of a target and the drafter that was made for it."""
 
-    Attributes:
-      draft: the directory of the drafter's checkpoint.
-      pair: the gin file of the pair, for other commands.
-      speedup: the speed relative to the target alone, predicted from held-out texts.
-      schedule: the schedule for that speed-up.
-      certificate: the exactness certificate.
-    """
-
-    draft: Path
-    pair: Path
-    speedup: Estimate
-    schedule: Schedule
-    certificate: Certificate
+    draft: Path  # the directory of the drafter's checkpoint
+    pair: Path  # the gin file of the pair, for other commands
+    speedup: Estimate  # the speed relative to the target alone, predicted from held-out texts
+    schedule: Schedule  # the schedule for that speed-up
+    certificate: Certificate  # the exactness certificate
 
     @property
     def pays(self) -> bool:
@@ -152,19 +133,13 @@ class Distilled(NamedTuple):
 
 
 class Distilling(NamedTuple):
-    """A recipe for a run that is ready to begin, or to be resumed, in a folder.
-
-    Attributes:
-      variant: the target alone.
-      definition: of its vocabulary.
-      objective: the drafter's training objective.
-    """
+    """A recipe for a run that is ready to begin, or to be resumed, in a folder."""
 
     settings: Settings
     recipe: Distillation
-    variant: Variant
-    definition: tasks.VocabularyDefinition
-    objective: Align
+    variant: Variant  # the target alone
+    definition: tasks.VocabularyDefinition  # of its vocabulary
+    objective: Align  # the drafter's training objective
     folder: Path
 
     @classmethod
@@ -176,12 +151,7 @@ class Distilling(NamedTuple):
         definition: tasks.VocabularyDefinition,
         folder: Path,
     ) -> Distilling:
-        """Returns a recipe that is ready.
-
-        Raises:
-          UsageError: something that would fail later.
-          RecordsError: the folder has another recipe or run.
-        """
+        """Returns a recipe that is ready."""
         _check(variant.run, recipe)
         objective = _objective(variant.run, recipe)
         folder.mkdir(parents=True, exist_ok=True)
@@ -197,12 +167,7 @@ class Distilling(NamedTuple):
         return cls(settings, recipe, variant, definition, objective, folder)
 
     def distill(self, say: Callable[[str], None], started: Callable[[str], None]) -> Distilled:
-        """Makes the drafter, and returns the pair; `pair.gin` has its settings.
-
-        Args:
-          say: called with progress, one or several lines.
-          started: called with the name of each check of the certificate before it runs.
-        """
+        """Makes the drafter, and returns the pair; `pair.gin` has its settings."""
         if not hosts.is_first():
             say = started = lambda _: None
         recipe, folder, steps = self.recipe, self.folder, TimeLeft(self._expected())
@@ -355,20 +320,12 @@ def _own(folder: Path) -> Iterator[Path]:
 
 
 class TimeLeft:
-    """The steps of a recipe, and the remaining time.
-
-    The remaining time is the estimate for the steps, corrected by the time of those before.
-    """
+    """The steps of a recipe, and the remaining time."""
 
     def __init__(
         self, expected: Mapping[str, float], clock: Callable[[], float] = time.perf_counter
     ):
-        """Starts the clock.
-
-        Args:
-          expected: seconds of each step, by name and in order.
-          clock: returns seconds.
-        """
+        """Starts the clock."""
         self._expected, self._clock = expected, clock
         self._start = clock()
 

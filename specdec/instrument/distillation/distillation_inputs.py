@@ -34,15 +34,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of(cls, texts: Iterable[str], name: str) -> Inputs:
-        """Returns the inputs, a part of which is held out. Empty texts are left out.
-
-        Args:
-          texts: one line each.
-          name: the source of the texts, for errors.
-
-        Raises:
-          UsageError: there are too few, or one has several lines.
-        """
+        """Returns the inputs, a part of which is held out. Empty texts are left out."""
         texts = [text for text in dict.fromkeys(texts) if text.strip()]
         if broken := next((text for text in texts if "\n" in text or "\r" in text), None):
             raise UsageError(f"{name} has {broken!r}, with a line break; give texts of one line")
@@ -73,23 +65,7 @@ class Inputs(NamedTuple):
         vocabulary: str | None,
         ask: Callable[[str], str] | None,
     ) -> str:
-        """Writes the inputs and `run.gin`, which describes the run over them, to a folder.
-
-        Args:
-          target: the target's checkpoint.
-          prefix: the text that is put before every input. None stands for the one that the folder
-            was begun with, or else `chosen_prefix`.
-          vocabulary: the file of the vocabulary, or 'bytes'; None for the one saved with the
-            target.
-          ask: see `chosen_prefix`.
-
-        Returns:
-          The path of `run.gin`.
-
-        Raises:
-          UsageError: there is no vocabulary, or a prefix must be given.
-          RecordsError: the folder was begun with other inputs or settings.
-        """
+        """Writes the inputs and `run.gin`, which describes the run over them, to a folder."""
         folder = Path(os.path.abspath(folder))
         target = os.path.abspath(target) if os.path.exists(target) else target  # or of the Hub
         text = checkpoints.text_model_from(target)
@@ -192,17 +168,7 @@ def chosen_prefix(
     ask: Callable[[str], str] | None,
     target: str,
 ) -> str:
-    """Returns the text that is put before every input, if none was given.
-
-    Args:
-      texts: the inputs.
-      known: the prefixes in the target's config.json, by task.
-      ask: asks the user a question and returns the answer; None if there is no user to ask.
-      target: the target's checkpoint, for the error.
-
-    Raises:
-      UsageError: config.json has prefixes, the inputs have none, and there is no user to ask.
-    """
+    """Returns the text that is put before every input, if none was given."""
     named = tuple(dict.fromkeys(known.values()))
     if named and all(text.startswith(named) for text in texts):
         return ""

@@ -18,9 +18,10 @@ from specdec.common.records import Lines
 from specdec.common.terminal import counted
 from specdec.common.values import UsageError
 from specdec.drafters import Drafter, Drawing
-from specdec.instrument import acceptance
-from specdec.instrument.acceptance import Accepted, recorded_texts
-from specdec.instrument.forecast import kind_of
+from specdec.instrument.acceptance import opinions, recorded_texts
+from specdec.instrument.acceptance.alphas import Accepted
+from specdec.instrument.acceptance.written import generate
+from specdec.instrument.forecast.recorded import kind_of
 from specdec.instrument.runs.measured_run import Variant
 from specdec.schedules.stopping import logit
 from specdec.tasks import LoadedVocabulary
@@ -31,19 +32,12 @@ FEWEST = 2 * HELD_OUT  # texts
 
 
 class Counted(NamedTuple):
-    """A table that was made, and the size of its texts.
+    """A table that was made, and the size of its texts."""
 
-    Attributes:
-      path: the table.
-      tokens: of the texts.
-      texts: their number.
-      bytes: the size of its arrays.
-    """
-
-    path: Path
-    tokens: int
-    texts: int
-    bytes: int
+    path: Path  # the table
+    tokens: int  # of the texts
+    texts: int  # their number
+    bytes: int  # the size of its arrays
 
 
 def make(
@@ -57,21 +51,7 @@ def make(
     steps: int | None,
     say: Callable[[str], None],
 ) -> str:
-    """Writes the table of a run to `folder`, and returns what it is in words.
-
-    Args:
-      variant: the run.
-      kind: one of `tables.KINDS`.
-      folder: the folder.
-      tokens: of the texts that a drafter's table is made from.
-      passes: the file of recorded texts that a classifier is fitted to.
-      seed: of the fitting.
-      steps: of the fitting; None for its own number.
-      say: is given notes.
-
-    Raises:
-      UsageError: the texts are too few, or not of this run.
-    """
+    """Writes the table of a run to `folder`, and returns what it is in words."""
     if kind == "classifier":
         fitted = {} if steps is None else {"steps": steps}
         return Classifier.of(variant, passes).fit(folder, seed=seed, say=say, **fitted)
@@ -86,13 +66,7 @@ def make(
 
 
 def count(variant: Variant, kind: str, folder: Path, tokens: int) -> Counted:
-    """Writes texts of the target to texts.jsonl, and makes a table from all of them.
-
-    Existing texts are kept.
-
-    Raises:
-      UsageError: there is no text.
-    """
+    """Writes texts of the target to texts.jsonl, and makes a table from all of them."""
     run = variant.run
     folder.mkdir(parents=True, exist_ok=True)
     lines = variant.lines(folder / "texts.jsonl")
@@ -128,7 +102,7 @@ def _texts(variant: Variant, lines: Lines, tokens: int) -> Iterator[list[int]]:
         return
     run, params = variant.run, variant.engine.read()
     given = ((batch.index, batch.inputs) for batch in run.batches())
-    texts = acceptance.generate(
+    texts = generate(
         run.plan, params["target"], given, seed=run.data.seed, tokens=left, skip=list(before)
     )
     with tqdm(total=left, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
@@ -154,22 +128,15 @@ class _Line(TypedDict):
 
 
 class Classifier(NamedTuple):
-    """A classifier for `schedules.Disco`, ready to be fitted to recorded texts.
-
-    Attributes:
-      recordings: of each text, the signals of each token, and the probability of its acceptance.
-    """
+    """A classifier for `schedules.Disco`, ready to be fitted to recorded texts."""
 
     variant: Variant
+    # of each text, the signals of each token, and the probability of its acceptance
     recordings: list[Recording]
 
     @classmethod
     def of(cls, variant: Variant, path: str) -> Classifier:
-        """Returns a classifier for the recorded texts of a file.
-
-        Raises:
-          UsageError: the texts are too few, or not of this run, or cannot be used for fitting.
-        """
+        """Returns a classifier for the recorded texts of a file."""
         name, drafter = _recorded(variant.run.plan.drafter, path)
         texts = recorded_texts.of_run(path, variant, [name])
         if len(texts) < FEWEST:
@@ -205,7 +172,7 @@ class Classifier(NamedTuple):
 
 def _recorded(drafter: Drafter, path: str) -> tuple[str, Drawing]:
     """Returns the name and the only drafter that recorded texts must have a recording of."""
-    found = list(acceptance.recorded(drafter))
+    found = list(opinions.recorded(drafter))
     if len(found) != 1:
         raise UsageError(
             f"{type(drafter).__name__} has {len(found)} drafters whose opinions --passes {path} "

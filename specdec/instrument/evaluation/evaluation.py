@@ -54,19 +54,14 @@ class Report(TypedDict):
 
 
 class Evaluation(NamedTuple):
-    """Texts that are to be decoded, with their references.
-
-    Attributes:
-      source: the texts of this host.
-      engine: decodes them.
-      scalars: gets the report for TensorBoard; None for nothing.
-    """
+    """Texts that are to be decoded, with their references."""
 
     variant: Variant
     expected: Sequence[Reference]
     metrics: Sequence[Callable]
-    source: Source
-    engine: TextEngine
+    source: Source  # the texts of this host
+    engine: TextEngine  # decodes them
+    # gets the report for TensorBoard; None for nothing
     scalars: Callable[[Report], None] | None = None
 
     @classmethod
@@ -76,16 +71,7 @@ class Evaluation(NamedTuple):
         names: Sequence[str] | None = None,
         metrics_dir: str | None = None,
     ) -> Evaluation:
-        """Returns the evaluation of a run.
-
-        Args:
-          variant: the run.
-          names: the metrics; None for the task's own.
-          metrics_dir: the folder that gets the metrics for TensorBoard; None for none.
-
-        Raises:
-          UsageError: there is no example or no metric, or the run's parts cannot work together.
-        """
+        """Returns the evaluation of a run."""
         run = variant.run
         source, expected = run.source(), _references(run)
         metrics, engine = _metrics_of(run, names), TextEngine.open(run)
@@ -94,11 +80,7 @@ class Evaluation(NamedTuple):
 
     @classmethod
     def without_metrics(cls, variant: Variant) -> Evaluation:
-        """Returns the evaluation of a run that reads no references.
-
-        Raises:
-          UsageError: there is no example, or the run's parts cannot work together.
-        """
+        """Returns the evaluation of a run that reads no references."""
         run = variant.run
         count = sum(len(batch.input_texts) for batch in run.batches(everywhere=True))
         if not count:
@@ -107,16 +89,7 @@ class Evaluation(NamedTuple):
         return cls(variant, nothing, (), run.source(), TextEngine.open(run))
 
     def write(self, folder: PredictionsFolder) -> Report | None:
-        """Decodes the texts that the folder lacks, and returns the report.
-
-        The report is written to the folder. A host that is done before the others returns None.
-
-        Args:
-          folder: the folder of predictions.
-
-        Raises:
-          RecordsError: the folder's predictions are of other texts.
-        """
+        """Decodes the texts that the folder lacks, and returns the report."""
         run = self.variant.run
         share, shard = run.placement.share(), folder.shard
         if folder.done():
@@ -195,10 +168,7 @@ class Evaluation(NamedTuple):
 
 
 def _common_start(run: Run, share: Share, done: int, total: int) -> int | None:
-    """Returns the number of this host's predictions to keep, None if no text is left to decode.
-
-    Hosts that share programs continue from the same batch, the first that one of them lacks.
-    """
+    """Returns the number of this host's predictions to keep, None if no text is left to decode."""
     if run.placement.mesh is None or jax.process_count() == 1:
         return done if done < total else None
     rows = run.data.batch_size // share.count
@@ -219,10 +189,7 @@ def _known(run: Run) -> Iterator[Mapping[str, object]]:
 
 
 def _with_best(record: JsonObject) -> JsonObject:
-    """Returns a record with the fields of a decoded text that metrics read.
-
-    For a record of beams they are those of the best beam. Any other record is returned unchanged.
-    """
+    """Returns a record with the fields of a decoded text that metrics read."""
     if "predictions" not in record:
         return record
     best = {"sample": 0, "prediction": next(iter(record["predictions"]), "")}
@@ -328,15 +295,7 @@ def lines(report: Report) -> Iterator[str]:
 
 
 def _scalars(path: str, checkpoint: str) -> Callable[[Report], None]:
-    """Returns a function that writes a report for TensorBoard.
-
-    Args:
-      path: the folder.
-      checkpoint: the checkpoint, whose training step the metrics are at.
-
-    Raises:
-      UsageError: the package that writes is not installed.
-    """
+    """Returns a function that writes a report for TensorBoard."""
     try:
         from clu import metric_writers
     except ImportError as error:

@@ -19,13 +19,7 @@ def values(
     references: Sequence[object],
     outputs: Sequence[Sequence[object]],
 ) -> dict[str, float]:
-    """Returns name -> value, 0..100 for our own metrics of texts.
-
-    Args:
-      metric: in seqio's form, a function of (targets, predictions).
-      references: [texts], the targets.
-      outputs: [samples][texts], the predictions.
-    """
+    """Returns name -> value, 0..100 for our own metrics of texts."""
     samples = _as_read_by(metric, outputs)
     return _mean_of([metric(list(references), list(sample)) for sample in samples])
 

@@ -38,11 +38,7 @@ class Prediction(TypedDict, total=False):
 
 
 class PredictionsFolder:
-    """Opens or makes the folder of a run on which host k of n works, `shard` = (k, n).
-
-    Raises:
-      RecordsError: the folder cannot be written, or holds another run or other hosts' files.
-    """
+    """Opens or makes the folder of a run on which host k of n works, `shard` = (k, n)."""
 
     def __init__(self, path: str, in_force: str, shard: tuple[int, int]):
         self.shard = host, hosts = shard
@@ -72,14 +68,7 @@ class PredictionsFolder:
         records.claim(self.path, file, in_force, begun=begun, instead="--output_dir")
 
     def hold(self, alone: bool) -> None:
-        """Holds the files that this host writes, see `records.hold`.
-
-        Args:
-          alone: whether no other process of this run uses the folder.
-
-        Raises:
-          RecordsError: another process holds them.
-        """
+        """Holds the files that this host writes, see `records.hold`."""
         records.hold(self._own.path, "--output_dir", "*" if alone else None)
 
     def done(self) -> int:
@@ -87,15 +76,7 @@ class PredictionsFolder:
         return sum(1 for _ in self._own)
 
     def check(self, expected: Iterable[Mapping[str, object]], needed: Sequence[str] = ()) -> None:
-        """Compares this host's predictions with the run's texts, in order.
-
-        Args:
-          expected: fields of each prediction that are known before decoding.
-          needed: names of fields that each prediction must have.
-
-        Raises:
-          RecordsError: a line is of another text, or there are more lines than texts.
-        """
+        """Compares this host's predictions with the run's texts, in order."""
         waiting = iter(expected)
         for number, record in enumerate(self._own, start=1):
             place = f"{self._own.path}, line {number}"

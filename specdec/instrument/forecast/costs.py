@@ -13,7 +13,8 @@ from specdec.common import progress
 from specdec.common.json_values import JsonObject, check_kind, parsed, record_of
 from specdec.common.records import Lines, RecordsError
 from specdec.common.timer import Clock, interleaved
-from specdec.instrument.benchmark import Timing, estimator, record
+from specdec.instrument.benchmark import estimator
+from specdec.instrument.benchmark.file import Timing, record
 from specdec.instrument.benchmark.parts import (
     MEMORY,
     MEMORY_READ,
@@ -55,11 +56,7 @@ class _Compiled(TypedDict):
 
 
 def of_bench(path: str) -> Costs:
-    """Reads the lines of `specdec bench`, and returns medians.
-
-    Raises:
-      RecordsError: the lines are of something else, or lack a part that is always needed.
-    """
+    """Reads the lines of `specdec bench`, and returns medians."""
     timings = (one for one in Lines(Path(path)).map(record, "bench") if isinstance(one, Timing))
     seconds = estimator.seconds_per_call(timings)
     if not ({PREFILL, PREFILL_ALONE} <= seconds.keys() and seconds.keys() & {*STEPS}):
@@ -71,17 +68,7 @@ def of_bench(path: str) -> Costs:
 
 
 def of_compile(path: str, topology: str | None) -> Costs:
-    """Returns the costs of the roofline of `specdec compile`, with the assumed time of each layer.
-
-    The roofline has no prefill, which is 0 here.
-
-    Args:
-      path: the file.
-      topology: one of those in the file, None for the only one.
-
-    Raises:
-      RecordsError: the file has no such topology.
-    """
+    """Returns the costs of a roofline of `specdec compile`, which has no prefill."""
     topologies = _json(path).get("topologies", [])
     check_kind({"topologies": topologies}, _Compiled)
     found = {one["topology"]: one for one in topologies}
@@ -110,18 +97,7 @@ def measured(
     *,
     clock: Clock = time.perf_counter,
 ) -> dict[Name, Costs]:
-    """Measures the costs on this device: each part on its own, interleaved, medians.
-
-    Args:
-      plans: plans with speculation, each in its own layout, by any name.
-      alone: the plan of their target alone.
-      tree_of: returns the parameters of a model, given its role.
-      inputs: [1, S] one text.
-      clock: returns seconds.
-
-    Returns:
-      The costs of each plan.
-    """
+    """Measures the costs on this device: each part on its own, interleaved, medians."""
     slots = max(plan.capacity for plan in plans.values())
     longest = max(plans, key=lambda name: plans[name].longest_draft)
     timed: dict[Hashable, _Run] = {}
@@ -189,15 +165,7 @@ def _medians(timed: Mapping[Hashable, _Run], clock: Clock) -> dict[Hashable, flo
 
 
 def read(path: str, topology: str | None) -> Costs:
-    """Returns the costs in a file of `specdec bench`, `specdec compile` or `specdec tune`.
-
-    Args:
-      path: the file.
-      topology: of `specdec compile`, None for the only one.
-
-    Raises:
-      RecordsError: the file is none of these.
-    """
+    """Returns the costs in a file of `specdec bench`, `specdec compile` or `specdec tune`."""
     if not Path(path).is_file():
         raise RecordsError(f"--costs {path} does not exist; give a file of `specdec bench`")
     found = _json(path)

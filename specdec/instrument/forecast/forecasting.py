@@ -12,9 +12,13 @@ import numpy as np
 
 from specdec.common.values import UsageError
 from specdec.engine.placement import Trees
-from specdec.instrument import acceptance, forecast
-from specdec.instrument.acceptance import Accepted, recorded_texts
-from specdec.instrument.forecast import Costs, Forecast, Replayed
+from specdec.instrument.acceptance import opinions, recorded_texts
+from specdec.instrument.acceptance.alphas import Accepted
+from specdec.instrument.costs import Costs
+from specdec.instrument.forecast import promise, recorded, schedule_replay
+from specdec.instrument.forecast.costs import measured as measured_parts
+from specdec.instrument.forecast.promise import Forecast
+from specdec.instrument.forecast.schedule_replay import SAMPLES, Replayed
 from specdec.instrument.runs.measured_run import Run, Variant
 from specdec.models import partitioning
 from specdec.models.contract.model import Model, Target
@@ -26,51 +30,15 @@ from specdec.verifiers import Block, SpeculativeSampling
 Name = TypeVar("Name", bound=Hashable)
 
 
-class Foretold(NamedTuple):
-    """The prediction for one plan of a variant."""
-
-    variant: Variant
-    plan: Plan
-    alpha: float | None  # of its own drafter, teacher-forced
-    forecast: Forecast
-    source: str  # of the costs
-
-    def record(self) -> dict[str, object]:
-        """Returns a line of JSON, without unknown values."""
-        figures = dataclasses.asdict(self.forecast)
-        for name in ("tokens_per_call", "speedup"):
-            figure = getattr(self.forecast, name)
-            figures[name] = figure and figure.value
-            figures[f"{name}_interval"] = figure and [figure.low, figure.high]
-        about = {
-            "variant": self.variant.name,
-            "drafter": type(self.plan.drafter).__name__,
-            "schedule": repr(self.plan.schedule),
-            "sampling": repr(self.plan.sampling),
-            "alpha": self.alpha,
-            "costs": self.source,
-        }
-        return {k: v for k, v in (about | figures).items() if v is not None}
-
-
 class Forecasting(NamedTuple):
-    """Variants that are ready for prediction.
+    """Variants that are ready for prediction."""
 
-    Attributes:
-      variants: the runs.
-      alphas: of each variant, if the recorded texts are of its own drafter.
-      texts: the recorded texts.
-      gammas: draft lengths, ascending.
-      given: the costs, None to measure them here.
-      rows: texts that are decoded together.
-    """
-
-    variants: Sequence[Variant]
-    alphas: Sequence[float | None]
-    texts: Sequence[Accepted]
-    gammas: Sequence[int]
-    given: Costs | None
-    rows: int
+    variants: Sequence[Variant]  # the runs
+    alphas: Sequence[float | None]  # of each variant, if the recorded texts are of its own drafter
+    texts: Sequence[Accepted]  # the recorded texts
+    gammas: Sequence[int]  # draft lengths, ascending
+    given: Costs | None  # the costs, None to measure them here
+    rows: int  # texts that are decoded together
 
     @classmethod
     def of(
@@ -83,19 +51,7 @@ class Forecasting(NamedTuple):
         given: Costs | None,
         rows: int,
     ) -> Forecasting:
-        """Returns the variants, with the recorded texts of a file.
-
-        Args:
-          variants: the runs.
-          path: the file of recorded texts.
-          gammas: ascending; those that outputs have no room for are left out.
-          asked: whether the user gave them, so that each must have room.
-          given: the costs, None to measure them here.
-          rows: texts that are decoded together.
-
-        Raises:
-          UsageError: the texts are of other runs, or a run's speed cannot be predicted.
-        """
+        """Returns the variants, with the recorded texts of a file."""
         texts = recorded_texts.read(path)
         if len(texts) < rows:
             raise UsageError(
@@ -105,31 +61,32 @@ class Forecasting(NamedTuple):
         found, alphas = [], []
         for one in variants:
             plan = one.run.plan
-            own = recorded_texts.check(path, one, texts, dict(acceptance.recorded(plan.drafter)))
-            if gammas[-1 if asked else 0] > forecast.longest(plan):
+            own = recorded_texts.check(path, one, texts, dict(opinions.recorded(plan.drafter)))
+            if gammas[-1 if asked else 0] > schedule_replay.longest(plan):
                 raise UsageError(
-                    f"--gammas has {gammas[-1]} but {forecast.bound(plan)}; give shorter drafts"
+                    f"--gammas has {gammas[-1]} but {schedule_replay.bound(plan)}; give shorter "
+                    "drafts"
                 )
             _refuse(plan)
             try:
-                forecast.check(plan, texts)
+                schedule_replay.check(plan, texts)
             except ValueError as error:
                 raise UsageError(f"--passes {path}: {error}") from error
             tokens = sum(text.tokens for text in texts)
             alphas.append(sum(x.accepted["model"][0] for x in texts) / tokens if own else None)
             found.append(one)
-        room = min(forecast.longest(one.run.plan) for one in found)
+        room = min(schedule_replay.longest(one.run.plan) for one in found)
         return cls(found, alphas, texts, [x for x in gammas if x <= room], given, rows)
 
-    def forecasts(self) -> Iterator[Foretold]:
+    def forecasts(self) -> Iterator[tuple[Variant, Forecast]]:
         """Yields the prediction for each plan of each variant."""
         for variant, alpha in zip(self.variants, self.alphas, strict=True):
             costs = self._costs(variant.run)
-            source = next(iter(costs.values())).source
             for plan in _plans(variant.run.plan, self.gammas):
-                found = replayed(variant.run, plan, self.texts)
-                told = forecast.forecast(plan, found, costs, len(self.texts), alpha, self.rows)
-                yield Foretold(variant, plan, alpha, told, source)
+                calls = replayed(variant.run, plan, self.texts)
+                texts = len(self.texts)
+                found = promise.forecast(plan, calls, costs, texts, alpha, self.rows)
+                yield variant, dataclasses.replace(found, variant=variant.name)
 
     def _costs(self, run: Run) -> dict[int | None, Costs]:
         """Returns the costs of all draft lengths up to the longest one, for the oracle."""
@@ -161,7 +118,7 @@ def _refuse(plan: Plan) -> None:
         )
     if not plan.verifier.exact:
         raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
-    draws = any(forecast.kind_of(x) == "ratio" for _, x in acceptance.recorded(plan.drafter))
+    draws = any(recorded.kind_of(x) == "ratio" for _, x in opinions.recorded(plan.drafter))
     known = isinstance(plan.verifier, Block | SpeculativeSampling)
     if draws and not plan.sampling.greedy and not known:
         raise UsageError(
@@ -206,27 +163,22 @@ def measured(
             there[key] = jax.device_put(tree) if mesh is None else tree
         return there[key]
 
-    return forecast.measured(plans, alone, tree_of, inputs)
+    return measured_parts(plans, alone, tree_of, inputs)
 
 
-def replayed(
-    run: Run, plan: Plan, texts: Sequence[Accepted], samples: int = forecast.SAMPLES
-) -> Replayed:
-    """Returns the texts decoded again by a plan of the run's models.
-
-    That takes no model, and happens on one device, also where the run is over a mesh.
-    """
+def replayed(run: Run, plan: Plan, texts: Sequence[Accepted], samples: int = SAMPLES) -> Replayed:
+    """Returns the texts decoded again by a plan of the run's models."""
     paths, tables = run.paths(), plan.tables()
     placement = dataclasses.replace(run.placement, mesh=None)
     with jax.set_mesh(None):
-        return forecast.replay(
+        return schedule_replay.replay(
             plan,
             texts,
             vocab_size=plan.models()["target"].vocab_size,
             length=run.data.lengths["inputs"],
             tables={
                 role: placement.read(tables[role], paths[role])
-                for role in sorted(forecast.needed(plan))
+                for role in sorted(schedule_replay.needed(plan))
             },
             samples=samples,
             seed=run.data.seed,
@@ -234,10 +186,7 @@ def replayed(
 
 
 def decoded(run: Run, plan: Plan, texts: Sequence[Accepted]) -> Replayed:
-    """Returns the calls of the recorded texts' inputs, decoded anew by a plan of the run's models.
-
-    Drafts of several paths are not recorded. If tokens are drawn, the outputs are other ones.
-    """
+    """Returns the calls of the recorded inputs, decoded anew by a plan of the run's models."""
     engine = run.engine.variant(schedule=plan.schedule)
     found: dict[int, Replayed] = {}
     wanted = {text.index for text in texts}

@@ -6,52 +6,109 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, ClassVar
 
 import numpy as np
+from msgspec import Meta
 
 from specdec.common import theory
+from specdec.common.schemas import Amount, Count, OneOrMore, Share
 from specdec.common.statistics import Estimate, ratio
+from specdec.common.tables import columns
 from specdec.instrument.costs import Costs
 from specdec.instrument.forecast.schedule_replay import Replayed, grouped
 from specdec.plan import Plan
 from specdec.schedules import Fixed
 from specdec.types import TargetCall
 
+INTERVAL = "The ends of its 95 % interval by a bootstrap over texts"
+
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
     """The figures of one draft length, or of a schedule whose lengths vary.
 
-    A figure is None if a part's costs are not known.
-
-    Attributes:
-      gamma: tokens of a draft; None if they vary, 0 without drafts.
-      texts: the number of texts.
-      tokens: of all texts.
-      calls: of all texts; a mean if random numbers were used.
-      tokens_per_call: by the replay.
-      speedup: over the target alone: the sums over texts of prefill + tokens x step, divided by
-        prefill + calls x parts.
-      formula_tokens_per_call: `theory.expected_tokens` of the teacher-forced alpha. It ignores that
-        texts end.
-      formula_speedup: `theory.speedup` with that alpha, c and v. It ignores prefill too.
-      oracle_speedup: if every draft stopped just before its first rejection; drafts have at most
-        gamma tokens.
-      hazard: by position, the share of drafts rejected there among those that get there.
-      layers: of a target call, the mean over calls; None if calls run all layers.
+    A figure is None if a part's costs are not known, and then absent from a line.
     """
 
-    gamma: int | None
-    texts: int
-    tokens: int
-    calls: float
-    tokens_per_call: Estimate
-    speedup: Estimate | None
-    formula_tokens_per_call: float | None
-    formula_speedup: float | None
-    oracle_speedup: float | None
-    hazard: Sequence[float]
-    layers: float | None = None
+    gamma: Annotated[
+        int | None,
+        Count,
+        "Tokens of a draft; absent where they vary, 0 where nothing is drafted.",
+    ]
+    texts: Annotated[OneOrMore, "Texts that were replayed."]
+    tokens: Annotated[Count, "Output tokens of all of them."]
+    calls: Annotated[
+        Amount, "Target calls of all of them, a mean over samples where the drafter draws."
+    ]
+    tokens_per_call: Annotated[Estimate, Amount, "Tokens over calls."]
+    # The sums over texts of prefill + tokens x step, divided by prefill + calls x parts.
+    speedup: Annotated[
+        Estimate | None,
+        Amount,
+        "Over the target alone, with prefill; absent where the costs of a part are not known.",
+    ]
+    formula_tokens_per_call: Annotated[
+        float | None,
+        Amount,
+        "By alpha, as if acceptances were independent and no text ended; absent without alpha or "
+        "where lengths vary.",
+    ]
+    formula_speedup: Annotated[
+        float | None,
+        Amount,
+        "The speed-up by alpha and by c and v of the costs, without prefill; absent where either "
+        "is not known.",
+    ]
+    oracle_speedup: Annotated[
+        float | None,
+        Amount,
+        "If every draft stopped just before its first refusal, gamma tokens long at most; absent "
+        "where the costs of a part are not known.",
+    ]
+    hazard: Annotated[
+        Sequence[Share],
+        "By depth in the draft, the share of draft tokens that are refused, of those whose drafts "
+        "were kept so far.",
+    ]
+    layers: Annotated[
+        float | None,
+        Annotated[float, Meta(ge=1)],
+        "Layers of a target call, the mean over calls; absent where calls go through all.",
+    ] = None
+    variant: Annotated[str, "The variant as it was given, empty without one."] = ""
+    drafter: Annotated[str, "The drafter's class."] = ""
+    schedule: Annotated[str, "What chooses draft lengths."] = ""
+    sampling: Annotated[str, "How tokens are drawn."] = ""
+    alpha: Annotated[
+        float | None,
+        Share,
+        "Teacher-forced, of the passes; absent where those are of another drafter.",
+    ] = None
+    costs: Annotated[str, "Where the seconds of the parts are from."] = ""
+
+    LINE: ClassVar = (
+        *("variant", "drafter", "schedule", "sampling", "alpha", "costs", "gamma", "texts"),
+        *("tokens", "calls", "tokens_per_call", "tokens_per_call_interval", "speedup"),
+        *("speedup_interval", "formula_tokens_per_call", "formula_speedup", "oracle_speedup"),
+        *("hazard", "layers"),
+    )
+
+    @property
+    def tokens_per_call_interval(self) -> Annotated[list[float], list[Amount], f"{INTERVAL}."]:
+        return [self.tokens_per_call.low, self.tokens_per_call.high]
+
+    @property
+    def speedup_interval(
+        self,
+    ) -> Annotated[list[float] | None, list[Amount], f"{INTERVAL}; absent where `speedup` is."]:
+        return self.speedup and [self.speedup.low, self.speedup.high]
+
+    def record(self) -> dict[str, object]:
+        """Returns a line of JSON, without unknown values."""
+        fields = {name: getattr(self, name) for name in self.LINE}
+        plain = {k: v.value if isinstance(v, Estimate) else v for k, v in fields.items()}
+        return {name: value for name, value in plain.items() if value is not None}
 
 
 def forecast(
@@ -62,16 +119,7 @@ def forecast(
     alpha: float | None,
     rows: int = 1,
 ) -> Forecast:
-    """Returns the figures of a plan.
-
-    Args:
-      plan: the replayed plan, with its own drafter and models.
-      replayed: the replay, with samples of each text.
-      costs: by gamma, None for lengths that vary; also of shorter drafts, for the oracle.
-      texts: the number of texts.
-      alpha: teacher-forced, for the formula; None if it is not known.
-      rows: texts of a batch, which is finished when its last text is; `costs` are of such batches.
-    """
+    """Returns the figures of a plan."""
     own, hazard, layers = costs[plan.gamma], list(_hazard(replayed)), _layers(replayed)
     tokens, calls = (_by_text(x, texts) for x in (replayed.tokens, replayed.calls))
     batches, replayed = texts // rows, grouped(replayed, texts, rows)
@@ -92,6 +140,11 @@ def forecast(
         oracle_speedup=speedups[1] and speedups[1].value,
         hazard=hazard,
         layers=layers,
+        drafter=type(plan.drafter).__name__,
+        schedule=repr(plan.schedule),
+        sampling=repr(plan.sampling),
+        alpha=alpha,
+        costs=own.source,
     )
 
 
@@ -99,12 +152,6 @@ def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndar
     """Returns [texts], the seconds of each text with its prefill, the mean over samples.
 
     The result is None if a part's costs are not known.
-
-    Args:
-      plan: the replayed plan.
-      replayed: the replay.
-      costs: of the plan's parts.
-      texts: the number of texts.
     """
     found = _seconds(
         replayed, replayed.drafted, lambda call: costs.iteration(plan.parts([call])).seconds
@@ -115,39 +162,24 @@ def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndar
 def oracle_seconds(
     plan: Plan, replayed: Replayed, costs: Mapping[int | None, Costs], texts: int
 ) -> np.ndarray | None:
-    """Returns [texts], as `seconds`, if every draft stopped just before its first rejection.
-
-    Args:
-      plan: the replayed plan.
-      replayed: the replay.
-      costs: by gamma, for all lengths that may occur.
-      texts: the number of texts.
-    """
+    """Returns [texts], as `seconds`, if every draft stopped just before its first rejection."""
     found = _seconds(replayed, replayed.accepted, functools.partial(_oracle, plan, costs))
     own = costs[plan.gamma]
     return None if found is None else own.prefill + _by_text(found, texts)
 
 
 def best(forecasts: Sequence[Forecast]) -> Forecast | None:
-    """Returns the figures with the greatest speed-up; None if none is known.
-
-    Args:
-      forecasts: the figures of several draft lengths.
-    """
+    """Returns the figures with the greatest speed-up; None if none is known."""
     known = [(one.speedup.value, one) for one in forecasts if one.speedup]
     return max(known, key=lambda pair: pair[0])[1] if known else None
 
 
 def lines(forecasts: Sequence[Forecast]) -> Iterator[str]:
-    """Yields the table as lines of text.
-
-    Args:
-      forecasts: the figures of several draft lengths.
-    """
-    columns = ("speed-up", "95 % interval", "tokens/call", "formula's", "its tokens", "oracle's")
-    yield f"{'gamma':>5}" + "".join(f"{name:>15}" for name in columns)
-    for one in forecasts:
-        cells = (
+    """Yields the table as lines of text."""
+    names = ("speed-up", "95 % interval", "tokens/call", "formula's", "its tokens", "oracle's")
+    rows = [
+        (
+            "own" if one.gamma is None else one.gamma,
             _cell(one.speedup and one.speedup.value),
             one.speedup.interval() if one.speedup else "",
             _cell(one.tokens_per_call.value),
@@ -155,8 +187,9 @@ def lines(forecasts: Sequence[Forecast]) -> Iterator[str]:
             _cell(one.formula_tokens_per_call),
             _cell(one.oracle_speedup),
         )
-        gamma = "own" if one.gamma is None else one.gamma
-        yield f"{gamma:>5}" + "".join(f"{cell:>15}" for cell in cells)
+        for one in forecasts
+    ]
+    yield from columns([("gamma", *names), *rows], ">5", ">15")
     longest = max(forecasts, key=lambda one: len(one.hazard))
     if longest.hazard:
         yield "refused  " + " ".join(f"{x:.1%}" for x in longest.hazard) + "  by depth in the draft"
@@ -193,13 +226,7 @@ def _seconds(
     drafted: np.ndarray,
     of_call: Callable[[TargetCall], float],
 ) -> np.ndarray | None:
-    """Returns [R], the seconds of all calls of a text; None if those of a call are not known.
-
-    Args:
-      replayed: the replay.
-      drafted: [R, N] how many tokens of each call are drafted.
-      of_call: returns the seconds of a call, nan if they are not known.
-    """
+    """Returns [R], the seconds of all calls of a text; None if those of a call are not known."""
     made = np.arange(drafted.shape[1])[None] < replayed.calls[:, None]
     known = replayed.source, replayed.depth
     columns = [drafted, *(np.zeros_like(drafted) if x is None else x for x in known)]

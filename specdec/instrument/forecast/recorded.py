@@ -21,13 +21,10 @@ class Recorded(Target):
     """A target whose argmax at position t of row b is params["tokens"][b, t], for any input.
 
     The parameters, [B, N] int32, are those of a batch. Beyond N the last token is repeated.
-
-    Args:
-      vocab_size: V.
-      start_of: the model whose start token, padding and prompts it has, None for token 0.
     """
 
-    vocab_size: int
+    vocab_size: int  # V
+    # the model whose start token, padding and prompts it has, None for token 0
     start_of: Target | None = None
     stop_ids: ClassVar[tuple[int, ...]] = ()
     exact: ClassVar[bool] = True
@@ -64,11 +61,7 @@ class Recorded(Target):
 
 
 def kind_of(drafter: Drawing) -> str:
-    """Returns the kind of recording that a replay of the drafter needs.
-
-    Args:
-      drafter: a drafter with a `sampling`.
-    """
+    """Returns the kind of recording that a replay of the drafter needs."""
     return "proposed" if drafter.sampling.greedy else "ratio"
 
 
@@ -92,13 +85,7 @@ class ByStart(Autoregressive):
 
 
 def played_by(drafter: Drafter, model: Recorded, by_start: Callable[[Drawing], bool]) -> Drafter:
-    """Returns the drafter with recordings instead of all drafters in `acceptance.recorded`.
-
-    Args:
-      drafter: the drafter.
-      model: the recording's model.
-      by_start: returns whether the recording of a drafter is `ByStart`.
-    """
+    """Returns the drafter with recordings instead of all drafters in `acceptance.recorded`."""
     if isinstance(drafter, Drawing):
         player = ByStart if by_start(drafter) else Autoregressive
         return player(model, Greedy(), role=role_of(drafter))

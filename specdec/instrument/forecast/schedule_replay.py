@@ -39,7 +39,8 @@ from numpy.typing import ArrayLike
 
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Drawing
-from specdec.instrument.acceptance import Accepted, recorded
+from specdec.instrument.acceptance.alphas import Accepted
+from specdec.instrument.acceptance.opinions import recorded
 from specdec.instrument.forecast.recorded import Recorded, kind_of, played_by, role_of
 from specdec.plan import Plan
 from specdec.sampling import Greedy
@@ -76,25 +77,7 @@ def replay(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> Replayed:
-    """Decodes recorded texts once more.
-
-    Args:
-      plan: its drafter, schedule, longest length and stop ids matter, and whether its verifier is
-        `Block`.
-      passes: the recorded texts.
-      vocab_size: V of the target.
-      length: the length that inputs were padded to; None for that of the longest one.
-      tables: the parameters by role of what the drafter has besides models and recordings.
-      samples: the number of random samples, if a recorded drafter samples.
-      seed: of random numbers.
-
-    Returns:
-      The calls of each text.
-
-    Raises:
-      ValueError: the texts lack a recording or are too long, or the drafter has a model but no
-        `sampling`, so that its proposals are not known.
-    """
+    """Decodes recorded texts once more."""
     check(plan, passes)
     found = _replayed(plan, passes, vocab_size, length, tables or {}, samples, seed)
     depths = _depths(plan, passes, found) if plan.target.depths else None
@@ -155,32 +138,20 @@ def longest(plan: Plan) -> int:
     """Returns the longest useful draft.
 
     The target's own token must fit after it, and a drafter of blocks drafts no more than a block.
-
-    Args:
-      plan: has the drafter and the longest output.
     """
     blocks = [one.block for _, one in recorded(plan.drafter) if one.block is not None]
     return min([plan.max_length - 1, *blocks])
 
 
 def bound(plan: Plan) -> str:
-    """Returns the reason for `longest`, in words.
-
-    Args:
-      plan: as for `longest`.
-    """
+    """Returns the reason for `longest`, in words."""
     if longest(plan) == plan.max_length - 1:
         return f"outputs hold {plan.max_length}"
     return f"{type(plan.drafter).__name__} drafts {longest(plan)} at most"
 
 
 def check(plan: Plan, passes: Sequence[Accepted]) -> None:
-    """Raises ValueError for recorded texts that cannot be replayed with a plan, as `replay` does.
-
-    Args:
-      plan: the plan.
-      passes: the recorded texts.
-    """
+    """Raises ValueError for recorded texts that cannot be replayed with a plan."""
     _played(plan, 4, whole=True)
     if plan.longest_draft > longest(plan) < plan.max_length - 1:
         raise ValueError(f"drafts have {plan.longest_draft} tokens but {bound(plan)}; draft fewer")
@@ -228,11 +199,6 @@ def grouped(replayed: Replayed, texts: int, rows: int) -> Replayed:
 
     A batch takes the calls and draft lengths of the row that takes most. Texts that fill no batch
     are left out.
-
-    Args:
-      replayed: the replay, with samples of each text.
-      texts: the number of texts.
-      rows: texts of a batch.
     """
     batches = texts // rows
 
@@ -244,11 +210,7 @@ def grouped(replayed: Replayed, texts: int, rows: int) -> Replayed:
 
 
 def needed(plan: Plan) -> frozenset[str]:
-    """Returns the roles of the tables that a replay looks things up in.
-
-    Args:
-      plan: the plan.
-    """
+    """Returns the roles of the tables that a replay looks things up in."""
     return frozenset(_played(plan, 4, whole=True).tables())
 
 
@@ -339,10 +301,7 @@ def _agrees(
 
 
 def _from_each_start(tokens: int, longest: int) -> np.ndarray:
-    """Returns [T, K], the indices of the tokens of a draft from each start.
-
-    At the end the last index is repeated; nothing is drafted after it.
-    """
+    """Returns [T, K], the indices of the tokens of a draft from each start."""
     index = np.arange(tokens)[:, None] + np.arange(longest)[None]
     return np.minimum(index, tokens - 1)
 
@@ -355,16 +314,7 @@ def _lengths(
     agrees: np.ndarray,
     drafter: Drawing,
 ) -> np.ndarray:
-    """Returns [T], after how many tokens of a draft from each start the schedule stops.
-
-    Args:
-      plan: has the schedule.
-      rule: its parameters.
-      recording: the drafter's.
-      at: [T, K], the index in the text of each start and position.
-      agrees: [T, K], whether that token is kept.
-      drafter: the drafter.
-    """
+    """Returns [T], after how many tokens of a draft from each start the schedule stops."""
     tokens, longest = at.shape
     if not _stops(plan):
         return np.full(tokens, longest, np.int32)

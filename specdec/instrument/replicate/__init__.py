@@ -4,29 +4,3 @@
 `results` reads what they wrote, and `study_tables`, `figure` and `page` show it. `Replication` goes
 all the way.
 """
-
-from specdec.instrument.replicate.replication import (
-    Described,
-    Replication,
-    chosen,
-    overview,
-)
-from specdec.instrument.replicate.results import Earlier, earlier
-from specdec.instrument.replicate.running import Ended, Journal
-from specdec.instrument.replicate.steps import Choices
-from specdec.instrument.replicate.study import Study, names, read
-
-__all__ = [
-    "Choices",
-    "Described",
-    "Earlier",
-    "Ended",
-    "Journal",
-    "Replication",
-    "Study",
-    "chosen",
-    "earlier",
-    "names",
-    "overview",
-    "read",
-]

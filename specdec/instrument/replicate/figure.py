@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from specdec.instrument.replicate.results import HERE, Found
 from specdec.instrument.replicate.study_tables import GIVEN, RECORDED
-from specdec.instrument.report import canvas, figures, words
-from specdec.instrument.report.canvas import BLUE, GREEN, GREY, ORANGE, PINK, STYLE
+from specdec.instrument.report import figures, words
+from specdec.instrument.report.figures import BLUE, GREEN, GREY, ORANGE, PINK, STYLE
 from specdec.instrument.report.speedups import predicts
 from specdec.instrument.report.summaries import ReportedRun
 
@@ -31,7 +31,7 @@ def figures_of(one: Found) -> dict[str, float]:
 
 def of_rows(rows: Sequence[Found]) -> Figure:
     """Returns a line for each row, with its speed-ups."""
-    figure = canvas.blank(1.2 + canvas.ROW * 1.3 * len(rows))
+    figure = figures.blank(1.2 + figures.ROW * 1.3 * len(rows))
     axes = figure.subplots()
     names = dict.fromkeys(name for one in rows for name in figures_of(one))
     predicted = [name for name in names if name not in ("published", "measured")]
@@ -64,11 +64,7 @@ def _name(one: Found) -> str:
 def draw(
     rows: Sequence[Found], runs: Sequence[ReportedRun], folder: Path
 ) -> tuple[dict[str, str], list[Mapping[str, object]]]:
-    """Writes all figures below a folder.
-
-    Returns:
-      Their paths in the folder by title, and the figure of rows for a page, see `html.study`.
-    """
+    """Writes all figures below a folder."""
     known = {_name(one): found for one in rows if (found := figures_of(one))}
     if not known:
         return {}, []
@@ -76,7 +72,7 @@ def draw(
     target.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
         drawn = of_rows(rows)
-        canvas.write_png(drawn, target / "rows.png")
+        figures.write_png(drawn, target / "rows.png")
         svg = figures.element(drawn, "rows")
     paths = {TITLE: "figures/rows.png"}
     if any(map(predicts, runs)):

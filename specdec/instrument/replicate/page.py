@@ -11,16 +11,12 @@ from typing import NamedTuple, cast
 from specdec.common.environment import Environment, device_in_words
 from specdec.common.notebook import markdown
 from specdec.common.records import as_json, write
-from specdec.instrument import report
+from specdec.common.tables import Table, escaped
 from specdec.instrument.replicate import study_tables
 from specdec.instrument.replicate.results import Bench, Earlier, Found, depth_or_width, load
 from specdec.instrument.replicate.study import Study
-from specdec.instrument.report.tables import Table, table
+from specdec.instrument.report import summaries
 
-WIDE = 4  # columns from which a LaTeX table is made as wide as its page
-SPECIAL = re.compile(r"[\\{}$&#^_%~<>|]")
-LATEX = {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}", "<": r"\textless{}"}
-LATEX |= {">": r"\textgreater{}", "|": r"\textbar{}"}
 DOCUMENT = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}
 \usepackage[T1]{fontenc}
@@ -33,24 +29,16 @@ DOCUMENT = r"""\documentclass{article}
 
 
 class Page(NamedTuple):
-    """The content of a page.
+    """The content of a page."""
 
-    Attributes:
-      title, about: of the study.
-      facts: machines, dates and versions of all measurements.
-      tables: its tables.
-      notes: sentences that follow from them.
-      figures: paths of drawings, by title.
-      commands: command lines, by row.
-    """
-
+    # title, about: of the study
     title: str
     about: str
-    facts: Mapping[str, Sequence[str]]
+    facts: Mapping[str, Sequence[str]]  # machines, dates and versions of all measurements
     tables: Sequence[Table]
-    notes: Sequence[str]
-    figures: Mapping[str, str]
-    commands: Mapping[str, Sequence[str]]
+    notes: Sequence[str]  # sentences that follow from them
+    figures: Mapping[str, str]  # paths of drawings, by title
+    commands: Mapping[str, Sequence[str]]  # command lines, by row
 
     def markdown(self) -> Iterator[str]:
         """Yields the paragraphs of page.md."""
@@ -58,7 +46,7 @@ class Page(NamedTuple):
         facts = (f"{name}: {'; '.join(values)}" for name, values in self.facts.items())
         yield "\n".join(f"- {markdown(fact)}" for fact in facts)
         for one in self.tables:
-            yield from (f"## {markdown(one.caption)}", table(one.header, one.rows))
+            yield from (f"## {markdown(one.caption)}", one.markdown())
             yield markdown(one.legend)
         yield "\n".join(f"- {markdown(line)}" for line in self.notes)
         yield from (f"![{markdown(title)}]({path})" for title, path in self.figures.items())
@@ -74,7 +62,7 @@ class Page(NamedTuple):
         for name, values in self.facts.items():
             yield rf"\par {escaped(f'{name}: ' + '; '.join(values))}"
         for one in self.tables:
-            yield from (rf"\subsection*{{{escaped(one.caption)}}}", tabular(one))
+            yield from (rf"\subsection*{{{escaped(one.caption)}}}", one.latex())
             yield rf"\par\smallskip\noindent {escaped(one.legend)}"
         yield from (rf"\par\noindent {escaped(line)}" for line in self.notes)
         for title, path in self.figures.items():
@@ -86,14 +74,7 @@ class Page(NamedTuple):
 
 
 def write_all(study: Study, rows: Sequence[Found], folder: Path, earlier: Earlier | None) -> None:
-    """Writes page.json, page.md and page.tex; page.html and figures need jinja2 and matplotlib.
-
-    Args:
-      study: the study.
-      rows: its figures.
-      folder: gets the files.
-      earlier: the page to compare with; None for none.
-    """
+    """Writes page.json, page.md and page.tex; page.html and figures need jinja2 and matplotlib."""
     shown = study_tables.all_of(rows)
     if earlier is not None:
         shown.insert(1, study_tables.compared(rows, earlier))
@@ -112,12 +93,7 @@ def write_all(study: Study, rows: Sequence[Found], folder: Path, earlier: Earlie
 
 
 def facts(rows: Sequence[Found], folder: Path) -> dict[str, list[str]]:
-    """Returns the machines, dates and versions of all benchmarks.
-
-    Args:
-      rows: the rows.
-      folder: where their files are.
-    """
+    """Returns the machines, dates and versions of all benchmarks."""
     files = (f"{folder / one.row.name}.jsonl.summary.json" for one in rows)
     found: dict[str, dict[str, None]] = {}
     benches = (bench for file in files if (bench := load(file, Bench)))
@@ -141,27 +117,10 @@ def _with_figures(page: Page, rows: Sequence[Found], folder: Path) -> Page:
     except ImportError:  # of jinja2 or matplotlib
         return page
     names = [one.row.name for one in rows if "low" in one.measured]  # a beam search is in no figure
-    runs = report.read(f"{folder / name}.jsonl.summary.json" for name in names)
+    runs = summaries.read(f"{folder / name}.jsonl.summary.json" for name in names)
     paths, own = figure.draw(rows, runs, folder)
     page = page._replace(figures=paths)
     about = {"about": [page.about], **page.facts}
     made = html.study(page.title, about, page.tables, own, runs, page.notes, page.commands)
     write(folder / "page.html", made)
     return page
-
-
-def tabular(table: Table) -> str:
-    """Returns a table as LaTeX, as wide as the page if it has many columns."""
-    lines = (map(escaped, map(str, row)) for row in (table.header, *table.rows))
-    head, *body = (" & ".join(line) + r" \\" for line in lines)
-    others = len(table.header) - 1
-    wide = others >= WIDE
-    column = "l" if wide else rf"p{{{0.8 / max(1, others):.2f}\linewidth}}"  # in which words wrap
-    begin = rf"\begin{{tabular}}{{l{column * others}}}"
-    made = "\n".join((begin, head, r"\hline", *body, r"\end{tabular}"))
-    return rf"\noindent\resizebox{{\linewidth}}{{!}}{{{made}}}" if wide else rf"\noindent {made}"
-
-
-def escaped(text: str) -> str:
-    """Returns a text in which LaTeX reads each character as itself."""
-    return SPECIAL.sub(lambda found: LATEX.get(found[0], f"\\{found[0]}"), text)

@@ -18,8 +18,8 @@ from msgspec import Meta
 from specdec import checkpoints
 from specdec.common.records import as_json, write
 from specdec.common.values import UsageError, one_line
-from specdec.instrument.compile import Topology
 from specdec.instrument.compile.by_shapes import Counted, Shape, count
+from specdec.instrument.compile.hardware import Topology
 from specdec.instrument.compile.roofline import predict, roofline_costs
 from specdec.instrument.replicate import results, steps, study_tables
 from specdec.instrument.replicate.page import write_all
@@ -28,7 +28,6 @@ from specdec.instrument.replicate.running import Journal
 from specdec.instrument.replicate.steps import Choices
 from specdec.instrument.replicate.study import Study
 from specdec.instrument.replicate.study_tables import Cell, number
-from specdec.instrument.report.tables import table
 from specdec.models.contract.model import Model
 from specdec.plan import Plan
 
@@ -52,26 +51,14 @@ Describe: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], Described]
 
 
 class Replication:
-    """A study that is planned, run and shown.
-
-    Args:
-      study: the study.
-      choices: the user's.
-      journal: runs commands, and knows those that have ended.
-      describe: see `Describe`; raises UsageError.
-    """
+    """A study that is planned, run and shown."""
 
     def __init__(self, study: Study, choices: Choices, journal: Journal, describe: Describe):
         self._study, self._choices, self._journal = study, choices, journal
         self._describe = describe
 
     def plan(self) -> list[Found]:
-        """Returns the rows in order; compiles for the topologies if libtpu is installed.
-
-        Raises:
-          UsageError: the flags of a row are none of a run. All rows are looked at before any is
-            compiled.
-        """
+        """Returns the rows in order; compiles for the topologies if libtpu is installed."""
         rows = [steps.found_of(self._study, row, self._choices) for row in self._study.rows]
         runs = [self._runs_of(one) for one in rows]
         for one, (shape, run) in zip(rows, runs, strict=True):
@@ -155,11 +142,7 @@ class Replication:
             write(path, as_json(costs.record()))
 
     def _compiles(self, found: Found, topology: str) -> bool:
-        """Replaces the memory of a topology by the compiler's, if libtpu is installed.
-
-        Returns:
-          Whether the program fits, as far as is known.
-        """
+        """Replaces the memory of a topology by the compiler's, if libtpu is installed."""
         step = steps.compilation(found.row, self._choices, topology)
         if not has_compiler():
             return True
@@ -192,15 +175,7 @@ class _Compiled(TypedDict):
 
 
 def chosen(study: Study, patterns: Sequence[str]) -> Study:
-    """Returns a study with some of its rows.
-
-    Args:
-      study: the study.
-      patterns: names of rows, in which * and ? stand for others; nothing for all rows.
-
-    Raises:
-      UsageError: no row has such a name.
-    """
+    """Returns a study with some of its rows."""
     names = [row.name for row in study.rows]
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
@@ -210,12 +185,7 @@ def chosen(study: Study, patterns: Sequence[str]) -> Study:
 
 
 def overview(study: Study, rows: Sequence[Found]) -> Iterator[str]:
-    """Yields the plan, for people: what each row lacks, needs and is predicted to be.
-
-    Args:
-      study: the study.
-      rows: its rows.
-    """
+    """Yields the plan, for people: what each row lacks, needs and is predicted to be."""
 
     def lacks(one: Found) -> str:
         found = [text.partition(":")[0] for text in one.missing]
@@ -233,7 +203,7 @@ def overview(study: Study, rows: Sequence[Found]) -> Iterator[str]:
         columns[f"{where}, one device"] = functools.partial(study_tables.memory_at, where)
         columns[f"{where}, predicted"] = study_tables.at(where, "given")
     plan = study_tables.of_rows("", rows, columns)
-    yield from (study.title, "", table(plan.header, plan.rows), "")
+    yield from (study.title, "", plan.markdown(), "")
     if any(place.said == results.BY_SHAPES for one in rows for place in one.places.values()):
         yield study_tables.FROM_SHAPES
     if lacking := dict.fromkeys(text for one in rows for text in one.missing):

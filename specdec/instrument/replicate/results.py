@@ -34,68 +34,45 @@ class Step(NamedTuple):
 
 @dataclasses.dataclass
 class Place:
-    """A row's run on a topology, or on this device; None for what is not known.
+    """A row's run on a topology, or on this device; None for what is not known."""
 
-    Attributes:
-      memory: bytes of one device; parameters and caches alone where `said` is not empty.
-      limit: bytes that a device has; 0 if it is not known.
-      said: what the compiler says of a program that does not fit, or how the memory was counted.
-      cost_ratio: c.
-      pays_from: the tokens per call from which speculation is faster than the target alone.
-      given: the predicted speed-up at a given acceptance.
-      recorded: the predicted speed-up of recorded texts.
-    """
-
-    memory: int = 0
-    limit: int = 0
+    memory: int = 0  # bytes of one device; parameters and caches alone where `said` is not empty
+    limit: int = 0  # bytes that a device has; 0 if it is not known
+    # what the compiler says of a program that does not fit, or how the memory was counted
     said: str = ""
-    cost_ratio: float | None = None
+    cost_ratio: float | None = None  # c
+    # the tokens per call from which speculation is faster than the target alone
     pays_from: float | None = None
-    given: float | None = None
-    recorded: float | None = None
+    given: float | None = None  # the predicted speed-up at a given acceptance
+    recorded: float | None = None  # the predicted speed-up of recorded texts
 
 
 @dataclasses.dataclass
 class Found:
-    """All that is known of a row; None for a figure that is not.
-
-    Attributes:
-      row: the row.
-      missing: what it lacks, in words; nothing of this can be measured.
-      marks: what its measured figures say with them, such as GROWN.
-      flags: the flags of its run; () if it cannot be run.
-      grown: the presets of models that are grown from the embedded pair, by role.
-      steps: the commands that measure it.
-      bytes: of its run's parameters and caches on this device.
-      minutes: that its commands take, roughly.
-      layers, parameters: of its draft; 0 without one.
-      places: by topology, and `HERE`.
-      measured: figures by name: speedup, low, high, per_token, alpha, cost_ratio, tokens_per_call,
-        target and run (of `metric`).
-      metric: the name of the metric.
-      identical: outputs that are the target's, of how many; or the certificate.
-      alphas: measured acceptance rates, by drafter.
-      exact: whether the measured run is exact.
-      failures: what failed, by step.
-    """
+    """All that is known of a row; None for a figure that is not."""
 
     row: Row
-    missing: Sequence[str] = ()
-    marks: Sequence[str] = ()
-    flags: Sequence[str] = ()
+    missing: Sequence[str] = ()  # what it lacks, in words; nothing of this can be measured
+    marks: Sequence[str] = ()  # what its measured figures say with them, such as GROWN
+    flags: Sequence[str] = ()  # the flags of its run; () if it cannot be run
+    # the presets of models that are grown from the embedded pair, by role
     grown: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    steps: Sequence[Step] = ()
-    bytes: int | None = None
-    minutes: float | None = None
+    steps: Sequence[Step] = ()  # the commands that measure it
+    bytes: int | None = None  # of its run's parameters and caches on this device
+    minutes: float | None = None  # that its commands take, roughly
+    # layers, parameters: of its draft; 0 without one
     layers: int = 0
     parameters: int = 0
-    places: dict[str, Place] = dataclasses.field(default_factory=dict)
+    places: dict[str, Place] = dataclasses.field(default_factory=dict)  # by topology, and `HERE`
+    # figures by name: speedup, low, high, per_token, alpha, cost_ratio, tokens_per_call, target and
+    # run (of `metric`)
     measured: dict[str, float] = dataclasses.field(default_factory=dict)
-    metric: str = ""
-    identical: str = ""
+    metric: str = ""  # the name of the metric
+    identical: str = ""  # outputs that are the target's, of how many; or the certificate
+    # measured acceptance rates, by drafter
     alphas: dict[str, list[float]] = dataclasses.field(default_factory=dict)
-    exact: bool = True
-    failures: dict[str, str] = dataclasses.field(default_factory=dict)
+    exact: bool = True  # whether the measured run is exact
+    failures: dict[str, str] = dataclasses.field(default_factory=dict)  # what failed, by step
 
     def at(self, place: str) -> Place:
         """Returns the figures of a place."""
@@ -172,10 +149,7 @@ def _add_bench(found: Found, bench: Mapping) -> None:
 
 
 def relative_to_greedy(rows: Sequence[Found]) -> None:
-    """Sets the speed-up of a beam search to that of the target's beams over its greedy search.
-
-    The greedy search is that of the first other row, in another process.
-    """
+    """Sets the speed-up of a beam search to that of the target's beams over its greedy search."""
     greedy = (x.measured.get("seconds_alone") for x in rows if not x.measured.get("beams", 1))
     alone = next(greedy, None)
     for one in rows:
@@ -237,15 +211,7 @@ class Earlier(NamedTuple):
 
 
 def earlier(folder: str, study: Study) -> Earlier:
-    """Returns the page of a study in a folder.
-
-    Args:
-      folder: the folder.
-      study: the study, with the rows that are compared.
-
-    Raises:
-      UsageError: the folder has no page, one of another study, or one with none of these rows.
-    """
+    """Returns the page of a study in a folder."""
     path = Path(folder) / "page.json"
     if (page := load(path, _Page)) is None:
         raise UsageError(f"--compare {folder} has no page.json; give a folder of specdec replicate")
@@ -259,15 +225,7 @@ def earlier(folder: str, study: Study) -> Earlier:
 
 
 def load(path: str | Path, kind: type[T]) -> T | None:
-    """Returns the JSON object of a file, None if there is no such file.
-
-    Args:
-      path: the file.
-      kind: what it has to be.
-
-    Raises:
-      UsageError: it is something else.
-    """
+    """Returns the JSON object of a file, None if there is no such file."""
     if not (file := Path(path)).is_file():
         return None
     try:

@@ -30,11 +30,7 @@ class Ended(TypedDict):
 
 
 class Journal:
-    """The JSON lines of a study: one for each command that has ended, written at its end.
-
-    Args:
-      lines: the file.
-    """
+    """The JSON lines of a study: one for each command that has ended, written at its end."""
 
     def __init__(self, lines: Lines[Ended]):
         self.lines = lines

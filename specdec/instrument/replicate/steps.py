@@ -20,29 +20,18 @@ PASSES = {"acceptance": 1.0, "bench": 5.0, "forecast": 0.0, "eval": 1.5, "verify
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """The choices of the user.
+    """The choices of the user."""
 
-    Attributes:
-      folder: where all files go.
-      use: paths by the names of needs.
-      topologies: to predict for.
-      flags: further flags of every run that is measured, such as gin settings.
-      tfds_data_dir: the folder of TFDS's data sets; None for TFDS's own.
-      grown: the preset of the target that stands in for missing ones; None to run no such rows.
-      synthetic: whether draft tokens are kept with the published acceptance rate.
-      limit: texts of every measurement; None for the study's.
-      certify: whether rows that sample get a certificate.
-    """
-
-    folder: Path
-    use: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    topologies: Sequence[str] = ()
-    flags: Sequence[str] = ()
-    tfds_data_dir: str | None = None
+    folder: Path  # where all files go
+    use: Mapping[str, str] = dataclasses.field(default_factory=dict)  # paths by the names of needs
+    topologies: Sequence[str] = ()  # to predict for
+    flags: Sequence[str] = ()  # further flags of every run that is measured, such as gin settings
+    tfds_data_dir: str | None = None  # the folder of TFDS's data sets; None for TFDS's own
+    # the preset of the target that stands in for missing ones; None to run no such rows
     grown: str | None = None
-    synthetic: bool = False
-    limit: int | None = None
-    certify: bool = False
+    synthetic: bool = False  # whether draft tokens are kept with the published acceptance rate
+    limit: int | None = None  # texts of every measurement; None for the study's
+    certify: bool = False  # whether rows that sample get a certificate
 
     def grown_path(self, role: str, size: str) -> Path:
         """Returns the folder of a model of the embedded pair that has grown."""
@@ -92,15 +81,7 @@ def compilation(row: Row, choices: Choices, topology: str) -> Step:
 def measurement(
     study: Study, one: Found, choices: Choices, plan: Plan, topologies: Sequence[str]
 ) -> Iterator[Step]:
-    """Yields the commands that measure a row which can be run.
-
-    Args:
-      study: the study.
-      one: the row.
-      choices: the user's.
-      plan: of the row's run.
-      topologies: those whose costs are known.
-    """
+    """Yields the commands that measure a row which can be run."""
     row, stem = one.row, choices.folder / one.row.name
     wanted = study.steps if row.steps is None else row.steps
     limit = study.limit if choices.limit is None else choices.limit
@@ -139,15 +120,7 @@ def measurement(
 def minutes(
     steps: Sequence[Step], counted: Counted, tokens: int, texts: int, bandwidth: float
 ) -> float:
-    """Returns roughly how long steps take on this machine: each target call reads its parameters.
-
-    Args:
-      steps: the steps.
-      counted: the bytes that a call reads.
-      tokens: of an output.
-      texts: that are decoded.
-      bandwidth: bytes/s that this machine reads from its memory.
-    """
+    """Returns roughly how long steps take here, if a target call takes as long as it reads."""
     step = counted.calls["target"].bytes / bandwidth
     passes = sum(PASSES.get(one.name.partition(" ")[0], 0.0) for one in steps)
     return (START * len(steps) + passes * texts * tokens * step) / 60

@@ -30,78 +30,50 @@ STEPS = ("acceptance", "bench", "forecast", "eval")
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """A checkpoint, a data set or a vocabulary that rows need.
+    """A checkpoint, a data set or a vocabulary that rows need."""
 
-    Attributes:
-      what: it in words.
-      flag: the flag that names it, with {} or {!r} for its path.
-      tfds: its folder below TFDS's own; None if it is not of TFDS.
-      optional: whether a run without it reads a public one.
-    """
-
-    what: str
-    flag: str
-    tfds: str | None = None
-    optional: bool = False
+    what: str  # it in words
+    flag: str  # the flag that names it, with {} or {!r} for its path
+    tfds: str | None = None  # its folder below TFDS's own; None if it is not of TFDS
+    optional: bool = False  # whether a run without it reads a public one
 
 
 @dataclasses.dataclass(frozen=True)
 class Grown:
-    """The stand-in for the pair of a row whose checkpoints are missing.
+    """The stand-in for the pair of a row whose checkpoints are missing."""
 
-    Attributes:
-      run: the flags of a run of the embedded pair.
-      draft: the preset that its draft is grown to.
-    """
-
-    run: Sequence[str]
-    draft: str
+    run: Sequence[str]  # the flags of a run of the embedded pair
+    draft: str  # the preset that its draft is grown to
 
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """The published figures of a row; None for what was not published.
+    """The published figures of a row; None for what was not published."""
 
-    Attributes:
-      alpha: the acceptance rate.
-      cost_ratio: c.
-      predicted, speedup: over the target alone.
-      tokens_per_call: of the target.
-    """
-
-    alpha: float | None = None
-    cost_ratio: float | None = None
+    alpha: float | None = None  # the acceptance rate
+    cost_ratio: float | None = None  # c
+    # predicted, speedup: over the target alone
     predicted: float | None = None
     speedup: float | None = None
-    tokens_per_call: float | None = None
+    tokens_per_call: float | None = None  # of the target
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row of a study.
+    """A row of a study."""
 
-    Attributes:
-      name: its name, which its files have too.
-      run: the flags of its run.
-      needs: names of what it needs.
-      more: further flags of `specdec eval`.
-      steps: the commands that measure it, of `STEPS`; None for those of the study.
-      shape: the flags of the run that is compiled, None for `run`; none at all to compile nothing.
-      tables: whether n-gram tables are measured too.
-      grown: what stands in for its checkpoints; None for nothing.
-      published: what was published.
-      alphas: published acceptance rates by drafter, for leniences of 1, 0.5, 0.3 and 0.1.
-    """
-
-    name: str
-    run: Sequence[str]
-    needs: Sequence[str] = ()
-    more: Sequence[str] = ()
+    name: str  # its name, which its files have too
+    run: Sequence[str]  # the flags of its run
+    needs: Sequence[str] = ()  # names of what it needs
+    more: Sequence[str] = ()  # further flags of `specdec eval`
+    # the commands that measure it, of `STEPS`; None for those of the study
     steps: Sequence[str] | None = None
+    # the flags of the run that is compiled, None for `run`; none at all to compile nothing
     shape: Sequence[str] | None = None
-    tables: bool = False
-    grown: Grown | None = None
-    published: Published = Published()
+    tables: bool = False  # whether n-gram tables are measured too
+    grown: Grown | None = None  # what stands in for its checkpoints; None for nothing
+    published: Published = Published()  # what was published
+    # published acceptance rates by drafter, for leniences of 1, 0.5, 0.3 and 0.1
     alphas: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -112,29 +84,20 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """The rows of a paper.
+    """The rows of a paper."""
 
-    Attributes:
-      name: of its file.
-      title, about: for the page.
-      rows: in the order of the page.
-      needs: what rows need, by name.
-      steps: the commands that measure a row which has none of its own.
-      topologies: that are predicted for, unless others are named.
-      alpha: the acceptance rate to predict for where none is published.
-      limit: texts that are timed and evaluated; None for the run's own number.
-      tokens: that acceptance is measured on; None for the texts that are timed.
-    """
-
-    name: str
+    name: str  # of its file
+    # title, about: for the page
     title: str
     about: str
-    rows: Sequence[Row]
-    needs: Mapping[str, Need] = dataclasses.field(default_factory=dict)
-    steps: Sequence[str] = STEPS
-    topologies: Sequence[str] = ()
-    alpha: Probability | None = None
+    rows: Sequence[Row]  # in the order of the page
+    needs: Mapping[str, Need] = dataclasses.field(default_factory=dict)  # what rows need, by name
+    steps: Sequence[str] = STEPS  # the commands that measure a row which has none of its own
+    topologies: Sequence[str] = ()  # that are predicted for, unless others are named
+    alpha: Probability | None = None  # the acceptance rate to predict for where none is published
+    # texts that are timed and evaluated; None for the run's own number
     limit: PositiveInt | None = None
+    # that acceptance is measured on; None for the texts that are timed
     tokens: PositiveInt | None = None
 
     def rate(self, row: Row) -> float | None:
@@ -148,14 +111,7 @@ def names() -> list[str]:
 
 
 def read(name: str) -> Study:
-    """Returns the study of a name, or of the path of a TOML file.
-
-    Args:
-      name: the name, or a path that ends in .toml.
-
-    Raises:
-      UsageError: there is none, or the file is not that of a study.
-    """
+    """Returns the study of a name, or of the path of a TOML file."""
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not path.is_file():
         hint = did_you_mean(name, names()) or f"; give {', '.join(names())}, or a TOML file"
@@ -188,13 +144,7 @@ def _published(row: Row) -> Published:
 
 
 def found(need: Need, path: str | None, tfds_data_dir: str | None) -> str | None:
-    """Returns the flags with which a run finds something, None if it is missing.
-
-    Args:
-      need: what is looked for.
-      path: where the user says that it is: a path here, a gs:// path or a name of the hub.
-      tfds_data_dir: the folder of TFDS's data sets; None for TFDS's own.
-    """
+    """Returns the flags with which a run finds something, None if it is missing."""
     if path is not None:
         return need.flag.format(path)
     if need.optional:

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from specdec.common.tables import Table
 from specdec.instrument.compile.hardware import GIB
 from specdec.instrument.replicate.results import HERE, Earlier, Found
-from specdec.instrument.report.tables import Table
 
 FROM_SHAPES = "Memory from shapes is that of parameters and caches, without temporaries and code."
 LENIENCES = (1.0, 0.5, 0.3, 0.1)
@@ -154,14 +154,7 @@ def topologies(rows: Iterable[Found]) -> list[str]:
 def of_rows(
     caption: str, rows: Sequence[Found], columns: Mapping[str, Cell], legend: str = ""
 ) -> Table:
-    """Returns a table with a line for each row, without what is empty.
-
-    Args:
-      caption: the caption.
-      rows: the rows.
-      columns: what makes the cell of a row, by the name of the column.
-      legend: the legend.
-    """
+    """Returns a table with a line for each row, without what is empty."""
     lines = [[one.row.name, *(cell(one) for cell in columns.values())] for one in rows]
     return Table(caption, ["row", *columns], lines, legend).filled()
 

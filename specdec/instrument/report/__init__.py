@@ -1,16 +1,10 @@
 """Measured runs next to published ones, as Markdown and as figures.
 
-`summaries` reads them; `tables` and `headline` make the Markdown. `speedups` and `times` have the
-numbers that figures show, `draw_speedups` and `draw_times` draw them on a `canvas`, and `figures`
-writes the files. Drawing needs matplotlib, so import `figures` where it is used.
+`summaries` reads them, and `run_tables` makes the Markdown. `speedups` and `times` have the numbers
+that figures show, and `figures` draws them and writes the files. Drawing needs matplotlib, so
+import `figures` where it is used.
 
 A run is identified by the name of its file up to the first dot. `ende_small_t0.jsonl.summary.json`
 is compared with the row that configs/leviathan/ende_small_t0.gin repeats. `specdec bench` and
 `specdec acceptance` of one name make one row.
 """
-
-from specdec.instrument.report.headline import headline
-from specdec.instrument.report.summaries import ReportedRun, read
-from specdec.instrument.report.tables import markdown
-
-__all__ = ["ReportedRun", "headline", "markdown", "read"]

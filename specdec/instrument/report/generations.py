@@ -129,15 +129,7 @@ class ShownGeneration:
 
 
 def read(paths: Iterable[str]) -> Iterator[ShownGeneration]:
-    """Yields the generations of files in their order; of a benchmark, the speculative ones.
-
-    Args:
-      paths: the files.
-
-    Raises:
-      ValueError: a file cannot be read or holds something else.
-      RecordsError: a line is not JSON.
-    """
+    """Yields the generations of files in their order; of a benchmark, the speculative ones."""
     numbers = itertools.count(1)
     for path in paths:
         for record in _records(path):

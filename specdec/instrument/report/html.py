@@ -18,12 +18,11 @@ from typing import NamedTuple
 import jinja2
 from markupsafe import Markup
 
-from specdec.instrument.report import tables, words
+from specdec.common.tables import Table
+from specdec.instrument.report import run_tables, words
 from specdec.instrument.report.generations import KINDS, ShownGeneration
-from specdec.instrument.report.headline import HEADER, LEGEND, SPEEDUP, facts, places, row, sentence
 from specdec.instrument.report.speedups import predicts, varies
-from specdec.instrument.report.summaries import Figures, ReportedRun, speedup
-from specdec.instrument.report.tables import Table
+from specdec.instrument.report.summaries import ReportedRun, speedup
 
 FOLDER = Path(__file__).parent / "page"
 TEXTS = 200  # on one page; more make it slow
@@ -41,17 +40,13 @@ class Interval(NamedTuple):
 
 
 def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) -> str:
-    """Returns the HTML of some runs and generations; either may be empty.
-
-    Raises:
-      ValueError: the JSON lines of the first run with figures are missing.
-    """
+    """Returns the HTML of some runs and generations; either may be empty."""
     shown = list(itertools.islice(generations, TEXTS))
-    conditions = [*places(runs), *tables.places(_acceptances(runs))]
+    conditions = [*run_tables.benchmarks(runs), *run_tables.places(_acceptances(runs))]
     return _rendered(
         {"tables": list(_tables(runs)), "figures": _figures(runs), "generations": shown},
-        title=sentence(runs),
-        facts=facts(runs),
+        title=run_tables.sentence(runs),
+        facts=run_tables.facts(runs),
         conditions=conditions if len(conditions) > 1 else (),  # facts have those of one run
         left_out=sum(1 for _ in generations),
     )
@@ -66,17 +61,7 @@ def study(
     notes: Sequence[str],
     commands: Mapping[str, Sequence[str]],
 ) -> str:
-    """Returns the HTML of a study.
-
-    Args:
-      title: its title.
-      facts: of its measurements, by name.
-      tables: its tables.
-      figures: each with its name, its title, its SVG and its content in words.
-      runs: benchmarks, whose figures come after these.
-      notes: sentences.
-      commands: command lines, by row.
-    """
+    """Returns the HTML of a study."""
     shown = [{**one, "svg": Markup(one["svg"])} for one in figures] + _figures(runs)
     content = {"tables": tables, "figures": shown, "commands": commands}
     return _rendered(content, title=title, facts=facts, conditions=[*notes], left_out=0)
@@ -133,29 +118,23 @@ def _policy(script: str) -> str:
 
 def _tables(runs: Sequence[ReportedRun]) -> Iterator[Table]:
     """Yields tables of speed-ups, of published rows next to ours, and of acceptance rates."""
-    benches = [(run.name, run.bench) for run in runs if run.bench]
-    if benches:
-        longest = max(1.0, *(speedup(bench).high for _, bench in benches))
-        rows = [_speedup_row(name, bench, longest) for name, bench in benches]
-        yield Table("Speed-up over the target alone", HEADER, rows, LEGEND)
+    ratios = [speedup(run.bench) for run in runs if run.bench]
+    if ratios:
+        longest, table = max(1.0, *(ratio.high for ratio in ratios)), run_tables.measured(runs)
+        place = run_tables.HEADER.index(run_tables.SPEEDUP)
+        rows = [list(row) for row in table.rows]
+        for row, ratio in zip(rows, ratios, strict=True):
+            at, low, high, one = (round(value / longest, 4) for value in (*ratio, 1.0))
+            row[place] = Interval(str(row[place]), low, at, high, one)
+        yield table._replace(rows=rows)
     if any(run.paper for run in runs):
-        caption = "Next to the rows of Leviathan et al."
-        yield Table(caption, tables.SPEED, tables.speeds(runs), tables.LEGEND)
+        yield run_tables.speeds(runs)
     if _acceptances(runs):
-        caption = "Alpha by lenience"
-        yield Table(caption, *tables.alphas(runs), tables.ALPHAS_LEGEND)
+        yield run_tables.alphas(runs)
 
 
 def _acceptances(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     return [run for run in runs if run.acceptance]
-
-
-def _speedup_row(name: str, bench: Figures, longest: float) -> list[str | Interval]:
-    cells: list[str | Interval] = list(row(name, bench))
-    at, low, high, one = (round(value / longest, 4) for value in (*speedup(bench), 1.0))
-    place = HEADER.index(SPEEDUP)
-    cells[place] = Interval(str(cells[place]), low, at, high, one)
-    return cells
 
 
 def _figures(runs: Sequence[ReportedRun]) -> list[dict[str, object]]:

@@ -41,21 +41,14 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Runs that differ only in gamma, shortest drafts first.
+    """Runs that differ only in gamma, shortest drafts first."""
 
-    Attributes:
-      label: the settings that differ from other curves; empty if there is no other curve.
-      gammas: the draft lengths.
-      measured: the speed-up of each run.
-      predicted: as in `Point`, for each run.
-      band: gamma -> the lowest and highest `theory.speedup` for the runs' alphas, with c and v
-        interpolated between the runs.
-    """
-
-    label: str
-    gammas: Sequence[int]
-    measured: Sequence[Estimate]
-    predicted: Sequence[float]
+    label: str  # the settings that differ from other curves; empty if there is no other curve
+    gammas: Sequence[int]  # the draft lengths
+    measured: Sequence[Estimate]  # the speed-up of each run
+    predicted: Sequence[float]  # as in `Point`, for each run
+    # gamma -> the lowest and highest `theory.speedup` for the runs' alphas, with c and v
+    # interpolated between the runs
     band: Mapping[int, tuple[float, float]]
 
     @property
@@ -79,11 +72,7 @@ def varies(run: ReportedRun) -> bool:
 
 
 def with_prediction(runs: Iterable[ReportedRun]) -> list[tuple[ReportedRun, Figures]]:
-    """Returns the runs that figures show, with their benchmarks.
-
-    Raises:
-      ValueError: there is none.
-    """
+    """Returns the runs that figures show, with their benchmarks."""
     found = [(run, run.bench) for run in runs if run.bench and predicts(run)]
     if not found:
         raise ValueError(

@@ -13,12 +13,12 @@ from msgspec import Meta
 from specdec.common import published
 from specdec.common.environment import Environment, device_in_words
 from specdec.common.json_values import JsonObject, check_kind, parsed
+from specdec.common.schemas import Count
 from specdec.common.statistics import Estimate
 from specdec.common.terminal import counted
 
 Figures: TypeAlias = JsonObject
 _Figure = float | None
-_Count = Annotated[int, Meta(ge=0)]
 
 
 class _Versions(TypedDict):
@@ -55,18 +55,18 @@ class _Alpha(_Interval):
 
 class _Settings(TypedDict):
     dtype: dict[str, str]
-    parameters: dict[str, _Count]
+    parameters: dict[str, Count]
     split: str | None
     sampling: str
     drafter: str
 
 
 class _BenchSettings(_Settings):
-    gamma: _Count | None
+    gamma: Count | None
 
 
 class _Prediction(TypedDict, total=False):
-    gamma: Required[_Count | None]
+    gamma: Required[Count | None]
     these_texts: Required[_Figure]
     cost_ratio: _Figure
     verify_cost: _Figure
@@ -100,18 +100,18 @@ class Bench(TypedDict):
 
     environment: _Machine
     run: _BenchSettings
-    texts: _Count
-    repeats: _Count
+    texts: Count
+    repeats: Count
     seconds: _Alone
     speedup: _Speedup
-    identical: _Count | None
+    identical: Count | None
     tau: float
     alpha: _Figure
     baseline: _Baseline
     prediction: _Prediction | None
     forecast: NotRequired[_Forecast | None]
     exact: bool
-    beams: NotRequired[_Count]
+    beams: NotRequired[Count]
 
 
 class Acceptance(TypedDict):
@@ -119,8 +119,8 @@ class Acceptance(TypedDict):
 
     environment: _Machine
     run: _Settings
-    texts: _Count
-    tokens: _Count
+    texts: Count
+    tokens: Count
     alphas: dict[str, Annotated[list[_Alpha], Meta(min_length=1)]]
 
 
@@ -135,34 +135,17 @@ SHARED = ("drafter", "sampling", "dtype", "parameters")
 
 @dataclasses.dataclass
 class ReportedRun:
-    """The figures of a run by `specdec bench` and `specdec acceptance`; None if it was not run.
+    """The figures of a run by `specdec bench` and `specdec acceptance`; None if it was not run."""
 
-    Attributes:
-      name: the run's name.
-      bench: the figures of `specdec bench`.
-      acceptance: the figures of `specdec acceptance`.
-      lines: the file of the benchmark's JSON lines, next to its summary.
-      paper: the published row.
-    """
-
-    name: str
-    bench: Figures | None = None
-    acceptance: Figures | None = None
-    lines: Path | None = None
-    paper: published.PaperRow | None = None
+    name: str  # the run's name
+    bench: Figures | None = None  # the figures of `specdec bench`
+    acceptance: Figures | None = None  # the figures of `specdec acceptance`
+    lines: Path | None = None  # the file of the benchmark's JSON lines, next to its summary
+    paper: published.PaperRow | None = None  # the published row
 
 
 def read(paths: Iterable[str], paper: str | None = None) -> list[ReportedRun]:
-    """Returns the runs of some summaries, in the order in which they are first named.
-
-    Args:
-      paths: `FILE.summary.json` of `specdec bench` or `specdec acceptance`.
-      paper: the gin file of the published row of all of them; None for the one of the same name.
-
-    Raises:
-      ValueError: a file is not a summary, or no published row has the gin file's name. Or two
-        summaries are of one run and one command, or those of one run differ.
-    """
+    """Returns the runs of some summaries, in the order in which they are first named."""
     row = None if paper is None else _row(paper)
     runs: dict[str, ReportedRun] = {}
     for path in paths:

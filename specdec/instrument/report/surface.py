@@ -11,8 +11,8 @@ import matplotlib
 from matplotlib.axes import Axes
 
 from specdec.common import records
-from specdec.instrument.report import canvas
-from specdec.instrument.report.canvas import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, STYLE, blank
+from specdec.instrument.report import figures
+from specdec.instrument.report.figures import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, STYLE
 
 PANELS = {
     "fixed": ("draft length", (("fixed", BLUE),)),
@@ -28,7 +28,7 @@ LEVEL = {"heuristic": RED, "cost_optimal": SKY}  # they have no setting to draw 
 def draw(results: Sequence[Any], path: Path) -> None:
     """Writes an SVG with a row of panels for each `forecast.tuning.Result`."""
     with matplotlib.rc_context(STYLE):
-        figure = blank(3.0 * len(results) + 0.3)
+        figure = figures.blank(3.0 * len(results) + 0.3)
         rows = figure.subplots(len(results), len(PANELS), sharey=True, squeeze=False)
         for result, row in zip(results, rows, strict=True):
             for axes, (label, kinds) in zip(row, PANELS.values(), strict=True):
@@ -41,7 +41,7 @@ def draw(results: Sequence[Any], path: Path) -> None:
         named = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes)
         handles = {label: handle for handle, label in itertools.chain.from_iterable(named)}
         figure.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=4)
-        records.write(path, canvas.svg(figure))
+        records.write(path, figures.svg(figure))
 
 
 def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:

@@ -60,21 +60,15 @@ class Lengths(NamedTuple):
 
     Calls of one text are listed with the place where each starts. For all texts, figures are means
     over the calls that start at a place or up to `GROUP` - 1 tokens later.
-
-    Attributes:
-      text: the longest text.
-      calls: start, drafted, accepted, and by how many tokens the call lengthened the text.
-      places: of the means.
-      drafted: means.
-      accepted: means.
     """
 
     name: str
-    text: int
+    text: int  # the longest text
+    # start, drafted, accepted, and by how many tokens the call lengthened the text
     calls: Sequence[tuple[int, int, int, int]]
-    places: Sequence[int]
-    drafted: Sequence[float]
-    accepted: Sequence[float]
+    places: Sequence[int]  # of the means
+    drafted: Sequence[float]  # means
+    accepted: Sequence[float]  # means
 
 
 class Bar(NamedTuple):
@@ -87,11 +81,7 @@ class Bar(NamedTuple):
 
 
 def timeline(runs: Sequence[ReportedRun]) -> Timeline:
-    """Returns the first run's generation of median length, and of median calls among those.
-
-    Raises:
-      ValueError: the run's JSON lines are missing, or are of something else.
-    """
+    """Returns the first run's generation of median length, and of median calls among those."""
     run, bench = with_prediction(runs)[0]
     by_length = sorted(_generations(run), key=lambda both: _length_and_calls(both["speculative"]))
     both = by_length[len(by_length) // 2]
@@ -112,11 +102,7 @@ def timeline(runs: Sequence[ReportedRun]) -> Timeline:
 
 
 def lengths(runs: Sequence[ReportedRun]) -> list[Lengths]:
-    """Returns the draft lengths of every run with a drafter, of the same text if they have it.
-
-    Raises:
-      ValueError: as `timeline`.
-    """
+    """Returns the draft lengths of every run with a drafter, of the same text if they have it."""
     found: list[Lengths] = []
     for run in runs:
         if not (predicts(run) or varies(run)):

@@ -4,38 +4,55 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from specdec import tasks
 from specdec.common import terminal
+from specdec.common.schemas import INDEX, INPUT, REFERENCE, Count
 from specdec.decoding.beam_search import BeamOutput
+
+Beams: TypeAlias = tuple[tuple[Count, ...], ...]  # the ids of each
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamText:
-    """One text and its beams, best first, as plain values.
+    """One text and its beams, best first, as plain values."""
 
-    Attributes:
-      steps: the steps of the search.
-      calls: the target calls.
-      alone, alone_tokens: the beams of the target alone, None where it did not search.
-      same: whether all beams of the search, and not only these, are those of the target alone.
-    """
-
-    index: int
-    input: str
-    target: str | None
-    predictions: tuple[str, ...]
-    tokens: tuple[tuple[int, ...], ...]
-    scores: tuple[float, ...]
-    steps: int
-    calls: int
-    alone: tuple[str, ...] | None = None
-    alone_tokens: tuple[tuple[int, ...], ...] | None = None
+    index: Annotated[Count, INDEX]
+    input: Annotated[str, INPUT]
+    target: Annotated[str | None, str, REFERENCE]
+    predictions: Annotated[tuple[str, ...], "The texts of the beams, up to their EOS."]
+    tokens: Annotated[
+        Beams,
+        "Of each beam, its token ids, with its EOS unless it was cut at the longest length.",
+    ]
+    scores: Annotated[
+        tuple[float, ...],
+        "Of each beam, its log-probability in nats as the rule of the search normalises it by "
+        "length.",
+    ]
+    steps: Annotated[Count, "Steps of the search."]
+    calls: Annotated[Count, "Target calls that the search took."]
+    alone: Annotated[
+        tuple[str, ...] | None,
+        tuple[str, ...],
+        "The texts of the beams of the target alone; absent without --compare.",
+    ] = None
+    alone_tokens: Annotated[
+        Beams | None,
+        Beams,
+        "Of each beam of the target alone, its token ids; absent without --compare.",
+    ] = None
+    # whether all beams of the search, and not only these, are those of the target alone
     same: bool = False
     sample = 0  # a search draws nothing
+
+    LINE: ClassVar = (
+        *("index", "input", "target", "predictions", "tokens", "scores", "steps", "calls"),
+        *("alone", "alone_tokens"),
+    )
 
     @classmethod
     def row(
@@ -74,9 +91,8 @@ class BeamText:
 
     def record(self) -> dict[str, object]:
         """Returns a line for `records.as_json`."""
-        found = dataclasses.asdict(self)
-        del found["same"]
-        return {name: value for name, value in found.items() if value is not None}
+        fields = {name: getattr(self, name) for name in self.LINE}
+        return {name: value for name, value in fields.items() if value is not None}
 
     def count_in(self, summary: BeamSummary, given: int = 0) -> None:
         """Adds this text to the figures of a search; those have no tokens, so `given` is unused."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 from specdec import tasks
 from specdec.common.decoded import DecodedText
+from specdec.common.schemas import INDEX, INPUT, REFERENCE, Count
 from specdec.common.subtitles import TimedText
 from specdec.common.terminal import Summary
 from specdec.types import DecodeOutput
-
-# The fields of a line of JSON, in order: of the drafts it has only their lengths.
-FIELDS = ("index", "sample", "input", "target", "prediction", "tokens", "log_probs", "drafted")
-FIELDS += ("accepted", "alone", "alone_tokens", "explained", "calls", "segments")
 
 
 class Facts(TypedDict):
@@ -37,27 +34,40 @@ class Facts(TypedDict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Text(DecodedText):
-    """One example and its output. The last four fields are optional.
+    """One example and its output."""
 
-    Attributes:
-      alone: the prediction of the target alone.
-      alone_tokens: its ids.
-      alone_calls: its target calls.
-      explained: see `ExplainedBatch`.
-      segments: of a transcript with timestamps, its parts with their times in seconds.
-    """
+    index: Annotated[Count, INDEX]
+    sample: Annotated[Count, "Which of the text's outputs, from 0; 0 unless several are sampled."]
+    input: Annotated[str, INPUT]
+    target: Annotated[str | None, str, REFERENCE]
+    prediction: Annotated[str, "The text of the output, up to its EOS."]
+    log_probs: Annotated[
+        list[float],
+        "Of each token, its log-probability in nats under the target at temperature 1, whatever "
+        "the sampling.",
+    ]
+    alone: Annotated[
+        str | None, str, "The text that the target alone writes; only where the run compares."
+    ] = None
+    alone_tokens: Annotated[
+        Sequence[int] | None,
+        list[Count],
+        "Token ids of what the target alone writes; only where the run compares.",
+    ] = None
+    alone_calls: int = 0  # of the target alone
+    explained: Facts | None = None  # see `ExplainedBatch`
+    segments: Annotated[
+        list[TimedText] | None,
+        list[TimedText],
+        "The parts of a transcript, each with `start` and `end` in seconds and its `text`; only "
+        "where sound has timestamps.",
+    ] = None
 
-    index: int
-    sample: int
-    input: str
-    target: str | None
-    prediction: str
-    log_probs: list[float]
-    alone: str | None = None
-    alone_tokens: Sequence[int] | None = None
-    alone_calls: int = 0
-    explained: Facts | None = None
-    segments: list[TimedText] | None = None
+    # The fields of a line of JSON, in order: of the drafts it has only their lengths.
+    LINE: ClassVar = (
+        *("index", "sample", "input", "target", "prediction", "tokens", "log_probs", "drafted"),
+        *("accepted", "alone", "alone_tokens", "calls", "segments"),
+    )
 
     @classmethod
     def row(
@@ -90,7 +100,7 @@ class Text(DecodedText):
 
     def record(self) -> dict[str, object]:
         """Returns a line of JSON, without unknown values."""
-        record = {name: getattr(self, name) for name in FIELDS}
+        record = {name: getattr(self, name) for name in (*self.LINE, "explained")}
         return {name: value for name, value in record.items() if value is not None}
 
     def count_in(self, summary: Summary, given: int = 0) -> None:

@@ -15,10 +15,13 @@ from specdec.common import hosts, progress, records, resources
 from specdec.common.gin_text import statements
 from specdec.common.records import Lines
 from specdec.common.values import UsageError
-from specdec.instrument import acceptance, forecast
-from specdec.instrument.acceptance import Accepted, recorded_texts
-from specdec.instrument.forecast import Costs, Replayed
+from specdec.instrument.acceptance import opinions, recorded_texts
+from specdec.instrument.acceptance.alphas import Accepted
+from specdec.instrument.costs import Costs
+from specdec.instrument.forecast import promise, schedule_replay
+from specdec.instrument.forecast.costs import read
 from specdec.instrument.forecast.forecasting import decoded, measured, replayed
+from specdec.instrument.forecast.schedule_replay import Replayed
 from specdec.instrument.runs.measured_run import Run, Variant
 from specdec.instrument.search import tuning
 from specdec.instrument.search.tuning import Candidate, Tried
@@ -32,21 +35,13 @@ FEWEST = 20  # texts
 
 
 class Prepared(NamedTuple):
-    """A variant with its texts and costs.
+    """A variant with its texts and costs."""
 
-    Attributes:
-      variant: the run.
-      texts: the recorded texts.
-      costs: of its parts.
-      rows: texts that are decoded together.
-      counted: the calls of drafts with several paths, by schedule.
-    """
-
-    variant: Variant
-    texts: Sequence[Accepted]
-    costs: Costs
-    rows: int
-    counted: dict[Schedule, Replayed]
+    variant: Variant  # the run
+    texts: Sequence[Accepted]  # the recorded texts
+    costs: Costs  # of its parts
+    rows: int  # texts that are decoded together
+    counted: dict[Schedule, Replayed]  # the calls of drafts with several paths, by schedule
 
     @property
     def run(self) -> Run:
@@ -70,24 +65,21 @@ class Prepared(NamedTuple):
         return self.costs.prefill_alone + longest * self.costs.step
 
     def replayed(self, plan: Plan) -> tuple[Replayed, Replayed]:
-        """Returns the calls of each text by a plan, and of each batch.
-
-        Drafts of several paths are not recorded, so that texts are decoded anew.
-        """
+        """Returns the calls of each text by a plan, and of each batch."""
         if not plan.drafter.paths:
             found = replayed(self.run, plan, self.texts, SAMPLES)
         else:
             if plan.schedule not in self.counted:
                 self.counted[plan.schedule] = decoded(self.run, plan, self.texts)
             found = self.counted[plan.schedule]
-        return found, forecast.grouped(found, len(self.texts), self.rows)
+        return found, schedule_replay.grouped(found, len(self.texts), self.rows)
 
     def seconds(self, plan: Plan, by_batch: Replayed) -> np.ndarray | None:
         """Returns [batches], the seconds of a plan; None if a call's are not known.
 
         Texts that were drawn anew count as if they had as many tokens as the recorded ones.
         """
-        found = forecast.seconds(plan, by_batch, self.costs, self.batches)
+        found = promise.seconds(plan, by_batch, self.costs, self.batches)
         if found is None or not plan.drafter.paths or plan.sampling.greedy:
             return found
         recorded = sum(text.tokens for text in self.texts)
@@ -101,7 +93,7 @@ class Prepared(NamedTuple):
             longest = last.schedule.gamma
         plan = dataclasses.replace(self.run.plan, schedule=Fixed(longest))
         costs = dict.fromkeys([None, *range(1, longest + 1)], self.costs)
-        found = forecast.oracle_seconds(plan, self.replayed(plan)[1], costs, self.batches)
+        found = promise.oracle_seconds(plan, self.replayed(plan)[1], costs, self.batches)
         assert found is not None, "costs of every width are known"
         return found
 
@@ -127,14 +119,9 @@ class Recommendation(NamedTuple):
             yield from tuning.lines(result)
 
     def write(self, folder: Path, files: Sequence[str]) -> str:
-        """Writes the recommendation and a figure to a folder, and returns the former as gin text.
-
-        Args:
-          folder: the folder.
-          files: the gin files of the run.
-        """
-        promise = self.best.promise()
-        text = f"# `specdec tune` of {', '.join(files)}: {promise}.\n{settings_of(self.best)}"
+        """Writes the recommendation and a figure to a folder; returns the former as gin text."""
+        about = f"# `specdec tune` of {', '.join(files)}: {self.best.promise()}."
+        text = f"{about}\n{settings_of(self.best)}"
         records.write(folder / "tuned.gin", text)
         try:
             from specdec.instrument.report import (
@@ -148,23 +135,14 @@ class Recommendation(NamedTuple):
 
 
 class Search(NamedTuple):
-    """A search in a folder, which stores texts, costs and candidates.
-
-    Attributes:
-      folder: the folder.
-      variants: the runs.
-      tokens: of the recorded texts.
-      longest: the longest draft.
-      rows: texts that are decoded together.
-      given: the costs, None to measure them here.
-    """
+    """A search in a folder, which stores texts, costs and candidates."""
 
     folder: Path
-    variants: Sequence[Variant]
-    tokens: int
-    longest: int
-    rows: int
-    given: Costs | None
+    variants: Sequence[Variant]  # the runs
+    tokens: int  # of the recorded texts
+    longest: int  # the longest draft
+    rows: int  # texts that are decoded together
+    given: Costs | None  # the costs, None to measure them here
 
     @classmethod
     def of(
@@ -177,20 +155,7 @@ class Search(NamedTuple):
         rows: int = 1,
         given: Costs | None = None,
     ) -> Search:
-        """Returns a search that may begin, or be resumed.
-
-        Args:
-          variants: the runs.
-          folder: the folder.
-          tokens: of the recorded texts.
-          longest: the longest draft; None for `tuning.LONGEST`, if outputs have room.
-          rows: texts that are decoded together.
-          given: the costs, None to measure them here.
-
-        Raises:
-          UsageError: a run cannot be tuned, or the runs have different targets or texts.
-          RecordsError: the folder has another search.
-        """
+        """Returns a search that may begin, or be resumed."""
         chosen = []
         for one in variants:
             _refuse(one.run)
@@ -249,7 +214,7 @@ class Search(NamedTuple):
         """
         run, path = variant.run, self.folder / "passes.jsonl"
         if before:
-            if run.plan.drafter.paths or not dict(acceptance.recorded(run.plan.drafter)):
+            if run.plan.drafter.paths or not dict(opinions.recorded(run.plan.drafter)):
                 return before[0].texts
             path = self.folder / f"passes_{len(before)}.jsonl"
         batches = recorded_texts.batches_of(run, "tune on")
@@ -265,7 +230,7 @@ class Search(NamedTuple):
         """Returns the costs of calls of every width, in the layout of the longest drafts."""
         path = self.folder / (f"costs_{number}.json" if number else "costs.json")
         if path.exists():
-            return forecast.read(str(path), None)
+            return read(str(path), None)
         if run.plan.drafter.paths:
             own = self._costs_of_paths(run, texts)
         else:
@@ -315,16 +280,18 @@ def _refuse(run: Run) -> None:
         raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
     try:
         if not plan.drafter.paths:
-            forecast.check(plan, ())
+            schedule_replay.check(plan, ())
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
 def _longest(asked: int | None, plan: Plan) -> int:
     """Returns the longest draft that is tried."""
-    room = forecast.longest(plan)
+    room = schedule_replay.longest(plan)
     if asked is not None and asked > room:
-        raise UsageError(f"--longest is {asked} but {forecast.bound(plan)}; give a shorter one")
+        raise UsageError(
+            f"--longest is {asked} but {schedule_replay.bound(plan)}; give a shorter one"
+        )
     return min(asked or tuning.LONGEST, room)
 
 

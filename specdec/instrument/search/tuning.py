@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specdec.common.statistics import Estimate, ratio
-from specdec.instrument.acceptance import Accepted, recorded
+from specdec.common.tables import columns
+from specdec.instrument.acceptance.alphas import Accepted
+from specdec.instrument.acceptance.opinions import recorded
 from specdec.instrument.benchmark.parts import Calls
 from specdec.instrument.costs import Costs
 from specdec.instrument.forecast.recorded import kind_of
@@ -33,33 +35,20 @@ ENTROPIES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 
 
 class Candidate(NamedTuple):
-    """A schedule to try.
+    """A schedule to try."""
 
-    Attributes:
-      kind: the name of its file in gin/schedules/.
-      setting: its gamma or its threshold; None if it has neither.
-      schedule: the schedule.
-    """
-
-    kind: str
-    setting: float | None
+    kind: str  # the name of its file in gin/schedules/
+    setting: float | None  # its gamma or its threshold; None if it has neither
     schedule: Any  # a `Schedule`, a dataclass with fields of its own
 
 
 class Tried(NamedTuple):
-    """The predicted time of a candidate.
+    """The predicted time of a candidate."""
 
-    Attributes:
-      variant: the drafter's name, '' for the run's own.
-      candidate: the schedule.
-      tokens_per_call: of all texts.
-      seconds: [texts] of each text, with its prefill.
-    """
-
-    variant: str
-    candidate: Candidate
-    tokens_per_call: float
-    seconds: np.ndarray
+    variant: str  # the drafter's name, '' for the run's own
+    candidate: Candidate  # the schedule
+    tokens_per_call: float  # of all texts
+    seconds: np.ndarray  # [texts] of each text, with its prefill
 
 
 def buckets(longest: int) -> tuple[int, ...]:
@@ -159,23 +148,14 @@ def fastest(tried: Sequence[Tried], among: np.ndarray) -> Tried:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The findings of a search for one drafter; figures are of texts that decided nothing.
+    """The findings of a search for one drafter; figures are of texts that decided nothing."""
 
-    Attributes:
-      variant: the drafter's name.
-      best: the fastest on the other texts.
-      static: the fastest of the fixed draft lengths.
-      tried: all candidates, the fastest first.
-      alone: [texts] seconds of the target alone.
-      oracle: [texts] seconds if every draft stopped just before its first rejection.
-    """
-
-    variant: str
-    best: Tried
-    static: Tried
-    tried: Sequence[Tried]
-    alone: np.ndarray
-    oracle: np.ndarray
+    variant: str  # the drafter's name
+    best: Tried  # the fastest on the other texts
+    static: Tried  # the fastest of the fixed draft lengths
+    tried: Sequence[Tried]  # all candidates, the fastest first
+    alone: np.ndarray  # [texts] seconds of the target alone
+    oracle: np.ndarray  # [texts] seconds if every draft stopped just before its first rejection
 
     @classmethod
     def of(
@@ -220,16 +200,17 @@ class Result:
 
 def lines(result: Result) -> Iterator[str]:
     """Yields the best of each kind, and the gain of the best, as lines of text."""
-    yield _row("predicted", "95 % interval", "tokens/call", "schedule")
+    rows = [("predicted", "95 % interval", "tokens/call", "  schedule")]
     kinds: dict[str, Tried] = {}
     for one in result.tried:
         kinds.setdefault(f"{one.candidate.kind} {len(one.candidate.schedule.buckets) > 1}", one)
     for one in kinds.values():
-        found = result.speedup(one)
-        tokens = f"{one.tokens_per_call:.2f}"
-        yield _row(f"{found.value:.2f}", found.interval(), tokens, str(one.candidate.schedule))
+        found, tokens = result.speedup(one), f"{one.tokens_per_call:.2f}"
+        schedule = f"  {one.candidate.schedule}"  # last, since its name may be long
+        rows.append((f"{found.value:.2f}", found.interval(), tokens, schedule))
     oracle = ratio(result.alone, result.oracle)
-    yield _row(f"{oracle.value:.2f}", oracle.interval(), "", "an oracle of refusals")
+    rows.append((f"{oracle.value:.2f}", oracle.interval(), "", "  an oracle of refusals"))
+    yield from columns(rows, ">9", ">16", ">13", "")
     yield f"best     {result.best.candidate.schedule}: {result.promise()}"
     over = ratio(result.static.seconds, result.best.seconds)
     yield (
@@ -237,11 +218,6 @@ def lines(result: Result) -> Iterator[str]:
         f"{result.static.candidate.schedule}, {result.headroom:.0%} of what an oracle would gain; "
         f"{result.regret:.1%} behind the fastest on these texts"
     )
-
-
-def _row(speedup: str, interval: str, tokens: str, schedule: str) -> str:
-    """Returns a line of the table; a schedule is last, since its name may be long."""
-    return f"{speedup:>9}{interval:>16}{tokens:>13}  {schedule}"
 
 
 def _total(one: Tried, among: np.ndarray) -> float:

@@ -1,0 +1,157 @@
+"""JSON Schemas (draft 2020-12) of the lines that commands write.
+
+A schema is made of the record that a line is written from: the type of each field, and its meaning
+(`Annotated[TYPE, "meaning"]`). A field that may be absent says so in its meaning.
+
+A kind's version is the last part of its `$id`. A file of lines states its version in the comment `#
+format of KIND = VERSION` of FILE.gin or run.gin. A file without the comment has version 1.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from specdec.common.json_values import JsonObject
+
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+OneOrMore: TypeAlias = Annotated[int, Meta(ge=1)]
+Amount: TypeAlias = Annotated[float, Meta(ge=0)]
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+
+# The meanings of fields that several kinds have.
+INDEX = "The example's place in its split, or the text's among those given, from 0."
+INPUT = "The text that was given, with its task prefix."
+REFERENCE = "The reference output; absent if there is none."
+
+KINDS = {
+    "decode": "decode",
+    "beams": "beams",  # what `specdec decode` and `specdec eval` write with --num_beams
+    "eval": "decode",  # predictions.jsonl has what `specdec decode` writes
+    "bench": "bench",
+    "score": "score",
+    "acceptance": "acceptance",
+    "forecast": "forecast",
+}  # command -> kind
+
+
+class Form(NamedTuple):
+    """A form of a line: its record, and the attribute with the fields of a line, if not all."""
+
+    about: str
+    module: str
+    record: str
+    fields: str = ""
+
+
+_BENCH, _RUNS = "specdec.instrument.benchmark.file", "specdec.instrument.runs"
+LINES: Mapping[str, tuple[int, str, Mapping[str, Form]]] = {
+    "decode": (
+        1,
+        "One output of specdec decode, or of specdec eval in predictions.jsonl.",
+        {"": Form("", f"{_RUNS}.decoding_texts", "Text", "LINE")},
+    ),
+    "beams": (
+        1,
+        "The beams of one text of specdec decode --num_beams or specdec eval --num_beams, the best "
+        "first.",
+        {"": Form("", f"{_RUNS}.beam_texts", "BeamText", "LINE")},
+    ),
+    "bench": (
+        1,
+        "One measurement of specdec bench.",
+        {
+            "generation": Form("One text, decoded once.", _BENCH, "Generation", "LINE"),
+            "elsewhere": Form(
+                "A text of --forecast_split, decoded with the drafter and not timed.",
+                *(_BENCH, "Generation", "ELSEWHERE"),
+            ),
+            "timing": Form("One run of a part of decoding on its own.", _BENCH, "Timing"),
+        },
+    ),
+    "score": (1, "One pair of specdec score.", {"": Form("", "specdec.cli.score", "ScoreLine")}),
+    "acceptance": (
+        2,
+        "One text of specdec acceptance.",
+        {"": Form("", "specdec.instrument.acceptance.alphas", "Accepted")},
+    ),
+    "forecast": (
+        1,
+        "One draft length of specdec forecast.",
+        {"": Form("", "specdec.instrument.forecast.promise", "Forecast", "LINE")},
+    ),
+}  # kind -> its version, what a line is, and its forms by name
+
+
+def schema(command: str) -> JsonObject:
+    """Returns the schema of a command's lines; the command is one of KINDS.
+
+    >>> schema("score")["required"]
+    ['index', 'input', 'target', 'log_prob', 'tokens', 'log_probs']
+    """
+    kind = KINDS[command]
+    number, about, forms = LINES[kind]
+    found = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:specdec:{kind}:{number}",
+        "title": kind,
+        "description": about,
+    }
+    if "" in forms:
+        return found | _object(forms[""])
+    named = {
+        name: {"title": name, "description": form.about, **_object(form)}
+        for name, form in forms.items()
+    }
+    return found | {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in named], "$defs": named}
+
+
+def version(command: str) -> int:
+    """Returns the version of the lines that a command writes now.
+
+    >>> version("decode")
+    1
+    """
+    return LINES[KINDS[command]][0]
+
+
+def _object(form: Form) -> dict[str, Any]:
+    record = getattr(importlib.import_module(form.module), form.record)
+    hints = get_type_hints(record, include_extras=True)
+    names = getattr(record, form.fields) if form.fields else hints
+
+    def hint(name: str) -> object:
+        if name in hints:
+            return hints[name]
+        return get_type_hints(getattr(record, name).fget, include_extras=True)["return"]
+
+    properties = {name: _field(hint(name)) for name in names}
+    absent = re.compile(r"\babsent|only where")
+    required = [x for x, field in properties.items() if not absent.search(field["description"])]
+    more = {"required": required, "additionalProperties": False}
+    return {"type": "object", "properties": properties, **more}
+
+
+def _field(hint: Any) -> dict[str, Any]:
+    """Returns the schema of a field: of the type in its annotation, or else its own."""
+    *others, meaning = hint.__metadata__
+    written = next((x for x in others if not isinstance(x, Meta | str)), hint)
+    found = msgspec.json.schema(written)
+    named = found.pop("$defs", {})
+
+    def inlined(value: Any) -> Any:
+        if isinstance(value, list):
+            return list(map(inlined, value))
+        if not isinstance(value, dict):
+            return value
+        if "$ref" in value:
+            fields = named[value["$ref"].rpartition("/")[2]] | {"additionalProperties": False}
+            value = {k: v for k, v in fields.items() if k not in ("title", "description")}
+        return {name: inlined(item) for name, item in value.items()}
+
+    return {"description": meaning, **inlined(found)}
