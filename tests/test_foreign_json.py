@@ -275,7 +275,7 @@ def test_a_pattern_that_backtracks_for_ever_is_one_line(tmp_path, capfd):
 
 def test_a_long_panic_of_a_library_is_cut():
     class PanicException(BaseException):
-        """Named as that of the library tokenizers, which has no other mark."""
+        """The library tokenizers has a class of this name, which it does not export."""
 
     said = "^vocabulary a.json: the library tokenizers fails at its rules .x{200}.; use the model's"
     with pytest.raises(tasks.TaskError, match=said), no_panic("a.json"):

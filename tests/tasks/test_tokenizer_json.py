@@ -119,7 +119,7 @@ def test_sentinels_among_the_pieces_of_mt5(edited):
 
 
 def test_added_tokens_have_the_ids_after_the_models():
-    """Those whose ids the model has as well are its own."""
+    """An added token that the model has as well is listed once."""
     added = [{"id": id, "content": content} for id, content in ((3, "<d>"), (2, "<c>"), (1, "<b>"))]
     models = (
         {"type": "BPE", "vocab": {"b": 1, "a": 0}},
