@@ -149,5 +149,6 @@ def test_a_link_out_of_the_folder_is_followed(tmp_path):
     safetensors.write(blob, spec, spec.__getitem__)
     (snapshot := tmp_path / "snapshots" / "main").mkdir(parents=True)
     (snapshot / "model-1.safetensors").symlink_to("../../blobs/1")
-    assert index("model.safetensors", snapshot, "model-1.safetensors")
+    named = index("model.safetensors", snapshot, "model-1.safetensors")
+    assert named == ["model-1.safetensors"]
     assert huggingface_files.read(snapshot)["a"].tolist() == [1, 1]
