@@ -12,6 +12,7 @@ from flax import serialization
 
 from specdec import tasks
 from specdec.checkpoints import directory, huggingface_files, safetensors, t5x_format, tables
+from specdec.common import file_names
 from specdec.types import Table
 
 PICTURES, SOUND = tasks.WithPictures(63, 2, text=tasks.Bytes()), tasks.WithSound(tasks.Bytes())
@@ -135,6 +136,12 @@ def test_a_name_in_a_text_of_words_is_text(folder):
     assert text.num_input_examples("test") == 1
 
 
+def test_a_name_has_at_most_255_characters():
+    assert file_names.own_file("record", "a" * 255, ValueError) == "a" * 255
+    with pytest.raises(ValueError, match="^record names the file 'a{256}', which is not in its fo"):
+        file_names.own_file("record", "a" * 256, ValueError)
+
+
 def test_a_link_out_of_the_folder_is_followed(tmp_path):
     """A snapshot in the cache of the Hugging Face Hub consists of links."""
     (blob := tmp_path / "blobs" / "1").parent.mkdir()
@@ -142,5 +149,6 @@ def test_a_link_out_of_the_folder_is_followed(tmp_path):
     safetensors.write(blob, spec, spec.__getitem__)
     (snapshot := tmp_path / "snapshots" / "main").mkdir(parents=True)
     (snapshot / "model-1.safetensors").symlink_to("../../blobs/1")
-    assert index("model.safetensors", snapshot, "model-1.safetensors")
+    named = index("model.safetensors", snapshot, "model-1.safetensors")
+    assert named == ["model-1.safetensors"]
     assert huggingface_files.read(snapshot)["a"].tolist() == [1, 1]

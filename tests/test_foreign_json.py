@@ -27,6 +27,7 @@ from specdec.instrument.replicate import results
 from specdec.instrument.replicate.study import read as read_study
 from specdec.instrument.report import summaries
 from specdec.tasks import series
+from specdec.tasks.task_error import no_panic
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / "tests" / "golden"
@@ -132,6 +133,12 @@ def copied(golden: str, folder: Path, file: str = "", content: bytes = b"", **ch
         ("hf_v1_1", {"task_specific_params": [1]}, "a wrong task_specific_params: expected object"),
         ("hf_llama", {"num_attention_heads": {}}, "a wrong num_attention_heads: expected int"),
         ("hf_llama", {"rope_scaling": 5}, "a wrong rope_scaling: expected object | null, got int"),
+        (
+            "hf_v1_1",
+            {"model": {"num_encoder_layers": "2"}},
+            "a wrong model.num_encoder_layers: exp",
+        ),
+        ("hf_v1_1", {"model": {"num_decoder_layers": -1}}, "a wrong model.num_decoder_layers: exp"),
         ("hf_t5gemma2", {"encoder": {"text_config": []}}, "a wrong encoder.text_config: expected"),
         ("hf_chronos", {"chronos_config": -1}, "a wrong chronos_config: expected object, got int"),
         (
@@ -266,6 +273,17 @@ def test_a_pattern_that_backtracks_for_ever_is_one_line(tmp_path, capfd):
     said = refused(vocabulary, with_rule(tmp_path, pre_tokenizer=split))
     assert "tokenizer.json: the library tokenizers fails at its rules (Onig: Regex search" in said
     assert capfd.readouterr().err == ""
+
+
+def test_a_long_panic_of_a_library_is_cut():
+    class PanicException(BaseException):
+        """The library tokenizers has a class of this name, which it does not export."""
+
+    said = "^vocabulary a.json: the library tokenizers fails at its rules .x{200}.; use the model's"
+    with pytest.raises(tasks.TaskError, match=said), no_panic("a.json"):
+        raise PanicException("x" * 201 + "\ny")
+    with pytest.raises(KeyboardInterrupt), no_panic("a.json"):
+        raise KeyboardInterrupt
 
 
 def test_a_long_error_of_a_chat_template_is_cut(tmp_path):

@@ -3,6 +3,7 @@
 import html
 import json
 import math
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -18,6 +19,7 @@ from specdec.decoding.beam_rules import HuggingFaceBeams
 from specdec.engine import Engine
 from specdec.instrument.certificate import Check, certifying
 from specdec.integrations.interactive import Decoded, InteractiveModel, _buckets
+from specdec.integrations.shown_texts import Explained
 from specdec.models.partitioning import Partitioner
 from specdec.models.t5 import T5Target
 from specdec.sampling import Sampling
@@ -170,6 +172,41 @@ def test_an_explained_text_is_the_decoded_one(model, decoded):
     assert page.count("<tr>") == len(lines) and notebook.GREEN in page and notebook.BLUE in page
 
 
+def test_each_call_has_the_words_that_it_kept_and_the_targets_own():
+    """The last draft ends the text, so that the target adds nothing."""
+    known = {
+        "token_texts": ["A", " b", " c", " d", " e"],
+        "proposed_texts": [["A", " x"], [], [" d", " e"]],
+    }
+    text = SimpleNamespace(prediction="A b c d e", accepted=[1, 0, 2], explained=known)
+    shown = Explained(text)
+    calls = [(["A", " x"], 1, " b"), ([], 0, " c"), ([" d", " e"], 2, "")]
+    assert list(shown._calls()) == calls
+    assert repr(shown).splitlines() == [
+        "A b c d e",
+        "call 1: drafted ['A', ' x'], kept 1, the target's own ' b'",
+        "call 2: drafted nothing, the target's own ' c'",
+        "call 3: drafted [' d', ' e'], kept 2, the target's own ''",
+    ]
+    coloured = notebook.coloured
+    rows = [
+        ("1", "A", " x", "1 of 2", " b"),
+        ("2", "", "", "0 of 0", " c"),
+        ("3", " d e", "", "2 of 2", ""),
+    ]
+    cells = [
+        (
+            number,
+            coloured(good, notebook.GREEN) + coloured(bad, notebook.RED, struck=True),
+            kept,
+            coloured(own, notebook.BLUE),
+        )
+        for number, good, bad, kept, own in rows
+    ]
+    header = "target call", "drafted", "kept", "the target's own"
+    assert shown._repr_html_() == f"<b>A b c d e</b>{notebook.table(cells, header)}"
+
+
 @pytest.fixture(scope="module")
 def pair(tiny):
     """Two random models of bytes."""
@@ -258,6 +295,11 @@ def test_what_cannot_be_measured_is_refused(model, pair, tiny):
     alone = InteractiveModel(tiny, vocabulary=tasks.Bytes(), lengths={"inputs": 16, "targets": 8})
     with pytest.raises(ValueError, match="the target decodes alone; give a draft or a drafter"):
         alone.bench(["a"])
+
+
+def test_texts_that_are_measured_have_the_rows_and_lengths_of_the_model(model):
+    data = model._variant(model._engine, TEXTS, SEED).run.data
+    assert (data.lengths, data.batch_size, data.seed) == (LENGTHS, 2, SEED)
 
 
 def test_a_target_alone(tiny):

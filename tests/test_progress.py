@@ -170,3 +170,24 @@ def test_commands_show_bars_on_their_terminal(saved, tmp_path, monkeypatch):
     assert cli.main(["convert", str(saved[0]), str(tmp_path / "other"), "--format=t5x"]) == 0
     assert "reading small: " in screen.getvalue()
     assert progress._stream is None
+
+
+@pytest.mark.parametrize(
+    "terminal, term, clear",
+    [
+        (True, "xterm", "\r\x1b[K"),
+        (True, "dumb", ""),
+        (True, None, "\r\x1b[K"),
+        (False, "xterm", ""),
+        (False, "dumb", ""),
+    ],
+)
+def test_the_last_line_takes_the_place_of_a_bar(monkeypatch, terminal, term, clear):
+    written = []
+    monkeypatch.setattr(os, "isatty", lambda stream: terminal and stream == 2)
+    monkeypatch.setattr(os, "write", lambda *given: written.append(given))
+    monkeypatch.delenv("TERM", raising=False)
+    if term:
+        monkeypatch.setenv("TERM", term)
+    progress.last_line("a host is lost")
+    assert written == [(2, f"{clear}specdec: a host is lost\n".encode())]

@@ -74,8 +74,10 @@ def test_a_file_is_written_at_once_or_not_at_all(tmp_path, monkeypatch):
             with pytest.raises(OSError, match="disk full"):
                 records.write(path, "new")
         assert path.read_text() == "old" and names(tmp_path) == ["file"]
-    records.write(path, "new")
-    assert path.read_text() == "new"
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size))
+    records.write(path, "newer")
+    assert path.read_text() == "newer" and synced == [5]
 
 
 def test_lines_belong_to_settings(tmp_path):

@@ -190,6 +190,13 @@ def test_a_text_cannot_break_the_line_or_drive_the_terminal():
     assert plain(terminal.paint([(nasty, A)])).split() == terminal.one_line(nasty).split()
 
 
+def test_a_long_message_keeps_its_begin_and_its_end():
+    text = "a" * 1000 + "b" * 1000
+    assert terminal.visible(text) == text
+    assert terminal.visible(f"{text}c") == f"{'a' * 1000} ... {'b' * 999}c"
+    assert terminal.visible("a\nb\x1b[2J\u202e") == r"a\nb\x1b[2J\u202e"
+
+
 @pytest.mark.parametrize(
     "stream, environment, colour",
     [

@@ -13,10 +13,9 @@ from specdec.types import Array, History, LogitsProcessor
 
 
 def _are_ids(given: object) -> bool:
-    rows = given if isinstance(given, tuple) else ()
-    return all(isinstance(row, tuple) and row for row in rows) and all(
-        is_integer(id, 0) for row in rows for id in row
-    )
+    if not isinstance(given, tuple) or not all(isinstance(row, tuple) and row for row in given):
+        return False
+    return all(is_integer(id, 0) for row in given for id in row)
 
 
 @dataclasses.dataclass(frozen=True)

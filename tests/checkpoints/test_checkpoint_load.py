@@ -1,5 +1,7 @@
 """Reading T5X's two formats, whole and damaged: pytest tests/checkpoints/test_checkpoint_load.py"""
 
+import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -8,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorstore as ts
 from flax import serialization
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -309,3 +312,19 @@ def test_a_real_pair_loads_with_the_config_beside_it(shared):
         params = load(path, config=config_from(path))
         count = sum(leaf.size for leaf in jax.tree.leaves(params))
         assert count == pytest.approx(parameters, rel=0.05)
+
+
+@pytest.mark.parametrize("memory, fits", [(32, True), (31, False)])
+def test_an_array_may_be_as_large_as_the_memory(monkeypatch, memory, fits):
+    stored = {"driver": "zarr", "kvstore": "memory://"}
+    data = ts.open(stored, create=True, dtype=ts.float32, shape=[8]).result()
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": memory}.get)
+    said = r"^a has the shape \(8,\) in pieces of \(8,\), which need 0 GB, more than the array or"
+    with contextlib.nullcontext() if fits else pytest.raises(CheckpointError, match=said):
+        arrays._check_size(data, "a")
+
+
+def test_an_error_of_tensorstore_is_cut():
+    error = ValueError(f"{'x' * 501} [tensorstore_spec='{{}}']\nmore")
+    assert arrays._line(error) == "x" * 500
+    assert arrays._line(ValueError("short [tensorstore_spec='{}']")) == "short"

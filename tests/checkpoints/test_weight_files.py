@@ -5,6 +5,7 @@ pytest tests/checkpoints/test_weight_files.py
 Reading and `specdec check` have one reader, so both have to give the same answer.
 """
 
+import dataclasses
 import json
 import re
 import shutil
@@ -19,7 +20,7 @@ import pytest
 from flax import serialization
 
 from specdec import checkpoints, cli
-from specdec.checkpoints import CheckpointError, contents, tree
+from specdec.checkpoints import CheckpointError, contents, safetensors, tree
 from specdec.models.t5 import T5Config
 from specdec.tasks import TaskError
 
@@ -383,6 +384,20 @@ def test_what_is_around_a_state_dict_is_named(of, saved, says, monkeypatch):
     assert re.match(f"{directory}/pytorch_model.bin {says}", refusal(directory))
 
 
+def test_the_first_line_of_an_error_of_pytorch_is_shown(of, monkeypatch):
+    def load(*given, **named):
+        raise RuntimeError("the archive is broken\nat line 7")
+
+    torch = SimpleNamespace(Tensor=Tensor, load=load, bfloat16="torch.bfloat16")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    directory = of("hf_v1_0")
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    said = refusal(directory)
+    file = directory / "pytorch_model.bin"
+    assert said.startswith(f"cannot read {file} (RuntimeError('the archive is broken")
+    assert said.endswith("; copy it again") and "line 7" not in said
+
+
 def test_a_state_dict_that_is_saved_alone_as_the_line_says_is_read(of):
     torch = pytest.importorskip("torch")
     directory = of("hf_v1_0")
@@ -402,6 +417,47 @@ def test_a_state_dict_that_is_saved_alone_as_the_line_says_is_read(of):
 
 
 # Sizes.
+
+
+def test_a_header_has_at_most_as_many_bytes_as_the_library_reads(tmp_path, monkeypatch):
+    assert safetensors._HEADER_BYTES == 10**8
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    write(tmp_path / "a", {"a": entry}, bytes(4))
+    monkeypatch.setattr(safetensors, "_HEADER_BYTES", len(json.dumps({"a": entry})))
+    assert safetensors.read(tmp_path / "a")["a"].tolist() == [0.0]
+    write(tmp_path / "b", {"bb": entry}, bytes(4))
+    with pytest.raises(CheckpointError, match="the header of .*/b is not JSON; copy it again"):
+        safetensors.read(tmp_path / "b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Stands for the config of a model."""
+
+    emb_dim: int = 1
+    num_layers: int = 1
+    max_distance: int = 1
+    pad_id: int = 1
+    rope_theta: int = 1
+
+
+@pytest.mark.parametrize(
+    "field, most, shapes",
+    [
+        ("emb_dim", 2**19, [(4, 2)]),
+        ("emb_dim", 2**19 + 3, [(4, 2), (2, 2**19 + 3)]),
+        ("num_layers", 50, [(4, 2)] * 50),
+        ("num_layers", 51, [(4, 2)] * 51),
+        ("max_distance", 2**20, [(4, 2)]),
+        ("pad_id", 2**31 - 1, [(4, 2)]),
+        ("rope_theta", sys.maxsize, [(4, 2)]),
+    ],
+)
+def test_each_size_has_a_limit(field, most, shapes):
+    tree.check_sizes(Sizes(**{field: most}), shapes, "a file")
+    said = f"^a file has a config in which {field} is {most + 1}, far more than its arrays have; c"
+    with pytest.raises(CheckpointError, match=said):
+        tree.check_sizes(Sizes(**{field: most + 1}), shapes, "a file")
 
 
 def swift(read, *arguments, **named) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from specdec import __main__ as command
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # Has `import specdec.cli` run the code that follows, and then a command.
@@ -102,3 +104,37 @@ def test_a_closed_stdout_is_not_replaced():
     """`specdec.cli` refuses it."""
     done = run("print(sys.stdout, os.open('/dev/zero', os.O_RDONLY) > 2, file=sys.stderr)", close=1)
     assert done.stderr == "None True\n"
+
+
+def test_the_current_folder_is_left_unless_it_is_a_checkout(monkeypatch, tmp_path):
+    checkout = str(Path(command.__file__).resolve().parents[1])
+    for here, kept in ((str(tmp_path), ["/other"]), (checkout, [checkout, "", "/other"])):
+        monkeypatch.chdir(here)
+        monkeypatch.setattr(sys, "path", [here, "", "/other"])
+        monkeypatch.setenv("PYTHONSAFEPATH", "")
+        command._leave_current_folder()
+        assert sys.path == kept and os.environ["PYTHONSAFEPATH"] == "1"
+
+
+@pytest.mark.parametrize("closed", [(), (0,), (0, 1, 2), (3,)])
+def test_streams_that_are_closed_are_opened_and_no_others(monkeypatch, closed):
+    opened, given = [], {0: object(), 2: object()}
+
+    def state(stream):
+        if stream in closed:
+            raise OSError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", state)
+        patched.setattr(os, "open", lambda *given: opened.append(given))
+        patched.setattr(sys, "stdin", None if 0 in closed else given[0])
+        patched.setattr(sys, "stderr", None if 2 in closed else given[2])
+        command._fill_closed_streams()
+        stdin, stderr = sys.stdin, sys.stderr
+    assert opened == [(os.devnull, os.O_RDWR)] * len({0, 1, 2} & {*closed})
+    for stream, found, mode in ((0, stdin, "r"), (2, stderr, "w")):
+        if stream not in closed:
+            assert found is given[stream]
+            continue
+        with found:
+            assert (found.name, found.mode, found.encoding) == (os.devnull, mode, "utf-8")

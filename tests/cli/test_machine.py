@@ -6,6 +6,8 @@ one that has imported everything and started nothing.
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import errno
 import io
 import itertools
@@ -24,9 +26,10 @@ from mistakes import yard
 from test_cli import the_line
 
 from specdec import checkpoints, cli
-from specdec.cli import machine, sinks
+from specdec.cli import machine, output, sinks
 from specdec.common import resources
 from specdec.common.records import RecordsError
+from specdec.common.values import UsageError
 from specdec.engine import Engine
 from specdec.instrument.benchmark.workload import Workload
 
@@ -434,3 +437,20 @@ def test_a_host_that_has_failed_does_not_wait_for_the_others(monkeypatch):
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     machine.leave(2)
     assert codes.get(timeout=10) == 2 and codes.empty()
+
+
+def test_the_end_of_an_aborted_process_is_a_line_and_2(monkeypatch):
+    ended = []
+    monkeypatch.setattr(machine.progress, "last_line", ended.append)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    machine._end("a host is lost")
+    assert ended == ["a host is lost", 2]
+
+
+@pytest.mark.parametrize("content, replaced", [('{"checks": []}', 1), ('{"a": 1}', 0), ("{", 0)])
+def test_only_an_output_of_the_same_kind_is_replaced(tmp_path, content, replaced):
+    (file := tmp_path / "certificate.json").write_text(content)
+    args = argparse.Namespace(output_file=str(file), dry_run=True, tfds_data_dir=None)
+    said = f"--output_file: {file} exists and is of another kind; delete it, or give another file"
+    with contextlib.nullcontext() if replaced else pytest.raises(UsageError, match=re.escape(said)):
+        output.check(args, holding="checks")

@@ -8,10 +8,15 @@ import re
 from pathlib import Path
 
 import pytest
+from support import tiny_t5
 
 import gin
 from specdec import checkpoints
+from specdec.cli.presets import preset as preset_of
+from specdec.common.values import UsageError
 from specdec.models.families import family_of, model_of, named
+from specdec.models.t5 import T5Target
+from specdec.models.t5.config import SIZES
 
 ROOT = Path(__file__).resolve().parents[2]
 # By their papers and model cards; of OPT, LLaMA and Whisper by the sizes of their files.
@@ -127,3 +132,14 @@ def test_no_size_is_left_out_and_the_dtype_is_one_setting(family):
     assert set(re.findall(r"^(\w+)/", text, re.MULTILINE)) == PUBLISHED[family].keys()
     config = config_of(family, min(PUBLISHED[family]), "DTYPE = 'bfloat16'")
     assert config.dtype == "bfloat16" and family_of(config).name == family
+
+
+def test_a_preset_is_a_scope_of_the_gin_file():
+    base = preset_of("--preset", "t5_1_1_base", T5Target(tiny_t5(30)))
+    assert base.sizes == dict(zip(SIZES, (768, 12, 64, 2048, 12, 12), strict=True))
+    for name in ("t5_1_1_bas", "google/t5-v1_1-base"):
+        said = (
+            f"^--preset is '{name}'; give a scope of models/t5.gin: flan_t5_base, .*, t5_1_1_xxl$"
+        )
+        with pytest.raises(UsageError, match=said):
+            preset_of("--preset", name, T5Target(tiny_t5(30)))

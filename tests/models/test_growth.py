@@ -15,14 +15,12 @@ from support import tiny_t5
 from specdec import checkpoints, cli, testing, verifiers
 from specdec.checkpoints import Vocabulary
 from specdec.cli import grow as command
-from specdec.cli.presets import preset
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Blockwise, Masked
 from specdec.models import families
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.sizes.growing import Difference
 from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
-from specdec.models.t5.config import SIZES
 from specdec.models.t5.growth import T5Growth
 from specdec.plan import Plan
 from specdec.sampling import Greedy
@@ -552,11 +550,6 @@ def test_a_drafter_that_cannot_grow_is_refused(changes, message):
     )
     with pytest.raises(ValueError, match=message):
         families.growth_of(reading).check_growth(reading, dataclasses.replace(reading, **changes))
-
-
-def test_a_preset_is_a_scope_of_the_gin_file():
-    base = preset("--preset", "t5_1_1_base", T5Target(TINY))
-    assert base.sizes == dict(zip(SIZES, (768, 12, 64, 2048, 12, 12), strict=True))
 
 
 def test_a_family_that_does_not_grow_is_refused(tmp_path, capsys):

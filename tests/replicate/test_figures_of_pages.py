@@ -6,8 +6,10 @@ No two figures in `FILES` are alike, so each has its place on the page, which is
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -451,12 +453,13 @@ def started(tmp_path, monkeypatch):
 
 def test_choices_are_those_of_the_flags(started, tmp_path):
     flags = "--limit=3", "--certify", "--gin.DTYPE='bfloat16'", "--grown=t5_1_1_base"
+    flags += "--use=xxl_ende=google/a", "--use=small_ende=google/b"
     data = f"--tfds_data_dir={tmp_path / 'data'}"
     code, (made, choices, _, describe) = started("leviathan", *flags, data, "--synthetic")
     assert code == 0 and made.name == "leviathan"
     assert choices == Choices(
         tmp_path / "out",
-        use={},
+        use={"xxl_ende": "google/a", "small_ende": "google/b"},
         topologies=made.topologies,
         flags=[data, "--gin.DTYPE='bfloat16'"],
         tfds_data_dir=str(tmp_path / "data"),
@@ -469,6 +472,24 @@ def test_choices_are_those_of_the_flags(started, tmp_path):
     lengths = "--gin.TASK_FEATURE_LENGTHS={'inputs': 40, 'targets': 48}"
     run = describe(["--gin_file=demo.gin", lengths], {})
     assert (run.inputs, run.plan.max_length) == (40, 48)
+
+
+def test_the_plan_is_shown_before_a_row_runs(monkeypatch, tmp_path):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written))
+    shown = []
+
+    class Runs(Recorded):
+        def run(self, planned):
+            shown.append(written.getvalue().decode())
+            return iter(())
+
+        def show(self, planned, earlier):
+            pass
+
+    monkeypatch.setattr(command, "Replication", Runs)
+    assert cli.main(["replicate", "demo", f"--output_dir={tmp_path / 'out'}"]) == 0
+    assert shown[0].startswith(next(iter(replicate.overview(replicate.read("demo"), []))))
 
 
 BEGUN = ["--grown=t5_1_1_base", "--limit=3"]

@@ -243,6 +243,11 @@ MISTAKES = {
     "SuppressTokensAtBegin.position is -1; give an": lambda: SuppressTokensAtBegin((3,), -1),
     r"ForcedTokens.tokens is \(True,\); give token": lambda: ForcedTokens((True,)),
     "ForcedEOS.length is 0; give a positive integer": lambda: ForcedEOS(0),
+    "Opening.choices is 3; give token ids for each": lambda: Opening(3),  # type: ignore
+    r"Opening.choices is \[\(3,\)\]; give token ids": lambda: Opening([(3,)]),  # type: ignore
+    r"Opening.choices is \(\(3,\), \(\)\); give token": lambda: Opening(((3,), ())),
+    r"Opening.choices is \(\(3,\), 4\); give token ids": lambda: Opening(((3,), 4)),  # type: ignore
+    r"Opening.choices is \(\(3, -1\), \(4,\)\); give": lambda: Opening(((3, -1), (4,))),
     "MinLength.length is 0; give a positive integer": lambda: MinLength(0),
     "Processed.processors is 3; give processors": lambda: Processed(Greedy(), (3,)),  # type: ignore
     "Processed.sampling is 3; give Greedy": lambda: Processed(3, ()),  # type: ignore

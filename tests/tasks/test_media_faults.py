@@ -110,6 +110,15 @@ def test_sizes_of_a_checkpoint_are_compared_before_pixels_are_made(tmp_path):
     for record in ({"size": 10**6}, {"crop_size": 10**9}):
         with pytest.raises(TaskError, match="would become .*; cut it to a part that is less narr"):
             PictureSettings.from_record(record).pixels(file)
+    for most, more in (
+        ({"size": (2**13, 2**13), "crop": None}, {"size": (2**13, 2**13 + 1), "crop": None}),
+        ({"size": None, "crop": (2**13, 2**13)}, {"size": None, "crop": (2**13, 2**13 + 1)}),
+    ):
+        PictureSettings(**most)._check_size("a.png", 30, 20)
+        width, height = (8193, 8192) if more["size"] else (30, 20)
+        said = f"would become {width} x {height}, cut to 8193 x 8192; cut it to a part"
+        with pytest.raises(TaskError, match=f"^picture a.png has 30 x 20 pixels, and {said}"):
+            PictureSettings(**more)._check_size("a.png", 30, 20)
     with pytest.raises(ValueError, match="PictureSettings.resample is 7; give one of 0, 1, 2, 3"):
         PictureSettings.from_record({"resample": 7})
 

@@ -85,3 +85,14 @@ def test_a_folder_without_predictions_is_refused(tmp_path, lines, message):
 def test_a_mistake_says_what_to_do(arguments, message):
     with pytest.raises(tasks.TaskError, match=message):
         tasks.predictions_task(*arguments)
+
+
+def test_ids_and_lengths_of_all_outputs_are_counted(tmp_path):
+    path = folder(tmp_path / "one", LINES)
+    assert tasks.token_counts(path) == {5: 1, 6: 1, 1: 1, 9: 30}
+    assert tasks.longest_output(path) == 30
+    path = folder(tmp_path / "two", ['{"index": 1, "inp'])
+    with pytest.raises(
+        tasks.TaskError, match="two has no whole prediction; let specdec eval go on"
+    ):
+        tasks.longest_output(path)

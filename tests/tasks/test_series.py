@@ -193,6 +193,7 @@ def test_texts_that_are_none(text):
         ({"tokenizer_class": "Other"}, "tokenizer_class 'Other', and 'MeanScaleUniformBins' alone"),
         ({"model_type": "causal"}, "model_type 'causal', and 'seq2seq' alone"),
         ({"n_tokens": 3}, "n_tokens 3, which cannot be"),
+        ({"n_tokens": 4}, "n_tokens 4, which cannot be"),
         ({"eos_token_id": 2}, "eos_token_id 2, which cannot be"),
         ({"tokenizer_kwargs": {"low_limit": 1}}, "tokenizer_kwargs: object missing required field"),
         ({"context_length": None}, "context_length: expected int, got null"),
@@ -208,6 +209,29 @@ def test_bins_that_cannot_be(tmp_path, change, message):
     with pytest.raises(TaskError, match="give a Chronos-T5's config.json") as refused:
         tasks.SeriesBins(str(path)).plain()
     assert message in str(refused.value)
+
+
+def test_the_fewest_bins():
+    """Two special tokens and three bins."""
+    record = json.loads((GOLDEN / "config.json").read_text())["chronos_config"] | {"n_tokens": 5}
+    assert series.Series(record, "").vocab_size == 5
+
+
+@pytest.mark.parametrize(
+    "values, naive_error, counts",
+    [
+        ([1.0, 2.0, np.nan], 0.25, [1, 2]),  # the medians 2, 2, 5 are off by 1 and 0
+        ([1.0, 2.0, np.nan], 0.0, [0, 0]),
+        ([1.0, 2.0, np.nan], np.nan, [0, 0]),
+        ([np.nan] * 3, 0.25, [0, 0]),
+    ],
+)
+def test_the_scaled_error_of_a_median(values, naive_error, counts):
+    samples = [np.array(row) for row in ([2.0, 1.0, 5.0], [0.0, 2.0, 5.0], [9.0, 9.0, 5.0])]
+    found = mase.statistics(Future(np.array(values), naive_error), samples)
+    assert found.tolist() == counts
+    assert mase.values(np.array([4.0, 6.0])) == {"mase": 1.5}
+    assert np.isnan(mase.values(np.zeros(2))["mase"])
 
 
 def test_a_context_is_cut_at_its_begin_and_keeps_its_scale():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 import wave
@@ -54,6 +55,16 @@ def test_samples_are_between_minus_1_and_1(dtype, zero, size, tmp_path):
     samples = np.array([[zero + size // 2, zero], [zero - size, zero - size]]).astype(dtype)
     found = sound.read_sound(write(tmp_path / "two.wav", samples))
     assert found.tolist() == [0.25, -1.0] and found.dtype == np.float32
+
+
+@pytest.mark.parametrize("size, said", [(5, 5), (2**32 - 1, 2**32 - 1), (2**32, 2**32 - 1)])
+def test_a_header_that_is_repaired_says_at_most_what_it_can_hold(size, said):
+    """The longest that 4 bytes can say."""
+    wav = sound._Wav(True, 1, begin=44, size=size, missing=0, is_open=True)
+    found = wav.repaired(io.BytesIO(bytes(range(50))))
+    assert found is not None
+    assert found.getvalue() == bytes(range(40)) + said.to_bytes(4, "little") + bytes(range(44, 50))
+    assert wav._replace(is_open=False).repaired(io.BytesIO()) is None
 
 
 def test_other_files_and_shapes_are_refused_in_one_line(tmp_path):

@@ -7,12 +7,15 @@ import itertools
 import json
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
+import sentencepiece as sentencepiece_library
 
 from specdec import cli, tasks
 from specdec.common import demo
+from specdec.tasks import pieces
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "tokenizer" / "tokenizer.json"
 MODEL = demo.path("vocabulary.model")
@@ -114,6 +117,49 @@ def test_sentinels_among_the_pieces_of_mt5(edited):
     ours = tasks.TokenizerJson(edited(marked)).plain()
     assert ours.extra_ids == 4
     assert ours.decode(ours.encode("The <extra_id_0> house")) == "The <extra_id_0> house"
+
+
+def test_added_tokens_have_the_ids_after_the_models():
+    """An added token that the model has as well is listed once."""
+    added = [{"id": id, "content": content} for id, content in ((3, "<d>"), (2, "<c>"), (1, "<b>"))]
+    models = (
+        {"type": "BPE", "vocab": {"b": 1, "a": 0}},
+        {"type": "Unigram", "vocab": [["a", -1], ["b", -2]]},
+    )
+    for model in models:
+        text = json.dumps({"model": model, "added_tokens": added})
+        assert pieces.names_of_tokenizer(text) == ["a", "b", "<c>", "<d>"]
+        assert pieces.added_to_tokenizer(text) == {"<b>": 1, "<c>": 2, "<d>": 3}
+
+
+@pytest.mark.parametrize(
+    "declared, control, ids",
+    [
+        ((0, 1, 2), [0], (0, 1, 2)),
+        ((3, 1, 2), [0], (3, 1, 2)),
+        ((-1, 1, 2), [0], (0, 1, 2)),
+        ((-1, 1, 2), [1], (None, 1, 2)),
+        ((-1, 2, 0), [], (None, 2, 0)),
+        ((-1, 0, 2), [0], (None, 0, 2)),
+        ((0, -1, 2), [], None),
+        ((0, 1, -1), [], None),
+    ],
+)
+def test_ids_of_padding_end_and_unknown_of_a_sentencepiece_model(declared, control, ids):
+    pad, end, unknown = declared
+    processor = mock.Mock(spec=sentencepiece_library.SentencePieceProcessor)
+    processor.configure_mock(
+        **{"pad_id.return_value": pad, "eos_id.return_value": end, "unk_id.return_value": unknown}
+    )
+    processor.get_piece_size.return_value = 3
+    processor.is_control.side_effect = control.__contains__
+    if ids is not None:
+        assert pieces.special_ids(processor) == ids
+        return
+    with pytest.raises(
+        ValueError, match="^it declares no end or no unknown piece; use the model's"
+    ):
+        pieces.special_ids(processor)
 
 
 def test_a_sentencepiece_definition_of_it_is_told_the_right_one():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from pathlib import Path
@@ -284,6 +285,15 @@ def test_sums_are_by_source_and_depth_and_over_all_depths():
     more[1, 0, 0], variance[1, 0, 0] = -90.0, 100.0
     found = proposals([Tally(tokens, more, variance)], ())
     assert found.where == "all depths" and found.share == pytest.approx(180 / 1350)
+
+
+def test_a_batch_has_sums_of_each_source_depth_and_count():
+    """Groups by rank and id, the log-probability, two tokens before, the next draw by rank."""
+    plan = Plan(BENCH.target, COUNT, SpeculativeSampling(), Fixed(3), Sampling(), 6)
+    keys = row_keys(3, jnp.arange(2))
+    found = jax.eval_shape(functools.partial(tally, plan=plan), PARAMS, keys, BENCH.inputs(2))
+    shapes = [(x.shape, str(x.dtype)) for x in found]
+    assert shapes == [((1, 3), "int32"), ((1, 3, 15), "float32"), ((1, 3, 15), "float32")]
 
 
 @pytest.mark.ci

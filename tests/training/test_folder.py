@@ -1,6 +1,7 @@
 """Damage to a run's checkpoints is seen, and a full disk: pytest tests/training/test_folder.py"""
 
 import errno
+import json
 import re
 import shutil
 
@@ -154,3 +155,21 @@ def test_what_cannot_be_written_is_named_and_leaves_what_was_there(sound, tmp_pa
     with Folder(copy, {}) as folder:
         folder.save(7, state(7))
     assert same(restored(copy), state(7))
+
+
+def test_records_after_a_step_are_cut(tmp_path):
+    """Records without a step stay."""
+    records = [
+        {"step": 1},
+        {"step": 2},
+        {"accuracy": 0.5},
+        {"step": 3},
+        {"step": None},
+        {"step": 4},
+    ]
+    with Folder(tmp_path / "run", {}) as folder:
+        for record in records:
+            folder.log(record)
+        folder.cut_log(2)
+    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [records[i] for i in (0, 1, 2, 4)]
