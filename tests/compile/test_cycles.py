@@ -20,7 +20,7 @@ from specdec.instrument.compile import (
     markdown,
     record,
 )
-from specdec.instrument.compile.cycles import estimate, of_module
+from specdec.instrument.compile.cycles import ProgramCycles, estimate, of_module
 from specdec.instrument.compile.hlo import read
 from specdec.models import partitioning
 from specdec.models.t5 import T5Target
@@ -74,6 +74,8 @@ def test_cycles_and_fusions_of_a_program():
     )
     assert (found.cycles, found.fusions, found.fusions_per_layer) == (1073, 5, 1.5)
     assert found.kernels == 1
+    encoder = program(("fusion", "T5.encode/encoder/layers_0/mlp/wi/dot_general", 9))
+    assert of_module(encoder) == ProgramCycles(9, 1, None) == ProgramCycles(9, 1, None, kernels=0)
 
 
 @pytest.fixture(scope="module")

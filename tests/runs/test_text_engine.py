@@ -138,6 +138,48 @@ def source() -> Source:
     return Source([batch(4, "x", "y"), batch(6, "z")])
 
 
+class Opened:
+    """An engine that notes how it is opened."""
+
+    given_prefix = (2,)
+    plan = types.SimpleNamespace(exact=True)
+
+    def __init__(self, asked: list, name: str = "run"):
+        self._asked, self._name = asked, name
+
+    def suited(self, **how: Any) -> Opened:
+        self._asked.append((self._name, how))
+        return self
+
+    def check(self, length: int, *, compile: bool) -> None:
+        self._asked.append((length, compile))
+
+    def alone(self) -> Opened:
+        return Opened(self._asked, "alone")
+
+
+@pytest.mark.parametrize("compare, refill, explained", [(0, 0, 0), (1, 1, 1)])
+def test_an_engine_has_the_programs_that_suit_the_run(monkeypatch, compare, refill, explained):
+    """Compiling begins where a length is given; each program comes only if it is asked for."""
+    monkeypatch.setattr(text_engine, "replayer", lambda plan, **how: (plan, how))
+    asked: list = []
+    opened = run(samples_together=3, widths=(4, 2), refill=refill, lengths={"inputs": 9})
+    opened.compare, opened.decoder, opened.engine = compare, Opened(asked), Opened([], "engine")
+    watch: Any = types.SimpleNamespace(grown="grown")
+    more = {"explained": True, "watch": watch, "length": 5} if explained else {}
+    made = TextEngine.open(opened, **more)
+    how = {"samples": 2, "together": 3, "widths": (4, 2) if refill else ()}
+    checked = (5, True) if explained else (9, False)
+    assert asked == [
+        ("run", how | {"watch": "grown" if explained else None}),
+        checked,
+        *([("alone", how)] if compare else []),
+    ]
+    assert made.run is opened and made.engine is opened.decoder
+    assert (made.alone is not None, made.watch) == (compare, watch if explained else None)
+    assert made.again == ((opened.plan, {"mesh": None, "prefix": (2,)}) if explained else None)
+
+
 def test_lines_and_figures_of_several_batches_and_samples():
     """Both engines have compiled, and the prefix is no token of theirs."""
     engine, alone = Given(OUTPUTS, 0.25), Given(ALONE, 0.5)
