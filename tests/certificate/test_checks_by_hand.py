@@ -44,7 +44,7 @@ class Parts:
 
     drafter: Any = "drafter"
     verifier: Any = "verifier"
-    sampling: Any = Sampling(0.5)  # noqa: RUF009
+    sampling: Any = Sampling(0.5)
     shared_noise: bool = False
     sources: tuple[str, ...] = ()
 
@@ -535,6 +535,57 @@ def test_the_bench_has_the_paths_and_the_tables_of_the_run(paths):
     assert bench.rows == 200_000 and bench.params["costs"] == 2
     assert (bench.drafter.paths or 0) == paths
     assert isinstance(bench.drafter, exactness.MultiPath) == bool(paths)
+
+
+@pytest.mark.parametrize(
+    "paths, same_bits, exact, names",
+    [
+        (0, False, True, ["algebra", "seeds"]),
+        (0, True, True, ["algebra", "seeds", "bits"]),
+        (2, False, True, ["algebra"]),
+        (2, True, False, ["algebra", "bits", "divergence"]),
+    ],
+)
+def test_checks_that_a_plan_has_nothing_for_are_left_out(
+    monkeypatch, paths, same_bits, exact, names
+):
+    """Several paths share no noise, and only a plan with the same bits states them."""
+    seen = []
+
+    def named(name: str) -> Any:
+        def check(subject: Any) -> Check:
+            seen.append((name, subject.plan.verifier))
+            return Check(name, {}, {}, "")
+
+        check.__name__ = name
+        return check
+
+    stubs = {name: named(name) for name in ("algebra", "seeds", "bits")}
+    for name, stub in stubs.items():
+        monkeypatch.setattr(certificate, name, stub)
+    monkeypatch.setattr(certificate, "CHECKS", tuple(stubs.values()))
+    measured = lambda subject, lossy: named("divergence")(subject)  # noqa: E731
+    monkeypatch.setattr(certificate, "divergence", measured)
+
+    @dataclasses.dataclass(frozen=True)
+    class Whole:
+        verifier: Any
+        drafter: Any
+        target: Any
+        same_bits: bool
+        drafts: bool = True
+        sampling: Any = Sampling()
+
+    @dataclasses.dataclass(frozen=True)
+    class Subject:
+        plan: Whole
+        clock: Any = lambda: 0.0
+
+    own = SimpleNamespace(exact=exact)
+    plan = Whole(own, SimpleNamespace(paths=paths), SimpleNamespace(exact=True), same_bits)
+    assert [one.name for one in certificate.certify(Subject(plan))] == names  # type: ignore
+    by = own if exact else SpeculativeSampling()
+    assert seen == [(name, own if name == "divergence" else by) for name in names]
 
 
 # The certificate of a run.

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from specdec.models.gpt2 import Gpt2Config
-from specdec.models.llama import LlamaConfig
+from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.llava import ClipConfig, LlavaConfig
 from specdec.models.opt import OptConfig
-from specdec.models.t5 import T5Config
+from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5gemma import T5GemmaConfig
 from specdec.models.t5gemma2 import T5Gemma2Config
 from specdec.models.whisper import WhisperConfig
@@ -114,6 +114,21 @@ DEFAULTS: dict[type, dict[str, Any]] = {
         "end_of_image_id": 256_000,
     },
 }
+
+
+def test_which_models_have_kernels_of_their_own():
+    """T5 has joined and fused ones, and takes one of both with kernels as in checkpoints."""
+    sizes = {"vocab_size": 9, "emb_dim": 4, "num_heads": 1, "head_dim": 4, "mlp_dim": 4}
+    t5 = T5Target(T5Config(**sizes, num_encoder_layers=1, num_decoder_layers=1))
+    assert dataclasses.replace(t5, joined=True).joined
+    assert dataclasses.replace(t5, fused="mosaic").fused == "mosaic"
+    for ways in ({"joined": True, "fused": "triton"}, {"fused": "triton", "layout": "out_in"}):
+        with pytest.raises(ValueError, match="give one of both at most"):
+            dataclasses.replace(t5, **ways)
+    llama = Llama(LlamaConfig(**sizes, num_kv_heads=1, num_decoder_layers=1))
+    for way in ({"joined": True}, {"fused": "triton"}):
+        with pytest.raises(ValueError, match="and it has no such kernels"):
+            dataclasses.replace(llama, **way)
 
 
 @pytest.mark.parametrize("kind", DEFAULTS, ids=lambda kind: kind.__name__)

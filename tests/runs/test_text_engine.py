@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -430,3 +431,24 @@ def test_texts_are_padded_to_the_bucket_of_the_longest(limit, buckets, width, le
     data = Data(None, "", lengths, texts, buckets=buckets, limit=limit)
     found = data.fitted(tasks.for_texts(tasks.Bytes(0)))
     assert (found.lengths["inputs"], found.buckets) == (width, left)
+
+
+def test_settings_of_texts_that_need_not_be_given():
+    texts, lengths = TextList([("abc", None)]), {"inputs": 8, "targets": 4}
+    data = Data(None, "", lengths, texts)
+    given = ("task", "split", "lengths", "texts")
+    found = {name: value for name, value in vars(data).items() if name not in given}
+    assert found == {
+        "vocabulary": None,
+        "draft_vocabulary": None,
+        "batch_size": 1,
+        "buckets": (),
+        "seed": 0,
+        "limit": None,
+        "num_samples": 1,
+        "samples_together": 1,
+        "decoder_prefix": "",
+        "chat": False,
+        "refill": False,
+    }
+    assert data.widths == (8,) and dataclasses.replace(data, buckets=(2, 4)).widths == (2, 4, 8)
