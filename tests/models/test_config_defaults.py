@@ -6,9 +6,13 @@ They are those of the first published checkpoints of a family, or switch somethi
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from specdec.models.gpt2 import Gpt2Config
@@ -16,6 +20,7 @@ from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.llava import ClipConfig, LlavaConfig
 from specdec.models.opt import OptConfig
 from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5.t5_layers import Attention
 from specdec.models.t5gemma import T5GemmaConfig
 from specdec.models.t5gemma2 import T5Gemma2Config
 from specdec.models.whisper import WhisperConfig
@@ -141,3 +146,17 @@ def test_fields_that_need_not_be_given(kind):
     assert {name: value for name, value in found.items() if name not in given} == DEFAULTS[kind]
     named = {x.name for x in parameters if x.kind is x.KEYWORD_ONLY}
     assert named == ({"vision", "image_id"} if kind is LlavaConfig else set())
+
+
+def test_queries_begin_smaller_than_keys():
+    """By the root of a head's size, so that attention needs no scale of its own (T5, section 2)."""
+    layer = Attention(num_heads=4, head_dim=16, emb_dim=64, dtype="float32")
+
+    def all_three(layer, x):
+        return layer.query(x), layer.key(x), layer.value(x)
+
+    made = jax.jit(functools.partial(layer.init, method=all_three))
+    params = made(jax.random.key(0), jnp.zeros([1, 1, 64]))["params"]
+    spread = {name: np.std(params[name]["kernel"].unbox()) for name in ("query", "key", "value")}
+    for name, expected in (("query", 1 / 32), ("key", 1 / 8), ("value", 1 / 8)):
+        assert 0.95 < spread[name] / expected < 1.05  # of 4,096 numbers
