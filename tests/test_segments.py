@@ -16,6 +16,8 @@ ZERO = 11  # each later id is 2 hundredths of a second later
         ([1, 2], 0, [(0, 0.46, [1, 2])], 46),
         ([11, 1, 2], 100, [(1.0, 1.46, [11, 1, 2])], 46),
         ([11, 1, 16], 0, [(0, 0.1, [11, 1, 16])], 46),
+        # The timestamp 0 at the end says nothing, as in transformers.
+        ([13, 1, 11], 0, [(0, 0.46, [13, 1, 11])], 46),
         # What follows the last two timestamps is said again by the next window.
         ([12, 1, 16, 16, 2], 0, [(0.02, 0.1, [12, 1, 16, 16])], 10),
         (

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import runpy
+import types
 from pathlib import Path
 
 import jax
@@ -14,7 +15,7 @@ from specdec.drafters import Autoregressive
 from specdec.instrument.compile import compilation
 from specdec.instrument.compile.compilation import compile_for
 from specdec.instrument.compile.compile_report import explanation, lines, markdown, record
-from specdec.instrument.compile.cycles import estimate, of_module
+from specdec.instrument.compile.cycles import ProgramCycles, estimate, of_module
 from specdec.instrument.compile.hardware import Topology
 from specdec.instrument.compile.hlo import read
 from specdec.models import partitioning
@@ -69,6 +70,8 @@ def test_cycles_and_fusions_of_a_program():
     )
     assert (found.cycles, found.fusions, found.fusions_per_layer) == (1073, 5, 1.5)
     assert found.kernels == 1
+    encoder = program(("fusion", "T5.encode/encoder/layers_0/mlp/wi/dot_general", 9))
+    assert of_module(encoder) == ProgramCycles(9, 1, None) == ProgramCycles(9, 1, None, kernels=0)
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +144,67 @@ def test_the_cycles_decide_how_calls_on_one_token_are_computed(
     assert (models["target"].joined, models["draft"].joined) == (False, joined)
     assert "draft 2" in found.parts and ("draft 1" in found.parts) == (width == 1)
     assert compile_for(PLAN, (2, 8), mesh, parts=False).plan == PLAN
+
+
+PAIR = Plan(
+    T5Target(tiny_t5(16, 8, 8, heads=2, decoder=2)),
+    Autoregressive(T5Target(tiny_t5(16, 8, 12, heads=2)), Sampling()),
+    SpeculativeSampling(),
+    Fixed(GAMMA),
+    Sampling(),
+    max_length=8,
+)
+
+
+@pytest.mark.parametrize(
+    "target, draft, widths, joined",
+    [
+        ([300, 100], [3, 2, 1], (2, 2), True),
+        ([300, 100], [3, 1, 2], (2, 2), False),
+        ([100, 300], [100, 300, 200], (1, 1), False),
+        ([100, 100], [0, 0, 5], (1, 2), True),  # no cycles are no estimate
+    ],
+)
+def test_calls_with_the_fewest_cycles_are_chosen(monkeypatch, target, draft, widths, joined):
+    """Calls on one token are tried as they are, with two tokens, and a draft's with joined kernels.
+
+    Nothing is compiled: the caches come from the prefill, which is of the models with two tokens.
+    """
+    cycles, asked = {"target": iter(target), "draft": iter(draft)}, []
+    tried: list[tuple] = []
+    cache = {role: {"x": jax.ShapeDtypeStruct([3], "float32")} for role in cycles}
+
+    def compiled(name, call, *given):
+        asked.append(name)
+        if name == "prefill":
+            return None, types.SimpleNamespace(
+                out_info=jax.tree.map(lambda x: x.update(sharding=None), cache)
+            )
+        params, tokens, own = given
+        assert tokens.shape == (1, 1) and own == cache[name]
+        tried.append((name, params.least_width, params.joined))
+        scope = "T5.run/decoder/layers_0/mlp/wi/dot_general"
+        count = next(cycles[name])
+        return types.SimpleNamespace(module=program(("fusion", scope, count))), None
+
+    monkeypatch.setattr(compilation, "_platform", lambda mesh: "tpu")
+    monkeypatch.setattr(compilation, "_compiled", compiled)
+    monkeypatch.setattr(partitioning, "abstract", lambda model, mesh: model)
+    mesh = partitioning.make_mesh(1, jax.devices()[:1])
+    one, two = (jax.ShapeDtypeStruct([rows, 8], "int32") for rows in (1, 2))
+    models = compilation._fewest_cycles(PAIR, one, mesh).models()
+    assert (models["target"].least_width, models["draft"].least_width) == widths
+    assert (models["target"].joined, models["draft"].joined) == (False, joined)
+    ways = [("target", 1, False), ("target", 2, False), ("draft", 1, False), ("draft", 2, False)]
+    assert tried == [*ways, ("draft", 2, True)] and asked == [
+        "prefill",
+        *(one for one, *_ in tried),
+    ]
+    assert compilation._fewest_cycles(PAIR, two, mesh) is PAIR  # no call on one token
+    monkeypatch.setattr(compilation, "_compiled", lambda *_: (None, None))
+    assert compilation._fewest_cycles(PAIR, one, mesh) is PAIR  # the prefill does not fit
+    monkeypatch.undo()
+    assert compilation._fewest_cycles(PAIR, one, mesh) is PAIR  # a CPU states no cycles
 
 
 def test_the_report_names_the_estimate_and_keeps_it_apart(estimated):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from specdec.instrument.compile import hlo
+from specdec.instrument.compile import hlo, update_report
 from specdec.instrument.compile.compilation import Compilation, Compiled, DeviceMemory
 from specdec.instrument.compile.compile_report import contents, lines, markdown, record
 from specdec.instrument.compile.hardware import CHIPS, GIB, Call, Topology
@@ -206,6 +206,41 @@ def test_the_report_of_programs():
     records: list[Any] = [WHOLE, BEAMS, LARGE]
     assert "".join(f"{line}\n" for one in records for line in lines(one)) == golden("compiled.txt")
     assert markdown(records) == golden("compiled.md")
+
+
+@pytest.mark.parametrize(
+    "texts, model, rematerialise, parameters, remedies",
+    [
+        (
+            *(3, 2, False, 8),
+            "more MICRO_BATCHES (now 4, at most 16), a smaller BATCH_SIZE (now 32), "
+            "REMATERIALISE = True, more NUM_PARTITIONS (now 2) or more chips",
+        ),
+        (2, 2, False, 8, "REMATERIALISE = True, more NUM_PARTITIONS (now 2) or more chips"),
+        (
+            4,
+            4,
+            True,
+            8,
+            "more MICRO_BATCHES (now 4, at most 16), a smaller BATCH_SIZE (now 32) or more chips",
+        ),
+        (4, 2, False, 30, "more NUM_PARTITIONS (now 2) or more chips"),
+        (4, 4, False, 30, "more chips"),
+    ],
+)
+def test_remedies_for_an_update_that_does_not_fit(
+    monkeypatch, texts, model, rematerialise, parameters, remedies
+):
+    """Parameters that alone need more than a chip's 30.75 GiB are not helped by smaller batches."""
+    run = types.SimpleNamespace(batch_size=32, micro_batches=4, rematerialise=rematerialise)
+    sizes = types.SimpleNamespace(parameters=parameters * GIB, optimizer=GIB, gradients=0, target=0)
+    update: Any = types.SimpleNamespace(
+        run=run, sizes=sizes, texts=texts, mesh={"data": 2, "model": model}
+    )
+    monkeypatch.setattr(update_report, "needed", lambda update: 40 * GIB)
+    assert update_report.advice(Topology.parse("v4:2x2x1"), update) == (
+        f"an update needs 40.00 GiB of 30.75 GiB; give {remedies}"
+    )
 
 
 def test_the_report_of_updates():

@@ -7,6 +7,7 @@ import functools
 import itertools
 import types
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +25,7 @@ from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed, Heuristic
-from specdec.types import Params
+from specdec.types import Array, Params
 from specdec.verifiers import Block, GreedyMatch
 
 V, N = 40, 12
@@ -193,9 +194,68 @@ def test_the_fastest_way_of_a_call_is_taken_if_it_is_clearly_faster(times, chose
     single_rows.fastest.cache_clear()
     assert single_rows.fastest(tuple(ways.values())) == ways[chosen]
     single_rows.fastest.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(single_rows, "_seconds", lambda runs: [1.0, layouts.FASTER, 1.0][: len(runs)])
+        assert single_rows.fastest(tuple(ways.values())) == PLAIN  # not beyond the margin
+        single_rows.fastest.cache_clear()
     calls = itertools.count()
     found = single_rows.seconds([(ways[name], 1) for name in can])
     assert found == pytest.approx([seconds / 32 for seconds in can.values()])
+
+
+@flax.struct.dataclass
+class Length:
+    """A cache that holds its length."""
+
+    length: Array
+
+    def rewind(self, length: Array) -> Length:
+        return Length(length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting:
+    """A model of one layer whose argmax is the token after the given one, after as many tokens."""
+
+    encoded_dim: int | None
+    layers: int = 3
+    axis_rules: tuple = (("batch", "data"),)
+    dtype: str = "bfloat16"
+    states_dim = None
+
+    def first(self, layers: int) -> Counting:
+        return dataclasses.replace(self, layers=layers)
+
+    def parameter_shapes(self) -> dict:
+        assert (self.layers, self.axis_rules) == (1, ())
+        return {name: jax.ShapeDtypeStruct([4], "float32") for name in ("decoder", "encoder")}
+
+    def inputs_shape(self, rows: int, length: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct([rows, length], "int32")
+
+    def encoded_shape(self, inputs: Array) -> tuple[int, ...]:
+        return len(inputs), inputs.shape[1] // 2
+
+    def prefill(self, params: dict, inputs: Array, capacity: int) -> Length:
+        assert (inputs.shape, capacity) == ((1, 64), 128) and self.encoded_dim is None
+        return Length(jnp.full([1], 64))
+
+    def attach(self, params: dict, encoded: Array, mask: Array, capacity: int) -> Length:
+        assert (encoded.shape, mask.shape, capacity) == ((1, 32, 8), (1, 32), 128)
+        return Length(jnp.full([1], 64))
+
+    def decode(self, params: dict, tokens: Array, cache: Length) -> tuple:
+        assert params["decoder"].dtype == self.dtype and "encoder" not in params
+        known = (tokens == cache.length[:, None]).all()
+        output = types.SimpleNamespace(logits=jax.nn.one_hot(jnp.where(known, tokens + 1, 0), 64))
+        return output, Length(cache.length + tokens.shape[1])
+
+
+@pytest.mark.parametrize("width, encoded_dim", [(1, None), (2, 8)])
+def test_a_timed_program_has_32_calls_that_follow_each_other(width, encoded_dim):
+    """Each adds one token to the cache, however many it is computed with."""
+    run = single_rows._run(Counting(encoded_dim), width)
+    assert run().tolist() == [[32] * width]
 
 
 @pytest.mark.parametrize("backend, kernels, least", [("gpu", "triton", 1), ("tpu", "mosaic", 2)])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from made_outputs import Made, output_of
 from support import few
 from test_combinations import DRAFTERS, RULES, SCHEDULES, TARGET, TREES
 from test_refilling import CONFIGS, GEMMA, SIZES
@@ -153,6 +154,30 @@ def test_samples_share_the_keys_of_their_input_unless_the_same_bits_are_asked_fo
     target.calls.clear()
     Sampled(plan, 3).lower(params, batch.keys, batch.inputs)
     assert target.calls == {(6, shared, shared, shared)}
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 4])
+def test_a_call_has_the_rows_of_all_its_samples(monkeypatch, samples):
+    """The last one's keys fill a call that has too few; two texts have rows one after the other."""
+    asked: list = []
+    program = Sampled(plan_of(Constant(2)), 4)
+
+    def execute(params, keys, inputs):
+        asked.append((params, keys.tolist(), inputs))
+        return output_of(*(Made([row], [-row / 8], [1] * (1 + row % 4)) for row in range(8)))
+
+    monkeypatch.setattr(program, "compile", lambda *given: execute)
+    batches: list[Any] = [
+        GivenBatch(jnp.array([10 + n, 20 + n]), "texts", np.ones(2, bool)) for n in range(samples)
+    ]
+    found = list(program.outputs("weights", batches))
+    own = [min(n, samples - 1) for n in range(4)]
+    assert asked == [("weights", [*(10 + n for n in own), *(20 + n for n in own)], "texts")]
+    assert [output.tokens.tolist() for output, _ in found] == [
+        [[n], [4 + n]] for n in range(samples)
+    ]
+    assert [output.trace.steps for output, _ in found] == [1 + n for n in range(samples)]
+    assert len({seconds for _, seconds in found}) == 1
 
 
 def test_samples_of_several_texts_are_those_of_each_text():

@@ -1,6 +1,7 @@
 """What an engine resolves, shares and depends on: pytest tests/engine"""
 
 import dataclasses
+import types
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from specdec import checkpoints, tasks
 from specdec.common import demo
 from specdec.drafters import Autoregressive, Drafter, PromptLookup
 from specdec.engine import Engine, NotExact, Placement, drafter_key
+from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Sampling, with_processors
@@ -243,3 +245,37 @@ def test_parameters_are_read_once_and_rewritten_for_another_layout(before, after
     assert jax.tree.structure(found) == jax.tree.structure(expected) and read == ["a path"]
     jax.tree.map(np.testing.assert_array_equal, found, expected)
     assert {x.dtype for x in jax.tree.leaves(found)} == {x.dtype for x in jax.tree.leaves(expected)}
+
+
+LLAMA = Llama(LlamaConfig(9, 4, 1, 1, 4, 4, 1))
+
+
+@pytest.mark.parametrize(
+    "theirs, own, same_path, found",
+    [
+        (TINY, TINY, False, "theirs"),
+        (TINY, dataclasses.replace(TINY, layout="out_in"), False, "read"),
+        (TINY, dataclasses.replace(TINY, orders=(("1", "in_out"),)), True, "theirs"),
+        (TINY, dataclasses.replace(TINY, weights="int8"), True, "read"),
+        (TINY, LLAMA, True, "read"),
+        (TableTarget(4), TableTarget(5), True, "read"),
+        (TableTarget(4), TINY, True, "read"),
+        (TINY, TableTarget(5), True, "read"),
+    ],
+)
+def test_parameters_of_another_engine_are_taken_where_only_the_layout_differs(
+    theirs, own, same_path, found
+):
+    """And only from the same path, unless the models are the same."""
+    origin = types.SimpleNamespace(
+        plan=types.SimpleNamespace(owned=lambda: {"target": theirs}),
+        params={"target": "theirs"},
+        weights={"target": "a"},
+    )
+    placement = types.SimpleNamespace(read=lambda model, path: "read" if model is own else None)
+    engine: Any = types.SimpleNamespace(
+        origin=origin, weights={"target": "a" if same_path else "b"}, placement=placement
+    )
+    assert Engine._tree(engine, "target", own) == found
+    engine.weights["draft"] = "a"
+    assert Engine._tree(engine, "draft", own) == "read"

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from specdec import checkpoints
-from specdec.engine import Placement
+from specdec import checkpoints, testing
+from specdec.engine import Placement, placement
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.placement.layouts import Layout
 from specdec.models.t5 import T5Config, T5Target
@@ -73,3 +73,33 @@ def test_the_matrices_that_a_reader_transposes():
     assert swapped(model, layout="out_in", weights="int8") is None
     assert swapped(tied, layout="in_out") is None and swapped(tied) == frozenset()
     assert swapped(tied, joined=True) is None
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_a_model_is_read_once_in_its_dtype_and_layout(monkeypatch, checksums):
+    """A target without a family is read as it is stored. A layout that a reader can transpose is
+    made by the reader, unless parameters are shared with other layouts."""
+    asked: list = []
+
+    def load(path, **how):
+        asked.append((path, {name: x for name, x in how.items() if x is not None}))
+        return f"stored {len(asked)}"
+
+    monkeypatch.setattr(placement.checkpoints, "load", load)
+    monkeypatch.setattr(Llama, "from_stored", lambda self, stored: f"{self.layout} {stored}")
+    monkeypatch.setattr(Llama, "swapped", lambda self: transposed)
+    transposed: Any = frozenset({"a kernel"})
+    table, place, trees = testing.TableTarget(5), Placement(checksums=checksums), {}
+    how = {"dtype": "float32", "checksums": checksums}
+    for _ in range(2):
+        assert place.read(table, "a", trees) == "stored 1"
+    assert asked == [("a", how)]
+    llama = dataclasses.replace(MODELS["LLaMA"], layout="out_in")
+    how["config"] = llama.config
+    assert place.read(llama, "b") == "stored 2"
+    assert asked[1:] == [("b", how | {"swapped": transposed})]
+    for _ in range(2):
+        assert place.read(llama, "b", trees) == "out_in stored 3"
+    assert asked[2:] == [("b", how)]
+    transposed = None  # as in eight bits
+    assert place.read(llama, "b") == "out_in stored 4" and asked[3:] == [("b", how)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from support import GOLDEN, load
 from test_models import T5X_DISTANCE
 
 from specdec.models.contract.blocks import view
+from specdec.models.contract.model import decode_block
 
 NAMES = ["v1_0", "v1_1", "wide_heads"]
 LENGTHS = (150, 167)  # of the texts before the blocks, in positions that differ by row
@@ -137,3 +139,14 @@ def test_positions_count_what_a_token_sees_before_it_and_slots_do_not():
     assert found.queries.tolist() == [[2, 3, 3, 4], [3, 4, 4, 5]]
     assert found.keys.tolist() == [[0, 1, 2, 3, 3, 4, 6, 7], [0, 1, 2, 3, 4, 4, 5, 7]]
     assert found.visible[0, 3].tolist() == [True, True, True, False, True, True, False, False]
+
+
+def test_a_block_is_given_to_the_target_with_what_it_sees():
+    class Fed:
+        def decode(self, *given, **others):
+            return given, others
+
+    given: Any = Fed(), "params", "tokens", "cache"
+    found = decode_block(*given, ancestors="seen", states="states")  # type: ignore[arg-type]
+    assert found == (given[1:], {"ancestors": "seen", "states": "states"})
+    assert decode_block(*given) == (given[1:], {"ancestors": None})

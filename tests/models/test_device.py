@@ -275,6 +275,12 @@ def test_the_least_time_of_each_product_is_kept_in_milliseconds(monkeypatch):
         name: {n: least.get((name, n)) or least[name, 2] for n in tokens} for name, _ in keys
     }
     assert found == {name: pytest.approx(times) for name, times in expected.items()}
+    # Four places are kept: 0.30006 ms.
+    monkeypatch.setattr(device, "_program", lambda *given: (lambda _: (), None))
+    moments = itertools.count()
+    clock.perf_counter = lambda: next(moments) * 0.30006e-3
+    (kept,) = {x for x in device._measured(sizes[0], ["in_out"])["in_out"].values()}
+    assert kept == 0.3001
 
 
 def test_load_is_of_each_core(monkeypatch):

@@ -5,11 +5,15 @@ No two figures in `FILES` are alike, so each has its place on the page, which is
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import importlib.machinery
 import io
 import json
 import os
 import sys
+import types
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,7 @@ import pytest
 
 from specdec import cli
 from specdec.cli import replicate as command
+from specdec.common import child
 from specdec.common.records import Lines
 from specdec.drafters import Autoregressive
 from specdec.instrument.compile.by_shapes import Counted
@@ -35,6 +40,7 @@ from specdec.schedules import Fixed
 from specdec.verifiers import Block
 
 GAMMA, LONGEST = 7, 40
+SHIPPED = Path(__file__).resolve().parents[2] / "gin" / "sampling" / "temperature.gin"
 CONFIG = T5Config(
     vocab_size=512,
     emb_dim=16,
@@ -254,6 +260,23 @@ def test_each_speedup_has_its_place_in_the_figure(tmp_path):
     bars = [container.lines for container in axes.containers]
     ends = [lines.get_segments()[0][:, 0].tolist() for _, _, (lines,) in bars]
     assert ends == [[1.75, 2.5], [3.0, 3.0]]
+    # A grey diamond, a hollow circle of a colour for each place, and a blue square.
+    looks = {x.get_label(): (x.get_marker(), x.get_color(), x.get_fillstyle()) for x in axes.lines}
+    assert {name: look for name, look in looks.items() if not name.startswith("_")} == {
+        "published": ("D", "#6E6E6E", "full"),
+        "predicted, v4:1x1x1, given acceptance": ("o", "#E69F00", "none"),
+        "predicted, here, recorded texts": ("o", "#009E73", "none"),
+    }
+    measured = [container.lines[0] for container in axes.containers]
+    assert [(x.get_marker(), x.get_color()) for x in measured] == [("s", "#0072B2")] * 2
+    caps = [cap.get_markersize() for cap in axes.containers[0].lines[1]]
+    assert caps == [2 * 3] * 2  # a cap of 3 points to each side
+    (legend,) = axes.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        *("published", "predicted, v4:1x1x1, given acceptance", "predicted, here, recorded texts"),
+        "measured",
+    ]
+    assert figure.of_rows([Found(THREE)]).legends == []
     assert [one.get_text() for one in axes.get_yticklabels()] == ["one", "two GROWN"]
     _, (said,) = figure.draw(rows[:1], [], tmp_path)
     assert said["words"] == [
@@ -363,6 +386,10 @@ def test_minutes_and_memory_of_a_plan(monkeypatch, limit, texts):
     cells = dict(zip(head.split(" | "), row.split(" | "), strict=True))
     assert cells["GB here"] == "5.0" and cells["minutes |"] == f"{one.minutes:.0f} |"
     assert cells["| row"] == "| one" and cells["published"] == "1.3"
+    # What makes models or compiles has no passes over texts.
+    others = [Step("", "grow target-t5_1_1_base", ()), Step("one", "compile v4:1x1x1", ())]
+    of_one = Counted({"target": Call(6e9, 1e9, 24)}, parameters=0, caches=0)
+    assert steps.minutes(others, of_one, tokens=40, texts=32, bandwidth=3e9) == 0.5
 
 
 def test_a_benchmark_holds_its_parameters_more_than_twice(monkeypatch):
@@ -524,24 +551,82 @@ def test_a_folder_of_another_study_is_refused(started, capsys):
 
 def test_the_lines_of_a_journal(tmp_path, monkeypatch):
     """What a command says is kept if it has failed; other arguments are another command."""
-    codes = {"list": 0, "rnus": 2}
+    codes, began = {"list": 0, "rnus": 2}, []
 
     def ran(argv, log):
+        began.append(argv)
         log.write_text("first\nspecdec: the last\n\n")
         return codes[argv[-1]]
 
     monkeypatch.setattr(running, "_run", ran)
     journal = Journal(Lines(tmp_path / "x.jsonl"))
-    good, bad = Step("", "grow a:b", ("list",)), Step("b", "list", ("rnus",))
+    argv = "--gin_file=sampling/temperature.gin", "--gin_file=mine.gin", "--text=demo.gin", "rnus"
+    good, bad = Step("", "grow a:b", ("list",)), Step("b", "list", argv)
     assert journal.run(good) and not journal.run(bad)
     assert journal.failure(good) == "" and journal.failure(bad) == "the last"
     lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
     assert [line.pop("seconds") >= 0 for line in lines] == [True, True]
     assert lines == [
         {"row": "", "step": "grow a:b", "code": 0, "said": "", "argv": ["list"]},
-        {"row": "b", "step": "list", "code": 2, "said": "the last", "argv": ["rnus"]},
+        {"row": "b", "step": "list", "code": 2, "said": "the last", "argv": [*argv]},
     ]
+    # A gin file that ships with the package is read from there, whatever folder this is.
+    (one, name), (other, _) = (arg.split("=", 1) for arg in (began[1][0], argv[0]))
+    assert one == other and Path(name).is_absolute() and Path(name).samefile(SHIPPED)
+    assert began == [("list",), (f"{one}={name}", *argv[1:])]
     assert (tmp_path / "shared.grow_a_b.log").exists() and (tmp_path / "b.list.log").exists()
+
+
+class Child:
+    """A process that notes what is asked of it, and may be interrupted while it is awaited."""
+
+    exitcode = 3
+
+    def __init__(self, asked: list, interrupted: bool, target: Any, args: tuple):
+        self._asked, self._interrupted = asked, interrupted
+        asked.append((target, *args))
+
+    def start(self) -> None:
+        self._asked.append("start")
+
+    def is_alive(self) -> bool:
+        return "kill" not in self._asked and self._interrupted
+
+    def join(self, timeout: float | None = None) -> None:
+        self._asked.append(("join", timeout))
+        if self._interrupted and "terminate" not in self._asked:
+            raise KeyboardInterrupt
+
+    def __getattr__(self, name: str) -> Any:  # terminate and kill
+        return lambda: self._asked.append(name)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_command_is_a_process_that_ends_with_ours(tmp_path, monkeypatch, interrupted):
+    """It is asked to end when we are interrupted, and killed five seconds later."""
+    asked: list = []
+
+    def context(method: str) -> Any:
+        assert method == "spawn"
+        return types.SimpleNamespace(Process=functools.partial(Child, asked, interrupted))
+
+    monkeypatch.setattr(running.multiprocessing, "get_context", context)
+    monkeypatch.chdir(tmp_path)
+    journal, step = Journal(Lines(Path("x.jsonl"))), Step("b", "list", ("list", "runs"))
+    Path("b.list.log").write_text("specdec: it failed\n")
+    with pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext():
+        assert not journal.run(step)
+    begun = [(child.command, ("list", "runs"), str(tmp_path / "b.list.log")), "start"]
+    ended = ["terminate", ("join", 5.0), "kill", ("join", None)] if interrupted else []
+    assert asked == [*begun, ("join", None), *ended]
+    codes = [] if interrupted else [(3, "it failed")]
+    assert [(line["code"], line["said"]) for line in journal.lines] == codes
+
+
+def test_the_compiler_for_tpus_is_libtpu(monkeypatch):
+    for module in (None, types.SimpleNamespace(__spec__=importlib.machinery.ModuleSpec("x", None))):
+        monkeypatch.setitem(sys.modules, "libtpu", module)
+        assert replication.has_compiler() == (module is not None)
 
 
 def test_the_page_is_written_when_a_row_is_done(tmp_path):

@@ -200,6 +200,10 @@ def test_every_row_of_the_paper_is_found(write, report):
         ({"a.jsonl": [1]}, r"a.jsonl.summary.json is no summary; give FILE.summary.json"),
         ({"a.jsonl": {"mode": "alone"}}, r"a.jsonl.summary.json is no summary"),
         (
+            {"a.jsonl": dict.fromkeys(("alphas", "run", "environment"))},
+            r"a.jsonl.summary.json is no summary; it .*; measure again$",
+        ),
+        (
             {"a.1": bench(), "a.2": bench()},
             "a.2.summary.json is the second summary of specdec bench for a",
         ),

@@ -6,13 +6,15 @@ All predictions are there, so nothing is decoded.
 from __future__ import annotations
 
 import json
+import sys
 import types
 from typing import Any
 
 import numpy as np
 import pytest
 
-from specdec.instrument.evaluation import evaluation
+from specdec.common.values import UsageError
+from specdec.instrument.evaluation import evaluation, prediction_files
 from specdec.instrument.evaluation.evaluation import Evaluation
 from specdec.instrument.evaluation.prediction_files import PredictionsFolder
 from specdec.instrument.runs.texts import Data, TextList
@@ -168,6 +170,33 @@ def test_beams_are_judged_by_the_best(tmp_path):
     assert "speculation" not in report and report["samples"] == 1
 
 
+def test_metrics_are_written_at_the_step_of_the_checkpoint(monkeypatch):
+    written: list = []
+
+    class Writer:
+        def __init__(self, path: str):
+            written.append(path)
+
+        def write_scalars(self, step: int, scalars: dict) -> None:
+            written.append((step, scalars))
+
+        def close(self) -> None:
+            written.append("closed")
+
+    clu = types.SimpleNamespace(metric_writers=types.SimpleNamespace(SummaryWriter=Writer))
+    monkeypatch.setitem(sys.modules, "clu", clu)
+    metrics = {"speculative": {"bleu": 30.5, "same": 1.0}, "alone": {"bleu": 29.5}}
+    report: Any = {"metrics": metrics}
+    evaluation._scalars("a folder", "models/checkpoint_1200/")(report)
+    scalars = {"speculative/bleu": 30.5, "speculative/same": 1.0, "alone/bleu": 29.5}
+    assert written == ["a folder", (1200, scalars), "closed"]
+    assert evaluation.step_of("models/t5") == evaluation.step_of("models/t5_v1.1") == 0
+    assert (evaluation.step_of("12"), evaluation.step_of("a/7")) == (12, 7)
+    monkeypatch.setitem(sys.modules, "clu", None)
+    with pytest.raises(UsageError, match="pip install clu tensorboard"):
+        evaluation._scalars("a folder", "")
+
+
 @pytest.mark.parametrize(
     "ours, alone, shown",
     [
@@ -180,3 +209,14 @@ def test_ratios_have_more_places_than_per_cent(ours, alone, shown):
     metrics = {"speculative": {"m": ours}, "alone": {"m": alone}}
     report: Any = {"texts": 3, "samples": 2, "metrics": metrics, "signatures": {}}
     assert list(evaluation.lines(report)) == [f"m: {shown}"]
+
+
+@pytest.mark.parametrize("alone, parts", [(True, "*"), (False, None)])
+def test_one_process_alone_holds_the_files_of_all_hosts(monkeypatch, tmp_path, alone, parts):
+    held: list = []
+    monkeypatch.setattr(prediction_files.records, "hold", lambda *given: held.append(given))
+    folder = PredictionsFolder(str(tmp_path / "out"), "settings\n", (1, 2))
+    folder.hold(alone)
+    ((path, flag, found),) = held
+    assert (path.parent, flag, found) == (tmp_path / "out", "--output_dir", parts)
+    assert path.exists() and path == folder._own.path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -136,6 +137,48 @@ def record(index, sample, text, prediction, at, alone) -> dict:
 
 def source() -> Source:
     return Source([batch(4, "x", "y"), batch(6, "z")])
+
+
+class Opened:
+    """An engine that notes how it is opened."""
+
+    given_prefix = (2,)
+    plan = types.SimpleNamespace(exact=True)
+
+    def __init__(self, asked: list, name: str = "run"):
+        self._asked, self._name = asked, name
+
+    def suited(self, **how: Any) -> Opened:
+        self._asked.append((self._name, how))
+        return self
+
+    def check(self, length: int, *, compile: bool) -> None:
+        self._asked.append((length, compile))
+
+    def alone(self) -> Opened:
+        return Opened(self._asked, "alone")
+
+
+@pytest.mark.parametrize("compare, refill, explained", [(0, 0, 0), (1, 1, 1)])
+def test_an_engine_has_the_programs_that_suit_the_run(monkeypatch, compare, refill, explained):
+    """Compiling begins where a length is given; each program comes only if it is asked for."""
+    monkeypatch.setattr(text_engine, "replayer", lambda plan, **how: (plan, how))
+    asked: list = []
+    opened = run(samples_together=3, widths=(4, 2), refill=refill, lengths={"inputs": 9})
+    opened.compare, opened.decoder, opened.engine = compare, Opened(asked), Opened([], "engine")
+    watch: Any = types.SimpleNamespace(grown="grown")
+    more = {"explained": True, "watch": watch, "length": 5} if explained else {}
+    made = TextEngine.open(opened, **more)
+    how = {"samples": 2, "together": 3, "widths": (4, 2) if refill else ()}
+    checked = (5, True) if explained else (9, False)
+    assert asked == [
+        ("run", how | {"watch": "grown" if explained else None}),
+        checked,
+        *([("alone", how)] if compare else []),
+    ]
+    assert made.run is opened and made.engine is opened.decoder
+    assert (made.alone is not None, made.watch) == (compare, watch if explained else None)
+    assert made.again == ((opened.plan, {"mesh": None, "prefix": (2,)}) if explained else None)
 
 
 def test_lines_and_figures_of_several_batches_and_samples():
@@ -388,3 +431,24 @@ def test_texts_are_padded_to_the_bucket_of_the_longest(limit, buckets, width, le
     data = Data(None, "", lengths, texts, buckets=buckets, limit=limit)
     found = data.fitted(tasks.for_texts(tasks.Bytes(0)))
     assert (found.lengths["inputs"], found.buckets) == (width, left)
+
+
+def test_settings_of_texts_that_need_not_be_given():
+    texts, lengths = TextList([("abc", None)]), {"inputs": 8, "targets": 4}
+    data = Data(None, "", lengths, texts)
+    given = ("task", "split", "lengths", "texts")
+    found = {name: value for name, value in vars(data).items() if name not in given}
+    assert found == {
+        "vocabulary": None,
+        "draft_vocabulary": None,
+        "batch_size": 1,
+        "buckets": (),
+        "seed": 0,
+        "limit": None,
+        "num_samples": 1,
+        "samples_together": 1,
+        "decoder_prefix": "",
+        "chat": False,
+        "refill": False,
+    }
+    assert data.widths == (8,) and dataclasses.replace(data, buckets=(2, 4)).widths == (2, 4, 8)

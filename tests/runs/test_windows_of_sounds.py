@@ -190,7 +190,7 @@ def test_transcripts_of_a_later_batch(monkeypatch):
     sounds = [sound(18, 100), sound(8, 900), sound(11, 500)]
     names, index = ["x.wav", "y.wav", "z.wav"], np.array([4, 5, 6])
     batch = tasks.Batch(sounds, np.zeros([ROWS, 0], np.int32), index, names, None, None)
-    texts, seconds = Transcriber(one).decode(batch, seed=7, sample=2)
+    ((texts, seconds),) = Transcriber(one).outputs([(batch, 2)], seed=7)
     assert seconds == 7.0 + 16.0
 
     def keys(*index: int) -> list:

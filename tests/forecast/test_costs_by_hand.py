@@ -1,0 +1,72 @@
+"""Costs of a roofline, worked out by hand: pytest tests/forecast/test_costs_by_hand.py"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from specdec.common.records import RecordsError
+from specdec.instrument.compile.hardware import Call, Chip
+from specdec.instrument.forecast import costs
+
+# A GB takes 1 ms, and a GFLOP 0.1 ms; a message 1 us, and 2 GB to both neighbours 1 ms.
+CHIP = Chip(flops=1e13, int8=2e13, bandwidth=1e12, memory=1, link=1e12, host=(1, 1, 1))
+CALLS = {
+    "target": Call(
+        bytes=4e9,
+        flops=1e10,
+        layers=24,
+        reductions=3,
+        reduced=1e6,
+        gathers=2,
+        gathered=2e6,
+        devices=4,
+    ),
+    "draft": Call(bytes=5e8, flops=1e9, layers=8, int8=2e9),
+}
+
+
+def seconds(role: str, width: int, each: float) -> float:
+    if role == "draft":
+        return max(0.5e-3, width * (0.1e-3 + 0.1e-3)) + 8 * each
+    messages, moved = (2 * 3 + 2) * 3 * 1e-6, (2e6 + 2e6) * width * 3 / 4 / 2e12
+    return max(4e-3, width * 1e-3) + messages + moved + 24 * each
+
+
+@pytest.mark.parametrize("each, shown", [(14e-6, "14 us"), (2.5e-5, "25 us")])
+def test_a_call_takes_its_memory_or_its_products(each, shown):
+    more = {} if each == 14e-6 else {"layer_seconds": each}
+    found = costs.of_roofline(CALLS, CHIP, "a roofline", **more)
+    expected = {
+        (role, width): seconds(role, width, each) for role in CALLS for width in range(1, 129)
+    }
+    assert {(key.role, key.width): value for key, value in found.calls.items()} == pytest.approx(
+        expected
+    )
+    assert (found.prefill, found.prefill_alone) == (0, 0)
+    assert found.step == pytest.approx(expected["target", 1])
+    assert found.source == f"a roofline and {shown} for each layer, no prefill"
+
+
+def test_a_topology_of_a_compilation(tmp_path):
+    """The only one need not be named."""
+    one = {
+        "topology": "v4:1x1x1",
+        "chip": dataclasses.asdict(CHIP),
+        "calls": {role: dataclasses.asdict(call) for role, call in CALLS.items()},
+        "assumed": {"layer_seconds": 1e-5},
+    }
+    path = tmp_path / "compile.json"
+    path.write_text(json.dumps({"topologies": [one]}))
+    found = costs.of_compile(str(path), None)
+    assert found.step == pytest.approx(seconds("target", 1, 1e-5))
+    assert found.source == f"{path}, a roofline of v4:1x1x1 and 10 us for each layer, no prefill"
+    two = one | {"topology": "v5e:1x1", "assumed": {"layer_seconds": 2e-5}}
+    path.write_text(json.dumps({"topologies": [one, two, {**one, "topology": "x", "calls": {}}]}))
+    found = costs.of_compile(str(path), "v5e:1x1")
+    assert found.step == pytest.approx(seconds("target", 1, 2e-5))
+    for name in (None, "x"):
+        with pytest.raises(RecordsError, match="give one of v4:1x1x1, v5e:1x1, --topology=NAME"):
+            costs.of_compile(str(path), name)
