@@ -20,6 +20,8 @@ from specdec.tasks.loading import TaskError, quiet_stderr
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
+# What files are read as. Pillow knows more: for EPS it starts a program.
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 _BICUBIC = 3  # Pillow's number
 _METHODS = 6  # of resizing, in Pillow
 _MOST = 2**26  # pixels of a picture after resizing, and of its crop
@@ -165,7 +167,7 @@ def _opened(
                 image = picture
             else:
                 check_regular(picture)
-                image = files.enter_context(Image.open(picture))
+                image = files.enter_context(Image.open(picture, formats=FORMATS))
             check_size(picture, *image.size)
             return ImageOps.exif_transpose(image).convert("RGB")
     except TaskError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from functools import lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +21,11 @@ from scipy import special
 from support import StatesTable, TableHeads, few, teacher_forced, tiny_t5
 
 from specdec import checkpoints, cli
-from specdec.decoding import keys, loop, states
+from specdec.decoding import decode, keys, loop, states
 from specdec.drafters import Autoregressive, Blockwise, Hybrid, InputCopy, Masked, PromptLookup
 from specdec.drafters.autoregressive import Memory
 from specdec.instrument import certificate
-from specdec.instrument.certificate import Check, Power, Subject, certifying, exactness
+from specdec.instrument.certificate import Check, Power, Subject, certifying, drawn, exactness
 from specdec.models import partitioning
 from specdec.models.contract import cache as cache_module
 from specdec.models.contract.cache import KVCache
@@ -484,6 +485,39 @@ def test_draws_have_the_targets_probabilities(parts):
     result = outcome("draws", **parts)
     assert result.passed and result.figures["p_value"] > 1e-3, str(result)
     assert ("in place of" in result.note) == (parts.get("sampling") == Greedy())
+
+
+@pytest.mark.slow
+def test_a_thousand_honest_runs_of_draws_raise_no_alarm(monkeypatch):
+    """The declared rate of `FALSE_ALARM` is a bound: of a thousand runs none comes near it."""
+    monkeypatch.setattr(drawn, "jax", SimpleNamespace(jit=lru_cache(jax.jit)))  # traced once
+    monkeypatch.setattr(drawn, "functools", SimpleNamespace(partial=lru_cache(partial)))
+    subject, p_values = fresh(), []
+    programs = subject._programs
+    for seed in range(1000):
+        again = dataclasses.replace(subject, seed=seed)
+        again.__dict__["_programs"] = programs
+        p_values.append(drawn.draws(again).figures["p_value"])
+    print(f"the lowest of {len(p_values)} bounds is {min(p_values):.2g}")
+    assert min(p_values) > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", [False, True], ids=["law", "broken"])
+def test_a_thousand_honest_runs_of_the_law_raise_no_alarm(broken):
+    """Chi-square tests of an enumerated distribution, each of other keys."""
+    bench = Bench.create(rows=20_000)
+    bench, sampling = bench.broken() if broken else bench, Sampling()
+    plan = bench.plan(SpeculativeSampling(), Fixed(3), sampling)
+    run = jax.jit(lambda keys, inputs: decode(bench.params, keys, inputs, plan).tokens)
+    found = [
+        bench.compare(run(*bench.given(plan, bench.rows, i * bench.rows)), sampling)
+        for i in range(1000)
+    ]
+    p_values = [result.p_value for result in found]
+    print(f"the lowest of {len(p_values)} probabilities is {min(p_values):.2g}")
+    assert min(p_values) > 1e-6 and not any(result.impossible for result in found)
+    assert 0.45 < np.mean(p_values) < 0.55  # uniform: the mean is off by 0.009
 
 
 class AcceptsAll(SpeculativeSampling):

@@ -86,6 +86,7 @@ def test_pictures_are_turned_as_their_exif_data_say(kind, tmp_path):
         ("bomb", png(2**31 - 1, 2**31 - 1, 0), "bomb is no picture .*exceeds limit of 178956970"),
         ("cut", png(500, 500)[:-30], "cut is no picture that can be read .image file is truncated"),
         ("none", b"P6\n0 0\n255\n", "none is no picture that can be read"),
+        ("drawing", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "cannot identify image"),
         ("page", b"<!DOCTYPE html>", "page is no picture that can be read .cannot identify image"),
     ],
     ids=lambda x: x if isinstance(x, str) and x.isalpha() else "",
