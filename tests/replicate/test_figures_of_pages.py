@@ -27,7 +27,7 @@ from specdec.common.records import Lines
 from specdec.drafters import Autoregressive
 from specdec.instrument.compile.by_shapes import Counted
 from specdec.instrument.compile.hardware import GIB, Call
-from specdec.instrument.replicate import page, replication, results, running, steps
+from specdec.instrument.replicate import page, replication, results, running, steps, study
 from specdec.instrument.replicate.replication import Described, Replication
 from specdec.instrument.replicate.results import Found, Place, Step
 from specdec.instrument.replicate.running import Journal
@@ -516,7 +516,7 @@ def test_the_plan_is_shown_before_a_row_runs(monkeypatch, tmp_path):
 
     monkeypatch.setattr(command, "Replication", Runs)
     assert cli.main(["replicate", "demo", f"--output_dir={tmp_path / 'out'}"]) == 0
-    assert shown[0].startswith(next(iter(replicate.overview(replicate.read("demo"), []))))
+    assert shown[0].startswith(next(iter(replication.overview(study.read("demo"), []))))
 
 
 BEGUN = ["--grown=t5_1_1_base", "--limit=3"]
