@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
 
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.instrument.compile import hlo
@@ -23,6 +25,9 @@ from specdec.instrument.compile.roofline import (
 from specdec.plan import Plan
 
 PREDICTIONS = {"roofline": "roofline", "with_layers": "with layers"}  # by their name in a record
+
+
+R = TypeVar("R")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +133,13 @@ class TopologyRecord(DevicesRecord):
     beams_predicted: Sequence[BeamPrediction] | None = None
 
 
+def read(fields: Mapping[str, object], kind: type[R]) -> R:
+    """Returns the record of some fields; those of older versions have no products in eight bits."""
+    chip = fields["chip"]
+    assert isinstance(chip, Mapping)
+    return msgspec.convert({**fields, "chip": {"int8": chip["flops"], **chip}}, kind)
+
+
 def _known(fields: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -162,7 +174,7 @@ def record(
     return dataclasses.replace(found, exits=leaving).fields()
 
 
-def _lengths(plan: Plan | BeamPlan) -> dict[str, int]:
+def _lengths(plan: Plan | BeamPlan) -> dict[str, Any]:
     """Returns the lengths of drafts, and the numbers of beams."""
     if isinstance(plan, Plan):
         paths = {"paths": count} if (count := plan.drafter.paths) else {}
@@ -184,15 +196,15 @@ def of_devices(topology: Topology, mesh: Mapping[str, int], *programs: Compiled)
 
 
 def memory_of(
-    sizes: Mapping[str, float], program: Compiled, topology: Topology, **others: float
+    sizes: Mapping[str, Any], program: Compiled, topology: Topology, needed: float | None = None
 ) -> ProgramMemory:
     """Returns the bytes of a program on one device."""
     limit = topology.chip.memory
     if program.memory is None:
-        return ProgramMemory(**sizes, **others, limit=limit, too_large=program.too_large)
+        return ProgramMemory(**sizes, limit=limit, too_large=program.too_large, needed=needed)
     total, parts = program.memory.total, dataclasses.asdict(program.memory)
-    used = {"limit": limit, "total": total, "left": limit - total}
-    return ProgramMemory(**sizes, **parts, **used, fits=total < limit)
+    left = limit - total
+    return ProgramMemory(**sizes, **parts, limit=limit, total=total, left=left, fits=left > 0)
 
 
 def contents(part: Compiled) -> ProgramContents:

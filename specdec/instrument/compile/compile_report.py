@@ -17,6 +17,7 @@ from specdec.instrument.compile.compile_record import (
     ProgramContents,
     ProgramMemory,
     TopologyRecord,
+    read,
 )
 from specdec.instrument.compile.cycles import CompilerEstimate
 from specdec.instrument.compile.hardware import GIB, LAYER_SECONDS
@@ -52,7 +53,7 @@ MEMORY = ("topology", "mesh", "batch", "parameters", "caches", "total", "limit",
 
 def lines(fields: Mapping[str, object]) -> Iterator[str]:
     """Yields the lines of a record, for people."""
-    found = msgspec.convert(fields, TopologyRecord)
+    found = read(fields, TopologyRecord)
     yield heading(found)
     memory = found.memory
     yield memory_line(memory, {"parameters": memory.parameters, "caches": memory.caches})
@@ -239,7 +240,7 @@ def _beams(both: Sequence[BeamPrediction]) -> str:
 
 def markdown(several: Sequence[Mapping[str, object]]) -> str:
     """Returns tables of the records of several topologies."""
-    records = [msgspec.convert(fields, TopologyRecord) for fields in several]
+    records = [read(fields, TopologyRecord) for fields in several]
     whole = [_contents_row(found) for found in records if "decode" in found.programs]
     parts = [
         Table("", MEMORY, list(map(_memory_row, records))).markdown(),

@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from specdec.common.tables import Table
 from specdec.common.terminal import counted
 from specdec.instrument.compile.compile_record import (
@@ -16,6 +14,7 @@ from specdec.instrument.compile.compile_record import (
     ProgramMemory,
     memory_of,
     of_devices,
+    read,
 )
 from specdec.instrument.compile.compile_report import (
     collectives_of,
@@ -110,8 +109,8 @@ def update_record(
 
 
 def _memory(topology: Topology, update: CompiledUpdate) -> ProgramMemory:
-    lacks = {} if update.whole.memory else {"needed": needed(update)}
-    return memory_of(dataclasses.asdict(update.sizes), update.whole, topology, **lacks)
+    lacking = None if update.whole.memory else needed(update)
+    return memory_of(dataclasses.asdict(update.sizes), update.whole, topology, lacking)
 
 
 def _predicted(topology: Topology, update: CompiledUpdate) -> dict[str, Any]:
@@ -159,7 +158,7 @@ def advice(topology: Topology, update: CompiledUpdate) -> str:
 
 def update_lines(fields: Mapping[str, object]) -> Iterator[str]:
     """Yields the lines of a record, for people."""
-    found = msgspec.convert(fields, UpdateRecord)
+    found = read(fields, UpdateRecord)
     memory = found.memory
     yield heading(found)
     yield memory_line(memory, _parts(memory))
@@ -216,7 +215,7 @@ def update_explanation() -> Iterator[str]:
 
 def update_markdown(several: Sequence[Mapping[str, object]]) -> str:
     """Returns a table of the records of several topologies."""
-    records = [msgspec.convert(fields, UpdateRecord) for fields in several]
+    records = [read(fields, UpdateRecord) for fields in several]
     return Table("", HEADER, list(map(_row, records))).markdown() + "\n"
 
 
