@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from specdec.common import notebook
 from specdec.common.tables import Table
+from specdec.common.terminal import counted
 from specdec.instrument.report.summaries import (
     Figures,
     ReportedRun,
@@ -139,8 +140,8 @@ def benchmarks(runs: Sequence[ReportedRun]) -> list[str]:
     measured = collections.defaultdict(list)
     for run in runs:
         if bench := run.bench:
-            repeats = f"{bench['repeats']} repeat{'s' * (bench['repeats'] != 1)}"
-            measured[conditions(bench, repeats)].append(run.name)
+            how = conditions(bench, counted(bench["repeats"], "repeat"))
+            measured[how].append(run.name)
     return [f"{', '.join(names)}: {how}" for how, names in measured.items()]
 
 
