@@ -320,11 +320,7 @@ def arrays(shape: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _bytes(shape: str) -> int:
-    """Returns the bytes of all arrays in a shape.
-
-    The bits of a type are the first number in its name: bf16, s4, f8e4m3fn. A pred takes a byte.
-    Types without a number, such as token, take nothing.
-    """
+    """Returns the bytes of all arrays in a shape."""
     total = 0
     for dtype, sizes in arrays(shape):
         digits = re.search(r"\d+", dtype)

@@ -113,10 +113,7 @@ def sentence(runs: Sequence[ReportedRun]) -> str:
 
 
 def facts(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
-    """Returns the first facts of a page: a single run's interval, and conditions by name.
-
-    A condition with more than `FEW` values is left out, because the table has it for each run.
-    """
+    """Returns the first facts of a page: a single run's interval, and conditions by name."""
     found: dict[str, dict[str, None]] = collections.defaultdict(dict)
     benches = [run.bench for run in runs if run.bench]
     if len(benches) == 1:
