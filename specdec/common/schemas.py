@@ -69,7 +69,9 @@ LINES: Mapping[str, tuple[int, str, Mapping[str, Form]]] = {
             "generation": Form("One text, decoded once.", _BENCH, "Generation", "LINE"),
             "elsewhere": Form(
                 "A text of --forecast_split, decoded with the drafter and not timed.",
-                *(_BENCH, "Generation", "ELSEWHERE"),
+                _BENCH,
+                "Generation",
+                "ELSEWHERE",
             ),
             "timing": Form("One run of a part of decoding on its own.", _BENCH, "Timing"),
         },
