@@ -18,7 +18,7 @@ from specdec import cli
 from specdec.cli import replicate as command
 from specdec.common.records import Lines
 from specdec.drafters import Autoregressive
-from specdec.instrument.compile.by_shapes import Counted
+from specdec.instrument.compile.calls import Counted
 from specdec.instrument.compile.hardware import GIB, Call
 from specdec.instrument.replicate import page, replication, results, running, steps
 from specdec.instrument.replicate.replication import Described, Replication
