@@ -21,7 +21,7 @@ from jax.sharding import AbstractMesh
 from specdec import cli
 from specdec.common import resources, theory
 from specdec.common.records import as_json, write
-from specdec.instrument.compile.by_shapes import Shape, counted
+from specdec.instrument.compile.calls import Shape, counted
 from specdec.instrument.compile.hardware import Topology
 from specdec.instrument.compile.roofline import predict
 from specdec.models import partitioning

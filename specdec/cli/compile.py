@@ -21,7 +21,7 @@ from specdec.common.records import as_json, write
 from specdec.common.values import Probability, UsageError, check
 from specdec.decoding.beam_plan import AnyPlan
 from specdec.engine import in_eight_bits
-from specdec.instrument.compile import compile_report
+from specdec.instrument.compile import compile_record, compile_report
 from specdec.instrument.compile.compilation import Compilation, compile_for, program_count
 from specdec.instrument.compile.hardware import CHIPS, Topology
 from specdec.instrument.compile.roofline import PAPER_ALPHAS
@@ -121,7 +121,7 @@ def _command(args: argparse.Namespace) -> None:
     with progress.bar("compiling", count, "program") as bar:
         for topology in topologies:
             compilation = _compiled(topology, run, plan, bar, parts=parts)
-            records.append(compile_report.record(topology, compilation, alphas))
+            records.append(compile_record.record(topology, compilation, alphas))
             with bar.external_write_mode(file=sys.stdout):
                 print(*compile_report.lines(records[-1]), sep="\n", flush=True)
             _write(args.output_file, records, compile_report.markdown(records))

@@ -76,10 +76,7 @@ def comment(text: str, begins: str) -> str | None:
 
 
 def settings_in(text: str) -> Mapping[str, object]:
-    """Returns name -> value of settings in force, including the comments that count as settings.
-
-    In JSON, the value of 'gin' is gin text, and nested values have dotted names.
-    """
+    """Returns name -> value of settings in force, including the comments that count as settings."""
     if not text.startswith("{"):
         return _gin_settings(text)
     plain = parsed(text)

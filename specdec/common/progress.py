@@ -59,10 +59,7 @@ def shown_on(stream: TextIO, begun: float | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stage(name: str, label: str = "") -> Iterator[None]:
-    """Accounts for the time of the work inside, and shows a label on the terminal.
-
-    Only the main thread counts, because that is the one a user waits for.
-    """
+    """Accounts for the time of the work inside, and shows a label on the terminal."""
     account = _account
     if account is None or threading.current_thread() is not threading.main_thread():
         yield

@@ -71,10 +71,7 @@ def hold(output: Path, instead: str = "--output_file", parts: str | None = None)
 
 
 class Lines(Generic[R]):
-    """A file of JSON objects, one per line, each with the fields of a record's type.
-
-    A process that writes lines holds the file, so that no other one writes to it.
-    """
+    """A file of JSON objects, one per line, each with the fields of a record's type."""
 
     def __init__(self, path: Path, kind: type[R] = dict[str, object]):
         self.path, self.kind = path, kind
@@ -137,10 +134,7 @@ class Lines(Generic[R]):
 
 @contextlib.contextmanager
 def locked(output: Path, file: Path, instead: str, parts: str) -> Iterator[None]:
-    """Locks an output, so that no other process writes to it, until this one ends in any way.
-
-    If the file system has no locks, nothing is locked.
-    """
+    """Locks an output, so that no other process writes to it, until this one ends in any way."""
     lock = filelock.FileLock(file, blocking=False)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -233,10 +227,7 @@ def _remove(folder: Path, seconds: float = 10.0) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Adds `path` to an OSError, because errors of a write have no file name.
-
-    System errors from TensorStore become such errors too.
-    """
+    """Adds `path` to an OSError, because errors of a write have no file name."""
     try:
         yield
     except OSError as error:

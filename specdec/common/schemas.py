@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
+from typing import Annotated, NamedTuple, TypeAlias, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -69,7 +69,9 @@ LINES: Mapping[str, tuple[int, str, Mapping[str, Form]]] = {
             "generation": Form("One text, decoded once.", _BENCH, "Generation", "LINE"),
             "elsewhere": Form(
                 "A text of --forecast_split, decoded with the drafter and not timed.",
-                *(_BENCH, "Generation", "ELSEWHERE"),
+                _BENCH,
+                "Generation",
+                "ELSEWHERE",
             ),
             "timing": Form("One run of a part of decoding on its own.", _BENCH, "Timing"),
         },
@@ -120,7 +122,7 @@ def version(command: str) -> int:
     return LINES[KINDS[command]][0]
 
 
-def _object(form: Form) -> dict[str, Any]:
+def _object(form: Form) -> dict[str, object]:
     record = getattr(importlib.import_module(form.module), form.record)
     hints = get_type_hints(record, include_extras=True)
     names = getattr(record, form.fields) if form.fields else hints
@@ -137,14 +139,14 @@ def _object(form: Form) -> dict[str, Any]:
     return {"type": "object", "properties": properties, **more}
 
 
-def _field(hint: Any) -> dict[str, Any]:
+def _field(hint: object) -> JsonObject:
     """Returns the schema of a field: of the type in its annotation, or else its own."""
-    *others, meaning = hint.__metadata__
+    _, *others, meaning = get_args(hint)
     written = next((x for x in others if not isinstance(x, Meta | str)), hint)
     found = msgspec.json.schema(written)
     named = found.pop("$defs", {})
 
-    def inlined(value: Any) -> Any:
+    def inlined(value: object) -> object:
         if isinstance(value, list):
             return list(map(inlined, value))
         if not isinstance(value, dict):
@@ -154,4 +156,6 @@ def _field(hint: Any) -> dict[str, Any]:
             value = {k: v for k, v in fields.items() if k not in ("title", "description")}
         return {name: inlined(item) for name, item in value.items()}
 
-    return {"description": meaning, **inlined(found)}
+    plain = inlined(found)
+    assert isinstance(plain, dict)
+    return {"description": meaning, **plain}

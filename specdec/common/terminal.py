@@ -180,11 +180,7 @@ def one_line(text: str) -> str:
 
 
 def visible(message: object) -> str:
-    """Returns a message that cannot control a terminal, whatever names or foreign code are in it.
-
-    Control characters, and those that turn the direction of writing, are written as in Python. A
-    long message keeps its begin and its end.
-    """
+    """Returns a message that cannot control a terminal, whatever names or foreign code it has."""
     text = str(message)
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"

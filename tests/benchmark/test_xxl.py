@@ -21,7 +21,7 @@ from specdec.decoding.program import Program
 from specdec.instrument.benchmark import file
 from specdec.instrument.benchmark.file import Generation, Timing
 from specdec.instrument.compile import hlo
-from specdec.instrument.report import summaries, tables
+from specdec.instrument.report import run_tables, summaries
 from specdec.sampling import Greedy, Sampling
 from specdec.verifiers import SyntheticAcceptance
 
@@ -123,7 +123,7 @@ def test_the_tables(first):
 @pytest.mark.slow
 def test_the_report_reads_them(first):
     folder, _ = first
-    text = tables.markdown(summaries.read([f"{folder}/{x}.jsonl.summary.json" for x in NAMES]))
+    text = run_tables.markdown(summaries.read([f"{folder}/{x}.jsonl.summary.json" for x in NAMES]))
     assert "| ende_small_t0 | paper | 7 | 0.75 |" in text
     assert "| ende_small_t1_gamma5 | here | 5 |" in text
     assert text.count("NOT EXACT") == 2

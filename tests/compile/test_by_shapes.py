@@ -8,7 +8,7 @@ from support import tiny_t5
 
 from specdec import Plan
 from specdec.drafters import Autoregressive
-from specdec.instrument.compile.by_shapes import Counted, Shape, count
+from specdec.instrument.compile.calls import Counted, Shape, count
 from specdec.instrument.compile.hardware import Call
 from specdec.models import partitioning
 from specdec.models.t5 import T5Target

@@ -28,7 +28,8 @@ from specdec.decoding.program import batch_shapes
 from specdec.drafters import Autoregressive, Drafter, Hybrid, NoSource, PromptLookup
 from specdec.instrument.compile.calls import silent_call
 from specdec.instrument.compile.compilation import compile_for, program_count
-from specdec.instrument.compile.compile_report import explanation, lines, markdown, record
+from specdec.instrument.compile.compile_record import record
+from specdec.instrument.compile.compile_report import explanation, lines, markdown
 from specdec.instrument.compile.hardware import CHIPS, HOP_SECONDS, LAYER_SECONDS, Call, Topology
 from specdec.instrument.compile.roofline import PAPER_ALPHAS, predict
 from specdec.models import partitioning

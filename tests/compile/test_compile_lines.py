@@ -8,6 +8,7 @@ from specdec.instrument.compile import compile_report
 
 GIB = 2**30
 CHIP = {"memory": 32 * GIB, "bandwidth": 1.2288e12, "flops": 2.75e14}
+CHIP |= {"int8": 2.75e14, "link": 5e10, "host": [2, 2, 1]}
 RECORD: Any = {
     "topology": "v4:2x2x1",
     "devices": 4,

@@ -14,7 +14,8 @@ from specdec.common import theory
 from specdec.drafters import Autoregressive
 from specdec.instrument.compile import compilation
 from specdec.instrument.compile.compilation import compile_for
-from specdec.instrument.compile.compile_report import explanation, lines, markdown, record
+from specdec.instrument.compile.compile_record import record
+from specdec.instrument.compile.compile_report import explanation, lines, markdown
 from specdec.instrument.compile.cycles import ProgramCycles, estimate, of_module
 from specdec.instrument.compile.hardware import Topology
 from specdec.instrument.compile.hlo import read

@@ -7,15 +7,18 @@ are alike, and none is the same in another unit.
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specdec.common.records import as_json
 from specdec.instrument.compile import hlo, update_report
 from specdec.instrument.compile.compilation import Compilation, Compiled, DeviceMemory
-from specdec.instrument.compile.compile_report import contents, lines, markdown, record
+from specdec.instrument.compile.compile_record import contents, record
+from specdec.instrument.compile.compile_report import lines, markdown
 from specdec.instrument.compile.hardware import CHIPS, GIB, Call, Topology
 from specdec.instrument.compile.update import CompiledUpdate, Sizes
 from specdec.instrument.compile.update_report import update_lines, update_markdown, update_record
@@ -25,6 +28,7 @@ from specdec.testing import TableTarget
 
 MIB = 2**20
 CHIP = {"memory": 32 * GIB, "bandwidth": 1.2e12, "flops": 2.5e14}
+CHIP |= {"int8": 3e14, "link": 5e10, "host": [2, 2, 1]}
 
 
 def loop(name: str, trips: int | None = None, *inner: dict) -> dict:
@@ -56,6 +60,7 @@ DECODE = {
 }
 # Seconds. v is of drafts of 0, 1 and 2 tokens, and speed-ups are of 1 and 2.
 ROOFLINE = {
+    "layer_seconds": 0.0,
     "target": 0.004,
     "draft": 0.0005,
     "iteration": 0.008,
@@ -64,6 +69,7 @@ ROOFLINE = {
     "speedups": {"0.5": [1.1, 1.2], "paper": [1.3, 1.4]},
 }
 LAYERS = {
+    "layer_seconds": 1.4e-5,
     "target": 0.005,
     "draft": 0.001,
     "iteration": 0.01,
@@ -123,8 +129,8 @@ BEAMS: dict[str, Any] = {
     },
     "programs": {},
     "beams_predicted": [
-        {"step": 0.002, "iteration": 0.005, "pays_from": 2.5},
-        {"step": 0.003, "iteration": 0.009, "pays_from": 3.0},
+        {"layer_seconds": 0.0, "step": 0.002, "iteration": 0.005, "pays_from": 2.5},
+        {"layer_seconds": 1.4e-5, "step": 0.003, "iteration": 0.009, "pays_from": 3.0},
     ],
 }
 LARGE: dict[str, Any] = {
@@ -289,7 +295,8 @@ def test_the_contents_of_a_program():
         (),
     )
     memory = DeviceMemory(100, 20, 30, 4, 5)
-    found = contents(Compiled("decode", 1.5, memory, module, flops=1e9, accessed=2e9))
+    made = contents(Compiled("decode", 1.5, memory, module, flops=1e9, accessed=2e9))
+    found = json.loads(as_json(dataclasses.asdict(made)))
     assert found == {
         "memory": dataclasses.asdict(memory),
         "collectives": {

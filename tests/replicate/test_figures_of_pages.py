@@ -25,7 +25,7 @@ from specdec.cli import replicate as command
 from specdec.common import child
 from specdec.common.records import Lines
 from specdec.drafters import Autoregressive
-from specdec.instrument.compile.by_shapes import Counted
+from specdec.instrument.compile.calls import Counted
 from specdec.instrument.compile.hardware import GIB, Call
 from specdec.instrument.replicate import page, replication, results, running, steps, study
 from specdec.instrument.replicate.replication import Described, Replication

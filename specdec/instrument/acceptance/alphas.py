@@ -20,7 +20,7 @@ MaybeId: TypeAlias = Annotated[int, Meta(ge=-1)]
 Amounts: TypeAlias = list[Amount | list[Amount]]  # a figure is a list for a drafter of blocks
 
 
-class Recording(TypedDict, total=False):
+class DrafterRecording(TypedDict, total=False):
     """The recording of a drafter in a line."""
 
     proposed: Required[list[MaybeId | list[MaybeId]]]
@@ -50,7 +50,7 @@ class Accepted(NamedTuple):
     ] = ()
     drafts: Annotated[
         Mapping[str, Mapping[str, Sequence[float | Sequence[float]]]],
-        dict[str, Recording],
+        dict[str, DrafterRecording],
         "Of each drafter whose opinion depends on the text before a token alone, by its class and, "
         "of one that is made of others, its field ('second Autoregressive'): `proposed`, for each "
         "token of the output the id that it finds most likely given the true text before, -1 for "

@@ -120,10 +120,7 @@ def of_run(path: str, variant: Variant, drafters: Iterable[str]) -> list[Accepte
 def difference(
     before: Mapping[str, object], now: Mapping[str, object]
 ) -> tuple[str, str, str] | None:
-    """Returns the first name whose value differs between two records, and both values.
-
-    A setting that is off in one record may be missing in the other, which is of another version.
-    """
+    """Returns the first name whose value differs between two records, and both values."""
     for name in [*now, *before]:
         old, new = (None if one.get(name) is False else one.get(name) for one in (before, now))
         if repr(old) != repr(new):

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from specdec.common.environment import Hardware, device_in_words
+from specdec.common.terminal import counted
 from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.instrument.benchmark.summary import (
     Baseline,
@@ -32,7 +33,7 @@ def sentence(summary: BenchmarkSummary, plan: AnyPlan, environment: Hardware) ->
                 *([f"so {less} than without a draft"] if found.value < 1 else []),
                 f"{summary.identical} of {outputs} texts {beams}",
                 f"{plan.beams} beams",
-                f"drafts of {plan.draft_beams} beams and {_steps(plan.depth)}",
+                f"drafts of {plan.draft_beams} beams and {counted(plan.depth, 'step')}",
                 f"on {device_in_words(environment)}",
             )
         )
@@ -54,13 +55,8 @@ def sentence(summary: BenchmarkSummary, plan: AnyPlan, environment: Hardware) ->
     )
 
 
-def _steps(number: int) -> str:
-    return f"{number} step{'s' * (number != 1)}"
-
-
 def _draft_length(plan: Plan) -> str:
-    longest = plan.longest_draft
-    tokens = f"{longest} token{'s' * (longest != 1)} per draft"
+    tokens = f"{counted(plan.longest_draft, 'token')} per draft"
     return tokens if plan.gamma is not None else f"up to {tokens}"
 
 
@@ -146,7 +142,7 @@ def _predicted(prediction: BenchmarkPrediction, baseline: Baseline, unit: str) -
 
 
 def _predicted_by_others(forecast: BenchmarkForecast) -> Iterator[str]:
-    texts = f"{forecast.texts} text{'s' * (forecast.texts != 1)} of {forecast.split}"
+    texts = f"{counted(forecast.texts, 'text')} of {forecast.split}"
     yield ""
     yield _figure("predicted by others", forecast.whole, f"per token, by {texts}")
     yield _figure("  measured", forecast.measured_over_whole * forecast.whole, "per token")

@@ -218,11 +218,7 @@ def summarize(
 
 
 def alpha_from_tau(tau: float, gamma: int) -> float:
-    """Returns the alpha at which `theory.expected_tokens(alpha, gamma)` is tau, by bisection.
-
-    It differs from `empirical_alpha`, because it includes last calls that were cut and dependent
-    acceptances.
-    """
+    """Returns the alpha at which `theory.expected_tokens(alpha, gamma)` is tau, by bisection."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specdec.common.terminal import counted
 from specdec.instrument.benchmark.file import Record, Timing
 
 BUSY = 0.5  # load average of a core, before the measurement
@@ -48,7 +49,7 @@ def lines(
     busy = crowded or ratio > NOISY
     found = []
     if load is not None:
-        found.append(f"load average {load:.1f} on {cores} core{'s' * (cores != 1)} before")
+        found.append(f"load average {load:.1f} on {counted(cores, 'core')} before")
     if spread:
         found.append(
             f"the same work took {spread.low:.2f} to {spread.high:.2f} times its median (middle "

@@ -11,6 +11,7 @@ The text is the only source: what the compiler does not write down, this module 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass, field
 from math import ceil, prod
@@ -82,7 +83,8 @@ class Instruction(NamedTuple):
     cycles: int = 0  # by the compiler's own estimate; 0 where it states none, as on CPUs
 
 
-class Loop(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Loop:
     """A while loop.
 
     The name is the last one in the loop's scope that the user gave. It is `draft` for
@@ -318,11 +320,7 @@ def arrays(shape: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _bytes(shape: str) -> int:
-    """Returns the bytes of all arrays in a shape.
-
-    The bits of a type are the first number in its name: bf16, s4, f8e4m3fn. A pred takes a byte.
-    Types without a number, such as token, take nothing.
-    """
+    """Returns the bytes of all arrays in a shape."""
     total = 0
     for dtype, sizes in arrays(shape):
         digits = re.search(r"\d+", dtype)

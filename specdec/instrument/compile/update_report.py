@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from specdec.common.json_values import JsonObject
 from specdec.common.tables import Table
 from specdec.common.terminal import counted
+from specdec.instrument.compile.compile_record import (
+    CountAndBytes,
+    DevicesRecord,
+    ProgramMemory,
+    memory_of,
+    of_devices,
+    read,
+)
 from specdec.instrument.compile.compile_report import (
     collectives_of,
     compiled_line,
-    devices_of,
     gib,
     heading,
     memory_line,
-    memory_of,
     mesh_of,
-    programs_of,
 )
 from specdec.instrument.compile.hardware import HOP_SECONDS, Topology
 from specdec.instrument.compile.update import CompiledUpdate, fits, needed
@@ -28,60 +32,106 @@ HEADER = ("topology", "mesh", "texts at a time", "parameters", "optimizer", "tar
           "largest batch")  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True)
+class UpdateTimes:
+    """The time of an update by the roofline, in seconds, and what follows from it."""
+
+    computing: float
+    reading: float
+    exchanging: float
+    seconds: float
+    updates_per_second: float
+    texts_per_second: float
+    chip_hours_per_1000_updates: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictedUpdate:
+    """The collectives of an update that fits, and its time."""
+
+    collectives: Mapping[str, CountAndBytes] | None = None
+    gathered_target_parameters: Sequence[str] | None = None
+    roofline: UpdateTimes | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LargestUpdate(PredictedUpdate):
+    texts_at_a_time: int
+    memory: ProgramMemory
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UpdateRecord(DevicesRecord, PredictedUpdate):
+    """All figures of a topology; advice only for an update that does not fit."""
+
+    texts: int
+    micro_batches: int
+    inputs: int
+    targets: int
+    rematerialise: bool = False
+    target_dtype: str | None = None
+    advice: str | None = None
+    largest: LargestUpdate | None = None
+
+    def fields(self) -> dict[str, object]:
+        return super().fields() | {"target_dtype": self.target_dtype}
+
+
 def update_record(
     topology: Topology, update: CompiledUpdate, largest: CompiledUpdate | None = None
-) -> dict[str, Any]:
-    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device."""
-    run = update.run
-    found = {
-        **devices_of(topology, update.mesh),
-        "texts": run.batch_size,
-        "micro_batches": run.micro_batches,
-        "inputs": run.lengths["inputs"],
-        "targets": run.lengths["targets"],
-        "rematerialise": run.rematerialise,
-        "dtype": run.model.dtype,
-        "target_dtype": run.target and run.target.dtype,
-        "memory": _memory(topology, update),
-        **programs_of(*filter(None, (update.whole, update.optimizer))),
-        "assumed": {"hop_seconds": HOP_SECONDS},
-    }
-    if fits(update, topology.chip):
-        found |= _predicted(topology, update)
-    else:
-        found["advice"] = advice(topology, update)
-    if largest is not None:
-        memory = {"texts_at_a_time": largest.texts, "memory": _memory(topology, largest)}
-        found["largest"] = memory | _predicted(topology, largest)
-    return found
+) -> dict[str, object]:
+    """Returns the fields of a topology's record."""
+    run, room = update.run, fits(update, topology.chip)
+    more = (
+        None
+        if largest is None
+        else LargestUpdate(
+            texts_at_a_time=largest.texts,
+            memory=_memory(topology, largest),
+            **_predicted(topology, largest),
+        )
+    )
+    return UpdateRecord(
+        **of_devices(topology, update.mesh, *filter(None, (update.whole, update.optimizer))),
+        texts=run.batch_size,
+        micro_batches=run.micro_batches,
+        inputs=run.lengths["inputs"],
+        targets=run.lengths["targets"],
+        rematerialise=run.rematerialise,
+        dtype=run.model.dtype,
+        target_dtype=run.target and run.target.dtype,
+        memory=_memory(topology, update),
+        assumed={"hop_seconds": HOP_SECONDS},
+        advice=None if room else advice(topology, update),
+        largest=more,
+        **(_predicted(topology, update) if room else {}),
+    ).fields()
 
 
-def _memory(topology: Topology, update: CompiledUpdate) -> dict[str, object]:
-    found = memory_of(dataclasses.asdict(update.sizes), update.whole, topology)
-    return found | ({} if update.whole.memory else {"needed": needed(update)})
+def _memory(topology: Topology, update: CompiledUpdate) -> ProgramMemory:
+    lacking = None if update.whole.memory else needed(update)
+    return memory_of(dataclasses.asdict(update.sizes), update.whole, topology, lacking)
 
 
-def _predicted(topology: Topology, update: CompiledUpdate) -> dict[str, object]:
+def _predicted(topology: Topology, update: CompiledUpdate) -> dict[str, Any]:
     """Returns the collectives of an update, and its time by the roofline."""
     chip, call = topology.chip, update.call()
     computing, reading = call.flops / chip.flops, call.bytes / chip.bandwidth
-    seconds = call.seconds(chip, 1)
-    sizes = update.exchanged()
+    seconds, sizes = call.seconds(chip, 1), update.exchanged()
     return {
         "collectives": {
-            kind: {"count": count, "bytes": sizes[kind]}
-            for kind, count in update.collectives().items()
+            kind: CountAndBytes(count, sizes[kind]) for kind, count in update.collectives().items()
         },
         "gathered_target_parameters": [one.shape for one in update.gathered()],
-        "roofline": {
-            "computing": computing,
-            "reading": reading,
-            "exchanging": seconds - max(computing, reading),
-            "seconds": seconds,
-            "updates_per_second": 1 / seconds,
-            "texts_per_second": update.run.batch_size / seconds,
-            "chip_hours_per_1000_updates": 1000 * seconds * topology.size / 3600,
-        },
+        "roofline": UpdateTimes(
+            computing=computing,
+            reading=reading,
+            exchanging=seconds - max(computing, reading),
+            seconds=seconds,
+            updates_per_second=1 / seconds,
+            texts_per_second=update.run.batch_size / seconds,
+            chip_hours_per_1000_updates=1000 * seconds * topology.size / 3600,
+        ),
     }
 
 
@@ -106,48 +156,48 @@ def advice(topology: Topology, update: CompiledUpdate) -> str:
     return f"an update needs {gib(needed(update))} of {gib(limit)}; give {listed}"
 
 
-def update_lines(found: JsonObject) -> Iterator[str]:
+def update_lines(fields: Mapping[str, object]) -> Iterator[str]:
     """Yields the lines of a record, for people."""
-    memory = found["memory"]
+    found = read(fields, UpdateRecord)
+    memory = found.memory
     yield heading(found)
-    yield memory_line(memory, "parameters", "optimizer", "target")
-    if found["target_dtype"] is not None:
+    yield memory_line(memory, _parts(memory))
+    if found.target_dtype is not None:
         yield (
-            f"  of these    gradients {gib(memory['gradients'])}, the target's keys and values "
-            f"{gib(memory['target_cache'])} and its logits {gib(memory['target_logits'])}, if all "
-            "are kept at the same time"
+            f"  of these    gradients {gib(memory.gradients or 0)}, the target's keys and values "
+            f"{gib(memory.target_cache or 0)} and its logits {gib(memory.target_logits or 0)}, if "
+            "all are kept at the same time"
         )
     yield compiled_line(found)
     yield (
-        f"  update      {counted(found['texts'], 'text')}, "
-        f"{counted(found['texts'] // found['micro_batches'], 'text')} at a time; inputs of "
-        f"{found['inputs']} tokens, targets of {found['targets']}"
+        f"  update      {counted(found.texts, 'text')}, "
+        f"{counted(found.texts // found.micro_batches, 'text')} at a time; inputs of "
+        f"{found.inputs} tokens, targets of {found.targets}"
     )
-    if "roofline" in found:
-        yield from _predicted_lines(found)
-    if "advice" in found:
-        yield f"  change      {found['advice']}"
-    if "largest" in found:
-        largest = found["largest"]
+    if found.roofline is not None:
+        yield from _predicted_lines(found, found.roofline)
+    if found.advice is not None:
+        yield f"  change      {found.advice}"
+    if found.largest is not None:
+        largest = found.largest
         yield (
-            f"  largest     {counted(largest['texts_at_a_time'], 'text')} at a time fit, in "
-            f"{gib(largest['memory']['total'])}"
+            f"  largest     {counted(largest.texts_at_a_time, 'text')} at a time fit, in "
+            f"{gib(largest.memory.total or 0)}"
         )
 
 
-def _predicted_lines(found: JsonObject) -> Iterator[str]:
-    yield f"  exchange    {collectives_of(found['collectives'])}"
-    gathered = found["gathered_target_parameters"]
+def _predicted_lines(found: UpdateRecord, made: UpdateTimes) -> Iterator[str]:
+    yield f"  exchange    {collectives_of(found.collectives or {})}"
+    gathered = found.gathered_target_parameters or ()
     whole = f"{len(gathered)}: {', '.join(gathered)}" if gathered else "none"
     yield f"  gathered    parameters of the target that are gathered whole: {whole}"
-    made = found["roofline"]
     yield (
-        f"  roofline    {made['seconds']:.2f} s for an update: {made['computing']:.2f} s of "
-        f"arithmetic, {made['reading']:.2f} s of memory, {made['exchanging']:.2f} s of exchange"
+        f"  roofline    {made.seconds:.2f} s for an update: {made.computing:.2f} s of "
+        f"arithmetic, {made.reading:.2f} s of memory, {made.exchanging:.2f} s of exchange"
     )
     yield (
-        f"  speed       {made['updates_per_second']:.2f} updates and "
-        f"{made['texts_per_second']:.0f} texts a second, {made['chip_hours_per_1000_updates']:.2f} "
+        f"  speed       {made.updates_per_second:.2f} updates and "
+        f"{made.texts_per_second:.0f} texts a second, {made.chip_hours_per_1000_updates:.2f} "
         "chip hours for 1,000 updates"
     )
 
@@ -163,29 +213,34 @@ def update_explanation() -> Iterator[str]:
     )
 
 
-def update_markdown(records: Sequence[JsonObject]) -> str:
-    """Returns a table of several topologies."""
+def update_markdown(several: Sequence[Mapping[str, object]]) -> str:
+    """Returns a table of the records of several topologies."""
+    records = [read(fields, UpdateRecord) for fields in several]
     return Table("", HEADER, list(map(_row, records))).markdown() + "\n"
 
 
-def _row(found: JsonObject) -> tuple[object, ...]:
-    memory = found["memory"]
-    sizes = memory.get("temporaries"), memory.get("total"), memory.get("limit")
+def _parts(memory: ProgramMemory) -> dict[str, float | None]:
+    return {name: getattr(memory, name) for name in ("parameters", "optimizer", "target")}
+
+
+def _row(found: UpdateRecord) -> tuple[object, ...]:
+    memory = found.memory
+    sizes = memory.temporaries, memory.total, memory.limit
     predicted = ["", "", "", ""]
-    if "roofline" in found:
-        times, reduced = found["roofline"], found["collectives"].get("all-reduce", {"count": 0})
+    if times := found.roofline:
+        reduced = (found.collectives or {}).get("all-reduce", CountAndBytes(0, 0))
         predicted = [
-            f"{reduced['count']:,}",
-            f"{times['seconds']:.2f}",
-            f"{times['updates_per_second']:.2f}",
-            f"{times['chip_hours_per_1000_updates']:.2f}",
+            f"{reduced.count:,}",
+            f"{times.seconds:.2f}",
+            f"{times.updates_per_second:.2f}",
+            f"{times.chip_hours_per_1000_updates:.2f}",
         ]
     return (
-        found["topology"],
+        found.topology,
         mesh_of(found),
-        found["texts"] // found["micro_batches"],
-        *map(gib, (memory["parameters"], memory["optimizer"], memory["target"])),
+        found.texts // found.micro_batches,
+        *(gib(size or 0) for size in _parts(memory).values()),
         *("does not fit" if size is None else gib(size) for size in sizes),
         *predicted,
-        found["largest"]["texts_at_a_time"] if "largest" in found else "",
+        found.largest.texts_at_a_time if found.largest else "",
     )

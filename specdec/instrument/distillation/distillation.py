@@ -305,10 +305,7 @@ class Distilling(NamedTuple):
 
 @contextlib.contextmanager
 def _own(folder: Path) -> Iterator[Path]:
-    """Yields the folder on the first host, and a copy of what later steps keep on the others.
-
-    All hosts then do the same, wherever they go on, and one of them writes to the folder.
-    """
+    """Yields the folder on the first host, and a copy of what later steps keep on the others."""
     with tempfile.TemporaryDirectory() as copy:
         own = folder if hosts.is_first() else Path(copy)
         if own is not folder:

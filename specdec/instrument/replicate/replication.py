@@ -18,7 +18,7 @@ from msgspec import Meta
 from specdec import checkpoints
 from specdec.common.records import as_json, write
 from specdec.common.values import UsageError, one_line
-from specdec.instrument.compile.by_shapes import Counted, Shape, count
+from specdec.instrument.compile.calls import Counted, Shape, count
 from specdec.instrument.compile.hardware import Topology
 from specdec.instrument.compile.roofline import predict, roofline_costs
 from specdec.instrument.replicate import results, steps, study_tables

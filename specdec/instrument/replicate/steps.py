@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specdec.common import demo
-from specdec.instrument.compile.by_shapes import Counted
+from specdec.instrument.compile.calls import Counted
 from specdec.instrument.replicate import results
 from specdec.instrument.replicate.results import GROWN, HERE, NOT_EXACT, SYNTHETIC, Found, Step
 from specdec.instrument.replicate.study import Row, Study, found

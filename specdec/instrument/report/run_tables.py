@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from specdec.common import notebook
 from specdec.common.tables import Table
+from specdec.common.terminal import counted
 from specdec.instrument.report.summaries import (
     Figures,
     ReportedRun,
@@ -112,10 +113,7 @@ def sentence(runs: Sequence[ReportedRun]) -> str:
 
 
 def facts(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
-    """Returns the first facts of a page: a single run's interval, and conditions by name.
-
-    A condition with more than `FEW` values is left out, because the table has it for each run.
-    """
+    """Returns the first facts of a page: a single run's interval, and conditions by name."""
     found: dict[str, dict[str, None]] = collections.defaultdict(dict)
     benches = [run.bench for run in runs if run.bench]
     if len(benches) == 1:
@@ -139,8 +137,8 @@ def benchmarks(runs: Sequence[ReportedRun]) -> list[str]:
     measured = collections.defaultdict(list)
     for run in runs:
         if bench := run.bench:
-            repeats = f"{bench['repeats']} repeat{'s' * (bench['repeats'] != 1)}"
-            measured[conditions(bench, repeats)].append(run.name)
+            how = conditions(bench, counted(bench["repeats"], "repeat"))
+            measured[how].append(run.name)
     return [f"{', '.join(names)}: {how}" for how, names in measured.items()]
 
 

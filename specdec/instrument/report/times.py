@@ -83,7 +83,7 @@ class Bar(NamedTuple):
 def timeline(runs: Sequence[ReportedRun]) -> Timeline:
     """Returns the first run's generation of median length, and of median calls among those."""
     run, bench = with_prediction(runs)[0]
-    by_length = sorted(_generations(run), key=lambda both: _length_and_calls(both["speculative"]))
+    by_length = sorted(_generations(run), key=_length_and_calls)
     both = by_length[len(by_length) // 2]
     one, prediction, baseline = both["speculative"], bench["prediction"], bench["baseline"]
     calls = [
@@ -145,8 +145,8 @@ def waterfalls(runs: Sequence[ReportedRun]) -> dict[str, list[Bar]]:
     return found
 
 
-def _length_and_calls(one: Figures) -> tuple[int, int]:
-    return len(one["tokens"]), one["calls"]
+def _length_and_calls(both: Mapping[str, Figures]) -> tuple[int, int]:
+    return len(both["speculative"]["tokens"]), both["speculative"]["calls"]
 
 
 def _generations(run: ReportedRun) -> list[dict[str, Figures]]:

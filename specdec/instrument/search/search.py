@@ -75,10 +75,7 @@ class Prepared(NamedTuple):
         return found, schedule_replay.grouped(found, len(self.texts), self.rows)
 
     def seconds(self, plan: Plan, by_batch: Replayed) -> np.ndarray | None:
-        """Returns [batches], the seconds of a plan; None if a call's are not known.
-
-        Texts that were drawn anew count as if they had as many tokens as the recorded ones.
-        """
+        """Returns [batches], the seconds of a plan; None if a call's are not known."""
         found = promise.seconds(plan, by_batch, self.costs, self.batches)
         if found is None or not plan.drafter.paths or plan.sampling.greedy:
             return found
