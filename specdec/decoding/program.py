@@ -216,17 +216,11 @@ def _without_collections() -> Iterator[None]:
 
 
 class GivenBatch(NamedTuple):
-    """A batch of texts for `DecodeProgram.outputs`.
+    """A batch of texts for `DecodeProgram.outputs`."""
 
-    Attributes:
-      keys: [B] a key for each row.
-      inputs: those of the target, see `Target.inputs_shape`.
-      live: [B] bool, which rows have a text whose output is wanted.
-    """
-
-    keys: Array
-    inputs: PyTree
-    live: np.ndarray
+    keys: Array  # [B] a key for each row
+    inputs: PyTree  # those of the target, see `Target.inputs_shape`
+    live: np.ndarray  # [B] bool, which rows have a text whose output is wanted
 
 
 def search(

@@ -52,15 +52,11 @@ class _Batch:
 
 
 class _Text(NamedTuple):
-    """A text of a batch.
-
-    Attributes:
-      length: the tokens of its input, without padding; 0 if inputs have no tokens.
-    """
+    """A text of a batch."""
 
     batch: _Batch
     row: int
-    length: int
+    length: int  # the tokens of its input, without padding; 0 if inputs have no tokens
 
 
 class _Stream:

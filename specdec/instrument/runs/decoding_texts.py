@@ -37,15 +37,7 @@ class Facts(TypedDict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Text(DecodedText):
-    """One example and its output. The last four fields are optional.
-
-    Attributes:
-      alone: the prediction of the target alone.
-      alone_tokens: its ids.
-      alone_calls: its target calls.
-      explained: see `ExplainedBatch`.
-      segments: of a transcript with timestamps, its parts with their times in seconds.
-    """
+    """One example and its output. The last four fields are optional."""
 
     index: int
     sample: int
@@ -53,10 +45,11 @@ class Text(DecodedText):
     target: str | None
     prediction: str
     log_probs: list[float]
-    alone: str | None = None
-    alone_tokens: Sequence[int] | None = None
-    alone_calls: int = 0
-    explained: Facts | None = None
+    alone: str | None = None  # the prediction of the target alone
+    alone_tokens: Sequence[int] | None = None  # its ids
+    alone_calls: int = 0  # its target calls
+    explained: Facts | None = None  # see `ExplainedBatch`
+    # of a transcript with timestamps, its parts with their times in seconds
     segments: list[TimedText] | None = None
 
     @classmethod
