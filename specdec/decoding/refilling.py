@@ -127,15 +127,8 @@ class Refilled(DecodeProgram):
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        rows: int,
-        widths: Sequence[int],
-        *,
-        mesh: None = None,
-        prefix: Array | None = None,
+        self, plan: Plan, rows: int, widths: Sequence[int], *, prefix: Array | None = None
     ):
-        """Compiles nothing yet."""
         if rows < 2:
             raise ValueError(
                 f"REFILL needs several rows and BATCH_SIZE is {rows}; give --batch_size=16, or "
