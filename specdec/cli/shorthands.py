@@ -271,7 +271,7 @@ def _texts(args: argparse.Namespace) -> list[str] | None:
 
 
 def _choose_drafter(args: argparse.Namespace) -> None:
-    """Makes previous outputs draft if they are given and no drafter is, before any `--draft`."""
+    """Makes previous outputs draft if they are given and no drafter is; runs before `--draft`."""
     previous, live = (vars(args).get(name) for name in ("previous", "live"))
     if previous is None and not live:
         return

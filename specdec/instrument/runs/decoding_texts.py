@@ -37,7 +37,15 @@ class Facts(TypedDict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Text(DecodedText):
-    """One example and its output. The last four fields are optional."""
+    """One example and its output. The last four fields are optional.
+
+    Attributes:
+      alone: the prediction of the target alone.
+      alone_tokens: its ids.
+      alone_calls: its target calls.
+      explained: see `ExplainedBatch`.
+      segments: of a transcript with timestamps, its parts with their times in seconds.
+    """
 
     index: int
     sample: int
@@ -45,11 +53,10 @@ class Text(DecodedText):
     target: str | None
     prediction: str
     log_probs: list[float]
-    alone: str | None = None  # the prediction of the target alone
-    alone_tokens: Sequence[int] | None = None  # its ids
-    alone_calls: int = 0  # its target calls
-    explained: Facts | None = None  # see `ExplainedBatch`
-    # of a transcript with timestamps, its parts with their times in seconds
+    alone: str | None = None
+    alone_tokens: Sequence[int] | None = None
+    alone_calls: int = 0
+    explained: Facts | None = None
     segments: list[TimedText] | None = None
 
     @classmethod
