@@ -418,15 +418,10 @@ def stop_ids_of(given: Iterable[int] | None, target: Target) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Alone(Checked, Drafter, Schedule, Verifier):
-    """The drafter, schedule and verifier of a target that decodes alone.
+    """The drafter, schedule and verifier of a target that decodes alone."""
 
-    Args:
-      width: tokens in each target call; only the first one counts.
-      greedy: whether the likeliest token is taken.
-    """
-
-    width: PositiveInt = 1
-    greedy: bool = False
+    width: PositiveInt = 1  # tokens in each target call; only the first one counts
+    greedy: bool = False  # whether the likeliest token is taken
     exact: ClassVar[bool] = True
     shared_noise: ClassVar[bool] = True
     several_paths: ClassVar[bool] = True

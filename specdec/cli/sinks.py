@@ -33,17 +33,11 @@ T = TypeVar("T")  # `Text`, or `BeamText` of a run that searches
 
 
 class Texts(NamedTuple):
-    """The texts that a run writes, as far as a dry run knows them.
-
-    Attributes:
-      data: the texts.
-      beams: the search that finds them; None for none.
-      vocabulary: returns their vocabulary, which takes time.
-    """
+    """The texts that a run writes, as far as a dry run knows them."""
 
     data: Data
-    beams: GivenBeams | None
-    vocabulary: Callable[[], tasks.LoadedVocabulary]
+    beams: GivenBeams | None  # the search that finds them; None for none
+    vocabulary: Callable[[], tasks.LoadedVocabulary]  # returns their vocabulary, which takes time
 
     def check(self, args: argparse.Namespace) -> None:
         """Raises UsageError for flags that ask for a sink that these texts are not for."""
@@ -57,12 +51,9 @@ class Sink(contextlib.AbstractContextManager, Generic[T]):
     A subclass has `of` and `write`. It has `add_flags` if it has flags, `check` if they may be
     wrong, `__enter__` if something is written before the first text, and `close` if something is
     after the last one.
-
-    Attributes:
-      watch: is shown each text while it is decoded, None for none.
     """
 
-    watch: Watch | None = None
+    watch: Watch | None = None  # is shown each text while it is decoded, None for none
 
     @staticmethod
     def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -216,17 +216,11 @@ def _without_collections() -> Iterator[None]:
 
 
 class GivenBatch(NamedTuple):
-    """A batch of texts for `DecodeProgram.outputs`.
+    """A batch of texts for `DecodeProgram.outputs`."""
 
-    Attributes:
-      keys: [B] a key for each row.
-      inputs: those of the target, see `Target.inputs_shape`.
-      live: [B] bool, which rows have a text whose output is wanted.
-    """
-
-    keys: Array
-    inputs: PyTree
-    live: np.ndarray
+    keys: Array  # [B] a key for each row
+    inputs: PyTree  # those of the target, see `Target.inputs_shape`
+    live: np.ndarray  # [B] bool, which rows have a text whose output is wanted
 
 
 def search(
@@ -289,8 +283,8 @@ _Both: TypeAlias = tuple[jax.stages.Lowered, jax.stages.Lowered]
 class _InTwoParts(DecodeProgram):
     """A program whose prefill is a program of its own."""
 
-    def __init__(self, plan: Plan, *, mesh: Mesh | None = None, prefix: Array | None = None):
-        super().__init__(plan, mesh=mesh, prefix=prefix, function=decoding.prefill)
+    def __init__(self, plan: Plan, *, prefix: Array | None = None):
+        super().__init__(plan, prefix=prefix, function=decoding.prefill)
 
     def _compiled(self, lowered: _Both) -> Callable[..., DecodeOutput]:
         begin, go_on = map(super()._compiled, lowered)
@@ -309,18 +303,11 @@ class Sampled(_InTwoParts):
     Args:
       plan: the plan.
       together: how many samples of each text are rows of one call.
-      mesh, prefix: as for `DecodeProgram`.
+      prefix: as for `DecodeProgram`.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        together: int = 1,
-        *,
-        mesh: Mesh | None = None,
-        prefix: Array | None = None,
-    ):
-        super().__init__(plan, mesh=mesh, prefix=prefix)
+    def __init__(self, plan: Plan, together: int = 1, *, prefix: Array | None = None):
+        super().__init__(plan, prefix=prefix)
         self._together = together
         self._sample = jax.jit(functools.partial(decoding.sample, plan=plan))
         # Parameters, inputs, and the state after them.
@@ -389,18 +376,17 @@ class Stepwise(_InTwoParts):
     Args:
       plan: the plan.
       watch: called after each target call with the text so far, on the host.
-      mesh, prefix: as for `DecodeProgram`.
+      prefix: as for `DecodeProgram`.
     """
 
     def __init__(
         self,
         plan: Plan,
-        *,
         watch: Callable[[DecodeOutput], None] = lambda _: None,
-        mesh: Mesh | None = None,
+        *,
         prefix: Array | None = None,
     ):
-        super().__init__(plan, mesh=mesh, prefix=prefix)
+        super().__init__(plan, prefix=prefix)
         self._advance = jax.jit(functools.partial(decoding.step, plan=plan), donate_argnums=1)
         self.watch = watch
 

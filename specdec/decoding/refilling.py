@@ -52,15 +52,11 @@ class _Batch:
 
 
 class _Text(NamedTuple):
-    """A text of a batch.
-
-    Attributes:
-      length: the tokens of its input, without padding; 0 if inputs have no tokens.
-    """
+    """A text of a batch."""
 
     batch: _Batch
     row: int
-    length: int
+    length: int  # the tokens of its input, without padding; 0 if inputs have no tokens
 
 
 class _Stream:
@@ -131,15 +127,8 @@ class Refilled(DecodeProgram):
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        rows: int,
-        widths: Sequence[int],
-        *,
-        mesh: None = None,
-        prefix: Array | None = None,
+        self, plan: Plan, rows: int, widths: Sequence[int], *, prefix: Array | None = None
     ):
-        """Compiles nothing yet."""
         if rows < 2:
             raise ValueError(
                 f"REFILL needs several rows and BATCH_SIZE is {rows}; give --batch_size=16, or "

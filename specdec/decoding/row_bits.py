@@ -35,17 +35,11 @@ class NotTheSameBits(UsageError):
 
 
 class Place(NamedTuple):
-    """The place of a row.
+    """The place of a row."""
 
-    Attributes:
-      width: the tokens of the call.
-      index: the row's token in it.
-      capacity: the slots of the cache.
-    """
-
-    width: int
-    index: int
-    capacity: int
+    width: int  # the tokens of the call
+    index: int  # the row's token in it
+    capacity: int  # the slots of the cache
 
 
 def check_same_bits(plan: Plan, params: PyTree, rows: int, length: int) -> None:

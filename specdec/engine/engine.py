@@ -76,7 +76,8 @@ class Engine(Generic[PlanT, OutputT]):
       settings: what was done with the checkpoint's generation settings.
       origin: an engine whose parameters this one shares where both have them.
       together: how many samples of each text are decoded together.
-      program_of: makes the program from the plan, the mesh and the prefix; `suited` chooses it.
+      program_of: makes the program from the plan and the prefix; `suited` chooses it. None for
+        that of batches.
     """
 
     plan: PlanT
@@ -267,8 +268,10 @@ class Engine(Generic[PlanT, OutputT]):
     @functools.cached_property
     def program(self) -> DecodeProgram:
         """The program that decodes with the plan, or searches."""
-        make = self.program_of or DecodeProgram
-        return make(self.plan, mesh=self.placement.mesh, prefix=self.given_prefix)
+        if self.program_of is not None:
+            return self.program_of(self.plan, prefix=self.given_prefix)
+        mesh = self.placement.mesh
+        return DecodeProgram(self.plan, mesh=mesh, prefix=self.given_prefix)
 
     @property
     def compile_seconds(self) -> float:

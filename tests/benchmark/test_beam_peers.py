@@ -64,7 +64,7 @@ def test_a_near_tie_is_one_that_moved_weights_decide_otherwise(monkeypatch):
     asked = []
     monkeypatch.setattr(beam_peers, "ours", lambda *x: asked.append(x[2]) or next(found))
     params = {"target": {"kernel": np.ones([50], np.float32)}}
-    search = types.SimpleNamespace(engine=types.SimpleNamespace(params=params))
+    search = types.SimpleNamespace(params=params)
     beams_identical.audit(search, None, theirs, [one])
     assert (one["as_peer"], one["searches"]) == (beams_identical.SEEDS // 2, len(asked))
     kernels = np.stack([weights["kernel"] for weights in asked])

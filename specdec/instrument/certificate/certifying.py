@@ -37,17 +37,11 @@ class CertificateRecord(TypedDict):
 
 
 class Certificate(NamedTuple):
-    """The outcome of all checks.
+    """The outcome of all checks."""
 
-    Attributes:
-      checks: the checks, in order.
-      lossy: whether the run's verifier is not exact, so that another one was checked instead.
-      record: every figure, for JSON.
-    """
-
-    checks: list[Check]
-    lossy: bool
-    record: CertificateRecord
+    checks: list[Check]  # the checks, in order
+    lossy: bool  # whether the run's verifier is not exact, so that another one was checked instead
+    record: CertificateRecord  # every figure, for JSON
 
     @property
     def passed(self) -> bool:

@@ -30,22 +30,15 @@ from specdec.plan import Plan
 class GivenBeams:
     """A beam search that replaces decoding.
 
-    Attributes:
-      num_beams: w, the beams of the search.
-      num_return: beams of each text, the best first.
-      rule: the library whose bookkeeping is used.
-      draft_beams: u, the beams of the draft; None for 2 * w.
-      draft_steps: gamma, the steps that the draft looks ahead.
-
     Raises:
       ValueError: more texts than beams are wanted.
     """
 
-    num_beams: int
-    num_return: int
-    rule: BeamRule
-    draft_beams: int | None = None
-    draft_steps: int = 2
+    num_beams: int  # w, the beams of the search
+    num_return: int  # beams of each text, the best first
+    rule: BeamRule  # the library whose bookkeeping is used
+    draft_beams: int | None = None  # u, the beams of the draft; None for 2 * w
+    draft_steps: int = 2  # gamma, the steps that the draft looks ahead
 
     def __post_init__(self):
         if self.num_return > self.num_beams:
@@ -70,24 +63,15 @@ class GivenBeams:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """An engine and the texts that it decodes.
-
-    Attributes:
-      engine: decodes.
-      data: the texts.
-      compare: whether the target alone runs as well.
-      lossy: whether the output may have another distribution than the target's.
-      beams: the search that replaces decoding; None for none.
-      previous: the previous outputs of the texts; None for none.
-      transcriber: transcribes sounds of any length in place of the engine; None for other texts.
-    """
+    """An engine and the texts that it decodes."""
 
     engine: Engine
     data: Data
-    compare: bool = False
-    lossy: bool = False
-    beams: GivenBeams | None = None
-    previous: Previous | None = None
+    compare: bool = False  # whether the target alone runs as well
+    lossy: bool = False  # whether the output may have another distribution than the target's
+    beams: GivenBeams | None = None  # the search that replaces decoding; None for none
+    previous: Previous | None = None  # the previous outputs of the texts; None for none
+    # transcribes sounds of any length in place of the engine; None for other texts
     transcriber: Transcriber | None = None
 
     @property
@@ -185,17 +169,11 @@ class Run:
 
 
 class Variant(NamedTuple):
-    """One of several runs that are compared, or the only one.
+    """One of several runs that are compared, or the only one."""
 
-    Attributes:
-      name: the settings that only this one has, '' for none.
-      run: the run.
-      settings: those in force, as gin text.
-    """
-
-    name: str
+    name: str  # the settings that only this one has, '' for none
     run: Run
-    settings: str
+    settings: str  # those in force, as gin text
 
     @property
     def engine(self) -> Engine:

@@ -49,21 +49,15 @@ class TextEngine:
 
     `TextEngine.open` chooses the programs: batches or refilled rows, one sample or several, step by
     step, a beam search, or whole sounds window by window. Nothing is compiled before it is needed.
-
-    Attributes:
-      run: the run.
-      engine: decodes.
-      alone: the target alone, if the run compares.
-      again: the program of `explained.replayer`, if texts are to be explained.
-      watch: is shown each text while it is decoded.
-      summary: the figures of the texts so far.
     """
 
     run: Run
     engine: Engine | BeamEngine | Transcriber
-    alone: Engine | BeamEngine | Transcriber | None = None
+    alone: Engine | BeamEngine | Transcriber | None = None  # the target alone, if the run compares
+    # the program of `explained.replayer`, if texts are to be explained
     again: Program | None = None
-    watch: Watch | None = None
+    watch: Watch | None = None  # is shown each text while it is decoded
+    # the figures of the texts so far
     summary: Summary | BeamSummary = dataclasses.field(init=False)
 
     def __post_init__(self):

@@ -59,15 +59,11 @@ class TextStream:
 
 
 class Previous(NamedTuple):
-    """Previous outputs of given texts.
+    """Previous outputs of given texts."""
 
-    Attributes:
-      name: what they were read from, for errors.
-      outputs: one for each text, as text or as token ids, empty for none. None: the output for each
-        text is the previous output of the next one.
-    """
-
-    name: str
+    name: str  # what they were read from, for errors
+    # one for each text, as text or as token ids, empty for none. None: the output for each text is
+    # the previous output of the next one
     outputs: Sequence[str | Sequence[int]] | None
 
     def ids(self, vocabulary: tasks.LoadedVocabulary) -> list[Sequence[int]]:
