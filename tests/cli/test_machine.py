@@ -26,6 +26,7 @@ from mistakes import yard
 from test_cli import the_line
 
 from specdec import checkpoints, cli
+from specdec.checkpoints import contents
 from specdec.cli import machine, output, sinks
 from specdec.common import resources
 from specdec.common.records import RecordsError
@@ -454,3 +455,47 @@ def test_only_an_output_of_the_same_kind_is_replaced(tmp_path, content, replaced
     said = f"--output_file: {file} exists and is of another kind; delete it, or give another file"
     with contextlib.nullcontext() if replaced else pytest.raises(UsageError, match=re.escape(said)):
         output.check(args, holding="checks")
+
+
+@pytest.mark.parametrize(
+    "there, holding, more, held",
+    [
+        ("", None, {}, True),
+        ("", "checks", {}, True),
+        ("file", None, {}, False),
+        ("file", "checks", {}, True),
+        ("file and settings", None, {}, True),
+        ("", None, {"dry_run": True}, False),
+        ("", None, {"distributed": "auto"}, False),
+        ("file", "checks", {"dry_run": True}, False),
+    ],
+)
+def test_an_output_of_ours_is_held_by_the_command_that_writes_it(
+    tmp_path, monkeypatch, there, holding, more, held
+):
+    """With several hosts the first one holds it later."""
+    file, calls = tmp_path / "out.json", []
+    if there:
+        file.write_text('{"checks": []}')
+    if there == "file and settings":
+        (tmp_path / "out.json.gin").touch()
+    monkeypatch.setattr(output.records, "hold", calls.append)
+    output.check(argparse.Namespace(output_file=str(file), **more), holding=holding)
+    assert calls == [file] * held
+
+
+def test_each_finding_of_check_is_shown_at_once(monkeypatch):
+    written, shown = io.BytesIO(), []
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written))
+
+    def examine(path):
+        yield contents.Finding("arrays", True, "3 of them")
+        shown.append(written.getvalue().decode())
+        yield contents.Finding("vocabulary", False, "is damaged")
+
+    monkeypatch.setattr(contents, "examine", examine)
+    assert cli.main(["check", "a"]) == 1
+    sys.stdout.flush()
+    assert shown == ["PASS arrays     3 of them\n"]
+    lines = "PASS arrays     3 of them\nFAIL vocabulary is damaged\nDAMAGED: a\n"
+    assert written.getvalue().decode() == lines

@@ -115,6 +115,8 @@ def test_training_keeps_them_too(path, tmp_path):
 def test_the_hubs_files_are_those_that_are_read():
     both = ("config.json", "model.safetensors", "tokenizer.model", *FILES)
     assert {*huggingface.wanted(both)} == {*both} - {"tokenizer.model"}
+    word_piece = ("config.json", "model.safetensors", "vocab.txt")  # to be refused by its name
+    assert huggingface.wanted(word_piece) == ["config.json", "vocab.txt", "model.safetensors"]
     names = ("config.json", "model.safetensors", "vocab.json", "merges.txt", "README.md")
     assert {*huggingface.wanted(names)} == {*names} - {"README.md"}
 

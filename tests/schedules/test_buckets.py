@@ -89,6 +89,12 @@ def test_a_guard_counts_the_time_of_what_was_drafted_and_the_tokens_written():
     assert dear.want(dear.init(1)).tolist() == [0], "1 + 0.5 * (2 + 4) - 3 is left"
 
 
+@pytest.mark.parametrize("prefill", [(True, 2.0), (1.0,), (2.0, 1.0), (-1.0, 1.0), [1.0, 2.0]])
+def test_times_of_prefills_are_two_numbers_that_do_not_fall(prefill):
+    with pytest.raises(ValueError, match="Guard.prefill is .*; give the target's and that of all"):
+        guard(Fixed(5, shorter=(2,)), prefill=prefill)
+
+
 def test_a_guard_wants_no_more_than_its_schedule():
     schedule = guard(Heuristic(1, (2, 5)), limit=9.0)
     state = schedule.init(2)

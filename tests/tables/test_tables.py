@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -91,6 +92,7 @@ def test_a_full_disk_is_named(tmp_path, small_files):
 
 def test_a_byte_that_changed_is_seen(saved):
     before = tables.fingerprint(saved, STORE)
+    assert re.fullmatch("[0-9a-f]{16}", before)
     data = bytearray((saved / "tokens.npy").read_bytes())
     data[-3] ^= 1
     (saved / "tokens.npy").write_bytes(data)

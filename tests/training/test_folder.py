@@ -173,3 +173,19 @@ def test_records_after_a_step_are_cut(tmp_path):
         folder.cut_log(2)
     lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [records[i] for i in (0, 1, 2, 4)]
+
+
+@pytest.mark.parametrize("processes, closed", [(1, 1), (2, 0)])
+def test_checkpoints_of_a_failed_run_are_closed_unless_there_are_other_hosts(
+    tmp_path, monkeypatch, processes, closed
+):
+    """Another host may be lost, and would be waited for."""
+    calls = []
+    with pytest.raises(KeyError), Folder(tmp_path / "run", {}) as folder:
+        close = folder._checkpoints.close
+        monkeypatch.setattr(folder._checkpoints, "close", lambda: calls.append(1))
+        monkeypatch.setattr(jax, "process_count", lambda: processes)
+        raise KeyError
+    monkeypatch.undo()
+    close()
+    assert len(calls) == closed
