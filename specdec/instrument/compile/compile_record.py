@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.instrument.compile import hlo
 from specdec.instrument.compile.compilation import Compilation, Compiled, DeviceMemory
 from specdec.instrument.compile.cycles import CompilerEstimate, estimate
@@ -174,7 +174,7 @@ def record(
     return dataclasses.replace(found, exits=leaving).fields()
 
 
-def _lengths(plan: Plan | BeamPlan) -> dict[str, Any]:
+def _lengths(plan: AnyPlan) -> dict[str, Any]:
     """Returns the lengths of drafts, and the numbers of beams."""
     if isinstance(plan, Plan):
         paths = {"paths": count} if (count := plan.drafter.paths) else {}
