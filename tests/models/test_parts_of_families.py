@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 from typing import Any
 
 import jax
@@ -11,14 +12,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec.models import families
+from specdec.models.gpt2.gpt2_checkpoints import Gpt2Checkpoints
 from specdec.models.layers.products import STORED
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.llama.llama_checkpoints import LlamaCheckpoints
 from specdec.models.llava import ClipConfig, LlavaConfig
+from specdec.models.llava.llava_checkpoints import LlavaCheckpoints
 from specdec.models.llava.llava_model import Llava
+from specdec.models.opt.opt_checkpoints import OptCheckpoints
+from specdec.models.sizes import decoder_trimming
+from specdec.models.sizes.kept_parts import Trim
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.t5_layers import Attention
+from specdec.models.t5gemma.t5gemma_checkpoints import T5GemmaCheckpoints
+from specdec.models.t5gemma2.t5gemma2_checkpoints import T5Gemma2Checkpoints
+from specdec.models.t5gemma2.t5gemma2_network import MergedLayer
 from specdec.models.whisper import WhisperConfig
+from specdec.models.whisper.whisper_checkpoints import WhisperCheckpoints
 from specdec.models.whisper.whisper_network import WhisperAttention
 
 CLIP = ClipConfig(image_size=4, patch_size=2, emb_dim=8, num_heads=2, mlp_dim=12, num_layers=2)
@@ -194,3 +205,98 @@ def test_queries_begin_smaller_than_keys():
     spread = {name: np.std(params[name]["kernel"].unbox()) for name in ("query", "key", "value")}
     for name, expected in (("query", 1 / 32), ("key", 1 / 8), ("value", 1 / 8)):
         assert 0.95 < spread[name] / expected < 1.05  # of 4,096 numbers
+
+
+FORMATS = {
+    "t5gemma": T5GemmaCheckpoints,
+    "t5gemma2": T5Gemma2Checkpoints,
+    "whisper": WhisperCheckpoints,
+    "llama": LlamaCheckpoints,
+    "llava": LlavaCheckpoints,
+    "opt": OptCheckpoints,
+    "gpt2": Gpt2Checkpoints,
+}
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "t5", "t5_draft", "heads"])
+def test_the_parts_of_a_family(name):
+    """Its checkpoints, what is trimmed of its models, and what they grow by."""
+    family = families.named(name)
+    assert family.name == name
+    assert type(family.huggingface) is FORMATS.get(
+        name, types.ModuleType if name != "heads" else type(None)
+    )
+    encoders = {"t5", "t5_draft", "t5gemma", "t5gemma2", "whisper"}
+    if name != "heads":
+        assert family.trimming and family.trimming.has_encoder == (name in encoders)
+    assert (family.growth is not None) == (name in ("t5", "t5_draft", "heads"))
+    assert family.presets == ("t5" if name in ("t5_draft", "heads") else name)
+    own = families._decoder("own", LlamaConfig, Llama, LlamaCheckpoints())
+    trimming, huggingface = own.trimming, own.huggingface
+    assert trimming is decoder_trimming and isinstance(huggingface, LlamaCheckpoints)
+
+
+def test_a_model_is_resized_by_growth_or_by_trimming():
+    sizes = {"vocab_size": 9, "emb_dim": 8, "num_heads": 2, "head_dim": 4, "mlp_dim": 8}
+    config = T5Config(**sizes, num_encoder_layers=1, num_decoder_layers=2)
+    larger = dataclasses.replace(config, emb_dim=12, vocab_size=99)
+    # A vocabulary is no size of a preset.
+    assert families.resized(config, larger) == dataclasses.replace(config, emb_dim=12)
+    smaller = families.resized(config, Trim((0,)))
+    assert (smaller.num_encoder_layers, smaller.num_decoder_layers) == (1, 1)
+    with pytest.raises(ValueError, match="emb_dim is 8 and would become 4; a model only grows"):
+        families.resized(config, dataclasses.replace(config, emb_dim=4))
+    llama = LlamaConfig(**sizes, num_kv_heads=1, num_decoder_layers=2)
+    assert families.resized(llama, Trim((1,))).num_decoder_layers == 1
+    with pytest.raises(ValueError, match="'llama' do not grow; give one of t5, t5_draft, heads"):
+        families.resized(llama, llama)
+
+
+def test_kinds_of_layers_in_a_record():
+    """Every second one, or every third, has no window; a record of too many layers is refused."""
+    both, kinds = (
+        {"s": "sliding_attention", "f": "full_attention"},
+        T5GemmaCheckpoints().layer_types,
+    )
+    assert kinds(5, 2) == [both[x] for x in "sfsfs"] and kinds(4, 3) == [both[x] for x in "ssfs"]
+    assert kinds(0, 2) == [] and len(kinds(1000, 2)) == 1000
+    for layers in (-1, 1001):
+        with pytest.raises(ValueError, match="num_hidden_layers"):
+            kinds(layers, 2)
+
+
+def test_samples_of_a_text_share_its_keys_in_a_merged_layer():
+    """Rows 0 and 1 are samples of the first text, rows 2 and 3 of the second one."""
+    seen = []
+
+    class Cache(types.SimpleNamespace):
+        def write(self, layer, keys, values):
+            assert (layer, keys, values) == (1, "k", "v")
+            return Cache(**vars(self))
+
+    def over_both(y, positions, outputs, inputs):
+        seen.append((y, positions, outputs, inputs))
+        return y
+
+    attention = types.SimpleNamespace(
+        keys_values=lambda y, positions: ("k", "v"), over_both=over_both
+    )
+    layer: Any = types.SimpleNamespace(
+        self_attention=attention,
+        pre_self_attention_layer_norm=lambda x: x + 1,
+        post_self_attention_layer_norm=lambda y: 10 * y,
+        with_mlp=lambda x: x,
+    )
+    cross = np.arange(2.0).reshape(2, 1, 1, 1)
+    cache: Any = Cache(keys=[0, "own keys"], values=[0, "own values"])
+    cache.cross_keys, cache.cross_values = [None, cross], [None, cross + 5]
+    x, mask = np.zeros([4, 1, 2], np.float32), np.array([[[[0.0]]], [[[1.0]]]])
+    decode = MergedLayer.decode.__wrapped__  # type: ignore[attr-defined]
+    y, after = decode(layer, x, cache, 1, "positions", "mask", mask)
+    np.testing.assert_array_equal(y, np.full([4, 1, 2], 10))
+    ((normed, positions, outputs, inputs),) = seen
+    assert (positions, outputs[:3]) == ("positions", ("own keys", "own values", "mask"))
+    np.testing.assert_array_equal(normed, x + 1)
+    keys, values, own = (np.asarray(one)[:, 0, 0, 0].tolist() for one in inputs[:3])
+    assert (keys, values, own) == ([0, 0, 1, 1], [5, 5, 6, 6], [0, 0, 1, 1])
+    assert inputs[3] == "bthd,bhdc->bhtc" and isinstance(after, Cache)
