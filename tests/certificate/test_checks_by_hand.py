@@ -375,6 +375,8 @@ def test_the_worst_of_the_hostile_drafters_is_named():
         "19 of 20 same, 1 of 3 cases fail (threshold 0); at worst 1.50x of alone (wrong)"
     )
     assert check.power == Power.of_cases(20, 8, 0.15, "a fault in {:.0%} of the outputs")
+    nothing = hostile.summary([], {"spam": 1.25}, "same", "of alone")
+    assert nothing.figures["outputs"] == 0 and nothing.power and not nothing.power.enough
 
 
 def test_a_slowdown_is_of_medians():

@@ -378,3 +378,24 @@ def test_the_time_of_an_update():
     memory_of = {name: size // GIB for name, size in found["memory"].items() if name != "fits"}
     expected = {"parameters": 1, "optimizer": 2, "gradients": 3, "target": 4, "target_cache": 5}
     assert memory_of.items() >= (expected | {"target_logits": 6, "total": 2, "left": 28}).items()
+
+
+@pytest.mark.parametrize(
+    "name, tflops, int8, bandwidth, gib, link, host, devices",
+    [
+        ("v4:2x2x1", 275, 275, 1228, 30.75, 50, (2, 2, 1), 4),
+        ("v5e:2x4", 197, 394, 819, 15.75, 50, (2, 4, 1), 8),
+        ("v5p:2x2x1", 459, 918, 2765, 95.74, 100, (2, 2, 1), 4),
+        ("v6e:2x4", 918, 1836, 1640, 31.25, 100, (2, 4, 1), 8),
+        ("tpu7x:2x2x1", 1153.5, 1153.5, 3690, 94.75, 100, (2, 2, 1), 8),  # a chip is two devices
+    ],
+)
+def test_chips_of_a_topology(name, tflops, int8, bandwidth, gib, link, host, devices):
+    """As Cloud TPU's documentation has them; memory is what the compiler gives to programs."""
+    found = Topology.parse(name)
+    chip = found.chip
+    assert (chip.flops, chip.int8) == (tflops * 1e12, int8 * 1e12)
+    assert (chip.bandwidth, chip.link, chip.host) == (bandwidth * 1e9, link * 1e9, host)
+    assert chip.memory == int(gib * GIB) and found.device_count == devices
+    cores = "megacore" if name[:3] in ("v4:", "v5p") else None
+    assert (chip.cores, found.size) == (cores, devices // chip.devices)

@@ -8,8 +8,10 @@ import json
 import pytest
 
 from specdec.common.records import RecordsError
+from specdec.instrument.benchmark.parts import Calls, Turn, key_of, name_of
 from specdec.instrument.compile.hardware import Call, Chip
 from specdec.instrument.forecast import costs
+from specdec.types import Part
 
 # A GB takes 1 ms, and a GFLOP 0.1 ms; a message 1 us, and 2 GB to both neighbours 1 ms.
 CHIP = Chip(flops=1e13, int8=2e13, bandwidth=1e12, memory=1, link=1e12, host=(1, 1, 1))
@@ -70,3 +72,29 @@ def test_a_topology_of_a_compilation(tmp_path):
     for name in (None, "x"):
         with pytest.raises(RecordsError, match="give one of v4:1x1x1, v5e:1x1, --topology=NAME"):
             costs.of_compile(str(path), name)
+
+
+def test_names_of_parts_in_files():
+    parts = {
+        "draft 2": Calls("draft", 2),
+        "alone 1": Calls("alone", 1),
+        "prefill": "prefill",
+        "turn of 1 x draft 2, 3 x draft 1, 1 x target 5": Turn(
+            (Part("draft", 2, 1), Part("draft", 1, 3), Part("target", 5, 1))
+        ),
+    }
+    assert {name_of(key): key for key in parts.values()} == parts
+    assert {name: key_of(name) for name in parts} == parts
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_a_step_of_the_target_alone_is_computed_with_one_token_or_with_two(width):
+    medians = {"prefill": 3.0, "alone prefill": 2.0, Calls("alone", width): 0.5}
+    medians |= {Calls("target", 4): 0.75, Calls("draft", 1): 0.25}
+    if width == 3:
+        with pytest.raises(RecordsError, match="a.jsonl has no timings of parts"):
+            costs._costs(medians, "a.jsonl")
+        return
+    found = costs._costs(medians, "a.jsonl")
+    assert found[1:] == (3.0, 2.0, 0.5, "a.jsonl")
+    assert found.calls[Calls("target", 4)] == 0.75 and found.calls[Calls("draft", 1)] == 0.25

@@ -6,21 +6,16 @@ They are those of the first published checkpoints of a family, or switch somethi
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from specdec.models.gpt2 import Gpt2Config
-from specdec.models.llama import Llama, LlamaConfig
+from specdec.models.llama import LlamaConfig
 from specdec.models.llava import ClipConfig, LlavaConfig
 from specdec.models.opt import OptConfig
-from specdec.models.t5 import T5Config, T5Target
-from specdec.models.t5.t5_layers import Attention
+from specdec.models.t5 import T5Config
 from specdec.models.t5gemma import T5GemmaConfig
 from specdec.models.t5gemma2 import T5Gemma2Config
 from specdec.models.whisper import WhisperConfig
@@ -121,21 +116,6 @@ DEFAULTS: dict[type, dict[str, Any]] = {
 }
 
 
-def test_which_models_have_kernels_of_their_own():
-    """T5 has joined and fused ones, and takes one of both with kernels as in checkpoints."""
-    sizes = {"vocab_size": 9, "emb_dim": 4, "num_heads": 1, "head_dim": 4, "mlp_dim": 4}
-    t5 = T5Target(T5Config(**sizes, num_encoder_layers=1, num_decoder_layers=1))
-    assert dataclasses.replace(t5, joined=True).joined
-    assert dataclasses.replace(t5, fused="mosaic").fused == "mosaic"
-    for ways in ({"joined": True, "fused": "triton"}, {"fused": "triton", "layout": "out_in"}):
-        with pytest.raises(ValueError, match="give one of both at most"):
-            dataclasses.replace(t5, **ways)
-    llama = Llama(LlamaConfig(**sizes, num_kv_heads=1, num_decoder_layers=1))
-    for way in ({"joined": True}, {"fused": "triton"}):
-        with pytest.raises(ValueError, match="and it has no such kernels"):
-            dataclasses.replace(llama, **way)
-
-
 @pytest.mark.parametrize("kind", DEFAULTS, ids=lambda kind: kind.__name__)
 def test_fields_that_need_not_be_given(kind):
     """Only those of LLaVA itself, which follow the fields of another family, are given by name."""
@@ -146,17 +126,3 @@ def test_fields_that_need_not_be_given(kind):
     assert {name: value for name, value in found.items() if name not in given} == DEFAULTS[kind]
     named = {x.name for x in parameters if x.kind is x.KEYWORD_ONLY}
     assert named == ({"vision", "image_id"} if kind is LlavaConfig else set())
-
-
-def test_queries_begin_smaller_than_keys():
-    """By the root of a head's size, so that attention needs no scale of its own (T5, section 2)."""
-    layer = Attention(num_heads=4, head_dim=16, emb_dim=64, dtype="float32")
-
-    def all_three(layer, x):
-        return layer.query(x), layer.key(x), layer.value(x)
-
-    made = jax.jit(functools.partial(layer.init, method=all_three))
-    params = made(jax.random.key(0), jnp.zeros([1, 1, 64]))["params"]
-    spread = {name: np.std(params[name]["kernel"].unbox()) for name in ("query", "key", "value")}
-    for name, expected in (("query", 1 / 32), ("key", 1 / 8), ("value", 1 / 8)):
-        assert 0.95 < spread[name] / expected < 1.05  # of 4,096 numbers
