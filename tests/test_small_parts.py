@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import tasks
-from specdec.checkpoints import hub, orbax
+from specdec import checkpoints, tasks
+from specdec.checkpoints import checksums, hub, orbax
 from specdec.cli import data
 from specdec.common import published
 from specdec.drafters import Blockwise, EarlyExit, blockwise, early_exit
 from specdec.drafters.autoregressive import Memory
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.sampling import Greedy
-from specdec.tasks import t5
+from specdec.tasks import t5, task
 from specdec.training import TeacherForced, training_loop
 from specdec.types import ModelOutput
 
@@ -202,3 +202,28 @@ def test_a_cached_repository_is_that_of_the_revision(monkeypatch, tmp_path):
     monkeypatch.setattr(hub.huggingface, "has_vocabulary", lambda folder: True)
     assert hub._folder.__wrapped__("a/b", "old") == str(tmp_path)
     assert asked == [("a/b", "config.json", "old"), ("a/b", "generation_config.json", "old")]
+
+
+def test_a_checksum_is_the_crc_of_the_elements_in_their_order():
+    array = np.frombuffer(b"12345678", np.uint8).reshape(2, 4)
+    assert checksums.checksum(np.frombuffer(b"123456789", np.uint8)) == "cbf43926"
+    found = checksums.checksum(np.asfortranarray(array))
+    assert found == checksums.checksum(array) == "9ae0daaf"
+    assert checksums.damage("a", array, {"a": found}) is checksums.damage("a", array, {}) is None
+    said = f"a has the checksum {found}, and was saved with 01234567"
+    assert checksums.damage("a", array, {"a": "01234567"}) == said
+
+
+def test_a_fingerprint_of_a_folder_has_16_digits(tmp_path):
+    (tmp_path / "checkpoint").write_text("a")
+    before = checkpoints.fingerprint(tmp_path)
+    (tmp_path / "checkpoint").write_text("b")
+    assert len(before) == 16 and before != checkpoints.fingerprint(tmp_path)
+
+
+def test_splits_of_mixtures_are_in_each_part_and_small_ones_fit():
+    parts = [SimpleNamespace(splits=names) for names in (("a", "b", "c"), ("b", "c"), ("c", "a"))]
+    assert task.Mixture.splits.fget(SimpleNamespace(parts=parts)) == ["c"]
+    sizes = {"most": task.FITS, "more": task.FITS + 1, "endless": None}
+    found = SimpleNamespace(num_input_examples=sizes.get)
+    assert [task.Task.fits(found, split) for split in sizes] == [True, False, False]

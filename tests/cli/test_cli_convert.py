@@ -105,7 +105,8 @@ def test_mistakes_end_in_one_line(tmp_path, t5x, capsys, monkeypatch):
     assert not new.exists()
 
 
-def test_a_config_that_does_not_fit_is_refused(tmp_path, t5x, capsys):
+def test_a_config_that_does_not_fit_is_refused(tmp_path, t5x, capsys, monkeypatch):
+    monkeypatch.setattr(checkpoints, "save", None)  # before anything is written
     config = tmp_path / "config.json"
     config.write_text(json.dumps(json.loads((t5x / "config.json").read_text()) | {"emb_dim": 48}))
     message = error_of(capsys, t5x, tmp_path / "new", "--format=t5x", f"--config={config}")
