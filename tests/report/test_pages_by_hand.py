@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from html.parser import HTMLParser
@@ -13,6 +14,7 @@ from test_figures import CPU, LINES, bench
 
 from specdec.instrument import report
 from specdec.instrument.report import generations, words
+from specdec.instrument.report.generations import ShownCall, ShownGeneration, Token
 from specdec.instrument.report.summaries import ReportedRun
 
 PAIRED = {"table": ("tr",), "dl": ("dt", "dd"), "tr": ("td", "th")}
@@ -198,3 +200,18 @@ def test_figures_in_words(run):
     assert list(words.draft_lengths([run])) == [
         "a, text 5, accepted by call: 2 of 2, 2 of 2, 2 of 2"
     ]
+
+
+def test_an_excerpt_is_the_output_or_its_first_twelve_tokens():
+    """Refused tokens are no part of the text."""
+    tokens = [Token("accepted", f"{place} ", place) for place in range(1, 15)]
+    calls = [
+        ShownCall("a", 1, [*tokens[:7], Token("rejected", "x", 8)]),
+        ShownCall("b", 2, tokens[7:]),
+    ]
+    shown = ShownGeneration("id", "name", calls)
+    assert shown.excerpt == "1 2 3 4 5 6 7 8 9 10 11 12 "
+    assert dataclasses.replace(shown, output="all of it").excerpt == "all of it"
+    assert (shown.length, shown.tested, shown.accepted) == (14, 15, 14)
+    assert shown.tokens_per_call == "7.00"
+    assert ShownGeneration("id", "name", []).tokens_per_call == "–"
