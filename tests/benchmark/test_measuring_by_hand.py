@@ -9,14 +9,22 @@ from typing import Any
 import pytest
 
 from specdec.common.values import UsageError
-from specdec.instrument.benchmark import benchmarking
+from specdec.drafters import Autoregressive
+from specdec.instrument.benchmark import benchmarking, workload
 from specdec.instrument.benchmark.benchmarking import Benchmark, Timed
+from specdec.instrument.benchmark.parts import Calls, Turn
 from specdec.instrument.runs.measured_run import Variant
 from specdec.instrument.runs.texts import Data, TextList
 from specdec.models.t5 import T5Target
+from specdec.plan import Plan
+from specdec.sampling import Greedy
+from specdec.schedules import Fixed
+from specdec.testing import TableTarget
+from specdec.types import Part
+from specdec.verifiers import GreedyMatch
 
 
-class Turns:
+class Measuring:
     """A measurement of a variant that notes what is asked of it."""
 
     left = 3
@@ -57,9 +65,9 @@ class Settings:
     def workload(self) -> Any:
         return SimpleNamespace(generations=range(5))
 
-    def measurement(self, texts, file, repeats, read) -> Turns:
+    def measurement(self, texts, file, repeats, read) -> Measuring:
         self.asked.append((self.name, texts, file, repeats, id(read)))
-        return Turns(self.name, self.asked)
+        return Measuring(self.name, self.asked)
 
     def about(self, repeats, load) -> tuple:
         return repeats, load
@@ -247,3 +255,23 @@ def test_runs_are_put_into_batches_of_one_text_with_one_note(capsys):
         )
     with pytest.raises(UsageError, match="decoder_prefix is 'x'; leave it out"):
         change(One(Data("task", "test", lengths, decoder_prefix="x")))
+
+
+def test_the_parts_that_are_timed():
+    """Each with the part that it starts from, and the steps that one run of it takes."""
+    target = TableTarget(5)
+    drafter = Autoregressive(target, Greedy())
+    plan = Plan(target, drafter, GreedyMatch(), Fixed(2), Greedy(), max_length=40)
+    found = workload._timed_parts(plan, plan.alone())
+    turn = Turn((Part("draft", 2, 1), Part("draft", 1, 1), Part("target", 3, 1)))
+    expected = {
+        "memory": (None, 1),
+        "memory_read": ("memory", 1),
+        "alone prefill": (None, 1),
+        Calls("alone", 1): ("alone prefill", 32),
+        "prefill": (None, 1),
+        Calls("target", 3): ("prefill", 32),
+        **{Calls("draft", width): ("prefill", 32) for width in (1, 2)},
+        turn: ("prefill", 8),
+    }
+    assert {name: (part.source, part.steps) for name, part in found.items()} == expected

@@ -22,8 +22,9 @@ from made_outputs import Made, output_of
 
 from specdec import tasks, testing
 from specdec.common.environment import environment, hardware
+from specdec.decoding import row_keys
 from specdec.instrument import certificate
-from specdec.instrument.certificate import Check, Power, certifying, drawn, exactness
+from specdec.instrument.certificate import Check, Power, Subject, certifying, drawn, exactness
 from specdec.instrument.runs.measured_run import Run, Variant
 from specdec.sampling import Greedy, Sampling
 from specdec.testing import FALSE_ALARM, Constant, OneOf, Skipping
@@ -579,13 +580,13 @@ def test_checks_that_a_plan_has_nothing_for_are_left_out(
         sampling: Any = Sampling()
 
     @dataclasses.dataclass(frozen=True)
-    class Subject:
+    class Certified:
         plan: Whole
         clock: Any = lambda: 0.0
 
     own = SimpleNamespace(exact=exact)
     plan = Whole(own, SimpleNamespace(paths=paths), SimpleNamespace(exact=True), same_bits)
-    assert [one.name for one in certificate.certify(Subject(plan))] == names  # type: ignore
+    assert [one.name for one in certificate.certify(Certified(plan))] == names  # type: ignore
     by = own if exact else SpeculativeSampling()
     assert seen == [(name, own if name == "divergence" else by) for name in names]
 
@@ -706,31 +707,40 @@ def test_another_verifier_stands_in_for_one_that_is_not_exact(monkeypatch):
 
 
 @dataclasses.dataclass(frozen=True)
-class Beams:
+class Decoding:
+    """A plan that knows in which layouts its models are."""
+
     target: Any
-    drafts: bool = True
+    layouts: str = "of decoding"
+    same_bits: bool = True
     exact: bool = True
-    best_only: bool = True
+
+    def models(self) -> dict[str, Any]:
+        return {"target": self.target}
+
+    def with_models(self, models: Any) -> Any:
+        return dataclasses.replace(self, layouts=models)
 
 
 def test_a_search_is_certified_with_its_own_layouts(monkeypatch):
+    """And without the same bits of decoding; a search measures its own calls."""
     run, _ = of_run(monkeypatch, [])
-    plan = Beams(run.plan.target)
-    own: Any = SimpleNamespace(plan=run.plan, params="own params")
-    search = SimpleNamespace(plan=plan, engine=own)
+    run.engine.plan = plan = Decoding(run.plan.target)
+    run.engine.with_plan = lambda plan: SimpleNamespace(plan=plan, params="own params")
+    beams = SimpleNamespace(models=lambda: "of the search", max_length=6, exact=True)
+    search = SimpleNamespace(plan=beams)
     run = dataclasses.replace(run, beams=SimpleNamespace(engine=lambda engine: search))
     asked: list[Any] = []
-    monkeypatch.setattr(certificate, "refuse_beams", lambda plan: asked.append(plan))
-    monkeypatch.setattr(
-        certificate, "certify_beams", lambda *given: asked.append(given) or iter(CHECKS)
-    )
-    found = certifying.certify(Variant("", run, ""), str, print)
-    assert asked[0] is plan and asked[1][1:] == (print, {})
-    assert (asked[1][0].subject.params, asked[1][0].plan) == (
-        "own params",
-        dataclasses.replace(plan, best_only=False),
-    )
-    assert found.record["beams"] == str(plan)  # type: ignore[typeddict-item]
+    monkeypatch.setattr(certificate, "refuse", asked.append)
+    monkeypatch.setattr(certifying, "BeamSubject", lambda *given, **how: (given, how))
+    monkeypatch.setattr(certifying, "_record", lambda *given: {"passed": True})
+    monkeypatch.setattr(certificate, "certify", lambda *given: asked.append(given) or iter(CHECKS))
+    certifying.certify(Variant("", run, ""), str, print)
+    assert asked[0] is beams and asked[1][1:] == (print, False, {})
+    (own, params, inputs), how = asked[1][0]
+    assert own == dataclasses.replace(plan, layouts="of the search", same_bits=False)
+    assert params == "own params" and inputs.tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert how == {"search": beams, "seed": 5, "batch_size": 2, "mesh": None}
 
 
 def test_checks_that_passed_are_known_on_the_same_hardware(monkeypatch, tmp_path):
@@ -756,3 +766,29 @@ def test_checks_that_passed_are_known_on_the_same_hardware(monkeypatch, tmp_path
     monkeypatch.setattr(certifying, "hardware", lambda: {"device": "another"})
     certifying.certify(Variant("", run, "settings"), str, print, path)
     assert known[2:] == [{}] and '"another"' in path.read_text()
+
+
+def test_the_rounding_that_a_subject_allows():
+    """In bfloat16 a share of the largest logit: 2**-6, four units in its last place."""
+    tolerance = Subject.tolerance.func  # type: ignore[attr-defined]
+    taught = SimpleNamespace(largest=np.array([3.0, 8.0]))
+    assert tolerance(SimpleNamespace(float32=True)) == 1e-4
+    assert tolerance(SimpleNamespace(float32=False, taught=taught)) == 8 / 64
+
+
+def test_the_rows_of_a_batch_are_filled_up():
+    subject: Any = SimpleNamespace(batch_size=3)
+    array = np.arange(20).reshape(5, 2, 2)
+    block = Subject._block(subject, array, 3, 9)
+    np.testing.assert_array_equal(block, [*array[3:], np.full([2, 2], 9)])
+    assert Subject._block(subject, array[:, 0, 0], 0, 9).tolist() == [0, 4, 8]
+
+
+def test_keys_of_rows_have_one_kind_and_begin_with_the_first_sample():
+    index = np.array([0, 3])
+    with jax.default_prng_impl("rbg"):  # as a user may prefer
+        keys = row_keys(7, index)
+    assert str(jax.random.key_impl(keys)) == "threefry2x32"
+    data = jax.random.key_data(keys)
+    np.testing.assert_array_equal(data, jax.random.key_data(row_keys(7, index, 0)))
+    assert not np.array_equal(data, jax.random.key_data(row_keys(7, index, 1)))

@@ -12,6 +12,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from specdec.common.records import as_json
@@ -20,8 +21,9 @@ from specdec.instrument.compile.compilation import Compilation, Compiled, Device
 from specdec.instrument.compile.compile_record import contents, record
 from specdec.instrument.compile.compile_report import lines, markdown
 from specdec.instrument.compile.hardware import CHIPS, GIB, Call, Topology
-from specdec.instrument.compile.update import CompiledUpdate, Sizes
+from specdec.instrument.compile.update import CompiledUpdate, Sizes, abstract_pairs
 from specdec.instrument.compile.update_report import update_lines, update_markdown, update_record
+from specdec.models import partitioning
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.testing import TableTarget
@@ -399,3 +401,18 @@ def test_chips_of_a_topology(name, tflops, int8, bandwidth, gib, link, host, dev
     assert chip.memory == int(gib * GIB) and found.device_count == devices
     cores = "megacore" if name[:3] in ("v4:", "v5p") else None
     assert (chip.cores, found.size) == (cores, devices // chip.devices)
+
+
+@pytest.mark.parametrize("top", [None, 7])
+def test_shapes_of_the_widest_batch(top):
+    """Laws have one probability more than ids, that of all others."""
+    run: Any = types.SimpleNamespace(
+        batch_size=6,
+        lengths={"inputs": 5, "targets": 4},
+        objective=types.SimpleNamespace(top=top),
+        reader=TableTarget(9),
+    )
+    found = abstract_pairs(run, partitioning.make_mesh(1, jax.devices()[:1]))
+    shapes = [(x.shape, x.dtype.name) for x in jax.tree.leaves(found)]
+    laws = [((6, 4, 7), "int32"), ((6, 4, 8), "float32")] if top else []
+    assert shapes == [((6, 5), "int32"), ((6, 4), "int32"), *laws]

@@ -269,7 +269,7 @@ def test_parameters_of_another_engine_are_taken_where_only_the_layout_differs(
     """And only from the same path, unless the models are the same."""
     origin = types.SimpleNamespace(
         plan=types.SimpleNamespace(owned=lambda: {"target": theirs}),
-        params={"target": "theirs"},
+        _read={"target": "theirs"},
         weights={"target": "a"},
     )
     placement = types.SimpleNamespace(read=lambda model, path: "read" if model is own else None)

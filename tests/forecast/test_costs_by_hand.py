@@ -10,6 +10,7 @@ import pytest
 from specdec.common.records import RecordsError
 from specdec.instrument.benchmark.parts import Calls, Turn, key_of, name_of
 from specdec.instrument.compile.hardware import Call, Chip
+from specdec.instrument.compile.roofline import roofline_costs
 from specdec.instrument.forecast import costs
 from specdec.types import Part
 
@@ -40,7 +41,7 @@ def seconds(role: str, width: int, each: float) -> float:
 @pytest.mark.parametrize("each, shown", [(14e-6, "14 us"), (2.5e-5, "25 us")])
 def test_a_call_takes_its_memory_or_its_products(each, shown):
     more = {} if each == 14e-6 else {"layer_seconds": each}
-    found = costs.of_roofline(CALLS, CHIP, "a roofline", **more)
+    found = roofline_costs(CALLS, CHIP, "a roofline", **more)
     expected = {
         (role, width): seconds(role, width, each) for role in CALLS for width in range(1, 129)
     }
@@ -88,13 +89,17 @@ def test_names_of_parts_in_files():
 
 
 @pytest.mark.parametrize("width", [1, 2, 3])
-def test_a_step_of_the_target_alone_is_computed_with_one_token_or_with_two(width):
-    medians = {"prefill": 3.0, "alone prefill": 2.0, Calls("alone", width): 0.5}
-    medians |= {Calls("target", 4): 0.75, Calls("draft", 1): 0.25}
+def test_a_step_of_the_target_alone_is_computed_with_one_token_or_with_two(width, tmp_path):
+    medians = {"prefill": 3.0, "alone prefill": 2.0, f"alone {width}": 0.5}
+    medians |= {"target 4": 0.75, "draft 1": 0.25}
+    path = tmp_path / "a.jsonl"
+    timing = {"text": 0, "repeat": 0, "steps": 1}
+    lines = [{"part": part, "seconds": x, **timing} for part, x in medians.items()]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     if width == 3:
         with pytest.raises(RecordsError, match="a.jsonl has no timings of parts"):
-            costs._costs(medians, "a.jsonl")
+            costs.of_bench(str(path))
         return
-    found = costs._costs(medians, "a.jsonl")
-    assert found[1:] == (3.0, 2.0, 0.5, "a.jsonl")
+    found = costs.of_bench(str(path))
+    assert found[1:] == (3.0, 2.0, 0.5, str(path))
     assert found.calls[Calls("target", 4)] == 0.75 and found.calls[Calls("draft", 1)] == 0.25

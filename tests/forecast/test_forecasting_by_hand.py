@@ -12,7 +12,8 @@ import pytest
 from made_outputs import Made, output_of
 
 from specdec.common.values import UsageError
-from specdec.instrument.forecast import Costs, forecasting
+from specdec.instrument.costs import Costs
+from specdec.instrument.forecast import forecasting
 from specdec.instrument.forecast.forecasting import Forecasting
 from specdec.schedules import Fixed
 

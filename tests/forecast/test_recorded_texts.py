@@ -141,9 +141,9 @@ def test_texts_that_were_recorded_are_kept(monkeypatch, wanted, kept, left):
         return iter(())
 
     measured = accepted(5, 3)
-    monkeypatch.setattr(recorded_texts.acceptance, "generate", generate)
+    monkeypatch.setattr(recorded_texts.written, "generate", generate)
     monkeypatch.setattr(
-        recorded_texts.acceptance,
+        recorded_texts.recording,
         "measure",
         lambda plan, params, shown, **how: asked.append((list(shown), how)) or [measured],
     )

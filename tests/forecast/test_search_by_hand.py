@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from specdec.common.values import UsageError
-from specdec.instrument.forecast import Costs
+from specdec.instrument.costs import Costs
 from specdec.instrument.search import search, tuning
 from specdec.instrument.search.search import Prepared, Recommendation, Search
 from specdec.instrument.search.tuning import Candidate, Result, Tried

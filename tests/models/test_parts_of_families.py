@@ -21,7 +21,7 @@ from specdec.models.llava import ClipConfig, LlavaConfig
 from specdec.models.llava.llava_checkpoints import LlavaCheckpoints
 from specdec.models.llava.llava_model import Llava
 from specdec.models.opt.opt_checkpoints import OptCheckpoints
-from specdec.models.sizes import decoder_trimming
+from specdec.models.sizes import decoder_trimming, kept_parts
 from specdec.models.sizes.kept_parts import Trim
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.t5_layers import Attention
@@ -300,3 +300,35 @@ def test_samples_of_a_text_share_its_keys_in_a_merged_layer():
     keys, values, own = (np.asarray(one)[:, 0, 0, 0].tolist() for one in inputs[:3])
     assert (keys, values, own) == ([0, 0, 1, 1], [5, 5, 6, 6], [0, 0, 1, 1])
     assert inputs[3] == "bthd,bhdc->bhtc" and isinstance(after, Cache)
+
+
+@pytest.mark.parametrize(
+    "given, of, found",
+    [
+        ("first:2", 6, (0, 1)),
+        ("last:2", 6, (4, 5)),
+        ("spread:1", 6, (0,)),
+        ("spread:2", 6, (0, 5)),
+        ("spread:3", 6, (0, 2, 5)),
+        ("spread:6", 6, (0, 1, 2, 3, 4, 5)),
+        ("0, 3,5", 6, (0, 3, 5)),
+        *(
+            (given, 6, None)
+            for given in ("first:0", "last:7", "3,0", "0,0", "0,6", "", "a:1", "-1")
+        ),
+    ],
+)
+def test_numbers_of_layers_in_an_argument(given, of, found):
+    if found is not None:
+        assert kept_parts.layers("--layers", given, of) == found
+        return
+    with pytest.raises(ValueError, match="--layers is .* and the model has 6 layers; give first:N"):
+        kept_parts.layers("--layers", given, of)
+
+
+@pytest.mark.parametrize("field", ["decoder_layers", "encoder_layers", "head_ids"])
+def test_kept_parts_are_in_ascending_order(field):
+    assert getattr(Trim(**{field: (0, 3)}), field) == (0, 3)
+    for numbers in ((3, 0), (0, 0), (-1, 2), ()):
+        with pytest.raises(ValueError, match=f"Trim.{field} is .*; give ascending numbers"):
+            Trim(**{field: numbers})

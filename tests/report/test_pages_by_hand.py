@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+import types
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from test_figures import CPU, LINES, bench
 
 from specdec.instrument.report import generations, summaries, words
+from specdec.instrument.report.generations import ShownCall, ShownGeneration, Token
 from specdec.instrument.report.summaries import ReportedRun
 
 PAIRED = {"table": ("tr",), "dl": ("dt", "dd"), "tr": ("td", "th")}
@@ -197,3 +200,36 @@ def test_figures_in_words(run):
     assert list(words.draft_lengths([run])) == [
         "a, text 5, accepted by call: 2 of 2, 2 of 2, 2 of 2"
     ]
+
+
+def test_an_excerpt_is_the_output_or_its_first_twelve_tokens():
+    """Refused tokens are no part of the text."""
+    tokens = [Token("accepted", f"{place} ", place) for place in range(1, 15)]
+    calls = [
+        ShownCall("a", 1, [*tokens[:7], Token("rejected", "x", 8)]),
+        ShownCall("b", 2, tokens[7:]),
+    ]
+    shown = ShownGeneration("id", "name", calls)
+    assert shown.excerpt == "1 2 3 4 5 6 7 8 9 10 11 12 "
+    assert dataclasses.replace(shown, output="all of it").excerpt == "all of it"
+    assert (shown.length, shown.tested, shown.accepted) == (14, 15, 14)
+    assert shown.tokens_per_call == "7.00"
+    assert ShownGeneration("id", "name", []).tokens_per_call == "–"
+
+
+def test_each_draft_of_a_generation_is_a_bar_and_a_whole_one_is_marked(monkeypatch):
+    draw_times = pytest.importorskip("specdec.instrument.report.draw_times")
+    calls = [(1, 3, 2, 3), (4, 2, 2, 3)]
+    means = {"places": [1, 2], "drafted": [3.0, 2.0], "accepted": [2.0, 1.5]}
+    found = types.SimpleNamespace(name="a run", text=3, calls=calls, **means)
+    monkeypatch.setattr(draw_times.times, "lengths", lambda runs: [found])
+    figure = draw_times.draft_lengths([])
+    assert figure.get_size_inches().tolist() == [8, 1.2 + 1.5]
+    one, both = figure.axes
+    (mark,) = one.lines
+    assert (mark.get_xdata().tolist(), mark.get_ydata().tolist()) == ([5.5], [2])
+    assert (mark.get_marker(), mark.get_color()) == ("^", "#0072B2") and one.margins()[1] == 0.1
+    lines = [(x.get_label(), list(x.get_ydata()), x.get_color()) for x in both.lines]
+    assert lines == [("drafted", [3.0, 2.0], "#D55E00"), ("accepted", [2.0, 1.5], "#009E73")]
+    heights = [bar.get_height() for bar in one.patches]
+    assert heights == [2, 1, 2, 0] and one.get_title() == "a run"

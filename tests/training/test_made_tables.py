@@ -75,7 +75,7 @@ def test_texts_are_counted_and_kept(monkeypatch, tmp_path, saved, kind):
 
     monkeypatch.setattr(made_tables.tables, "count", counted)
     monkeypatch.setattr(made_tables.tables, "store", stored)
-    monkeypatch.setattr(made_tables.acceptance, "generate", generate)
+    monkeypatch.setattr(made_tables, "generate", generate)
     run, said, folder = Texts(), [], tmp_path / "a" / "b"
     words = made(run, kind, folder, said)
     batches = [(0, "inputs 0"), (2, "inputs 2")]
@@ -97,7 +97,7 @@ def test_texts_are_counted_and_kept(monkeypatch, tmp_path, saved, kind):
 
 
 def test_a_table_of_no_text_is_refused(monkeypatch, tmp_path, saved):
-    monkeypatch.setattr(made_tables.acceptance, "generate", lambda *_, **__: iter(()))
+    monkeypatch.setattr(made_tables, "generate", lambda *_, **__: iter(()))
     with pytest.raises(UsageError, match="split 'test' has no examples; nothing to count"):
         made(Texts(), "ngram", tmp_path, [])
     assert not saved
@@ -191,9 +191,9 @@ def test_recorded_texts_of_a_classifier(monkeypatch):
     ],
 )
 def test_a_classifier_stops_one_drafter_token_by_token(monkeypatch, drafters, says):
-    monkeypatch.setattr(made_tables.acceptance, "recorded", lambda drafter: iter(drafters))
+    monkeypatch.setattr(made_tables.opinions, "recorded", lambda drafter: iter(drafters))
     with pytest.raises(UsageError, match=says):
         made_tables._recorded("drafter", "a.jsonl")  # type: ignore[arg-type]
     only = "a", SimpleNamespace(block=None)
-    monkeypatch.setattr(made_tables.acceptance, "recorded", lambda drafter: iter([only]))
+    monkeypatch.setattr(made_tables.opinions, "recorded", lambda drafter: iter([only]))
     assert made_tables._recorded("drafter", "a.jsonl") == only  # type: ignore[arg-type]
