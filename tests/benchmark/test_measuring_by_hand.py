@@ -262,7 +262,7 @@ def test_the_parts_that_are_timed():
     target = TableTarget(5)
     drafter = Autoregressive(target, Greedy())
     plan = Plan(target, drafter, GreedyMatch(), Fixed(2), Greedy(), max_length=40)
-    found = workload._timed_parts(plan, plan.alone())
+    found = workload.timed_parts(plan, plan.alone())
     turn = Turn((Part("draft", 2, 1), Part("draft", 1, 1), Part("target", 3, 1)))
     expected = {
         "memory": (None, 1),

@@ -712,6 +712,7 @@ class Decoding:
 
     target: Any
     layouts: str = "of decoding"
+    max_length: int = 6
     same_bits: bool = True
     exact: bool = True
 

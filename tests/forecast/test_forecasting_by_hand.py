@@ -69,7 +69,7 @@ def test_costs_are_measured_with_recorded_inputs(monkeypatch):
         found.append([int(tree_of(role, model)[0]) for role, model in models])
         return "costs"
 
-    monkeypatch.setattr(forecasting.forecast, "measured", measured)
+    monkeypatch.setattr(forecasting, "measured_parts", measured)
     texts: Any = [text(0, 1, 2), text(1, 3, 4, 5, 6, 7)]
     plans: Any = {2: "plan"}
     assert forecasting.measured(run, texts, plans, rows=3) == "costs"
@@ -93,9 +93,9 @@ def test_texts_are_replayed_on_one_device_with_the_tables(monkeypatch):
         tables=lambda: {"table": "TABLE", "other": "OTHER"},
         models=lambda: {"target": SimpleNamespace(vocab_size=7)},
     )
-    monkeypatch.setattr(forecasting.forecast, "needed", lambda plan: {"table"})
+    monkeypatch.setattr(forecasting.schedule_replay, "needed", lambda plan: {"table"})
     replay = lambda *given, **how: asked.append((given, how)) or "calls"  # noqa: E731
-    monkeypatch.setattr(forecasting.forecast, "replay", replay)
+    monkeypatch.setattr(forecasting.schedule_replay, "replay", replay)
     texts: Any = ["texts"]
     assert forecasting.replayed(run, plan, texts, samples=3) == "calls"
     ((given, how),) = asked
@@ -139,15 +139,15 @@ def test_recorded_texts_are_decoded_anew_until_the_last(monkeypatch):
 )
 def test_draft_lengths_that_outputs_have_room_for(monkeypatch, asked, own, gammas, says):
     """Those that a user names must have room, and others are left out if one has."""
-    names: Any = forecasting.forecast, forecasting.recorded_texts, forecasting.acceptance
-    forecast, recorded, acceptance = names
+    names: Any = forecasting.schedule_replay, forecasting.recorded_texts, forecasting.opinions
+    replay, recorded, opinions = names
     texts = [SimpleNamespace(tokens=n, accepted={"model": [n / 4]}) for n in (3, 5)]
     monkeypatch.setattr(recorded, "read", lambda path: texts)
     monkeypatch.setattr(recorded, "check", lambda *given: own)
-    monkeypatch.setattr(acceptance, "recorded", lambda drafter: [("draft", drafter)])
-    monkeypatch.setattr(forecast, "longest", lambda plan: 3)
-    monkeypatch.setattr(forecast, "bound", lambda plan: "a bound")
-    monkeypatch.setattr(forecast, "check", lambda plan, texts: None)
+    monkeypatch.setattr(opinions, "recorded", lambda drafter: [("draft", drafter)])
+    monkeypatch.setattr(replay, "longest", lambda plan: 3)
+    monkeypatch.setattr(replay, "bound", lambda plan: "a bound")
+    monkeypatch.setattr(replay, "check", lambda plan, texts: None)
     monkeypatch.setattr(forecasting, "_refuse", lambda plan: None)
     variant: Any = SimpleNamespace(run=SimpleNamespace(plan=SimpleNamespace(drafter="drafter")))
     how: Any = {"asked": asked, "given": None, "rows": 2}
@@ -165,7 +165,7 @@ def test_draft_lengths_that_outputs_have_room_for(monkeypatch, asked, own, gamma
         raise ValueError("too old")
 
     how["rows"] = 2
-    monkeypatch.setattr(forecast, "check", damaged)
+    monkeypatch.setattr(replay, "check", damaged)
     with pytest.raises(UsageError, match="--passes a.jsonl: too old"):
         Forecasting.of([variant], "a.jsonl", gammas, **how)
 
@@ -181,6 +181,13 @@ class Parts:
         return getattr(self.schedule, "gamma", None)
 
 
+@dataclasses.dataclass
+class Told:
+    """A prediction."""
+
+    variant: str = ""
+
+
 @pytest.mark.parametrize(
     "parts, schedules",
     [
@@ -189,19 +196,17 @@ class Parts:
         (Parts(drafts=False), ["own"]),
     ],
 )
-def test_each_draft_length_has_a_forecast(monkeypatch, parts, schedules):
+def test_each_draft_length_has_a_prediction(monkeypatch, parts, schedules):
     """With given costs, or those of every length up to the longest, for the oracle."""
-    forecast: Any = forecasting.forecast
+    promise: Any = forecasting.promise
     asked: list = []
     monkeypatch.setattr(forecasting, "replayed", lambda run, plan, texts: ("calls", plan.schedule))
-    monkeypatch.setattr(forecast, "forecast", lambda *given: asked.append(given) or "told")
+    monkeypatch.setattr(promise, "forecast", lambda *given: asked.append(given) or Told())
     costs = Costs({}, 0.0, 0.0, 1.0, "made up")
-    variant: Any = SimpleNamespace(run=SimpleNamespace(plan=parts))
+    variant: Any = SimpleNamespace(name="mine", run=SimpleNamespace(plan=parts))
     texts: Any = ["a", "b", "c"]
     found = list(Forecasting([variant], [0.5], texts, [1, 3], costs, 2).forecasts())
-    assert [(x.plan.schedule, x.alpha, x.forecast, x.source) for x in found] == [
-        (schedule, 0.5, "told", "made up") for schedule in schedules
-    ]
+    assert found == [(variant, Told("mine"))] * len(schedules)
     every = dict.fromkeys((None, 1, 2, 3), costs)
     assert asked == [
         (dataclasses.replace(parts, schedule=x), ("calls", x), every, 3, 0.5, 2) for x in schedules

@@ -63,7 +63,7 @@ def test_texts_with_several_paths_are_decoded_anew_once(monkeypatch, paths):
     monkeypatch.setattr(search, "replayed", noted("replayed"))
     monkeypatch.setattr(search, "decoded", noted("decoded"))
     grouped = lambda found, texts, rows: (found, texts, rows)  # noqa: E731
-    monkeypatch.setattr(search.forecast, "grouped", grouped)
+    monkeypatch.setattr(search.schedule_replay, "grouped", grouped)
     one = prepared([1, 2, 3], rows=2, paths=paths)
     plan: Any = one.run.plan
     for _ in range(2):
@@ -84,14 +84,14 @@ def test_texts_that_were_drawn_anew_count_by_their_tokens(monkeypatch, paths, gr
     """12 tokens were recorded, and 8 drawn; the prefill takes 3 s for both."""
     asked: list = []
     seconds = lambda *given: asked.append(given) or np.array([5.0, 7.0])  # noqa: E731
-    monkeypatch.setattr(search.forecast, "seconds", seconds)
+    monkeypatch.setattr(search.promise, "seconds", seconds)
     one = prepared([5, 7], paths=paths, greedy=greedy)
     plan: Any = one.run.plan
     one.counted[plan.schedule] = replayed([3, 5], [1, 1])
     found = one.seconds(plan, "by batch")  # type: ignore[arg-type]
     assert found is not None and found.tolist() == expected
     assert asked == [(plan, "by batch", COSTS, 2)]
-    monkeypatch.setattr(search.forecast, "seconds", lambda *_: None)
+    monkeypatch.setattr(search.promise, "seconds", lambda *_: None)
     assert one.seconds(plan, "by batch") is None  # type: ignore[arg-type]
 
 
@@ -100,7 +100,7 @@ def test_the_oracle_drafts_as_long_as_it_may(monkeypatch, paths, longest):
     """With several paths the longest draft that is tried is the last of 2, 4 and 6."""
     asked: list = []
     oracle = lambda *given: asked.append(given) or np.ones(2)  # noqa: E731
-    monkeypatch.setattr(search.forecast, "oracle_seconds", oracle)
+    monkeypatch.setattr(search.promise, "oracle_seconds", oracle)
     monkeypatch.setattr(Prepared, "replayed", lambda self, plan: ("by text", "by batch"))
     one = prepared([1, 2], paths=paths)
     assert one.oracle(7).tolist() == [1, 1]
@@ -220,7 +220,7 @@ def test_a_search_has_the_best_of_all_variants(monkeypatch, tmp_path):
 def test_texts_and_costs_of_each_variant(monkeypatch, tmp_path):
     """A drafter that copies reuses the texts of the first one, and so do several paths."""
     asked: list = []
-    monkeypatch.setattr(search.acceptance, "recorded", lambda drafter: drafter.recorded)
+    monkeypatch.setattr(search.opinions, "recorded", lambda drafter: drafter.recorded)
     monkeypatch.setattr(search.recorded_texts, "batches_of", lambda run, purpose: [purpose])
     monkeypatch.setattr(search.recorded_texts, "with_record", lambda variant: "settings\n")
 
@@ -262,7 +262,7 @@ def test_costs_are_measured_once_for_every_width(monkeypatch, tmp_path):
     monkeypatch.setattr(Costs, "of_record", of_record)
     monkeypatch.setattr(search.hosts, "exchanged", lambda own: [own, "of another host"])
     read = lambda path, topology: (path, topology)  # noqa: E731
-    monkeypatch.setattr(search.forecast, "read", read)
+    monkeypatch.setattr(search, "read", read)
     made = Search(tmp_path, [], 100, 3, 2, None)
     run: Any = SimpleNamespace(plan=parts())
     assert made._costs(0, run, "texts").source == "[('target', 9)]"  # type: ignore[arg-type]
@@ -316,7 +316,7 @@ def test_the_figure_of_a_search(monkeypatch, tmp_path):
     surface = pytest.importorskip("specdec.instrument.report.surface")
     figures: list = []
     monkeypatch.setattr(
-        surface.canvas, "svg", lambda figure: figures.append(figure) or "<svg></svg>"
+        surface.figures, "svg", lambda figure: figures.append(figure) or "<svg></svg>"
     )
 
     def tried(kind: str, setting: float | None, schedule: Any, *seconds: float) -> Tried:

@@ -244,11 +244,11 @@ def test_every_figure_is_written_and_linked(write, tmp_path, capsys):
 def test_a_png_has_no_version_and_twice_the_pixels_of_a_page(tmp_path):
     """It is a PNG whatever format the user's settings prefer."""
     matplotlib = pytest.importorskip("matplotlib")
-    from specdec.instrument.report import canvas
+    from specdec.instrument.report import figures
 
     path = tmp_path / "x.png"
     with matplotlib.rc_context({"savefig.format": "svg", "savefig.dpi": 50}):
-        canvas.write_png(canvas.blank(1.5), path)
+        figures.write_png(figures.blank(1.5), path)
     assert png_size(path) == (8 * 200, 300) and b"Software" not in path.read_bytes()
 
 
