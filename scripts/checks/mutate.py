@@ -326,15 +326,9 @@ class Tests:
         here = site.statement.lineno
         holding = [x for x in within if here in x]
         if not holding:  # names that a module or class has: the tests of functions that use them
-            target = next((x.id for x in ast.walk(site.statement) if isinstance(x, ast.Name)), "")
-            using = [
-                x.lineno
-                for x in ast.walk(tree)
-                if isinstance(x, ast.Name | ast.Attribute)
-                and (x.id if isinstance(x, ast.Name) else x.attr) == target
-                and any(x.lineno in one for one in within)
-            ]
-            return [over(using), over(n for one in within for n in one)]
+            names = bindings(tree, here)
+            using = {test for at in self._using(names, module) for test in at}
+            return [using, over(n for one in within for n in one)]
         last = site.statement.end_lineno or here
         if isinstance(site.statement, ast.If | ast.For | ast.While | ast.With | ast.Try):
             last = max(here, site.statement.body[0].lineno - 1)
@@ -347,6 +341,54 @@ class Tests:
                 x for x in over(n for one in within for n in one) if x.split("::")[0] in prepared
             }
         return [first, later if first else set()]
+
+    def _using(self, names: set[str], module: str) -> Iterator[set[str]]:
+        """Yields the tests of lines inside of functions that have one of the names."""
+        words = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
+        folder = ROOT / "specdec"
+        stem = Path(module).stem
+        for file in sorted(folder.rglob("*.py")):
+            other = file.relative_to(folder).as_posix()
+            source = file.read_text()
+            if other != module and not (re.search(rf"\b{stem}\b", source) and words.search(source)):
+                continue
+            lines = source.splitlines()
+            inside = {
+                n
+                for x in ast.walk(ast.parse(source))
+                if isinstance(x, ast.FunctionDef)
+                for n in range(x.body[0].lineno, (x.end_lineno or 0) + 1)
+            }
+            used_at = [n for n in inside if words.search(lines[n - 1])]
+            if used_at:
+                found = self._lines(other)
+                yield {test for n in used_at for test, _ in found.get(n, ())}
+
+
+def bindings(tree: ast.Module, line: int) -> set[str]:
+    """Returns the names of a module that depend on what is bound in a line outside of functions."""
+    bound = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+            targets = {statement.name}
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = {
+                x.id
+                for x in ast.walk(statement)
+                if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)
+            }
+        else:
+            continue
+        used = {x.id for x in ast.walk(statement) if isinstance(x, ast.Name)} - targets
+        here = statement.lineno <= line <= (statement.end_lineno or 0)
+        bound[frozenset(targets)] = used, here
+    names = {name for targets, (_, here) in bound.items() if here for name in targets}
+    while (
+        more := {name for targets, (used, _) in bound.items() if used & names for name in targets}
+        - names
+    ):
+        names |= more
+    return names
 
 
 def seconds_of(test: str) -> list[float]:
@@ -616,7 +658,7 @@ def cover(tests: list[str]) -> None:
     command += ["-n", "1" if tests else "2"]  # contexts are kept by pytest-xdist's workers only
     environment = os.environ | {"COVERAGE_FILE": str(folder / "data"), "PYTHONPATH": str(ROOT)}
     result = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-    print(result.stdout[-2000:])
+    print(result.stdout[-30000:])
     with remembered():
         for seconds, test in re.findall(r"^([\d.]+)s \w+ +(\S.*\S)\s*$", result.stdout, re.M):
             times.setdefault(test, [0, 0.0])[1] += float(seconds)
