@@ -506,7 +506,7 @@ def test_a_thousand_honest_runs_of_draws_raise_no_alarm(monkeypatch):
 @pytest.mark.parametrize("broken", [False, True], ids=["law", "broken"])
 def test_a_thousand_honest_runs_of_the_law_raise_no_alarm(broken):
     """Chi-square tests of an enumerated distribution, each of other keys."""
-    bench = Bench.create(rows=20_000)
+    bench = Bench.create(rows=5_000)
     bench, sampling = bench.broken() if broken else bench, Sampling()
     plan = bench.plan(SpeculativeSampling(), Fixed(3), sampling)
     run = jax.jit(lambda keys, inputs: decode(bench.params, keys, inputs, plan).tokens)
