@@ -202,6 +202,7 @@ def decoded(plan: Plan, start: str):
     return jax.device_get(decode(plan.params(TREES), keys, INPUTS, plan, prefix=prefix))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     tuple(AXES),
     [

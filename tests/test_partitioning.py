@@ -89,6 +89,7 @@ def one_device(method: str):
     return output
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "method, parts",
     [

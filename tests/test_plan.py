@@ -160,6 +160,7 @@ def test_several_ids_end_a_text_and_none_is_special():
     assert 0 < drafted.sum() < 64, "some texts end in a draft, some do not"
 
 
+@pytest.mark.ci
 def test_rows_that_are_not_active_stay_empty_and_change_no_other():
     params = Params(TARGET.init(jax.random.key(0)), TARGET.init(jax.random.key(1)))
     keys, inputs = row_keys(0, jnp.arange(6)), jnp.ones([6, 2], jnp.int32)

@@ -38,6 +38,7 @@ def test_the_site_is_made_without_a_warning_or_a_broken_link(tmp_path):
     assert "autoregressive_decode" in (tmp_path / "site" / "specdec.html").read_text()
 
 
+@pytest.mark.ci
 def test_no_link_of_the_guide_is_broken(make_site, tmp_path):
     """Checks README and docs/ in the default suite; the modules' pages take longer to render."""
     make_site.write(tmp_path, [])

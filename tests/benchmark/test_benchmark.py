@@ -643,6 +643,7 @@ def little():
         yield
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "of",
     [

@@ -428,6 +428,7 @@ def test_a_verifier_that_only_compares_argmaxes(check):
 PROCESSORS = (RepetitionPenalty(1.3), NoRepeatNGram(2), MinLength(3))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "check, base",
     [

@@ -771,6 +771,7 @@ def test_a_target_alone_is_compiled_and_nothing_predicted():
     ]
 
 
+@pytest.mark.ci
 def test_the_steps_from_which_drafted_beams_pay():
     """A call of the search without a draft feeds each beam's token; with one, a tree."""
     plan = BeamPlan(LARGE, 4, T5XBeams(), MAX_LENGTH, DraftBeams(SMALL, 8, 2))
@@ -833,6 +834,7 @@ def test_every_label_is_explained():
     assert of_paths.removeprefix(text).startswith("\npaths: the speed-ups have the calls of all")
 
 
+@pytest.mark.ci
 def test_a_step_updates_its_state_where_it_lies():
     trees = {r: m.parameter_shapes() for r, m in PLAN.models().items()}
     params = PLAN.params(trees)

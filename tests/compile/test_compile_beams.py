@@ -53,6 +53,7 @@ def remade(module):
     return made - 2 * (calls + len(PLAN.models()))
 
 
+@pytest.mark.ci
 def test_keys_of_the_inputs_exist_once_and_no_cache_is_made_again():
     module = compiled()
     assert not repeated(module)

@@ -154,6 +154,7 @@ def test_drafted_beams_are_the_same(rule, beams, width, depth, reuse):
     assert np.sum(drafted.trace.calls) < np.sum(plain.trace.calls)
 
 
+@pytest.mark.ci
 def test_a_perfect_draft_is_worth_all_its_steps():
     """The draft is the target, and its beams see what the target's see."""
     params = tables()["target"]
@@ -221,6 +222,7 @@ def test_a_prefix_of_nothing_is_none():
     assert none.tokens.tolist() == beam_search(tables(), TEXTS, plan).tokens.tolist()
 
 
+@pytest.mark.ci
 def test_several_stop_ids_and_processors():
     processors = in_order(no_repeat_ngram_size=2, min_length=3)
     plan = BeamPlan(

@@ -179,6 +179,7 @@ def test_only_texts_that_reach_the_token_fail_and_they_end_there(sampling):
     assert (last[ours.trace.failed] == 2).all()
 
 
+@pytest.mark.ci
 def test_the_law_is_that_of_the_target_alone_where_texts_fail():
     """Texts that fail are outcomes as others are; `Block` decides about drafts as a whole."""
     rows = 30_000

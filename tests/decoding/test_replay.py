@@ -114,6 +114,7 @@ def test_probabilities_are_those_of_each_model_by_itself(plan, given):
     assert {(True, True), (True, False), (False, False)} <= kinds
 
 
+@pytest.mark.ci
 def test_probabilities_are_as_defined():
     """Rows have different prefixes, and some are full before others."""
     by_definition.check_replay()

@@ -43,6 +43,7 @@ def rate(output):
     return float(output.length.sum() / output.trace.calls.sum())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "verifier, paths",
     [

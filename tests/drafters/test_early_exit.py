@@ -137,6 +137,7 @@ def test_the_head_drafts():
     assert (with_head.trace.proposed[:, 0] != without.trace.proposed[:, 0]).any()
 
 
+@pytest.mark.ci
 def test_each_key_and_value_is_written_once():
     """Numbers that an iteration writes into the target's caches, counted in the traced program: a
     call of K + 1 tokens writes as many."""

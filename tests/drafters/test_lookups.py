@@ -387,6 +387,7 @@ def test_only_token_ids_are_copied(drafter, inputs, are):
         drafter.init(Params(()), context)
 
 
+@pytest.mark.ci
 def test_a_store_is_asked_from_a_number_of_tokens_on():
     store = {k: jnp.asarray(x) for k, x in tables.store([[0, 3, 4, 5, 6, 7, 1]]).items()}
     for shortest, tokens in ((1, [7, 1]), (2, [7, 1]), (3, [])):

@@ -138,6 +138,7 @@ def test_a_drafter_of_ones_own_keeps_the_rules_that_all_keep():
     check_drafter(Copying(), gammas=(2,))
 
 
+@pytest.mark.ci
 def test_a_verifier_of_ones_own_decodes(specdec, run):
     printed = specdec("decode", run, "sampling/temperature.gin", f"{EXAMPLES}/own_draw.gin")
     assert "OwnDraw()" in printed and "NOT EXACT" not in printed and "4 texts" in printed

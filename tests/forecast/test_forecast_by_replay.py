@@ -215,6 +215,7 @@ def test_a_draft_that_is_one_longer_than_a_block_is_refused():
         schedule_replay.check(longest, [])
 
 
+@pytest.mark.ci
 def test_what_is_recorded_of_blocks_are_numbers_to_the_end():
     """Also behind the last token of a text that has as many as there may be."""
     endless = dataclasses.replace(plan(DRAFTERS["masks"](DRAWN), Fixed(4), DRAWN), stop_ids=())
@@ -242,6 +243,7 @@ STOPPING = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name",
     [pytest.param(x, marks=[pytest.mark.slow] * (x != "confidence")) for x in STOPPING],

@@ -88,6 +88,7 @@ def test_a_decoder_that_reads_the_whole_models_encoder():
         part.prefill(own, INPUTS, 4)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "kept, says",
     [(Trim(shared_encoder=True), "no encoder"), (Trim(head_ids=IDS), "has 4 of 64 ids")],

@@ -68,6 +68,7 @@ def test_attached_to_its_own_encoder_it_is_the_whole_model(layout: Layout):
     jax.tree.map(np.testing.assert_array_equal, back, decoder_of(params()))
 
 
+@pytest.mark.ci
 def test_the_targets_own_decoder_has_everything_accepted():
     """It reads the very output of the encoder, of the same row."""
     drafter = Autoregressive(T5Draft(WITHOUT), Greedy())

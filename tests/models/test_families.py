@@ -208,6 +208,7 @@ def test_layouts_compute_the_same(name):
         np.testing.assert_allclose(other, logits[0], rtol=0, atol=atol)
 
 
+@pytest.mark.ci
 @some_families
 def test_a_call_on_one_token_may_be_computed_with_two(name):
     """Token by token, to the last slot of the cache, as in one call; `rotary` fills up no call."""

@@ -272,6 +272,7 @@ def laws():
         yield pytest.param(*case, marks=marks, id=" ".join(map(str, case)))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name, temperature, verifier", list(laws()))
 def test_the_law_is_the_targets(name, temperature, verifier):
     """30,000 outputs against all that there are, each with its probability."""

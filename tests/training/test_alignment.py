@@ -194,6 +194,7 @@ def test_an_evaluation_says_what_a_draft_would_be_worth():
         assert Align(FORWARD).figures((loss, 0.0), 0.1)["alpha"] == alpha
 
 
+@pytest.mark.ci
 def test_the_target_is_not_trained():
     pairs, frozen, params = batch()
 

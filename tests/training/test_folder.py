@@ -128,6 +128,7 @@ def test_a_state_may_be_overwritten_while_it_is_written(tmp_path):
     assert same(restored(tmp_path), state(5))
 
 
+@pytest.mark.ci
 def test_an_older_export_stays_until_the_checkpoint_is_complete(tmp_path, monkeypatch):
     config = tiny_t5(16, 4, 4)
     params, seen = T5Target(config).init(jax.random.key(0)), []

@@ -103,6 +103,7 @@ def test_a_block_sees_the_text_before_it_and_itself(model, objective):
             np.testing.assert_array_equal(targets[row, number], behind)
 
 
+@pytest.mark.ci
 def test_starts_are_as_likely_at_each_token_of_a_text():
     pairs, _ = batch()
     objective = FillMasks(K, blocks=4000)

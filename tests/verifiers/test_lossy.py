@@ -91,6 +91,7 @@ def test_lenience_is_bounded(lenience):
             assert law.sum() == pytest.approx(1)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name",
     [
