@@ -22,7 +22,7 @@ from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
 from specdec.instrument.acceptance import recorded_texts
 from specdec.instrument.benchmark.file import File
-from specdec.instrument.forecast import costs
+from specdec.instrument.forecast import measured_costs
 from specdec.instrument.replicate import results
 from specdec.instrument.replicate.study import read as read_study
 from specdec.instrument.report import summaries
@@ -340,7 +340,7 @@ def test_a_damaged_page_and_costs_are_named(tmp_path):
     assert "page.json has a wrong rows[0].measured[...]: expected float | null, got str" in said
     found = {"calls": {"target 8": None}, "prefill": 1, "prefill_alone": 1, "step": 1, "source": ""}
     (tmp_path / "costs.json").write_text(json.dumps(found))
-    said = refused(costs.read, str(tmp_path / "costs.json"), None)
+    said = refused(measured_costs.read, str(tmp_path / "costs.json"), None)
     assert "costs.json has a wrong calls[...]: expected float, got null; measure again" in said
 
 

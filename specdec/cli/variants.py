@@ -14,7 +14,7 @@ from specdec.cli import shorthands
 from specdec.cli.run import DecodeRun
 from specdec.common.values import PositiveInt, UsageError, check
 from specdec.instrument.costs import Costs
-from specdec.instrument.forecast import costs
+from specdec.instrument.forecast import measured_costs
 from specdec.instrument.runs.measured_run import Run, Variant
 
 
@@ -139,7 +139,7 @@ def costs_of(args: argparse.Namespace) -> Costs | None:
             f"--costs are of one text at a time and --batch_size is {args.batch_size}; leave one "
             "of them out"
         )
-    return costs.read(args.costs, args.topology) if args.costs else None
+    return measured_costs.read(args.costs, args.topology) if args.costs else None
 
 
 def rows_of(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from specdec.drafters import Autoregressive, Committee, Hybrid, NoSource, Prompt
 from specdec.instrument.acceptance import opinions
 from specdec.instrument.benchmark.parts import PREFILL
 from specdec.instrument.benchmark.workload import Workload
-from specdec.instrument.forecast.costs import measured
+from specdec.instrument.forecast.measured_costs import measured
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed

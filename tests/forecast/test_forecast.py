@@ -23,8 +23,8 @@ from specdec.instrument.benchmark.file import Timing
 from specdec.instrument.benchmark.parts import Calls, Key, key_of
 from specdec.instrument.compile.hardware import LAYER_SECONDS, Call, Topology
 from specdec.instrument.costs import Costs
-from specdec.instrument.forecast import costs, promise
-from specdec.instrument.forecast.costs import measured
+from specdec.instrument.forecast import measured_costs, promise
+from specdec.instrument.forecast.measured_costs import measured
 from specdec.instrument.forecast.schedule_replay import Replayed
 from specdec.plan import Plan
 from specdec.sampling import Greedy
@@ -139,13 +139,13 @@ def test_a_draft_that_takes_longer_in_a_turn_costs_more_at_every_length():
 def test_costs_of_a_benchmark_are_its_medians():
     path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl"
     summary = json.loads(Path(f"{path}.summary.json").read_text())
-    found, known = costs.read(str(path), None), summary["prediction"]
+    found, known = measured_costs.read(str(path), None), summary["prediction"]
     iteration = found.iteration(plan(summary["run"]["gamma"]).parts()).seconds
     assert iteration == pytest.approx(known["draft"] + known["verify"])
     assert found.prefill == known["prefill"]
     assert found.step == summary["baseline"]["target_step"]
     with pytest.raises(RecordsError, match=r"--topology is v4:1x1x1 but .*; leave it out"):
-        costs.read(str(path), "v4:1x1x1")
+        measured_costs.read(str(path), "v4:1x1x1")
 
 
 def test_a_draft_costs_what_it_takes_in_a_turn(tmp_path):
@@ -155,7 +155,7 @@ def test_a_draft_costs_what_it_takes_in_a_turn(tmp_path):
     path = tmp_path / "bench.jsonl"
     lines = [Timing(part, 0, 0, float(one), 1)._asdict() for part, one in seconds.items()]
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    found = costs.read(str(path), None)
+    found = measured_costs.read(str(path), None)
     for key, expected in keyed({"target 3": 12, "draft 2": 4, "draft 1": 2}).items():
         assert found.calls[key] == expected
     assert (found.step, found.prefill, found.prefill_alone) == (10, 7, 5)
@@ -172,12 +172,12 @@ def test_costs_of_a_roofline(tmp_path):
     }
     path = tmp_path / "compile.json"
     path.write_text(json.dumps({"topologies": [one]}))
-    found = costs.read(str(path), None)
+    found = measured_costs.read(str(path), None)
     assert found.calls[Calls("target", 5)] == calls["target"].seconds(chip, 5, LAYER_SECONDS)
     assert found.calls[Calls("draft", 1)] == calls["draft"].seconds(chip, 1, LAYER_SECONDS)
     assert found.step == found.calls[Calls("target", 1)] and found.prefill == 0
     with pytest.raises(RecordsError, match="no calls of topology v5e:2x4; give one of v4:1x1x1"):
-        costs.read(str(path), "v5e:2x4")
+        measured_costs.read(str(path), "v5e:2x4")
 
 
 # The command.

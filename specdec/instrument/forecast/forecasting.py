@@ -16,7 +16,7 @@ from specdec.instrument.acceptance import opinions, recorded_texts
 from specdec.instrument.acceptance.alphas import Accepted
 from specdec.instrument.costs import Costs
 from specdec.instrument.forecast import promise, recorded, schedule_replay
-from specdec.instrument.forecast.costs import measured as measured_parts
+from specdec.instrument.forecast.measured_costs import measured as measured_parts
 from specdec.instrument.forecast.promise import Forecast
 from specdec.instrument.forecast.schedule_replay import SAMPLES, Replayed
 from specdec.instrument.runs.measured_run import Run, Variant

@@ -19,8 +19,8 @@ from specdec.instrument.acceptance import opinions, recorded_texts
 from specdec.instrument.acceptance.alphas import Accepted
 from specdec.instrument.costs import Costs
 from specdec.instrument.forecast import promise, schedule_replay
-from specdec.instrument.forecast.costs import read
 from specdec.instrument.forecast.forecasting import decoded, measured, replayed
+from specdec.instrument.forecast.measured_costs import read
 from specdec.instrument.forecast.schedule_replay import Replayed
 from specdec.instrument.runs.measured_run import Run, Variant
 from specdec.instrument.search import tuning
