@@ -176,6 +176,15 @@ def test_the_curve_of_a_published_row(runs):
     }  # read off to two decimals
 
 
+def test_the_name_of_a_published_curve_stands_at_its_end(drawings, runs):
+    shown = runs(ende_small_t0=bench(gamma=2), longer=bench(gamma=3))
+    (axes,) = drawings["over_gamma"](shown).axes
+    (curve,) = speedups.papers(shown, [1, 3]).values()
+    (name,) = axes.texts
+    assert name.get_text() == "alpha 0.75, c 0.02" and curve[0] < curve[1]
+    assert name.xy == pytest.approx((3, curve[1]))
+
+
 def test_the_surface_has_the_best_draft_length_of_each_point():
     alphas, cost_ratios = np.array([0.1, 0.5, 0.8]), np.array([0.0, 0.2])
     best = [
@@ -291,6 +300,8 @@ def test_intervals_and_the_lines_to_compare_with_are_drawn(drawings, runs):
     (axes,) = drawings["predicted_and_measured"](runs(a=bench(ratio=2.0))).axes
     (_, _, (bars,)) = axes.containers[0].lines
     np.testing.assert_allclose(bars.get_segments(), [[(2.125, 1.75), (2.125, 2.5)]])
+    # A twentieth of the largest, 2.5, is left beyond both ends.
+    np.testing.assert_allclose([axes.get_xlim(), axes.get_ylim()], [(1.625, 2.625)] * 2)
     slopes = {
         line.get_label(): line.get_ydata() / line.get_xdata()
         for line in axes.get_legend().axes.lines
