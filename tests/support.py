@@ -26,10 +26,10 @@ from jsonschema import Draft202012Validator
 
 from specdec import checkpoints
 from specdec.common import schemas
-from specdec.instrument.compile.hlo import Instruction
 from specdec.models.layers.products import ORDERS, Order
 from specdec.models.placement.device import SIZES, Device
 from specdec.models.t5 import T5Config, T5Target
+from specdec.predict.hlo import Instruction
 from specdec.schedules import Fixed, Schedule
 from specdec.testing import TableTarget
 from specdec.training.folder import Folder

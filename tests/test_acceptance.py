@@ -17,11 +17,11 @@ from tolerances import PROBABILITIES
 from specdec import checkpoints, cli
 from specdec.drafters import Autoregressive, Drafter
 from specdec.engine import Placement
-from specdec.instrument.acceptance import recording
-from specdec.instrument.acceptance.alphas import Accepted, lines, summarize
-from specdec.instrument.acceptance.opinions import LENIENCE
-from specdec.instrument.acceptance.recording import Tables
-from specdec.instrument.acceptance.written import generate
+from specdec.measure import recording
+from specdec.measure.alphas import Accepted, lines, summarize
+from specdec.measure.opinions import LENIENCE
+from specdec.measure.recording import Tables
+from specdec.measure.written import generate
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Processed, Sampling

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from specdec import checkpoints
+from specdec import certificate, checkpoints
+from specdec.certificate import Check, certifying
 from specdec.common.records import Lines, RecordsError
 from specdec.common.statistics import Estimate
 from specdec.common.values import UsageError
-from specdec.instrument import certificate
-from specdec.instrument.certificate import Check, certifying
-from specdec.instrument.distillation import distillation
-from specdec.instrument.distillation.distillation import Distilled, Distilling, TimeLeft
-from specdec.instrument.distillation.distillation_inputs import Inputs, chosen_prefix
 from specdec.sampling import Sampling, SuppressTokens, with_processors
 from specdec.schedules import Fixed
+from specdec.training.distillation import distillation
+from specdec.training.distillation.distillation import Distilled, Distilling, TimeLeft
+from specdec.training.distillation.distillation_inputs import Inputs, chosen_prefix
 
 KNOWN = {"translation": "translate: ", "summarization": "summarize: "}
 STEPS = ("write", "learn", "tune", "certify")

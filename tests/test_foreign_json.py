@@ -20,12 +20,12 @@ from specdec.cli import given
 from specdec.common.json_values import parsed
 from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
-from specdec.instrument.acceptance import recorded_texts
-from specdec.instrument.benchmark.file import File
-from specdec.instrument.forecast import measured_costs
-from specdec.instrument.replicate import results
-from specdec.instrument.replicate.study import read as read_study
-from specdec.instrument.report import summaries
+from specdec.measure import recorded_texts
+from specdec.measure.file import File
+from specdec.predict import measured_costs
+from specdec.report import summaries
+from specdec.report.replicate import results
+from specdec.report.replicate.study import read as read_study
 from specdec.tasks import series
 from specdec.tasks.task_error import no_panic
 

@@ -12,12 +12,12 @@ from support import tiny_t5
 from tolerances import LOGITS
 
 from specdec import checkpoints, cli, tasks
+from specdec.certificate import Check, certifying
 from specdec.common import demo, notebook
 from specdec.common.terminal import Origin
 from specdec.common.theory import empirical_alpha
 from specdec.decoding.beam_rules import HuggingFaceBeams
 from specdec.engine import Engine
-from specdec.instrument.certificate import Check, certifying
 from specdec.integrations.interactive import Decoded, InteractiveModel, _buckets
 from specdec.integrations.shown_texts import Explained
 from specdec.models.partitioning import Partitioner

@@ -14,10 +14,10 @@ from support import tiny_t5
 from specdec import checkpoints, tasks
 from specdec.common.terminal import Origin
 from specdec.engine import Engine
-from specdec.instrument.runs.decoding_texts import Text
 from specdec.integrations.interactive import InteractiveModel
 from specdec.models.t5 import T5Target
 from specdec.sampling import Sampling
+from specdec.texts.decoding_texts import Text
 
 SIZES = tiny_t5(512, 16, 32)
 LENGTHS = {"inputs": 16, "targets": 8}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specdec.common import statistics
-from specdec.instrument.evaluation import output_metrics
+from specdec.measure import output_metrics
 from specdec.tasks.metrics import SumMetric, bleu
 
 

@@ -19,12 +19,12 @@ from tolerances import LOGITS
 
 from specdec import Plan, decode, prefill, row_keys, step
 from specdec.drafters import Autoregressive, Blockwise, EarlyExit, Masked
-from specdec.instrument.compile import hlo
 from specdec.models import partitioning
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.partitioning import Partitioner, Share, check_batch, make_mesh, shardings, share
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
+from specdec.predict import hlo
 from specdec.sampling import Greedy, NoRepeatNGram, Processed, RepetitionPenalty, Sampling
 from specdec.schedules import Confidence, Fixed
 from specdec.types import DecodeState, Params

@@ -247,8 +247,8 @@ WRITERS = {
     "checkpoints/tables/files.py",
     "common/child.py",  # the output of a command
     "common/records.py",
-    "instrument/distillation/distillation.py",  # a host's own copy
-    "instrument/distillation/made_tables.py",  # the log of a table's training
+    "training/distillation/distillation.py",  # a host's own copy
+    "training/distillation/made_tables.py",  # the log of a table's training
 }
 
 

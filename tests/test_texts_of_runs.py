@@ -11,16 +11,16 @@ import pytest
 from specdec.common import hosts, terminal
 from specdec.common.values import UsageError
 from specdec.decoding.beam_search import BeamOutput
-from specdec.instrument.runs import (
+from specdec.texts import (
     beam_texts,
     decoding_texts,
     measured_run,
     sources,
 )
-from specdec.instrument.runs.all_hosts import gathered
-from specdec.instrument.runs.beam_texts import BeamSummary, BeamText
-from specdec.instrument.runs.decoding_texts import Text
-from specdec.instrument.runs.texts import Previous, TextList, TextStream
+from specdec.texts.all_hosts import gathered
+from specdec.texts.beam_texts import BeamSummary, BeamText
+from specdec.texts.decoding_texts import Text
+from specdec.texts.texts import Previous, TextList, TextStream
 from specdec.types import DecodeOutput, Trace
 
 

@@ -28,13 +28,13 @@ from specdec.common.environment import version
 from specdec.common.records import as_json
 from specdec.common.tables import row
 from specdec.decoding.program import Program, batch_shapes
-from specdec.instrument.compile.compilation import compiled
-from specdec.instrument.compile.cycles import of_module
-from specdec.instrument.compile.hardware import Topology
 from specdec.models import partitioning
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.config import SIZES
 from specdec.models.t5.shapes import PRESETS
+from specdec.predict.compilation import compiled
+from specdec.predict.cycles import of_module
+from specdec.predict.hardware import Topology
 
 INPUTS, SLOTS, VOCABULARY = 64, 128, 32128
 NAMES = {"small": "t5_1_1_small", "base": "t5_1_1_base", "large": "t5_1_1_large"}

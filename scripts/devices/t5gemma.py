@@ -20,9 +20,9 @@ from jax.sharding import AbstractMesh
 
 from specdec.common import resources, theory
 from specdec.common.records import as_json, write
-from specdec.instrument.compile.hardware import Topology
-from specdec.instrument.compile.roofline import predict
 from specdec.models import partitioning
+from specdec.predict.hardware import Topology
+from specdec.predict.roofline import predict
 
 TOPOLOGIES = {"9b_9b": ("v4:2x2x1", "v5e:2x4"), "2b_2b": ("v4:1x1x1", "v5e:1x1")}  # by target
 ALPHAS = {f"{alpha:g}": alpha for alpha in (0.5, 0.6, 0.7, 0.8, 0.9)}

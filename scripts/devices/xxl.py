@@ -37,9 +37,9 @@ from specdec.decoding.beam_search import beam_search
 from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive
 from specdec.engine.beam_engine import beam_plan
-from specdec.instrument.benchmark.file import File
-from specdec.instrument.benchmark.measurement import Measurement, described
-from specdec.instrument.benchmark.parts import (
+from specdec.measure.file import File
+from specdec.measure.measurement import Measurement, described
+from specdec.measure.parts import (
     MEMORY,
     MEMORY_READ,
     PREFILL,
@@ -49,12 +49,12 @@ from specdec.instrument.benchmark.parts import (
     Calls,
     name_of,
 )
-from specdec.instrument.benchmark.workload import TimedPart, Workload, batch_shapes
-from specdec.instrument.compile import hlo
+from specdec.measure.workload import TimedPart, Workload, batch_shapes
 from specdec.models import families
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.target import FUSED
 from specdec.plan import Plan
+from specdec.predict import hlo
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.tasks.synthetic import synthetic_task

@@ -21,10 +21,10 @@ from jax.sharding import AbstractMesh
 from specdec import cli
 from specdec.common import resources, theory
 from specdec.common.records import as_json, write
-from specdec.instrument.compile.calls import Shape, counted
-from specdec.instrument.compile.hardware import Topology
-from specdec.instrument.compile.roofline import predict
 from specdec.models import partitioning
+from specdec.predict.calls import Shape, counted
+from specdec.predict.hardware import Topology
+from specdec.predict.roofline import predict
 
 TOPOLOGIES = ("v4:2x2x2", "v5p:2x2x1")
 ALPHAS = (0.6, 0.8)  # whose TARs the table has

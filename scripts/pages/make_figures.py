@@ -39,14 +39,14 @@ from specdec import Params, Plan, checkpoints, decode, row_keys, tasks
 from specdec.common import demo, terminal
 from specdec.common.terminal import Origin
 from specdec.drafters import Autoregressive
-from specdec.instrument.report import figures, summaries
-from specdec.instrument.report.figures import (
+from specdec.models.t5 import T5Target
+from specdec.report import figures, summaries
+from specdec.report.figures import (
     draft_lengths,
     gamma_and_arithmetic,
     over_gamma,
     predicted_and_measured,
 )
-from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.tasks import metrics

@@ -23,7 +23,7 @@ from specdec import checkpoints
 from specdec.common.values import UsageError
 from specdec.decoding.beam_rules import BeamRule, HuggingFaceBeams, T5XBeams
 from specdec.engine.beam_engine import BeamEngine, beam_plan, searching
-from specdec.instrument.runs.measured_run import Run
+from specdec.texts.measured_run import Run
 from specdec.types import Params, PyTree
 
 LABELS = {

@@ -27,10 +27,10 @@ from specdec.common.environment import environment
 from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
 from specdec.decoding.program import batch_shapes
-from specdec.instrument.benchmark import benchmarking
-from specdec.instrument.benchmark.workload import Workload
-from specdec.instrument.runs.measured_run import Run
+from specdec.measure import benchmarking
+from specdec.measure.workload import Workload
 from specdec.sampling import looks_back
+from specdec.texts.measured_run import Run
 
 PACKAGES = ("torch", "transformers", "ctranslate2")
 WARM_UPS = 3

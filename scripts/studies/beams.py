@@ -27,7 +27,7 @@ from harness import Results, pair_flags, run_of
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.engine.beam_engine import BeamEngine, beam_plan, searching
-from specdec.instrument.runs.measured_run import Run
+from specdec.texts.measured_run import Run
 
 BEAMS = 4
 # width and depth of the draft, and whether it reuses the target's last opinion

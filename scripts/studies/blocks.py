@@ -27,9 +27,9 @@ import numpy as np
 from harness import PAIRS, Outputs, Results, Run, checkpoint_flag
 
 from specdec import Params
-from specdec.instrument.runs.measured_run import parameter_counts
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
+from specdec.texts.measured_run import parameter_counts
 from specdec.verifiers import Block, Distance, GreedyMatch, MinimumBlock, TopBeta, TopK
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)

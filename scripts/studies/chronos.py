@@ -22,7 +22,7 @@ from harness import Results, Run, interval
 from specdec import tasks
 from specdec.decoding import row_keys
 from specdec.decoding.program import DecodeProgram
-from specdec.instrument.evaluation import output_metrics
+from specdec.measure import output_metrics
 from specdec.tasks.metrics import references
 from specdec.tasks.series_metrics import LEVELS
 

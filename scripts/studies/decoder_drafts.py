@@ -25,7 +25,7 @@ from harness import Results, Run, interval
 from specdec.common.records import Lines
 from specdec.decoding import row_keys
 from specdec.decoding.program import DecodeProgram
-from specdec.instrument.acceptance.alphas import summarize
+from specdec.measure.alphas import summarize
 from specdec.training.loss import Pairs, cross_entropy, teacher_forced
 
 TASK = (

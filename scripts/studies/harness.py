@@ -28,12 +28,11 @@ from specdec.common.statistics import bootstrap
 from specdec.common.terminal import Origin
 from specdec.decoding import row_keys
 from specdec.decoding.program import DecodeProgram
-from specdec.instrument.acceptance import alphas, recording
-from specdec.instrument.acceptance.alphas import Accepted
-from specdec.instrument.acceptance.written import Texts, generate
-from specdec.instrument.evaluation import output_metrics
-from specdec.instrument.runs.measured_run import Run
+from specdec.measure import alphas, output_metrics, recording
+from specdec.measure.alphas import Accepted
+from specdec.measure.written import Texts, generate
 from specdec.plan import Plan
+from specdec.texts.measured_run import Run
 from specdec.types import Params, PyTree
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

@@ -36,8 +36,8 @@ from specdec.drafters import (
     Retrieval,
     SuffixDecoding,
 )
-from specdec.instrument.forecast.recorded import Recorded
 from specdec.plan import Plan
+from specdec.predict.recorded import Recorded
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.verifiers import GreedyMatch

@@ -20,9 +20,9 @@ import harness
 import numpy as np
 from harness import PAIRS, Outputs, Params, Plan, Results, Run, of_sums
 
-from specdec.instrument.benchmark.parts import Calls
-from specdec.instrument.costs import Costs
-from specdec.instrument.forecast.measured_costs import read as read_costs
+from specdec.measure.parts import Calls
+from specdec.predict.costs import Costs
+from specdec.predict.measured_costs import read as read_costs
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.verifiers import (

@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from harness import Outputs, Results, Run, interval
 
+from specdec.certificate.subject import taught_scores
 from specdec.decoding import row_keys
 from specdec.decoding.program import DecodeProgram
-from specdec.instrument.certificate.subject import taught_scores
 from specdec.plan import Plan
 from specdec.schedules import Fixed
 from specdec.testing import compare_samples, divergences

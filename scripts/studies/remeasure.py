@@ -21,7 +21,7 @@ import numpy as np
 
 from specdec import cli
 from specdec.common import demo
-from specdec.instrument.benchmark.estimator import (
+from specdec.measure.estimator import (
     MeasuredParts,
     calls,
     costs_of,
@@ -29,8 +29,8 @@ from specdec.instrument.benchmark.estimator import (
     seconds,
     steps,
 )
-from specdec.instrument.benchmark.file import Timing, record
-from specdec.instrument.benchmark.parts import Key
+from specdec.measure.file import Timing, record
+from specdec.measure.parts import Key
 from specdec.types import Part
 
 SMALL = ("--limit=50", "--forecast_split=validation", "--gin.SPLIT='test'", "--repeats=2")

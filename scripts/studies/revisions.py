@@ -21,8 +21,8 @@ from harness import Results, interval
 from specdec import tasks
 from specdec.drafters import PreviousOutput, PromptLookup
 from specdec.engine import Engine
-from specdec.instrument.runs.measured_run import Run
 from specdec.schedules import Fixed
+from specdec.texts.measured_run import Run
 
 ROWS = 50
 COUNTED = (

@@ -48,8 +48,8 @@ from specdec.common.records import RecordsError, holding
 from specdec.common.terminal import visible
 from specdec.common.values import UsageError
 from specdec.engine import Placement
-from specdec.instrument.distillation.distillation import Distillation
-from specdec.instrument.runs.texts import Data
+from specdec.texts.texts import Data
+from specdec.training.distillation.distillation import Distillation
 
 __all__ = [
     "Beams",

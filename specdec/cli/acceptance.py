@@ -12,7 +12,7 @@ from specdec.cli.variants import variant
 from specdec.common import hosts, records
 from specdec.common.records import Lines
 from specdec.common.values import PositiveInt, UsageError, check
-from specdec.instrument.acceptance import alphas, recorded_texts
+from specdec.measure import alphas, recorded_texts
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from specdec.common.values import Checked, NonNegativeInt, Number, PositiveInt
 from specdec.decoding.beam_rules import BeamRule, HuggingFaceBeams, T5XBeams
-from specdec.instrument.runs.measured_run import GivenBeams
+from specdec.texts.measured_run import GivenBeams
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from specdec.cli import beams, machine, output
 from specdec.cli import run as runs
 from specdec.cli.variants import add_variant_flag, path_of, variants
 from specdec.common.values import PositiveInt, UsageError, check
-from specdec.instrument.benchmark.benchmarking import (
+from specdec.measure.benchmarking import (
     FORECAST_TEXTS,
     LIMIT,
     Benchmark,

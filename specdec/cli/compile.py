@@ -21,14 +21,14 @@ from specdec.common.records import as_json, write
 from specdec.common.values import Probability, UsageError, check
 from specdec.decoding.beam_plan import AnyPlan
 from specdec.engine import in_eight_bits
-from specdec.instrument.compile import compile_record, compile_report
-from specdec.instrument.compile.compilation import Compilation, compile_for, program_count
-from specdec.instrument.compile.hardware import CHIPS, Topology
-from specdec.instrument.compile.roofline import PAPER_ALPHAS
 from specdec.models import families, partitioning
 from specdec.models.contract.inputs import check_room
 from specdec.models.contract.model import Model
 from specdec.plan import Plan
+from specdec.predict import compile_record, compile_report
+from specdec.predict.compilation import Compilation, compile_for, program_count
+from specdec.predict.hardware import CHIPS, Topology
+from specdec.predict.roofline import PAPER_ALPHAS
 
 OF_PAPER = families.DEFAULT  # the family whose acceptance rates the paper has
 # What a run must set, and nothing here reads.

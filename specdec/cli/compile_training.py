@@ -12,8 +12,8 @@ from tqdm import tqdm
 from specdec.cli import settings, shorthands
 from specdec.common import progress
 from specdec.common.values import UsageError
-from specdec.instrument.compile.hardware import Topology
 from specdec.models import partitioning
+from specdec.predict.hardware import Topology
 
 RUN = "training.TrainRun"  # what gin files bind
 # What a run must set, and nothing here reads.
@@ -29,8 +29,8 @@ def compile_run(args: argparse.Namespace, topologies: Sequence[Topology], write)
     """Compiles the update of a training run, and prints its figures."""
     _refuse(args)
     from specdec import training  # optax, which compiling for decoding does not need
-    from specdec.instrument.compile import update_report
-    from specdec.instrument.compile.update import compile_update, largest_batch
+    from specdec.predict import update_report
+    from specdec.predict.update import compile_update, largest_batch
 
     shorthands.add_input_settings(args, training=True)
     args.gin_bindings.append("TASK='(none)'")  # it would ask for its data set and its vocabulary

@@ -8,7 +8,7 @@ from typing import Any
 from specdec.cli import gin_files, shorthands
 from specdec.cli.help import Overview
 from specdec.common.values import UsageError
-from specdec.instrument.replicate import study
+from specdec.report.replicate import study
 
 SHELLS = ("bash", "zsh", "tcsh")
 

@@ -17,8 +17,8 @@ from specdec.cli.run import DecodeRun
 from specdec.cli.sinks import Texts
 from specdec.common.terminal import visible
 from specdec.common.values import UsageError
-from specdec.instrument.runs.measured_run import GivenBeams, Run
-from specdec.instrument.runs.text_engine import TextEngine
+from specdec.texts.measured_run import GivenBeams, Run
+from specdec.texts.text_engine import TextEngine
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

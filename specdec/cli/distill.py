@@ -19,9 +19,9 @@ from specdec.cli.variants import announce, ready, say
 from specdec.common import hosts, records
 from specdec.common.gin_text import statements
 from specdec.common.values import UsageError
-from specdec.instrument.distillation.distillation import Distillation, Distilled, Distilling
-from specdec.instrument.distillation.distillation_inputs import Inputs
-from specdec.instrument.runs.measured_run import Variant
+from specdec.texts.measured_run import Variant
+from specdec.training.distillation.distillation import Distillation, Distilled, Distilling
+from specdec.training.distillation.distillation_inputs import Inputs
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

@@ -10,8 +10,8 @@ import jax
 from specdec.cli import beams, machine
 from specdec.cli import run as runs
 from specdec.cli.variants import ready
-from specdec.instrument.evaluation.evaluation import METRICS, Evaluation, lines
-from specdec.instrument.evaluation.prediction_files import PredictionsFolder, refuse_url
+from specdec.measure.evaluation import METRICS, Evaluation, lines
+from specdec.measure.prediction_files import PredictionsFolder, refuse_url
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

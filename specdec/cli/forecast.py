@@ -11,8 +11,8 @@ from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.variants import add_cost_flags, add_variant_flag, costs_of, rows_of, variants
 from specdec.common.values import UsageError
-from specdec.instrument.forecast import promise
-from specdec.instrument.forecast.forecasting import Forecasting
+from specdec.predict import promise
+from specdec.predict.forecasting import Forecasting
 
 GAMMAS = "1-10"
 

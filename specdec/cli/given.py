@@ -18,8 +18,8 @@ from specdec.cli.shorthands import utf8
 from specdec.common.file_names import check_regular
 from specdec.common.json_values import parsed
 from specdec.common.values import UsageError
-from specdec.instrument.runs.texts import Data, Previous, TextList, TextStream
 from specdec.tasks.local import line_text
+from specdec.texts.texts import Data, Previous, TextList, TextStream
 
 STDIN = "standard input"
 _STREAMS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")  # names that a shell gives to open pipes

@@ -24,14 +24,14 @@ from specdec.cli.presets import preset
 from specdec.common import resources
 from specdec.common.records import Lines, locked
 from specdec.common.values import PositiveInt, UsageError, check, one_line
-from specdec.instrument.compile.hardware import Topology
-from specdec.instrument.replicate import results
-from specdec.instrument.replicate.replication import Described, Replication, chosen, overview
-from specdec.instrument.replicate.running import Ended, Journal
-from specdec.instrument.replicate.steps import Choices
-from specdec.instrument.replicate.study import Study, names, read
 from specdec.models import families
 from specdec.models.contract.model import Model
+from specdec.predict.hardware import Topology
+from specdec.report.replicate import results
+from specdec.report.replicate.replication import Described, Replication, chosen, overview
+from specdec.report.replicate.running import Ended, Journal
+from specdec.report.replicate.steps import Choices
+from specdec.report.replicate.study import Study, names, read
 
 LOCAL = re.compile(r"(?!.*://)(?![\w-][\w.-]*/[\w-][\w.@/-]*$).+")  # no name of the hub either
 CHECKPOINT = re.compile(r"CHECKPOINT_PATH|^--(target|draft)=")

@@ -12,8 +12,8 @@ from urllib.parse import quote
 from specdec.cli import machine, output
 from specdec.common import records
 from specdec.common.values import UsageError
-from specdec.instrument.report import run_tables
-from specdec.instrument.report.summaries import ReportedRun, read
+from specdec.report import run_tables
+from specdec.report.summaries import ReportedRun, read
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -110,8 +110,8 @@ def _write_page(
 ) -> None:
     """Writes one self-contained page with tables, figures and generations."""
     try:
-        from specdec.instrument.report import generations as texts
-        from specdec.instrument.report import html
+        from specdec.report import generations as texts
+        from specdec.report import html
 
         page = html.page(read(summaries, paper), texts.read(generations))
     except ImportError as error:
@@ -130,7 +130,7 @@ def _write_page(
 def _draw(measured: Sequence[ReportedRun], folder: str) -> list[Path]:
     """Draws the figures of runs into a folder, and returns their paths."""
     try:
-        from specdec.instrument.report import figures
+        from specdec.report import figures
     except ImportError as error:
         missing = "--figures_dir needs matplotlib; pip install matplotlib"
         raise UsageError(missing) from error

@@ -27,11 +27,11 @@ from specdec.common.terminal import visible
 from specdec.common.values import Checked, UsageError, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
 from specdec.engine import Engine, NotExact, Placement, check_eight_bits, in_eight_bits, obeying
-from specdec.instrument.runs.measured_run import Run
-from specdec.instrument.runs.texts import Data, Previous, TextList, TextStream
 from specdec.models.contract.inputs import check_room
 from specdec.plan import RESERVED, Plan
 from specdec.sampling import MinLength, looks_back
+from specdec.texts.measured_run import Run
+from specdec.texts.texts import Data, Previous, TextList, TextStream
 
 # The fields that flags set, if their command has them and the user gives them.
 FLAGS: Mapping[str, str] = {

@@ -22,9 +22,9 @@ from specdec.common import terminal
 from specdec.common.schemas import INDEX, INPUT, Count
 from specdec.common.values import UsageError
 from specdec.decoding import check_scores, naming_texts, score
-from specdec.instrument.runs.texts import TextStream
 from specdec.plan import Plan
 from specdec.sampling import Greedy
+from specdec.texts.texts import TextStream
 from specdec.types import SamplingRule
 
 

@@ -22,11 +22,11 @@ from specdec.common import hosts, records, terminal
 from specdec.common.records import Lines, as_json
 from specdec.common.subtitles import FORMATS, subtitles
 from specdec.common.values import UsageError
-from specdec.instrument.runs.beam_texts import BeamText
-from specdec.instrument.runs.decoding_texts import Text
-from specdec.instrument.runs.measured_run import GivenBeams, Run
-from specdec.instrument.runs.text_engine import Watch
-from specdec.instrument.runs.texts import Data, TextList
+from specdec.texts.beam_texts import BeamText
+from specdec.texts.decoding_texts import Text
+from specdec.texts.measured_run import GivenBeams, Run
+from specdec.texts.text_engine import Watch
+from specdec.texts.texts import Data, TextList
 from specdec.types import DecodeOutput
 
 T = TypeVar("T")  # `Text`, or `BeamText` of a run that searches

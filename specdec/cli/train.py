@@ -14,7 +14,7 @@ from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.variants import ready
 from specdec.common.values import PositiveInt, UsageError, check
-from specdec.instrument.distillation.made_tables import make
+from specdec.training.distillation.made_tables import make
 
 if TYPE_CHECKING:
     from specdec.training import TrainRun

@@ -9,8 +9,8 @@ from specdec.cli import machine
 from specdec.cli import run as runs
 from specdec.cli.variants import add_cost_flags, add_variant_flag, costs_of, rows_of, variants
 from specdec.common.values import PositiveInt, UsageError, check
-from specdec.instrument.search import tuning
-from specdec.instrument.search.search import TOKENS, Search
+from specdec.predict import tuning
+from specdec.predict.search import TOKENS, Search
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

@@ -13,9 +13,9 @@ from specdec.cli import run as runs
 from specdec.cli import shorthands
 from specdec.cli.run import DecodeRun
 from specdec.common.values import PositiveInt, UsageError, check
-from specdec.instrument.costs import Costs
-from specdec.instrument.forecast import measured_costs
-from specdec.instrument.runs.measured_run import Run, Variant
+from specdec.predict import measured_costs
+from specdec.predict.costs import Costs
+from specdec.texts.measured_run import Run, Variant
 
 
 class How(TypedDict, total=False):

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
+from specdec.certificate.certifying import LIMIT, certify
 from specdec.cli import beams, output
 from specdec.cli import run as runs
 from specdec.cli.variants import announce, say, variant
 from specdec.common.records import RecordsError
-from specdec.instrument.certificate.certifying import LIMIT, certify
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

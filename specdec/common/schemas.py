@@ -49,7 +49,7 @@ class Form(NamedTuple):
     fields: str = ""
 
 
-_BENCH, _RUNS = "specdec.instrument.benchmark.file", "specdec.instrument.runs"
+_BENCH, _RUNS = "specdec.measure.file", "specdec.texts"
 LINES: Mapping[str, tuple[int, str, Mapping[str, Form]]] = {
     "decode": (
         1,
@@ -80,12 +80,12 @@ LINES: Mapping[str, tuple[int, str, Mapping[str, Form]]] = {
     "acceptance": (
         2,
         "One text of specdec acceptance.",
-        {"": Form("", "specdec.instrument.acceptance.alphas", "Accepted")},
+        {"": Form("", "specdec.measure.alphas", "Accepted")},
     ),
     "forecast": (
         1,
         "One draft length of specdec forecast.",
-        {"": Form("", "specdec.instrument.forecast.promise", "Forecast", "LINE")},
+        {"": Form("", "specdec.predict.promise", "Forecast", "LINE")},
     ),
 }  # kind -> its version, what a line is, and its forms by name
 

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from specdec import checkpoints, tasks
+from specdec.certificate import certifying
 from specdec.checkpoints import generation_settings as generation
 from specdec.common import demo, notebook, terminal
 from specdec.common.decoded import DecodedText
@@ -24,22 +25,21 @@ from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive, PreviousOutput
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact, Placement, check_eight_bits, saved_vocabulary
-from specdec.instrument.benchmark import benchmarking
-from specdec.instrument.certificate import certifying
-from specdec.instrument.runs import explained
-from specdec.instrument.runs.beam_texts import BeamText
-from specdec.instrument.runs.decoding_texts import Text
-from specdec.instrument.runs.measured_run import GivenBeams, Run, Variant, parameter_counts
-from specdec.instrument.runs.text_engine import TextEngine
-from specdec.instrument.runs.texts import Data, TextList
-from specdec.instrument.runs.transcripts import Transcriber
 from specdec.integrations.shown_texts import Decoded, Explained
+from specdec.measure import benchmarking
 from specdec.models.contract.inputs import check_room
 from specdec.models.partitioning import Partitioner
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.schedules.schedule import Schedule
+from specdec.texts import explained
+from specdec.texts.beam_texts import BeamText
+from specdec.texts.decoding_texts import Text
+from specdec.texts.measured_run import GivenBeams, Run, Variant, parameter_counts
+from specdec.texts.text_engine import TextEngine
+from specdec.texts.texts import Data, TextList
+from specdec.texts.transcripts import Transcriber
 from specdec.types import SamplingRule
 from specdec.verifiers import Block
 from specdec.verifiers.decide import Verifier

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from specdec.common import notebook
 from specdec.common.decoded import DecodedText
-from specdec.instrument.runs import decoding_texts
+from specdec.texts import decoding_texts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

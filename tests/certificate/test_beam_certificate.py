@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from support import few, forget_programs
 
+from specdec.certificate import BeamSubject, certify, refuse
+from specdec.certificate import beam_checks as beams
 from specdec.decoding import beam_search
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.drafters import Autoregressive
-from specdec.instrument.certificate import BeamSubject, certify, refuse
-from specdec.instrument.certificate import beam_checks as beams
 from specdec.models.contract.beam_tree import Slots
 from specdec.models.contract.cache import KVCache
 from specdec.plan import Plan

@@ -20,12 +20,11 @@ import pytest
 from scipy import special
 from support import StatesTable, TableHeads, few, teacher_forced, tiny_t5
 
-from specdec import checkpoints, cli
+from specdec import certificate, checkpoints, cli
+from specdec.certificate import Check, Power, Subject, certifying, drawn, exactness
 from specdec.decoding import decode, keys, loop, states
 from specdec.drafters import Autoregressive, Blockwise, Hybrid, InputCopy, Masked, PromptLookup
 from specdec.drafters.autoregressive import Memory
-from specdec.instrument import certificate
-from specdec.instrument.certificate import Check, Power, Subject, certifying, drawn, exactness
 from specdec.models import partitioning
 from specdec.models.contract import cache as cache_module
 from specdec.models.contract.cache import KVCache

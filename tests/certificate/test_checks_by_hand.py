@@ -20,16 +20,15 @@ import numpy as np
 import pytest
 from made_outputs import Made, output_of
 
-from specdec import tasks, testing
+from specdec import certificate, tasks, testing
+from specdec.certificate import Check, Power, Subject, certifying, drawn, exactness
 from specdec.common.environment import environment, hardware
 from specdec.decoding import row_keys
-from specdec.instrument import certificate
-from specdec.instrument.certificate import Check, Power, Subject, certifying, drawn, exactness
-from specdec.instrument.runs.measured_run import Run, Variant
 from specdec.sampling import Greedy, Sampling
 from specdec.testing import FALSE_ALARM, Constant, OneOf, Skipping
 from specdec.testing.excess import COUNTS, RANKS, by_rank, excess, seen, tail
 from specdec.testing.proposals import Tally, proposals
+from specdec.texts.measured_run import Run, Variant
 from specdec.verifiers import Coupled, SpeculativeSampling, Typical
 
 # Modules with the names of their checks.

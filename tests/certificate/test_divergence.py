@@ -7,8 +7,8 @@ import types
 import numpy as np
 import pytest
 
-from specdec.instrument import certificate
-from specdec.instrument.certificate.drawn import SAMPLES
+from specdec import certificate
+from specdec.certificate.drawn import SAMPLES
 
 # Of two texts, in each of four groups: how many tokens more than the target's law expects.
 EXCESS = np.array([[3.0, -1.0, -2.0, 0.0], [1.0, -1.0, 0.0, 0.0]])

@@ -19,10 +19,10 @@ from specdec import checkpoints, cli, drafters, sampling, schedules, tasks, veri
 from specdec.cli import sinks
 from specdec.common import resources, terminal
 from specdec.decoding import Replay, program
-from specdec.instrument.runs import explained
-from specdec.instrument.runs.text_engine import TextEngine
 from specdec.models.t5 import T5Target
 from specdec.testing import TableTarget
+from specdec.texts import explained
+from specdec.texts.text_engine import TextEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = ["one\teins", "two words\tzwei Wörter", "three\tdrei", "a\tein", "five\tfünf"]

@@ -19,8 +19,8 @@ from specdec.cli import run as runs
 from specdec.common.environment import version
 from specdec.common.records import RecordsError
 from specdec.common.terminal import counted
-from specdec.instrument.evaluation import evaluation
-from specdec.instrument.evaluation.prediction_files import PredictionsFolder
+from specdec.measure import evaluation
+from specdec.measure.prediction_files import PredictionsFolder
 
 SAMPLED = (
     "--gin_file=sampling/temperature.gin",

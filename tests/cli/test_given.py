@@ -10,7 +10,7 @@ import pytest
 
 from specdec.cli import given
 from specdec.common.values import UsageError
-from specdec.instrument.runs.texts import Data, TextList
+from specdec.texts.texts import Data, TextList
 
 
 def flags(**others) -> SimpleNamespace:

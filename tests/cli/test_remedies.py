@@ -21,7 +21,7 @@ from remedies import HOLE, remedies
 
 from specdec import checkpoints, cli
 from specdec.cli import gin_files
-from specdec.instrument.replicate.replication import Replication
+from specdec.report.replicate.replication import Replication
 from specdec.tasks import registry
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pytest
 from specdec import cli
 from specdec.cli import run as runs
 from specdec.common.values import UsageError
-from specdec.instrument.runs.texts import Data, Previous, TextList, TextStream
+from specdec.texts.texts import Data, Previous, TextList, TextStream
 
 LENGTHS = {"inputs": 64, "targets": 8}
 

@@ -11,11 +11,11 @@ from specdec import checkpoints, cli, tasks
 from specdec.cli import sinks
 from specdec.common.decoded import DecodedText
 from specdec.common.values import UsageError
-from specdec.instrument.runs.sources import Lines, Live, Revised, Source, Stream
-from specdec.instrument.runs.texts import Data, Previous, TextList, TextStream
 from specdec.models.families import model_of
 from specdec.models.gpt2 import Gpt2Config
 from specdec.models.partitioning import Share
+from specdec.texts.sources import Lines, Live, Revised, Source, Stream
+from specdec.texts.texts import Data, Previous, TextList, TextStream
 
 POSITIONS, OUTPUTS = 40, 8
 SIZES = Gpt2Config(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.instrument.compile.compile_report import markdown
+from specdec.predict.compile_report import markdown
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 

@@ -18,12 +18,12 @@ import pytest
 from specdec.cli import given, shorthands, sinks
 from specdec.common.values import UsageError
 from specdec.decoding.beam_rules import T5XBeams
-from specdec.instrument.runs.beam_texts import BeamText
-from specdec.instrument.runs.decoding_texts import Text
-from specdec.instrument.runs.measured_run import GivenBeams
-from specdec.instrument.runs.texts import Data, Previous, TextList, TextStream
 from specdec.tasks.media import Spoken
 from specdec.tasks.plain import PlainBytes
+from specdec.texts.beam_texts import BeamText
+from specdec.texts.decoding_texts import Text
+from specdec.texts.measured_run import GivenBeams
+from specdec.texts.texts import Data, Previous, TextList, TextStream
 
 LENGTHS = {"inputs": 64, "targets": 8}
 SEGMENTS: list[Any] = [

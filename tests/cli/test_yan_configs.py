@@ -15,7 +15,7 @@ import pytest
 from specdec import checkpoints
 from specdec.cli import compile as command
 from specdec.drafters import Autoregressive
-from specdec.instrument.compile.compile_report import markdown
+from specdec.predict.compile_report import markdown
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.verifiers import GreedyMatch

@@ -33,9 +33,9 @@ from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.decoding.program import DecodeProgram, batch_shapes
 from specdec.drafters import Autoregressive, Blockwise, EarlyExit, Masked, MultiPath
-from specdec.instrument.compile import hlo
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
+from specdec.predict import hlo
 from specdec.sampling import (
     Greedy,
     MinLength,

@@ -32,12 +32,12 @@ from specdec.drafters import (
     PromptLookup,
     SuffixDecoding,
 )
-from specdec.instrument.acceptance import written
-from specdec.instrument.compile.hlo import read
+from specdec.measure import written
 from specdec.models.families import model_of
 from specdec.models.llama import LlamaConfig
 from specdec.models.t5gemma import T5GemmaConfig
 from specdec.plan import Plan
+from specdec.predict.hlo import read
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from support import few, tiny_t5
 
-from specdec import cli
+from specdec import certificate, cli
+from specdec.certificate import Subject, exactness
 from specdec.decoding import decode, row_keys
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
@@ -26,8 +27,6 @@ from specdec.decoding.row_bits import (
 from specdec.drafters import Autoregressive, MultiPath
 from specdec.engine import Engine
 from specdec.engine.beam_engine import beam_plan
-from specdec.instrument import certificate
-from specdec.instrument.certificate import Subject, exactness
 from specdec.models.bases.stack import StackModel
 from specdec.models.layers.layers import MASKED, attend_grouped, in_order
 from specdec.models.t5 import T5Target

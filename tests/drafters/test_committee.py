@@ -28,11 +28,11 @@ from specdec.drafters import (
     WithoutPictures,
 )
 from specdec.drafters.committee import LEAST, VoteRecord
-from specdec.instrument.acceptance import recorded_texts
-from specdec.instrument.forecast import forecasting
+from specdec.measure import recorded_texts
 from specdec.models.families import model_of
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.plan import Plan
+from specdec.predict import forecasting
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget

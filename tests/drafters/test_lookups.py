@@ -29,8 +29,8 @@ from specdec.drafters import (
 )
 from specdec.drafters.committee import _mean, _votes
 from specdec.drafters.matching import last_tokens, matches, slices
-from specdec.instrument.forecast.recorded import Recorded
 from specdec.plan import Plan
+from specdec.predict.recorded import Recorded
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.types import Context, Params, Request

@@ -25,6 +25,7 @@ from support import (
 )
 
 from specdec import Plan, decode, row_keys
+from specdec.certificate.afresh import _count
 from specdec.checkpoints import tables
 from specdec.drafters import (
     Autoregressive,
@@ -43,7 +44,6 @@ from specdec.drafters import (
     SuffixDecoding,
     Uniform,
 )
-from specdec.instrument.certificate.afresh import _count
 from specdec.models.t5 import T5Draft, T5DraftConfig
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import (

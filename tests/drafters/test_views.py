@@ -15,11 +15,11 @@ from support import PromptTable
 
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.drafters import Autoregressive, Committee, Hybrid, NoSource, PromptLookup
-from specdec.instrument.acceptance import opinions
-from specdec.instrument.benchmark.parts import PREFILL
-from specdec.instrument.benchmark.workload import Workload
-from specdec.instrument.forecast.measured_costs import measured
+from specdec.measure import opinions
+from specdec.measure.parts import PREFILL
+from specdec.measure.workload import Workload
 from specdec.plan import Plan
+from specdec.predict.measured_costs import measured
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.testing import Skipping, TableTarget

@@ -13,14 +13,14 @@ from specdec import checkpoints, tasks
 from specdec.common import demo
 from specdec.drafters import Autoregressive
 from specdec.engine import Engine, Placement
-from specdec.instrument.acceptance.alphas import Accepted
-from specdec.instrument.forecast.forecasting import measured
-from specdec.instrument.runs.measured_run import Run
-from specdec.instrument.runs.texts import Data
+from specdec.measure.alphas import Accepted
 from specdec.models.contract.model import Model, Target
 from specdec.plan import Plan
+from specdec.predict.forecasting import measured
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
+from specdec.texts.measured_run import Run
+from specdec.texts.texts import Data
 from specdec.verifiers import GreedyMatch
 
 DRAFT = demo.path("draft")

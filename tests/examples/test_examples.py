@@ -11,13 +11,12 @@ import jax
 import pytest
 from tolerances import FLOAT64
 
-from specdec import checkpoints, cli
+from specdec import certificate, checkpoints, cli
 from specdec.drafters import Autoregressive
-from specdec.instrument import certificate
-from specdec.instrument.compile.compilation import compile_for
 from specdec.models import partitioning
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
+from specdec.predict.compilation import compile_for
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import check_drafter, check_verifier

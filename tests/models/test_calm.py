@@ -18,11 +18,10 @@ from specdec import cli
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.decoding.program import DecodeProgram, batch_shapes
 from specdec.drafters import Autoregressive, EarlyExit
-from specdec.instrument.acceptance import recording, written
-from specdec.instrument.compile import hlo
-from specdec.instrument.forecast import schedule_replay
+from specdec.measure import recording, written
 from specdec.models.t5 import Calm, T5Draft, T5DraftConfig, T5Target, calm
 from specdec.plan import Plan
+from specdec.predict import hlo, schedule_replay
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.types import Params, Part, TargetCall

@@ -15,7 +15,7 @@ from tolerances import SMALL_LOGITS
 from specdec import checkpoints
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Autoregressive, Masked
-from specdec.instrument.benchmark.parts import prefills
+from specdec.measure.parts import prefills
 from specdec.models.placement.layouts import Layout
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.plan import Plan

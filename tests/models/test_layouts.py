@@ -16,11 +16,11 @@ from support import cells, device_of, opcodes, tiny_t5
 
 from specdec import Plan, autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
-from specdec.instrument.compile import hlo
 from specdec.models import partitioning
 from specdec.models.placement import device as devices
 from specdec.models.placement.layouts import from_stored, to_stored
 from specdec.models.t5 import T5Target
+from specdec.predict import hlo
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.types import Params

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from specdec.common.tables import Table
-from specdec.instrument.replicate import page, replication, results, study_tables
-from specdec.instrument.replicate.results import Found, Place, Step
-from specdec.instrument.replicate.study import Grown, Need, Published, Row, Study
+from specdec.report.replicate import page, replication, results, study_tables
+from specdec.report.replicate.results import Found, Place, Step
+from specdec.report.replicate.study import Grown, Need, Published, Row, Study
 
 ROW = Row(
     "a",

@@ -25,16 +25,16 @@ from specdec.cli import replicate as command
 from specdec.common import child
 from specdec.common.records import Lines
 from specdec.drafters import Autoregressive
-from specdec.instrument.compile.calls import Counted
-from specdec.instrument.compile.hardware import GIB, Call
-from specdec.instrument.replicate import page, replication, results, running, steps, study
-from specdec.instrument.replicate.replication import Described, Replication
-from specdec.instrument.replicate.results import Found, Place, Step
-from specdec.instrument.replicate.running import Journal
-from specdec.instrument.replicate.steps import Choices
-from specdec.instrument.replicate.study import Grown, Need, Published, Row, Study
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
+from specdec.predict.calls import Counted
+from specdec.predict.hardware import GIB, Call
+from specdec.report.replicate import page, replication, results, running, steps, study
+from specdec.report.replicate.replication import Described, Replication
+from specdec.report.replicate.results import Found, Place, Step
+from specdec.report.replicate.running import Journal
+from specdec.report.replicate.steps import Choices
+from specdec.report.replicate.study import Grown, Need, Published, Row, Study
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.verifiers import Block
@@ -244,7 +244,7 @@ def test_each_figure_of_a_file_has_its_place_on_the_page(tmp_path, monkeypatch):
 
 
 def test_each_speedup_has_its_place_in_the_figure(tmp_path):
-    figure = pytest.importorskip("specdec.instrument.replicate.figure")
+    figure = pytest.importorskip("specdec.report.replicate.figure")
     rows = written(tmp_path)[:2]
     rows[0].measured = {"speedup": 2.0, "low": 1.75, "high": 2.5}
     rows[0].places["here"] = Place(recorded=1.5)

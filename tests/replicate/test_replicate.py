@@ -21,7 +21,7 @@ from specdec.common import published
 from specdec.common.records import Lines
 from specdec.common.tables import Table, escaped
 from specdec.common.values import UsageError
-from specdec.instrument.replicate import (
+from specdec.report.replicate import (
     page,
     replication,
     results,
@@ -30,10 +30,10 @@ from specdec.instrument.replicate import (
     study,
     study_tables,
 )
-from specdec.instrument.replicate.results import Found, Place, Step
-from specdec.instrument.replicate.running import Journal
-from specdec.instrument.replicate.steps import Choices
-from specdec.instrument.replicate.study_tables import GIVEN
+from specdec.report.replicate.results import Found, Place, Step
+from specdec.report.replicate.running import Journal
+from specdec.report.replicate.steps import Choices
+from specdec.report.replicate.study_tables import GIVEN
 
 ROOT = Path(__file__).resolve().parents[2]
 LEVIATHAN = study.read("leviathan")
@@ -228,8 +228,8 @@ PARENT = """
 import sys
 from pathlib import Path
 from specdec.common.records import Lines
-from specdec.instrument.replicate.running import Journal
-from specdec.instrument.replicate.steps import Step
+from specdec.report.replicate.running import Journal
+from specdec.report.replicate.steps import Step
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
@@ -335,7 +335,7 @@ def test_a_page_says_the_same_again_and_compares(tmp_path, monkeypatch):
 
 def test_a_name_has_one_colour_in_the_figure():
     """A row that lacks a prediction changes nothing for the others."""
-    figure = pytest.importorskip("specdec.instrument.replicate.figure")
+    figure = pytest.importorskip("specdec.report.replicate.figure")
     rows = [found(), found("ende_base_t0"), found("ende_large_t0")]
     rows[1].places = {"v5e:2x2": Place(given=2.5)}
     rows[2].places = {"here": Place(recorded=2.2)}

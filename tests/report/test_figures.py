@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specdec import cli
+from specdec import cli, report
 from specdec.common.statistics import Estimate
-from specdec.instrument import report
-from specdec.instrument.report import run_tables, speedups, times, words
-from specdec.instrument.report.speedups import Point
-from specdec.instrument.report.summaries import ReportedRun, read
-from specdec.instrument.report.times import CallTokens
+from specdec.report import run_tables, speedups, times, words
+from specdec.report.speedups import Point
+from specdec.report.summaries import ReportedRun, read
+from specdec.report.times import CallTokens
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = {"backend": "cpu", "cpu": "Some CPU", "cores": 2, "versions": {"jax": "0.10.2"}}
@@ -253,7 +252,7 @@ def test_every_figure_is_written_and_linked(write, tmp_path, capsys):
 def test_a_png_has_no_version_and_twice_the_pixels_of_a_page(tmp_path):
     """It is a PNG whatever format the user's settings prefer."""
     matplotlib = pytest.importorskip("matplotlib")
-    from specdec.instrument.report import figures
+    from specdec.report import figures
 
     path = tmp_path / "x.png"
     with matplotlib.rc_context({"savefig.format": "svg", "savefig.dpi": 50}):
@@ -263,7 +262,7 @@ def test_a_png_has_no_version_and_twice_the_pixels_of_a_page(tmp_path):
 
 def test_a_single_gamma_is_no_curve(runs):
     pytest.importorskip("matplotlib")
-    from specdec.instrument.report import figures
+    from specdec.report import figures
 
     sampled = bench(sampling="Sampling(temperature=1.0)")
     names = [one.__name__ for one in figures.of(runs(a=bench(), b=sampled))]
@@ -280,7 +279,7 @@ def test_without_a_page_the_report_is_printed_as_ever(write, tmp_path, capsys):
 @pytest.fixture
 def drawings():
     pytest.importorskip("matplotlib")
-    from specdec.instrument.report import figures
+    from specdec.report import figures
 
     return {draw.__name__: draw for draw in figures.FIGURES}
 
@@ -323,7 +322,7 @@ def test_a_drafter_that_is_always_wrong_is_on_the_surface(drawings, runs):
 
 def test_names_keep_their_distance():
     pytest.importorskip("matplotlib")
-    from specdec.instrument.report.figures import apart
+    from specdec.report.figures import apart
 
     assert apart([0.9, 0.2], 0.1) == [0.9, 0.2]
     assert apart([0.5, 0.51, 0.49], 0.1) == pytest.approx([0.5, 0.6, 0.4])
@@ -366,7 +365,7 @@ def test_a_folder_that_is_a_file(write, capsys):
 
 def test_without_matplotlib(write, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "specdec.instrument.report.figures", raising=False)
+    monkeypatch.delitem(sys.modules, "specdec.report.figures", raising=False)
     monkeypatch.delattr(report, "figures", raising=False)
     summary = write("a.jsonl", bench())
     assert cli.main(["report", f"--figures_dir={tmp_path}", summary]) == 2
@@ -409,7 +408,7 @@ def test_draft_lengths_along_a_generation(write, monkeypatch):
 def test_runs_whose_lengths_vary_have_their_figure(write, tmp_path):
     pytest.importorskip("jinja2")
     pytest.importorskip("matplotlib")
-    from specdec.instrument.report import figures, html
+    from specdec.report import figures, html
 
     varied = bench() | {"prediction": bench()["prediction"] | {"gamma": None}}
     a, b = write("a.jsonl", varied, VARIED), write("b.jsonl", bench())
@@ -460,7 +459,7 @@ def test_no_text_of_a_figure_overlaps(runs, name):
     matplotlib = pytest.importorskip("matplotlib")
     from crowding import crowded
 
-    from specdec.instrument.report import figures
+    from specdec.report import figures
 
     named = {f"a_run_of_which_the_name_is_long_{i}": 0.5 + i / 50 for i in range(8)}
     several = runs(

@@ -10,8 +10,7 @@ from pathlib import Path
 import chromium
 import pytest
 
-from specdec import cli
-from specdec.instrument import report
+from specdec import cli, report
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "amd_epyc_avx512_2_cores"
 SUMMARIES = [str(RESULTS / f"{name}.jsonl.summary.json") for name in ("ende_t0", "ende_t1")]
@@ -328,7 +327,7 @@ def test_another_temperature_and_a_drafter_without_q(make):
 
 
 def test_so_many_texts_and_no_more(make, monkeypatch):
-    html = pytest.importorskip("specdec.instrument.report.html")
+    html = pytest.importorskip("specdec.report.html")
     monkeypatch.setattr(html, "TEXTS", 2)
     page = make(lines=[line(i) for i in range(5)]).read_text(encoding="utf-8")
     assert (
@@ -363,7 +362,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, capsys, arguments, mess
 
 def test_without_jinja2(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    monkeypatch.delitem(sys.modules, "specdec.instrument.report.html", raising=False)
+    monkeypatch.delitem(sys.modules, "specdec.report.html", raising=False)
     monkeypatch.delattr(report, "html", raising=False)
     assert cli.main(["report", f"--html={tmp_path / 'page.html'}", SUMMARIES[0]]) == 2
     captured = capsys.readouterr()

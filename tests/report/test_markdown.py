@@ -8,7 +8,7 @@ import pytest
 from specdec import cli
 from specdec.common import notebook
 from specdec.common.tables import Table, row
-from specdec.instrument.replicate.page import Page
+from specdec.report.replicate.page import Page
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "amd_epyc_avx512_2_cores"
 BAD = "<script>alert(1)</script> ![x](http://there/x.png) a|b\n\n# Another"

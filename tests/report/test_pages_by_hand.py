@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from test_figures import CPU, LINES, bench
 
-from specdec.instrument.report import generations, summaries, words
-from specdec.instrument.report.generations import ShownCall, ShownGeneration, Token
-from specdec.instrument.report.summaries import ReportedRun
+from specdec.report import generations, summaries, words
+from specdec.report.generations import ShownCall, ShownGeneration, Token
+from specdec.report.summaries import ReportedRun
 
 PAIRED = {"table": ("tr",), "dl": ("dt", "dd"), "tr": ("td", "th")}
 
@@ -56,7 +56,7 @@ def cells(page: str) -> list[list[str]]:
 
 def page(runs: list[ReportedRun], lines: list[dict], folder: Path) -> str:
     """Returns the page of runs, and of generations if there are lines."""
-    html = pytest.importorskip("specdec.instrument.report.html")
+    html = pytest.importorskip("specdec.report.html")
     file = folder / "lines.jsonl"
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return html.page(runs, generations.read([str(file)] if lines else []))
@@ -218,7 +218,7 @@ def test_an_excerpt_is_the_output_or_its_first_twelve_tokens():
 
 
 def test_each_draft_of_a_generation_is_a_bar_and_a_whole_one_is_marked(monkeypatch):
-    draw_times = pytest.importorskip("specdec.instrument.report.draw_times")
+    draw_times = pytest.importorskip("specdec.report.draw_times")
     calls = [(1, 3, 2, 3), (4, 2, 2, 3)]
     means = {"places": [1, 2], "drafted": [3.0, 2.0], "accepted": [2.0, 1.5]}
     found = types.SimpleNamespace(name="a run", text=3, calls=calls, **means)

@@ -10,9 +10,9 @@ import pytest
 
 from specdec import cli
 from specdec.common.statistics import Estimate
-from specdec.instrument.acceptance import alphas
-from specdec.instrument.acceptance.alphas import Accepted
-from specdec.instrument.benchmark.summary import (
+from specdec.measure import alphas
+from specdec.measure.alphas import Accepted
+from specdec.measure.summary import (
     Baseline,
     BenchmarkForecast,
     BenchmarkPrediction,

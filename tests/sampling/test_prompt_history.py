@@ -13,13 +13,13 @@ import pytest
 from support import PromptTable
 
 from specdec import Plan, decode, row_keys, score
+from specdec.certificate import beam_checks, subject
 from specdec.decoding import Decided, replay
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import HuggingFaceBeams
 from specdec.decoding.beam_search import beam_search
 from specdec.drafters import Autoregressive
-from specdec.instrument.acceptance import opinions
-from specdec.instrument.certificate import beam_checks, subject
+from specdec.measure import opinions
 from specdec.sampling import (
     FrequencyPenalty,
     Greedy,

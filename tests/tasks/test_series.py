@@ -15,7 +15,7 @@ from tolerances import LOGITS
 from specdec import Plan, checkpoints, tasks
 from specdec.drafters import Autoregressive
 from specdec.engine import Engine
-from specdec.instrument.evaluation import output_metrics
+from specdec.measure import output_metrics
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
 from specdec.tasks import TaskError, mase, series, wql

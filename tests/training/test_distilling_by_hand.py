@@ -13,15 +13,15 @@ import pytest
 from specdec.common.records import RecordsError
 from specdec.common.statistics import Estimate
 from specdec.common.values import UsageError
-from specdec.instrument.distillation import distillation
-from specdec.instrument.distillation.distillation import (
+from specdec.models.t5 import T5Config, T5Target
+from specdec.sampling import Greedy, Sampling
+from specdec.training.distillation import distillation
+from specdec.training.distillation.distillation import (
     Distillation,
     Distilled,
     Distilling,
     TimeLeft,
 )
-from specdec.models.t5 import T5Config, T5Target
-from specdec.sampling import Greedy, Sampling
 
 RECIPE = Distillation("train", "validation", 1, None, 100, 16, 0.1, {"forward_kl": 1.0})
 CONFIG = T5Config(

@@ -20,9 +20,9 @@ from tolerances import LOGITS
 from specdec import checkpoints, tasks, training
 from specdec.checkpoints import tables
 from specdec.common.records import RecordsError
-from specdec.instrument.compile import hlo
 from specdec.models import partitioning
 from specdec.models.t5 import T5Target
+from specdec.predict import hlo
 from specdec.testing import TableTarget
 from specdec.training import Align, Frozen, Pairs, TrainingError, TrainRun, laws
 from specdec.training.alignment import DIVERGENCES, highest

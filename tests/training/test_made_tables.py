@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from specdec.common.values import UsageError
-from specdec.instrument.distillation import made_tables
-from specdec.instrument.distillation.made_tables import Classifier, recording
-from specdec.instrument.runs.measured_run import Variant
 from specdec.testing import TableTarget
+from specdec.texts.measured_run import Variant
 from specdec.training import classifier
+from specdec.training.distillation import made_tables
+from specdec.training.distillation.made_tables import Classifier, recording
 
 VOCABULARY = object()
 

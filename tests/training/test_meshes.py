@@ -12,10 +12,10 @@ import pytest
 from support import tiny_t5
 
 from specdec import training
-from specdec.instrument.compile import hlo
 from specdec.models import partitioning
 from specdec.models.heads import HeadedTarget, Heads, HeadsConfig
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
+from specdec.predict import hlo
 from specdec.training import (
     Align,
     AllExits,

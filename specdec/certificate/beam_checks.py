@@ -1,0 +1,333 @@
+"""The certificate of a beam search: on this device, does a draft change any of its beams?
+
+  beams     all beams of all texts against plain beams: ids, order, ends, scores, steps
+  best      the best text alone, searched for as a run that returns one text does
+  perfect   the target as its own draft: each call yields all its steps, so no cache lost any
+  hostile   drafts that try to do harm: the beams are the same; the slowdown is measured
+  audit     each beam teacher-forced, without a beam's cache: its score is that of its tokens
+
+The checks take the plain beams from the search itself; only `audit` does not need them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
+
+from specdec.certificate.hostile import TEXTS, slowdowns, summary
+from specdec.certificate.outcome import (
+    Check,
+    Power,
+)
+from specdec.certificate.subject import Subject
+from specdec.decoding import beam_search
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_rules import BeamSet
+from specdec.decoding.beam_search import BeamOutput, BeamState
+from specdec.decoding.draft_beams import DraftBeams
+from specdec.models.contract.model import Target
+from specdec.sampling import before_each
+from specdec.testing.draft_models import HARMS, HarmfulModel
+from specdec.types import Array, Params, PyTree
+
+WANTED_CALLS = 0.15  # the share of calls that may miss a beam unseen
+SHORT_CALLS = 1e-3  # of the target's calls on a draft of its own, and one is always allowed
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BeamSubject(Subject):
+    """A search, and the texts that it is tried on.
+
+    Args:
+      search: the run's search, with models of `plan`.
+    """
+
+    search: BeamPlan = dataclasses.field(kw_only=True)
+
+    @property
+    def all_beams(self) -> BeamPlan:
+        """The run's search, for all beams."""
+        return dataclasses.replace(self.search, best_only=False)
+
+    def with_draft(self, model: Target, width: int, reuse: bool = True) -> tuple[BeamPlan, Params]:
+        """Returns the search with a draft whose model has the target's parameters."""
+        drafter = DraftBeams(model, width, self.search.depth, reuse=reuse)
+        params = Params(**dict.fromkeys(("target", drafter.role), self.params["target"]))
+        return dataclasses.replace(self.all_beams, drafter=drafter), params
+
+    def searched(
+        self, plan: BeamPlan, params: Params | None = None, rows: int | None = None
+    ) -> BeamOutput:
+        """Returns the beams of the first `rows` texts, on the host; None for all texts."""
+        return self.fetched(plan, plan.params(params or self.params), rows)
+
+    @functools.cached_property
+    def plain_beams(self) -> BeamOutput:
+        """All beams of all texts by the target alone."""
+        return self.searched(self.all_beams.alone())
+
+    @functools.cached_property
+    def drafted_beams(self) -> BeamOutput:
+        """All beams of all texts with the run's draft."""
+        return self.searched(self.all_beams)
+
+
+def beams(subject: BeamSubject) -> Check:
+    """Checks that all beams are those of plain beams, in as many steps."""
+    return _agreement("beams", subject, subject.all_beams, subject.drafted_beams)
+
+
+def best(subject: BeamSubject) -> Check:
+    """Checks that the best text alone is the first of all plain beams."""
+    plan = dataclasses.replace(subject.search, best_only=not subject.search.processors)
+    output, plain = subject.searched(plan), subject.plain_beams
+    differ = np.any(output.tokens[:, 0] != plain.tokens[:, 0], axis=1)
+    error = _largest(output.scores[:, 0] - plain.scores[:, 0])
+    saved = int(plain.trace.steps.sum()) - int(output.trace.steps.sum())
+    rows = len(differ)
+    return Check(
+        "best",
+        {"texts": rows, "identical": rows - int(differ.sum()), "score_error": error},
+        {"score_error": ("<=", subject.tolerance), "texts": (">=", 1)},
+        f"{rows - int(differ.sum())} of {rows} texts the first of plain beams, in {saved} steps "
+        f"fewer; scores off by {error:.1e} at most (threshold {subject.tolerance:.2g})",
+        power=Power.of_texts(rows),
+    )
+
+
+def perfect(subject: BeamSubject) -> Check:
+    """Checks that the target as its own draft, with as many beams, misses no beam.
+
+    Only the last call of a text may yield fewer steps than it drafted. The target's scores of the
+    last call are not reused. Those of another draft may be stale and cost calls, and no check sees
+    that.
+    """
+    if subject.search.processors:
+        note = "processors change the target's choice and not the draft's, so that calls may miss"
+        return Check("perfect", {"calls": 0, "short_calls": 0}, {}, note)
+    searched = subject.with_draft(subject.search.target, subject.search.beams, reuse=False)
+    trace = subject.searched(*searched).trace
+    within = np.arange(trace.steps.shape[1])[None] < trace.calls[:, None] - 1
+    calls = int(within.sum())
+    short = int((within & (trace.steps <= subject.search.depth)).sum())
+    rows = len(trace.calls)
+    limit = max(1, int(SHORT_CALLS * calls))
+    return Check(
+        "perfect",
+        {"calls": calls, "short_calls": short},
+        {"short_calls": ("<=", limit), "calls": (">=", 1)},
+        f"{short} of {calls} calls on a draft of the target itself miss a beam (threshold {limit}, "
+        "for a near-tie)",
+        power=Power.of_cases(
+            calls, rows, WANTED_CALLS, "a miss in {:.0%} of the calls", SHORT_CALLS
+        ),
+    )
+
+
+def hostile(subject: BeamSubject) -> Check:
+    """Checks that drafts that try to do harm change no beam, no score and no number of steps.
+
+    They must not take more target calls than plain beams. Their cost in time is measured.
+    """
+    rows, width = min(TEXTS, subject.count), subject.search.draft_beams
+    runs = {"alone": functools.partial(subject.searched, subject.all_beams.alone(), rows=rows)}
+    cases = []
+    for harm in HARMS:
+        model = HarmfulModel(subject.search.target, harm, subject.search.stop_ids)
+        plan, params = subject.with_draft(model, width)
+        runs[harm] = functools.partial(subject.searched, plan, params, rows)
+        cases.append(_agreement(harm, subject, plan, runs[harm](), params))
+    same = f"texts the same beams under {len(cases)} hostile drafts"
+    return summary(cases, slowdowns(subject, runs), same, "the time of plain beams")
+
+
+def audit(subject: BeamSubject) -> Check:
+    """Checks that the score of each beam is the normalised log-probability of its tokens.
+
+    Beams must be in order, and no two of a text may be the same.
+    """
+    output = subject.drafted_beams
+    score = jax.jit(functools.partial(_score, plan=subject.all_beams))
+    right = subject.compared(score, output.tokens, output.length, output.finished)
+    there = output.length > 0
+    error = _largest(np.where(there, output.scores - right, 0))
+    order = np.where(there[:, 1:], np.diff(output.scores, axis=1), -1.0)
+    wrong = int(np.sum(~(order <= 0)))
+    texts = [output.texts(row) for row in range(len(there))]
+    twice = sum(len(made) - len(set(map(tuple, made))) for made in texts)
+    return Check(
+        "audit",
+        {
+            "beams": int(there.sum()),
+            "score_error": error,
+            "out_of_order": wrong,
+            "twice": twice,
+        },
+        {
+            "beams": (">=", 1),
+            "score_error": ("<=", subject.tolerance),
+            "out_of_order": ("==", 0),
+            "twice": ("==", 0),
+        },
+        f"{int(there.sum())} beams teacher-forced: scores off by {error:.1e} at most (threshold "
+        f"{subject.tolerance:.2g}), {wrong} out of order, {twice} twice",
+        power=Power.of_texts(subject.count),
+    )
+
+
+BEAM_CHECKS = (beams, best, perfect, hostile, audit)
+
+
+def _agreement(
+    name: str,
+    subject: BeamSubject,
+    plan: BeamPlan,
+    output: BeamOutput,
+    params: Params | None = None,
+) -> Check:
+    """Returns the check of beams against plain beams; texts that differ are near-ties, or a
+    mistake."""
+    rows = len(output.length)
+    plain: BeamOutput = jax.tree.map(lambda x: x[:rows], subject.plain_beams)
+    steps, plain_steps = (np.sum(x.trace.steps, axis=1) for x in (output, plain))
+    differ = steps != plain_steps
+    for ours, theirs in zip(output[:2], plain[:2], strict=True):
+        differ |= (ours != theirs).reshape(rows, -1).any(axis=1)
+    differ |= (output.finished != plain.finished).any(axis=1)
+    error = _largest((output.scores - plain.scores)[~differ])
+    gaps = [_gap(subject, int(row), plan, params) for row in np.flatnonzero(differ)]
+    gap = _largest(gaps)
+    slower = int(np.sum(~differ & (output.trace.calls > plain.trace.calls)))
+    same = rows - len(gaps)
+    exact: dict[str, tuple[str, float]] = {"identical": ("==", rows), "score_error": ("==", 0)}
+    note = f"{same} of {rows} texts the same {plan.beams} beams in the same steps as plain beams"
+    if gaps:
+        note += f", the others part at a gap of at most {gap:.1e} nats"
+    return Check(
+        name,
+        {
+            "texts": rows,
+            "identical": same,
+            "steps": int(steps.sum()),
+            "calls": int(output.trace.calls.sum()),
+            "largest_gap": gap,
+            "score_error": error,
+            "texts_with_more_calls": slower,
+        },
+        {
+            "texts": (">=", 1),
+            "largest_gap": ("<=", subject.tolerance),
+            "score_error": ("<=", subject.tolerance),
+            "texts_with_more_calls": ("==", 0),
+            **(exact if subject.search.same_bits else {}),
+        },
+        f"{note}; scores off by {error:.1e} at most (threshold of both {subject.tolerance:.2g})",
+        power=Power.of_texts(rows),
+    )
+
+
+def _largest(errors: ArrayLike) -> float:
+    """Returns the largest absolute value; NaN if one is NaN, 0 if there is none."""
+    return float(np.max(np.abs(errors), initial=0))
+
+
+def _gap(subject: BeamSubject, row: int, plan: BeamPlan, params: Params | None) -> float:
+    """Returns the smallest gap between plain beams' candidates in the call where two searches part.
+
+    The searches run again, call by call. If they do not part this time, the gap is that of all
+    steps.
+    """
+    _, inputs = subject.batches(subject.count)[row // subject.batch_size]
+    row %= subject.batch_size
+    trees, alone = plan.params(params or subject.params), plan.alone()
+    ours = beam_search.prefill(trees, inputs, plan)
+    plain = beam_search.prefill(alone.params(subject.params), inputs, alone)
+    passed: list[BeamState] = []
+    while ours.beams.active[row]:
+        ours, before = beam_search.step(trees, ours, plan), len(passed)
+        while plain.beams.active[row] and _steps(plain, row) < _steps(ours, row):
+            passed.append(plain)
+            plain = beam_search.step(alone.params(subject.params), plain, alone)
+        if not _alike(ours.beams, plain.beams, row):
+            passed = passed[before:]
+            break
+    margins = (_margin(subject, inputs, one.beams, row, alone) for one in passed)
+    return min(margins, default=np.inf)
+
+
+def _steps(state: BeamState, row: int) -> int:
+    return int(jnp.sum(state.trace.steps[row]))
+
+
+def _alike(ours: BeamSet, plain: BeamSet, row: int) -> bool:
+    names = ("live_tokens", "tokens", "lengths", "finished", "length", "active")
+    pairs = ((getattr(ours, name)[row], getattr(plain, name)[row]) for name in names)
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def _margin(subject: Subject, inputs: Array, batch: BeamSet, row: int, plan: BeamPlan) -> float:
+    """Returns the smallest gap between neighbours of a step's candidates and of its finished texts.
+
+    It is 0 if the search ends or continues by less than the tolerance. The target scores all texts
+    again, without a draft.
+    """
+    rule, beams = plan.rule, jax.tree.map(lambda x: x[row], batch)
+    own, limit = jax.tree.map(lambda x: x[row], inputs), subject.tolerance
+    log_probs = _scored(subject.params["target"], own, beams, plan)
+    given = {"stop_ids": plan.stop_ids, "best_only": plan.best_only}
+    after, _ = rule.advance(beams, log_probs, **given)
+    shifted = (
+        rule.advance(beams.replace(live_scores=beams.live_scores + x), log_probs, **given)[0]
+        for x in (-limit, limit)
+    )
+    if len({bool(one.active) for one in (after, *shifted)}) > 1:
+        return 0.0
+    candidates = np.sort(np.ravel(log_probs + beams.live_scores[:, None]))[::-1]
+    count = rule.candidates(plan.beams, len(plan.stop_ids)) + 1
+    gaps = [np.inf]
+    for scores in (candidates[:count], np.sort(np.asarray(after.scores))[::-1]):
+        counted = scores[scores > rule.nothing / 2].astype(np.float64)
+        gaps += (-np.diff(counted)).tolist()
+    return min(gaps)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def _scored(params: PyTree, inputs: PyTree, beams: BeamSet, plan: BeamPlan) -> Array:
+    """Returns log-probabilities after the live beams of a text, [w, V], each beam in a row of its
+    own."""
+    target = plan.target
+    fed = beams.live_tokens[:, :-1]
+    cache = target.prefill(
+        params, jax.tree.map(lambda x: jnp.repeat(x[None], len(fed), axis=0), inputs), fed.shape[1]
+    )
+    logits = target.decode(params, fed, cache)[0].logits
+    at = jnp.clip(beams.length - 1, 0, fed.shape[1] - 1)
+    log_probs = jax.nn.log_softmax(logits[:, at], axis=-1)
+    one, prompt = jax.tree.map(lambda x: x[None], (beams, inputs))
+    return beam_search.processed(log_probs[None], one, target.prompt(prompt), plan)[0]
+
+
+def _score(
+    params: PyTree, inputs: Array, tokens: Array, length: Array, finished: Array, *, plan: BeamPlan
+) -> Array:
+    """Returns the scores of beams, [B, w], by their tokens [B, w, N], each in a row of its own."""
+    target = plan.target
+    rows, width, longest = tokens.shape
+    flat = tokens.reshape(rows * width, longest)
+    inputs = jnp.repeat(inputs, width, axis=0)
+    fed = jnp.concatenate([target.start(inputs)[:, None], flat[:, :-1]], axis=1)
+    logits = target.decode(params, fed, target.prefill(params, inputs, longest))[0].logits
+    log_probs = jax.nn.log_softmax(logits, axis=-1)
+    if plan.processors:
+        _, history = before_each(fed, plan.stop_ids, target.prompt(inputs))
+        log_probs = beam_search.rule_of(plan).process(log_probs, history)
+    emitted = jnp.take_along_axis(log_probs, flat[:, :, None], axis=2)[:, :, 0]
+    within = jnp.arange(longest)[None] < length.reshape(-1, 1)
+    total = jnp.sum(jnp.where(within, emitted, 0), axis=1).reshape(rows, width)
+    penalties = jnp.array([1.0, *map(plan.rule.penalty, range(1, longest + 1))], jnp.float32)
+    return jnp.where(finished, total / penalties[plan.rule.counted(length)], total)

@@ -1,1 +1,0 @@
-"""The outputs of a run for a split of a task, their metrics, and the folder that keeps them."""

@@ -1,0 +1,147 @@
+"""The record of a text, and the figures of all texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, NamedTuple, Required, TypeAlias, TypedDict
+
+import numpy as np
+from msgspec import Meta
+
+from specdec.common.json_values import record_of
+from specdec.common.schemas import INDEX, Amount, Count, OneOrMore
+from specdec.common.statistics import Estimate, estimates
+from specdec.common.terminal import counted
+from specdec.measure.opinions import LENIENCE
+
+MaybeId: TypeAlias = Annotated[int, Meta(ge=-1)]
+Amounts: TypeAlias = list[Amount | list[Amount]]  # a figure is a list for a drafter of blocks
+
+
+class DrafterRecording(TypedDict, total=False):
+    """The recording of a drafter in a line."""
+
+    proposed: Required[list[MaybeId | list[MaybeId]]]
+    ratio: Amounts
+    refused: Amounts
+    confidence: Amounts
+    entropy: Amounts
+    top: list[Amounts]
+
+
+class Accepted(NamedTuple):
+    """One recorded text: sums of sum_x min(p(x) / l, q(x)) by drafter, and data for a replay."""
+
+    index: Annotated[Count, INDEX]
+    tokens: Annotated[OneOrMore, "Tokens of the text that the target wrote."]
+    accepted: Annotated[
+        dict[str, list[float]],
+        dict[str, Annotated[list[Amount], Meta(min_length=1)]],
+        "Of each drafter (model, the run's own, and with --tables unigram and bigram): for each "
+        "lenience l, in descending order from 1, the sum over the text's tokens of sum_x min(p(x) "
+        "/ l, q(x)). Over tokens it is alpha.",
+    ]
+    inputs: Annotated[Sequence[Count], "The input's token ids, without padding."] = ()
+    output: Annotated[
+        Sequence[Count],
+        "The target's token ids, with its EOS unless the text was cut at the longest length.",
+    ] = ()
+    drafts: Annotated[
+        Mapping[str, Mapping[str, Sequence[float | Sequence[float]]]],
+        dict[str, DrafterRecording],
+        "Of each drafter whose opinion depends on the text before a token alone, by its class and, "
+        "of one that is made of others, its field ('second Autoregressive'): `proposed`, for each "
+        "token of the output the id that it finds most likely given the true text before, -1 for "
+        "none; and `ratio`, if it draws, q(y) / p(y) of the output's own token y. `confidence` and "
+        "`entropy` are what a stopping rule would see: the probability of y if the drafter draws, "
+        "else of `proposed` by its softmax, the entropy of the distribution in nats, and `top`, "
+        "its ten greatest probabilities, descending. `refused`, if it draws, is the probability of "
+        "a token that is drawn and refused there. Of a drafter of blocks, each figure is a list, "
+        "of the places of a block that begins there. Empty of a drafter that copies.",
+    ] = MappingProxyType({})
+    proposes: Annotated[Count, "Tokens of the output at which the run's drafter proposes one."] = 0
+    depths: Annotated[
+        Sequence[OneOrMore],
+        "Of each token of the output, how many of the target's layers it went through; absent "
+        "where tokens go through all.",
+    ] = ()
+
+    @classmethod
+    def of(cls, fields: Mapping[str, object]) -> Accepted:
+        """Returns the text of a line; raises ValueError or TypeError for one of something else."""
+        one = record_of(cls, fields)
+        counted = [len(LENIENCE) == len(sums) for sums in one.accepted.values()]
+        rows = [row for kinds in one.drafts.values() for row in kinds.values()]
+        counted += [len(row) == one.tokens for row in (one.output, *rows)]
+        if one.output and not (one.accepted and all(counted)):  # the first version had none
+            raise ValueError("has lists of other lengths than its tokens")
+        return one
+
+    def kept(self, name: str, kind: str) -> np.ndarray:
+        """Returns the probability that a drafter's proposal at each token is accepted."""
+        said = np.array(self.drafts[name][kind])
+        if kind == "ratio":
+            return np.minimum(said, 1)
+        return said == np.reshape(self.output, (-1, *[1] * (said.ndim - 1)))
+
+
+@dataclasses.dataclass(frozen=True)
+class AcceptanceSummary:
+    """The figures of all texts."""
+
+    texts: int
+    tokens: int
+    alphas: Mapping[str, Mapping[float, Estimate]]  # drafter -> lenience -> a mean over tokens
+    proposes: float  # the share of the tokens at which the drafter proposes one
+    # of the target, the mean over tokens; None if all tokens go through all layers
+    layers: float | None = None
+
+    def record(self) -> Mapping[str, object]:
+        """Returns plain values, for JSON."""
+        alphas = {
+            name: [{"lenience": lenience, **one._asdict()} for lenience, one in found.items()]
+            for name, found in self.alphas.items()
+        }
+        fields = {name: getattr(self, name) for name in ("texts", "tokens", "proposes", "layers")}
+        return fields | {"alphas": alphas}
+
+
+def summarize(records: Iterable[Accepted]) -> AcceptanceSummary:
+    """Returns the means over all tokens, with intervals of a bootstrap over texts.
+
+    Texts are resampled because tokens of one text are not independent. The n-gram tables are not
+    counted again for each resample.
+    """
+    records = list(records)
+    if not records:
+        raise ValueError("no text was written, so nothing is accepted; give some inputs")
+    tokens = np.array([text.tokens for text in records])
+    alphas = {}
+    for name in records[0].accepted:
+        accepted = np.transpose([text.accepted[name] for text in records])  # [L, texts]
+        means = estimates(np.vstack([accepted, tokens]), lambda sums: sums[:-1] / sums[-1])
+        alphas[name] = dict(zip(LENIENCE, means, strict=True))
+    proposes = sum(text.proposes for text in records) / int(tokens.sum())
+    depths = [depth for text in records for depth in text.depths]
+    layers = sum(depths) / len(depths) if depths else None
+    return AcceptanceSummary(len(records), int(tokens.sum()), alphas, proposes, layers)
+
+
+def lines(summary: AcceptanceSummary) -> Iterator[str]:
+    """Yields the figures as lines of text."""
+    yield f"{summary.tokens} tokens of {counted(summary.texts, 'text')} that the target wrote"
+    if summary.layers is not None:
+        yield f"a token goes through {summary.layers:.2f} layers, mean"
+    if not summary.proposes:
+        yield "nothing is proposed at any of them"
+        return
+    lenient = "".join(f"{f'l = {lenience:g}':>10}" for lenience in LENIENCE[1:])
+    yield f"{'drafter':10}{'alpha':>8}  {'95 % interval':16}{lenient}"
+    for name, alphas in summary.alphas.items():
+        exact, *others = alphas.values()
+        figures = "".join(f"{alpha.value:10.3f}" for alpha in others)
+        yield f"{name:10}{exact.value:8.3f}  {exact.interval('.3f'):16}{figures}"
+    if summary.proposes < 1:
+        yield f"it proposes at {summary.proposes:.1%} of the tokens; alpha counts the others as 0"

@@ -1,0 +1,116 @@
+"""Records by kind, and the estimator that both modes share.
+
+It is the sum over texts of the median over repeats: of measured seconds, of seconds predicted from
+the parts, or of calls.
+"""
+
+from __future__ import annotations
+
+import collections
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from specdec.measure.file import Generation, Record, Timing
+from specdec.measure.parts import (
+    MEMORY_READ,
+    PREFILL,
+    PREFILL_ALONE,
+    READ_BYTES,
+    Key,
+    by_turns,
+    in_iterations,
+    step_of,
+)
+from specdec.measure.trust import Spread
+from specdec.predict.costs import Costs
+
+
+class MeasuredParts(NamedTuple):
+    """All records of a benchmark."""
+
+    alone: Sequence[Generation]  # generations of the target alone
+    speculative: Sequence[Generation]  # generations with speculation
+    greedy: Sequence[Generation]  # of a beam search
+    elsewhere: Sequence[Generation]  # generations for texts of another split
+    seconds: Mapping[Key, float]  # part -> seconds of one model call, or of one prefill; medians
+    costs: Costs  # that follow from them
+    bandwidth: float  # bytes/s at which memory was read, the best value
+    spread: Spread | None  # how much they vary; None if nothing was timed twice
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> MeasuredParts:
+        """Returns the parts of records; raises ValueError if nothing was generated."""
+        records = list(records)
+        generations = [one for one in records if isinstance(one, Generation)]
+        timed = [one for one in generations if one.split is None]
+        elsewhere = [one for one in generations if one.split is not None]
+        alone, speculative, greedy = (
+            [one for one in timed if one.mode == mode]
+            for mode in ("alone", "speculative", "greedy")
+        )
+        if not any(one.tokens for one in alone) or not any(one.tokens for one in speculative):
+            raise ValueError("no token was generated; benchmark texts that are not empty")
+        seconds = seconds_per_call(one for one in records if isinstance(one, Timing))
+        medians = {part: statistics.median(values) for part, values in seconds.items()}
+        bandwidth = READ_BYTES / min(seconds[MEMORY_READ])
+        generated = alone, speculative, greedy, elsewhere
+        return cls(*generated, medians, costs_of(medians), bandwidth, Spread.of(records))
+
+    @property
+    def by_turns(self) -> float:
+        """The time of a draft in an iteration, divided by that of its calls timed alone."""
+        return by_turns(self.seconds)
+
+
+def costs_of(seconds: Mapping[Key, float], source: str = "", times: float | None = None) -> Costs:
+    """Returns the costs of parts; `times` is `by_turns` if another iteration tells it."""
+    calls = in_iterations(seconds, by_turns(seconds) if times is None else times)
+    prefills = seconds[PREFILL], seconds[PREFILL_ALONE]
+    return Costs(calls, *prefills, seconds[step_of(seconds)], source)
+
+
+def total(generations: Sequence[Generation], value: Callable[[Generation], float]) -> float:
+    """Returns the sum over texts of the median over repeats."""
+    return sum(medians(generations, value).values())
+
+
+def medians(
+    generations: Sequence[Generation], value: Callable[[Generation], float]
+) -> dict[int, float]:
+    """Returns text -> the median over repeats."""
+    values = collections.defaultdict(list)
+    for one in generations:
+        values[one.text].append(value(one))
+    return {text: statistics.median(values[text]) for text in sorted(values)}
+
+
+def drafted(generations: Sequence[Generation]) -> list[int]:
+    """Returns the number of drafted tokens of each call."""
+    return [length for one in generations for length in one.drafted]
+
+
+def depths(generations: Sequence[Generation]) -> list[int] | None:
+    """Returns the target's layers of each call; None if calls run all layers."""
+    return [depth for one in generations for depth in one.depths] or None
+
+
+def seconds(one: Generation) -> float:
+    assert one.seconds is not None, "of a text that is timed"
+    return one.seconds
+
+
+def steps(one: Generation) -> float:
+    return one.steps
+
+
+def calls(one: Generation) -> float:
+    return one.calls
+
+
+def seconds_per_call(timings: Iterable[Timing]) -> dict[Key, list[float]]:
+    """Returns part -> seconds of one model call, or of one prefill, in each timing."""
+    found = collections.defaultdict(list)
+    for timing in timings:
+        found[timing.part].append(timing.seconds / timing.steps)
+    return found

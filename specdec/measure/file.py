@@ -1,0 +1,156 @@
+"""The records of a benchmark, and the file that stores them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypedDict
+
+from specdec.common import records
+from specdec.common.decoded import DecodedText
+from specdec.common.json_values import JsonObject, check_kind, record_of
+from specdec.common.records import Lines
+from specdec.common.schemas import Amount, Count, OneOrMore
+from specdec.decoding.beam_search import BeamOutput
+from specdec.measure.parts import Key, key_of, name_of
+
+# The fields of each line, in order, and those which are absent where they have nothing to say.
+FIELDS = ("calls", "tokens", "drafted", "accepted", "sources", "depths", "broken_drafts", "beams")
+OPTIONAL = ("sources", "depths", "broken_drafts", "beams")
+PLACE = "The example's place in its split, from 0."
+REPEAT = "Which measurement of the same text, from 0."
+SECONDS = "Wall-clock seconds."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generation(DecodedText):
+    """A text that was decoded once."""
+
+    text: Annotated[Count, PLACE]
+    mode: Annotated[
+        str,
+        Literal["alone", "speculative", "greedy"],
+        "What decoded: the target alone, or with the drafter. With --num_beams both search for "
+        "beams, and greedy is the drafter's text without a search.",
+    ] = "speculative"
+    repeat: Annotated[int | None, Count, REPEAT] = None  # None if it was not timed
+    seconds: Annotated[float | None, Amount, SECONDS] = None  # None if it was not timed
+    split: Annotated[str | None, str, "The split's name."] = None  # if it is not the timed one
+    beams: Annotated[
+        Sequence[Sequence[Count]],
+        "Of each beam that is returned, its token ids, the best first; then drafted and accepted "
+        "count steps of the search; absent without beams.",
+    ] = ()
+
+    LINE: ClassVar = ("mode", "text", "repeat", "seconds", *FIELDS)
+    ELSEWHERE: ClassVar = ("split", "text", *FIELDS)
+
+    @classmethod
+    def of_search(cls, output: BeamOutput, row: int, depth: int, **others: Any) -> Self:
+        """Returns the record of one row of a search."""
+        beams, calls = output.texts(row), int(output.trace.calls[row])
+        accepted = (output.trace.steps[row][:calls] - 1).tolist()
+        drafted = [depth] * (calls - 1) + accepted[-1:]
+        best = next(iter(beams), [])
+        return cls(tokens=best, beams=beams, drafted=drafted, accepted=accepted, **others)
+
+    @property
+    def steps(self) -> int:
+        """Returns the steps of a search, and of another text its tokens."""
+        return sum(self.accepted) + self.calls if self.beams else len(self.tokens)
+
+
+class Timing(NamedTuple):
+    """One timed run of a part, on a text's inputs."""
+
+    part: Annotated[
+        Key,
+        str,
+        "What ran: a model's call by its role and width in tokens ('target 6', 'draft 1', 'alone "
+        "1'), such calls one after the other ('turn of 1 x draft 2, 6 x draft 1, 1 x target 8'), "
+        "reading the inputs ('prefill', 'alone prefill'), or a read of memory ('memory', "
+        "'memory_read').",
+    ]
+    text: Annotated[Count, PLACE]
+    repeat: Annotated[Count, REPEAT]
+    seconds: Annotated[Amount, SECONDS]
+    steps: Annotated[OneOrMore, "Model calls in those seconds."]
+
+
+class _Part(TypedDict):
+    part: str
+
+
+Record: TypeAlias = Generation | Timing
+
+
+class File:
+    """Records in a file, or in memory if there is none.
+
+    Records of an earlier run with the same settings are kept, up to the last text that it measured
+    in all modes.
+
+    Attributes:
+      settings: gin text, which goes to FILE.gin
+      modes: the number of modes
+      done: (repeat, text) pairs that need not be measured again
+      elsewhere: (split, text) pairs that need not be decoded again
+    """
+
+    def __init__(self, path: str | None, settings: str, modes: int = 2):
+        self._lines = None if path is None else Lines.of(Path(path), settings)
+        before = list(self._lines.map(record, "bench")) if self._lines else []
+        self.done = _in_all_modes(before, modes)
+        self.elsewhere = {(_split(one), one.text) for one in before if _split(one)}
+        whole = (_split(one) or (one.repeat, one.text) in self.done for one in before)
+        self._records = list(itertools.compress(before, whole))
+        if self._lines:
+            self._lines.replace(map(fields_of, self._records))
+
+    def write(self, record: Record) -> None:
+        """Writes a record immediately."""
+        self._records.append(record)
+        if self._lines:
+            self._lines.append(fields_of(record))
+
+    def records(self, split: str | None) -> Iterator[Record]:
+        """Returns the records of the timed texts, and of another split."""
+        return (one for one in self._records if _split(one) in (None, split))
+
+    def conclude(self, report: Mapping[str, object]) -> None:
+        """Writes FILE.summary.json."""
+        if self._lines:
+            text = records.as_json(report, indent=2)
+            records.write(Path(f"{self._lines.path}.summary.json"), f"{text}\n")
+
+
+def record(fields: JsonObject) -> Record:
+    """Returns the record of a line; raises TypeError or ValueError for a line of something else."""
+    if not fields.keys() & {"mode", "split"}:
+        check_kind(fields, _Part)
+        return record_of(Timing, fields, part=key_of(fields["part"]))
+    return record_of(Generation, {name: x for name, x in fields.items() if name != "calls"})
+
+
+def fields_of(record: Record) -> Mapping[str, object]:
+    """Returns the fields of a record's line."""
+    if isinstance(record, Timing):
+        return record._asdict() | {"part": name_of(record.part)}
+    names = record.LINE if record.split is None else record.ELSEWHERE
+    named = {name: getattr(record, name) for name in names}
+    return {name: value for name, value in named.items() if name not in OPTIONAL or value}
+
+
+def _split(record: Record) -> str | None:
+    """Returns the split of a text that is not timed."""
+    return record.split if isinstance(record, Generation) else None
+
+
+def _in_all_modes(found: Iterable[Record], count: int) -> set[tuple[int, int]]:
+    modes: dict[tuple[int, int], set[str]] = {}
+    for one in found:
+        if isinstance(one, Generation) and one.repeat is not None:
+            modes.setdefault((one.repeat, one.text), set()).add(one.mode)
+    return {unit for unit, seen in modes.items() if len(seen) == count}

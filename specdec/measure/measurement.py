@@ -1,0 +1,237 @@
+"""The protocol of a measurement, and the file of its records.
+
+Everything alternates in one process, so a slow minute affects all alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.common.environment import environment
+from specdec.common.timer import Clock, timed
+from specdec.decoding import check_finite, naming_texts, row_keys
+from specdec.decoding.beam_plan import AnyPlan, BeamPlan
+from specdec.decoding.beam_search import BeamOutput
+from specdec.decoding.program import Program
+from specdec.measure.file import File, Generation, Record, Timing
+from specdec.measure.parts import Key, name_of
+from specdec.measure.summary import BenchmarkSummary, Parts, summarize
+from specdec.measure.workload import Workload
+from specdec.models.contract.inputs import tokens_of
+from specdec.types import DecodeOutput, PyTree
+
+T = TypeVar("T")
+WARM_UPS = 3
+TEXTS_PER_TIMING = 4  # the parts are timed at every fourth text: they depend on shapes alone
+
+
+def measure_by_text(
+    workload: Workload,
+    trees: Mapping[str, PyTree],
+    texts: Mapping[int, np.ndarray],
+    *,
+    seed: int,
+    repeats: int,
+    skip: Collection[tuple[int, int]] = (),
+    clock: Clock = time.perf_counter,
+) -> Iterator[Iterator[Generation | Timing]]:
+    """Times each text `repeats` times: the target alone and speculation, alternating.
+
+    Next to beams, greedy speculation is timed as well.
+
+    The mode that came second for a text comes first for the next one, and for the same text in the
+    next repeat. A repeat is another sample of each text: `row_keys(seed, text, repeat)`. Small
+    models are run once, untimed, before each timed run, see `Program.warmed`, because in production
+    nothing alternates.
+    """
+    trees = jax.device_put(trees)
+    on_device = {text: jax.device_put(inputs) for text, inputs in texts.items()}
+    params = workload.params(trees)
+
+    def one_text(
+        repeat: int, place: int, text: int, inputs: jax.Array
+    ) -> Iterator[Generation | Timing]:
+        # First the parts: a text with both generations then has all that is measured of it.
+        if place % TEXTS_PER_TIMING == 0:
+            for part, seconds in _timed_parts(clock, workload, trees, inputs):
+                yield Timing(part, text, repeat, seconds, workload.parts[part].steps)
+        keys = _keys(seed, text, repeat)
+        modes = list(workload.generations)
+        for mode in modes if (place + repeat) % 2 == 0 else reversed(modes):
+            program = workload.generations[mode]
+            output, seconds = _timed(clock, program, params[mode], keys, inputs)
+            about = {"mode": mode, "text": text, "repeat": repeat, "seconds": seconds}
+            yield _generation(workload, output, **about)
+
+    _warm_up(workload, trees, seed, on_device)
+    for repeat in range(repeats):
+        for place, (text, inputs) in enumerate(on_device.items()):
+            if (repeat, text) not in skip:
+                yield one_text(repeat, place, text, inputs)
+
+
+def _warm_up(
+    workload: Workload, trees: Mapping[str, PyTree], seed: int, texts: Mapping[int, PyTree]
+) -> None:
+    """Runs each mode a few times, because first runs are slower: pages, caches, threads."""
+    for text in list(texts)[:1]:
+        for _ in range(WARM_UPS):
+            for mode, params in workload.params(trees).items():
+                generate = workload.generations[mode]
+                jax.block_until_ready(generate(params, _keys(seed, text), texts[text]))
+            list(_timed_parts(lambda: 0.0, workload, trees, texts[text]))
+
+
+def _keys(seed: int, text: int, repeat: int = 0) -> jax.Array:
+    return jax.block_until_ready(row_keys(seed, jnp.array([text]), repeat))
+
+
+def _timed_parts(clock, workload: Workload, trees, inputs) -> Iterator[tuple[Key, float]]:
+    given: dict[Key | None, PyTree] = {None: inputs}
+    for name, part in workload.parts.items():
+        given[name], seconds = _timed(clock, part.program, trees, given[part.source])
+        yield name, seconds
+
+
+def _timed(clock, program: Program, *arguments) -> tuple[PyTree, float]:
+    return timed(program.warmed(*arguments), *arguments, clock=clock)
+
+
+def _generation(
+    workload: Workload, output: DecodeOutput | BeamOutput, *, text: int, **about: Any
+) -> Generation:
+    """Returns the record of an output; raises NonFiniteLogits if its row has failed."""
+    with naming_texts([text]):
+        check_finite(output, workload.plan.target)
+    output = jax.device_get(output)
+    if isinstance(output, BeamOutput):
+        plan = workload.alone if about.get("mode") == "alone" else workload.plan
+        return Generation.of_search(output, 0, plan.longest_draft, text=text, **about)
+    return Generation.of(output, 0, text=text, **about)
+
+
+class Measurement:
+    """A workload, compiled for some texts; several measurements may be interleaved."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        trees: Mapping[str, PyTree],
+        texts: Mapping[int, PyTree],
+        file: File,
+        *,
+        seed: int,
+        repeats: int,
+    ):
+        self.workload, self.file = workload, file
+        self._trees, self._texts, self._seed, self._repeats = trees, texts, seed, repeats
+        self._length = tokens_of(next(iter(texts.values()))).shape[1]
+        self._compile_seconds = workload.compile(trees, self._length)
+
+    @property
+    def left(self) -> int:
+        """The number of generations that have not been measured yet."""
+        units = self._repeats * len(self._texts) - len(self.file.done)
+        return len(self.workload.generations) * units
+
+    def by_text(self) -> Iterator[Iterator[Record]]:
+        """Measures what is left, see `measure_by_text`, and writes each record to the file."""
+        units = measure_by_text(
+            self.workload,
+            self._trees,
+            self._texts,
+            seed=self._seed,
+            repeats=self._repeats,
+            skip=self.file.done,
+        )
+        return (self._written(records) for records in units)
+
+    def decode_elsewhere(self, texts: Mapping[int, PyTree], split: str) -> None:
+        """Decodes texts of another split that the file lacks; they predict the timed ones."""
+        params = jax.device_put(self.workload.params(self._trees)["speculative"])
+        for text, inputs in texts.items():
+            if (split, text) not in self.file.elsewhere:
+                program = self.workload.generations["speculative"]
+                output = program(params, _keys(self._seed, text), inputs)
+                self.file.write(_generation(self.workload, output, text=text, split=split))
+
+    def profile(self, path: str) -> None:
+        """Writes an xprof trace of one text's generations, each under its mode's name.
+
+        Operations have the scopes draft, verify and accept. Nothing is timed, because tracing takes
+        time.
+        """
+        workload, trees = self.workload, jax.device_put(self._trees)
+        text, inputs = next(iter(self._texts.items()))
+        _warm_up(workload, trees, self._seed, {text: inputs})
+        with jax.profiler.trace(path):
+            for mode, params in workload.params(trees).items():
+                with jax.profiler.TraceAnnotation(mode):
+                    generate = workload.generations[mode]
+                    jax.block_until_ready(generate(params, _keys(self._seed, text), inputs))
+
+    def conclude(self, about: Mapping[str, object], split: str | None = None) -> BenchmarkSummary:
+        """Writes the report, and returns the figures of everything that was measured."""
+        plan = self.workload.plan
+        read = self.workload.alone.target.read_by_decode(self._trees["alone"])
+        summary = summarize(
+            self.file.records(split),
+            parts=parts_of(plan),
+            gamma=plan.gamma,
+            same_output=plan.same_output,
+            exact=plan.exact,
+            beams=plan.beams if isinstance(plan, BeamPlan) else 0,
+            step_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves(read)),
+        )
+        costs = self.workload.costs(self._trees, self._length)
+        report = {
+            "environment": environment(),
+            "run": {**described(plan), **about, "costs": _named(costs)},
+            "compile_seconds": _named(self._compile_seconds),
+            **summary.record(),
+        }
+        self.file.conclude(report)
+        return summary
+
+    def _written(self, records: Iterator[Record]) -> Iterator[Record]:
+        for record in records:
+            self.file.write(record)
+            yield record
+
+
+def _named(figures: Mapping[Key, T]) -> dict[str, T]:
+    """Returns figures by the names that parts have in files."""
+    return {name_of(key): figure for key, figure in figures.items()}
+
+
+def parts_of(plan: AnyPlan) -> Parts | None:
+    """Returns the model calls of an iteration.
+
+    The result is None if the drafter has a model and does not say when it is called.
+    """
+    if isinstance(plan, BeamPlan):
+        return plan.parts
+    known = {"target", *(role for role, _, _ in plan.parts())}
+    within = plan.drafter.partial_models(plan.target)  # a head is a part of such a call
+    return plan.parts if within or known >= plan.models().keys() else None
+
+
+def described(plan: AnyPlan) -> dict[str, object]:
+    """Returns the facts about a plan, for reports."""
+    if isinstance(plan, BeamPlan):
+        rule = {"rule": repr(plan.rule), "best_only": plan.best_only}
+        drafter = {"drafter": type(plan.drafter).__name__, "draft_beams": plan.draft_beams}
+        return {"gamma": plan.gamma, "beams": plan.beams, **drafter, **rule}
+    return {
+        "gamma": plan.gamma,
+        "drafter": type(plan.drafter).__name__,
+        "schedule": repr(plan.schedule),
+        "verifier": repr(plan.verifier),
+        "sampling": repr(plan.sampling),
+    }

@@ -1,0 +1,214 @@
+"""The parts of a generation, each timed on its own, and their names in files.
+
+A part consists of model calls: no sampling, no keys, no trace. The parts are therefore a lower
+bound of a generation's time, and the rest is the engine's own. In files they are named by a model's
+role and the width of its calls, as in `Plan.parts`:
+
+  target 8         the target verifies 7 draft tokens
+  target/6 8       the same, if tokens may leave the target and all leave after layer 6
+  draft 2          the first step of a draft, see `drafters.Autoregressive`
+  prefill          everything before the first iteration, all models
+  alone 1          the target's step when it decodes alone; of w beams alone w
+  alone prefill    everything before its first step
+  turn of 1 x draft 2, 6 x draft 1, 1 x target 8
+                   these calls, one model after the other
+  memory_read      0.5 GiB, once, that `memory` makes
+
+A model that is called repeatedly finds its parameters in the processor's cache, if they fit. In an
+iteration, the target's parameters go through that cache between two drafts. The interleaved calls
+of an iteration measure what this costs a draft.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from specdec.decoding.beam_plan import AnyPlan
+from specdec.models.contract import loops
+from specdec.models.contract.cache import KVCache
+from specdec.models.contract.inputs import read
+from specdec.models.contract.model import Target
+from specdec.predict.costs import Calls
+from specdec.types import Cache, Part, PyTree, TargetCall, verifies
+
+READ_BYTES, READ_ROWS = 2**29, 1024  # of what `read_memory` reads
+LONGEST_SCAN = 32  # steps; enough that a scan's start does not count
+LONGEST_TURNS = 8  # in one run
+
+
+class Turn(NamedTuple):
+    """The calls of an iteration, one kind after the other, in whole numbers."""
+
+    parts: tuple[Part, ...]
+
+
+Key: TypeAlias = Calls | Turn | str
+MEMORY, MEMORY_READ, PREFILL, PREFILL_ALONE = "memory", "memory_read", "prefill", "alone prefill"
+STEP = Calls("alone", 1)  # a step of the target alone
+STEPS = STEP, Calls("alone", 2)  # the same, by the width that it is computed with
+_TURN = "turn of "
+
+
+def name_of(key: Key) -> str:
+    """Returns the name of a part in files."""
+    if isinstance(key, Calls):
+        return key.name
+    if isinstance(key, Turn):
+        calls = (f"{part.calls} x {part.role} {part.width}" for part in key.parts)
+        return _TURN + ", ".join(calls)
+    return key
+
+
+def key_of(name: str) -> Key:
+    """Returns the part with this name in files."""
+    if name.startswith(_TURN):
+        told = (calls.split(" ") for calls in name.removeprefix(_TURN).split(", "))
+        return Turn(tuple(Part(role, int(width), int(count)) for count, _, role, width in told))
+    return Calls.of(name) if name.rpartition(" ")[2].isdigit() else name
+
+
+def step_of(keys: Iterable[Key]) -> Calls:
+    """Returns the part that is one step of the target alone."""
+    return next(key for key in keys if isinstance(key, Calls) and key.role == "alone")
+
+
+def turn_of(plan: AnyPlan) -> Turn | None:
+    """Returns the model calls of an iteration with the longest draft, the draft's first.
+
+    The result is None if no model drafts, or the number of layers of calls varies.
+    """
+    calls = () if plan.target.depths else plan.parts([TargetCall(plan.longest_draft)])
+    if all(verifies(role) for role, _, _ in calls):
+        return None
+    whole = (Part(role, width, math.ceil(times)) for role, width, times in calls)
+    return Turn(tuple(sorted(whole, key=lambda part: verifies(part.role))))
+
+
+def make_memory(trees: Mapping[str, PyTree], inputs: PyTree) -> jax.Array:
+    """Returns an array that is larger than any cache."""
+    first = jax.tree.leaves(inputs)[0].ravel()[0]
+    return jnp.broadcast_to(first.astype(jnp.float32), (READ_ROWS, READ_BYTES // READ_ROWS // 4))
+
+
+def read_memory(trees: Mapping[str, PyTree], memory: jax.Array) -> jax.Array:
+    """Reads the array once, as a decoder step reads its kernels."""
+    return jnp.ones([READ_ROWS], jnp.float32) @ memory
+
+
+def prefills(
+    models: Mapping[str, Target],
+    slots: int,
+    views: Mapping[str, Callable[[PyTree], PyTree]] = {},
+) -> Callable:
+    """Returns a program of the work before the first step: role -> (start token [1], cache)."""
+
+    def run(trees: Mapping[str, PyTree], inputs: PyTree) -> dict[str, tuple[jax.Array, Cache]]:
+        found: dict[str, tuple[jax.Array, Cache]] = {}
+        for role, model in models.items():
+            seen = views[role](inputs) if role in views else inputs
+            given = found["target"][1] if "target" in found else _encoded(model, inputs)
+            found[role] = model.start(seen), read(model, trees[role], seen, slots, given)
+        return found
+
+    return run
+
+
+def _encoded(model: Target, inputs: PyTree) -> KVCache | None:
+    """Returns zeros as an encoder's output, for a model that reads it and is timed alone."""
+    if model.encoded_dim is None:
+        return None
+    shape = model.encoded_shape(inputs)
+    encoded = jnp.zeros([*shape, model.encoded_dim], model.dtype)
+    mask = jnp.ones(shape, bool)
+    return KVCache((), (), jnp.zeros(shape[0], jnp.int32), encoded=encoded, inputs_mask=mask)
+
+
+def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
+    """Returns a program of repeated calls of a model, each one position further: [1, steps] tokens.
+
+    The argmaxes of a call are fed to the next one, so that no call can be optimised away. The first
+    argmax is the model's greedy token at every width. The others are overwritten, like rejected
+    draft tokens.
+    """
+
+    def run(
+        trees: Mapping[str, PyTree], prefilled: Mapping[str, tuple[jax.Array, Cache]]
+    ) -> jax.Array:
+        start, cache = prefilled[role]
+
+        def advance(carry, _):
+            tokens, cache = carry
+            tokens, fed = call(trees, tokens, cache)
+            return (tokens, fed.rewind(cache.length + 1)), tokens[:, 0]
+
+        first = jnp.broadcast_to(start[:, None], (start.shape[0], width))
+        _, tokens = loops.scan(advance, (first, cache), length=steps)
+        return tokens.T
+
+    return run
+
+
+def turns(plan: AnyPlan, turn: Turn, steps: int) -> Callable:
+    """Returns a program that repeats the calls of several models in order: [1, steps] tokens.
+
+    The argmaxes of each call are fed to the next one, even of another model, as in `scan`.
+    """
+    call_of = {role: plan.call_of(role) for role, _, _ in turn.parts}
+
+    def run(
+        trees: Mapping[str, PyTree], prefilled: Mapping[str, tuple[jax.Array, Cache]]
+    ) -> jax.Array:
+        begun = {role: prefilled[plan.holder(role)] for role in call_of}
+        widest = max(width for _, width, _ in turn.parts)
+
+        def calls(part: Part, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
+            def advance(carry, _):
+                tokens, cache = carry
+                told, fed = call_of[part.role](trees, tokens[:, : part.width], cache)
+                rest = tokens[:, : widest - part.width]
+                return (jnp.concatenate([told, rest], axis=1), fed.rewind(cache.length + 1)), None
+
+            return loops.scan(advance, (tokens, cache), length=int(part.calls))[0]
+
+        def advance(carry, _):
+            tokens, caches = carry
+            fed = dict(caches)
+            for part in turn.parts:
+                tokens, fed[part.role] = calls(part, tokens, fed[part.role])
+            back = {role: fed[role].rewind(caches[role].length + 1) for role in caches}
+            return (tokens, back), tokens[:, 0]
+
+        start = next(iter(begun.values()))[0]
+        first = jnp.broadcast_to(start[:, None], (start.shape[0], widest))
+        carry = first, {role: cache for role, (_, cache) in begun.items()}
+        return loops.scan(advance, carry, length=steps)[1].T
+
+    return run
+
+
+def by_turns(seconds: Mapping[Key, float]) -> float:
+    """Returns the time of a draft's calls in an iteration, divided by that of the same calls alone.
+
+    It is 1 if this was not timed, and at least 1: other models' calls in between make none faster.
+    """
+    for turn in (key for key in seconds if isinstance(key, Turn)):
+        alone = {True: 0.0, False: 0.0}  # by whether it drafts
+        for role, width, times in turn.parts:
+            calls = Calls(role, width)
+            alone[calls.drafts] += times * seconds[calls]
+        return max((seconds[turn] - alone[False]) / alone[True], 1.0)
+    return 1.0
+
+
+def in_iterations(seconds: Mapping[Key, float], times: float) -> dict[Calls, float]:
+    """Returns the seconds of calls in an iteration, where drafts take `times` as long as alone."""
+    return {
+        key: value * times if key.drafts else value
+        for key, value in seconds.items()
+        if isinstance(key, Calls) and key.role != "alone"
+    }

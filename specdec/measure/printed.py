@@ -1,0 +1,192 @@
+"""The figures as text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from specdec.common.environment import Hardware, device_in_words
+from specdec.common.terminal import counted
+from specdec.decoding.beam_plan import AnyPlan, BeamPlan
+from specdec.measure.summary import (
+    Baseline,
+    BenchmarkForecast,
+    BenchmarkPrediction,
+    BenchmarkSummary,
+    GreedyFigures,
+    Latency,
+    Quantiles,
+)
+from specdec.plan import Plan
+from specdec.types import verifies
+
+
+def sentence(summary: BenchmarkSummary, plan: AnyPlan, environment: Hardware) -> str:
+    """Returns the result of a benchmark in one sentence."""
+    found, outputs = summary.speedup.over_texts, summary.texts * summary.repeats
+    if isinstance(plan, BeamPlan):
+        beams = "the same best beam" if plan.best_only else "the same beams"
+        less = "slower" if found.high < 1 else "no faster"
+        return ", ".join(
+            (
+                f"{found.value:.2f} times as fast as plain beams ({found.interval()})",
+                *([f"so {less} than without a draft"] if found.value < 1 else []),
+                f"{summary.identical} of {outputs} texts {beams}",
+                f"{plan.beams} beams",
+                f"drafts of {plan.draft_beams} beams and {counted(plan.depth, 'step')}",
+                f"on {device_in_words(environment)}",
+            )
+        )
+    if not summary.exact:
+        same = "outputs NOT EXACT"
+    elif summary.identical is None:
+        same = "outputs of the same distribution"
+    else:
+        same = f"{summary.identical} of {outputs} texts identical"
+    drafter = type(plan.drafter).__name__ if plan.drafts else str(plan.target)
+    drafts = (drafter, _draft_length(plan)) if plan.drafts else (drafter,)
+    return ", ".join(
+        (
+            f"{found.value:.2f} times as fast as the target alone ({found.interval()})",
+            same,
+            *drafts,
+            f"on {device_in_words(environment)}",
+        )
+    )
+
+
+def _draft_length(plan: Plan) -> str:
+    tokens = f"{counted(plan.longest_draft, 'token')} per draft"
+    return tokens if plan.gamma is not None else f"up to {tokens}"
+
+
+def lines(summary: BenchmarkSummary) -> Iterator[str]:
+    """Yields the table, line by line: times in milliseconds."""
+    speedup, pairs = summary.speedup, summary.texts * summary.repeats
+    if not summary.exact:
+        yield "NOT EXACT: only the times mean something, not the texts\n"
+    columns = ("p10", "p50", "p90", "p99", *(("TTFT", "TPOT") if summary.latency else ()))
+    yield f"{'ms per text':20}" + "".join(f"{name:>9}" for name in columns)
+    drafts = summary.alpha is not None or summary.depth is None
+    names = {"alone": "target alone", "speculative": "speculative" if drafts else "leaving early"}
+    if summary.beams:
+        names = {"alone": "plain beams", "speculative": "drafted beams", "greedy": "drafted greedy"}
+    for mode, name in names.items():
+        yield _row(name, summary.seconds[mode], summary.latency.get(mode))
+    yield ""
+    over_texts = speedup.over_texts
+    yield _figure("speed-up", over_texts.value, f"95 % interval {over_texts.interval()}")
+    if not summary.beams:
+        yield _figure("  per token", speedup.per_token, "")
+    yield _figure("  median text", speedup.median_text, "")
+    if summary.greedy:
+        yield from _greedy(summary.greedy)
+    if summary.identical is not None:
+        yield f"{'identical outputs':20}{summary.identical:>9} of {pairs}"
+    unit = "step" if summary.beams else "token"
+    yield _figure(f"{unit}s per call", summary.tau, "of the target")
+    if summary.depth is not None:
+        yield _figure("layers", summary.depth, "of a target call, mean; alone it has all")
+    if summary.alpha is not None:
+        tested = (
+            "drafted steps that had all beams"
+            if summary.beams
+            else "accepted / tested draft tokens"
+        )
+        yield _figure("alpha", summary.alpha, tested)
+        yield _shares("  by position", summary.conditional, "accepted, if all before it were")
+        yield _shares("  up to there", summary.joint, "of drafts this long, accepted up to here")
+    if summary.broken_drafts:
+        meaning = "ended early: the drafter's probabilities were not a distribution"
+        yield f"{'broken drafts':20}{summary.broken_drafts:>9}  {meaning}"
+    if summary.prediction:
+        yield from _predicted(summary.prediction, summary.baseline, unit)
+    if summary.forecast:
+        yield from _predicted_by_others(summary.forecast)
+    yield from _alone(summary.baseline, unit)
+
+
+def _greedy(greedy: GreedyFigures) -> Iterator[str]:
+    found = greedy.speedup.over_texts
+    meaning = f"times as fast as plain beams, 95 % interval {found.interval()}"
+    yield _figure("drafted greedy", found.value, meaning)
+    yield _figure("  tokens per call", greedy.tau, "of the target, one text and not the best")
+
+
+def _predicted(prediction: BenchmarkPrediction, baseline: Baseline, unit: str) -> Iterator[str]:
+    gamma, step = prediction.gamma, baseline.target_step
+    if prediction.alpha_from_tau is not None:
+        meaning = f"that independent acceptances would need for these {unit}s per call"
+        yield _figure("  if independent", prediction.alpha_from_tau, meaning)
+    yield ""
+    yield _figure("c", prediction.cost_ratio, f"a draft {unit}, in target steps")
+    if prediction.by_turns != 1:
+        yield _figure(
+            "  alternating", prediction.by_turns, "times a draft's calls run alone; c includes it"
+        )
+    tokens = "" if gamma is None else f" on {_width(prediction)} tokens"
+    yield _figure("v", prediction.verify_cost, f"a target call{tokens}, in target steps")
+    yield _figure("predicted speed-up", prediction.these_texts, "these texts, with prefill")
+    if prediction.long_generation is not None:
+        yield _figure("  long generation", prediction.long_generation, "from alpha, c and v")
+    yield _figure("measured/predicted", prediction.measured_over_predicted, "")
+    yield ""
+    yield f"{'one iteration':20}{'ms':>9}{'target steps':>14}"
+    for name in ("draft", "verify", "rest"):
+        seconds = getattr(prediction, name)
+        if seconds < 0:
+            yield f"  {name:18}{'-':>9}{'-':>14}  the parts alone took longer than the whole"
+        else:
+            yield f"  {name:18}{1e3 * seconds:9.3f}{seconds / step:14.2f}"
+    yield f"{'prefill, all':20}{1e3 * prediction.prefill:9.3f}"
+
+
+def _predicted_by_others(forecast: BenchmarkForecast) -> Iterator[str]:
+    texts = f"{counted(forecast.texts, 'text')} of {forecast.split}"
+    yield ""
+    yield _figure("predicted by others", forecast.whole, f"per token, by {texts}")
+    yield _figure("  measured", forecast.measured_over_whole * forecast.whole, "per token")
+    yield _figure("  measured/predicted", forecast.measured_over_whole, "per token")
+    yield _figure("  without prefill", forecast.decoding, "predicted, per token")
+    yield _figure("  measured", forecast.measured_decoding, "per token, without prefill")
+    yield _figure(
+        "  measured/predicted", forecast.measured_over_decoding, "per token, without prefill"
+    )
+    yield _figure("  tokens per call", forecast.tau, "of those texts")
+    if forecast.alpha is not None:
+        yield _figure("  alpha", forecast.alpha, "of those texts")
+
+
+def _width(prediction: BenchmarkPrediction) -> int:
+    """Returns the tokens of a target call."""
+    return next(part.width for part in prediction.parts if verifies(part.role))
+
+
+def _alone(baseline: Baseline, unit: str) -> Iterator[str]:
+    yield f"{'prefill, target':20}{1e3 * baseline.target_prefill:9.3f}"
+    yield f"{'target step':20}{1e3 * baseline.target_step:9.3f}"
+    yield ""
+    yield _figure("target alone / scan", baseline.over_scan, f"per {unit}, without prefill")
+    yield _figure("  with prefill", baseline.over_scan_with_prefill, "")
+    if baseline.floor is not None:
+        share, speed = baseline.floor / baseline.target_step, baseline.bandwidth / 1e9
+        yield _figure("floor / target step", share, f"its bytes at the {speed:.1f} GB/s read here")
+
+
+def _row(name: str, seconds: Quantiles, latency: Latency | None) -> str:
+    row = f"{name:20}" + "".join(f"{1e3 * x:9.1f}" for x in dataclasses.astuple(seconds))
+    if latency is not None:
+        later = "-" if latency.per_token is None else f"{1e3 * latency.per_token:.2f}"
+        row += f"{1e3 * latency.first_token:9.1f}{later:>9}"
+    return row
+
+
+def _shares(name: str, values: Sequence[float | None], meaning: str) -> str:
+    """Returns a line of percentages by position in the draft, - where nothing was tested."""
+    shown = " ".join("-" if x is None else f"{100 * x:.0f}" for x in values)
+    return f"{name:20}{shown:>9}  % {meaning}"
+
+
+def _figure(name: str, value: float, meaning: str) -> str:
+    shown = f"{value:.3f}" if value >= 0 else "-"  # a busy machine makes differences negative
+    return f"{name:20}{shown:>9}  {meaning}".rstrip()

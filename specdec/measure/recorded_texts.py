@@ -1,0 +1,318 @@
+"""Recorded texts, which `specdec acceptance` writes for other commands, and what they depend on.
+
+A comment in the settings next to the texts records everything that they depend on: `key` for the
+target's texts, and `Engine.drafter_keys` for the drafters' proposals. A run uses recorded texts
+only if it has the same record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from tqdm import tqdm
+
+from specdec import tasks
+from specdec.common import hosts, terminal
+from specdec.common.environment import environment
+from specdec.common.gin_text import FORMAT, comment, settings_in
+from specdec.common.json_values import parsed
+from specdec.common.records import Lines, as_json
+from specdec.common.values import UsageError, one_line
+from specdec.decoding.refilling import Refilled
+from specdec.drafters import Drafter
+from specdec.measure import opinions, recording, written
+from specdec.measure.alphas import AcceptanceSummary, Accepted
+from specdec.measure.written import Texts
+from specdec.models.partitioning import Share
+from specdec.texts.measured_run import Run, Variant, described
+
+RECORD = "# recorded = "  # begins the comment, one line of JSON
+WHOLE = "drafter"  # the name of the run's own drafter in a record
+
+
+def key(run: Run) -> dict[str, object]:
+    """Returns everything that the target's texts depend on, as plain values by name."""
+    data = run.data
+    return {
+        "TASK": data.task and tasks.get_task(data.task).name,
+        "SPLIT": data.split,
+        "the given texts": data.texts and _digest(data.texts),
+        "SEED": data.seed,
+        "DECODER_PREFIX": data.decoder_prefix,
+        "NUM_SAMPLES": data.num_samples,
+        "the length of inputs": data.lengths["inputs"],
+        **run.engine.key(),
+    }
+
+
+def _digest(texts: Iterable[tuple[str, str | None]]) -> str:
+    """Returns a short digest of the inputs."""
+    return hashlib.sha256(as_json([text for text, _ in texts]).encode()).hexdigest()[:12]
+
+
+def with_record(variant: Variant) -> str:
+    """Returns the settings with a comment that records what texts of this run depend on."""
+    return f"{variant.settings}{RECORD}{_record(variant)}\n"
+
+
+def _record(variant: Variant) -> str:
+    drafter = variant.run.plan.drafter
+    named = {WHOLE: drafter, **dict(opinions.recorded(drafter))}
+    drafters = variant.engine.drafter_keys(named)
+    return as_json({"texts": key(variant.run), "drafters": drafters})
+
+
+def read(path: str) -> list[Accepted]:
+    """Returns the texts of a file."""
+    if not Path(path).is_file() or not Path(f"{path}.gin").is_file():
+        if Path(path).exists():  # the command would not write over it
+            raise UsageError(
+                f"--passes {path} has no {Path(path).name}.gin next to it; make passes with "
+                "`specdec acceptance --output_file=FILE`, in another file"
+            )
+        raise UsageError(
+            f"--passes {path} does not exist; make it with `specdec acceptance "
+            f"--output_file={path}`"
+        )
+    found = list(_lines_of(Lines(Path(path))))
+    if not found:
+        raise UsageError(f"--passes {path} has no text; make it with `specdec acceptance`")
+    if not all(text.output for text in found):
+        version = settings_in(_text_of(path)).get(f"{FORMAT[2:]}acceptance", "1")
+        raise UsageError(
+            f"--passes {path} is of version {version}, without tokens; make it anew with "
+            "`specdec acceptance`"
+        )
+    return found
+
+
+def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iterable[str]) -> bool:
+    """Returns whether recorded texts are those of this very drafter, and not only of its target."""
+    before, now = _record_in(path), parsed(_record(variant))
+    ours, theirs = now["drafters"], before["drafters"]
+    pairs = [(before["texts"], now["texts"])]
+    # What has no recording at all is refused with the texts themselves.
+    pairs += [(theirs[name], ours[name]) for name in drafters if name in theirs]
+    for old, new in pairs:
+        if found := difference(old, new):
+            name, was, now_is = found
+            raise UsageError(
+                f"--passes {path} is of {name} = {was}, and the run has {now_is}; make passes of "
+                "this run with `specdec acceptance`"
+            )
+    _refuse_other_inputs(path, variant.run, texts)
+    return theirs.get(WHOLE) == ours[WHOLE]
+
+
+def of_run(path: str, variant: Variant, drafters: Iterable[str]) -> list[Accepted]:
+    """Returns the texts of a file that a run should have written; raises as `read` and `check`."""
+    texts = read(path)
+    check(path, variant, texts, drafters)
+    return texts
+
+
+def difference(
+    before: Mapping[str, object], now: Mapping[str, object]
+) -> tuple[str, str, str] | None:
+    """Returns the first name whose value differs between two records, and both values."""
+    for name in [*now, *before]:
+        old, new = (None if one.get(name) is False else one.get(name) for one in (before, now))
+        if repr(old) != repr(new):
+            was, is_now = (repr(one[name]) if name in one else "not set" for one in (before, now))
+            return name, was, is_now
+    return None
+
+
+def refuse_another(name: str, first: Mapping[str, object], own: Mapping[str, object]) -> None:
+    """Raises UsageError for a variant whose key differs from that of the first one."""
+    if found := difference(first, own):
+        setting, old, new = found
+        raise UsageError(
+            f"--variant={name} has {setting} = {new}, and the first variant {old}; only drafters, "
+            "draft lengths and verifiers may vary"
+        )
+
+
+def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None:
+    """Raises UsageError for texts whose inputs are not the run's."""
+    missing = {text.index: text for text in texts}
+    try:
+        for index, ids in _inputs_of(run, max(missing) + 1):
+            text = missing.pop(index, None)
+            if text is not None and list(text.inputs) != ids:
+                raise UsageError(
+                    f"--passes {path} has another input for text {index} than the run's data; make "
+                    "passes of this run with `specdec acceptance`"
+                )
+    except tasks.TaskError as error:
+        said = f"specdec: the inputs of --passes are not compared: {error}"
+        print(terminal.visible(said), file=sys.stderr)
+        return
+    if missing:
+        raise UsageError(
+            f"--passes {path} has text {min(missing)}, which the run's data does not have; make "
+            "passes of this run with `specdec acceptance`"
+        )
+
+
+def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
+    """Yields the index and the ids of the first examples of the run's data, without padding."""
+    data = dataclasses.replace(run.data, limit=count, buckets=())
+    for batch in data.source(Share(0, 1), None, run.engine.vocabulary, run.plan.target):
+        for row, index in enumerate(batch.index):
+            yield int(index), recording.unpadded(batch.inputs, row, batch.pad_id)
+
+
+class _Recorded(TypedDict):
+    texts: dict[str, object]
+    drafters: dict[str, dict[str, object]]
+
+
+def _record_in(path: str) -> _Recorded:
+    """Returns the record of texts, which is empty if an earlier version wrote them."""
+    found = comment(_text_of(path), RECORD)
+    if found is None:
+        return {"texts": {}, "drafters": {}}
+    try:
+        return parsed(found, _Recorded)
+    except ValueError as error:
+        raise UsageError(
+            f"--passes {path}: the comment {RECORD.strip('# =')!r} of {path}.gin {error}; make the "
+            "passes anew with `specdec acceptance`"
+        ) from error
+
+
+def _text_of(path: str) -> str:
+    return Path(f"{path}.gin").read_text(encoding="utf-8")
+
+
+def _lines_of(lines: Lines) -> Iterator[Accepted]:
+    """Yields the texts of a file; raises RecordsError for other lines, and for a text twice."""
+    first: dict[int, int] = {}
+    for number, text in enumerate(lines.map(Accepted.of, "acceptance"), start=1):
+        if (before := first.setdefault(text.index, number)) != number:
+            raise lines.damaged(number, f"is of text {text.index}, as line {before} is")
+        yield text
+
+
+def refuse_other_than_plain(run: Run, *, paths: bool = False) -> None:
+    """Raises UsageError for a run whose texts begin with a prefix, or have several samples."""
+    if (drafted := run.plan.drafter.paths) and not paths:
+        raise UsageError(
+            f"DRAFTER drafts {drafted} paths, and recorded texts tell of one; record with "
+            "drafters/autoregressive.gin, and compare paths with specdec bench"
+        )
+    samples = run.data.num_samples
+    given = {"decoder_prefix": run.data.decoder_prefix, "num_samples": samples * (samples != 1)}
+    for name, value in given.items():
+        if value:
+            raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
+    refuse_adapting(run.plan.drafter)
+    with one_line():
+        refilled(run)
+
+
+def refilled(run: Run) -> Refilled | None:
+    """Returns the program that writes the target's texts in refilled rows; None for batches."""
+    if not run.data.refill:
+        return None
+    alone = dataclasses.replace(run.engine, plan=run.plan.alone())
+    program = alone.refilled(run.data.widths).program
+    assert isinstance(program, Refilled)
+    return program
+
+
+def refuse_adapting(drafter: Drafter) -> None:
+    """Raises UsageError for a drafter whose proposals do not follow from a recorded text."""
+    if drafter.adapts:
+        raise UsageError(
+            "DRAFTER adapts to what was accepted, and recorded texts do not tell of that; leave "
+            "out COMMITTEE_DECAY, or measure it with specdec bench"
+        )
+
+
+def batches_of(run: Run, purpose: str) -> Iterator[tasks.Batch]:
+    """Returns the run's texts, all of them on every host."""
+    batches = run.batches(everywhere=True)
+    if (first := next(batches, None)) is None:
+        raise UsageError(f"split {run.data.split!r} has no examples; nothing to {purpose}")
+    return itertools.chain([first], batches)
+
+
+def record(
+    variant: Variant,
+    batches: Iterable[tasks.Batch],
+    tokens: int,
+    lines: Lines | None,
+    tables: bool = False,
+) -> Iterator[Accepted]:
+    """Yields texts of this many tokens: those of the lines, then new ones, each written when it is
+    made.
+    """
+    kept = hosts.from_first(lambda: _kept(lines, tokens) if lines and not tables else [])
+    lines = lines if hosts.is_first() else None
+    if lines:
+        lines.replace(map(_line, kept))
+    yield from kept
+    left = tokens - sum(one.tokens for one in kept)
+    if left <= 0:
+        return
+    run, params, mesh = variant.run, variant.engine.read(), variant.run.placement.mesh
+    seed, skip = run.data.seed, [one.index for one in kept]
+    given = ((batch.index, batch.inputs) for batch in batches)
+    texts = written.generate(
+        run.plan,
+        params["target"],
+        given,
+        seed=seed,
+        tokens=left,
+        skip=skip,
+        mesh=mesh,
+        refilled=refilled(run),
+    )
+    shown = _shown(texts, left)
+    for one in recording.measure(run.plan, params, shown, tables=tables, mesh=mesh):
+        if lines:
+            lines.append(_line(one))
+        yield one
+
+
+def _kept(lines: Lines, tokens: int) -> list[Accepted]:
+    """Returns the texts measured before, up to this many tokens; none if they have tables."""
+    kept = []
+    for one in _lines_of(lines):
+        if tokens <= 0 or list(one.accepted) != ["model"]:
+            break
+        kept.append(one)
+        tokens -= one.tokens
+    return kept
+
+
+def _shown(texts: Iterable[Texts], total: int) -> Iterator[Texts]:
+    """Yields the texts, under a progress bar on a terminal."""
+    with tqdm(total=total, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
+        for batch in texts:
+            bar.update(int(batch.length.sum()))
+            yield batch
+
+
+def _line(one: Accepted) -> dict[str, object]:
+    """Returns the fields of a line, without `depths` if all tokens go through all layers."""
+    return {name: value for name, value in one._asdict().items() if name != "depths" or value}
+
+
+def report(run: Run, summary: AcceptanceSummary, tokens: int) -> dict[str, object]:
+    """Returns what was measured, for JSON, with the names that `specdec bench` uses."""
+    about = {
+        "drafter": type(run.plan.drafter).__name__,
+        "sampling": repr(run.plan.sampling),
+        **described(run),
+        "tokens": tokens,
+    }
+    return {"environment": environment(), "run": about, **summary.record()}

@@ -1,0 +1,212 @@
+"""Records every drafter's distributions along the target's texts, and those of n-gram tables."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from specdec.common import hosts
+from specdec.measure.alphas import Accepted
+from specdec.measure.opinions import (
+    Opinions,
+    Taught,
+    of,
+    opinions,
+    recorded,
+    teach,
+    tossed,
+)
+from specdec.measure.written import Texts
+from specdec.models import partitioning
+from specdec.models.contract.inputs import lengths_of, tokens_of
+from specdec.plan import Plan
+from specdec.sampling import Greedy
+from specdec.types import Array, Params, PyTree
+
+DIGITS = 6  # of what is recorded
+
+
+def measure(
+    plan: Plan,
+    params: Params,
+    texts: Iterable[Texts],
+    *,
+    tables: bool,
+    mesh: Mesh | None = None,
+) -> Iterator[Accepted]:
+    """Yields what the target would have accepted of each drafter, text by text.
+
+    The plan's drafter is named 'model'. With `tables`, a 'unigram' and a 'bigram' are counted from
+    the target's texts. Each text uses the table that was counted from the other half, so no table
+    has seen the text that it is tested on. `texts` is then read to its end before anything is
+    measured. For greedy texts, the table's likeliest token counts.
+    """
+    texts = list(texts) if tables else texts
+    halves: list[Tables] = []
+    written = 0
+    for batch in texts:
+        placed: tuple[PyTree, PyTree, PyTree] = batch.inputs, batch.tokens, batch.length
+        if mesh is not None:
+            placed = partitioning.divided_rows(placed, mesh)
+        taught = teach(params, placed[0], placed[1][:, :-1], plan=plan)
+        asked = _asked(plan, params, placed, taught)
+        whole = asked.pop("")
+        if plan.drafter.block is not None:  # alpha is of what is next
+            whole = jax.tree.map(lambda x: x[:, :, 0], whole)
+        sums = {"model": _sums(whole, batch)}
+        if tables:
+            if not halves:
+                texts_of = [row for one in texts for row in rows(one)]
+                vocab_size = taught.p.shape[-1]
+                halves = [Tables(texts_of[other::2], vocab_size) for other in (1, 0)]
+            drawn = proposals(halves, batch, written, plan.sampling.greedy)
+            tokens = jnp.asarray(batch.tokens[:, 1:])
+            coins = tossed(tokens)
+            for name, q in drawn.items():
+                given = q, tokens, coins
+                if mesh is not None:
+                    given = partitioning.divided_rows(given, mesh)
+                sums[name] = _sums(_fetched(_of(given[0], taught, *given[1:])), batch)
+        depth = None if taught.depth is None else hosts.whole(taught.depth)
+        for row in np.flatnonzero(batch.length):
+            one = _text(plan, batch, int(row), sums, asked)
+            depths = () if depth is None else depth[row, : one.tokens].tolist()
+            proposes = int(np.sum(whole.proposed[row, : one.tokens] >= 0))
+            yield one._replace(proposes=proposes, depths=depths)
+            written += 1
+
+
+_of = jax.jit(of)
+
+
+def _fetched(found: Opinions) -> Opinions:
+    """Returns figures on the host."""
+    return jax.tree.map(hosts.whole, found)
+
+
+def _asked(
+    plan: Plan, params: Params, given: tuple[PyTree, PyTree, PyTree], taught: Taught
+) -> dict[str, Opinions]:
+    """Returns the figures of the plan's drafter, under '', and of recorded ones by their names."""
+    found = {}
+    for name, drafter in [("", plan.drafter), *recorded(plan.drafter)]:
+        if name and drafter is plan.drafter:
+            found[name] = found[""]
+            continue
+        asked = dataclasses.replace(plan, drafter=drafter)
+        own = asked.params(params)
+        found[name] = _fetched(opinions(own, *given, taught, plan=asked))
+    return found
+
+
+def _sums(asked: Opinions, batch: Texts) -> np.ndarray:
+    """Returns [B, L], the sums over each row's tokens."""
+    counts = np.arange(asked.rates.shape[1])[None] < batch.length[:, None]
+    return np.sum(np.where(counts[:, :, None], asked.rates, 0), axis=1)
+
+
+def _text(
+    plan: Plan,
+    batch: Texts,
+    row: int,
+    sums: Mapping[str, np.ndarray],
+    asked: Mapping[str, Opinions],
+) -> Accepted:
+    """Returns the record of one row."""
+    size = int(batch.length[row])
+    return Accepted(
+        index=int(batch.index[row]),
+        tokens=size,
+        accepted={name: values[row].tolist() for name, values in sums.items()},
+        inputs=unpadded(batch.inputs, row, plan.target.pad_id),
+        output=batch.tokens[row, 1 : 1 + size].tolist(),
+        drafts={
+            name: _recording(asked[name], row, size, drafter.sampling.greedy)
+            for name, drafter in recorded(plan.drafter)
+        },
+    )
+
+
+def unpadded(inputs: PyTree, row: int, pad_id: int) -> list[int]:
+    """Returns the ids of an input without padding; none if inputs have no tokens."""
+    length = lengths_of(inputs, pad_id)[row]
+    return tokens_of(inputs)[row, :length].tolist() if length else []
+
+
+def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:
+    """Returns the recording of a drafter: its proposals, and the signals of stopping rules."""
+    figures = {"confidence": asked.confidence, "entropy": asked.entropy, "top": asked.top}
+    if not greedy:
+        figures |= {"ratio": asked.ratio, "refused": asked.refused}
+    rounded = {name: _rounded(values[row, :size].tolist()) for name, values in figures.items()}
+    return {"proposed": asked.proposed[row, :size].tolist(), **rounded}
+
+
+def _rounded(values: Any) -> Any:
+    """Returns a number, or nested lists of numbers, with `DIGITS`."""
+    return [_rounded(x) for x in values] if isinstance(values, list) else round(values, DIGITS)
+
+
+class Tables:
+    """The unigram and bigram distributions of texts, smoothed as in Witten and Bell (1991).
+
+      q(x)     = (count(x) + types / V) / (count + types)
+      q(x | w) = (count(w x) + types(w) q(x)) / (count(w) + types(w))
+
+    with count tokens in all, types different ones, and count(w), types(w) those that follow w.
+    Unseen tokens have a probability too, and there is no constant to choose.
+
+    Attributes:
+      unigram: [V] float64
+    """
+
+    def __init__(self, texts: Iterable[Sequence[int]], vocab_size: int):
+        """Counts the tokens of texts; the first one, the start token, is only a context."""
+        following = collections.defaultdict(collections.Counter)
+        tokens = collections.Counter()
+        for text in texts:
+            tokens.update(text[1:])
+            for previous, token in itertools.pairwise(text):
+                following[previous][token] += 1
+        self._following = following
+        self.unigram = _witten_bell(tokens, np.full(vocab_size, 1 / vocab_size))
+
+    def bigram(self, previous: int) -> np.ndarray:
+        """Returns [V], the distribution after a token."""
+        return _witten_bell(self._following[previous], self.unigram)
+
+
+def _witten_bell(counts: collections.Counter, backoff: np.ndarray) -> np.ndarray:
+    if not counts:
+        return backoff
+    q = len(counts) * backoff
+    q[list(counts.keys())] += list(counts.values())
+    return q / (counts.total() + len(counts))
+
+
+def rows(batch: Texts) -> Iterator[list[int]]:
+    for row in np.flatnonzero(batch.length):
+        yield batch.tokens[row, : 1 + batch.length[row]].tolist()
+
+
+def proposals(
+    halves: Sequence[Tables], batch: Texts, written: int, greedy: bool
+) -> dict[str, Array]:
+    """Returns name -> [B, T, V] float32 for texts from number `written` on, 0 after their ends."""
+    shape = (batch.tokens.shape[0], batch.tokens.shape[1] - 1, halves[0].unigram.size)
+    unigram, bigram = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    for number, row in enumerate(np.flatnonzero(batch.length), start=written):
+        table, size = halves[number % 2], batch.length[row]
+        unigram[row, :size] = table.unigram
+        bigram[row, :size] = [table.bigram(token) for token in batch.tokens[row, :size].tolist()]
+    drawn_from = Greedy().probabilities if greedy else lambda q: q
+    tables = {"unigram": unigram, "bigram": bigram}
+    return {name: drawn_from(jnp.asarray(q)) for name, q in tables.items()}

@@ -1,0 +1,376 @@
+"""The figures of a benchmark, and how they follow from its records. Letters as in `theory`."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from specdec.common import theory
+from specdec.common.statistics import Estimate, ratio
+from specdec.measure import estimator
+from specdec.measure.estimator import MeasuredParts, total
+from specdec.measure.file import Generation, Record
+from specdec.measure.trust import Spread
+from specdec.types import Part, TargetCall
+
+# What is known of measured calls -> the model calls of an iteration, as `Plan.parts` tells them.
+Parts: TypeAlias = Callable[[Iterable[TargetCall]], Sequence[Part]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantiles:
+    """Quantiles over texts of each text's median seconds."""
+
+    p10: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Latency:
+    """The latency of a mode, in seconds."""
+
+    # TTFT, the time of prefill and of the first iteration, from the parts. With speculation, that
+    # iteration yields tau tokens on average.
+    first_token: float
+    # TPOT, the time of each later token. None if no text has later tokens, or if prefill alone took
+    # longer than whole texts, which happens on a busy machine.
+    per_token: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Speedup:
+    """The time of the target alone divided by that of speculation."""
+
+    over_texts: Estimate  # the ratio of the sums over texts, the headline
+    # the ratio of seconds per emitted token, or per step of a search; it differs if the modes'
+    # texts differ
+    per_token: float
+    median_text: float  # the median of the texts' own ratios
+
+
+@dataclasses.dataclass(frozen=True)
+class GreedyFigures:
+    """Greedy speculation, next to a beam search."""
+
+    speedup: Speedup  # how many times as long plain beams take
+    tau: float  # its tokens per target call
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """The target alone, next to a bare scan of target and argmax; seconds."""
+
+    target_prefill: float  # the time of the target's prefill
+    target_step: float  # the time of a step in the scan
+    over_scan: float  # (generation - prefill) / tokens / target_step
+    over_scan_with_prefill: float  # generation / tokens / target_step
+    # bytes/s at which this device read 0.5 GiB in the same minutes, the best value
+    bandwidth: float
+    # the bytes of the parameters that `decode` reads, divided by the bandwidth; None if not known.
+    # A model that fits in a cache is faster than its floor.
+    floor: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkPrediction:
+    """The speed-up that the parts and the acceptance predict."""
+
+    gamma: int | None  # tokens of a draft; None if that varies
+    prefill: float  # seconds, all models
+    # c, the seconds of a draft's models / its tokens / target_step; 0 without models
+    cost_ratio: float
+    verify_cost: float  # v, the seconds of the target's call / target_step
+    # the alpha at which `theory.expected_tokens` is tau; None without gamma
+    alpha_from_tau: float | None
+    long_generation: float | None  # theory.speedup(alpha, gamma, c, v); None without gamma
+    # the predicted ratio for these texts. A generation of n target calls takes its prefill + n
+    # target_step, alone, or its prefill + n (draft + verify).
+    these_texts: float
+    measured_over_predicted: float  # the measured ratio / these_texts
+    draft: float  # seconds of drafting in one iteration
+    verify: float  # seconds of the target's call in one iteration
+    rest: float  # measured seconds of an iteration that are in neither
+    # the model calls of an iteration; a mean over these texts if lengths vary
+    parts: Sequence[Part] = ()
+    # the time of the draft's calls between the target's, divided by that of the calls alone. It is
+    # included in `draft`; 1 if it was not timed.
+    by_turns: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkForecast:
+    """The speed-up of these texts that the parts and the acceptance of other texts predict."""
+
+    split: str  # the split of the other texts
+    texts: int  # their number
+    tau: float  # their tokens per call
+    alpha: float | None  # their acceptance rate
+    # tau T / I, the speed-up without prefill. T is the target's step, and I is draft and verify of
+    # an iteration of those texts: (gamma c + v) T if lengths do not vary.
+    decoding: float
+    # (E + m T) / (E' + m / tau I), sums over texts. E and E' are the prefill of the target and of
+    # all models, and m is the number of tokens of the target alone.
+    whole: float
+    # the speed-up per token without prefill; that with it is `Speedup.per_token`
+    measured_decoding: float
+    measured_over_decoding: float  # measured_decoding / decoding
+    measured_over_whole: float  # the measured speed-up per token / whole
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkSummary:
+    """All figures of a benchmark."""
+
+    texts: int
+    repeats: int
+    seconds: Mapping[str, Quantiles]  # by mode
+    latency: Mapping[str, Latency]  # by mode; of speculation only with a prediction
+    speedup: Speedup
+    # how many of the texts * repeats generations have the same tokens in both modes; None if they
+    # need not be the same
+    identical: int | None
+    tau: float  # tokens per target call
+    alpha: float | None  # accepted / tested draft tokens; None if no token was drafted
+    baseline: Baseline
+    prediction: BenchmarkPrediction | None  # None if the calls of an iteration are not known
+    # None if the prediction is, or without texts of another split
+    forecast: BenchmarkForecast | None = None
+    # whether the output has the target's distribution. If not, only times are meaningful.
+    exact: bool = True
+    # acceptance by position in the draft, `theory.acceptance_by_position`; None where no token was
+    # tested
+    conditional: Sequence[float | None] = ()
+    joint: Sequence[float | None] = ()  # the same, up to a position
+    # the mean over calls of the target's layers; None if calls run all layers
+    depth: float | None = None
+    broken_drafts: int = 0  # drafts that ended early, see `Trace`
+    spread: Spread | None = None  # how much times vary; None if nothing was timed twice
+    # the number of beams of a search, 0 for none. In a search the target alone searches too, step
+    # by step, and figures of tokens are of steps of the search.
+    beams: int = 0
+    greedy: GreedyFigures | None = None  # None without beams
+
+    def record(self) -> dict[str, Any]:
+        """Returns plain values, for JSON."""
+        found = dataclasses.asdict(self)
+        if self.greedy is None:
+            del found["beams"], found["greedy"]
+        for one in (found, found.get("greedy")):
+            if one:
+                ratio, low, high = one["speedup"].pop("over_texts")
+                one["speedup"] = {"ratio": ratio, "low": low, "high": high, **one["speedup"]}
+        return found | {"spread": self.spread and self.spread._asdict()}
+
+
+def summarize(
+    records: Iterable[Record],
+    *,
+    parts: Parts | None,
+    gamma: int | None,
+    same_output: bool,
+    exact: bool = True,
+    beams: int = 0,
+    step_bytes: int | None = None,
+) -> BenchmarkSummary:
+    """Returns the figures of the records of `measure` and `decode_elsewhere`."""
+    found = MeasuredParts.of(records)
+    alone, speculative = found.alone, found.speculative
+    speedup, (tau, alpha) = _speedup(alone, speculative), _acceptance(speculative)
+    conditional, joint = theory.acceptance_by_position(*_calls(speculative))
+    depths = estimator.depths(speculative)
+    latency = {"alone": _latency(alone, found.costs.prefill_alone + found.costs.step)}
+    prediction = forecast = None
+    if parts is not None:
+        prediction = _prediction(found, parts, gamma, speedup.over_texts.value, tau, alpha)
+        iteration = prediction.draft + prediction.verify + prediction.rest
+        latency["speculative"] = _latency(speculative, found.costs.prefill + iteration)
+        forecast = _forecast(found, parts, speedup) if found.elsewhere else None
+    modes = {"alone": alone, "speculative": speculative, "greedy": found.greedy}
+    return BenchmarkSummary(
+        texts=len({one.text for one in alone}),
+        repeats=len({one.repeat for one in alone}),
+        seconds={mode: _quantiles(made) for mode, made in modes.items() if made},
+        latency={} if beams else latency,  # no text is known before the search is over
+        speedup=speedup,
+        identical=_identical(found) if same_output else None,
+        tau=tau,
+        alpha=alpha,
+        baseline=_baseline(found, step_bytes),
+        prediction=prediction,
+        forecast=forecast,
+        exact=exact,
+        conditional=_known(conditional),
+        joint=_known(joint),
+        depth=statistics.fmean(depths) if depths else None,
+        broken_drafts=sum(one.broken_drafts for one in speculative),
+        spread=found.spread,
+        beams=beams,
+        greedy=_greedy(found) if found.greedy else None,
+    )
+
+
+def alpha_from_tau(tau: float, gamma: int) -> float:
+    """Returns the alpha at which `theory.expected_tokens(alpha, gamma)` is tau, by bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        if theory.expected_tokens(middle, gamma) < tau:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _acceptance(generations: Sequence[Generation]) -> tuple[float, float | None]:
+    """Returns tau, and alpha or None."""
+    tau = theory.block_efficiency(
+        [one.steps for one in generations], [one.calls for one in generations]
+    )
+    alpha = theory.empirical_alpha(*_calls(generations))
+    return tau, None if math.isnan(alpha) else alpha
+
+
+def _parts(parts: Parts, generations: Sequence[Generation]) -> tuple[Part, ...]:
+    """Returns the model calls of an iteration of these texts."""
+    calls = (TargetCall.each(one.drafted, one.sources, one.depths) for one in generations)
+    return tuple(parts(itertools.chain.from_iterable(calls)))
+
+
+def _known(shares: np.ndarray) -> list[float | None]:
+    """Returns shares with None instead of nan, which JSON does not have."""
+    return [None if math.isnan(x) else round(x, 4) for x in shares.tolist()]
+
+
+def _calls(generations: Sequence[Generation]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the number of accepted and of drafted tokens of each call."""
+    return (
+        np.concatenate([one.accepted for one in generations]),
+        np.concatenate([one.drafted for one in generations]),
+    )
+
+
+def _greedy(found: MeasuredParts) -> GreedyFigures:
+    return GreedyFigures(_speedup(found.alone, found.greedy), _acceptance(found.greedy)[0])
+
+
+def _speedup(alone: Sequence[Generation], faster: Sequence[Generation]) -> Speedup:
+    before, after = (estimator.medians(mode, estimator.seconds) for mode in (alone, faster))
+    pairs = np.array([[seconds[text] for text in before] for seconds in (before, after)])
+    over_texts = ratio(*pairs)
+    longer = total(faster, estimator.steps) / total(alone, estimator.steps)
+    return Speedup(
+        over_texts=over_texts,
+        per_token=float(over_texts.value * longer),
+        median_text=float(np.median(pairs[0] / pairs[1])),
+    )
+
+
+def _baseline(found: MeasuredParts, step_bytes: int | None) -> Baseline:
+    scans = total(found.alone, estimator.steps) * found.costs.step
+    decoding = total(found.alone, lambda one: estimator.seconds(one) - found.costs.prefill_alone)
+    return Baseline(
+        target_prefill=found.costs.prefill_alone,
+        target_step=found.costs.step,
+        over_scan=decoding / scans,
+        over_scan_with_prefill=total(found.alone, estimator.seconds) / scans,
+        bandwidth=found.bandwidth,
+        floor=None if step_bytes is None else step_bytes / found.bandwidth,
+    )
+
+
+def _prediction(
+    found: MeasuredParts,
+    parts: Parts,
+    gamma: int | None,
+    measured: float,
+    tau: float,
+    alpha: float | None,
+) -> BenchmarkPrediction:
+    calls = _parts(parts, found.speculative)
+    drafted = estimator.drafted(found.speculative)
+    iteration = found.costs.iteration(calls, statistics.fmean(drafted) if gamma is None else gamma)
+    predicted = _ratio_of_parts(found, iteration.seconds)
+    return BenchmarkPrediction(
+        gamma=gamma,
+        prefill=found.costs.prefill,
+        cost_ratio=iteration.cost_ratio,
+        verify_cost=iteration.verify_cost,
+        alpha_from_tau=None if gamma is None else alpha_from_tau(tau, gamma),
+        long_generation=None if gamma is None or alpha is None else iteration.speedup(alpha),
+        these_texts=predicted,
+        measured_over_predicted=measured / predicted,
+        draft=iteration.draft,
+        verify=iteration.verify,
+        rest=_iteration(found) - iteration.seconds,
+        parts=calls,
+        by_turns=found.by_turns,
+    )
+
+
+def _iteration(found: MeasuredParts) -> float:
+    """Returns the measured seconds of an iteration."""
+    seconds = total(found.speculative, lambda one: estimator.seconds(one) - found.costs.prefill)
+    return seconds / total(found.speculative, estimator.calls)
+
+
+def _ratio_of_parts(found: MeasuredParts, iteration: float) -> float:
+    """Returns the speed-up if only the parts take time."""
+    costs = found.costs
+    return total(found.alone, lambda one: costs.prefill_alone + one.calls * costs.step) / total(
+        found.speculative, lambda one: costs.prefill + one.calls * iteration
+    )
+
+
+def _forecast(found: MeasuredParts, parts: Parts, speedup: Speedup) -> BenchmarkForecast:
+    """Predicts the speed-up from the parts, and from the drafts of the other split's texts."""
+    (tau, alpha), costs = _acceptance(found.elsewhere), found.costs
+    per_token = costs.iteration(_parts(parts, found.elsewhere)).seconds / tau
+    whole = total(found.alone, lambda one: costs.prefill_alone + one.steps * costs.step) / total(
+        found.alone, lambda one: costs.prefill + one.steps * per_token
+    )
+    measured = _per_token(found.alone, costs.prefill_alone)
+    measured /= _per_token(found.speculative, costs.prefill)
+    return BenchmarkForecast(
+        split=found.elsewhere[0].split or "",
+        texts=len(found.elsewhere),
+        tau=tau,
+        alpha=alpha,
+        decoding=costs.step / per_token,
+        whole=whole,
+        measured_decoding=measured,
+        measured_over_decoding=measured / (costs.step / per_token),
+        measured_over_whole=speedup.per_token / whole,
+    )
+
+
+def _per_token(generations: Sequence[Generation], prefill: float) -> float:
+    """Returns the seconds per token, without prefill."""
+    seconds = total(generations, lambda one: estimator.seconds(one) - prefill)
+    return seconds / total(generations, estimator.steps)
+
+
+def _latency(generations: Sequence[Generation], first_token: float) -> Latency:
+    """Returns the latency; the first call yields as many tokens as any call, on average."""
+    calls = total(generations, estimator.calls)
+    seconds = total(generations, lambda one: estimator.seconds(one) - first_token)
+    tokens = total(generations, estimator.steps)
+    later = tokens - tokens / calls * len({one.text for one in generations})
+    return Latency(first_token, seconds / later if later and seconds > 0 else None)
+
+
+def _identical(found: MeasuredParts) -> int:
+    plain = {(one.text, one.repeat): (one.tokens, one.beams) for one in found.alone}
+    return sum(plain[one.text, one.repeat] == (one.tokens, one.beams) for one in found.speculative)
+
+
+def _quantiles(generations: Sequence[Generation]) -> Quantiles:
+    seconds = list(estimator.medians(generations, estimator.seconds).values())
+    return Quantiles(*(float(value) for value in np.quantile(seconds, [0.1, 0.5, 0.9, 0.99])))

@@ -1,0 +1,242 @@
+"""The record of `specdec compile`: the figures of a topology, as its JSON has them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from specdec.decoding.beam_plan import AnyPlan, BeamPlan
+from specdec.plan import Plan
+from specdec.predict import hlo
+from specdec.predict.compilation import Compilation, Compiled, DeviceMemory
+from specdec.predict.cycles import CompilerEstimate, estimate
+from specdec.predict.hardware import HOP_SECONDS, LAYER_SECONDS, Call, Chip, Topology
+from specdec.predict.roofline import (
+    BeamPrediction,
+    Exit,
+    RooflinePrediction,
+    exits,
+    predict,
+    predict_beams,
+)
+
+PREDICTIONS = {"roofline": "roofline", "with_layers": "with layers"}  # by their name in a record
+
+
+R = TypeVar("R")
+
+
+@dataclasses.dataclass(frozen=True)
+class CountAndBytes:
+    count: int
+    bytes: float
+
+
+@dataclasses.dataclass(frozen=True)
+class LargestArray:
+    shape: str
+    bytes: float
+
+
+ByLoop: TypeAlias = Mapping[str, Mapping[str, CountAndBytes]]  # path of loops, '' outside -> kind
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramContents:
+    """A program's memory, and its instructions by the path of their loop."""
+
+    memory: DeviceMemory | None = None
+    collectives: ByLoop = dataclasses.field(default_factory=dict)
+    copies: ByLoop = dataclasses.field(
+        default_factory=dict
+    )  # others than those of fusions are never in memory
+    operations: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    top_k: ByLoop = dataclasses.field(default_factory=dict)
+    largest: Mapping[str, LargestArray] = dataclasses.field(
+        default_factory=dict
+    )  # the largest result in each loop
+    host_transfers: int = 0
+    dynamic_shapes: int = 0
+    sparse_core: ByLoop = dataclasses.field(default_factory=dict)
+    loops: tuple[hlo.Loop, ...] = ()
+    flops: float = 0.0
+    accessed: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgramMemory:
+    """The bytes of a program on one device; of one that is too large, the compiler's message."""
+
+    parameters: float = 0
+    caches: float | None = None  # a part of a decode program's temporaries
+    optimizer: float | None = None  # of an update, as the next four
+    gradients: float | None = None
+    target: float | None = None
+    target_cache: float | None = None
+    target_logits: float | None = None
+    limit: float = 0
+    fits: bool = False
+    too_large: str | None = None
+    needed: float | None = None
+    arguments: float | None = None
+    outputs: float | None = None
+    temporaries: float | None = None
+    code: float | None = None
+    donated: float | None = None
+    total: float | None = None
+    left: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DevicesRecord:
+    """The figures of a program for a topology: bytes and seconds, per device."""
+
+    topology: str
+    devices: int
+    mesh: Mapping[str, int]
+    chip: Chip
+    memory: ProgramMemory
+    compile_seconds: Mapping[str, float]
+    programs: Mapping[str, ProgramContents] = dataclasses.field(default_factory=dict)
+    dtype: str = ""
+    assumed: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def fields(self) -> dict[str, object]:
+        """Returns plain values for JSON, without those that such a program does not have."""
+        found = dataclasses.asdict(self)
+        found["memory"] = _known(found["memory"])
+        return _known(found)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TopologyRecord(DevicesRecord):
+    """All figures of a topology; those after `outputs` only in some cases."""
+
+    rows: int
+    inputs: int = 0
+    outputs: int = 0
+    gamma: int | None = None
+    paths: int | None = None
+    beams: int | None = None
+    draft_beams: int | None = None
+    draft_steps: int | None = None
+    calls: Mapping[str, Call] = dataclasses.field(default_factory=dict)
+    compiler: CompilerEstimate | None = None
+    alphas: Mapping[str, float] | None = None
+    roofline: RooflinePrediction | None = None
+    with_layers: RooflinePrediction | None = None
+    exits: Sequence[Exit] | None = None
+    beams_predicted: Sequence[BeamPrediction] | None = None
+
+
+def read(fields: Mapping[str, object], kind: type[R]) -> R:
+    """Returns the record of some fields; those of older versions have no products in eight bits."""
+    chip = fields["chip"]
+    assert isinstance(chip, Mapping)
+    return msgspec.convert({**fields, "chip": {"int8": chip["flops"], **chip}}, kind)
+
+
+def _known(fields: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def record(
+    topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
+) -> dict[str, object]:
+    """Returns the fields of a topology's record."""
+    plan = compilation.plan
+    sizes = {"parameters": compilation.parameter_bytes, "caches": compilation.cache_bytes}
+    found = TopologyRecord(
+        **of_devices(topology, compilation.mesh, *compilation.programs),
+        memory=memory_of(sizes, compilation.whole, topology),
+        dtype=plan.target.dtype,
+        rows=compilation.rows,
+        inputs=compilation.length,
+        outputs=plan.max_length,
+        **_lengths(plan),
+        calls=compilation.calls,
+        assumed={"hop_seconds": HOP_SECONDS, "layer_seconds": LAYER_SECONDS},
+        compiler=estimate(compilation, alphas),
+    )
+    if not (compilation.calls and compilation.whole.module):
+        return found.fields()
+    chip, calls = topology.chip, compilation.calls
+    if isinstance(plan, BeamPlan):
+        return dataclasses.replace(found, beams_predicted=predict_beams(chip, plan, calls)).fields()
+    if plan.drafts:
+        both = dict(zip(PREDICTIONS, predict(chip, plan, calls, alphas), strict=True))
+        found = dataclasses.replace(found, alphas=alphas, **both)
+    leaving = exits(chip, plan, calls) if plan.target.depths else None
+    return dataclasses.replace(found, exits=leaving).fields()
+
+
+def _lengths(plan: AnyPlan) -> dict[str, Any]:
+    """Returns the lengths of drafts, and the numbers of beams."""
+    if isinstance(plan, Plan):
+        paths = {"paths": count} if (count := plan.drafter.paths) else {}
+        return {"gamma": plan.longest_draft, **paths}
+    of_draft = plan.drafter.width if plan.drafter else 0
+    return {"beams": plan.beams, "draft_beams": of_draft, "draft_steps": plan.depth}
+
+
+def of_devices(topology: Topology, mesh: Mapping[str, int], *programs: Compiled) -> dict[str, Any]:
+    """Returns the fields of a record that follow from devices and programs."""
+    return {
+        "topology": topology.name,
+        "devices": topology.device_count,
+        "mesh": dict(mesh),
+        "chip": topology.chip,
+        "compile_seconds": {each.name: round(each.seconds, 1) for each in programs},
+        "programs": {each.name: contents(each) for each in programs if each.module},
+    }
+
+
+def memory_of(
+    sizes: Mapping[str, Any], program: Compiled, topology: Topology, needed: float | None = None
+) -> ProgramMemory:
+    """Returns the bytes of a program on one device."""
+    limit = topology.chip.memory
+    if program.memory is None:
+        return ProgramMemory(**sizes, limit=limit, too_large=program.too_large, needed=needed)
+    total, parts = program.memory.total, dataclasses.asdict(program.memory)
+    left = limit - total
+    return ProgramMemory(**sizes, **parts, limit=limit, total=total, left=left, fits=left > 0)
+
+
+def contents(part: Compiled) -> ProgramContents:
+    """Returns the contents of a program that was compiled."""
+    module = part.module
+    assert module is not None and part.memory is not None
+    sorts = [one for one in module.operations if one.scope.endswith("/top_k")]
+    sorts = [one for one in sorts if one.opcode in ("custom-call", "sort")]
+    by_size = sorted(module.operations, key=lambda one: one.bytes)
+    return ProgramContents(
+        memory=part.memory,
+        collectives=_by_loop(module.collectives, lambda i: i.opcode),
+        copies=_by_loop([copy for copy in module.copies if not copy.fused], lambda i: i.shape),
+        operations=dict(Counter("/".join(one.loop) for one in module.operations)),
+        top_k=_by_loop(sorts, lambda i: i.operand),
+        largest={"/".join(one.loop): LargestArray(one.shape, one.bytes) for one in by_size},
+        host_transfers=len(module.host_transfers),
+        dynamic_shapes=len(module.dynamic_shapes),
+        sparse_core=_by_loop(module.sparse_core, lambda i: i.scope.rpartition("/")[2] or "other"),
+        loops=module.loops,
+        flops=part.flops,
+        accessed=part.accessed,
+    )
+
+
+def _by_loop(
+    instructions: Iterable[hlo.Instruction], kind_of: Callable[[hlo.Instruction], str]
+) -> ByLoop:
+    """Returns the instructions and their bytes."""
+    loops: dict[str, dict[str, CountAndBytes]] = {}
+    for one in instructions:
+        kinds = loops.setdefault("/".join(one.loop), {})
+        before = kinds.get(kind_of(one), CountAndBytes(0, 0))
+        kinds[kind_of(one)] = CountAndBytes(before.count + 1, before.bytes + one.bytes)
+    return loops

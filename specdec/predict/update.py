@@ -1,0 +1,282 @@
+"""The update of a training run, compiled for a topology from shapes alone, and its contents."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+
+from specdec.models import partitioning
+from specdec.predict import hlo
+from specdec.predict.calls import device_bytes
+from specdec.predict.compilation import Compiled, compiled
+from specdec.predict.hardware import GIB, Call, Chip
+from specdec.training import Pairs, TrainRun
+from specdec.training.loss import TopLaws
+from specdec.training.updates import (
+    Recipe,
+    State,
+    abstract_state,
+    applied,
+    over_devices,
+    update_program,
+)
+from specdec.types import AxisRules, PyTree
+
+TEXTS = "texts at a time"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The bytes on one device that follow from shapes and shardings."""
+
+    parameters: int  # of the trained model
+    optimizer: int  # of the optimizer's state
+    gradients: int  # of all gradients, which are temporaries
+    target: int  # of the target's parameters, and of a reference drafter's
+    # target_cache, target_logits: what the target computes for the texts of a micro-batch. The
+    # program need not keep all of it at the same time.
+    target_cache: int
+    target_logits: int
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledUpdate:
+    """An update, with the figures of one device."""
+
+    run: TrainRun  # the run, divided over the mesh
+    mesh: Mapping[str, int]  # the sizes of the mesh's axes
+    whole: Compiled  # the program that makes an update
+    # the part of it that follows the last micro-batch, as a program of its own; None for a single
+    # micro-batch
+    optimizer: Compiled | None
+    sizes: Sizes  # the bytes of its arrays
+    # the shapes of the target's parameters that no device has whole, without order
+    divided: frozenset[tuple[int, ...]]
+
+    @property
+    def texts(self) -> int:
+        """The texts of a micro-batch."""
+        return self.run.batch_size // self.run.micro_batches
+
+    def collectives(self) -> Counter[str]:
+        """Returns the collectives of an update by kind."""
+        return Counter({kind: count for kind, (count, _) in self._exchanged().items()})
+
+    def exchanged(self) -> Counter[str]:
+        """Returns the bytes of the results of an update's collectives by kind."""
+        return Counter({kind: size for kind, (_, size) in self._exchanged().items()})
+
+    def gathered(self) -> Iterator[hlo.Instruction]:
+        """Yields the all-gathers whose result is a whole parameter of the target."""
+        assert self.whole.module is not None, "it fits"
+        for one in self.whole.module.collectives:
+            shapes = {_unordered(sizes) for _, sizes in hlo.arrays(one.shape)}
+            if one.opcode == "all-gather" and shapes & self.divided:
+                yield one
+
+    def costs(self) -> tuple[float, float]:
+        """Returns the operations and the accessed bytes of an update.
+
+        XLA counts the loop over micro-batches once, and other loops too.
+        """
+        outside = self.optimizer or Compiled("optimizer", 0.0)
+        again = self.run.micro_batches - 1
+
+        def times(whole: float, outside: float) -> float:
+            return whole + again * (whole - outside)
+
+        one = self.whole
+        return times(one.flops, outside.flops), times(one.accessed, outside.accessed)
+
+    def call(self) -> Call:
+        """Returns the figures of an update for a roofline."""
+        flops, accessed = self.costs()
+        count, size = self.collectives(), self.exchanged()
+        return Call(
+            bytes=accessed,
+            flops=flops,
+            layers=0,
+            reductions=count["all-reduce"],
+            reduced=size["all-reduce"],
+            gathers=count.total() - count["all-reduce"],
+            gathered=size.total() - size["all-reduce"],
+            devices=math.prod(self.mesh.values()),
+        )
+
+    def _exchanged(self) -> dict[str, tuple[int, int]]:
+        """Returns count and bytes by kind; the loop over micro-batches counts fully."""
+        assert self.whole.module is not None, "it fits"
+        found: dict[str, tuple[int, int]] = {}
+        for one in self.whole.module.collectives:
+            times = self.run.micro_batches if one.loop else 1
+            count, size = found.get(one.opcode, (0, 0))
+            found[one.opcode] = count + times, size + times * one.bytes
+        return found
+
+
+def compile_update(
+    run: TrainRun,
+    mesh: Mesh,
+    *,
+    optimizer: Compiled | None = None,
+    progress: Callable[[str], None] = lambda name: None,
+) -> CompiledUpdate:
+    """Compiles the update of a run for the devices of a mesh, without arrays or files."""
+    run = over_devices(dataclasses.replace(run, placement=run.placement.over(mesh)))
+    recipe, state = Recipe.of(run), abstract_state(Recipe.of(run))
+    target = () if run.target is None else partitioning.abstract(run.target, mesh)
+    reference = () if run.reference_path is None else state.params
+    with jax.set_mesh(mesh):
+        progress("update")
+        arguments = state, abstract_pairs(run, mesh), target, reference
+        whole, _ = compiled("update", lambda: update_program(recipe).lower(*arguments).compile())
+        if optimizer is None and whole.module is not None and run.micro_batches > 1:
+            progress("optimizer")
+            apply = jax.jit(functools.partial(applied, recipe=recipe), donate_argnums=0)
+            optimizer, _ = compiled("optimizer", apply.lower(state, state.params).compile)
+    return CompiledUpdate(
+        run,
+        dict(mesh.shape),
+        whole,
+        optimizer,
+        _sizes(run, mesh, state, (target, reference)),
+        frozenset(_divided(target)),
+    )
+
+
+def abstract_pairs(run: TrainRun, mesh: Mesh) -> Pairs:
+    """Returns the shapes of a run's widest batch."""
+    sharding = partitioning.rows(mesh)
+
+    def array(length: int, *more: int, dtype: DTypeLike = jnp.int32) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct([run.batch_size, length, *more], dtype, sharding=sharding)
+
+    inputs, targets = run.lengths["inputs"], run.lengths["targets"]
+    laws, top = None, run.objective.top
+    if top is not None:
+        laws = TopLaws(array(targets, top), array(targets, top + 1, dtype=jnp.float32))
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        run.reader.inputs_shape(run.batch_size, inputs),
+    )
+    return Pairs(shapes, array(targets), laws)
+
+
+def largest_batch(
+    run: TrainRun,
+    mesh: Mesh,
+    chip: Chip,
+    begun: CompiledUpdate,
+    *,
+    progress: Callable[[str], None] = lambda name: None,
+) -> CompiledUpdate | None:
+    """Returns the update with the most texts at a time that fits, None if not even one text does.
+
+    The search ends where the largest that fits and the smallest that does not are at most an
+    eighth apart, or where memory leaves room for less than an eighth more.
+    """
+    step = mesh.shape[partitioning.DATA]
+    best, fitting, high, found = None, [(0, _without_texts(begun))], None, begun
+    while True:
+        if fits(found, chip):
+            best = found
+            fitting.append((found.texts, needed(found)))
+        else:
+            high = found.texts, needed(found)
+        texts = _next_attempt(chip.memory, fitting, high, step)
+        if texts is None:
+            return best
+        found = compile_update(
+            dataclasses.replace(run, batch_size=texts * run.micro_batches),
+            mesh,
+            optimizer=best.optimizer if best else None,
+            progress=lambda name, texts=texts: progress(f"{name} with {texts} {TEXTS}"),
+        )
+
+
+def _next_attempt(
+    memory: float, fitting: list[tuple[int, float]], high: tuple[int, float] | None, step: int
+) -> int | None:
+    """Returns the texts to compile next, None if the search is over.
+
+    Memory grows by about the same for each text, so two results give a line. The attempt takes
+    15/16 of the room that the line leaves, so that it mostly fits.
+    """
+    low = fitting[-1]
+    enough = max(step, low[0] // 8)
+    if high and high[0] - low[0] <= enough:
+        return None
+    (a, least), (b, most) = (low, high) if high else fitting[-2:]
+    slope = (most - least) / (b - a)
+    room = (memory - low[1]) / slope if slope > 0 else low[0]
+    more = int(room * 15 / 16) // step * step
+    if high is None:
+        return low[0] + more if more >= enough else None
+    return min(low[0] + max(more, step), high[0] - step)
+
+
+def fits(update: CompiledUpdate, chip: Chip) -> bool:
+    """Returns whether an update fits a chip's memory."""
+    return update.whole.memory is not None and update.whole.memory.total < chip.memory
+
+
+def needed(update: CompiledUpdate) -> float:
+    """Returns the bytes of one device that an update needs, also one that does not fit."""
+    if update.whole.memory is not None:
+        return update.whole.memory.total
+    return _required(update.whole.too_large or "")
+
+
+def _without_texts(update: CompiledUpdate) -> float:
+    sizes = update.sizes
+    return sizes.parameters + sizes.optimizer + sizes.gradients + sizes.target
+
+
+def _sizes(run: TrainRun, mesh: Mesh, state: State, frozen: PyTree) -> Sizes:
+    cache = logits = 0
+    parameters = device_bytes(state.params)
+    if run.target is not None and run.objective.top is None:
+        texts, outputs = run.batch_size // run.micro_batches, run.lengths["targets"]
+        cache = run.target.cache_bytes(texts, outputs, run.lengths["inputs"], mesh.shape)
+        if run.objective.reads_target:
+            parts = mesh.shape[partitioning.DATA] * _parts_of_logits(run.target.axis_rules, mesh)
+            logits = 4 * texts * outputs * run.target.vocab_size // parts
+    return Sizes(
+        parameters,
+        device_bytes(state.optimizer),
+        parameters,
+        device_bytes(frozen),
+        cache,
+        logits,
+    )
+
+
+def _parts_of_logits(rules: AxisRules, mesh: Mesh) -> int:
+    axis = dict(rules).get("logits")
+    return 1 if axis is None else mesh.shape[axis]
+
+
+def _divided(target: PyTree) -> Iterator[tuple[int, ...]]:
+    for leaf in jax.tree.leaves(target):
+        if leaf.sharding.shard_shape(leaf.shape) != leaf.shape:
+            yield _unordered(leaf.shape)
+
+
+def _unordered(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(size for size in shape if size != 1))
+
+
+def _required(message: str) -> float:
+    """Returns the largest amount of memory that a message of the compiler names."""
+    units = {"K": 2**10, "M": 2**20, "G": GIB}
+    found = re.findall(r"(\d+(?:\.\d+)?)([KMG])", message)
+    return max((float(number) * units[unit] for number, unit in found), default=math.inf)

@@ -1,0 +1,151 @@
+"""Makes one self-contained page of measurements. Needs jinja2, and matplotlib for figures.
+
+Texts, tokens and names may come from anywhere, so the template escapes everything it shows. Control
+characters, and those that change the direction of text, are shown by their code points. The page
+allows only its own script, by its hash, and loads nothing from any address.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jinja2
+from markupsafe import Markup
+
+from specdec.common.tables import Table
+from specdec.report import run_tables, words
+from specdec.report.generations import KINDS, ShownGeneration
+from specdec.report.speedups import predicts, varies
+from specdec.report.summaries import ReportedRun, speedup
+
+FOLDER = Path(__file__).parent / "page"
+TEXTS = 200  # on one page; more make it slow
+JOINERS = "\u200c\u200d"  # written in Persian and in emoji, and harmless
+
+
+class Interval(NamedTuple):
+    """A speed-up as text, and as places on an axis from 0 to 1; `one` marks no speed-up."""
+
+    text: str
+    low: float
+    at: float
+    high: float
+    one: float
+
+
+def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) -> str:
+    """Returns the HTML of some runs and generations; either may be empty."""
+    shown = list(itertools.islice(generations, TEXTS))
+    conditions = [*run_tables.benchmarks(runs), *run_tables.places(_acceptances(runs))]
+    return _rendered(
+        {"tables": list(_tables(runs)), "figures": _figures(runs), "generations": shown},
+        title=run_tables.sentence(runs),
+        facts=run_tables.facts(runs),
+        conditions=conditions if len(conditions) > 1 else (),  # facts have those of one run
+        left_out=sum(1 for _ in generations),
+    )
+
+
+def study(
+    title: str,
+    facts: Mapping[str, Sequence[str]],
+    tables: Sequence[Table],
+    figures: Sequence[Mapping[str, object]],
+    runs: Sequence[ReportedRun],
+    notes: Sequence[str],
+    commands: Mapping[str, Sequence[str]],
+) -> str:
+    """Returns the HTML of a study."""
+    shown = [{**one, "svg": Markup(one["svg"])} for one in figures] + _figures(runs)
+    content = {"tables": tables, "figures": shown, "commands": commands}
+    return _rendered(content, title=title, facts=facts, conditions=[*notes], left_out=0)
+
+
+def _rendered(content: Mapping[str, object], **about: object) -> str:
+    """Returns the page of its parts, by name, each of which may be missing or empty."""
+    names = {
+        "tables": "Speed-up",
+        "figures": "Figures",
+        "generations": "Generations, call by call",
+        "commands": "Commands",
+    }
+    script = _text("page.js")
+    return _template().render(
+        {**dict.fromkeys(names, ()), **content},
+        **about,
+        parts={id: name for id, name in names.items() if content.get(id)},
+        kinds=KINDS,
+        style=Markup(_text("page.css")),
+        script=Markup(script),
+        policy=_policy(script),
+    )
+
+
+def visible(text: str) -> str:
+    """Returns the text with control characters replaced by their code points."""
+    return "".join(_visible(character) for character in text)
+
+
+def _visible(character: str) -> str:
+    steers = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return f"⟨U+{ord(character):04X}⟩" if steers and character not in JOINERS else character
+
+
+def _text(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def _template() -> jinja2.Template:
+    def finalize(value: object) -> object:
+        return visible(value) if type(value) is str else value
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, finalize=finalize
+    )
+    return environment.from_string(_text("page.html"))
+
+
+def _policy(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+
+
+def _tables(runs: Sequence[ReportedRun]) -> Iterator[Table]:
+    """Yields tables of speed-ups, of published rows next to ours, and of acceptance rates."""
+    ratios = [speedup(run.bench) for run in runs if run.bench]
+    if ratios:
+        longest, table = max(1.0, *(ratio.high for ratio in ratios)), run_tables.measured(runs)
+        place = run_tables.HEADER.index(run_tables.SPEEDUP)
+        rows = [list(row) for row in table.rows]
+        for row, ratio in zip(rows, ratios, strict=True):
+            at, low, high, one = (round(value / longest, 4) for value in (*ratio, 1.0))
+            row[place] = Interval(str(row[place]), low, at, high, one)
+        yield table._replace(rows=rows)
+    if any(run.paper for run in runs):
+        yield run_tables.speeds(runs)
+    if _acceptances(runs):
+        yield run_tables.alphas(runs)
+
+
+def _acceptances(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+    return [run for run in runs if run.acceptance]
+
+
+def _figures(runs: Sequence[ReportedRun]) -> list[dict[str, object]]:
+    """Returns each figure with its name, its title, its drawing and its content in words."""
+    if not any(predicts(run) or varies(run) for run in runs):
+        return []
+    from specdec.report import figures
+
+    drawn = figures.svgs(runs)
+    return [
+        {"name": name, "title": title, "svg": Markup(drawn[name]), "words": list(say(runs))}
+        for name, (title, say) in words.OF.items()
+        if name in drawn
+    ]

@@ -1,0 +1,158 @@
+"""The numbers that the figures of speed-ups show: letters as in `theory`."""
+
+from __future__ import annotations
+
+import collections
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from specdec.common import theory
+from specdec.common.statistics import Estimate
+from specdec.report.summaries import (
+    Figures,
+    ReportedRun,
+    device,
+    in_words,
+    models,
+    speedup,
+)
+
+LONGEST_DRAFT = 20  # of those among which the surface has the best
+COST_RATIOS = (0.01, 0.05, 0.1, 0.3)  # c of the curves of best gammas
+GAMMAS = (3, 5, 7, 10)  # of the curves of operations
+SHARE = 0.05  # c, and a draft token's operations over a target token's, there
+ALPHAS = tuple(round(0.3 + x / 100, 2) for x in range(70))
+
+# What is the same in all runs of a curve, besides where they were measured.
+ONE_CURVE = ("drafter", "sampling", "verifier", "lengths", "split")
+
+
+class Point(NamedTuple):
+    """The speed-up of one run; predicted is `BenchmarkPrediction.these_texts`."""
+
+    name: str
+    alpha: float
+    c: float
+    predicted: float
+    measured: Estimate
+
+
+class Curve(NamedTuple):
+    """Runs that differ only in gamma, shortest drafts first."""
+
+    label: str  # the settings that differ from other curves; empty if there is no other curve
+    gammas: Sequence[int]  # the draft lengths
+    measured: Sequence[Estimate]  # the speed-up of each run
+    predicted: Sequence[float]  # as in `Point`, for each run
+    # gamma -> the lowest and highest `theory.speedup` for the runs' alphas, with c and v
+    # interpolated between the runs
+    band: Mapping[int, tuple[float, float]]
+
+    @property
+    def best(self) -> int:
+        """The index in `gammas` of the greatest measured speed-up."""
+        return max(range(len(self.gammas)), key=lambda i: self.measured[i].value)
+
+
+def predicts(run: ReportedRun) -> bool:
+    """Returns whether a run has a prediction, so that figures can show it."""
+    bench = run.bench
+    if not bench or not bench["prediction"] or not bench["prediction"]["gamma"]:
+        return False
+    return bench["alpha"] is not None
+
+
+def varies(run: ReportedRun) -> bool:
+    """Returns whether a run was measured with a schedule whose draft lengths vary."""
+    bench = run.bench
+    return bool(bench and bench["prediction"] and not bench["prediction"]["gamma"])
+
+
+def with_prediction(runs: Iterable[ReportedRun]) -> list[tuple[ReportedRun, Figures]]:
+    """Returns the runs that figures show, with their benchmarks."""
+    found = [(run, run.bench) for run in runs if run.bench and predicts(run)]
+    if not found:
+        raise ValueError(
+            "none of the summaries predicts a speed-up; for figures give those of specdec bench "
+            "with a drafter and one GAMMA"
+        )
+    return found
+
+
+def points(runs: Sequence[ReportedRun]) -> list[Point]:
+    found = []
+    for run, bench in with_prediction(runs):
+        predicted = bench["prediction"]
+        costs = predicted["cost_ratio"], predicted["these_texts"]
+        found.append(Point(run.name, bench["alpha"], *costs, speedup(bench)))
+    return found
+
+
+def curves(runs: Sequence[ReportedRun]) -> list[Curve]:
+    """Returns a curve for each group of runs that differ only in gamma."""
+    groups = collections.defaultdict(list)
+    for _, bench in with_prediction(runs):
+        settings = (in_words(bench["run"].get(name)) for name in ONE_CURVE)
+        of = models(bench["run"]), device(bench["environment"])
+        groups[(*settings, *of)].append(bench)
+    groups = {x: y for x, y in groups.items() if len({one["run"]["gamma"] for one in y}) > 1}
+    differ = [len(set(values)) > 1 for values in zip(*groups, strict=True)]
+    return [
+        _curve(", ".join(value for value, other in zip(key, differ, strict=True) if other), benches)
+        for key, benches in groups.items()
+    ]
+
+
+def papers(runs: Sequence[ReportedRun], gammas: Iterable[int]) -> dict[str, list[float]]:
+    """Returns, for each published row that a run has, `theory.speedup` over gamma with v = 1."""
+    gammas = list(gammas)
+    rows = {
+        f"alpha {paper.alpha:g}, c {paper.c:g}": paper
+        for run, _ in with_prediction(runs)
+        if (paper := run.paper)
+    }
+    return {
+        label: [theory.speedup(paper.alpha, gamma, paper.c) for gamma in gammas]
+        for label, paper in rows.items()
+    }
+
+
+def surface(alphas: np.ndarray, cost_ratios: np.ndarray) -> np.ndarray:
+    """Returns [c, alpha], `theory.speedup` with v = 1 and the best gamma up to LONGEST_DRAFT."""
+
+    def best(alpha: float, cost_ratio: float) -> float:
+        gamma = theory.optimal_gamma(alpha, cost_ratio, LONGEST_DRAFT)
+        return theory.speedup(alpha, gamma, cost_ratio)
+
+    return np.array([[best(alpha, c) for alpha in alphas] for c in cost_ratios])
+
+
+def _curve(label: str, benches: Sequence[Figures]) -> Curve:
+    benches = sorted(benches, key=lambda bench: bench["run"]["gamma"])
+    gammas = [bench["run"]["gamma"] for bench in benches]
+    alphas = [bench["alpha"] for bench in benches]
+
+    def interpolated(name: str, gamma: int) -> float:
+        values = collections.defaultdict(list)
+        for bench in benches:
+            values[bench["run"]["gamma"]].append(bench["prediction"][name])
+        means = [statistics.fmean(of_gamma) for of_gamma in values.values()]
+        return float(np.interp(gamma, list(values), means))
+
+    def predicted(alpha: float, gamma: int) -> float:
+        c, v = (interpolated(name, gamma) for name in ("cost_ratio", "verify_cost"))
+        return theory.speedup(alpha, gamma, c, v)
+
+    return Curve(
+        label=label,
+        gammas=gammas,
+        measured=[speedup(bench) for bench in benches],
+        predicted=[bench["prediction"]["these_texts"] for bench in benches],
+        band={
+            gamma: (predicted(min(alphas), gamma), predicted(max(alphas), gamma))
+            for gamma in range(gammas[0], gammas[-1] + 1)
+        },
+    )

@@ -1,0 +1,170 @@
+"""The numbers that the figures of times show, in seconds."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypedDict
+
+import numpy as np
+
+from specdec.common.json_values import check_kind, parsed
+from specdec.report.speedups import predicts, varies, with_prediction
+from specdec.report.summaries import Figures, ReportedRun
+
+GROUP = 3  # places in a text whose calls have one mean
+FEWEST_CALLS = 10  # of a mean
+
+
+class _Line(TypedDict):
+    mode: str
+    text: int
+    repeat: int
+    seconds: float
+    tokens: list[int]
+    drafted: list[int]
+    accepted: list[int]
+    calls: int
+
+
+class CallTokens(NamedTuple):
+    """The tokens of one target call: `own` is the target's, 0 if the text ended in the draft."""
+
+    accepted: int
+    own: int
+    rejected: int
+
+
+class Timeline(NamedTuple):
+    """One generation, in both modes. Durations are the run's; calls and seconds are this text's."""
+
+    name: str
+    text: int
+    gamma: int
+    prefill: float
+    draft: float  # of all gamma tokens
+    verify: float
+    rest: float
+    calls: Sequence[CallTokens]
+    target_prefill: float
+    target_step: float
+    tokens: int
+    seconds: Mapping[str, float]  # measured, by mode
+
+    def start(self, call: int) -> float:
+        return self.prefill + call * (self.draft + self.verify + self.rest)
+
+
+class Lengths(NamedTuple):
+    """The draft lengths of a run.
+
+    Calls of one text are listed with the place where each starts. For all texts, figures are means
+    over the calls that start at a place or up to `GROUP` - 1 tokens later.
+    """
+
+    name: str
+    text: int  # the longest text
+    # start, drafted, accepted, and by how many tokens the call lengthened the text
+    calls: Sequence[tuple[int, int, int, int]]
+    places: Sequence[int]  # of the means
+    drafted: Sequence[float]  # means
+    accepted: Sequence[float]  # means
+
+
+class Bar(NamedTuple):
+    """A bar of a waterfall, in target steps; the last is the target alone for the same tokens."""
+
+    name: str
+    start: float
+    steps: float
+    seconds: float
+
+
+def timeline(runs: Sequence[ReportedRun]) -> Timeline:
+    """Returns the first run's generation of median length, and of median calls among those."""
+    run, bench = with_prediction(runs)[0]
+    by_length = sorted(_generations(run), key=_length_and_calls)
+    both = by_length[len(by_length) // 2]
+    one, prediction, baseline = both["speculative"], bench["prediction"], bench["baseline"]
+    calls = [
+        CallTokens(kept, more - kept, drafted - kept) for _, drafted, kept, more in _calls(one)
+    ]
+    return Timeline(
+        name=run.name,
+        text=one["text"],
+        **{part: prediction[part] for part in ("gamma", "prefill", "draft", "verify", "rest")},
+        calls=calls,
+        target_prefill=baseline["target_prefill"],
+        target_step=baseline["target_step"],
+        tokens=len(both["alone"]["tokens"]),
+        seconds={mode: record["seconds"] for mode, record in both.items()},
+    )
+
+
+def lengths(runs: Sequence[ReportedRun]) -> list[Lengths]:
+    """Returns the draft lengths of every run with a drafter, of the same text if they have it."""
+    found: list[Lengths] = []
+    for run in runs:
+        if not (predicts(run) or varies(run)):
+            continue
+        ours = [both["speculative"] for both in _generations(run)]
+        same = [one for one in ours if found and one["text"] == found[0].text]
+        shown = max(same or ours, key=lambda one: len(one["tokens"]))
+        groups = collections.defaultdict(list)
+        for one in ours:
+            for start, drafted, accepted, _ in _calls(one):
+                groups[start // GROUP].append((drafted, accepted))
+        kept = {place: x for place, x in sorted(groups.items()) if len(x) >= FEWEST_CALLS}
+        means = [np.mean(x, axis=0).tolist() for x in kept.values()]
+        drafts, accepts = zip(*means, strict=True) if means else ((), ())
+        places = [place * GROUP for place in kept]
+        found.append(Lengths(run.name, shown["text"], list(_calls(shown)), places, drafts, accepts))
+    return found
+
+
+def _calls(one: Figures) -> Iterator[tuple[int, int, int, int]]:
+    """Yields the calls in the form of `Lengths.calls`."""
+    start = 0
+    for drafted, accepted in zip(one["drafted"], one["accepted"], strict=True):
+        longer = min(accepted + 1, len(one["tokens"]) - start)
+        yield start, drafted, accepted, longer
+        start += longer
+
+
+def waterfalls(runs: Sequence[ReportedRun]) -> dict[str, list[Bar]]:
+    """Returns run -> the parts of an iteration, each starting where the one before ends."""
+    found = {}
+    for run, bench in with_prediction(runs):
+        step, parts, start = bench["baseline"]["target_step"], [], 0.0
+        for name in ("draft", "verify", "rest"):
+            seconds = bench["prediction"][name]
+            parts.append(Bar(name, start, seconds / step, seconds))
+            start += seconds / step
+        tau = bench["tau"]
+        found[run.name] = [*parts, Bar("target alone", 0.0, tau, tau * step)]
+    return found
+
+
+def _length_and_calls(both: Mapping[str, Figures]) -> tuple[int, int]:
+    return len(both["speculative"]["tokens"]), both["speculative"]["calls"]
+
+
+def _generations(run: ReportedRun) -> list[dict[str, Figures]]:
+    """Returns, for each text and repeat in the JSON lines, mode -> generation."""
+    assert run.lines is not None
+    pairs: dict[tuple[int, int], dict[str, Figures]] = collections.defaultdict(dict)
+    try:
+        for line in run.lines.read_text(encoding="utf-8").splitlines():
+            if "mode" in (one := parsed(line)):
+                check_kind(one, _Line)
+                pairs[one["text"], one["repeat"]][one["mode"]] = one
+    except OSError as error:
+        raise ValueError(
+            f"{run.lines} cannot be read: {error.strerror}; the timeline needs the lines that "
+            "specdec bench wrote next to the summary"
+        ) from error
+    except ValueError:
+        pairs.clear()
+    if not pairs or any(len(both) < 2 for both in pairs.values()):
+        raise ValueError(f"{run.lines} is not what specdec bench wrote next to the summary")
+    return list(pairs.values())

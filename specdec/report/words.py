@@ -1,0 +1,89 @@
+"""The content of each figure in words, for readers who cannot see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from specdec.common import published, theory
+from specdec.common.statistics import Estimate
+from specdec.common.terminal import counted
+from specdec.report import speedups, times
+from specdec.report.summaries import ReportedRun
+
+ALPHAS = (0.5, 0.7, 0.9)
+
+
+def predicted_and_measured(runs: Sequence[ReportedRun]) -> Iterator[str]:
+    for one in speedups.points(runs):
+        yield f"{one.name}: predicted {one.predicted:.2f}, measured {interval(one.measured)}"
+
+
+def over_gamma(runs: Sequence[ReportedRun]) -> Iterator[str]:
+    for curve in speedups.curves(runs):
+        points = zip(curve.gammas, curve.measured, curve.predicted, strict=True)
+        for gamma, measured, predicted in points:
+            label = f"{curve.label}, " if curve.label else ""
+            yield f"{label}gamma {gamma}: {interval(measured)}, predicted {predicted:.2f}"
+
+
+def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Iterator[str]:
+    ours = ((one, "here", one.measured.value) for one in speedups.points(runs))
+    paper = ((row, "paper", row.measured) for row in published.rows().values())
+    for one, whose, measured in (*ours, *paper):
+        at = f"alpha {one.alpha:.2f}, c {one.c:.2f}"
+        yield f"{one.name}, {whose}: {at}, speed-up {measured:.2f}"
+
+
+def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Iterator[str]:
+    for cost_ratio in speedups.COST_RATIOS:
+        best = (theory.optimal_gamma(x, cost_ratio, speedups.LONGEST_DRAFT) for x in ALPHAS)
+        yield f"Best gamma for c {cost_ratio}: {at_alphas(map(str, best))}"
+    for gamma in speedups.GAMMAS:
+        tokens = (f"{theory.expected_tokens(x, gamma):.2f}" for x in ALPHAS)
+        yield f"Tokens per target call, gamma {gamma}: {at_alphas(tokens)}"
+        both = (
+            f"{theory.speedup(x, gamma, speedups.SHARE):.2f} and "
+            f"{theory.operations_factor(x, gamma, speedups.SHARE):.2f}"
+            for x in ALPHAS
+        )
+        yield f"Speed-up and factor of operations, gamma {gamma}: {at_alphas(both)}"
+
+
+def at_alphas(values: Iterable[str]) -> str:
+    return ", ".join(f"{value} at alpha {x}" for value, x in zip(values, ALPHAS, strict=True))
+
+
+def one_generation(runs: Sequence[ReportedRun]) -> Iterator[str]:
+    one = times.timeline(runs)
+    seconds = ", ".join(f"{mode} {1e3 * took:.1f} ms" for mode, took in one.seconds.items())
+    yield f"Text {one.text} of {one.name}, {counted(one.tokens, 'token')}: {seconds}"
+    for number, call in enumerate(one.calls, start=1):
+        of_call = ", ".join(f"{name} {count}" for name, count in call._asdict().items())
+        yield f"Call {number}: {of_call}"
+
+
+def draft_lengths(runs: Sequence[ReportedRun]) -> Iterator[str]:
+    for one in times.lengths(runs):
+        calls = ", ".join(f"{kept} of {drafted}" for _, drafted, kept, _ in one.calls)
+        yield f"{one.name}, text {one.text}, accepted by call: {calls}"
+
+
+def one_iteration(runs: Sequence[ReportedRun]) -> Iterator[str]:
+    for name, parts in times.waterfalls(runs).items():
+        of_run = (f"{part.name} {part.steps:.2f} ({1e3 * part.seconds:.2f} ms)" for part in parts)
+        yield f"{name}, in steps of the target: {', '.join(of_run)}"
+
+
+def interval(measured: Estimate) -> str:
+    return f"{measured.value:.2f} ({measured.interval()})"
+
+
+OF: Mapping[str, tuple[str, Callable[[Sequence[ReportedRun]], Iterator[str]]]] = {
+    "predicted_and_measured": ("Speed-up, predicted and measured", predicted_and_measured),
+    "over_gamma": ("Speed-up over gamma", over_gamma),
+    "over_alpha_and_cost": ("Speed-up over alpha and c", over_alpha_and_cost),
+    "gamma_and_arithmetic": ("Tokens per call, best gamma, and operations", gamma_and_arithmetic),
+    "one_generation": ("One generation", one_generation),
+    "draft_lengths": ("Draft lengths along a generation", draft_lengths),
+    "one_iteration": ("Where the time of an iteration goes", one_iteration),
+}

@@ -1,0 +1,208 @@
+"""The run that is measured, in the form that the functions of this package need."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from specdec import checkpoints, tasks
+from specdec.common.records import Lines
+from specdec.common.values import UsageError
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_rules import BeamRule
+from specdec.engine import Engine, Placement
+from specdec.engine.beam_engine import BeamEngine, beam_plan, searching
+from specdec.models.contract.model import Target, Weights
+from specdec.models.partitioning import Share
+from specdec.plan import Plan
+from specdec.texts.sources import Live, Revised, Sounds, Source
+from specdec.texts.texts import Data, Previous, TextStream
+from specdec.texts.transcripts import Transcriber, frames_of, has_timestamps
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenBeams:
+    """A beam search that replaces decoding.
+
+    Raises:
+      ValueError: more texts than beams are wanted.
+    """
+
+    num_beams: int  # w, the beams of the search
+    num_return: int  # beams of each text, the best first
+    rule: BeamRule  # the library whose bookkeeping is used
+    draft_beams: int | None = None  # u, the beams of the draft; None for 2 * w
+    draft_steps: int = 2  # gamma, the steps that the draft looks ahead
+
+    def __post_init__(self):
+        if self.num_return > self.num_beams:
+            raise ValueError(
+                f"num_return is {self.num_return} but num_beams {self.num_beams}; give no more "
+                "texts than beams"
+            )
+
+    def engine(self, engine: Engine) -> BeamEngine:
+        """Returns the search with the parts of an engine."""
+        return searching(engine, self.plan(engine.plan))
+
+    def plan(self, plan: Plan) -> BeamPlan:
+        """Returns the plan of the search with the parts of a plan for decoding."""
+        draft = {"width": self.draft_beams, "depth": self.draft_steps}
+        try:
+            best_only = self.num_return == 1
+            return beam_plan(plan, self.num_beams, self.rule, **draft, best_only=best_only)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """An engine and the texts that it decodes."""
+
+    engine: Engine
+    data: Data
+    compare: bool = False  # whether the target alone runs as well
+    lossy: bool = False  # whether the output may have another distribution than the target's
+    beams: GivenBeams | None = None  # the search that replaces decoding; None for none
+    previous: Previous | None = None  # the previous outputs of the texts; None for none
+    # transcribes sounds of any length in place of the engine; None for other texts
+    transcriber: Transcriber | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The engine's plan."""
+        return self.engine.plan
+
+    @property
+    def placement(self) -> Placement:
+        """The engine's devices."""
+        return self.engine.placement
+
+    @functools.cached_property
+    def search(self) -> BeamEngine | None:
+        """The search that replaces decoding, None for none; raises as `Beams.engine` does."""
+        return self.beams.engine(self.engine) if self.beams else None
+
+    @property
+    def decoder(self) -> Engine | BeamEngine | Transcriber:
+        """The search or the transcriber if there is one, or else the engine."""
+        return self.search or self.transcriber or self.engine
+
+    @property
+    def target_alone(self) -> Target:
+        """The target as it is measured alone."""
+        return self.decoder.alone().plan.target
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The longest texts in tokens; for outputs the plan's, for reports."""
+        return {**self.data.lengths, "targets": self.plan.max_length}
+
+    def paths(self) -> dict[str, str]:
+        """Returns the checkpoints and tables, by role."""
+        return {role: str(path) for role, path in self.engine.weights.items()}
+
+    @property
+    def checkpoint_path(self) -> str:
+        """The target's checkpoint."""
+        return self.paths()["target"]
+
+    def source(self, *, everywhere: bool = False) -> Source:
+        """Returns the texts that this host feeds, or with `everywhere` those of all hosts."""
+        share = Share(0, 1) if everywhere else self.placement.share()
+        rows = self.data.batch_size
+        if self.placement.mesh is not None:
+            rows //= share.count
+        if self.transcriber is not None and self.data.texts is not None:
+            sizes = {"batch_size": rows, "limit": self.data.limit}
+            return Sounds(self.data.texts, self.transcriber.features, **sizes)
+        found = self.data.source(share, rows, self.engine.vocabulary, self.plan.target)
+        previous, width = self.previous, self.plan.max_length
+        if previous is None:
+            return found
+        if previous.outputs is None:
+            return Live(found, width)
+        return Revised(found, previous.ids(self.engine.vocabulary), width, previous.name)
+
+    def transcribing(self, explained: bool = False) -> Run:
+        """Returns the run with a transcriber, if some of its sounds need several windows, or may.
+
+        The length of sounds that come one by one is not known. Where they cannot be transcribed
+        window by window, they are read as texts are, and long ones are refused.
+        """
+        engine, texts = self.engine, self.data.texts
+        if texts is None or not tasks.is_sound(engine.vocabulary):
+            return self
+        frames, listed = frames_of(engine), () if isinstance(texts, TextStream) else texts
+        several = has_timestamps(engine) or not all(
+            tasks.fits_window(name, frames) for name, _ in listed[: self.data.limit]
+        )
+        if listed and not several:
+            return self
+        refused = {
+            "--explain": explained,
+            "REFILL": self.data.refill,
+            "NUM_BEAMS": self.beams is not None,
+            "--distributed": jax.process_count() > 1,
+            "--live": self.previous is not None and self.previous.outputs is None,
+            "--previous": self.previous is not None,
+        }
+        asked = [name for name, is_asked in refused.items() if is_asked]
+        if asked and several:
+            raise UsageError(
+                f"{asked[0]} is for sounds of one window without timestamps; leave it out, or name "
+                "parts with --text, as in talk.wav#0 and talk.wav#30"
+            )
+        if asked:
+            return self
+        return dataclasses.replace(self, transcriber=Transcriber(engine, several))
+
+    def batches(self, *, everywhere: bool = False) -> Iterator[tasks.Batch]:
+        """Returns the batches of `source`."""
+        return iter(self.source(everywhere=everywhere))
+
+
+class Variant(NamedTuple):
+    """One of several runs that are compared, or the only one."""
+
+    name: str  # the settings that only this one has, '' for none
+    run: Run
+    settings: str  # those in force, as gin text
+
+    @property
+    def engine(self) -> Engine:
+        """The run's engine."""
+        return self.run.engine
+
+    @property
+    def vocabulary(self) -> tasks.LoadedVocabulary:
+        """The vocabulary of its texts."""
+        return self.engine.vocabulary
+
+    def lines(self, path: str | os.PathLike) -> Lines:
+        """Returns the lines of a file that this run has written, or will."""
+        return Lines.of(Path(path), self.settings)
+
+
+def described(run: Run) -> dict[str, object]:
+    """Returns the facts that every report has about a run."""
+    models = run.plan.models()
+    return {
+        "dtype": {role: model.dtype for role, model in models.items()},
+        "parameters": parameter_counts(models),
+        "lengths": run.lengths,
+        "split": run.data.split,
+        "seed": run.data.seed,
+        "limit": run.data.limit,
+    }
+
+
+def parameter_counts(models: Mapping[str, Weights]) -> dict[str, int]:
+    """Returns how many numbers each model's checkpoint has, by role."""
+    return {role: checkpoints.parameter_count(model) for role, model in models.items()}

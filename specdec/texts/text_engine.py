@@ -1,0 +1,211 @@
+"""The engine of a run's texts, with the programs that suit the run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import operator
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, TypeAlias, cast
+
+import jax
+
+from specdec import tasks
+from specdec.common import progress
+from specdec.common.terminal import Summary
+from specdec.common.values import one_line
+from specdec.decoding import Decided
+from specdec.decoding.beam_plan import AnyPlan, BeamPlan
+from specdec.decoding.program import Program
+from specdec.engine import Engine
+from specdec.engine.beam_engine import BeamEngine
+from specdec.texts.all_hosts import gathered
+from specdec.texts.beam_texts import BeamSummary, BeamText
+from specdec.texts.decoding_texts import Text
+from specdec.texts.explained import ExplainedBatch, replayer
+from specdec.texts.measured_run import Run
+from specdec.texts.sources import Source
+from specdec.texts.transcripts import Transcriber, compared
+from specdec.types import DecodeOutput, PyTree
+
+AnyText: TypeAlias = Text | BeamText
+
+
+class Watch(Protocol):
+    """A display of one text at a time, as it grows."""
+
+    def begin(self, text: str) -> None:
+        """Begins an output with its input."""
+
+    def grown(self, output: DecodeOutput) -> None:
+        """Takes the output so far, of one row, after a target call."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TextEngine:
+    """Decodes the texts of a source, and adds up their figures.
+
+    `TextEngine.open` chooses the programs: batches or refilled rows, one sample or several, step by
+    step, a beam search, or whole sounds window by window. Nothing is compiled before it is needed.
+    """
+
+    run: Run
+    engine: Engine | BeamEngine | Transcriber
+    alone: Engine | BeamEngine | Transcriber | None = None  # the target alone, if the run compares
+    # the program of `explained.replayer`, if texts are to be explained
+    again: Program | None = None
+    watch: Watch | None = None  # is shown each text while it is decoded
+    # the figures of the texts so far
+    summary: Summary | BeamSummary = dataclasses.field(init=False)
+
+    def __post_init__(self):
+        run, compares = self.run, self.alone is not None
+        summary = BeamSummary(compared=compares) if run.beams else Summary(exact=run.plan.exact)
+        object.__setattr__(self, "summary", summary)
+
+    @classmethod
+    def open(
+        cls,
+        run: Run,
+        *,
+        length: int | None = None,
+        watch: Watch | None = None,
+        explained: bool = False,
+    ) -> TextEngine:
+        """Returns the engine of a run's texts, checked; it compiles for a known `length`."""
+        data, decoder = run.data, run.decoder
+        widths = data.widths if data.refill else ()
+        how = {"samples": data.num_samples, "together": data.samples_together, "widths": widths}
+        with one_line():
+            engine = decoder.suited(**how, watch=None if watch is None else watch.grown)
+            engine.check(length or data.lengths["inputs"], compile=length is not None)
+            alone = engine.alone().suited(**how) if run.compare else None
+        again = None
+        if explained:
+            mesh, prefix = run.placement.mesh, run.engine.given_prefix
+            again = replayer(run.plan, mesh=mesh, prefix=prefix)
+        return cls(run, engine, alone, again, watch)
+
+    @property
+    def plan(self) -> AnyPlan:
+        """The plan of decoding, or of the search."""
+        return self.engine.plan
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Reads the parameters, and at the end prints the figures of the texts on stderr."""
+        self.engine.load()
+        try:
+            yield
+        finally:
+            if self.summary.texts:
+                lines = self.summary.lines(progress.spent())
+                print(self.plan, *lines, sep="\n", file=sys.stderr)
+
+    def decode(
+        self, source: Source, *, skip: int = 0, everywhere: bool = False
+    ) -> Iterator[AnyText]:
+        """Decodes a source batch by batch, and each batch sample by sample.
+
+        If rows are refilled, texts of later batches are decoded before a batch is finished.
+        The first `skip` texts are left out. With `everywhere` the first host gets the texts of all.
+        """
+        batches: Iterable[Iterable[AnyText]] = self._batches(source, skip)
+        if everywhere and jax.process_count() > 1:
+            feeds = self.run.placement.share().first
+            order = operator.attrgetter("sample", "index")
+            batches = gathered(map(list, batches), feeds=feeds, order=order)
+        summary: Any = self.summary
+        for text in itertools.chain.from_iterable(batches):
+            text.count_in(summary, len(self.engine.prefix))
+            yield text
+
+    def _batches(self, source: Source, skip: int) -> Iterator[Iterator[AnyText]]:
+        """Yields the texts of each batch and sample."""
+        samples, seed = range(self.run.data.num_samples), self.run.data.seed
+        work = _work(self._shown(source), samples, skip)
+        work, for_ours, for_alone = itertools.tee(work, 3)
+        outputs = self.engine.outputs(((x, sample) for x, sample, _ in for_ours), seed=seed)
+        baselines = iter(())
+        if self.alone is not None:
+            given = ((x, sample) for x, sample, _ in for_alone)
+            baselines = self.alone.outputs(given, seed=seed)
+        else:
+            del for_alone  # which would keep all batches
+        stage = "searching" if self.run.beams else "decoding"
+        for batch, sample, rows in work:
+            with progress.stage(stage):
+                output, seconds = next(outputs)
+            self.summary.seconds += seconds
+            explained = None
+            if self.again is not None:
+                explained = self._explained(batch, sample, cast(DecodeOutput, output), seconds)
+            baseline = None
+            if self.alone is not None:
+                with progress.stage("the target alone"):
+                    baseline, seconds = next(baselines)
+                self.summary.baseline_seconds += seconds
+            engines = [one for one in (self.engine, self.alone) if one is not None]
+            spent = sum(one.compile_seconds for one in engines)
+            spent += self.again.seconds if self.again is not None else 0
+            self.summary.compile_seconds = spent
+            yield self._texts(source, batch, sample, rows, (output, baseline), explained)
+
+    def _texts(
+        self,
+        source: Source,
+        batch: tasks.Batch,
+        sample: int,
+        rows: Iterable[int],
+        outputs: tuple[PyTree, PyTree],
+        explained: ExplainedBatch | None,
+    ) -> Iterator[AnyText]:
+        """Yields the texts of some rows, after the source has been told of each."""
+        vocabulary = self.engine.vocabulary
+        for row in rows:
+            if self.run.beams:
+                count = self.run.beams.num_return
+                text = BeamText.row(batch, row, *outputs, vocabulary, count)
+            elif self.run.transcriber is not None:
+                text = compared(*(one and one[row] for one in outputs))
+            else:
+                more: dict[str, Any] = {"sample": sample}
+                if explained is not None:
+                    more["explained"] = explained.explained(row, batch.input_texts[row])
+                text = Text.row(batch, row, *outputs, vocabulary, **more)
+                source.answered(text)
+            yield text
+
+    def _shown(self, source: Source) -> Iterator[tasks.Batch]:
+        """Yields the batches; a text that is watched is shown before it is decoded."""
+        for batch in source:
+            if self.watch is not None:
+                self.watch.begin(batch.input_texts[0])
+            yield batch
+
+    def _explained(
+        self, batch: tasks.Batch, sample: int, output: DecodeOutput, seconds: float
+    ) -> ExplainedBatch:
+        """Returns the figures of a batch that explain its texts, by decoding a second time."""
+        engine, again, plan = self.engine, self.again, self.plan
+        assert isinstance(engine, Engine) and again is not None
+        assert not isinstance(plan, BeamPlan), "beams are not explained"
+        trace, keys = output.trace, engine.keys(batch, self.run.data.seed, sample)
+        decided = Decided(output.tokens, trace.proposed, trace.drafted, trace.accepted)
+        with progress.stage("explaining"):
+            replay, _ = again.fetch(engine.params, keys, (engine.inputs(batch), decided))
+        given = len(engine.prefix)
+        return ExplainedBatch(plan, engine.text_of, given, output, replay, seconds)
+
+
+def _work(
+    batches: Iterable[tasks.Batch], samples: Iterable[int], skip: int
+) -> Iterator[tuple[tasks.Batch, int, range]]:
+    """Yields each batch and sample, and which rows count: not those of the first `skip` texts."""
+    for batch, sample in ((batch, sample) for batch in batches for sample in samples):
+        rows = range(len(batch.input_texts))
+        if rows[skip:] or not rows:
+            yield batch, sample, rows[skip:]
+        skip = max(0, skip - len(rows))

@@ -1,0 +1,207 @@
+"""Transcripts of sounds of any length."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from specdec import decoding, tasks
+from specdec.checkpoints.transcription import Transcribed
+from specdec.common.subtitles import TimedText
+from specdec.common.values import UsageError
+from specdec.engine import Engine, WholeSounds, Window
+from specdec.engine.whole_sounds import stamped
+from specdec.plan import Plan
+from specdec.texts.decoding_texts import Text
+from specdec.types import Array, Params
+
+
+def has_timestamps(engine: Engine) -> bool:
+    """Returns whether the outputs of an engine of a Whisper have timestamps."""
+    return isinstance(engine.settings, Transcribed) and bool(engine.settings.timestamps)
+
+
+def frames_of(engine: Engine) -> int:
+    """Returns how many frames of sound an engine of a Whisper reads in one window."""
+    return engine.plan.target.inputs_shape(1, 1).shape[-1]
+
+
+class Transcriber:
+    """Transcribes sounds with an engine of a Whisper, and is used as that engine is.
+
+    A sound that fits a window is decoded as by the engine, unless its outputs have timestamps. All
+    others are decoded as by `WholeSounds`.
+
+    Args:
+      engine: decodes.
+      several: whether some sounds are known to need several windows.
+
+    Raises:
+      UsageError: the engine cannot decode several windows.
+    """
+
+    def __init__(self, engine: Engine, several: bool = False):
+        self._engine = engine
+        self._bins = engine.plan.target.inputs_shape(1, 1).shape[1]
+        self._frames, self._has_stamps = frames_of(engine), has_timestamps(engine)
+        self.several = several or self._has_stamps
+        if self.several:
+            _ = self._whole
+
+    @functools.cached_property
+    def _whole(self) -> WholeSounds:
+        engine = self._engine
+        if engine.prefix or engine.plan.reads_previous:
+            what = "a decoder prefix" if engine.prefix else "previous outputs"
+            raise UsageError(f"{what} is for sounds of one window; leave it out, or name parts")
+        try:
+            return WholeSounds(stamped(engine))
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    @property
+    def plan(self) -> Plan:
+        """The engine's plan."""
+        return self._engine.plan
+
+    @property
+    def vocabulary(self) -> tasks.LoadedVocabulary:
+        """The vocabulary of the transcripts."""
+        return self._engine.vocabulary
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The ids that every output begins with."""
+        return self._engine.prefix
+
+    @property
+    def compile_seconds(self) -> float:
+        """The time of all compilations so far."""
+        whole = self._whole.compile_seconds if "_whole" in vars(self) else 0.0
+        return whole + (0.0 if self._has_stamps else self._engine.compile_seconds)
+
+    def alone(self) -> Transcriber:
+        """Returns what transcribes with the target alone."""
+        return Transcriber(self._engine.alone(), self.several)
+
+    def suited(self, **how: object) -> Transcriber:
+        """Returns this transcriber, which has its own programs; see `Engine.suited`."""
+        del how
+        return self
+
+    def check(self, length: int, *, compile: bool = False) -> None:
+        """Traces the program of the engine, as `Engine.check` does."""
+        self._engine.check(length, compile=compile)
+
+    def load(self) -> Params:
+        """Reads the parameters now rather than at first use, and returns them."""
+        return self._engine.load()
+
+    def features(self, name: str) -> np.ndarray:
+        """Returns the features [mel_bins, F] float32 of all of the sound that a text names."""
+        return tasks.features_of(name, self._bins, self._frames)
+
+    def outputs(
+        self, work: Iterable[tuple[tasks.Batch, int]], *, seed: int = 0
+    ) -> Iterator[tuple[list[Text], float]]:
+        """Yields the results of `decode` for batches and numbers of samples, in order."""
+        for batch, sample in work:
+            yield self.decode(batch, seed=seed, sample=sample)
+
+    def decode(
+        self, batch: tasks.Batch, *, seed: int = 0, sample: int = 0
+    ) -> tuple[list[Text], float]:
+        """Returns the transcript of each sound of a batch, and the seconds without compiling."""
+        sounds = batch.inputs
+        assert isinstance(sounds, list)
+        is_whole = [self._has_stamps or x.shape[1] > self._frames for x in sounds]
+        found: dict[int, Text] = {}
+        spent = 0.0
+        for whole in {*is_whole}:
+            rows = [row for row, one in enumerate(is_whole) if one == whole]
+            index = [int(batch.index[row]) for row in rows]
+            padded = jnp.array([*index, *[-1] * (self._engine.rows - len(index))])
+            names = [(int(batch.index[row]), batch.input_texts[row]) for row in rows]
+            keys = decoding.row_keys(seed, padded, sample)
+            make = self._long if whole else self._short
+            with decoding.naming_texts(np.asarray(padded)):
+                texts, seconds = make(names, [sounds[row] for row in rows], keys, sample)
+            spent += seconds
+            found |= zip(rows, texts, strict=True)
+        return [found[row] for row in range(len(sounds))], spent
+
+    def _short(self, names, sounds, keys: Array, sample: int) -> tuple[list[Text], float]:
+        features = np.zeros([self._engine.rows, self._bins, self._frames], np.float32)
+        features[: len(sounds)] = sounds
+        output, seconds = self._engine.program.fetch(self._engine.params, keys, features)
+        texts = []
+        for row, (index, name) in enumerate(names):
+            tokens = output.row(row).tokens
+            log_probs = output.log_probs[row, : len(tokens)].tolist()
+            more = self._of_text(index, name, sample, tokens, log_probs)
+            texts.append(Text.of(output, row, **more))
+        return texts, seconds
+
+    def _long(self, names, sounds, keys: Array, sample: int) -> tuple[list[Text], float]:
+        found, seconds = self._whole.transcribe(sounds, keys)
+        texts = []
+        for (index, name), windows in zip(names, found, strict=True):
+            segments = [segment for window in windows for segment in window.segments]
+            tokens = [token for segment in segments for token in segment.tokens]
+            log_probs = [x for window in windows for x in window.log_probs]
+            shown = tokens if self._has_stamps else self._words(tokens)
+            own = self._of_text(index, name, sample, shown, log_probs)
+            parts = [
+                TimedText(
+                    start=round(segment.start, 2),
+                    end=round(segment.end, 2),
+                    text=self._text(self._words(segment.tokens), name),
+                )
+                for segment in segments
+            ]
+            texts.append(Text(tokens=tokens, **_calls(windows), **own, segments=parts))
+        return texts, seconds
+
+    def _of_text(
+        self,
+        index: int,
+        name: str,
+        sample: int,
+        shown: Sequence[int],
+        log_probs: Sequence[float],
+    ) -> dict[str, Any]:
+        return {
+            "index": index,
+            "sample": sample,
+            "input": name,
+            "target": None,
+            "prediction": self._text(shown, name),
+            "log_probs": [round(value, 6) for value in log_probs],
+        }
+
+    def _words(self, tokens: Sequence[int]) -> list[int]:
+        """Returns the ids without timestamps."""
+        return [token for token in tokens if token < self._whole.zero]
+
+    def _text(self, tokens: Sequence[int], name: str) -> str:
+        return tasks.detokenize(self._engine.vocabulary, tokens, name)
+
+
+def compared(text: Text, alone: Text | None) -> Text:
+    """Returns a transcript with that of the target alone, if there is one."""
+    if alone is None:
+        return text
+    more = {"alone": alone.prediction, "alone_tokens": alone.tokens, "alone_calls": alone.calls}
+    return dataclasses.replace(text, **more)
+
+
+def _calls(windows: Sequence[Window]) -> dict[str, Any]:
+    """Returns the target calls of all windows, also for tokens that were thrown away."""
+    names = ("proposed", "drafted", "accepted", "sources", "depths")
+    calls = {name: [x for one in windows for x in getattr(one.decoded, name)] for name in names}
+    return {**calls, "broken_drafts": sum(one.decoded.broken_drafts for one in windows)}

@@ -1,0 +1,200 @@
+"""Makes tables from texts, for lookup drafters and for schedules that learn."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, NamedTuple, TypedDict
+
+import numpy as np
+from msgspec import Meta
+from tqdm import tqdm
+
+from specdec.checkpoints import tables
+from specdec.common.json_values import JsonObject, check_kind
+from specdec.common.records import Lines
+from specdec.common.terminal import counted
+from specdec.common.values import UsageError
+from specdec.drafters import Drafter, Drawing
+from specdec.measure import opinions, recorded_texts
+from specdec.measure.alphas import Accepted
+from specdec.measure.written import generate
+from specdec.predict.recorded import kind_of
+from specdec.schedules.stopping import logit
+from specdec.tasks import LoadedVocabulary
+from specdec.texts.measured_run import Variant
+from specdec.training.classifier import Recording
+
+HELD_OUT = 5  # one text in five is held out
+FEWEST = 2 * HELD_OUT  # texts
+
+
+class Counted(NamedTuple):
+    """A table that was made, and the size of its texts."""
+
+    path: Path  # the table
+    tokens: int  # of the texts
+    texts: int  # their number
+    bytes: int  # the size of its arrays
+
+
+def make(
+    variant: Variant,
+    kind: str,
+    folder: Path,
+    *,
+    tokens: int,
+    passes: str,
+    seed: int,
+    steps: int | None,
+    say: Callable[[str], None],
+) -> str:
+    """Writes the table of a run to `folder`, and returns what it is in words."""
+    if kind == "classifier":
+        fitted = {} if steps is None else {"steps": steps}
+        return Classifier.of(variant, passes).fit(folder, seed=seed, say=say, **fitted)
+    found = count(variant, kind, folder, tokens)
+    if found.tokens < tokens:
+        say(
+            f"train: the run's texts end after {found.tokens} of {tokens} tokens; another SPLIT "
+            "may have more"
+        )
+    size = f"{found.bytes / 1e6:.1f} MB"
+    return f"{found.path}: {found.tokens} tokens of {counted(found.texts, 'text')}, {size}"
+
+
+def count(variant: Variant, kind: str, folder: Path, tokens: int) -> Counted:
+    """Writes texts of the target to texts.jsonl, and makes a table from all of them."""
+    run = variant.run
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = variant.lines(folder / "texts.jsonl")
+    texts = list(_texts(variant, lines, tokens))
+    if not texts:
+        raise UsageError(f"split {run.data.split!r} has no examples; nothing to count")
+    arrays = (
+        tables.count(texts, run.plan.models()["target"].vocab_size)
+        if kind == "ngram"
+        else tables.store(texts)
+    )
+    path = _save(folder, kind, arrays, variant.vocabulary)
+    written = sum(len(text) - 1 for text in texts)
+    return Counted(path, written, len(texts), sum(array.nbytes for array in arrays.values()))
+
+
+def _save(
+    folder: Path, kind: str, arrays: Mapping[str, np.ndarray], vocabulary: LoadedVocabulary
+) -> Path:
+    path = folder / "table"
+    shutil.rmtree(path, ignore_errors=True)
+    tables.save(path, kind, arrays, vocabulary)
+    return path
+
+
+def _texts(variant: Variant, lines: Lines, tokens: int) -> Iterator[list[int]]:
+    """Yields texts of the target alone, the start token first: existing ones, then new ones."""
+    before: dict[int, list[int]] = dict(lines.map(_line, "train"))
+    lines.replace({"index": index, "tokens": text} for index, text in before.items())
+    yield from before.values()
+    left = tokens - sum(len(text) - 1 for text in before.values())
+    if left <= 0:
+        return
+    run, params = variant.run, variant.engine.read()
+    given = ((batch.index, batch.inputs) for batch in run.batches())
+    texts = generate(
+        run.plan, params["target"], given, seed=run.data.seed, tokens=left, skip=list(before)
+    )
+    with tqdm(total=left, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
+        for batch in texts:
+            for row in np.flatnonzero(batch.length):
+                text = batch.tokens[row, : 1 + batch.length[row]].tolist()
+                lines.append({"index": int(batch.index[row]), "tokens": text})
+                bar.update(len(text) - 1)
+                yield text
+
+
+def _line(fields: JsonObject) -> tuple[int, list[int]]:
+    """Returns the index and the tokens of a line; raises TypeError for a line of something else."""
+    if fields.keys() != {"index", "tokens"}:
+        raise TypeError(fields)
+    check_kind(fields, _Line)
+    return fields["index"], fields["tokens"]
+
+
+class _Line(TypedDict):
+    index: int
+    tokens: list[Annotated[int, Meta(ge=0, lt=2**31)]]
+
+
+class Classifier(NamedTuple):
+    """A classifier for `schedules.Disco`, ready to be fitted to recorded texts."""
+
+    variant: Variant
+    # of each text, the signals of each token, and the probability of its acceptance
+    recordings: list[Recording]
+
+    @classmethod
+    def of(cls, variant: Variant, path: str) -> Classifier:
+        """Returns a classifier for the recorded texts of a file."""
+        name, drafter = _recorded(variant.run.plan.drafter, path)
+        texts = recorded_texts.of_run(path, variant, [name])
+        if len(texts) < FEWEST:
+            raise UsageError(f"--passes {path} has {len(texts)} texts; give {FEWEST} or more")
+        return cls(variant, [recording(text, name, kind_of(drafter), path) for text in texts])
+
+    def fit(self, folder: Path, *, seed: int, say: Callable[[str], None], **steps: int) -> str:
+        """Writes the table, and the losses to train.log, and returns the result in words."""
+        from specdec.training import classifier  # optax, which nothing else here needs
+
+        longest = self.variant.run.plan.longest_draft
+        parts: tuple[list, list] = ([], [])
+        for number, one in enumerate(self.recordings):
+            parts[number % HELD_OUT == 0].append(one)
+        given, held_out = (classifier.examples(part, longest) for part in parts)
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / "train.log", "w", encoding="utf-8") as log:
+
+            def logged(line: str) -> None:
+                print(line, file=log, flush=True)
+                say(line)
+
+            arrays = classifier.fit(given, held_out, seed=seed, say=logged, **steps)
+        path = _save(folder, "classifier", arrays, self.variant.vocabulary)
+        found = classifier.separation(np.asarray(logit(arrays, held_out.features)), held_out)
+        surest = classifier.separation(held_out.features[:, 0], held_out)
+        return (
+            f"{path}: of {len(self.recordings)} texts, drafts of {longest} tokens. Of two tokens, "
+            f"one accepted and one not, it finds which in {found:.1%}, and the draft's confidence "
+            f"in {surest:.1%}, of texts that were held out"
+        )
+
+
+def _recorded(drafter: Drafter, path: str) -> tuple[str, Drawing]:
+    """Returns the name and the only drafter that recorded texts must have a recording of."""
+    found = list(opinions.recorded(drafter))
+    if len(found) != 1:
+        raise UsageError(
+            f"{type(drafter).__name__} has {len(found)} drafters whose opinions --passes {path} "
+            "would have recorded; train the classifier with the one model that is to be stopped"
+        )
+    if found[0][1].block is not None:
+        raise UsageError(
+            f"{found[0][0]} drafts a block in one call, which a classifier cannot stop; train it "
+            "with a drafter that goes token by token"
+        )
+    return found[0]
+
+
+def recording(text: Accepted, name: str, kind: str, path: str) -> Recording:
+    """Returns the signals of each token, and the probability that it is accepted."""
+    told = text.drafts.get(name, {})
+    needed = ("confidence", "entropy", "top", kind)
+    if missing := [one for one in needed if len(told.get(one, ())) != len(text.output)]:
+        raise UsageError(
+            f"--passes {path}: text {text.index} has no recording {missing[0]!r} of {name}; make "
+            "the passes anew with `specdec acceptance`"
+        )
+    confidence, entropy, top = (told[one] for one in needed[:3])
+    accepted = text.kept(name, kind)
+    return Recording(confidence=confidence, entropy=entropy, top=top, accepted=accepted)

@@ -1,0 +1,308 @@
+"""`specdec forecast`: its figures by hand, its costs, and the command: pytest tests/predict"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from support import check_lines
+from test_acceptance import LINES, RUN, model
+
+from specdec import checkpoints, cli
+from specdec.common import theory
+from specdec.common.records import RecordsError
+from specdec.drafters import Autoregressive, Hybrid, PromptLookup
+from specdec.engine import Placement
+from specdec.measure.file import Timing
+from specdec.measure.parts import Calls, Key, key_of
+from specdec.plan import Plan
+from specdec.predict import measured_costs, promise
+from specdec.predict.costs import Costs
+from specdec.predict.hardware import LAYER_SECONDS, Call, Topology
+from specdec.predict.measured_costs import measured
+from specdec.predict.schedule_replay import Replayed
+from specdec.sampling import Greedy
+from specdec.schedules import Fixed
+from specdec.testing import TableTarget
+from specdec.verifiers import GreedyMatch
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = TableTarget(6)
+MODEL = Autoregressive(TARGET, Greedy())
+
+
+def keyed(seconds: dict[str, float]) -> dict[Key, float]:
+    """By part, of seconds by the names that parts have in files."""
+    return {key_of(name): one for name, one in seconds.items()}
+
+
+CALLS = {"target 1": 10.0, "target 2": 11.0, "target 3": 12.0, "draft 2": 2.0, "draft 1": 1.0}
+COSTS = Costs(keyed(CALLS), prefill=7.0, prefill_alone=5.0, step=10.0, source="by hand")
+
+
+def plan(gamma: int = 2, drafter: Any = MODEL) -> Plan:
+    return Plan(TARGET, drafter, GreedyMatch(), Fixed(gamma), Greedy(), max_length=8)
+
+
+def replayed(accepted: list[list[int]], drafted: int = 2, source: Any = None) -> Replayed:
+    """Of texts with these accepted tokens in their calls; none ends within a draft."""
+    calls = np.array([len(row) for row in accepted])
+    tokens = np.array([sum(row) + len(row) for row in accepted])
+    kept = np.zeros([len(accepted), 8], np.int32)
+    for row, values in zip(kept, accepted, strict=True):
+        row[: len(values)] = values
+    made = np.arange(8)[None] < calls[:, None]
+    return Replayed(tokens, calls, np.where(made, drafted, 0), kept, source)
+
+
+def test_figures_by_hand():
+    """Two texts of 6 and 2 tokens in 3 and 1 calls of 2 + 1 + 12 seconds."""
+    by_gamma = {1: COSTS, 2: COSTS}
+    found = promise.forecast(plan(), replayed([[2, 0, 1], [1]]), by_gamma, 2, alpha=0.5)
+    assert (found.gamma, found.texts, found.tokens, found.calls) == (2, 2, 8, 4)
+    assert found.tokens_per_call.value == 2
+    assert found.speedup and found.speedup.value == pytest.approx((10 + 80) / (14 + 4 * 15))
+    assert found.speedup.low <= found.speedup.value <= found.speedup.high
+    assert found.formula_tokens_per_call == 1.75
+    assert found.formula_speedup == pytest.approx(theory.speedup(0.5, 2, 0.15, 1.2))
+    # Drafts of 2, 0, 1 and 1 tokens.
+    oracle = 14 + (2 + 1 + 12) + 10 + 2 * (2 + 11)
+    assert found.oracle_speedup == pytest.approx(90 / oracle)
+    # Of four drafts one is refused at its first token, and of three two at the second.
+    assert found.hazard == [0.25, 2 / 3]
+
+
+def test_samples_are_means_of_their_texts():
+    twice = replayed([[2, 0, 1], [1], [2, 2], [1]])  # the first text's calls are 3, then 2
+    found = promise.forecast(plan(), twice, {2: COSTS}, 2, alpha=None)
+    assert found.calls == (3 + 1 + 2 + 1) / 2
+    assert found.formula_speedup is None and found.formula_tokens_per_call is None
+
+
+def test_a_part_whose_costs_are_not_known_leaves_a_gap():
+    calls = keyed({"target 3": 12.0, "draft 2": 2.0, "draft 1": 1.0})
+    known = Costs(calls, 7.0, 5.0, 10.0, "some")
+    found = promise.forecast(plan(), replayed([[2, 0], [1]]), {2: known}, 2, alpha=0.5)
+    assert found.speedup is not None and found.oracle_speedup is None
+    other = promise.forecast(plan(1), replayed([[1]], 1), {1: known}, 1, alpha=0.5)
+    assert other.speedup is None and other.formula_tokens_per_call == 1.5
+    assert promise.best([found, other]) is found
+    assert "the target alone" in list(promise.lines([other, found]))[-1]
+
+
+def test_of_two_drafters_each_call_costs_what_its_own_takes():
+    both = plan(2, Hybrid(PromptLookup(), MODEL))
+    source = np.array([[0, 1, 0, 0, 0, 0, 0, 0]])
+    found = promise.forecast(both, replayed([[2, 0]], 2, source), {2: COSTS}, 1, alpha=None)
+    assert found.speedup
+    assert found.speedup.value == pytest.approx((5 + 4 * 10) / (7 + 12 + (2 + 1 + 12)))
+
+
+def test_costs_are_measured_by_turns():
+    """With a clock that tells nothing but which part runs."""
+    params = TARGET.init(jax.random.key(0))
+    inputs = np.array([[2, 3]], np.int32)
+    ticks = iter(range(10**6))
+    plans = {gamma: plan(gamma) for gamma in (1, 2)}
+    found = measured(
+        plans, plan().alone(), lambda *_: params, inputs, clock=lambda: float(next(ticks))
+    )
+    steps = 8  # of a scan of the longest output
+    assert found[2].calls.keys() == {("target", 3), ("draft", 2), ("draft", 1)}
+    assert found[1].calls == keyed({"target 2": 1 / steps, "draft 2": 1 / steps})
+    assert (found[1].prefill, found[1].prefill_alone, found[1].step) == (1.0, 1.0, 1 / steps)
+
+
+def test_a_draft_that_takes_longer_in_a_turn_costs_more_at_every_length():
+    """With a clock that lets the turn, the last of eight parts, take four times as long as each."""
+    params, now = TARGET.init(jax.random.key(0)), [0.0]
+    ticks = iter(range(10**6))
+
+    def clock() -> float:
+        part, ends = divmod(next(ticks), 2)
+        now[0] += ends * (4 if part % 8 == 7 else 1)
+        return now[0]
+
+    plans, inputs = {gamma: plan(gamma) for gamma in (1, 2)}, np.array([[2, 3]], np.int32)
+    found = measured(plans, plan().alone(), lambda *_: params, inputs, clock=clock)
+    drafts = (4 - 1) / 2 / 8  # without the target's call, two calls, 8 times in a run
+    assert found[2].calls == keyed({"target 3": 1 / 8, "draft 2": drafts, "draft 1": drafts})
+    assert found[1].calls == keyed({"target 2": 1 / 8, "draft 2": drafts})
+
+
+def test_costs_of_a_benchmark_are_its_medians():
+    path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl"
+    summary = json.loads(Path(f"{path}.summary.json").read_text())
+    found, known = measured_costs.read(str(path), None), summary["prediction"]
+    iteration = found.iteration(plan(summary["run"]["gamma"]).parts()).seconds
+    assert iteration == pytest.approx(known["draft"] + known["verify"])
+    assert found.prefill == known["prefill"]
+    assert found.step == summary["baseline"]["target_step"]
+    with pytest.raises(RecordsError, match=r"--topology is v4:1x1x1 but .*; leave it out"):
+        measured_costs.read(str(path), "v4:1x1x1")
+
+
+def test_a_draft_costs_what_it_takes_in_a_turn(tmp_path):
+    """In the lines of a benchmark, and measured here: the target's calls are timed as they are."""
+    seconds = {"prefill": 7, "alone prefill": 5, "alone 1": 10, "target 3": 12}
+    seconds |= {"draft 2": 2, "draft 1": 1, "turn of 1 x draft 2, 1 x draft 1, 1 x target 3": 18}
+    path = tmp_path / "bench.jsonl"
+    lines = [Timing(part, 0, 0, float(one), 1)._asdict() for part, one in seconds.items()]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    found = measured_costs.read(str(path), None)
+    for key, expected in keyed({"target 3": 12, "draft 2": 4, "draft 1": 2}).items():
+        assert found.calls[key] == expected
+    assert (found.step, found.prefill, found.prefill_alone) == (10, 7, 5)
+
+
+def test_costs_of_a_roofline(tmp_path):
+    chip = Topology.parse("v4:1x1x1").chip
+    calls = {"target": Call(1e9, 1e9, 24), "draft": Call(1e8, 1e8, 8)}
+    one = {
+        "topology": "v4:1x1x1",
+        "chip": dataclasses.asdict(chip),
+        "calls": {role: dataclasses.asdict(call) for role, call in calls.items()},
+        "assumed": {"layer_seconds": LAYER_SECONDS},
+    }
+    path = tmp_path / "compile.json"
+    path.write_text(json.dumps({"topologies": [one]}))
+    found = measured_costs.read(str(path), None)
+    assert found.calls[Calls("target", 5)] == calls["target"].seconds(chip, 5, LAYER_SECONDS)
+    assert found.calls[Calls("draft", 1)] == calls["draft"].seconds(chip, 1, LAYER_SECONDS)
+    assert found.step == found.calls[Calls("target", 1)] and found.prefill == 0
+    with pytest.raises(RecordsError, match="no calls of topology v5e:2x4; give one of v4:1x1x1"):
+        measured_costs.read(str(path), "v5e:2x4")
+
+
+# The command.
+
+
+@pytest.fixture(scope="module")
+def passes(tmp_path_factory, cache):
+    """A run of two models of bytes, and its passes."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "test.tsv").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    (folder / "run.gin").write_text(
+        RUN.replace("the folder", str(folder)).replace("'acceptance'", "'forecast'")
+    )
+    for name, width in (("target", 11), ("draft", 7)):
+        params = jax.jit(model(width).init)(jax.random.key(width))
+        checkpoints.save(folder / name, params, config=model(width).config)
+    flags = [f"--gin_file={folder / 'run.gin'}", f"--compilation_cache_dir={cache}"]
+    sampled = [*flags, "--gin_file=verifiers/speculative_sampling.gin"]
+    path = folder / "passes.jsonl"
+    assert cli.main(["acceptance", *sampled, f"--output_file={path}"]) == 0
+    check_lines("acceptance", path)
+    return [*sampled, f"--passes={path}"]
+
+
+@pytest.mark.ci
+def test_the_command(passes, tmp_path, capsys):
+    path = tmp_path / "forecast.jsonl"
+    flags = ["--gammas=1,3", f"--output_file={path}", "--variant=GAMMA=2"]
+    copying = ["--variant=drafters/prompt_lookup.gin;DRAFT_CHECKPOINT_PATHS={}"]
+    assert cli.main(["forecast", *passes, *flags, *copying]) == 0, capsys.readouterr().err
+    check_lines("forecast", path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    drafters = [(line["drafter"], line["gamma"]) for line in lines]
+    assert drafters == [(name, g) for name in ("Autoregressive", "PromptLookup") for g in (1, 3)]
+    assert all(line["speedup"] > 0 and line["oracle_speedup"] > 0 for line in lines)
+    assert ["alpha" in line for line in lines] == [True, True, False, False]
+    assert capsys.readouterr().out.count("best     ") == 2
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--gin.SPLIT='train'"], "is of SPLIT = 'test', and the run has 'train'"),
+        (["--gin.SEED=3"], "is of SEED = 0, and the run has 3; make passes of this run"),
+        (["--gammas=8"], "--gammas has 8 but outputs hold 8; give shorter drafts"),
+        (["--gin_file=verifiers/coupled.gin"], "VERIFIER is Coupled.*; give verifiers/"),
+        (
+            ["--gin.DRAFT_SAMPLING=@sampling.Greedy()"],
+            "is of Autoregressive.sampling = 'Sampling', and the run has 'Greedy'",
+        ),
+        (["--no_repeat_ngram_size=2"], "is of sampling = 'Sampling', and the run has 'Processed'"),
+        (["--gin.TEMPERATURE=0.5"], "is of sampling.temperature = 1.0, and the run has 0.5"),
+        (["--top_k=3"], "is of sampling.top_k = None, and the run has 3"),
+        (["--gin.INT8=('target',)"], "is of target.weights = 'stored', and the run has 'int8'"),
+        (["--gin.DTYPE='bfloat16'"], "is of target.config.dtype = 'float32', and the run has 'b"),
+        (["--gin.INT8=('draft',)"], "is of Autoregressive.model.weights = 'stored', and the run"),
+        (
+            ["--gin.draft/checkpoints.model_from.dtype='bfloat16'"],
+            "is of Autoregressive.model.config.dtype = 'float32'",
+        ),
+        (["--gin_file=drafters/no_source.gin"], "is of Autoregressive.view = None, and the run"),
+        (["--max_length=6"], "is of max_length = 8, and the run has 6"),
+        (["--max_length=9"], "is of max_length = 8, and the run has 9"),
+        (["--gin.DECODER_PREFIX='a'"], "is of DECODER_PREFIX = '', and the run has 'a'"),
+        (["--gin.NUM_SAMPLES=2"], "is of NUM_SAMPLES = 1, and the run has 2"),
+        (["--gin.CHECKPOINT_PATH=%DRAFT_CHECKPOINT_PATH"], "is of fingerprint of target = "),
+        (["--gin.DRAFT_CHECKPOINT_PATH=%CHECKPOINT_PATH"], "is of fingerprint of draft = "),
+        (["--variant=GAMMA=1", "--variant=INT8=('draft',)"], "Autoregressive.model.weights = 's"),
+        (["--costs=none.jsonl"], "--costs none.jsonl does not exist; "),
+    ],
+)
+def test_a_mistake_is_one_line(passes, capsys, monkeypatch, flags, message):
+    monkeypatch.setattr(Placement, "read", lambda *_: pytest.fail("long work"))
+    assert cli.main(["forecast", *passes, *flags]) == 2
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("specdec: ")]
+    assert re.search(message, line)
+
+
+@pytest.mark.parametrize("damage", ["inputs", "more texts", "no record", "a damaged record"])
+def test_passes_that_are_not_of_the_run_are_refused(passes, tmp_path, capsys, monkeypatch, damage):
+    """By the texts themselves, whatever their settings say, and by what was recorded of them."""
+    monkeypatch.setattr(Placement, "read", lambda *_: pytest.fail("long work"))
+    before = Path(passes[-1].partition("=")[2])
+    path, settings = tmp_path / "passes.jsonl", Path(f"{before}.gin").read_text()
+    texts = [json.loads(line) for line in before.read_text().splitlines()]
+    says = {
+        "inputs": "has another input for text 2 than the run's data; make passes of this run",
+        "more texts": "has text 1000, which the run's data does not have; make passes",
+        "no record": "is of TASK = not set, and the run has 'forecast'; make passes of this run",
+        "a damaged record": "'recorded' of .* is not JSON .*; make the passes anew",
+    }
+    if damage == "inputs":
+        texts[2]["inputs"][0] += 1
+    if damage == "more texts":
+        texts[-1]["index"] = 1000
+    if damage == "no record":
+        settings = "".join(x for x in settings.splitlines(True) if "# recorded" not in x)
+    if damage == "a damaged record":
+        settings = settings.replace('{"texts": {', "{")
+    path.write_text("".join(f"{json.dumps(text)}\n" for text in texts))
+    Path(f"{path}.gin").write_text(settings)
+    assert cli.main(["forecast", *passes[:-1], f"--passes={path}"]) == 2
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("specdec: ")]
+    assert re.search(says[damage], line)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--gin.INT8=('target',)"], "is of target.weights = 'stored', and the run has 'int8'"),
+        (["--gin.INT8=('draft',)"], "is of Autoregressive.model.weights = 'stored', and the run"),
+        (["--gin.DTYPE='bfloat16'"], "is of target.config.dtype = 'float32', and the run has 'b"),
+    ],
+)
+def test_a_classifier_is_trained_on_texts_of_the_run(passes, tmp_path, capsys, flags, message):
+    given = [*passes[:1], *passes[2:], *flags, f"--output_dir={tmp_path / 'out'}"]
+    assert cli.main(["train", "--table=classifier", *given]) == 2
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("specdec: ")]
+    assert message in line and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("setting", ["INT8=('target',)", "SEED=3", "MIN_LENGTH=2"])
+def test_variants_of_a_search_have_one_target(passes, tmp_path, capsys, monkeypatch, setting):
+    monkeypatch.setattr(Placement, "read", lambda *_: pytest.fail("long work"))
+    flags = ["--variant=GAMMA=1", f"--variant={setting}", f"--output_dir={tmp_path / 'out'}"]
+    assert cli.main(["tune", *passes[:-1], *flags]) == 2
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("specdec: ")]
+    assert re.search(rf"--variant={re.escape(setting)} has .* = .*, and the first variant", line)
