@@ -93,12 +93,7 @@ def ocdbt(directory: Location) -> dict[str, Spec]:
 
 
 def open_all(sources: Mapping[str, Source], where: Location) -> dict[str, Opened]:
-    """Opens every array, which reads only its shape and dtype.
-
-    Raises:
-      CheckpointError: an array cannot be opened, is not of a floating type, or is said to be larger
-        than this machine's memory.
-    """
+    """Opens every array, which reads only its shape and dtype."""
     _check_metadata(sources, where)
     pending = {
         name: source if isinstance(source, np.ndarray) else ts.open(source | _OPENED)
@@ -167,14 +162,6 @@ def read_all(
 
     The largest arrays come first, so that few bytes are in flight when most parameters are in
     place.
-
-    Args:
-      stored: the opened arrays.
-      where: the checkpoint's directory, for errors.
-      dtype: as for `load`.
-      shardings: as for `load`.
-      recorded: checksums by name. An array of which a process reads only a part is not compared.
-      swapped: as for `load`.
     """
     stored = sorted(stored, key=_bytes, reverse=True)
     if shardings is not None:
@@ -251,11 +238,7 @@ def fetch_checked(array: Stored, where: Location, recorded: Mapping[str, str]) -
 
 
 def write_all(arrays: Mapping[str, Array], directory: Location) -> dict[str, Spec]:
-    """Writes a zarr folder for each array.
-
-    Returns:
-      folder -> its specification, relative to `directory`.
-    """
+    """Writes a zarr folder for each array."""
 
     def write(item: tuple[str, Array]) -> tuple[str, Spec]:
         path, array = item

@@ -53,12 +53,7 @@ def opened(checkpoint: Found, config: Config | None = None) -> list[Stored]:
 
 
 def _unstack(opened: Mapping[str, Opened], config: Config | None) -> list[Stored]:
-    """Returns the parameters in each array: it may hold several, or one in another shape.
-
-    Args:
-      opened: the arrays by name.
-      config: the config of their model; None for any of the default family.
-    """
+    """Returns the parameters in each array: it may hold several, or one in another shape."""
     name = families.DEFAULT if config is None else families.family_of(config).name
     scanned = families.named(name).scanned
     if scanned is None:
@@ -74,11 +69,7 @@ def _unstack(opened: Mapping[str, Opened], config: Config | None) -> list[Stored
 
 
 def examine(path: str | os.PathLike) -> Iterator[Finding]:
-    """Reads all of a checkpoint, of any format, and yields a finding about each component.
-
-    Raises:
-      CheckpointError: there is no checkpoint.
-    """
+    """Reads all of a checkpoint, of any format, and yields a finding about each component."""
     checkpoint = directory.locate(path)
     yield Finding("format", True, f"{checkpoint.format}, in {checkpoint.directory}")
     yield _tried("model", lambda: _model(checkpoint))
@@ -166,14 +157,7 @@ def _not_finite(array: Stored, data: np.ndarray) -> str | None:
 
 
 def record_checksums(path: str | os.PathLike) -> int:
-    """Adds the checksums of the current arrays to the record of a checkpoint of our own format.
-
-    Returns:
-      The number of arrays.
-
-    Raises:
-      CheckpointError: it is of another format, or cannot be read.
-    """
+    """Adds the checksums of the current arrays to the record of a checkpoint of our own format."""
     checkpoint = directory.locate(path)
     if checkpoint.format != "orbax":
         raise CheckpointError(

@@ -124,11 +124,7 @@ def local(path: str | os.PathLike) -> Path:
 
 
 def location(path: str | os.PathLike) -> Location:
-    """Returns the path to read from.
-
-    Raises:
-      CheckpointError: there is no path, or it is a URL other than gs://.
-    """
+    """Returns the path to read from."""
     if not path or not isinstance(path, str | os.PathLike):
         raise CheckpointError(f"checkpoint is {path!r}; give the path of one")
     url = os.fspath(path)
@@ -332,13 +328,7 @@ def _vocabulary(path: str | os.PathLike, needed: bool) -> Vocabulary | None:
 
 
 def _with_files(vocabulary: Vocabulary, directory: Location, always: bool = False) -> Vocabulary:
-    """Returns the vocabulary with the settings of the tokenizer's other files in the directory.
-
-    Args:
-      vocabulary: the vocabulary.
-      directory: the directory.
-      always: whether to read settings even without such files, as transformers does.
-    """
+    """Returns the vocabulary with the settings of the tokenizer's other files in the directory."""
     if tasks.is_series(vocabulary.path):
         return vocabulary
     files = tokenizer_files.present(directory, vocabulary.path)

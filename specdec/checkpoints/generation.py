@@ -126,11 +126,7 @@ class Setting(NamedTuple):
 
 
 def read(directory: Location) -> dict[str, Setting]:
-    """Returns the settings of a checkpoint's directory that are not null, by name.
-
-    Raises:
-      CheckpointError: a file is damaged, the files contradict each other, or an id is not a number.
-    """
+    """Returns the settings of a checkpoint's directory that are not null, by name."""
     return _of_texts(directory) | of_series(directory)
 
 

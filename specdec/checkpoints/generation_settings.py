@@ -80,11 +80,6 @@ def taking_part(plan: Plan, text: TextModel, num_beams: int = 0) -> dict[str, Se
     """Returns the settings of a checkpoint that can change the tokens of a run, without ids.
 
     `obeyed` takes each of them, or rejects it.
-
-    Args:
-      plan: the plan, with or without the settings.
-      text: the text side of the target's checkpoint.
-      num_beams: beams of a search; 0 for no search.
     """
     idle = {*(names.DRAWING if plan.sampling.greedy else ()), *(() if num_beams else names.BEAMS)}
     return {name: one for name, one in text.in_effect.items() if name not in idle}
@@ -103,17 +98,6 @@ def obeyed(
 
     A setting of the plan that is not its default replaces the checkpoint's, as arguments of
     `generate` do. Lengths are the plan's. Those of a beam search are left to `searched`.
-
-    Args:
-      plan: the plan without the settings.
-      text: the text side of the target's checkpoint.
-      chosen: language, task and timestamps of a Whisper; None for texts.
-      prefix: whether outputs are given a prefix.
-      num_samples: outputs for each text.
-      num_beams: beams of a search; 0 for no search.
-
-    Raises:
-      CheckpointError: a setting asks for something that is not supported, or not by this plan.
     """
     size = plan.models()["target"].vocab_size
     text.check_ids(size)
@@ -145,14 +129,6 @@ def searched(rule: BeamRule, text: TextModel, opened: int = 0) -> BeamRule:
     """Returns the rule of a beam search with the settings of the target's checkpoint.
 
     As in `obeyed`, a field of the rule that is not its default replaces the checkpoint's setting.
-
-    Args:
-      rule: the rule without the settings.
-      text: the text side of the target's checkpoint.
-      opened: the tokens that open each text of a Whisper, which transformers does not count.
-
-    Raises:
-      CheckpointError: a setting is not valid, or the rule has no such setting.
     """
     stated = {x: one.value for x, one in text.in_effect.items() if x in names.BEAMS}
     for name, value in stated.items():
@@ -172,14 +148,7 @@ def searched(rule: BeamRule, text: TextModel, opened: int = 0) -> BeamRule:
 def replaced(
     plan: Plan, chosen: Choice, rule: BeamRule | None, num_beams: int
 ) -> dict[str, object]:
-    """Returns the values of a run for settings of which it may have its own, by name.
-
-    Args:
-      plan: the plan, with the settings.
-      chosen: language, task and timestamps of a Whisper, or what is done with the settings.
-      rule: of its beam search, with the settings; None for no search.
-      num_beams: beams of the search; 0 for no search.
-    """
+    """Returns the values of a run for settings of which it may have its own, by name."""
     own = unprocessed(plan.sampling)
     found: dict[str, object] = {"num_beams": num_beams} if num_beams else {}
     for part, wanted in ((own, _FLAGS), (rule, names.BEAMS)):
@@ -197,16 +166,7 @@ def replaced(
 
 
 def with_timestamps(plan: Plan, text: TextModel, chosen: Transcribed) -> Plan:
-    """Returns a plan of `obeyed` for a Whisper with timestamps in place of none.
-
-    Args:
-      plan: the plan, without timestamps.
-      text: the text side of the target's checkpoint.
-      chosen: what the plan was made with.
-
-    Raises:
-      CheckpointError: as `transcription` does.
-    """
+    """Returns a plan of `obeyed` for a Whisper with timestamps in place of none."""
     made = chosen.processors(text.directory)
     own = plan.sampling.processors if looks_back(plan.sampling) else ()
     own = tuple(one for one in own if one not in made)

@@ -29,10 +29,6 @@ def resolved(path: str | os.PathLike) -> str | os.PathLike:
 
     A path that exists is returned unchanged, and so is every `Path`. A cached repository is used
     without a request to the network.
-
-    Raises:
-      CheckpointError: huggingface_hub is missing, the repository cannot be downloaded, or it has no
-        checkpoint.
     """
     name = _NAME.fullmatch(path) if isinstance(path, str) else None
     return path if name is None or os.path.exists(path) else _folder(*name.groups())

@@ -57,11 +57,7 @@ def is_whole(directory: Path) -> bool:
 
 
 def config(directory: Path) -> Config:
-    """Returns the model's config, from `config.json` and the arrays.
-
-    Raises:
-      CheckpointError: no family knows the model, or its family rejects it.
-    """
+    """Returns the model's config, from `config.json` and the arrays."""
     return _read(directory)[2]
 
 
@@ -99,10 +95,6 @@ def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
     """Returns the vocabulary's file and its extra ids; None without a tokenizer.
 
     The file is the first of `tokenizer_files.VOCABULARIES`, or None for bytes.
-
-    Raises:
-      CheckpointError: a `tokenizer.json` or a `vocab.txt` cannot be read, or one of two files is
-        missing.
     """
     record, file = read_json(directory / CONFIG), directory / _TOKENIZER
     adapter = _adapter(directory, record)

@@ -36,9 +36,6 @@ def read(directory: Path) -> dict[str, np.ndarray]:
     """Returns every array, mapped into memory: data is read when it is sliced.
 
     If several files have an array of the same name, the index says which one is read.
-
-    Raises:
-      CheckpointError: a file is missing or damaged, or PyTorch is needed and not installed.
     """
     files, places = _files(directory)
     found: dict[str, np.ndarray] = {}
@@ -62,11 +59,7 @@ def read(directory: Path) -> dict[str, np.ndarray]:
 
 
 def parts(directory: Path) -> list[str]:
-    """Returns the files that `read` reads.
-
-    Raises:
-      CheckpointError: a file is missing, or is not in the directory.
-    """
+    """Returns the files that `read` reads."""
     return _files(directory)[0]
 
 

@@ -52,11 +52,7 @@ class _Place(NamedTuple):
 
 
 def read(file: Path) -> dict[str, np.ndarray]:
-    """Returns every array of the file, as a read-only memory map.
-
-    Raises:
-      CheckpointError: the file is of another kind, truncated, or its header is damaged.
-    """
+    """Returns every array of the file, as a read-only memory map."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -82,11 +78,7 @@ def read(file: Path) -> dict[str, np.ndarray]:
 
 
 def strict_json(content: bytes, what: str) -> dict[str, object]:
-    """Returns the object in the JSON of a header or an index, in which each name occurs once.
-
-    Raises:
-      CheckpointError: it is something else; `what` names it.
-    """
+    """Returns the object in the JSON of a header or an index, in which each name occurs once."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)

@@ -73,11 +73,7 @@ def present(directory: Location, file: Location | None) -> tuple[Location, ...]:
 
 
 def is_framed(file: Location | None) -> bool:
-    """Returns whether a vocabulary has byte-pair merges: other files say how inputs are framed.
-
-    Args:
-      file: the file that has the pieces; None for UTF-8 bytes.
-    """
+    """Returns whether a vocabulary has byte-pair merges: other files say how inputs are framed."""
     if file is None or not file.name.endswith((".json", LLAMA)):
         return False
     with about(file):
@@ -87,17 +83,7 @@ def is_framed(file: Location | None) -> bool:
 
 
 def read(directory: Location, file: Location | None, extra_ids: int) -> Tokenization:
-    """Returns the settings of encoding and decoding in the files of a directory.
-
-    Args:
-      directory: the directory of the files.
-      file: the file that has the pieces; None for UTF-8 bytes.
-      extra_ids: the number of sentinels.
-
-    Raises:
-      CheckpointError: a file is damaged, files contradict each other, or a setting is not
-        supported.
-    """
+    """Returns the settings of encoding and decoding in the files of a directory."""
     config, special, added = (
         read_json(directory / name) if (directory / name).is_file() else {} for name in NAMES
     )
@@ -163,11 +149,7 @@ def _is_continued(record: Location) -> bool:
 def _special_names(
     directory: Location, file: Location, config: JsonObject, special: JsonObject
 ) -> dict[str, str]:
-    """Returns the special tokens by transformers' names.
-
-    Raises:
-      CheckpointError: two files say that another token ends or begins a text.
-    """
+    """Returns the special tokens by transformers' names."""
     found: dict[str, str] = {}
     for name, record in ((CONFIG, config), (_SPECIAL, special)):
         for role, value in record.items():
@@ -228,11 +210,7 @@ def _added(
 
 
 def sentencepiece(file: Location) -> SentencePieceProcessor:
-    """Returns the `SentencePieceProcessor` of a file.
-
-    Raises:
-      CheckpointError: it is not a SentencePiece model.
-    """
+    """Returns the `SentencePieceProcessor` of a file."""
     from sentencepiece import SentencePieceProcessor
 
     try:

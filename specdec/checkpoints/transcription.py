@@ -85,20 +85,7 @@ def transcription(
     task: str | None = None,
     timestamps: bool | None = None,
 ) -> Transcription:
-    """Returns the prefix and the processors with which transformers' `generate` writes texts.
-
-    Args:
-      directory: of a Whisper, with its `generation_config.json`.
-      language: of the sound, such as 'en' or 'English'; None for the one that the settings name,
-        or else that the model finds. A model of English alone has none.
-      task: 'transcribe' or 'translate' (to English). None for the one that the settings name, or
-        else for 'transcribe' if a language is given. Without a language, the output then has no id
-        of a task, as in transformers.
-      timestamps: whether the texts have timestamps; None for what the settings say.
-
-    Raises:
-      CheckpointError: the settings lack one that is needed, or the language or the task.
-    """
+    """Returns the prefix and the processors with which transformers' `generate` writes texts."""
     opening, processors = _described(directory, language, task, timestamps)
     if any(len(choice) > 1 for choice in opening):
         return Transcription((), (*processors, Opening(opening)))

@@ -52,13 +52,7 @@ def parameter_count(model: Weights) -> int:
 
 
 def check(found: Shapes, config: Config, what: str) -> None:
-    """Raises CheckpointError unless `found` has exactly the parameters of the model.
-
-    Args:
-      found: the shape of each parameter.
-      config: the config of the model they are for.
-      what: the owner of these shapes, for the error.
-    """
+    """Raises CheckpointError unless `found` has exactly the parameters of the model."""
     check_sizes(config, found.values(), what)
     family = families.family_of(config)
     expected = shapes_of(family.model(config))
@@ -83,11 +77,6 @@ def check_sizes(config: Config, found: Iterable[Shape], what: str) -> None:
 
     `check` says more about what differs, but it traces the model, which has loops and tables of
     these sizes: 100 layers take half a minute.
-
-    Args:
-      config: the config of the model.
-      found: the shapes of the arrays.
-      what: as for `check`.
     """
     found = list(found)
     side = max([_USUAL, *(side for shape in found for side in shape)])

@@ -18,20 +18,7 @@ def check_fit(
     path: str | os.PathLike | None = None,
     spare: int = 0,
 ) -> None:
-    """Raises for a model that was made for another vocabulary.
-
-    Args:
-      vocabulary: seqio's, of the texts.
-      model: the model.
-      role: the model's name in errors.
-      path: the model's checkpoint, in which a vocabulary may be recorded; None if it has none yet.
-      spare: ids that no text has and that its drafter needs in addition.
-
-    Raises:
-      ValueError: the model pads with another id than the vocabulary, or with one of its tokens; the
-        model has too few output ids, or was saved with another vocabulary; or it is the target, and
-        its head lacks ids.
-    """
+    """Raises for a model that was made for another vocabulary."""
     pad, end, unknown = tasks.special_ids(vocabulary)
     own = None if isinstance(model, Heads) else model.pad_id  # heads read no texts
     if own is not None and not _pads(own, vocabulary):

@@ -147,7 +147,8 @@ def file_lines(flag: str, path: str, content: str) -> list[str]:
 def lines_of(flag: str | None, stream: TextIO, path: str = "-") -> Iterator[str]:
     """Yields the lines of a file that a flag names, or of standard input, as they come.
 
-    stream: a file is opened with newline="\n".
+        stream: a file is opened with newline="
+    ".
     """
     if isinstance(stream, io.TextIOWrapper):
         with contextlib.suppress(io.UnsupportedOperation):  # something was read before

@@ -36,16 +36,7 @@ def variant(
     drafts: bool = False,
     change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
 ) -> Variant:
-    """Returns the run of the flags and of one variant.
-
-    Args:
-      args: the flags.
-      name: the gin settings and files of this variant only, as in `--variant`.
-      lines: the kind of lines that the command writes (`schemas.KINDS`), None for none.
-      unmarked: see `runs.opened`.
-      drafts: whether a drafter is needed, and not only a run other than the baseline.
-      change: see `runs.opened`.
-    """
+    """Returns the run of the flags and of one variant."""
     run = runs.opened(_with(args, name), unmarked, change)
     (runs.require_drafter if drafts else runs.require_baseline)(run)
     return ready(run, name, lines)
@@ -59,16 +50,7 @@ def ready(run: Run, name: str = "", lines: str | None = None) -> Variant:
 def variants(
     args: argparse.Namespace, file: str | None = None, **how: Unpack[How]
 ) -> Iterator[Variant]:
-    """Yields the variants of `--variant`, or the only run; `how` has the arguments of `variant`.
-
-    Args:
-      args: the flags.
-      file: the output file, of which each variant has its own; None if they have no files.
-      **how: see `variant`.
-
-    Raises:
-      UsageError: one is given twice, or two would be written to one file.
-    """
+    """Yields the variants of `--variant`, or the only run; `how` has the arguments of `variant`."""
     names = args.variant or [""]
     _refuse_twice(names, file)
     return (variant(args, name, **how) for name in names)
@@ -108,12 +90,7 @@ def add_variant_flag(parser: argparse.ArgumentParser, about: str) -> None:
 
 
 def add_cost_flags(parser: argparse.ArgumentParser, files: str) -> None:
-    """Adds the flags of commands that need the time of a target call and of a draft.
-
-    Args:
-      parser: the command's parser.
-      files: the files that costs are read from.
-    """
+    """Adds the flags of commands that need the time of a target call and of a draft."""
     parser.add_argument(
         "--costs",
         metavar="FILE",
@@ -125,12 +102,7 @@ def add_cost_flags(parser: argparse.ArgumentParser, files: str) -> None:
 
 
 def costs_of(args: argparse.Namespace) -> Costs | None:
-    """Returns the costs that the flags give, None if they are to be measured.
-
-    Raises:
-      UsageError: flags contradict each other.
-      RecordsError: the file has no costs.
-    """
+    """Returns the costs that the flags give, None if they are to be measured."""
     check("--batch_size", args.batch_size, PositiveInt | None, UsageError)
     if args.topology and not args.costs:
         raise UsageError(f"--topology is {args.topology} without --costs; give that file")

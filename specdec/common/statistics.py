@@ -50,13 +50,6 @@ def bootstrap(
     Texts are drawn with replacement, as many as there are. All values of a text are drawn together,
     so that comparisons are paired. The draws have a fixed seed. For a single text, both ends are
     its figure.
-
-    Args:
-      values: [..., texts] what each text adds to the sums.
-      figure: maps sums [..., resamples] to figures, which have resamples as their last axis too.
-
-    Returns:
-      The low and the high end, each shaped like the figure.
     """
     from scipy import stats
 

@@ -76,13 +76,6 @@ def speedup(
 
     >>> round(speedup(alpha=0.75, gamma=7, cost_ratio=0.05), 2)
     2.67
-
-    Args:
-      alpha: acceptance rate.
-      gamma: drafted tokens per target call.
-      cost_ratio: c.
-      verify_cost: v, a number or a function of gamma.
-      overhead: o.
     """
     tokens = expected_tokens(alpha, gamma)
     _check_nonnegative("cost_ratio", cost_ratio)
@@ -191,13 +184,6 @@ def block_efficiency(emitted: ArrayLike, calls: ArrayLike) -> float:
 
     >>> block_efficiency([12, 9], [4, 3])
     3.0
-
-    Args:
-      emitted: `[...]` integers, tokens emitted (`emitted_tokens`).
-      calls: `[...]` integers, target calls (`Trace.calls`).
-
-    Returns:
-      nan if no call was made.
     """
     return _ratio(np.sum(emitted), np.sum(calls))
 
@@ -212,13 +198,6 @@ def empirical_alpha(accepted: ArrayLike, drafted: ArrayLike) -> float:
 
     >>> empirical_alpha(accepted=[4, 2, 0], drafted=[4, 4, 4])
     0.75
-
-    Args:
-      accepted: `[...]` integers, one per target call (`Trace.accepted`).
-      drafted: `[...]` integers (`Trace.drafted`). Calls that were not made have 0 in both.
-
-    Returns:
-      nan if no token was drafted.
     """
     accepted, drafted = np.asarray(accepted), np.asarray(drafted)
     if (accepted > drafted).any():
@@ -238,15 +217,6 @@ def acceptance_by_position(
     >>> conditional, joint = acceptance_by_position(accepted=[3, 1, 0, 1], drafted=[3, 3, 3, 1])
     >>> conditional.tolist(), [round(float(x), 3) for x in joint]
     ([0.75, 0.5, 1.0], [0.75, 0.333, 0.333])
-
-    Args:
-      accepted: `[...]` integers, one per target call (`Trace.accepted`).
-      drafted: `[...]` integers (`Trace.drafted`).
-
-    Returns:
-      conditional, `[K]`: the share kept of the tokens at a position, if those before them are kept.
-        joint, `[K]`: the share kept up to a position, of the drafts that have a token there. K is
-        the longest draft that there was; nan where no token was tested.
     """
     accepted, drafted = np.ravel(accepted), np.ravel(drafted)
     at = np.arange(drafted.max(initial=0))[:, None]

@@ -31,17 +31,6 @@ def beam_plan(
 
     The search takes the plan's target, processors, longest output and stop ids, and the model of
     its drafter.
-
-    Args:
-      plan: the plan for decoding.
-      beams: w, the number of beams.
-      rule: the library whose bookkeeping is used.
-      width: u, the beams of the draft; None for 2 * w.
-      depth: gamma, the steps that the draft looks ahead.
-      best_only: whether only the best text is wanted; with processors all beams are searched for.
-
-    Raises:
-      ValueError: the plan samples, or its drafter has no model that drafts token by token.
     """
     if not plan.sampling.greedy:
         raise ValueError(

@@ -137,11 +137,7 @@ class WholeSounds:
 
 
 def stamped(engine: Engine) -> Engine:
-    """Returns an engine of a Whisper with outputs that have timestamps.
-
-    Raises:
-      ValueError: it does not follow the settings of a Whisper's checkpoint.
-    """
+    """Returns an engine of a Whisper with outputs that have timestamps."""
     if not isinstance(engine.settings, Transcribed) or engine.text is None:
         raise ValueError(
             "timestamps need a checkpoint's settings; give --gin_file=transcribe.gin, in "
@@ -161,15 +157,6 @@ def segments_of(
     """Returns the segments of a window's output, and where the next window begins.
 
     A segment ends where two timestamps meet, or where the output ends in a single one.
-
-    Args:
-      tokens: the output between what it opens with and its end.
-      zero: the id of the timestamp 0; each later id is STRIDE frames later.
-      begin: the first frame of the window.
-      frames: of the sound that the window has.
-
-    Returns:
-      The segments, and the frames from this window's begin to the next one's.
     """
 
     def segment(tokens: Sequence[int], start: int, end: int) -> Segment:

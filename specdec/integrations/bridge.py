@@ -16,11 +16,7 @@ from specdec.types import Array, DecodeOutput
 
 
 def config_of(network: object) -> T5Config:
-    """Returns the architecture of a T5X network, whose `config` has fields of our names.
-
-    Raises:
-      ValueError: the network is not a T5, or stacks its layers in one array.
-    """
+    """Returns the architecture of a T5X network, whose `config` has fields of our names."""
     theirs = getattr(network, "config", None)
     if getattr(theirs, "scan_layers", False):
         raise ValueError(

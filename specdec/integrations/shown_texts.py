@@ -13,17 +13,11 @@ from specdec.texts import decoding_texts
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoded(DecodedText):
-    """One decoded text, with the target calls that made it.
+    """One decoded text, with the target calls that made it."""
 
-    Attributes:
-      input: the input text.
-      text: the output.
-      log_prob: the log-probability of its tokens, in nats at temperature 1.
-    """
-
-    input: str
-    text: str
-    log_prob: float
+    input: str  # the input text
+    text: str  # the output
+    log_prob: float  # the log-probability of its tokens, in nats at temperature 1
 
     def __repr__(self) -> str:
         return f"Decoded({self.text!r}, {self._counts()})"
@@ -39,13 +33,9 @@ class Decoded(DecodedText):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Explained:
-    """One text, call by call: the words that were drafted, and the decision about each.
+    """One text, call by call: the words that were drafted, and the decision about each."""
 
-    Attributes:
-      text: the text with all its facts, see `record`.
-    """
-
-    text: decoding_texts.Text
+    text: decoding_texts.Text  # the text with all its facts, see `record`
 
     @property
     def record(self) -> dict[str, object]:

@@ -40,25 +40,6 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
     T5X restores, shards and passes the target's parameters, as for its own model. Initial
     variables, losses and `score_batch` are T5X's too. Only the decoding is this engine's. The
     draft's parameters are read here, and become constants of T5X's compiled programs.
-
-    Args:
-      module: T5X's own argument.
-      input_vocabulary: T5X's own argument.
-      output_vocabulary: T5X's own argument.
-      optimizer_def: T5X's own argument.
-      drafter: as in `specdec.Plan`.
-      verifier: as in `specdec.Plan`.
-      schedule: as in `specdec.Plan`.
-      sampling: as in `specdec.Plan`.
-      draft: the drafter's model, if it has one.
-      draft_checkpoint_path: its parameters.
-      draft_table_path: the folder of the drafter's table, if it has one.
-      schedule_table_path: the folder of the schedule's table, if it has one.
-      lossy: whether the output may have another distribution than the target's.
-      **options: T5X's own arguments, without `decode_fn`.
-
-    Raises:
-      ValueError, CheckpointError: components do not fit each other. T5X has restored nothing yet.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Measurements of runs: acceptance, times, and outputs with their metrics.
 
-**Acceptance** is the papers' alpha: how much of a draft the target accepts, on texts that the target
+**Acceptance** is the papers' alpha: how much of a draft the target accepts, on texts that it
 wrote alone. Leviathan, Kalman and Matias (2211.17192), tables 3 and 5. The target writes texts by
 itself. Then every drafter is asked, at each of their tokens, for its distribution q, and
 
@@ -18,9 +18,9 @@ token, `recording` does so text by text and counts the tables, and `alphas` make
 
 **Benchmarks** time speculation relative to the target alone, in one process, and each part of a
 generation. `workload` has the timed programs, `measurement` times them, and `file` keeps the
-records. `summary` makes figures from them with one `estimator`. `trust` says how much they vary, and
-`printed` shows them.
+records. `summary` makes figures from them with one `estimator`. `trust` says how much they vary,
+and `printed` shows them.
 
-**Evaluations** are outputs for a split of a task in a folder (`prediction_files`), and their metrics
-(`output_metrics`).
+**Evaluations** are outputs for a split of a task in a folder (`prediction_files`), and their
+metrics (`output_metrics`).
 """

@@ -99,24 +99,13 @@ DEFAULT = "t5"  # of configs that name none, such as T5X's
 
 
 def register(family: Family) -> None:
-    """Adds a row to the table.
-
-    Args:
-      family: the new family.
-
-    Raises:
-      ValueError: another family has that name.
-    """
+    """Adds a row to the table."""
     if FAMILIES.setdefault(family.name, family) != family:
         raise ValueError(f"there is a family {family.name!r} already; register another name")
 
 
 def named(name: str) -> Family:
-    """Returns the family of that name.
-
-    Raises:
-      ValueError: there is none.
-    """
+    """Returns the family of that name."""
     if name not in FAMILIES:
         raise ValueError(
             f"family is {name!r}, and those known are {', '.join(FAMILIES)}; import the module "
@@ -126,11 +115,7 @@ def named(name: str) -> Family:
 
 
 def family_of(config: Config) -> Family:
-    """Returns the family that a config belongs to.
-
-    Raises:
-      ValueError: it belongs to none.
-    """
+    """Returns the family that a config belongs to."""
     for family in FAMILIES.values():
         if type(config) is family.config:
             return family
@@ -146,16 +131,7 @@ def model_of(config: Config) -> Model:
 
 
 def resized(config: Config, change: Config | Trim) -> Config:
-    """Returns the config of the model that `resize` makes.
-
-    Args:
-      config: the config of the existing model.
-      change: another config of its family, whose larger sizes the model gets while it computes the
-        same (`Growth`); or the parts of the model that are kept (`Trimming`).
-
-    Raises:
-      ValueError: the model cannot be made, or its family does not support it.
-    """
+    """Returns the config of the model that `resize` makes."""
     if isinstance(change, Trim):
         return trimming_of(config).trimmed(config, change)
     growth = growth_of(config)
@@ -167,14 +143,7 @@ def resized(config: Config, change: Config | Trim) -> Config:
 def resize(
     params: PyTree, config: Config, change: Config | Trim, key: Array | None = None
 ) -> PyTree:
-    """Returns the parameters of a trained model at a larger or smaller size; see `resized`.
-
-    Args:
-      params: the parameters of the existing model.
-      config: its config.
-      change: as for `resized`.
-      key: the key of a larger model's random numbers; None for seed 0.
-    """
+    """Returns the parameters of a trained model at a larger or smaller size; see `resized`."""
     to = resized(config, change)
     if isinstance(change, Trim):
         return trimming_of(config).trim(params, config, change)
@@ -182,20 +151,12 @@ def resize(
 
 
 def growth_of(config: Config) -> Growth:
-    """Returns the growth of a config's family.
-
-    Raises:
-      ValueError: the family has none.
-    """
+    """Returns the growth of a config's family."""
     return _known(config, "growth", "grow")
 
 
 def trimming_of(config: Config) -> Trimming:
-    """Returns the trimming of a config's family.
-
-    Raises:
-      ValueError: the family has none.
-    """
+    """Returns the trimming of a config's family."""
     return _known(config, "trimming", "have a part that is a model")
 
 

@@ -26,25 +26,17 @@ from specdec.types import Array, ModelOutput, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class HeadsConfig(Checked):
-    """The architecture of the heads.
+    """The architecture of the heads."""
 
-    Args:
-      vocab_size: the vocabulary of the model whose states are read. That model projects to the
-        logits.
-      states_dim: the width of those states.
-      heads: the number of heads. Head i, from 1 on, looks i tokens beyond the model's own next
-        token.
-      mlp_dim: hidden units of each head.
-      activation: of the hidden units, 'relu' or 'gelu'.
-      dtype: of the products, 'float32' or 'bfloat16'.
-    """
-
+    # the vocabulary of the model whose states are read. That model projects to the logits.
     vocab_size: PositiveInt
-    states_dim: PositiveInt
+    states_dim: PositiveInt  # the width of those states
+    # the number of heads. Head i, from 1 on, looks i tokens beyond the model's own next token.
     heads: PositiveInt
-    mlp_dim: PositiveInt
+    mlp_dim: PositiveInt  # hidden units of each head
+    # of the hidden units, 'relu' or 'gelu'
     activation: Annotated[str, one_of(ACTIVATIONS)] = "relu"
-    dtype: DType = "float32"
+    dtype: DType = "float32"  # of the products, 'float32' or 'bfloat16'
 
     def __post_init__(self):
         object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
@@ -109,13 +101,7 @@ class Heads(LinenModel):
         return (jnp.zeros([1, 1, self.config.states_dim], self.config.dtype),)
 
     def ahead(self, params: PyTree, states: Array, only: Array | None = None) -> Array:
-        """Returns predicted states of later tokens, [B, T, heads, D].
-
-        Args:
-          params: the heads' parameters.
-          states: [B, T, D], the model's states.
-          only: [] int32, a single head, from 0; None for all.
-        """
+        """Returns predicted states of later tokens, [B, T, heads, D]."""
         if only is None:
             return cast(Array, self.apply(params, states))
         one = dataclasses.replace(self, config=dataclasses.replace(self.config, heads=1))
@@ -132,11 +118,7 @@ class Heads(LinenModel):
     def decode(
         self, params: PyTree, tokens: Array, cache: NoKeys, *, states: Array | None = None
     ) -> tuple[ModelOutput, NoKeys]:
-        """Raises an error, because heads decode nothing by themselves.
-
-        Raises:
-          ValueError: always; see `drafters.Blockwise`.
-        """
+        """Raises an error, because heads decode nothing by themselves."""
         raise ValueError(
             "heads look ahead from the states of a model, and decode nothing by themselves; use "
             "them in the drafter Blockwise"
@@ -165,15 +147,11 @@ class HeadedTarget(Checked, Weights):
     not that of the target it began with. This object is for training, not for decoding: target and
     heads become separate checkpoints that any run can use. Parameters are {'target': .., 'heads':
     ..}.
-
-    Args:
-      target: the model that is trained.
-      heads: heads on its states.
-      target_rate: the target's learning rate divided by that of the heads, which start untrained.
     """
 
-    target: Model
-    heads: Heads
+    target: Model  # the model that is trained
+    heads: Heads  # heads on its states
+    # the target's learning rate divided by that of the heads, which start untrained
     target_rate: NonNegativeFloat = 1.0
 
     def __post_init__(self):

@@ -58,17 +58,13 @@ def replicated_logical_axis_rules() -> AxisRules:
 
 @dataclasses.dataclass(frozen=True)
 class Partitioner(Checked):
-    """The division of a pair of models over devices.
+    """The division of a pair of models over devices."""
 
-    Args:
-      num_partitions: the size of the `model` axis, as in T5X; the remaining devices make the `data`
-        axis. None for one device and no mesh.
-      logical_axis_rules: the target's rules.
-      draft_logical_axis_rules: the rules of the drafter's models.
-    """
-
+    # the size of the `model` axis, as in T5X; the remaining devices make the `data` axis. None for
+    # one device and no mesh.
     num_partitions: PositiveInt | None = None
-    logical_axis_rules: AxisRules = standard_logical_axis_rules()
+    logical_axis_rules: AxisRules = standard_logical_axis_rules()  # the target's rules
+    # the rules of the drafter's models
     draft_logical_axis_rules: AxisRules = replicated_logical_axis_rules()
 
     def __post_init__(self):
@@ -105,9 +101,6 @@ def make_mesh(num_partitions: int, devices: Sequence[Any] | None = None) -> Mesh
 
     Neighbours on the `model` axis are close to each other, and the devices of one process are
     together.
-
-    Raises:
-      ValueError: the devices cannot be divided in this way.
     """
     devices = jax.devices() if devices is None else devices
     count = len(devices)
@@ -130,12 +123,7 @@ def make_mesh(num_partitions: int, devices: Sequence[Any] | None = None) -> Mesh
 
 
 def shardings(model: Model, mesh: Mesh | AbstractMesh) -> PyTree:
-    """Returns the model's tree of parameters, with each one's `NamedSharding` by its `axis_rules`.
-
-    Raises:
-      ValueError: a dimension cannot be divided evenly, in which case the error names what would
-        work; or a rule names an axis that the mesh does not have.
-    """
+    """Returns the tree of parameters, with each one's `NamedSharding` by its `axis_rules`."""
     rules = _checked("axis_rules", model.axis_rules)
     shapes = model.parameter_shapes()
 
@@ -162,11 +150,6 @@ def fitting(model: Model, rules: AxisRules, mesh: Mesh | AbstractMesh) -> AxisRu
     A logical axis whose size the mesh cannot divide stays whole. Heads and their joined axis stay
     whole together. Logits are divided like the vocabulary: gathered ones would take the memory of
     the whole vocabulary for each token of a batch.
-
-    Args:
-      model: the model.
-      rules: the wanted rules.
-      mesh: the devices.
     """
     shapes = model.parameter_shapes()
     uneven: set[str] = set()
@@ -200,11 +183,7 @@ def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh | Abstract
 
 
 def abstract(model: Weights, mesh: Mesh | AbstractMesh | None) -> PyTree:
-    """Returns the shapes of the parameters in the model's dtype; over a mesh with their shardings.
-
-    Raises:
-      ValueError: as `shardings` does.
-    """
+    """Returns the shapes of the parameters in the model's dtype; over a mesh with shardings."""
 
     def read(stored: PyTree) -> PyTree:
         return model.from_stored(jax.tree.map(lambda leaf: leaf.astype(model.dtype), stored))
@@ -227,19 +206,12 @@ def check_batch(batch_size: int, mesh: Mesh) -> None:
 
 
 class Share(NamedTuple):
-    """The part of every batch that a process feeds: one of `count` equal parts.
+    """The part of every batch that a process feeds: one of `count` equal parts."""
 
-    Attributes:
-      index: the index of the part.
-      count: the number of parts.
-      first: whether it is the first process that feeds this part.
-      parts: the places of its rows on the `data` axis.
-    """
-
-    index: int
-    count: int
-    first: bool = True
-    parts: tuple[int, ...] = (0,)
+    index: int  # the index of the part
+    count: int  # the number of parts
+    first: bool = True  # whether it is the first process that feeds this part
+    parts: tuple[int, ...] = (0,)  # the places of its rows on the `data` axis
 
     def rows(self, batch_size: int) -> np.ndarray:
         """Returns [batch_size / count] int, the process's own rows of a batch."""
@@ -251,9 +223,6 @@ def share(mesh: Mesh, process: int | None = None) -> Share:
     """Returns the share that this process, or another one, feeds: the rows that its devices hold.
 
     Several processes feed the same rows if a model is divided over the devices of all of them.
-
-    Raises:
-      ValueError: the devices of two processes overlap on the `data` axis but are not equal.
     """
     process = jax.process_index() if process is None else process
     held: dict[int, list[int]] = {}

@@ -13,67 +13,46 @@ from collections.abc import Iterable, Iterator, Sequence
 
 @dataclasses.dataclass(frozen=True)
 class AddedToken:
-    """One added token; the flags have transformers' names.
+    """One added token; the flags have transformers' names."""
 
-    Attributes:
-      id: the token's id.
-      content: its text.
-      lstrip: whether white space to its left belongs to it.
-      rstrip: whether white space to its right belongs to it.
-      single_word: whether it is found only between spaces.
-      special: whether transformers leaves it out of texts with `skip_special_tokens`.
-    """
-
-    id: int
-    content: str
-    lstrip: bool = False
-    rstrip: bool = False
-    single_word: bool = False
-    special: bool = False
+    id: int  # the token's id
+    content: str  # its text
+    lstrip: bool = False  # whether white space to its left belongs to it
+    rstrip: bool = False  # whether white space to its right belongs to it
+    single_word: bool = False  # whether it is found only between spaces
+    special: bool = False  # whether transformers leaves it out of texts with `skip_special_tokens`
 
 
 @dataclasses.dataclass(frozen=True)
 class Framing:
-    """The settings of a tokenizer with byte-pair merges that say how an input begins and ends.
+    """The settings of a tokenizer with byte-pair merges that say how an input begins and ends."""
 
-    Attributes:
-      names: the special tokens by transformers' names, such as ("eos_token", "</s>").
-      continued: whether inputs are prompts, which a decoder-only model continues.
-      add_bos: whether an input begins with `bos_token`; None if `tokenizer.json` says it.
-      add_eos: whether an input ends in `eos_token`; None if `tokenizer.json` says it.
-      prefix_space: whether a byte-level tokenizer puts a space before a text; None for what its
-        file says.
-      chat_template: the Jinja template of conversations; None if there is none.
-      chat_file: the file that has the template, for errors.
-      chat: whether each input is a user's message, which the template turns into a prompt.
-    """
-
+    # the special tokens by transformers' names, such as ("eos_token", "</s>")
     names: tuple[tuple[str, str], ...] = ()
-    continued: bool = True
+    continued: bool = True  # whether inputs are prompts, which a decoder-only model continues
+    # whether an input begins with `bos_token`; None if `tokenizer.json` says it
     add_bos: bool | None = None
+    # whether an input ends in `eos_token`; None if `tokenizer.json` says it
     add_eos: bool | None = None
+    # whether a byte-level tokenizer puts a space before a text; None for what its file says
     prefix_space: bool | None = None
-    chat_template: str | None = None
-    chat_file: str = ""
+    chat_template: str | None = None  # the Jinja template of conversations; None if there is none
+    chat_file: str = ""  # the file that has the template, for errors
+    # whether each input is a user's message, which the template turns into a prompt
     chat: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenization:
-    """The part of a tokenizer that is not in its SentencePiece model or `tokenizer.json`.
+    """The part of a tokenizer that is not in its SentencePiece model or `tokenizer.json`."""
 
-    Attributes:
-      added: the tokens in addition to the model's pieces, including sentinels.
-      legacy: whether text after an added token begins with the mark of a space, as in transformers
-        before 4.31 and by default.
-      clean_up: whether spaces before punctuation are removed from decoded texts.
-      framing: how inputs begin and end; None for a T5's, which end in EOS.
-    """
-
+    # the tokens in addition to the model's pieces, including sentinels
     added: tuple[AddedToken, ...] = ()
+    # whether text after an added token begins with the mark of a space, as in transformers before
+    # 4.31 and by default
     legacy: bool = True
-    clean_up: bool = False
-    framing: Framing | None = None
+    clean_up: bool = False  # whether spaces before punctuation are removed from decoded texts
+    framing: Framing | None = None  # how inputs begin and end; None for a T5's, which end in EOS
 
 
 def agree(ours: Iterable[AddedToken], theirs: Iterable[AddedToken]) -> bool:

@@ -29,15 +29,6 @@ class Bpe(PlainVocabulary):
     Special tokens that are written out in a text are those tokens, as in transformers; a chat
     template needs that. Decoded texts have none of them. Those that continue a prompt keep the
     space that they begin with.
-
-    Args:
-      file: the file that it was read from.
-      contents: everything that the ids depend on.
-      backend: the `tokenizers.Tokenizer`, which is changed.
-      tokenization: added tokens and framing.
-
-    Raises:
-      ValueError: the files contradict each other, or do not say how a text ends.
     """
 
     extra_ids = 0
@@ -130,12 +121,7 @@ class Bpe(PlainVocabulary):
 
 
 def from_json(text: str, framing: Framing | None) -> Tokenizer:
-    """Returns the tokenizer of a `tokenizer.json`.
-
-    Args:
-      text: the contents of the file.
-      framing: its `prefix_space` replaces that of a byte-level tokenizer, as in transformers.
-    """
+    """Returns the tokenizer of a `tokenizer.json`."""
     from tokenizers import Tokenizer, pre_tokenizers
 
     made = Tokenizer.from_str(text)
@@ -146,11 +132,7 @@ def from_json(text: str, framing: Framing | None) -> Tokenizer:
 
 
 def from_merges(vocab: str, merges: str, framing: Framing | None) -> Tokenizer:
-    """Returns the tokenizer of a `vocab.json` and a `merges.txt`.
-
-    Raises:
-      ValueError: the files are damaged.
-    """
+    """Returns the tokenizer of a `vocab.json` and a `merges.txt`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     lines = [line.removesuffix("\r") for line in merges.split("\n")]
@@ -166,11 +148,7 @@ def from_merges(vocab: str, merges: str, framing: Framing | None) -> Tokenizer:
 
 
 def is_bpe(serialized: bytes) -> bool:
-    """Returns whether a SentencePiece model is BPE, as LLaMA's is.
-
-    Raises:
-      ValueError: it is no SentencePiece model.
-    """
+    """Returns whether a SentencePiece model is BPE, as LLaMA's is."""
     try:
         return parsed(serialized).trainer_spec.model_type == _BPE
     except Exception as error:  # of protobuf
@@ -178,15 +156,7 @@ def is_bpe(serialized: bytes) -> bool:
 
 
 def from_sentencepiece(serialized: bytes, legacy: bool) -> Tokenizer:
-    """Returns the tokenizer of a SentencePiece model, as transformers converts LLaMA's.
-
-    Args:
-      serialized: the model.
-      legacy: whether text after a special token begins with the mark of a space.
-
-    Raises:
-      ValueError: it changes texts before it cuts them.
-    """
+    """Returns the tokenizer of a SentencePiece model, as transformers converts LLaMA's."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     model = parsed(serialized)
@@ -236,11 +206,7 @@ def _merges(ids: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple[s
 
 
 def _add_tokens(backend: Tokenizer, tokenization: Tokenization) -> None:
-    """Adds the tokens that other files name, unless the tokenizer finds them already.
-
-    Raises:
-      ValueError: a token has another id than its file says.
-    """
+    """Adds the tokens that other files name, unless the tokenizer finds them already."""
     from tokenizers import AddedToken
 
     known = {token.content: token for token in backend.get_added_tokens_decoder().values()}

@@ -22,15 +22,6 @@ def prompts_of(source: str, names: Mapping[str, str], file: str) -> Callable[[st
 
     The template runs in a sandbox in a process with limits, with transformers' functions and
     filters.
-
-    Args:
-      source: the template.
-      names: the special tokens by transformers' names.
-      file: the template's file, for errors.
-
-    Raises:
-      TaskError: jinja2 is not installed, or the template is not valid. The function raises it if
-        the template rejects a message, or reaches a limit.
     """
     if importlib.util.find_spec("jinja2") is None:
         raise TaskError("a chat template needs jinja2; pip install jinja2")

@@ -54,11 +54,7 @@ def main() -> None:
 
 
 def rendered(source: str, names: Mapping[str, str], message: str | None) -> str:
-    """Returns the prompt of a user's message; see `chat.prompts_of`.
-
-    Raises:
-      MemoryError: it is too long.
-    """
+    """Returns the prompt of a user's message; see `chat.prompts_of`."""
     template = _template(source)
     if message is None:
         return ""

@@ -29,14 +29,7 @@ PATIENCE = 20  # seconds to read a vocabulary from a network
 
 @functools.cache
 def load_seqio(user: str = "a task of seqio") -> ModuleType:
-    """Returns the seqio module, imported at the first call.
-
-    Args:
-      user: what needs it, for the error.
-
-    Raises:
-      TaskError: seqio is not installed.
-    """
+    """Returns the seqio module, imported at the first call."""
     with quiet_stderr():
         try:
             import seqio
@@ -68,15 +61,7 @@ def quiet_stderr():
 
 
 def read(path: str, kind: str) -> bytes:
-    """Reads a vocabulary's file, on this machine or on a network.
-
-    Args:
-      path: a path or an address.
-      kind: the kind of file that the error recommends.
-
-    Raises:
-      TaskError: the file cannot be reached.
-    """
+    """Reads a vocabulary's file, on this machine or on a network."""
     if "://" not in path:
         if not os.path.isfile(path):
             raise TaskError(f"vocabulary {path} is not a file; give a {kind}")
@@ -92,9 +77,6 @@ def read_in_time(path: str, read: Callable[[], T]) -> T:
     """Returns the result of `read` for a vocabulary on a network, unless it takes too long.
 
     TensorFlow would try for minutes, in the middle of a run.
-
-    Raises:
-      TaskError: reading fails or takes too long.
     """
     found: list[T] = []
     failures = [f"no answer in {PATIENCE} s"]

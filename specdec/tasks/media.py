@@ -56,11 +56,7 @@ class Illustrated(_WithFiles):
         self.own = own
 
     def input_ids(self, text: str, length: int | None = None) -> list[int]:
-        """Returns the ids of a prompt, with `image_id` for each patch of its pictures.
-
-        Raises:
-          TaskError: a mark of a picture names no file, or the prompt is too long.
-        """
+        """Returns the ids of a prompt, with `image_id` for each patch of its pictures."""
         names = self.files_of(text)
         ids = np.array(self.base.input_ids(_MARK.sub(IMAGE, text)), np.int32)
         is_picture = ids == self.own.image_id
@@ -169,15 +165,7 @@ class WithSound(Checked):
 
 
 def with_files(text: str, names: Sequence[str]) -> str:
-    """Returns the text of an input with files.
-
-    Args:
-      text: with `<image>` for each of them; '' if the input is one file.
-      names: the files.
-
-    Raises:
-      TaskError: there are more or fewer files.
-    """
+    """Returns the text of an input with files."""
     if not text and len(names) == 1:
         return names[0]
     if text.count(IMAGE) != len(names):
@@ -198,14 +186,7 @@ def part_of(text: str) -> tuple[str, float | None]:
 
 
 def heard(text: str) -> np.ndarray:
-    """Returns the samples [n] float32 of the sound that the text of an input names.
-
-    Args:
-      text: the name of a file, or of its part, see `part_of`.
-
-    Raises:
-      TaskError: it cannot be read, or has no samples.
-    """
+    """Returns the samples [n] float32 of the sound that the text of an input names."""
     name, start = part_of(text)
     try:
         samples = read_sound(name)

@@ -26,12 +26,9 @@ P = TypeVar("P")  # a prediction, or those of all samples
 
 
 class SumMetric(abc.ABC, Generic[T, P]):
-    """A metric that is a function of sums over texts; callable like seqio's metrics.
+    """A metric that is a function of sums over texts; callable like seqio's metrics."""
 
-    Attributes:
-      of_samples: whether a prediction is the tuple of all samples of a text, and not one of them.
-    """
-
+    # whether a prediction is the tuple of all samples of a text, and not one of them
     of_samples: ClassVar[bool] = False
 
     @abc.abstractmethod
@@ -48,11 +45,7 @@ class SumMetric(abc.ABC, Generic[T, P]):
         """The settings of the computation, so that it can be repeated elsewhere."""
 
     def __call__(self, targets: Sequence[T], predictions: Sequence[P]) -> dict[str, float]:
-        """Returns the metric of texts.
-
-        Raises:
-          ValueError: there are no texts, or their numbers differ.
-        """
+        """Returns the metric of texts."""
         if not targets:
             raise ValueError("there are no texts to compute a metric of; give at least one")
         texts = zip(targets, predictions, strict=True)
@@ -220,9 +213,6 @@ def references(
 
     The target is in the form that the task's metrics need. The function brings an output into the
     same form.
-
-    Raises:
-      TaskError: at the first example, if the task's targets are missing.
     """
     for example in task.examples(split, lengths):
         if example.target_text is None:

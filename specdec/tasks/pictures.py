@@ -150,12 +150,7 @@ def _sides(given: int | Mapping[str, int], shorter: str | None) -> tuple[int, ..
 def _opened(
     picture: str | os.PathLike | PillowImage, check_size: Callable[[object, int, int], None]
 ) -> PillowImage:
-    """Returns an image of Pillow in red, green and blue, upright.
-
-    Args:
-      picture: a file, or an image of Pillow.
-      check_size: takes the picture, its width and its height before the pixels are read.
-    """
+    """Returns an image of Pillow in red, green and blue, upright."""
     try:
         from PIL import Image, ImageOps
     except ModuleNotFoundError as error:

@@ -63,9 +63,6 @@ def special_ids(processor: SentencePieceProcessor) -> tuple[int | None, int, int
     """Returns a `SentencePieceProcessor`'s ids of padding, end and unknown.
 
     That of padding is None if it declares none.
-
-    Raises:
-      ValueError: it has no end, or nothing for what it does not know.
     """
     pad, end, unknown = processor.pad_id(), processor.eos_id(), processor.unk_id()
     if pad < 0 and processor.get_piece_size() and processor.is_control(0) and end:
@@ -97,12 +94,7 @@ def is_bpe(text: str) -> bool:
 
 @functools.lru_cache(maxsize=2)  # a target's and a draft's, which take a second to parse
 def parse(text: str) -> TokenizerFile:
-    """Parses a `tokenizer.json`. The result is shared, and must not be changed.
-
-    Raises:
-      ValueError: it is not JSON, its model is neither Unigram like T5's nor BPE, or it makes texts
-        very long.
-    """
+    """Parses a `tokenizer.json`. The result is shared, and must not be changed."""
     try:
         record = parsed(text, TokenizerFile)
     except ValueError as error:

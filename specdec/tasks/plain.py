@@ -39,15 +39,7 @@ InputsShape: TypeAlias = ArrayShape | Mapping[str, ArrayShape]  # see `Target.in
 
 
 def without_media(ids: np.ndarray, shape: InputsShape) -> Inputs:
-    """Returns inputs with ids, and zeros for pictures; see `PlainVocabulary.inputs`.
-
-    Args:
-      ids: [B, S] int32.
-      shape: that of the inputs.
-
-    Raises:
-      TaskError: the inputs have no ids.
-    """
+    """Returns inputs with ids, and zeros for pictures; see `PlainVocabulary.inputs`."""
     if isinstance(shape, Mapping):
         zeros = {name: np.zeros(one.shape, one.dtype) for name, one in shape.items()}
         return zeros | {"tokens": ids}
@@ -60,28 +52,18 @@ def without_media(ids: np.ndarray, shape: InputsShape) -> Inputs:
 
 
 class PlainVocabulary:
-    """A vocabulary that encodes and decodes texts like seqio's.
+    """A vocabulary that encodes and decodes texts like seqio's."""
 
-    Attributes:
-      file: the file that it was read from; None for bytes.
-      digest: the file's SHA-256 in hexadecimal; None for bytes.
-      pad_id: the id of padding; None if only the model says it.
-      unk_id: the id of unknown pieces; that of EOS if every text has pieces.
-      before: the ids before each input, which are those of BOS or none.
-      ends: whether an input ends in EOS.
-      continued: whether inputs are prompts, which a decoder-only model continues.
-    """
-
-    pad_id: int | None = 0
+    pad_id: int | None = 0  # the id of padding; None if only the model says it
     eos_id: int
-    unk_id: int
+    unk_id: int  # the id of unknown pieces; that of EOS if every text has pieces
     vocab_size: int
     extra_ids: int
-    file: str | None = None
-    digest: str | None = None
-    before: tuple[int, ...] = ()
-    ends: bool = True
-    continued: bool = False
+    file: str | None = None  # the file that it was read from; None for bytes
+    digest: str | None = None  # the file's SHA-256 in hexadecimal; None for bytes
+    before: tuple[int, ...] = ()  # the ids before each input, which are those of BOS or none
+    ends: bool = True  # whether an input ends in EOS
+    continued: bool = False  # whether inputs are prompts, which a decoder-only model continues
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text, without EOS."""
@@ -92,12 +74,7 @@ class PlainVocabulary:
         return self.framed(self.encode(text), length)
 
     def framed(self, ids: Sequence[int], length: int | None = None) -> list[int]:
-        """Returns the ids of an input: `before`, the text's own ids, and EOS if `ends`.
-
-        Args:
-          ids: the ids of the text.
-          length: the longest result; None for any; see `cut`.
-        """
+        """Returns the ids of an input: `before`, the text's own ids, and EOS if `ends`."""
         end = [self.eos_id] if self.ends else []
         room = None if length is None else max(length - len(self.before) - len(end), 0)
         return [*self.before, *self.cut(ids, room), *end]
@@ -114,16 +91,7 @@ class PlainVocabulary:
         return []
 
     def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: InputsShape) -> Inputs:
-        """Returns a batch of a target's inputs.
-
-        Args:
-          ids: [B, S] int32, padded.
-          texts: the texts of the first rows; the other rows are padding.
-          shape: that of the inputs, see `Target.inputs_shape`.
-
-        Raises:
-          TaskError: the target reads something that the texts do not name.
-        """
+        """Returns a batch of a target's inputs."""
         del texts
         return without_media(ids, shape)
 
@@ -134,12 +102,7 @@ class PlainVocabulary:
         return self._text(known[:end])
 
     def output_ids(self, text: str, source: str) -> list[int]:
-        """Returns the ids of an output, without EOS; those of a series depend on its input.
-
-        Args:
-          text: the output.
-          source: the text of its input.
-        """
+        """Returns the ids of an output, without EOS; those of a series depend on its input."""
         del source
         return self.encode(text)
 
@@ -197,11 +160,7 @@ class PlainBytes(PlainVocabulary):
 
 
 class PlainSentencePiece(PlainVocabulary):
-    """A SentencePiece model with sentinels after its pieces, the last one first, like T5's.
-
-    Raises:
-      RuntimeError, ValueError: the bytes are not a SentencePiece model with an end.
-    """
+    """A SentencePiece model with sentinels after its pieces, the last one first, like T5's."""
 
     def __init__(self, file: str, serialized: bytes, extra_ids: int):
         from sentencepiece import SentencePieceProcessor
@@ -272,10 +231,6 @@ class WithAddedTokens(PlainVocabulary):
 
     The tokens for the end, for padding and for unknown are not among them: a text never has them,
     even if they are written out.
-
-    Args:
-      base: encodes the text between added tokens.
-      tokenization: the added tokens, and other settings of the tokenizer's files.
     """
 
     def __init__(self, base: PlainVocabulary, tokenization: Tokenization):

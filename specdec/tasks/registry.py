@@ -23,15 +23,7 @@ _registered: dict[str, Task] = {}
 def check_definition(
     name: object, what: str, paths: object, remedy: str, vocabulary: object
 ) -> None:
-    """Raises TaskError unless a task's name, paths and vocabulary are valid.
-
-    Args:
-      name: the task's name.
-      what: the name of the argument `paths`.
-      paths: split -> path.
-      remedy: an example of `paths`.
-      vocabulary: the task's vocabulary.
-    """
+    """Raises TaskError unless a task's name, paths and vocabulary are valid."""
     check("the task's name", name, Word, TaskError)
     given = paths.values() if isinstance(paths, Mapping) else ()
     if not given or not all(map(is_word, given)):
@@ -41,15 +33,7 @@ def check_definition(
 
 
 def registered(task: Task, clash: str = "another definition; rename this one") -> Task:
-    """Registers a task under its name, and returns it.
-
-    Args:
-      task: the task.
-      clash: how an existing task of that name differs, and the remedy, for the error.
-
-    Raises:
-      TaskError: there is a task of that name.
-    """
+    """Registers a task under its name, and returns it."""
     if task.name in _registered:
         raise TaskError(f"task {task.name!r} exists with {clash}")
     _registered[task.name] = task

@@ -21,13 +21,9 @@ from specdec.tasks.vocabularies import VocabularyDefinition
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SeriesTask(TextTask):
-    """A task over series.
+    """A task over series."""
 
-    Args:
-      season: the number of values after which a series repeats itself, for MASE.
-    """
-
-    season: int = 1
+    season: int = 1  # the number of values after which a series repeats itself, for MASE
 
     def postprocess(self, text: str, example: Example, is_target: bool) -> np.ndarray | Future:
         values = np.array(values_of(text))

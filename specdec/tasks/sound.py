@@ -39,10 +39,6 @@ def read_sound(file: str | os.PathLike) -> np.ndarray:
 
     They are the mean of the file's channels. PCM of 16 bits at 16 kHz in a WAV file is read without
     the extra `sound`. A file that ends early is read as far as it goes, with a `SoundWarning`.
-
-    Raises:
-      OSError: there is no such file.
-      ValueError: it cannot be read, or libraries are missing that read it.
     """
     check_regular(file)
     with open(file, "rb") as opened:
@@ -192,15 +188,7 @@ def windows(samples: np.ndarray, seconds: int = SECONDS) -> np.ndarray:
 
 
 def log_mel(samples: np.ndarray, mel_bins: int = 80) -> np.ndarray:
-    """Returns the log-mel features [W, mel_bins, n // HOP] float32 of sounds [W, n].
-
-    Args:
-      samples: [W, n], of windows or of whole sounds.
-      mel_bins: the frequency bands, 80 or 128 in released models.
-
-    Raises:
-      ValueError: the samples have another shape, or are shorter than a frame.
-    """
+    """Returns the log-mel features [W, mel_bins, n // HOP] float32 of sounds [W, n]."""
     if np.ndim(samples) != 2 or samples.shape[1] < _FRAME:
         raise ValueError(
             f"samples have the shape {np.shape(samples)}; give [windows, samples] with at least "

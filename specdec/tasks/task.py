@@ -102,23 +102,16 @@ class Task(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextTask(Task):
-    """A task over pairs of texts that Python generates.
+    """A task over pairs of texts that Python generates."""
 
-    Args:
-      name: the task's name.
-      source: (split, place) -> the (input, target) pairs from there on. A target is text, token ids
-        that are used unchanged, or None. EOS is appended to it after trimming, as T5 was trained.
-        Inputs begin and end as the vocabulary says; see `PlainVocabulary.framed`.
-      sizes: split -> its number of examples.
-      vocabulary: of inputs and targets.
-      metric_fns: functions of targets and predictions.
-    """
-
-    name: str
+    name: str  # the task's name
+    # (split, place) -> the (input, target) pairs from there on. A target is text, token ids that
+    # are used unchanged, or None. EOS is appended to it after trimming, as T5 was trained. Inputs
+    # begin and end as the vocabulary says; see `PlainVocabulary.framed`.
     source: Callable[[str, int], Iterator[tuple[str, str | Sequence[int] | None]]]
-    sizes: Mapping[str, int]
-    vocabulary: LoadedVocabulary
-    metric_fns: Sequence[Callable] = ()
+    sizes: Mapping[str, int]  # split -> its number of examples
+    vocabulary: LoadedVocabulary  # of inputs and targets
+    metric_fns: Sequence[Callable] = ()  # functions of targets and predictions
 
     @property
     def splits(self) -> Sequence[str]:
@@ -150,17 +143,11 @@ class TextTask(Task):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mixture(Task):
-    """Examples of several tasks with one vocabulary, in random order.
+    """Examples of several tasks with one vocabulary, in random order."""
 
-    Args:
-      name: the mixture's name.
-      parts: the tasks.
-      rates: how often an example comes from each task, relative to the others.
-    """
-
-    name: str
-    parts: Sequence[Task]
-    rates: Sequence[float]
+    name: str  # the mixture's name
+    parts: Sequence[Task]  # the tasks
+    rates: Sequence[float]  # how often an example comes from each task, relative to the others
 
     @property
     def vocabulary(self) -> LoadedVocabulary:

@@ -12,11 +12,7 @@ class TaskError(ValueError):
 
 @contextlib.contextmanager
 def no_panic(file: str | None) -> Iterator[None]:
-    """Converts a panic of the `tokenizers` library, which is no Exception, to a TaskError.
-
-    Args:
-      file: of the tokenizer whose patterns or rules the library fails at.
-    """
+    """Converts a panic of the `tokenizers` library, which is no Exception, to a TaskError."""
     try:
         yield
     except BaseException as error:

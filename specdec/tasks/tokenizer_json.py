@@ -62,11 +62,7 @@ class TokenizerJson:
 
 
 class Tokenizer(PlainVocabulary):
-    """The file's tokenizer, without special tokens in texts, truncation and padding.
-
-    Raises:
-      ValueError: see `pieces.parse`; or it does not pad with 0, or has no EOS.
-    """
+    """The file's tokenizer, without special tokens in texts, truncation and padding."""
 
     def __init__(self, file: str, text: str, tokenization: Tokenization | None = None):
         from tokenizers import Tokenizer as Backend

@@ -28,11 +28,7 @@ from specdec.texts.transcripts import Transcriber, frames_of, has_timestamps
 
 @dataclasses.dataclass(frozen=True)
 class GivenBeams:
-    """A beam search that replaces decoding.
-
-    Raises:
-      ValueError: more texts than beams are wanted.
-    """
+    """A beam search that replaces decoding."""
 
     num_beams: int  # w, the beams of the search
     num_return: int  # beams of each text, the best first

@@ -18,11 +18,7 @@ from specdec.common.values import UsageError
 
 
 class Source:
-    """Texts of one origin, batch by batch, once.
-
-    Args:
-      batches: the batches.
-    """
+    """Texts of one origin, batch by batch, once."""
 
     def __init__(self, batches: Iterable[tasks.Batch]):
         self._batches = iter(batches)
@@ -71,15 +67,7 @@ class Lines(Source):
 
 
 class Sounds(Source):
-    """Texts that name sounds of any length. A sound is read when its batch is asked for.
-
-    Args:
-      texts: (the text that names a sound, None) pairs.
-      features: a text -> the features [mel_bins, F] float32 of all of its sound, which a batch has
-        as a list in place of `inputs`.
-      batch_size: the rows of a batch.
-      limit: how many sounds to read, None for all.
-    """
+    """Texts that name sounds of any length. A sound is read when its batch is asked for."""
 
     def __init__(
         self,
@@ -109,14 +97,7 @@ class Sounds(Source):
 
 
 class Revised(Source):
-    """Texts with previous outputs, from which a drafter drafts the new ones.
-
-    Args:
-      source: the texts.
-      outputs: the previous output of each text by index, as token ids; () for none.
-      width: to which the outputs are cut, in tokens.
-      name: what the outputs were read from.
-    """
+    """Texts with previous outputs, from which a drafter drafts the new ones."""
 
     def __init__(self, source: Source, outputs: Sequence[Sequence[int]], width: int, name: str):
         super().__init__(map(self._revised, source))

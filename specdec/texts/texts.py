@@ -37,11 +37,7 @@ class TextList(tuple[tuple[str, str | None], ...]):
 
 
 class TextStream:
-    """Texts that replace a task's, and come one by one; the longest is not known.
-
-    Args:
-      pairs: (input, reference or None), at least one; nothing is read before it is needed.
-    """
+    """Texts that replace a task's, and come one by one; the longest is not known."""
 
     def __init__(self, pairs: Iterable[tuple[str, str | None]]):
         self._pairs = iter(pairs)

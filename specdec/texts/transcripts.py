@@ -36,13 +36,6 @@ class Transcriber:
 
     A sound that fits a window is decoded as by the engine, unless its outputs have timestamps. All
     others are decoded as by `WholeSounds`.
-
-    Args:
-      engine: decodes.
-      several: whether some sounds are known to need several windows.
-
-    Raises:
-      UsageError: the engine cannot decode several windows.
     """
 
     def __init__(self, engine: Engine, several: bool = False):

@@ -43,10 +43,6 @@ def examples(recordings: Sequence[Recording], longest: int) -> Examples:
 
     Tokens after a rejected token say nothing, because their prefix is not the text's. A token's
     weight is therefore the probability that the tokens before it in the draft are accepted.
-
-    Args:
-      recordings: of each text.
-      longest: the draft length.
     """
     found = []
     for one in recordings:

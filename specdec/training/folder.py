@@ -37,17 +37,7 @@ CHECKSUMS = "crc32"  # by name, in a checkpoint's own metadata
 
 
 class Folder:
-    """Opens or makes the directory.
-
-    Args:
-      path: the directory.
-      settings: what the run computes.
-      in_force: returns the settings in force at the end, as a gin file; '' for none.
-
-    Raises:
-      RecordsError: it belongs to another run.
-      TrainingError: it is not a run's directory, or cannot be made.
-    """
+    """Opens or makes the directory."""
 
     def __init__(
         self,
@@ -98,12 +88,6 @@ class Folder:
         """Returns the latest checkpoint, which must exist.
 
         It may have been saved by other hosts and over another mesh.
-
-        Args:
-          abstract: the shapes and dtypes of its arrays; over a mesh also their shardings.
-
-        Raises:
-          TrainingError: it cannot be read, or an array differs from what was saved.
         """
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         placed = jax.tree.map(lambda leaf: leaf.update(sharding=leaf.sharding or here), abstract)
@@ -147,15 +131,7 @@ class Folder:
         text: Kept,
         part: str = "",
     ) -> None:
-        """Writes the parameters where `checkpoints.load(path / 'export' / part)` finds them.
-
-        Args:
-          step: the step.
-          params: the parameters.
-          config: the config of their model.
-          text: the vocabulary and generation settings, as arguments of `checkpoints.save`.
-          part: a folder for a part of the model.
-        """
+        """Writes the parameters where `checkpoints.load(path / 'export' / part)` finds them."""
         export = self.path / "export" / part
         new = export / f"checkpoint_{step}"
         if jax.process_count() > 1:  # one array at a time

@@ -20,15 +20,6 @@ def begun_with(
 
     Vocabularies, and the ids of heads, may differ: shared ids are taken. A shallow decoder of its
     target's width therefore begins with the target's first layers.
-
-    Args:
-      params: the parameters of the model that is trained.
-      path: the checkpoint's directory.
-      head_ids: the head's ids in the model that is trained.
-
-    Raises:
-      TrainingError: no array fits.
-      checkpoints.CheckpointError: there is no checkpoint that can be read.
     """
     own: dict[tuple[str, ...], PyTree] = dict(traverse_util.flatten_dict(params))
     others: dict[tuple[str, ...], PyTree] = dict(traverse_util.flatten_dict(checkpoints.load(path)))
@@ -63,12 +54,6 @@ def _with_shared(
     """Returns `own` with the shared entries of `other`, including those along a vocabulary's axis.
 
     If the shapes do not fit, `own` is returned unchanged.
-
-    Args:
-      own: the array of the model that is trained.
-      other: the checkpoint's array.
-      name: its path.
-      heads: the head's ids of both.
     """
     module = name[-2] if len(name) > 1 else ""
     axis = {"token_embedder": 0, "logits_dense": 1}.get(module)

@@ -52,29 +52,20 @@ LOCK, INSTEAD = ".lock", "laws_path"
 
 
 def coarse(log_probs: Array, ids: Array) -> Array:
-    """Returns [B, T, m+1], the log-probabilities of these ids, and of all others together.
-
-    Args:
-      log_probs: [B, T, V].
-      ids: [B, T, m], without repetition, m < V.
-    """
+    """Returns [B, T, m+1], the log-probabilities of these ids, and of all others together."""
     others = jnp.put_along_axis(log_probs, ids, -jnp.inf, axis=-1, inplace=False)
     others = jax.nn.logsumexp(others, axis=-1, keepdims=True)
     return jnp.concatenate([jnp.take_along_axis(log_probs, ids, axis=-1), others], axis=-1)
 
 
 class Asked(NamedTuple):
-    """The target whose distributions are stored, and the number of ids of each.
-
-    Attributes:
-      layout: of the parameters and of batches. Store inside `layout.entered()`.
-    """
+    """The target whose distributions are stored, and the number of ids of each."""
 
     model: Target
     params: PyTree
     top: int
     temperature: float
-    layout: Layout = Layout()
+    layout: Layout = Layout()  # of the parameters and of batches. Store inside `layout.entered()`.
 
     def program(self) -> Callable[[PyTree, Pairs], TopLaws]:
         """Returns a jitted function of (params, batch), whose result is whole on each device."""
@@ -106,11 +97,7 @@ class StoredLaws:
         self._starts = np.concatenate([np.cumsum(x) - x for x in lengths])[order]
 
     def added_to(self, pairs: Pairs) -> Pairs:
-        """Returns the batch with the stored distributions of its texts; padding has zeros.
-
-        Raises:
-          TrainingError: a text is not stored.
-        """
+        """Returns the batch with the stored distributions of its texts; padding has zeros."""
         shape, (_, top) = pairs.targets.shape, self._tables[0]["ids"].shape
         laws = TopLaws(np.zeros([*shape, top], np.int32), np.zeros([*shape, top + 1], np.float32))
         for row, (text, length) in enumerate(_texts(pairs, self._pad_id)):
@@ -139,20 +126,7 @@ def stored(
     packed: Callable[[Sequence[TokenPair]], Sequence[Pairs]],
     say: Callable[[str], None] = lambda _: None,
 ) -> StoredLaws:
-    """Opens a folder, and adds the tables that it lacks.
-
-    Args:
-      path: the folder, which all processes share.
-      asked: the target, and what is stored of it.
-      settings: the settings of target and data, as in JSON.
-      examples: the texts, read once.
-      packed: makes batches of some of the examples.
-      say: prints a line.
-
-    Raises:
-      TrainingError: `top` ids would be all ids.
-      records.RecordsError: the folder has other settings, or another run is making it.
-    """
+    """Opens a folder, and adds the tables that it lacks."""
     ids: int = asked.model.vocab_size  # type: ignore[attr-defined]
     if asked.top >= ids:
         raise TrainingError(f"Align.top is {asked.top} and the target has {ids} ids; give fewer")

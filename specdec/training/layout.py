@@ -28,13 +28,9 @@ M = TypeVar("M", Model, HeadedTarget)
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The layout of a run's arrays.
+    """The layout of a run's arrays."""
 
-    Args:
-      mesh: the devices, with the axes `data` and `model`; None for one device.
-    """
-
-    mesh: Mesh | None = None
+    mesh: Mesh | None = None  # the devices, with the axes `data` and `model`; None for one device
 
     def entered(self) -> contextlib.AbstractContextManager:
         """Returns a context in which programs are traced and run."""
@@ -51,12 +47,7 @@ class Layout:
         return dataclasses.replace(model, axis_rules=rules)
 
     def placed(self, params: PyTree, model: Model | HeadedTarget) -> PyTree:
-        """Returns parameters on the devices; every process gives the same ones.
-
-        Args:
-          params: the parameters.
-          model: the model, after `divided`.
-        """
+        """Returns parameters on the devices; every process gives the same ones."""
         if self.mesh is None:
             return params
 
@@ -73,11 +64,6 @@ class Layout:
 
         Arrays with the shape of their parameter are divided like it. Others are vectors of sums,
         and whole on every device.
-
-        Args:
-          state: the state, or its shapes.
-          optimizer: whose state it is.
-          model: the model, after `divided`.
         """
         whole = self.whole
         params = model.parameter_shapes()

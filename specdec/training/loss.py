@@ -72,19 +72,7 @@ def reads_target(model: Weights) -> bool:
 def of_target(
     model: Weights, inputs: Array, text: Array, frozen: Frozen | None, cache: Cache | None = None
 ) -> tuple[PyTree, Array | None]:
-    """Returns what a model reads of its target, None for what it does not read.
-
-    Args:
-      model: the model.
-      inputs: [B, S] int32.
-      text: [B, T] int32.
-      frozen: the target.
-      cache: the target's cache after the inputs, if it has read them.
-
-    Returns:
-      A cache after the inputs, and the state that produced each token of the text, as in
-        `types.Context`.
-    """
+    """Returns what a model reads of its target, None for what it does not read."""
     if not reads_target(model):
         return None, None
     assert frozen is not None, "TrainRun asks for it"

@@ -24,17 +24,11 @@ WINDOW = 32  # batches that are sorted by length together
 
 
 class TokenPair(NamedTuple):
-    """An example.
+    """An example."""
 
-    Attributes:
-      inputs: [length] int32.
-      targets: [length] int32.
-      text: of the input, which may name pictures or sound.
-    """
-
-    inputs: np.ndarray
-    targets: np.ndarray
-    text: str = ""
+    inputs: np.ndarray  # [length] int32
+    targets: np.ndarray  # [length] int32
+    text: str = ""  # of the input, which may name pictures or sound
 
 
 class Batches:

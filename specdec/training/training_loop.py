@@ -232,9 +232,6 @@ def _text(run: TrainRun) -> Kept:
 
     The generation settings in the vocabulary's directory are added for decoder-only models
     and for Whispers.
-
-    Raises:
-      TrainingError: the vocabulary does not fit the models.
     """
     vocabulary = tasks.get_task(run.task).vocabulary
     try:
@@ -387,15 +384,7 @@ class Progress:
         self._passing = False  # whether the cursor is still in the last line
 
     def update(self, step: int, loss: float, accuracy: float, rate: float, tokens: int) -> None:
-        """Counts a step.
-
-        Args:
-          step: its number.
-          loss: in nats per target token.
-          accuracy: of the argmax.
-          rate: the learning rate.
-          tokens: of inputs and targets together, without padding.
-        """
+        """Counts a step."""
         self._loss += loss
         self._accuracy += accuracy
         self._tokens += tokens

@@ -70,11 +70,7 @@ class Recipe(NamedTuple):
 
 
 def over_devices(run: TrainRun) -> TrainRun:
-    """Returns the run with its mesh, if it has one, and its models divided over it.
-
-    Raises:
-      TrainingError: the devices cannot be divided so, or cannot divide a batch.
-    """
+    """Returns the run with its mesh, if it has one, and its models divided over it."""
     placement = run.placement
     try:
         mesh = placement.mesh or placement.partitioner.mesh()

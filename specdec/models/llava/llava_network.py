@@ -27,11 +27,6 @@ class LlavaNetwork(DecoderOnly):
         """Returns the embedded prompts [B, S, D].
 
         The k-th token `image_id` of a row becomes the k-th patch of its pictures.
-
-        Args:
-          tokens: [B, S] int32.
-          pixels: [B, P, 3, H, W], the pictures of each row; those that its tokens do not reach are
-            not read.
         """
         x = self.token_embedder(jnp.maximum(tokens, 0))
         rows, pictures, *picture = pixels.shape

@@ -73,17 +73,11 @@ Milliseconds = Mapping[str, Mapping[str, Mapping[int, float]]]  # by size, order
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """A device, and the milliseconds of each size's products on it.
+    """A device, and the milliseconds of each size's products on it."""
 
-    Attributes:
-      about: the facts that the times depend on.
-      milliseconds: by size, order and number of tokens.
-      load: the mean load of a core in the minute before.
-    """
-
-    about: Mapping[str, object]
-    milliseconds: Milliseconds
-    load: float = 0.0
+    about: Mapping[str, object]  # the facts that the times depend on
+    milliseconds: Milliseconds  # by size, order and number of tokens
+    load: float = 0.0  # the mean load of a core in the minute before
 
     @property
     def busy(self) -> bool:
@@ -91,13 +85,7 @@ class Device:
         return self.load > BUSY
 
     def seconds(self, kernel_bytes: int, tokens: int, order: Order) -> float:
-        """Returns the seconds of a product.
-
-        Args:
-          kernel_bytes: the size of the kernel.
-          tokens: the number of tokens.
-          order: the order of the product.
-        """
+        """Returns the seconds of a product."""
         size = SIZES[kernel_bytes >= LARGE]
         if order == "kernel_first" and tokens > BLOCK // 2:
             tokens = -(-tokens // BLOCK) * BLOCK
@@ -123,13 +111,7 @@ class Device:
     def fastest(
         self, kernels: Mapping[int, int], tokens: int, orders: Sequence[Order] = ORDERS
     ) -> tuple[float, Order]:
-        """Returns the seconds of a call in its fastest order, and that order.
-
-        Args:
-          kernels: bytes of a kernel -> number of such kernels in the model.
-          tokens: tokens of the call.
-          orders: the orders to choose from.
-        """
+        """Returns the seconds of a call in its fastest order, and that order."""
         return min(
             (sum(n * self.seconds(size, tokens, order) for size, n in kernels.items()), order)
             for order in orders
@@ -146,12 +128,6 @@ def this(int8: bool = False) -> Device | None:
     """Returns the default device, measured now if it never was; None if its kernels stay as stored.
 
     Only CPUs are measured. On other devices XLA chooses the layout of kernels.
-
-    Args:
-      int8: whether products of int8 operands are measured too.
-
-    Raises:
-      ValueError: SPECDEC_PRODUCTS is not the file of a measurement.
     """
     given = os.environ.get(SETTING)
     if given == STORED or jax.default_backend() != "cpu":
@@ -204,11 +180,7 @@ def file(int8: bool = False) -> Path:
 
 
 def read(path: Path) -> Device:
-    """Returns a stored measurement.
-
-    Raises:
-      ValueError: the file is missing or holds something else.
-    """
+    """Returns a stored measurement."""
     try:
         record = parsed(path.read_bytes(), _Record)
         if record["format"] != FORMAT:
@@ -243,11 +215,7 @@ def _names(int8: bool) -> list[str]:
 
 
 def measure(int8: bool = False) -> Device:
-    """Measures the default device: compiles dozens of small programs and runs them alternately.
-
-    Args:
-      int8: whether products of int8 operands are measured too.
-    """
+    """Measures the default device: compiles dozens of small programs and runs them alternately."""
     before, names = load(), _names(int8)
     return Device(about(), {size.name: _measured(size, names) for size in SIZES}, before)
 

@@ -76,18 +76,7 @@ def fastest(
     device: Device,
     int8_tokens: bool = False,
 ) -> Fastest:
-    """Returns the layout in which calls are fastest on a device, and their orders of products.
-
-    Args:
-      kernels: bytes in float32 of a kernel that a call reads -> number of such kernels.
-      calls: tokens of a call, over all rows -> how often there is such a call.
-      device: the measured device.
-      int8_tokens: whether both operands have eight bits. They are widened where the device
-        multiplies float32 faster. A single row of them is filled up in each product.
-
-    Raises:
-      ValueError: there is no call, or one without tokens.
-    """
+    """Returns the layout in which calls are fastest on a device, and their orders of products."""
     if not calls or min(calls) < 1:
         raise ValueError(
             f"calls is {dict(calls)}; give how often there is a call of 1 or more tokens"
@@ -123,11 +112,7 @@ def _seconds(
 
 
 def without_single(calls: Mapping[int, float]) -> dict[int, float]:
-    """Returns the calls with those of one token as calls of two.
-
-    Args:
-      calls: tokens of a call, over all rows -> how often there is such a call.
-    """
+    """Returns the calls with those of one token as calls of two."""
     wider: dict[int, float] = {}
     for tokens, count in calls.items():
         wider[max(tokens, 2)] = wider.get(max(tokens, 2), 0.0) + count
@@ -153,15 +138,6 @@ def from_stored(params: PyTree, config: Tied, layout: Layout, int8_tokens: bool 
 
     Arrays that keep their shape are shared, not copied. A transposed array keeps its division over
     the devices. For a moment both trees are in memory: drop the first one.
-
-    Args:
-      params: the tree.
-      config: the model's config.
-      layout: the layout.
-      int8_tokens: whether tokens have eight bits. A tied model then has a second table.
-
-    Raises:
-      ValueError: the layout does not exist.
     """
     check("layout", layout, Layout)
     if config.head_is_table and not logits_from_table(config, layout, int8_tokens):
@@ -307,14 +283,7 @@ def of_logits(kernels: Kernels) -> Kernels:
 def quantized(
     params: PyTree, layout: Layout, int8_tokens: bool = False, dtype: str = "int8"
 ) -> PyTree:
-    """Returns the parameters of a layout with kernels in eight bits.
-
-    Args:
-      params: the parameters.
-      layout: their layout.
-      int8_tokens: whether tokens have eight bits. Kernels of logits then have them too.
-      dtype: of the kernels.
-    """
+    """Returns the parameters of a layout with kernels in eight bits."""
     found = dict(params)
     for part in _stacks(params):
         leaves: dict[Path, PyTree] = dict(traverse_util.flatten_dict(params[part]))

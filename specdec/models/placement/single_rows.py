@@ -58,9 +58,6 @@ def least_width(model: TimedModel) -> int:
 
     In bfloat16 it need only be no slower. A call on one token has other bits than one on several,
     so texts of the target alone and of a draft then differ less often, at no cost.
-
-    Args:
-      model: a `StackModel` as in checkpoints.
     """
     if model.states_dim is not None:  # it reads whole blocks
         return 1
@@ -78,9 +75,6 @@ def fastest(models: tuple[TimedModel, ...]) -> Any:
     """Returns the model whose call on one token is fastest: the first one, or a clearly faster one.
 
     Others that this device or this version of JAX cannot compute are left out.
-
-    Args:
-      models: the same `StackModel`, computed in several ways.
     """
     plain, *others = models
     if plain.states_dim is not None:  # it reads whole blocks
@@ -99,9 +93,6 @@ def seconds(calls: Sequence[tuple[TimedModel, int]]) -> list[float]:
     """Returns the seconds of each call.
 
     One decoder layer and the logits are timed, on one device, with parameters and a cache of zeros.
-
-    Args:
-      calls: pairs of a `StackModel` and the tokens of the call.
     """
     return _seconds([_run(model, width) for model, width in calls])
 

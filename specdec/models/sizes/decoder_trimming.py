@@ -13,11 +13,7 @@ has_encoder = False
 
 
 def trimmed(config: DecoderConfig, trim: Trim) -> DecoderConfig:
-    """Returns the config of the kept parts.
-
-    Raises:
-      ValueError: there are no such parts.
-    """
+    """Returns the config of the kept parts."""
     if trim.shared_encoder or trim.encoder_layers is not None:
         asked = "shared_encoder" if trim.shared_encoder else "encoder_layers"
         raise ValueError(f"Trim.{asked} is about an encoder, and the model has none; leave it out")
@@ -29,11 +25,7 @@ def trimmed(config: DecoderConfig, trim: Trim) -> DecoderConfig:
 
 
 def trim(params: PyTree, config: DecoderConfig, trim: Trim) -> PyTree:
-    """Returns the parameters of the kept parts; only a head's are copied.
-
-    Raises:
-      ValueError: as `trimmed` does.
-    """
+    """Returns the parameters of the kept parts; only a head's are copied."""
     trimmed(config, trim)
     found = dict(params)
     if trim.decoder_layers is not None:

@@ -41,25 +41,17 @@ def _same(config: _PartsConfig) -> _PartsConfig:
 
 @dataclasses.dataclass(eq=False)
 class EncoderDecoderTrimming:
-    """Trimming of a family; see `models.contract.family.Trimming`.
+    """Trimming of a family; see `models.contract.family.Trimming`."""
 
-    Args:
-      encoder_width: the config's field with the width of the encoder's output.
-      with_additions: returns the config with the fields `encoded_dim` and `head_ids`.
-      without: returns the config with these fields only if one of them is set.
-    """
-
-    encoder_width: str
+    encoder_width: str  # the config's field with the width of the encoder's output
+    # returns the config with the fields `encoded_dim` and `head_ids`
     with_additions: Callable[..., _PartsConfig] = _same
+    # returns the config with these fields only if one of them is set
     without: Callable[..., Config] = _same
     has_encoder: bool = True
 
     def trimmed(self, config: Config, trim: Trim) -> Config:
-        """Returns the config of the kept parts.
-
-        Raises:
-          ValueError: there are no such parts.
-        """
+        """Returns the config of the kept parts."""
         own = self.with_additions(config)  # in which nothing may be set
         if own.encoded_dim and (trim.shared_encoder or trim.encoder_layers is not None):
             asked = "shared_encoder" if trim.shared_encoder else "encoder_layers"
@@ -76,11 +68,7 @@ class EncoderDecoderTrimming:
         return self.without(dataclasses.replace(own, **changes))
 
     def trim(self, params: PyTree, config: Config, trim: Trim) -> PyTree:
-        """Returns the parameters of the kept parts of T5X's tree; only a head's are copied.
-
-        Raises:
-          ValueError: as `trimmed` does.
-        """
+        """Returns the parameters of the kept parts of T5X's tree; only a head's are copied."""
         self.trimmed(config, trim)
         found, own = dict(params), self.with_additions(config)
         if trim.shared_encoder:

@@ -39,13 +39,9 @@ class Difference(NamedTuple):
 
 
 class Growth(abc.ABC, Generic[C]):
-    """The growth of a family's models.
+    """The growth of a family's models."""
 
-    Attributes:
-      growing: the fields of the config that may become larger.
-    """
-
-    growing: ClassVar[tuple[str, ...]]
+    growing: ClassVar[tuple[str, ...]]  # the fields of the config that may become larger
 
     def check_growth(self, config: C, to: C) -> None:
         """Raises ValueError, naming the field, if `grow` cannot make `to` from `config`."""
@@ -63,16 +59,6 @@ class Growth(abc.ABC, Generic[C]):
         """Returns the parameters of a larger model that computes what a smaller one does.
 
         Both are equal up to the rounding of the sums in which twins cancel.
-
-        Args:
-          params: the smaller model's parameters, as in checkpoints. Use float32: in bfloat16 every
-            grown weight is rounded.
-          config: the smaller model.
-          to: the larger model, of the same kind; its dtype is free.
-          key: the key of all random numbers.
-
-        Raises:
-          ValueError: see `check_growth`.
         """
 
     @abc.abstractmethod
@@ -90,16 +76,7 @@ class Growth(abc.ABC, Generic[C]):
         *,
         grown_by: Array,
     ) -> Difference:
-        """Compares two models on random texts.
-
-        Args:
-          params: the first model's parameters.
-          config: the first model.
-          others: the second model's parameters.
-          other: the second model.
-          key: the key of the texts.
-          grown_by: the key with which the second model grew from the first.
-        """
+        """Compares two models on random texts."""
 
 
 class Stream(NamedTuple):

@@ -20,19 +20,16 @@ Numbers = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class Trim(Checked):
-    """The parts of a model that a smaller one consists of.
+    """The parts of a model that a smaller one consists of."""
 
-    Args:
-      decoder_layers: numbers of decoder layers, ascending from 0; None for all.
-      encoder_layers: numbers of encoder layers, ascending from 0; None for all.
-      shared_encoder: whether the model has no encoder and reads the larger model's encoder output.
-      head_ids: ids, ascending, that the output head keeps; other ids get no probability. None for
-        all. The model can still read tokens of all ids.
-    """
-
+    # numbers of decoder layers, ascending from 0; None for all
     decoder_layers: Numbers | None = None
+    # numbers of encoder layers, ascending from 0; None for all
     encoder_layers: Numbers | None = None
+    # whether the model has no encoder and reads the larger model's encoder output
     shared_encoder: bool = False
+    # ids, ascending, that the output head keeps; other ids get no probability. None for all. The
+    # model can still read tokens of all ids.
     head_ids: Numbers | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
@@ -53,17 +50,7 @@ _LAYERS: dict[str, Callable[[int, int], tuple[int, ...]]] = {
 
 
 def layers(name: str, given: str, of: int) -> tuple[int, ...]:
-    """Returns the numbers of the layers that a command's argument stands for.
-
-    Args:
-      name: the argument's name, for the error.
-      given: 'first:N', 'last:N', 'spread:N' (evenly from the first to the last layer), or numbers
-        such as '0,3'.
-      of: the number of layers.
-
-    Raises:
-      ValueError: the argument is none of these, or there are no such layers.
-    """
+    """Returns the numbers of the layers that a command's argument stands for."""
     rule, _, count = given.partition(":")
     if rule in _LAYERS and count.isdecimal() and 1 <= int(count) <= of:
         return _LAYERS[rule](int(count), of)
@@ -79,16 +66,7 @@ def layers(name: str, given: str, of: int) -> tuple[int, ...]:
 
 
 def sizes(config: object, trim: Trim, stacks: tuple[str, ...]) -> dict[str, int]:
-    """Returns the config's fields that change with the numbers of layers.
-
-    Args:
-      config: has `num_encoder_layers` for the stack "encoder", and so on.
-      trim: the kept parts.
-      stacks: those of the model.
-
-    Raises:
-      ValueError: there are no such layers.
-    """
+    """Returns the config's fields that change with the numbers of layers."""
     found = {}
     for stack in stacks:
         kept, there = getattr(trim, f"{stack}_layers"), getattr(config, f"num_{stack}_layers")
@@ -113,14 +91,7 @@ def check_head(known: tuple[int, ...] | None, kept: tuple[int, ...]) -> None:
 
 
 def head(params: PyTree, tied: bool, known: tuple[int, ...] | None, ids: tuple[int, ...]) -> PyTree:
-    """Returns the part of a decoder with the head [D, K] of these ids.
-
-    Args:
-      params: the model's parameters.
-      tied: whether the token table is its head.
-      known: the ids that its head has; None for all.
-      ids: those that are kept.
-    """
+    """Returns the part of a decoder with the head [D, K] of these ids."""
     if tied:
         kernel = jnp.take(params["token_embedder"]["embedding"], jnp.asarray(ids), axis=0).T
     else:

@@ -65,20 +65,7 @@ def run(
     biases: Sequence[Array],
     cross_bias: Array,
 ) -> tuple[Array, KVCache]:
-    """Runs some decoder layers on the input of the first of them.
-
-    Args:
-      config: the model's config.
-      params: the decoder's parameters, as in checkpoints.
-      x: [1, T, D].
-      cache: the cache; its length does not change.
-      layers: the numbers of the layers.
-      biases: for each of them [1, H, T, C] float32, the mask and the bias of positions.
-      cross_bias: [1, 1, 1, S] float32, the mask of inputs.
-
-    Returns:
-      The stream after the last layer, [1, T, D] float32, and the cache.
-    """
+    """Runs some decoder layers on the input of the first of them."""
     keys, values = list(cache.keys), list(cache.values)
     mask, stream = cross_bias[0, 0, 0], [x[0].astype(jnp.float32)]
     for i, bias in zip(layers, biases, strict=True):
@@ -143,16 +130,7 @@ class _Layer:
         made: Sequence[Array | jax.ShapeDtypeStruct],
         written: int = 0,
     ) -> list[Array]:
-        """Runs a kernel.
-
-        Args:
-          kernel: a function of the config and of references to the arrays of the next three.
-          grid: the programs.
-          weights: its parameters.
-          given: the arrays that it reads.
-          made: the arrays that it makes, each as one of its shape and dtype.
-          written: how many of the given arrays, the last ones, are the last ones that it makes.
-        """
+        """Runs a kernel."""
         name = kernel.__name__[1:]
         flat, tree = jax.tree.flatten((weights, given))
 

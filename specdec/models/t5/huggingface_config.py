@@ -29,12 +29,7 @@ _GATED = "gated-"
 
 
 def from_record(record: Record) -> T5Config:
-    """Returns the model that a record describes, tied if its logits are scaled.
-
-    Raises:
-      ValueError: the record is of an encoder alone, names an activation that T5X lacks, or is
-        incomplete.
-    """
+    """Returns the model that a record describes, tied if its logits are scaled."""
     _check(record)
     fields = {ours: record[name] for ours, name in _FIELDS.items() if record.get(name) is not None}
     fields.setdefault("num_decoder_layers", record["num_layers"])
@@ -59,12 +54,7 @@ def scales_logits(record: Record) -> bool:
 
 
 def to_record(config: T5Config) -> dict[str, object]:
-    """Returns the contents of a model's `config.json`.
-
-    Raises:
-      ValueError: the model has something that transformers' T5 lacks: some activations, a decoder
-        without an encoder, or an output head of some ids.
-    """
+    """Returns the contents of a model's `config.json`."""
     config = T5DraftConfig.of(config)  # in which nothing may be set
     if config.head_ids is not None:
         raise ValueError(

@@ -50,12 +50,7 @@ _MLP = {"wi": "wi", "wi_0": "wi_0", "wi_1": "wi_1", "wo": "wo"}
 
 
 def to_config(record: Record, arrays: Arrays) -> T5Config:
-    """Returns the model that the record and the arrays describe.
-
-    Raises:
-      ValueError: the names are those of a wrapper, an adapter or another head; an output layer that
-        the record promises is missing; or `from_record` raises.
-    """
+    """Returns the model that the record and the arrays describe."""
     huggingface_names.check(arrays.keys(), record)
     config, head = from_record(record), arrays.get(_HEAD)
     if head is None and record.get("tie_word_embeddings") is False:

@@ -192,19 +192,7 @@ class Decoder(nn.Module):
         layers: range,
         fused: Fused | None = None,
     ) -> tuple[Array, KVCache]:
-        """Runs some of the layers on the input of the first of them.
-
-        Args:
-          x: [B, T, D], for the slots cache.length + (0..T-1).
-          cache: the cache.
-          ancestors: see `models.contract.blocks`.
-          layers: the layers to run.
-          fused: the kernels that compute them, if they can compute such a call.
-
-        Returns:
-          The residual stream after the last of them, [B, T, D], before the final norm; and the
-            cache.
-        """
+        """Runs some of the layers on the input of the first of them."""
         cache = cache.placed()
         block = cache.view(x.shape[1], ancestors)
         cross_bias = _mask(cache.inputs_mask[:, None, None, :])

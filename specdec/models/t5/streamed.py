@@ -199,21 +199,7 @@ def _kernel(
     arrived: _Ref,
     left: _Ref,
 ) -> None:
-    """Computes all layers.
-
-    Args:
-      config: the model's config.
-      length: [1], the slots of the cache that are valid.
-      caches: for each layer, keys and values [H * head_dim, C] in the chip's memory.
-      others: for each layer, the other arrays of its parts, there too.
-      stream: [T, D].
-      mask: [1, S], the mask of inputs.
-      written: where `caches` are written; it is the same memory.
-      out: [T, D], where the stream is written.
-      buffers: the arrays of one layer in VMEM.
-      arrived: a semaphore for each part, which counts what has been copied to VMEM.
-      left: a semaphore that counts what has been copied from there.
-    """
+    """Computes all layers."""
     layers = list(map(_whole, caches, others))
     attend, cross, mlp = buffers
 

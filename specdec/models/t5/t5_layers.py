@@ -68,22 +68,14 @@ class RelativeBias(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention, in two halves so that keys and values can be cached between them.
+    """Multi-head attention, in two halves so that keys and values can be cached between them."""
 
-    Args:
-      num_heads: H.
-      head_dim: the size of a head.
-      emb_dim: D.
-      dtype: of the products.
-      kernels: how the kernels are stored.
-      of_inputs: how the kernels of keys and values are stored, if these are made in prefill.
-    """
-
-    num_heads: int
-    head_dim: int
-    emb_dim: int
-    dtype: str
-    kernels: Kernels = STORED
+    num_heads: int  # H
+    head_dim: int  # the size of a head
+    emb_dim: int  # D
+    dtype: str  # of the products
+    kernels: Kernels = STORED  # how the kernels are stored
+    # how the kernels of keys and values are stored, if these are made in prefill
     of_inputs: Kernels | None = None
 
     def setup(self):

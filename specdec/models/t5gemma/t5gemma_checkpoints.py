@@ -53,27 +53,19 @@ KNOWN: Mapping[str, tuple[object, ...]] = {
 
 
 class T5GemmaCheckpoints(DecoderCheckpoints):
-    """The checkpoints; see `DecoderCheckpoints`.
-
-    Attributes:
-      config_class: the class of the configs.
-      shared: {our field: theirs} of both stacks, which agree in them.
-      rotary: our fields of rotary positions, which `stack` finds.
-      stacks: their names of the stacks by ours.
-      stack_parts: {our name: theirs} of each layer of a stack, without their ".weight".
-    """
+    """The checkpoints; see `DecoderCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("t5gemma",)
     architecture = "T5GemmaForConditionalGeneration"
     anchor = "model.decoder.embed_tokens.weight"
     head = "lm_head.out_proj.weight"
-    config_class: ClassVar[type[T5GemmaConfig]] = T5GemmaConfig
+    config_class: ClassVar[type[T5GemmaConfig]] = T5GemmaConfig  # the class of the configs
     shared: ClassVar[Mapping[str, str]] = {
         "query_scalar": "query_pre_attn_scalar",
         "window": "sliding_window",
         "attention_cap": "attn_logit_softcapping",
         "layer_norm_epsilon": "rms_norm_eps",
-    }
+    }  # {our field: theirs} of both stacks, which agree in them
     fields: ClassVar[Mapping[str, str]] = {
         **_SIZES,
         "num_decoder_layers": "num_hidden_layers",
@@ -81,12 +73,14 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
         **shared,
         "logits_cap": "final_logit_softcapping",
     }
+    # our fields of rotary positions, which `stack` finds
     rotary: ClassVar[tuple[str, ...]] = ("rope_theta",)
+    # their names of the stacks by ours
     stacks: ClassVar[Mapping[str, str]] = {"encoder": "model.encoder", "decoder": "model.decoder"}
     stack_parts: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "encoder": SELF,
         "decoder": SELF | _CROSS,
-    }
+    }  # {our name: theirs} of each layer of a stack, without their ".weight"
 
     def described(self, record: Record) -> T5GemmaConfig:
         """Returns the config of a record; see `DecoderCheckpoints`."""
@@ -113,11 +107,7 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
         return self.config_class(**fields, **self.others_of(record))
 
     def stack(self, name: str, record: Record) -> Record:
-        """Returns the record of a stack with the fields `rotary`.
-
-        Raises:
-          ValueError: it is one of another model.
-        """
+        """Returns the record of a stack with the fields `rotary`."""
         layers = record.get("num_hidden_layers", 0)
         refuse_other(record, {**KNOWN, "layer_types": (self.layer_types(layers, 2), None)})
         rope = record.get("rope_parameters") or record.get("rope_scaling") or {}

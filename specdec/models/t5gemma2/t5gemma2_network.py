@@ -44,11 +44,6 @@ def attend_merged(query: Array, sets: Sequence[Keys], by_row: bool = False) -> A
     """Returns the attention of queries over several sets of keys, under one softmax.
 
     The sets are not joined, because that would copy the cache in every call.
-
-    Args:
-      query: [B, T, H, head_dim].
-      sets: the keys, whose number of heads divides H.
-      by_row: see `layers.attend`.
     """
     tokens, heads, groups = query.shape[1], query.shape[2], sets[0].values.shape[1]
     each, exact = heads // groups, precision(query.dtype)

@@ -230,13 +230,7 @@ class WhisperDecoder(nn.Module):
         return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
 
     def enter(self, x: Array, positions: Array) -> Array:
-        """Returns the stream before the first layer.
-
-        Args:
-          x: [B, T, D], the tokens' rows.
-          positions: [B, T] int32. Those behind the table's end have its last row: they are read
-            only by drafts for which a text has no room.
-        """
+        """Returns the stream before the first layer."""
         return x + self.position_embedder(jnp.minimum(positions, self.config.context - 1))
 
     def __call__(
