@@ -8,7 +8,7 @@ import pytest
 from specdec.drafters import Autoregressive
 from specdec.measure.parts import key_of
 from specdec.plan import Plan
-from specdec.predict import promise, tuning
+from specdec.predict import predicted_speedup, tuning
 from specdec.predict.costs import Costs
 from specdec.predict.schedule_replay import Replayed
 from specdec.predict.tuning import Candidate, Result, Tried
@@ -46,7 +46,7 @@ def replayed(depth: np.ndarray | None = None) -> Replayed:
     ],
 )
 def test_a_batch_is_done_when_its_slowest_text_is(rows, alone, taken):
-    found = promise.forecast(PLAN, replayed(), {2: COSTS}, 4, alpha=None, rows=rows)
+    found = predicted_speedup.predict(PLAN, replayed(), {2: COSTS}, 4, alpha=None, rows=rows)
     assert found.speedup is not None and found.speedup.value == pytest.approx(alone / taken)
     assert (found.texts, found.tokens, found.calls) == (4, 17, 9)
     assert found.tokens_per_call.value == pytest.approx(17 / 9)
@@ -57,7 +57,7 @@ def test_layers_are_of_the_calls_that_were_made():
     depth = np.full([4, 8], 99)
     for row, values in zip(depth, [[4, 2, 6], [8], [6, 6], [4, 4, 5]], strict=True):
         row[: len(values)] = values
-    found = promise.forecast(PLAN, replayed(depth), {2: COSTS}, 4, alpha=None)
+    found = predicted_speedup.predict(PLAN, replayed(depth), {2: COSTS}, 4, alpha=None)
     assert found.layers == pytest.approx((4 + 2 + 6 + 8 + 6 + 6 + 4 + 4 + 5) / 9)
 
 

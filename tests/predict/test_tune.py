@@ -65,7 +65,7 @@ def test_what_is_best_is_chosen_on_one_half_and_judged_on_the_other():
     assert found.regret == pytest.approx(10 / 8 - 1)
     assert found.headroom == pytest.approx((12 - 10) / (12 - 4))
     assert ratio(found.static.seconds, found.best.seconds).value == pytest.approx(1.2)
-    assert found.promise().startswith("2.00 times as fast as the target alone")
+    assert found.in_words().startswith("2.00 times as fast as the target alone")
     text = "\n".join(tuning.lines(found))
     assert "+20.0% (+20.0% to +20.0%) over Fixed(gamma=2, stop_at_end=True), 25% of" in text
     assert "25.0% behind the fastest" in text
@@ -87,7 +87,7 @@ def test_where_no_draft_pays_it_says_so():
     slow = [tried("fixed", 2, Fixed(2, stop_at_end=True), [11, 11])]
     every = np.array([True, True])
     found = Result.of("", slow, np.full(2, 10.0), np.full(2, 9.0), every, every)
-    assert found.promise() == "no draft pays, the target alone is faster"
+    assert found.in_words() == "no draft pays, the target alone is faster"
 
 
 def test_every_width_that_is_needed_is_a_bucket():
