@@ -20,7 +20,7 @@ from specdec.engine import Placement
 from specdec.measure import recording
 from specdec.measure.alphas import Accepted, lines, summarize
 from specdec.measure.opinions import LENIENCE
-from specdec.measure.recording import Tables
+from specdec.measure.recording import NGrams
 from specdec.measure.written import generate
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
@@ -141,7 +141,7 @@ def test_a_text_is_not_in_the_tables_it_is_measured_by(measured):
     written = rows(texts)
     for number, (given, text) in enumerate(written):
         others = [[0, *other] for _, other in written[1 - number % 2 :: 2]]
-        tables = Tables(others, TARGET.vocab_size)
+        tables = NGrams(others, TARGET.vocab_size)
         p, _, likely = distributions(one, given, text)
         proposals = {
             "unigram": np.tile(tables.unigram, (len(text), 1)),
@@ -306,7 +306,7 @@ def test_batches_are_written_when_they_are_asked_for():
 
 def test_the_tables_by_hand():
     """Start token 0 and two texts, 2 3 2 1 and 2 1: six tokens, of three types."""
-    tables = Tables([[0, 2, 3, 2, 1], [0, 2, 1]], vocab_size=4)
+    tables = NGrams([[0, 2, 3, 2, 1], [0, 2, 1]], vocab_size=4)
     unigram = np.array([0 + 3 / 4, 2 + 3 / 4, 3 + 3 / 4, 1 + 3 / 4]) / 9
     np.testing.assert_allclose(tables.unigram, unigram)
     after_2 = (np.array([0, 2, 0, 1]) + 2 * unigram) / 5  # 3, 1 and 1: two types

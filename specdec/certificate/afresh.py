@@ -25,12 +25,9 @@ WANTED = 0.3  # the share of drafts that may differ unseen
 
 
 def afresh(subject: Subject) -> Check:
-    """Checks that the drafter proposes the same with a new state, made from the committed text.
-
-    Then nothing is missing in its caches, and no pointer is lost. The drafter is skipped at random,
-    so that it must catch up. A drafter whose drafts depend on more than the text (`adapts = True`)
-    is not compared.
-    """
+    """Checks that the drafter proposes the same with a new state, made from the committed text."""
+    # Then nothing is missing in its caches, and no pointer is lost. The drafter is skipped at
+    # random, so that it must catch up. One that `adapts` depends on more than the text.
     if subject.plan.drafter.adapts:
         note = f"{type(subject.plan.drafter).__name__} adapts, so that no draft need be the same"
         return Check("afresh", {"drafts": 0, "different": 0}, {}, note)
@@ -56,7 +53,7 @@ def afresh(subject: Subject) -> Check:
 
 def _count(params: Params, keys: Array, inputs: Array, *, plan: Plan) -> tuple[Array, Array]:
     """Returns the number of drafts, and how many differ."""
-    own, skipping = plan.drafter, dataclasses.replace(plan, drafter=Skipping(plan.drafter))
+    drafter, skipping = plan.drafter, dataclasses.replace(plan, drafter=Skipping(plan.drafter))
 
     def again(loop: tuple[DecodeState, Array, Array]) -> tuple[DecodeState, Array, Array]:
         state, drafts, different = loop
@@ -64,8 +61,8 @@ def _count(params: Params, keys: Array, inputs: Array, *, plan: Plan) -> tuple[A
         room = jnp.minimum(plan.max_length - state.length, plan.longest_draft)
         want = jnp.where(state.active, room, 0)
         request = Request(context, _keys(state, plan), want)
-        carried, _ = own.propose(params, request, state.drafter)
-        anew, _ = own.propose(params, request, own.init(params, context))
+        carried, _ = drafter.propose(params, request, state.drafter)
+        anew, _ = drafter.propose(params, request, drafter.init(params, context))
         drafts += jnp.sum(want > 0)
         different += jnp.sum((want > 0) & _differ(carried, anew))
         return step(params, state, skipping), drafts, different

@@ -20,10 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from specdec.certificate.hostile import TEXTS, slowdowns, summary
-from specdec.certificate.outcome import (
-    Check,
-    Power,
-)
+from specdec.certificate.outcome import Check, Power
 from specdec.certificate.subject import Subject
 from specdec.decoding import beam_search
 from specdec.decoding.beam_plan import BeamPlan
@@ -101,12 +98,9 @@ def best(subject: BeamSubject) -> Check:
 
 
 def perfect(subject: BeamSubject) -> Check:
-    """Checks that the target as its own draft, with as many beams, misses no beam.
-
-    Only the last call of a text may yield fewer steps than it drafted. The target's scores of the
-    last call are not reused. Those of another draft may be stale and cost calls, and no check sees
-    that.
-    """
+    """Checks that the target as its own draft, with as many beams, misses no beam."""
+    # Only the last call of a text may yield fewer steps than it drafted. The scores of the last
+    # call are not reused: those of another draft may be stale, and no check sees that.
     if subject.search.processors:
         note = "processors change the target's choice and not the draft's, so that calls may miss"
         return Check("perfect", {"calls": 0, "short_calls": 0}, {}, note)
@@ -130,10 +124,7 @@ def perfect(subject: BeamSubject) -> Check:
 
 
 def hostile(subject: BeamSubject) -> Check:
-    """Checks that drafts that try to do harm change no beam, no score and no number of steps.
-
-    They must not take more target calls than plain beams. Their cost in time is measured.
-    """
+    """Checks that harmful drafts change no beam, score or steps, and take no more target calls."""
     rows, width = min(TEXTS, subject.count), subject.search.draft_beams
     runs = {"alone": functools.partial(subject.searched, subject.all_beams.alone(), rows=rows)}
     cases = []
@@ -147,10 +138,7 @@ def hostile(subject: BeamSubject) -> Check:
 
 
 def audit(subject: BeamSubject) -> Check:
-    """Checks that the score of each beam is the normalised log-probability of its tokens.
-
-    Beams must be in order, and no two of a text may be the same.
-    """
+    """Checks that beams are in order, different, and scored by their tokens' log-probabilities."""
     output = subject.drafted_beams
     score = jax.jit(functools.partial(_score, plan=subject.all_beams))
     right = subject.compared(score, output.tokens, output.length, output.finished)
@@ -159,15 +147,10 @@ def audit(subject: BeamSubject) -> Check:
     order = np.where(there[:, 1:], np.diff(output.scores, axis=1), -1.0)
     wrong = int(np.sum(~(order <= 0)))
     texts = [output.texts(row) for row in range(len(there))]
-    twice = sum(len(made) - len(set(map(tuple, made))) for made in texts)
+    twice = sum(len(beams) - len(set(map(tuple, beams))) for beams in texts)
     return Check(
         "audit",
-        {
-            "beams": int(there.sum()),
-            "score_error": error,
-            "out_of_order": wrong,
-            "twice": twice,
-        },
+        {"beams": int(there.sum()), "score_error": error, "out_of_order": wrong, "twice": twice},
         {
             "beams": (">=", 1),
             "score_error": ("<=", subject.tolerance),
@@ -190,14 +173,13 @@ def _agreement(
     output: BeamOutput,
     params: Params | None = None,
 ) -> Check:
-    """Returns the check of beams against plain beams; texts that differ are near-ties, or a
-    mistake."""
+    """Returns the check of beams against plain beams, where a difference must be a near-tie."""
     rows = len(output.length)
     plain: BeamOutput = jax.tree.map(lambda x: x[:rows], subject.plain_beams)
     steps, plain_steps = (np.sum(x.trace.steps, axis=1) for x in (output, plain))
     differ = steps != plain_steps
-    for ours, theirs in zip(output[:2], plain[:2], strict=True):
-        differ |= (ours != theirs).reshape(rows, -1).any(axis=1)
+    for ours, others in zip(output[:2], plain[:2], strict=True):
+        differ |= (ours != others).reshape(rows, -1).any(axis=1)
     differ |= (output.finished != plain.finished).any(axis=1)
     error = _largest((output.scores - plain.scores)[~differ])
     gaps = [_gap(subject, int(row), plan, params) for row in np.flatnonzero(differ)]
@@ -237,11 +219,8 @@ def _largest(errors: ArrayLike) -> float:
 
 
 def _gap(subject: BeamSubject, row: int, plan: BeamPlan, params: Params | None) -> float:
-    """Returns the smallest gap between plain beams' candidates in the call where two searches part.
-
-    The searches run again, call by call. If they do not part this time, the gap is that of all
-    steps.
-    """
+    """Returns the smallest gap between plain beams' candidates where two searches part."""
+    # They run again, call by call. If they do not part this time, the gap is that of all steps.
     _, inputs = subject.batches(subject.count)[row // subject.batch_size]
     row %= subject.batch_size
     trees, alone = plan.params(params or subject.params), plan.alone()
@@ -256,7 +235,7 @@ def _gap(subject: BeamSubject, row: int, plan: BeamPlan, params: Params | None) 
         if not _alike(ours.beams, plain.beams, row):
             passed = passed[before:]
             break
-    margins = (_margin(subject, inputs, one.beams, row, alone) for one in passed)
+    margins = (_margin(subject, inputs, state.beams, row, alone) for state in passed)
     return min(margins, default=np.inf)
 
 
@@ -271,21 +250,21 @@ def _alike(ours: BeamSet, plain: BeamSet, row: int) -> bool:
 
 
 def _margin(subject: Subject, inputs: Array, batch: BeamSet, row: int, plan: BeamPlan) -> float:
-    """Returns the smallest gap between neighbours of a step's candidates and of its finished texts.
-
-    It is 0 if the search ends or continues by less than the tolerance. The target scores all texts
-    again, without a draft.
-    """
+    """Returns the smallest gap between neighbours of a step's candidates, or finished texts."""
+    # It is 0 if the search ends or continues by less than the tolerance.
     rule, beams = plan.rule, jax.tree.map(lambda x: x[row], batch)
-    own, limit = jax.tree.map(lambda x: x[row], inputs), subject.tolerance
-    log_probs = _scored(subject.params["target"], own, beams, plan)
-    given = {"stop_ids": plan.stop_ids, "best_only": plan.best_only}
-    after, _ = rule.advance(beams, log_probs, **given)
-    shifted = (
-        rule.advance(beams.replace(live_scores=beams.live_scores + x), log_probs, **given)[0]
-        for x in (-limit, limit)
+    text = jax.tree.map(lambda x: x[row], inputs)
+    log_probs = _scored(subject.params["target"], text, beams, plan)
+    after, *shifted = (
+        rule.advance(
+            beams.replace(live_scores=beams.live_scores + x),
+            log_probs,
+            stop_ids=plan.stop_ids,
+            best_only=plan.best_only,
+        )[0]
+        for x in (0.0, -subject.tolerance, subject.tolerance)
     )
-    if len({bool(one.active) for one in (after, *shifted)}) > 1:
+    if len({bool(x.active) for x in (after, *shifted)}) > 1:
         return 0.0
     candidates = np.sort(np.ravel(log_probs + beams.live_scores[:, None]))[::-1]
     count = rule.candidates(plan.beams, len(plan.stop_ids)) + 1
@@ -298,8 +277,7 @@ def _margin(subject: Subject, inputs: Array, batch: BeamSet, row: int, plan: Bea
 
 @functools.partial(jax.jit, static_argnames="plan")
 def _scored(params: PyTree, inputs: PyTree, beams: BeamSet, plan: BeamPlan) -> Array:
-    """Returns log-probabilities after the live beams of a text, [w, V], each beam in a row of its
-    own."""
+    """Returns log-probabilities after a text's live beams, [w, V], each in a row of its own."""
     target = plan.target
     fed = beams.live_tokens[:, :-1]
     cache = target.prefill(
@@ -308,8 +286,8 @@ def _scored(params: PyTree, inputs: PyTree, beams: BeamSet, plan: BeamPlan) -> A
     logits = target.decode(params, fed, cache)[0].logits
     at = jnp.clip(beams.length - 1, 0, fed.shape[1] - 1)
     log_probs = jax.nn.log_softmax(logits[:, at], axis=-1)
-    one, prompt = jax.tree.map(lambda x: x[None], (beams, inputs))
-    return beam_search.processed(log_probs[None], one, target.prompt(prompt), plan)[0]
+    batch, prompt = jax.tree.map(lambda x: x[None], (beams, inputs))
+    return beam_search.processed(log_probs[None], batch, target.prompt(prompt), plan)[0]
 
 
 def _score(

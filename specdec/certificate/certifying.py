@@ -98,10 +98,7 @@ def certify(
     started: Callable[[str], None],
     passed: Path | None = None,
 ) -> Certificate:
-    """Certifies a run; without a limit its first `LIMIT` texts are decoded.
-
-    Checks that have `passed`, a file of JSON lines, are not run again.
-    """
+    """Certifies a run by checks that have not `passed`, a file of JSON lines, on `LIMIT` texts."""
     run = _whole_outputs(variant.run)
     search = run.search
     with one_line():
@@ -144,8 +141,7 @@ def certify(
 
 def known_checks(lines: Lines) -> dict[str, Check]:
     """Returns the checks that passed on hardware like this, by name, and drops the other lines."""
-    kept = [line for line in lines if line.get("hardware") == hardware()]
-    lines.replace(kept)
+    lines.replace([line for line in lines if line.get("hardware") == hardware()])
     return {check.name: check for check in lines.map(_check, "verify")}
 
 
@@ -176,7 +172,7 @@ def _whole_outputs(run: Run) -> Run:
 def _record(run: Run, subject: Subject, checks: list[Check], settings: str) -> CertificateRecord:
     models = run.plan.models()
     passed = all(check.passed for check in checks)
-    found: Any = {
+    record: Any = {
         "passed": passed,
         "certified": passed and all(check.power.enough for check in checks if check.power),
         "exact": run.decoder.plan.exact,
@@ -192,4 +188,4 @@ def _record(run: Run, subject: Subject, checks: list[Check], settings: str) -> C
         "environment": environment(),
         "settings": settings,
     }
-    return found
+    return record

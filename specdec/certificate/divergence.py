@@ -50,12 +50,13 @@ def _not_chosen(subject: Subject) -> tuple[dict[str, float], str]:
     same = int((output.tokens == plain.tokens).all(axis=1).sum())
     wrong, tokens = _of_texts(_unlike, subject, output)
     share = wrong.sum() / max(tokens.sum(), 1)
-    found = estimate(np.stack([wrong, tokens]), lambda sums: sums[0] / sums[1])
+    interval = estimate(np.stack([wrong, tokens]), lambda sums: sums[0] / sums[1])
     texts = len(tokens)
-    figures = {"share": share, "low": found.low, "high": found.high, "same": same, "texts": texts}
+    figures = {"share": share, "low": interval.low, "high": interval.high}
+    figures |= {"same": same, "texts": texts}
     return figures, (
         f"{share:.2%} of the tokens are not the target's choice (95 % interval "
-        f"{found.interval('.2%')}); {same} of {texts} texts are the target's own"
+        f"{interval.interval('.2%')}); {same} of {texts} texts are the target's own"
     )
 
 
@@ -71,12 +72,12 @@ def _by_groups(subject: Subject) -> tuple[dict[str, float], str]:
     def distance(sums: np.ndarray) -> np.ndarray:
         return np.abs(sums[:-1]).sum(axis=0) / 2 / sums[-1]
 
-    found = estimate(sums, distance)
+    away = estimate(sums, distance)
     count = int(sums[-1].sum())
-    figures = {"distance": found.value, "low": found.low, "high": found.high, "tokens": count}
+    figures = {"distance": away.value, "low": away.low, "high": away.high, "tokens": count}
     return figures, (
-        f"{count} drawn tokens are at least {found.value:.4f} from the target's distribution, in "
-        f"total variation (95 % interval {found.interval('.4f')})"
+        f"{count} drawn tokens are at least {away.value:.4f} from the target's distribution, in "
+        f"total variation (95 % interval {away.interval('.4f')})"
     )
 
 
@@ -88,9 +89,9 @@ def _of_texts(function: Callable, subject: Subject, output: DecodeOutput) -> PyT
 
 def _unlike(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
     """Returns [B] tokens that are not the target's argmax, and all tokens."""
-    left = taught_scores(params, inputs, tokens, plan=plan)[1]
+    _, processed, _ = taught_scores(params, inputs, tokens, plan=plan)
     within = jnp.arange(tokens.shape[1])[None] < length[:, None]
-    unlike = (jnp.argmax(left, axis=-1) != tokens) & within
+    unlike = (jnp.argmax(processed, axis=-1) != tokens) & within
     return jnp.sum(unlike, axis=1), length
 
 

@@ -25,61 +25,53 @@ WANTED_SHARE = 0.05  # by which a group of tokens may be off unseen
 
 
 def proposal(subject: Subject) -> Check:
-    """Checks that draft tokens have the distributions that the drafter reports, at each depth.
-
-    The drafter is asked again for the same texts, with other keys, which takes no target call. So a
-    drafter that reports another q than the one it draws from is seen, although most of the output
-    is the target's own.
-    """
+    """Checks that draft tokens have the distributions that the drafter reports, at each depth."""
+    # The drafter is asked again with other keys, without target calls. So one that reports another
+    # q than the one it draws from is seen, although most of the output is the target's own.
     plan, _ = _drawing(subject)
     program = Program(functools.partial(tally, plan=plan), mesh=subject.mesh)
     tallies: list[Tally] = []
     for sample in range(PROPOSAL_SAMPLES):
         for batch in subject.batches(subject.count, sample):
             tallies.append(program.fetch(subject.params, *batch, everywhere=True)[0])
-        found = proposals(tallies, plan.sources)
-        if found.tokens >= PROPOSAL_TOKENS:
+        outcome = proposals(tallies, plan.sources)
+        if outcome.tokens >= PROPOSAL_TOKENS:
             break
-
     return Check(
         "proposal",
         {
-            "tokens": found.tokens,
-            "largest_share": found.share,
-            "p_value": found.p_value,
-            "temperature": found.temperature,
+            "tokens": outcome.tokens,
+            "largest_share": outcome.share,
+            "p_value": outcome.p_value,
+            "temperature": outcome.temperature,
             "false_alarm": FALSE_ALARM,
         },
         {"p_value": (">=", FALSE_ALARM), "tokens": (">=", 1)},
-        f"{found}; {DRAWS} drafts for each call in {sample + 1} samples of each text",
+        f"{outcome}; {DRAWS} drafts for each call in {sample + 1} samples of each text",
         power=Power.by(
-            found.detectable, subject.count, WANTED_SHARE, "a group's share off by {:.3f}"
+            outcome.detectable, subject.count, WANTED_SHARE, "a group's share off by {:.3f}"
         ),
     )
 
 
 def _drawing(subject: Subject) -> tuple[Plan, str]:
     """Returns the plan that draws, and words that say so if its verifier had to be replaced."""
-    own = subject.plan.verifier
     if not subject.greedy_only:
         return subject.variant(subject.drawn), ""
     plan = subject.variant(subject.drawn, verifier=SpeculativeSampling())
-    return plan, f", in place of {own}, which draws nothing"
+    return plan, f", in place of {subject.plan.verifier}, which draws nothing"
 
 
 def draws(subject: Subject) -> Check:
-    """Checks that drawn tokens have the target's probabilities, with the run's models and drafter.
-
-    Tokens are counted as `testing.excess` says, given the text before each.
-    """
+    """Checks that tokens drawn by the run's models and drafter have the target's probabilities."""
     plan, stand_in = _drawing(subject)
     compare = jax.jit(functools.partial(_standing, plan=plan))
     more, variance, tokens, drafted = np.zeros(COUNTS), np.zeros(COUNTS), 0, 0
     for sample in range(SAMPLES):
         output = subject.decode(plan, sample=sample)
-        found = subject.compared(compare, output.tokens, output.length)
-        difference, own_variance = (x.sum(axis=0, dtype=np.float64) for x in found)
-        more, variance = more + difference, variance + own_variance
+        of_texts = subject.compared(compare, output.tokens, output.length)
+        of_sample = [x.sum(axis=0, dtype=np.float64) for x in of_texts]
+        more, variance = more + of_sample[0], variance + of_sample[1]
         tokens += int(output.length.sum())
         drafted += int(output.trace.drafted.sum())
     p_value = float(np.min(tail(more, variance, COUNTS)))

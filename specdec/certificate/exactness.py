@@ -58,7 +58,7 @@ def algebra(subject: Subject) -> Check:
     drawn = unprocessed(subject.drawn)  # each row of a law stands for a text
     samplings = (Greedy(),) if subject.greedy_only else (drawn, Greedy())
     with jax.enable_x64(True):
-        errors = [error for one in samplings for _, error in law_errors(verifier, one)]
+        errors = [error for rule in samplings for _, error in law_errors(verifier, rule)]
         if subject.plan.drafter.paths and not subject.greedy_only:
             errors += [error for _, error in rounds_errors(verifier, drawn)]
     worst = float(np.max(errors))
@@ -99,12 +99,9 @@ def bits(subject: Subject) -> Check:
 
 
 def perfect(subject: Subject) -> Check:
-    """Checks that everything is accepted if the target is its own drafter.
-
-    It runs greedy, and drawn with the drafter skipped at random, so that it must catch up. Drawn
-    tokens are verified by the ratio rule, which keeps all tokens with its own distribution; the
-    plan's verifier may be stricter.
-    """
+    """Checks that everything is accepted if the target is its own drafter."""
+    # It runs greedy, and drawn with the drafter skipped at random, so that it must catch up. Drawn
+    # tokens are verified by the ratio rule, which keeps all of them; the plan's may be stricter.
     drawn = subject.greedy if subject.greedy_only else subject.drawn
     plan, params = subject.itself(drawn)
     as_it_is = subject.greedy_only or plan.shared_noise
@@ -164,12 +161,9 @@ def audit(subject: Subject) -> Check:
 
 @_on_one_device
 def law(subject: Subject) -> Check:
-    """Checks verifier, schedule and sampling in the loop, on a table model that can be enumerated.
-
-    Some rows are decoded again in a small batch, where the cache is written in another way; a row
-    must not depend on its batch. A verifier that only compares argmaxes has one possible output,
-    which `greedy` compares. The ratio rule then replaces it, so that loop and schedule are tested.
-    """
+    """Checks verifier, schedule and sampling in the loop, on a table model that is enumerated."""
+    # Some rows are decoded again in a small batch, where the cache is written in another way. A
+    # verifier that only compares argmaxes draws nothing, so the ratio rule replaces it.
     bench = _bench(subject)
     few = bench.run(_drawing(subject), subject.plan.schedule, subject.drawn, FEW_ROWS)
     check, output = _law("law", subject, bench)
@@ -184,10 +178,7 @@ def law(subject: Subject) -> Check:
 
 @_on_one_device
 def broken(subject: Subject) -> Check:
-    """Checks the same distribution if the drafter's q is not a distribution after some tokens.
-
-    It is NaN, infinite, negative, or has another sum than 1 (`testing.BROKEN`).
-    """
+    """Checks the same if the drafter's q is not a distribution, in each way of `testing.BROKEN`."""
     check, output = _law("broken", subject, _bench(subject).broken())
     by_kind = [int(output.trace.broken_drafts[k :: len(BROKEN)].sum()) for k in range(len(BROKEN))]
     missed = sum(count == 0 for count in by_kind)
@@ -220,8 +211,8 @@ def _law(name: str, subject: Subject, bench: Bench) -> tuple[Check, DecodeOutput
     result = bench.compare(output.tokens, subject.drawn)
     note = f"{subject.drawn}: {result}"
     if subject.greedy_only:
-        own = subject.plan.verifier
-        note += f"; by {verifier}, because {own} has one possible output and so no law"
+        note += f"; by {verifier}, because {subject.plan.verifier} has one possible output and so "
+        note += "no law"
     figures = dataclasses.asdict(result)
     figures |= {"sampling": str(subject.drawn), "verifier": str(verifier)}
     demands: dict[str, tuple[str, float]] = {

@@ -22,10 +22,7 @@ TEXTS, REPEATS = 8, 3
 
 
 def hostile(subject: Subject) -> Check:
-    """Checks that harmful drafters change no output, and take no more target calls than the target.
-
-    Each call must emit the tokens it accepted and one more. The slowdown is measured.
-    """
+    """Checks that harmful drafters change no output, and take no more calls than the target."""
     rows = min(TEXTS, subject.count)
     cases = []
     runs = {"alone": functools.partial(subject.decode, subject.alone(subject.greedy), rows=rows)}
@@ -71,17 +68,14 @@ def summary(cases: list[Check], slowdown: dict[str, float], same: str, alone: st
 
 
 def _case(name: str, subject: Subject, sampling: SamplingRule, output: DecodeOutput) -> Check:
-    """Checks that outputs agree, with no more target calls and no lost token.
-
-    An output that differs may be longer, and is left out of the counts.
-    """
+    """Checks that outputs agree, and that those which do take no more calls and lose no token."""
     check = agreement(name, subject, sampling, output)
     plain, rows = subject.plain(sampling), len(output.tokens)
     same = (output.tokens == plain.tokens[:rows]).all(axis=1)
     trace = output.trace
     slower = int(np.sum(same & (trace.calls > plain.trace.calls[:rows])))
-    given = trace.accepted.sum(axis=1) + trace.calls - trace.ended_in_draft
-    lost = int(np.sum(given != output.length))
+    emitted = trace.accepted.sum(axis=1) + trace.calls - trace.ended_in_draft
+    lost = int(np.sum(emitted != output.length))
     return dataclasses.replace(
         check,
         figures=check.figures | {"texts_with_more_calls": slower, "texts_with_lost_tokens": lost},
@@ -96,10 +90,12 @@ def _drafters(subject: Subject) -> dict[str, tuple[Drafter, Params]]:
     drafters = testing.hostile(plan.target, subject.vocab_size, plan.stop_ids or ())
     constant = {name: d for name, d in drafters.items() if isinstance(d, Constant)}
     several = OneOf(tuple(constant.values()))
-    found: dict[str, tuple[Drafter, Params]] = {n: (d, subject.params) for n, d in drafters.items()}
+    with_params: dict[str, tuple[Drafter, Params]] = {
+        name: (drafter, subject.params) for name, drafter in drafters.items()
+    }
     for number, name in enumerate(constant):
-        found[name] = several, subject.params | {"number": np.int32(number)}
-    return found
+        with_params[name] = several, subject.params | {"number": np.int32(number)}
+    return with_params
 
 
 def slowdowns(subject: Subject, runs: dict[str, Callable]) -> dict[str, float]:

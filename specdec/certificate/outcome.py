@@ -54,11 +54,7 @@ class Power:
 
     @classmethod
     def by(
-        cls,
-        detectable: Callable[[np.ndarray], np.ndarray],
-        texts: int,
-        wanted: float,
-        what: str,
+        cls, detectable: Callable[[np.ndarray], np.ndarray], texts: int, wanted: float, what: str
     ) -> Power:
         """Returns the power of a check.
 
@@ -156,10 +152,7 @@ def timed(
     known: Mapping[str, Check],
     decisive: Collection[str] = (),
 ) -> Iterator[Check]:
-    """Runs checks and yields the outcomes with their seconds.
-
-    After a `decisive` check has failed the others are not run, and neither are `known` ones.
-    """
+    """Yields outcomes with their seconds, or as `known`, up to a `decisive` check that fails."""
     for name, check in checks.items():
         if name in known:
             yield known[name]
@@ -173,19 +166,16 @@ def timed(
 
 
 def agreement(name: str, subject: Subject, sampling: SamplingRule, output: DecodeOutput) -> Check:
-    """Compares outputs with those of the target alone; a difference is a near-tie or a mistake.
-
-    In bfloat16, a call of another width rounds differently. If the schedule has only one width,
-    outputs must therefore also equal those of the target alone in calls of that width. With
-    `Plan.same_bits` all outputs must be identical.
-    """
+    """Compares outputs with those of the target alone; a difference is a near-tie or a mistake."""
+    # In bfloat16, a call of another width rounds differently. If the schedule has only one width,
+    # outputs must therefore equal those of the target alone in calls of that width.
     rows = len(output.tokens)
     plain = subject.plain(sampling).tokens[:rows]
     differ = np.flatnonzero((output.tokens != plain).any(axis=1))
     gap = _largest_gap(subject, sampling, output.tokens, plain, differ)
     # log p has the logits' error over the temperature.
-    own = unprocessed(sampling)
-    temperature = own.temperature if isinstance(own, Sampling) else 1.0
+    rule = unprocessed(sampling)
+    temperature = rule.temperature if isinstance(rule, Sampling) else 1.0
     limit = subject.tolerance / min(1.0, temperature)
     note = f"{rows - len(differ)} of {rows} outputs identical to the target alone"
     if len(differ):

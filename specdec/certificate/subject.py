@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ FLOAT32_GAP = 1e-4  # nats; rounding alone gives some 1e-6
 # widths round differently in every layer; measured are gaps of 0.011 nats and log-probabilities
 # off by 0.025 where the largest logit is 15, so this allows ten times as much.
 BFLOAT16_GAP = 2.0**-6
+Batches: TypeAlias = list[tuple[Array, Array]]
 
 
 def refuse(plan: AnyPlan) -> None:
@@ -84,6 +85,10 @@ class Subject:
     batch_size: int = 1
     mesh: Mesh | None = None
     clock: Callable[[], float] = time.perf_counter
+    # What was made before: programs and texts by plan, and batches by sample.
+    _programs: dict[AnyPlan, DecodeProgram] = dataclasses.field(default_factory=dict, init=False)
+    _texts: dict[Plan, DecodeOutput] = dataclasses.field(default_factory=dict, init=False)
+    _by_sample: dict[int, Batches] = dataclasses.field(default_factory=dict, init=False)
 
     @property
     def count(self) -> int:
@@ -108,8 +113,8 @@ class Subject:
     @property
     def drawn(self) -> SamplingRule:
         """The sampling of checks that draw: the plan's own, or temperature 1 if it is greedy."""
-        own = self.plan.sampling
-        return instead(own, Sampling()) if own.greedy else own
+        sampling = self.plan.sampling
+        return instead(sampling, Sampling()) if sampling.greedy else sampling
 
     @property
     def greedy(self) -> SamplingRule:
@@ -135,18 +140,15 @@ class Subject:
         return dataclasses.replace(self.plan, sampling=sampling, **parts)
 
     def itself(self, sampling: SamplingRule) -> tuple[Plan, Params]:
-        """Returns the plan with the target as its own drafter, and its parameters.
-
-        A drafter that proposes only by models of texts keeps its class, with the target in each
-        role. A target does not fill in blocks.
-        """
-        target, given = self.plan.target, self.plan.drafter
-        if given.runs_target:
-            drafter = _drawing_with(sampling, given.itself(target))
+        """Returns the plan with the target as its own drafter, and its parameters."""
+        # A drafter that only has models of texts keeps its class, with the target in each role.
+        target, drafter = self.plan.target, self.plan.drafter
+        if drafter.runs_target:
+            drafter = _drawing_with(sampling, drafter.itself(target))
             return self.variant(sampling, drafter=drafter), self.params
-        drafter = _drawing_with(sampling, given)
-        blocks = given.block is not None
-        other = given.tables() or self.plan.sources or given.views() or blocks
+        blocks = drafter.block is not None
+        other = drafter.tables() or self.plan.sources or drafter.views() or blocks
+        drafter = _drawing_with(sampling, drafter)
         if len(self.plan.models()) == 1 or other:
             drafter = Autoregressive(target, sampling)
         plan = self.variant(sampling, drafter=drafter)
@@ -206,24 +208,23 @@ class Subject:
         return self.compared(teach, output.tokens, output.length)
 
     def compared(self, compare: Callable[..., PyTree], *outputs: Array) -> PyTree:
-        """Returns the result for each text of a function of the target's parameters, inputs, and
-        rows of the outputs."""
-        found = []
+        """Returns a function of the target's parameters, inputs and outputs, for each text."""
+        results = []
         for start, (_, inputs) in zip(self._starts, self._batches(0), strict=True):
             rows = (self._block(x, start, 0) for x in outputs)
-            own = compare(self.params["target"], inputs, *rows)
-            found.append(jax.tree.map(hosts.whole, own))
-        return joined(found, self.count)
+            of_batch = compare(self.params["target"], inputs, *rows)
+            results.append(jax.tree.map(hosts.whole, of_batch))
+        return joined(results, self.count)
 
     def gap(self, row: int, ours: Array, plain: Array, sampling: SamplingRule) -> float:
         """Returns the gap between two outputs of a text at their first difference, in nats."""
         rows = 1 if self.mesh is None else self.mesh.shape[partitioning.DATA]
         keys = row_keys(self.seed, jnp.full(rows, row))
-        own = jax.tree.map(lambda x: x[row], self.inputs)
+        text = jax.tree.map(lambda x: x[row], self.inputs)
         inputs, ours, plain = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (rows, *x.shape)), (own, ours, plain)
+            lambda x: jnp.broadcast_to(x, (rows, *x.shape)), (text, ours, plain)
         )
-        found, *_ = divergences(
+        difference, *_ = divergences(
             self.plan.target,
             self.params["target"],
             keys,
@@ -233,7 +234,7 @@ class Subject:
             sampling=sampling,
             stop_ids=self.plan.stop_ids,
         )
-        return found.gap
+        return difference.gap
 
     @functools.cached_property
     def tolerance(self) -> float:
@@ -242,15 +243,7 @@ class Subject:
             return FLOAT32_GAP
         return BFLOAT16_GAP * float(self.taught.largest.max())
 
-    @functools.cached_property
-    def _programs(self) -> dict[AnyPlan, DecodeProgram]:
-        return {}
-
-    @functools.cached_property
-    def _texts(self) -> dict[Plan, DecodeOutput]:
-        return {}
-
-    def batches(self, rows: int, sample: int = 0) -> list[tuple[Array, Array]]:
+    def batches(self, rows: int, sample: int = 0) -> Batches:
         """Returns keys [B] and inputs [B, S] of the first `rows` texts, in whole batches."""
         return self._batches(sample)[: -(-rows // self.batch_size)]
 
@@ -259,11 +252,7 @@ class Subject:
         """The first row of each batch."""
         return range(0, self.count, self.batch_size)
 
-    @functools.cached_property
-    def _by_sample(self) -> dict[int, list[tuple[Array, Array]]]:
-        return {}
-
-    def _batches(self, sample: int) -> list[tuple[Array, Array]]:
+    def _batches(self, sample: int) -> Batches:
         """Returns keys [B] and inputs [B, S], made once, so that only decoding is timed."""
         if sample not in self._by_sample:
             self._by_sample[sample] = [
@@ -294,7 +283,7 @@ class Subject:
 def _drawing_with(sampling: SamplingRule, drafter: Drafter) -> Drafter:
     """Returns the drafter with this sampling, if it has one, and its inner drafters too."""
     inner = drafter.inner().items()
-    drafter = drafter.with_inner({name: _drawing_with(sampling, one) for name, one in inner})
+    drafter = drafter.with_inner({name: _drawing_with(sampling, x) for name, x in inner})
     return drafter.drawing_with(sampling) if isinstance(drafter, Drawing) else drafter
 
 
@@ -310,10 +299,7 @@ def joined(trees: list, rows: int) -> PyTree:
 def taught_scores(
     params: PyTree, inputs: Array, tokens: Array, *, plan: Plan
 ) -> tuple[Array, Array, Array]:
-    """Returns the target's scores [B, N, V] of each token, given those before it, in one call.
-
-    They are its logits, the logits after the plan's processors, and the probabilities.
-    """
+    """Returns logits [B, N, V] given the tokens before, processed ones, and probabilities."""
     target = plan.target
     fed = jnp.concatenate([target.start(inputs)[:, None], tokens[:, :-1]], axis=1)
     cache = target.prefill(params, inputs, fed.shape[1])
@@ -323,13 +309,13 @@ def taught_scores(
 
 
 def _teach(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
-    logits, left, _ = taught_scores(params, inputs, tokens, plan=plan)
+    logits, processed, _ = taught_scores(params, inputs, tokens, plan=plan)
     within = jnp.arange(tokens.shape[1])[None] < length[:, None]
 
     def emitted(scores: Array) -> Array:
         return jnp.take_along_axis(scores, tokens[:, :, None], axis=2)[:, :, 0]
 
-    gap = jnp.max(left, axis=2) - emitted(left)
+    gap = jnp.max(processed, axis=2) - emitted(processed)
     log_probs = emitted(jax.nn.log_softmax(logits, axis=-1))
     largest = jnp.max(jnp.where(within[:, :, None], jnp.abs(logits), 0), axis=(1, 2))
     return TaughtTexts(jnp.where(within, gap, 0), jnp.where(within, log_probs, 0), largest)

@@ -9,8 +9,8 @@ from specdec.cli import run as runs
 from specdec.cli.variants import add_variant_flag, path_of, variants
 from specdec.common.values import PositiveInt, UsageError, check
 from specdec.measure.benchmarking import (
-    FORECAST_TEXTS,
     LIMIT,
+    TEXTS_ELSEWHERE,
     Benchmark,
     one_text_at_a_time,
 )
@@ -50,7 +50,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--forecast_split",
         metavar="NAME",
-        help=f"also decode {FORECAST_TEXTS} texts of this split, or as many as are timed if those "
+        help=f"also decode {TEXTS_ELSEWHERE} texts of this split, or as many as are timed if those "
         "are more, untimed, and say what speed-up their acceptance and the parts' costs predict",
     )
     parser.add_argument(

@@ -57,7 +57,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     for name in ("tokens", "longest"):
         check(f"--{name}", getattr(args, name), PositiveInt | None, UsageError)
-    given = costs_of(args)
+    costs = costs_of(args)
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     search = Search.of(
         variants(args, lines="acceptance"),
@@ -65,7 +65,7 @@ def _command(args: argparse.Namespace) -> None:
         tokens=args.tokens,
         longest=args.longest,
         rows=rows_of(args),
-        given=given,
+        costs=costs,
     )
     found = search.run()
     print(*found.lines(), sep="\n")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from specdec.common import notebook
 
+T = TypeVar("T")
 WIDE = 4  # columns from which a LaTeX table is made as wide as its page
 SPECIAL = re.compile(r"[\\{}$&#^_%~<>|]")
 LATEX = {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}", "<": r"\textless{}"}
@@ -23,11 +24,24 @@ class PageTable(NamedTuple):
     rows: Sequence[Sequence[object]]
     legend: str = ""
 
+    @classmethod
+    def of(
+        cls,
+        caption: str,
+        records: Iterable[T],
+        columns: Mapping[str, Callable[[T], object]],
+        legend: str = "",
+    ) -> PageTable:
+        """Returns a table with a row for each record; each column, by name, makes its cells."""
+        rows = [[cell(record) for cell in columns.values()] for record in records]
+        return cls(caption, list(columns), rows, legend)
+
     def filled(self) -> PageTable:
         """Returns the table without empty columns, and without rows that only have a name."""
-        kept = [x for x in range(len(self.header)) if not x or any(row[x] for row in self.rows)]
-        rows = [[row[x] for x in kept] for row in self.rows if any(row[1:])]
-        return self._replace(header=[self.header[x] for x in kept], rows=rows)
+        places = range(len(self.header))
+        filled = [x for x in places if not x or any(row[x] for row in self.rows)]
+        rows = [[row[x] for x in filled] for row in self.rows if any(row[1:])]
+        return self._replace(header=[self.header[x] for x in filled], rows=rows)
 
     def markdown(self, align: str = "") -> str:
         """Returns the table in Markdown; `align` has an r for each column of numbers."""
@@ -60,6 +74,11 @@ def columns(rows: Iterable[Sequence[object]], *formats: str) -> Iterator[str]:
         yield "".join(map(format, cells, forms)).rstrip()
 
 
+def number(value: float | None, form: str = ".3f") -> str:
+    """Returns a number as text, '' for None."""
+    return "" if value is None else format(value, form)
+
+
 def escaped(text: str) -> str:
     """Returns a text in which LaTeX reads each character as itself."""
-    return SPECIAL.sub(lambda found: LATEX.get(found[0], f"\\{found[0]}"), text)
+    return SPECIAL.sub(lambda match: LATEX.get(match[0], f"\\{match[0]}"), text)

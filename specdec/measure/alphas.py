@@ -13,6 +13,7 @@ from msgspec import Meta
 from specdec.common.json_values import record_of
 from specdec.common.schemas import INDEX, Amount, Count, OneOrMore
 from specdec.common.statistics import Estimate, estimates
+from specdec.common.tables import columns
 from specdec.common.terminal import counted
 from specdec.measure.opinions import LENIENCE
 
@@ -71,20 +72,20 @@ class Accepted(NamedTuple):
     @classmethod
     def of(cls, fields: Mapping[str, object]) -> Accepted:
         """Returns the text of a line; raises ValueError or TypeError for one of something else."""
-        one = record_of(cls, fields)
-        counted = [len(LENIENCE) == len(sums) for sums in one.accepted.values()]
-        rows = [row for kinds in one.drafts.values() for row in kinds.values()]
-        counted += [len(row) == one.tokens for row in (one.output, *rows)]
-        if one.output and not (one.accepted and all(counted)):  # the first version had none
+        text = record_of(cls, fields)
+        fits = [len(LENIENCE) == len(sums) for sums in text.accepted.values()]
+        rows = [row for kinds in text.drafts.values() for row in kinds.values()]
+        fits += [len(row) == text.tokens for row in (text.output, *rows)]
+        if text.output and not (text.accepted and all(fits)):  # the first version had none
             raise ValueError("has lists of other lengths than its tokens")
-        return one
+        return text
 
     def kept(self, name: str, kind: str) -> np.ndarray:
         """Returns the probability that a drafter's proposal at each token is accepted."""
-        said = np.array(self.drafts[name][kind])
+        recording = np.array(self.drafts[name][kind])
         if kind == "ratio":
-            return np.minimum(said, 1)
-        return said == np.reshape(self.output, (-1, *[1] * (said.ndim - 1)))
+            return np.minimum(recording, 1)
+        return recording == np.reshape(self.output, (-1, *[1] * (recording.ndim - 1)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,19 +102,16 @@ class AcceptanceSummary:
     def record(self) -> Mapping[str, object]:
         """Returns plain values, for JSON."""
         alphas = {
-            name: [{"lenience": lenience, **one._asdict()} for lenience, one in found.items()]
-            for name, found in self.alphas.items()
+            name: [{"lenience": lenience, **alpha._asdict()} for lenience, alpha in rates.items()]
+            for name, rates in self.alphas.items()
         }
         fields = {name: getattr(self, name) for name in ("texts", "tokens", "proposes", "layers")}
         return fields | {"alphas": alphas}
 
 
 def summarize(records: Iterable[Accepted]) -> AcceptanceSummary:
-    """Returns the means over all tokens, with intervals of a bootstrap over texts.
-
-    Texts are resampled because tokens of one text are not independent. The n-gram tables are not
-    counted again for each resample.
-    """
+    """Returns the means over all tokens, with intervals of a bootstrap over texts."""
+    # Texts are resampled, because tokens of one text are not independent.
     records = list(records)
     if not records:
         raise ValueError("no text was written, so nothing is accepted; give some inputs")
@@ -137,11 +135,11 @@ def lines(summary: AcceptanceSummary) -> Iterator[str]:
     if not summary.proposes:
         yield "nothing is proposed at any of them"
         return
-    lenient = "".join(f"{f'l = {lenience:g}':>10}" for lenience in LENIENCE[1:])
-    yield f"{'drafter':10}{'alpha':>8}  {'95 % interval':16}{lenient}"
+    rows = [("drafter", "alpha", "  95 % interval", *(f"l = {x:g}" for x in LENIENCE[1:]))]
     for name, alphas in summary.alphas.items():
         exact, *others = alphas.values()
-        figures = "".join(f"{alpha.value:10.3f}" for alpha in others)
-        yield f"{name:10}{exact.value:8.3f}  {exact.interval('.3f'):16}{figures}"
+        interval = f"  {exact.interval('.3f')}"
+        rows.append((name, f"{exact.value:.3f}", interval, *(f"{x.value:.3f}" for x in others)))
+    yield from columns(rows, "10", ">8", "18", ">10")
     if summary.proposes < 1:
         yield f"it proposes at {summary.proposes:.1%} of the tokens; alpha counts the others as 0"

@@ -31,7 +31,7 @@ from specdec.types import PyTree, Table
 from specdec.verifiers import SyntheticAcceptance
 
 LIMIT = 32
-FORECAST_TEXTS = 64  # at least; few texts say little about the acceptance of others
+TEXTS_ELSEWHERE = 64  # at least; few texts say little about the acceptance of others
 
 
 class Timed(NamedTuple):
@@ -104,7 +104,7 @@ class Benchmark(NamedTuple):
     timed: Sequence[Timed]
     texts: Mapping[int, PyTree]  # example index -> inputs [1, S]
     others: Mapping[int, PyTree]  # the same, of the split that predicts the timed one
-    split: str | None  # the name of that split, None for no forecast
+    split: str | None  # the name of that split, None for no prediction
 
     @classmethod
     def of(
@@ -117,28 +117,28 @@ class Benchmark(NamedTuple):
         """Returns the benchmark of some variants."""
         synthetic = _synthetic(synthetic_alpha)
         timed: list[Timed] = []
-        for one, path in variants:
-            one = _on_this_machine(one)
+        for variant, path in variants:
+            variant = _on_this_machine(variant)
             if timed:
-                recorded_texts.refuse_another(one.name, _key(timed[0].run), _key(one.run))
-            if synthetic and one.run.beams:
+                recorded_texts.refuse_another(variant.name, _key(timed[0].run), _key(variant.run))
+            if synthetic and variant.run.beams:
                 raise UsageError(
                     f"--synthetic_alpha is {synthetic.alpha}, and beams are accepted by their "
                     "scores; leave it out, or leave out NUM_BEAMS"
                 )
             if synthetic:
-                one = _accepting(one, synthetic)
-            if split and one.run.data.texts is not None:
+                variant = _accepting(variant, synthetic)
+            if split and variant.run.data.texts is not None:
                 raise UsageError(
                     f"--forecast_split is {split!r}, and the texts are given; leave it out, only a "
                     "task has splits"
                 )
-            if split == one.run.data.split:
+            if split == variant.run.data.split:
                 raise UsageError(
                     f"--forecast_split is {split!r}, the split that is timed; name "
                     "another one, whose texts predict it"
                 )
-            timed.append(Timed(one, _workload(one.run), path))
+            timed.append(Timed(variant, _workload(variant.run), path))
         # All that can be wrong has been looked at; from here on it takes long.
         first = timed[0].run
         return cls(timed, texts_of(first), _texts_elsewhere(first, split), split)
@@ -146,51 +146,52 @@ class Benchmark(NamedTuple):
     def measure(self, repeats: int, profile_dir: str | None = None) -> Iterator[Measured]:
         """Times all variants in turns, and yields the figures of each."""
         load = load_average()  # of others: nothing has been compiled yet
-        files = [
-            File(one.path, one.variant.settings, len(one.workload.generations))
-            for one in self.timed
-        ]
         read: Trees = {}
+        # All files are held before a checkpoint is read.
+        files = [
+            File(timed.path, timed.variant.settings, len(timed.workload.generations))
+            for timed in self.timed
+        ]
         measurements = [
-            one.measurement(self.texts, file, repeats, read)
-            for one, file in zip(self.timed, files, strict=True)
+            timed.measurement(self.texts, file, repeats, read)
+            for timed, file in zip(self.timed, files, strict=True)
         ]
         if self.split:
-            for one in measurements:
-                one.decode_elsewhere(self.others, self.split)
+            for measurement in measurements:
+                measurement.decode_elsewhere(self.others, self.split)
         _take_turns(measurements)
-        for one, measurement in zip(self.timed, measurements, strict=True):
-            summary = measurement.conclude(one.about(repeats, load), self.split)
-            yield Measured(one.variant, summary, load)
+        for timed, measurement in zip(self.timed, measurements, strict=True):
+            summary = measurement.conclude(timed.about(repeats, load), self.split)
+            yield Measured(timed.variant, summary, load)
         if profile_dir:
             measurements[0].profile(profile_dir)
 
 
 def _take_turns(measurements: Sequence[Measurement]) -> None:
     """Measures, text by text, under a bar if there is a terminal."""
-    total = sum(one.left for one in measurements)
+    total = sum(measurement.remaining for measurement in measurements)
+    by_text = (measurement.by_text() for measurement in measurements)
     hidden = not sys.stderr.isatty()
     with tqdm(total=total, unit="generation", leave=False, disable=hidden) as bar:
-        for turn in itertools.zip_longest(*(one.by_text() for one in measurements), fillvalue=()):
+        for turn in itertools.zip_longest(*by_text, fillvalue=()):
             for record in itertools.chain.from_iterable(turn):
                 bar.update(isinstance(record, Generation))
 
 
 def trees_of(run: Run, tree_of: Callable[[Target | Table, str], PyTree]) -> dict[str, PyTree]:
-    """Returns the parameters by role, as `benchmark.Workload` takes them."""
+    """Returns the parameters by role, as `Workload` takes them."""
     paths = run.paths()
-    owned = {name: (one, role) for name, role, one in _owned(run)}
-    return {name: tree_of(one, paths[role]) for name, (one, role) in owned.items()}
+    return {name: tree_of(owned, paths[role]) for name, role, owned in _owned(run)}
 
 
 def layouts(run: Run) -> dict[str, str]:
     """Returns how kernels are kept and multiplied on this device, by role."""
-    owned = ((name, one) for name, _, one in _owned(run))
-    return {name: products.described(one) for name, one in owned if isinstance(one, Model)}
+    models = {name: owned for name, _, owned in _owned(run) if isinstance(owned, Model)}
+    return {name: products.described(model) for name, model in models.items()}
 
 
 def _owned(run: Run) -> Iterator[tuple[str, str, Target | Table]]:
-    """Yields the name, the role and the model or table of each tree that a workload is given."""
+    """Yields the name, the role and the model or table of each tree of a workload."""
     yield "alone", "target", run.target_alone
     if run.search:
         yield from ((role, role, model) for role, model in run.search.plan.models().items())
@@ -226,17 +227,18 @@ R = TypeVar("R", bound=_HasData)
 
 def one_text_at_a_time() -> Callable[[R], R]:
     """Returns a function that puts a run into batches of one text; its first call prints a note."""
-    told: list[str] = []
+    noted = False
 
     def change(run: R) -> R:
+        nonlocal noted
         data = run.data
-        if not told and (data.batch_size != 1 or data.buckets):
+        if not noted and (data.batch_size != 1 or data.buckets):
             print(
                 "bench: one text at a time, all padded to one length; specdec tune --batch_size "
                 "predicts larger batches",
                 file=sys.stderr,
             )
-        told.append(data.split)
+        noted = True
         if data.decoder_prefix:
             raise UsageError(
                 f"decoder_prefix is {data.decoder_prefix!r}; leave it out, whole outputs are "
@@ -251,8 +253,8 @@ def one_text_at_a_time() -> Callable[[R], R]:
 
 def _on_this_machine(variant: Variant) -> Variant:
     """Returns the variant with settings that describe the machine."""
-    found = hardware() | {"layouts": layouts(variant.run)}
-    machine = "".join(f"{MACHINE}{name} = {value}\n" for name, value in found.items())
+    facts = hardware() | {"layouts": layouts(variant.run)}
+    machine = "".join(f"{MACHINE}{name} = {value}\n" for name, value in facts.items())
     return variant._replace(settings=variant.settings + machine)
 
 
@@ -291,6 +293,6 @@ def _texts_elsewhere(run: Run, split: str | None) -> dict[int, PyTree]:
     """Returns the texts of the split that predicts the timed one."""
     if split is None:
         return {}
-    limit = max(run.data.limit or LIMIT, FORECAST_TEXTS)
+    limit = max(run.data.limit or LIMIT, TEXTS_ELSEWHERE)
     data = dataclasses.replace(run.data, split=split, limit=limit)
     return texts_of(dataclasses.replace(run, data=data))

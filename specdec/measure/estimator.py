@@ -7,6 +7,7 @@ the parts, or of calls.
 from __future__ import annotations
 
 import collections
+import operator
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -42,19 +43,16 @@ class MeasuredParts(NamedTuple):
     def of(cls, records: Iterable[Record]) -> MeasuredParts:
         """Returns the parts of records; raises ValueError if nothing was generated."""
         records = list(records)
-        generations = [one for one in records if isinstance(one, Generation)]
-        timed = [one for one in generations if one.split is None]
-        elsewhere = [one for one in generations if one.split is not None]
-        alone, speculative, greedy = (
-            [one for one in timed if one.mode == mode]
-            for mode in ("alone", "speculative", "greedy")
-        )
-        if not any(one.tokens for one in alone) or not any(one.tokens for one in speculative):
+        by_mode = collections.defaultdict(list)
+        for record in records:
+            if isinstance(record, Generation):
+                by_mode[record.mode if record.split is None else "elsewhere"].append(record)
+        generated = [by_mode[mode] for mode in ("alone", "speculative", "greedy", "elsewhere")]
+        if not all(any(text.tokens for text in texts) for texts in generated[:2]):
             raise ValueError("no token was generated; benchmark texts that are not empty")
-        seconds = seconds_per_call(one for one in records if isinstance(one, Timing))
+        seconds = seconds_per_call(record for record in records if isinstance(record, Timing))
         medians = {part: statistics.median(values) for part, values in seconds.items()}
         bandwidth = READ_BYTES / min(seconds[MEMORY_READ])
-        generated = alone, speculative, greedy, elsewhere
         return cls(*generated, medians, costs_of(medians), bandwidth, Spread.of(records))
 
     @property
@@ -80,37 +78,32 @@ def medians(
 ) -> dict[int, float]:
     """Returns text -> the median over repeats."""
     values = collections.defaultdict(list)
-    for one in generations:
-        values[one.text].append(value(one))
+    for generation in generations:
+        values[generation.text].append(value(generation))
     return {text: statistics.median(values[text]) for text in sorted(values)}
 
 
 def drafted(generations: Sequence[Generation]) -> list[int]:
     """Returns the number of drafted tokens of each call."""
-    return [length for one in generations for length in one.drafted]
+    return [length for generation in generations for length in generation.drafted]
 
 
 def depths(generations: Sequence[Generation]) -> list[int] | None:
     """Returns the target's layers of each call; None if calls run all layers."""
-    return [depth for one in generations for depth in one.depths] or None
+    return [depth for generation in generations for depth in generation.depths] or None
 
 
-def seconds(one: Generation) -> float:
-    assert one.seconds is not None, "of a text that is timed"
-    return one.seconds
+def seconds(generation: Generation) -> float:
+    assert generation.seconds is not None, "of a text that is timed"
+    return generation.seconds
 
 
-def steps(one: Generation) -> float:
-    return one.steps
-
-
-def calls(one: Generation) -> float:
-    return one.calls
+steps, calls = operator.attrgetter("steps"), operator.attrgetter("calls")
 
 
 def seconds_per_call(timings: Iterable[Timing]) -> dict[Key, list[float]]:
     """Returns part -> seconds of one model call, or of one prefill, in each timing."""
-    found = collections.defaultdict(list)
+    seconds = collections.defaultdict(list)
     for timing in timings:
-        found[timing.part].append(timing.seconds / timing.steps)
-    return found
+        seconds[timing.part].append(timing.seconds / timing.steps)
+    return seconds

@@ -66,10 +66,7 @@ class Evaluation(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        variant: Variant,
-        names: Sequence[str] | None = None,
-        metrics_dir: str | None = None,
+        cls, variant: Variant, names: Sequence[str] | None = None, metrics_dir: str | None = None
     ) -> Evaluation:
         """Returns the evaluation of a run."""
         run = variant.run
@@ -133,7 +130,7 @@ class Evaluation(NamedTuple):
         fields = {ours: "prediction"} | ({"alone": "alone"} if run.compare else {})
         outputs = {
             way: [
-                [prepare(one[field]) for one, (_, prepare) in zip(row, expected, strict=True)]
+                [prepare(record[field]) for record, (_, prepare) in zip(row, expected, strict=True)]
                 for row in table
             ]
             for way, field in fields.items()
@@ -149,7 +146,7 @@ class Evaluation(NamedTuple):
             },
             "signatures": _signatures(self.metrics),
         }
-        records = [one for row in table for one in row]
+        records = list(itertools.chain.from_iterable(table))
         if run.compare:
             both = outputs[ours], outputs["alone"]
             report["difference"] = {
@@ -159,7 +156,7 @@ class Evaluation(NamedTuple):
                 for name, difference in output_metrics.differences(metric, targets, *both).items()
             }
             same = "identical" if run.plan.exact else "same_by_chance"
-            report[same] = sum(one["tokens"] == one["alone_tokens"] for one in records)
+            report[same] = sum(x["tokens"] == x["alone_tokens"] for x in records)
         if run.beams:
             report["search"] = _of_search(self.engine.plan, records)
         elif run.plan.drafts:
@@ -200,34 +197,35 @@ def _references(run: Run) -> list[Reference]:
     """Returns the references of the texts of all hosts."""
     data = run.data
     if data.texts is not None:
-        given: Iterable[Reference] = ((x, lambda text: text) for _, x in data.texts)
+        every: Iterable[Reference] = ((x, lambda text: text) for _, x in data.texts)
         if any(x is None for _, x in data.texts):
             raise UsageError(
                 "the texts have no references to compare outputs with; give --input_file=FILE with "
                 "input TAB reference on each line, or let `specdec decode` write the outputs"
             )
     else:
-        given = references(tasks.get_task(data.task, data.split), data.split, data.lengths)
-    if not (found := list(itertools.islice(given, data.limit))):
+        every = references(tasks.get_task(data.task, data.split), data.split, data.lengths)
+    if not (limited := list(itertools.islice(every, data.limit))):
         raise UsageError(f"split {data.split!r} has no examples; choose another one")
-    return found
+    return limited
 
 
 def _metrics_of(run: Run, names: Sequence[str] | None) -> Sequence[Callable]:
     """Returns the named metrics, or else the task's; fails if one of them lacks something."""
-    given = run.data.texts is not None
-    own = () if names or given else tasks.get_task(run.data.task).metric_fns
-    metrics = [METRICS[name] for name in names] if names else list(own)
+    of_texts = run.data.texts is not None
+    metrics = [METRICS[name] for name in names or ()]
+    if not (metrics or of_texts):
+        metrics = list(tasks.get_task(run.data.task).metric_fns)
     if not metrics:
-        what = "texts have" if given else "task has"
+        what = "texts have" if of_texts else "task has"
         raise UsageError(f"the {what} no metrics; give one, --metric={' or '.join(METRICS)}")
     _signatures(metrics)
     return metrics
 
 
 def _signatures(metrics: Iterable[Callable]) -> dict[str, str]:
-    ours = [metric for metric in metrics if isinstance(metric, SumMetric)]
-    return {type(metric).__name__.lower(): metric.signature for metric in ours}
+    of_sums = (metric for metric in metrics if isinstance(metric, SumMetric))
+    return {type(metric).__name__.lower(): metric.signature for metric in of_sums}
 
 
 def _table(
@@ -248,14 +246,16 @@ def _way(plan: Plan) -> str:
 
 
 def _merged(dictionaries: Iterable[dict[str, float]]) -> dict[str, float]:
-    return {name: value for one in dictionaries for name, value in one.items()}
+    return {name: value for figures in dictionaries for name, value in figures.items()}
 
 
-def _speculation(records: Sequence[JsonObject], given: int) -> dict[str, object]:
-    tokens = [len(one["tokens"]) - given for one in records]
-    calls = [one["calls"] for one in records]
-    drafted = np.array([n for one in records for n in one["drafted"]])
-    accepted = np.array([n for one in records for n in one["accepted"]])
+def _speculation(records: Sequence[JsonObject], prefix: int) -> dict[str, object]:
+    tokens = [len(record["tokens"]) - prefix for record in records]
+    calls = [record["calls"] for record in records]
+    drafted, accepted = (
+        np.array([count for record in records for count in record[name]])
+        for name in ("drafted", "accepted")
+    )
     return {
         "tokens": sum(tokens),
         "target_calls": sum(calls),
@@ -265,7 +265,7 @@ def _speculation(records: Sequence[JsonObject], given: int) -> dict[str, object]
 
 
 def _of_search(plan: AnyPlan, records: Sequence[JsonObject]) -> dict[str, object]:
-    steps, calls = (sum(one[name] for one in records) for name in ("steps", "calls"))
+    steps, calls = (sum(record[name] for record in records) for name in ("steps", "calls"))
     return {
         "plan": str(plan),
         "steps": steps,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypedDict
@@ -87,25 +86,14 @@ Record: TypeAlias = Generation | Timing
 
 
 class File:
-    """Records in a file, or in memory if there is none.
-
-    Records of an earlier run with the same settings are kept, up to the last text that it measured
-    in all modes.
-
-    Attributes:
-      settings: gin text, which goes to FILE.gin
-      modes: the number of modes
-      done: (repeat, text) pairs that need not be measured again
-      elsewhere: (split, text) pairs that need not be decoded again
-    """
+    """Records in a file or in memory; it keeps those of texts that an earlier run finished."""
 
     def __init__(self, path: str | None, settings: str, modes: int = 2):
         self._lines = None if path is None else Lines.of(Path(path), settings)
         before = list(self._lines.map(record, "bench")) if self._lines else []
         self.done = _in_all_modes(before, modes)
-        self.elsewhere = {(_split(one), one.text) for one in before if _split(one)}
-        whole = (_split(one) or (one.repeat, one.text) in self.done for one in before)
-        self._records = list(itertools.compress(before, whole))
+        self.elsewhere = {(_split(x), x.text) for x in before if _split(x)}
+        self._records = [x for x in before if _split(x) or (x.repeat, x.text) in self.done]
         if self._lines:
             self._lines.replace(map(fields_of, self._records))
 
@@ -117,7 +105,7 @@ class File:
 
     def records(self, split: str | None) -> Iterator[Record]:
         """Returns the records of the timed texts, and of another split."""
-        return (one for one in self._records if _split(one) in (None, split))
+        return (record for record in self._records if _split(record) in (None, split))
 
     def conclude(self, report: Mapping[str, object]) -> None:
         """Writes FILE.summary.json."""
@@ -148,9 +136,10 @@ def _split(record: Record) -> str | None:
     return record.split if isinstance(record, Generation) else None
 
 
-def _in_all_modes(found: Iterable[Record], count: int) -> set[tuple[int, int]]:
+def _in_all_modes(records: Iterable[Record], count: int) -> set[tuple[int, int]]:
+    """Returns repeat and text of the texts that were measured in `count` modes."""
     modes: dict[tuple[int, int], set[str]] = {}
-    for one in found:
-        if isinstance(one, Generation) and one.repeat is not None:
-            modes.setdefault((one.repeat, one.text), set()).add(one.mode)
-    return {unit for unit, seen in modes.items() if len(seen) == count}
+    for record in records:
+        if isinstance(record, Generation) and record.repeat is not None:
+            modes.setdefault((record.repeat, record.text), set()).add(record.mode)
+    return {unit for unit, measured in modes.items() if len(measured) == count}

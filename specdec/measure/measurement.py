@@ -41,29 +41,20 @@ def measure_by_text(
     skip: Collection[tuple[int, int]] = (),
     clock: Clock = time.perf_counter,
 ) -> Iterator[Iterator[Generation | Timing]]:
-    """Times each text `repeats` times: the target alone and speculation, alternating.
-
-    Next to beams, greedy speculation is timed as well.
-
-    The mode that came second for a text comes first for the next one, and for the same text in the
-    next repeat. A repeat is another sample of each text: `row_keys(seed, text, repeat)`. Small
-    models are run once, untimed, before each timed run, see `Program.warmed`, because in production
-    nothing alternates.
-    """
-    trees = jax.device_put(trees)
-    on_device = {text: jax.device_put(inputs) for text, inputs in texts.items()}
+    """Times each text `repeats` times, each time as another sample, in all modes alternating."""
+    trees, on_device = jax.device_put((trees, dict(texts)))
     params = workload.params(trees)
 
-    def one_text(
-        repeat: int, place: int, text: int, inputs: jax.Array
+    def records_of(
+        repeat: int, position: int, text: int, inputs: jax.Array
     ) -> Iterator[Generation | Timing]:
         # First the parts: a text with both generations then has all that is measured of it.
-        if place % TEXTS_PER_TIMING == 0:
+        if position % TEXTS_PER_TIMING == 0:
             for part, seconds in _timed_parts(clock, workload, trees, inputs):
                 yield Timing(part, text, repeat, seconds, workload.parts[part].steps)
         keys = _keys(seed, text, repeat)
         modes = list(workload.generations)
-        for mode in modes if (place + repeat) % 2 == 0 else reversed(modes):
+        for mode in modes if (position + repeat) % 2 == 0 else reversed(modes):
             program = workload.generations[mode]
             output, seconds = _timed(clock, program, params[mode], keys, inputs)
             about = {"mode": mode, "text": text, "repeat": repeat, "seconds": seconds}
@@ -71,9 +62,9 @@ def measure_by_text(
 
     _warm_up(workload, trees, seed, on_device)
     for repeat in range(repeats):
-        for place, (text, inputs) in enumerate(on_device.items()):
+        for position, (text, inputs) in enumerate(on_device.items()):
             if (repeat, text) not in skip:
-                yield one_text(repeat, place, text, inputs)
+                yield records_of(repeat, position, text, inputs)
 
 
 def _warm_up(
@@ -93,9 +84,9 @@ def _keys(seed: int, text: int, repeat: int = 0) -> jax.Array:
 
 
 def _timed_parts(clock, workload: Workload, trees, inputs) -> Iterator[tuple[Key, float]]:
-    given: dict[Key | None, PyTree] = {None: inputs}
+    results: dict[Key | None, PyTree] = {None: inputs}
     for name, part in workload.parts.items():
-        given[name], seconds = _timed(clock, part.program, trees, given[part.source])
+        results[name], seconds = _timed(clock, part.program, trees, results[part.source])
         yield name, seconds
 
 
@@ -135,13 +126,13 @@ class Measurement:
         self._compile_seconds = workload.compile(trees, self._length)
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """The number of generations that have not been measured yet."""
         units = self._repeats * len(self._texts) - len(self.file.done)
         return len(self.workload.generations) * units
 
     def by_text(self) -> Iterator[Iterator[Record]]:
-        """Measures what is left, see `measure_by_text`, and writes each record to the file."""
+        """Measures the other texts, see `measure_by_text`, and writes each record to the file."""
         units = measure_by_text(
             self.workload,
             self._trees,
@@ -162,11 +153,7 @@ class Measurement:
                 self.file.write(_generation(self.workload, output, text=text, split=split))
 
     def profile(self, path: str) -> None:
-        """Writes an xprof trace of one text's generations, each under its mode's name.
-
-        Operations have the scopes draft, verify and accept. Nothing is timed, because tracing takes
-        time.
-        """
+        """Writes an xprof trace of one text's generations, each under its mode's name."""
         workload, trees = self.workload, jax.device_put(self._trees)
         text, inputs = next(iter(self._texts.items()))
         _warm_up(workload, trees, self._seed, {text: inputs})
@@ -211,15 +198,12 @@ def _named(figures: Mapping[Key, T]) -> dict[str, T]:
 
 
 def parts_of(plan: AnyPlan) -> Parts | None:
-    """Returns the model calls of an iteration.
-
-    The result is None if the drafter has a model and does not say when it is called.
-    """
+    """Returns the model calls of an iteration; None if a model of the drafter does not say when."""
     if isinstance(plan, BeamPlan):
         return plan.parts
-    known = {"target", *(role for role, _, _ in plan.parts())}
-    within = plan.drafter.partial_models(plan.target)  # a head is a part of such a call
-    return plan.parts if within or known >= plan.models().keys() else None
+    called = {"target", *(role for role, _, _ in plan.parts())}
+    partial = plan.drafter.partial_models(plan.target)  # a head is a part of such a call
+    return plan.parts if partial or called >= plan.models().keys() else None
 
 
 def described(plan: AnyPlan) -> dict[str, object]:

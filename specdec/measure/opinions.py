@@ -37,11 +37,7 @@ class Taught(NamedTuple):
 
 
 class Opinions(NamedTuple):
-    """A drafter's figures for each token of a batch of texts, given the tokens before it.
-
-    For a drafter of blocks, arrays are [B, T, K] instead of [B, T], given the tokens before the
-    block.
-    """
+    """A drafter's figures for each token of a batch, [B, T], or [B, T, K] of its block."""
 
     rates: Array  # [B, T, L] sum_x min(p(x) / l, q(x))
     proposed: Array  # [B, T] int32, the argmax of q; -1 where it proposes nothing
@@ -55,14 +51,11 @@ class Opinions(NamedTuple):
 
 
 def recorded(drafter: Drafter, name: str = "") -> Iterator[tuple[str, Drawing]]:
-    """Yields (name, drafter) for each drafter whose distribution can be recorded.
-
-    These drafters have a `sampling`, and their distribution of a token depends only on the text
-    before it. They are the drafter itself, or those it is made of, such as 'second Autoregressive'.
-    """
+    """Yields (name, drafter) of those that draw by a distribution that follows from the text."""
     if isinstance(drafter, Drawing):
         yield f"{name} {type(drafter).__name__}".strip(), drafter
-    for field, inner in () if isinstance(drafter, Drawing) else drafter.inner().items():
+        return
+    for field, inner in drafter.inner().items():
         yield from recorded(inner, f"{name} {field}".strip())
 
 
@@ -72,8 +65,8 @@ def teach(params: Params, inputs: Array, fed: Array, *, plan: Plan) -> Taught:
     cache = plan.target.prefill(params["target"], inputs, fed.shape[1])
     output = plan.target.decode(params["target"], fed, cache)[0]
     history = before_each(fed, plan.stop_ids, plan.target.prompt(inputs))
-    left, probs = standardised(plan.sampling, output.logits, *history)
-    likely = jax.nn.softmax(left, axis=-1) if plan.sampling.greedy else None
+    processed, probs = standardised(plan.sampling, output.logits, *history)
+    likely = jax.nn.softmax(processed, axis=-1) if plan.sampling.greedy else None
     return Taught(probs, likely, output.hidden, output.depth)
 
 
@@ -94,18 +87,14 @@ def opinions(
 def of(
     q: Array, taught: Taught, tokens: Array, coins: Array, likely: Array | None = None
 ) -> Opinions:
-    """Returns the figures of a drafter that proposes tokens [..., T] from q [..., T, V].
-
-    A row of q that is 0 everywhere stands for no proposal. So does a row that is not a
-    distribution, as in `decode`.
-    """
+    """Returns the figures of a drafter that proposes tokens [..., T] from q [..., T, V]."""
+    # A row of zeros stands for no proposal; so does one that is no distribution, as in `decode`.
     usable = is_distribution(q if likely is None else likely)[..., None]
     q = jnp.where(usable, q, 0)
     likely = None if likely is None else jnp.where(usable, likely, 0)
-    own = tokens[..., None]
-    p, q_own = (jnp.take_along_axis(x, own, axis=-1)[..., 0] for x in (taught.p, q))
+    p_y, q_y = (jnp.take_along_axis(x, tokens[..., None], axis=-1)[..., 0] for x in (taught.p, q))
     # A token that rounding gave no probability came out all the same: it is drafted, or it is not.
-    ratio = jnp.where(p > 0, q_own / jnp.where(p > 0, p, 1), q_own > 0)
+    ratio = jnp.where(p_y > 0, q_y / jnp.where(p_y > 0, p_y, 1), q_y > 0)
     best = jnp.argmax(q, axis=-1)
     seen = signals(q, tokens, 0) if likely is None else signals(likely, best, 0)
     return Opinions(
@@ -134,20 +123,16 @@ def _refused(q: Array, p: Array, coins: Array) -> Array:
 def _forced(
     params: Params, inputs: Array, fed: Array, taught: Taught, plan: Plan, drafter: Drawing
 ) -> tuple[Array, Array | None]:
-    """Returns [B, T, V], q of a drafter that is a model, and its softmax if it is greedy.
-
-    As in drafting, an id that one of the models lacks gets no probability from it.
-    """
+    """Returns q [B, T, V] of a drafter that is a model, and its softmax if it is greedy."""
     ((role, model),) = drafter.models().items()
     view, tree = drafter.views().get(role), params[role]
-    given = plan.target.prefill(params["target"], inputs, 1)  # dropped, unless the model reads it
-    cache = read(model, tree, view(inputs) if view else inputs, fed.shape[1], given)
-    logits = model.decode(tree, fed, cache)[0].logits
-    logits = fit_vocabulary(logits, taught.p.shape[-1])
-    sampling = drafter.sampling
+    # The target's cache is dropped, unless the model reads it.
+    of_target = plan.target.prefill(params["target"], inputs, 1)
+    cache = read(model, tree, view(inputs) if view else inputs, fed.shape[1], of_target)
+    logits = fit_vocabulary(model.decode(tree, fed, cache)[0].logits, taught.p.shape[-1])
     history = before_each(fed, plan.stop_ids, plan.target.prompt(inputs))
-    logits, probs = standardised(sampling, logits, *history)
-    return probs, jax.nn.softmax(logits, axis=-1) if sampling.greedy else None
+    logits, probs = standardised(drafter.sampling, logits, *history)
+    return probs, jax.nn.softmax(logits, axis=-1) if drafter.sampling.greedy else None
 
 
 def _asked(
@@ -164,13 +149,13 @@ def _asked(
     states = jnp.pad(taught.hidden, ((0, 0), (1, 0), (0, 0)))
 
     def at(position: Array) -> Context:
-        given = jnp.arange(1 + longest)[None] <= position
+        before = jnp.arange(1 + longest)[None] <= position
         return Context(
-            tokens=jnp.where(given, tokens, 0),
+            tokens=jnp.where(before, tokens, 0),
             length=jnp.full([rows], position + 1, jnp.int32),
             inputs=inputs,
             cache=cache.rewind(jnp.full([rows], position, jnp.int32)),
-            hidden=jnp.where(given[:, :, None], states, 0) if plan.reads_hidden else None,
+            hidden=jnp.where(before[:, :, None], states, 0) if plan.reads_hidden else None,
             active=position < length,
             taught=jnp.take(tokens, jnp.minimum(position + 1 + ahead, longest), axis=1),
             vocab_size=vocab_size,
@@ -180,33 +165,31 @@ def _asked(
             beliefs=True,
         )
 
-    def ask(state: PyTree, given: Any) -> tuple[PyTree, Opinions]:
-        position, *own = given
+    def ask(state: PyTree, scanned: Any) -> tuple[PyTree, Opinions]:
+        position, *here = scanned
         want = jnp.full([rows], block, jnp.int32)
         draft, state = plan.drafter.propose(params, Request(at(position), keys, want), state)
         draft = trim(draft, want, vocab_size, ())
         q, likely = _drawn_from(draft, vocab_size), draft.beliefs
         if plan.drafter.block is None:
             q, likely = q[:, 0], None if likely is None else likely[:, 0]
-            return state, of(q, *own, likely=likely)
-        places = jnp.minimum(position + ahead, longest - 1)
-        here = jax.tree.map(lambda x: jnp.take(x, places, axis=1), (taught, tokens[:, 1:], coins))
-        return state, of(q, *here, likely=likely)
+            return state, of(q, *here, likely=likely)
+        positions = jnp.minimum(position + ahead, longest - 1)
+        block_here = jax.tree.map(lambda x: jnp.take(x, positions, axis=1), along)
+        return state, of(q, *block_here, likely=likely)
 
-    coins = tossed(tokens[:, 1:])
-    own = [jnp.moveaxis(x, 1, 0) for x in (tokens[:, 1:], coins)]
-    view = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), taught)
+    along = taught, tokens[:, 1:], tossed(tokens[:, 1:])
+    by_position = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), along)
     state = plan.drafter.init(params, at(jnp.int32(0)))
-    _, found = loops.scan(ask, state, (jnp.arange(longest), view, *own))
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), found)
+    _, figures = loops.scan(ask, state, (jnp.arange(longest), *by_position))
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), figures)
 
 
 def _drawn_from(draft: Draft, vocab_size: int) -> Array:
     """Returns [B, K, V], the distribution of each token, 0 everywhere if nothing is proposed."""
-    if draft.probs is None:
+    q = draft.probs
+    if q is None:
         q = jax.nn.one_hot(draft.tokens, vocab_size, dtype=jnp.float32)
-    else:
-        q = draft.probs
     index = jnp.arange(draft.tokens.shape[1])[None]
     return jnp.where((index < draft.length[:, None])[:, :, None], q, 0)
 

@@ -30,18 +30,14 @@ def differences(
     outputs: Sequence[Sequence[object]],
     baseline: Sequence[Sequence[object]],
 ) -> dict[str, Estimate]:
-    """Returns name -> the score of `outputs` minus that of `baseline`, both [samples][texts].
-
-    The interval is that of a paired bootstrap over texts (Koehn, 2004): the same texts are drawn
-    for both.
-    """
+    """Returns name -> the score of `outputs` minus that of `baseline`, by a paired bootstrap."""
     both = np.array([_statistics(metric, references, way) for way in (outputs, baseline)])
     names = list(_difference(metric, both.sum(axis=2)))
 
     def figures(sums: np.ndarray) -> np.ndarray:
         """Maps [2, samples, S, resamples] to [names, resamples]."""
-        drawn = [_difference(metric, one) for one in np.moveaxis(sums, -1, 0)]
-        return np.array([[one[name] for one in drawn] for name in names])
+        drawn = [_difference(metric, resample) for resample in np.moveaxis(sums, -1, 0)]
+        return np.array([[values[name] for values in drawn] for name in names])
 
     return dict(zip(names, estimates(np.moveaxis(both, 2, -1), figures), strict=True))
 
@@ -72,4 +68,4 @@ def _difference(metric: SumMetric, sums: np.ndarray) -> dict[str, float]:
 
 
 def _mean_of(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: float(np.mean([one[name] for one in samples])) for name in samples[0]}
+    return {name: float(np.mean([values[name] for values in samples])) for name in samples[0]}

@@ -48,6 +48,8 @@ class Turn(NamedTuple):
 
 
 Key: TypeAlias = Calls | Turn | str
+Prefilled: TypeAlias = tuple[jax.Array, Cache]  # of a model: the start token [B], and its cache
+Views: TypeAlias = Mapping[str, Callable[[PyTree], PyTree]]  # what a role reads of the inputs
 MEMORY, MEMORY_READ, PREFILL, PREFILL_ALONE = "memory", "memory_read", "prefill", "alone prefill"
 STEP = Calls("alone", 1)  # a step of the target alone
 STEPS = STEP, Calls("alone", 2)  # the same, by the width that it is computed with
@@ -67,8 +69,8 @@ def name_of(key: Key) -> str:
 def key_of(name: str) -> Key:
     """Returns the part with this name in files."""
     if name.startswith(_TURN):
-        told = (calls.split(" ") for calls in name.removeprefix(_TURN).split(", "))
-        return Turn(tuple(Part(role, int(width), int(count)) for count, _, role, width in told))
+        calls = (text.split(" ") for text in name.removeprefix(_TURN).split(", "))
+        return Turn(tuple(Part(role, int(width), int(count)) for count, _, role, width in calls))
     return Calls.of(name) if name.rpartition(" ")[2].isdigit() else name
 
 
@@ -78,15 +80,12 @@ def step_of(keys: Iterable[Key]) -> Calls:
 
 
 def turn_of(plan: AnyPlan) -> Turn | None:
-    """Returns the model calls of an iteration with the longest draft, the draft's first.
-
-    The result is None if no model drafts, or the number of layers of calls varies.
-    """
+    """Returns the calls of a longest draft's iteration; None if they vary or no model drafts."""
     calls = () if plan.target.depths else plan.parts([TargetCall(plan.longest_draft)])
     if all(verifies(role) for role, _, _ in calls):
         return None
-    whole = (Part(role, width, math.ceil(times)) for role, width, times in calls)
-    return Turn(tuple(sorted(whole, key=lambda part: verifies(part.role))))
+    rounded = (Part(role, width, math.ceil(times)) for role, width, times in calls)
+    return Turn(tuple(sorted(rounded, key=lambda part: verifies(part.role))))
 
 
 def make_memory(trees: Mapping[str, PyTree], inputs: PyTree) -> jax.Array:
@@ -100,22 +99,22 @@ def read_memory(trees: Mapping[str, PyTree], memory: jax.Array) -> jax.Array:
     return jnp.ones([READ_ROWS], jnp.float32) @ memory
 
 
-def prefills(
+def prefill(
+    trees: Mapping[str, PyTree],
+    inputs: PyTree,
+    *,
     models: Mapping[str, Target],
     slots: int,
-    views: Mapping[str, Callable[[PyTree], PyTree]] = {},
-) -> Callable:
-    """Returns a program of the work before the first step: role -> (start token [1], cache)."""
-
-    def run(trees: Mapping[str, PyTree], inputs: PyTree) -> dict[str, tuple[jax.Array, Cache]]:
-        found: dict[str, tuple[jax.Array, Cache]] = {}
-        for role, model in models.items():
-            seen = views[role](inputs) if role in views else inputs
-            given = found["target"][1] if "target" in found else _encoded(model, inputs)
-            found[role] = model.start(seen), read(model, trees[role], seen, slots, given)
-        return found
-
-    return run
+    views: Views,
+) -> dict[str, Prefilled]:
+    """Does the work before the first step, and returns its result by role."""
+    prefilled: dict[str, Prefilled] = {}
+    for role, model in models.items():
+        viewed = views[role](inputs) if role in views else inputs
+        of_target = prefilled["target"][1] if "target" in prefilled else _encoded(model, inputs)
+        cache = read(model, trees[role], viewed, slots, of_target)
+        prefilled[role] = model.start(viewed), cache
+    return prefilled
 
 
 def _encoded(model: Target, inputs: PyTree) -> KVCache | None:
@@ -129,16 +128,11 @@ def _encoded(model: Target, inputs: PyTree) -> KVCache | None:
 
 
 def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
-    """Returns a program of repeated calls of a model, each one position further: [1, steps] tokens.
+    """Returns a program of repeated calls of a model, one position further each: [1, steps]."""
+    # Argmaxes are fed to the next call, so that none is optimised away. The first is the model's
+    # greedy token at every width; the others are overwritten, like rejected draft tokens.
 
-    The argmaxes of a call are fed to the next one, so that no call can be optimised away. The first
-    argmax is the model's greedy token at every width. The others are overwritten, like rejected
-    draft tokens.
-    """
-
-    def run(
-        trees: Mapping[str, PyTree], prefilled: Mapping[str, tuple[jax.Array, Cache]]
-    ) -> jax.Array:
+    def run(trees: Mapping[str, PyTree], prefilled: Mapping[str, Prefilled]) -> jax.Array:
         start, cache = prefilled[role]
 
         def advance(carry, _):
@@ -154,24 +148,20 @@ def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
 
 
 def turns(plan: AnyPlan, turn: Turn, steps: int) -> Callable:
-    """Returns a program that repeats the calls of several models in order: [1, steps] tokens.
-
-    The argmaxes of each call are fed to the next one, even of another model, as in `scan`.
-    """
+    """Returns a program that repeats several models' calls in order, as `scan`: [1, steps]."""
     call_of = {role: plan.call_of(role) for role, _, _ in turn.parts}
 
-    def run(
-        trees: Mapping[str, PyTree], prefilled: Mapping[str, tuple[jax.Array, Cache]]
-    ) -> jax.Array:
+    def run(trees: Mapping[str, PyTree], prefilled: Mapping[str, Prefilled]) -> jax.Array:
         begun = {role: prefilled[plan.holder(role)] for role in call_of}
         widest = max(width for _, width, _ in turn.parts)
 
         def calls(part: Part, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
             def advance(carry, _):
                 tokens, cache = carry
-                told, fed = call_of[part.role](trees, tokens[:, : part.width], cache)
+                argmaxes, fed = call_of[part.role](trees, tokens[:, : part.width], cache)
                 rest = tokens[:, : widest - part.width]
-                return (jnp.concatenate([told, rest], axis=1), fed.rewind(cache.length + 1)), None
+                tokens = jnp.concatenate([argmaxes, rest], axis=1)
+                return (tokens, fed.rewind(cache.length + 1)), None
 
             return loops.scan(advance, (tokens, cache), length=int(part.calls))[0]
 
@@ -192,10 +182,7 @@ def turns(plan: AnyPlan, turn: Turn, steps: int) -> Callable:
 
 
 def by_turns(seconds: Mapping[Key, float]) -> float:
-    """Returns the time of a draft's calls in an iteration, divided by that of the same calls alone.
-
-    It is 1 if this was not timed, and at least 1: other models' calls in between make none faster.
-    """
+    """Returns the time of a draft's calls in an iteration over that alone; 1 if not timed."""
     for turn in (key for key in seconds if isinstance(key, Turn)):
         alone = {True: 0.0, False: 0.0}  # by whether it drafts
         for role, width, times in turn.parts:

@@ -63,9 +63,9 @@ class PredictionsFolder:
                 f"{min(others)} is of a run on another number of hosts than {len(self._all)}; "
                 "use as many, or give another --output_dir"
             )
-        begun = min(begun, default=None)
+        first = min(begun, default=None)
         file = self.path / "run.gin"
-        records.claim(self.path, file, in_force, begun=begun, instead="--output_dir")
+        records.claim(self.path, file, in_force, begun=first, instead="--output_dir")
 
     def hold(self, alone: bool) -> None:
         """Holds the files that this host writes, see `records.hold`."""
@@ -79,16 +79,16 @@ class PredictionsFolder:
         """Compares this host's predictions with the run's texts, in order."""
         waiting = iter(expected)
         for number, record in enumerate(self._own, start=1):
-            place = f"{self._own.path}, line {number}"
+            where = f"{self._own.path}, line {number}"
             known = next(waiting, None)
             if known is None:
                 raise RecordsError(
-                    f"{place}, is behind the run's last text; delete it and those behind it"
+                    f"{where}, is behind the run's last text; delete it and those behind it"
                 )
             for name, value in known.items():
                 if record.get(name) != value:
                     raise RecordsError(
-                        f"{place}: {name} is {record.get(name)!r}, and the run's is {value!r}; "
+                        f"{where}: {name} is {record.get(name)!r}, and the run's is {value!r}; "
                         "restore the data, or give another --output_dir"
                     )
             if lacking := next((name for name in needed if name not in record), None):

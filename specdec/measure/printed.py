@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from specdec.common.environment import Hardware, device_in_words
+from specdec.common.tables import columns
 from specdec.common.terminal import counted
 from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.measure.summary import (
@@ -13,9 +14,7 @@ from specdec.measure.summary import (
     BenchmarkPrediction,
     BenchmarkSummary,
     GreedyFigures,
-    Latency,
     PredictedByOthers,
-    Quantiles,
 )
 from specdec.plan import Plan
 from specdec.types import verifies
@@ -23,36 +22,29 @@ from specdec.types import verifies
 
 def sentence(summary: BenchmarkSummary, plan: AnyPlan, environment: Hardware) -> str:
     """Returns the result of a benchmark in one sentence."""
-    found, outputs = summary.speedup.over_texts, summary.texts * summary.repeats
+    speedup, outputs = summary.speedup.over_texts, summary.texts * summary.repeats
+    device = f"on {device_in_words(environment)}"
     if isinstance(plan, BeamPlan):
         beams = "the same best beam" if plan.best_only else "the same beams"
-        less = "slower" if found.high < 1 else "no faster"
-        return ", ".join(
-            (
-                f"{found.value:.2f} times as fast as plain beams ({found.interval()})",
-                *([f"so {less} than without a draft"] if found.value < 1 else []),
-                f"{summary.identical} of {outputs} texts {beams}",
-                f"{plan.beams} beams",
-                f"drafts of {plan.draft_beams} beams and {counted(plan.depth, 'step')}",
-                f"on {device_in_words(environment)}",
-            )
+        less = "slower" if speedup.high < 1 else "no faster"
+        phrases = (
+            f"{speedup.value:.2f} times as fast as plain beams ({speedup.interval()})",
+            *([f"so {less} than without a draft"] if speedup.value < 1 else []),
+            f"{summary.identical} of {outputs} texts {beams}",
+            f"{plan.beams} beams",
+            f"drafts of {plan.draft_beams} beams and {counted(plan.depth, 'step')}",
         )
+        return ", ".join((*phrases, device))
     if not summary.exact:
         same = "outputs NOT EXACT"
     elif summary.identical is None:
         same = "outputs of the same distribution"
     else:
         same = f"{summary.identical} of {outputs} texts identical"
+    first = f"{speedup.value:.2f} times as fast as the target alone ({speedup.interval()})"
     drafter = type(plan.drafter).__name__ if plan.drafts else str(plan.target)
     drafts = (drafter, _draft_length(plan)) if plan.drafts else (drafter,)
-    return ", ".join(
-        (
-            f"{found.value:.2f} times as fast as the target alone ({found.interval()})",
-            same,
-            *drafts,
-            f"on {device_in_words(environment)}",
-        )
-    )
+    return ", ".join((first, same, *drafts, device))
 
 
 def _draft_length(plan: Plan) -> str:
@@ -62,37 +54,19 @@ def _draft_length(plan: Plan) -> str:
 
 def lines(summary: BenchmarkSummary) -> Iterator[str]:
     """Yields the table, line by line: times in milliseconds."""
-    speedup, pairs = summary.speedup, summary.texts * summary.repeats
     if not summary.exact:
         yield "NOT EXACT: only the times mean something, not the texts\n"
-    columns = ("p10", "p50", "p90", "p99", *(("TTFT", "TPOT") if summary.latency else ()))
-    yield f"{'ms per text':20}" + "".join(f"{name:>9}" for name in columns)
-    drafts = summary.alpha is not None or summary.depth is None
-    names = {"alone": "target alone", "speculative": "speculative" if drafts else "leaving early"}
-    if summary.beams:
-        names = {"alone": "plain beams", "speculative": "drafted beams", "greedy": "drafted greedy"}
-    for mode, name in names.items():
-        yield _row(name, summary.seconds[mode], summary.latency.get(mode))
+    yield from _seconds(summary)
     yield ""
-    over_texts = speedup.over_texts
-    yield _figure("speed-up", over_texts.value, f"95 % interval {over_texts.interval()}")
-    if not summary.beams:
-        yield _figure("  per token", speedup.per_token, "")
-    yield _figure("  median text", speedup.median_text, "")
-    if summary.greedy:
-        yield from _greedy(summary.greedy)
-    if summary.identical is not None:
-        yield f"{'identical outputs':20}{summary.identical:>9} of {pairs}"
+    yield from _speedup(summary)
     unit = "step" if summary.beams else "token"
     yield _figure(f"{unit}s per call", summary.tau, "of the target")
     if summary.depth is not None:
         yield _figure("layers", summary.depth, "of a target call, mean; alone it has all")
     if summary.alpha is not None:
-        tested = (
-            "drafted steps that had all beams"
-            if summary.beams
-            else "accepted / tested draft tokens"
-        )
+        tested = "accepted / tested draft tokens"
+        if summary.beams:
+            tested = "drafted steps that had all beams"
         yield _figure("alpha", summary.alpha, tested)
         yield _shares("  by position", summary.conditional, "accepted, if all before it were")
         yield _shares("  up to there", summary.joint, "of drafts this long, accepted up to here")
@@ -106,10 +80,42 @@ def lines(summary: BenchmarkSummary) -> Iterator[str]:
     yield from _alone(summary.baseline, unit)
 
 
+def _seconds(summary: BenchmarkSummary) -> Iterator[str]:
+    """Yields the quantiles of each mode, and its latency if that is known."""
+    drafts = summary.alpha is not None or summary.depth is None
+    names = {"alone": "target alone", "speculative": "speculative" if drafts else "leaving early"}
+    if summary.beams:
+        names = {"alone": "plain beams", "speculative": "drafted beams", "greedy": "drafted greedy"}
+    latencies = ("TTFT", "TPOT") if summary.latency else ()
+    rows = [("ms per text", "p10", "p50", "p90", "p99", *latencies)]
+    for mode, name in names.items():
+        cells = [f"{1e3 * x:.1f}" for x in dataclasses.astuple(summary.seconds[mode])]
+        if latency := summary.latency.get(mode):
+            later = latency.per_token
+            cells.append(f"{1e3 * latency.first_token:.1f}")
+            cells.append("-" if later is None else f"{1e3 * later:.2f}")
+        rows.append((name, *cells))
+    return columns(rows, "20", ">9")
+
+
+def _speedup(summary: BenchmarkSummary) -> Iterator[str]:
+    speedup = summary.speedup
+    over_texts = speedup.over_texts
+    yield _figure("speed-up", over_texts.value, f"95 % interval {over_texts.interval()}")
+    if not summary.beams:
+        yield _figure("  per token", speedup.per_token, "")
+    yield _figure("  median text", speedup.median_text, "")
+    if summary.greedy:
+        yield from _greedy(summary.greedy)
+    if summary.identical is not None:
+        outputs = summary.texts * summary.repeats
+        yield f"{'identical outputs':20}{summary.identical:>9} of {outputs}"
+
+
 def _greedy(greedy: GreedyFigures) -> Iterator[str]:
-    found = greedy.speedup.over_texts
-    meaning = f"times as fast as plain beams, 95 % interval {found.interval()}"
-    yield _figure("drafted greedy", found.value, meaning)
+    over_texts = greedy.speedup.over_texts
+    meaning = f"times as fast as plain beams, 95 % interval {over_texts.interval()}"
+    yield _figure("drafted greedy", over_texts.value, meaning)
     yield _figure("  tokens per call", greedy.tau, "of the target, one text and not the best")
 
 
@@ -131,30 +137,29 @@ def _predicted(prediction: BenchmarkPrediction, baseline: Baseline, unit: str) -
         yield _figure("  long generation", prediction.long_generation, "from alpha, c and v")
     yield _figure("measured/predicted", prediction.measured_over_predicted, "")
     yield ""
-    yield f"{'one iteration':20}{'ms':>9}{'target steps':>14}"
+    rows: list[tuple[str, ...]] = [("one iteration", "ms", "target steps")]
     for name in ("draft", "verify", "rest"):
         seconds = getattr(prediction, name)
+        cells = f"{1e3 * seconds:.3f}", f"{seconds / step:.2f}"
         if seconds < 0:
-            yield f"  {name:18}{'-':>9}{'-':>14}  the parts alone took longer than the whole"
-        else:
-            yield f"  {name:18}{1e3 * seconds:9.3f}{seconds / step:14.2f}"
-    yield f"{'prefill, all':20}{1e3 * prediction.prefill:9.3f}"
+            cells = "-", "-", "  the parts alone took longer than the whole"
+        rows.append((f"  {name}", *cells))
+    rows.append(("prefill, all", f"{1e3 * prediction.prefill:.3f}"))
+    yield from columns(rows, "20", ">9", ">14", "")
 
 
-def _predicted_by_others(forecast: PredictedByOthers) -> Iterator[str]:
-    texts = f"{counted(forecast.texts, 'text')} of {forecast.split}"
+def _predicted_by_others(others: PredictedByOthers) -> Iterator[str]:
+    texts, without = f"{counted(others.texts, 'text')} of {others.split}", "without prefill"
     yield ""
-    yield _figure("predicted by others", forecast.whole, f"per token, by {texts}")
-    yield _figure("  measured", forecast.measured_over_whole * forecast.whole, "per token")
-    yield _figure("  measured/predicted", forecast.measured_over_whole, "per token")
-    yield _figure("  without prefill", forecast.decoding, "predicted, per token")
-    yield _figure("  measured", forecast.measured_decoding, "per token, without prefill")
-    yield _figure(
-        "  measured/predicted", forecast.measured_over_decoding, "per token, without prefill"
-    )
-    yield _figure("  tokens per call", forecast.tau, "of those texts")
-    if forecast.alpha is not None:
-        yield _figure("  alpha", forecast.alpha, "of those texts")
+    yield _figure("predicted by others", others.whole, f"per token, by {texts}")
+    yield _figure("  measured", others.measured_over_whole * others.whole, "per token")
+    yield _figure("  measured/predicted", others.measured_over_whole, "per token")
+    yield _figure("  without prefill", others.decoding, "predicted, per token")
+    yield _figure("  measured", others.measured_decoding, f"per token, {without}")
+    yield _figure("  measured/predicted", others.measured_over_decoding, f"per token, {without}")
+    yield _figure("  tokens per call", others.tau, "of those texts")
+    if others.alpha is not None:
+        yield _figure("  alpha", others.alpha, "of those texts")
 
 
 def _width(prediction: BenchmarkPrediction) -> int:
@@ -171,14 +176,6 @@ def _alone(baseline: Baseline, unit: str) -> Iterator[str]:
     if baseline.floor is not None:
         share, speed = baseline.floor / baseline.target_step, baseline.bandwidth / 1e9
         yield _figure("floor / target step", share, f"its bytes at the {speed:.1f} GB/s read here")
-
-
-def _row(name: str, seconds: Quantiles, latency: Latency | None) -> str:
-    row = f"{name:20}" + "".join(f"{1e3 * x:9.1f}" for x in dataclasses.astuple(seconds))
-    if latency is not None:
-        later = "-" if latency.per_token is None else f"{1e3 * latency.per_token:.2f}"
-        row += f"{1e3 * latency.first_token:9.1f}{later:>9}"
-    return row
 
 
 def _shares(name: str, values: Sequence[float | None], meaning: str) -> str:

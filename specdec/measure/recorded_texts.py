@@ -80,34 +80,34 @@ def read(path: str) -> list[Accepted]:
             f"--passes {path} does not exist; make it with `specdec acceptance "
             f"--output_file={path}`"
         )
-    found = list(_lines_of(Lines(Path(path))))
-    if not found:
+    texts = list(_texts_of(Lines(Path(path))))
+    if not texts:
         raise UsageError(f"--passes {path} has no text; make it with `specdec acceptance`")
-    if not all(text.output for text in found):
-        version = settings_in(_text_of(path)).get(f"{FORMAT[2:]}acceptance", "1")
+    if not all(text.output for text in texts):
+        version = settings_in(_settings_of(path)).get(f"{FORMAT[2:]}acceptance", "1")
         raise UsageError(
             f"--passes {path} is of version {version}, without tokens; make it anew with "
             "`specdec acceptance`"
         )
-    return found
+    return texts
 
 
 def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iterable[str]) -> bool:
     """Returns whether recorded texts are those of this very drafter, and not only of its target."""
     before, now = _record_in(path), parsed(_record(variant))
-    ours, theirs = now["drafters"], before["drafters"]
+    old, new = before["drafters"], now["drafters"]
     pairs = [(before["texts"], now["texts"])]
     # What has no recording at all is refused with the texts themselves.
-    pairs += [(theirs[name], ours[name]) for name in drafters if name in theirs]
-    for old, new in pairs:
-        if found := difference(old, new):
-            name, was, now_is = found
+    pairs += [(old[name], new[name]) for name in drafters if name in old]
+    for pair in pairs:
+        if differs := difference(*pair):
+            name, was, now_is = differs
             raise UsageError(
                 f"--passes {path} is of {name} = {was}, and the run has {now_is}; make passes of "
                 "this run with `specdec acceptance`"
             )
     _refuse_other_inputs(path, variant.run, texts)
-    return theirs.get(WHOLE) == ours[WHOLE]
+    return old.get(WHOLE) == new[WHOLE]
 
 
 def of_run(path: str, variant: Variant, drafters: Iterable[str]) -> list[Accepted]:
@@ -121,18 +121,19 @@ def difference(
     before: Mapping[str, object], now: Mapping[str, object]
 ) -> tuple[str, str, str] | None:
     """Returns the first name whose value differs between two records, and both values."""
+    both = before, now
     for name in [*now, *before]:
-        old, new = (None if one.get(name) is False else one.get(name) for one in (before, now))
+        old, new = (None if x.get(name) is False else x.get(name) for x in both)
         if repr(old) != repr(new):
-            was, is_now = (repr(one[name]) if name in one else "not set" for one in (before, now))
+            was, is_now = (repr(x[name]) if name in x else "not set" for x in both)
             return name, was, is_now
     return None
 
 
-def refuse_another(name: str, first: Mapping[str, object], own: Mapping[str, object]) -> None:
+def refuse_another(name: str, first: Mapping[str, object], key: Mapping[str, object]) -> None:
     """Raises UsageError for a variant whose key differs from that of the first one."""
-    if found := difference(first, own):
-        setting, old, new = found
+    if differs := difference(first, key):
+        setting, old, new = differs
         raise UsageError(
             f"--variant={name} has {setting} = {new}, and the first variant {old}; only drafters, "
             "draft lengths and verifiers may vary"
@@ -151,8 +152,8 @@ def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None
                     "passes of this run with `specdec acceptance`"
                 )
     except tasks.TaskError as error:
-        said = f"specdec: the inputs of --passes are not compared: {error}"
-        print(terminal.visible(said), file=sys.stderr)
+        warning = f"specdec: the inputs of --passes are not compared: {error}"
+        print(terminal.visible(warning), file=sys.stderr)
         return
     if missing:
         raise UsageError(
@@ -176,11 +177,11 @@ class _Recorded(TypedDict):
 
 def _record_in(path: str) -> _Recorded:
     """Returns the record of texts, which is empty if an earlier version wrote them."""
-    found = comment(_text_of(path), RECORD)
-    if found is None:
+    record = comment(_settings_of(path), RECORD)
+    if record is None:
         return {"texts": {}, "drafters": {}}
     try:
-        return parsed(found, _Recorded)
+        return parsed(record, _Recorded)
     except ValueError as error:
         raise UsageError(
             f"--passes {path}: the comment {RECORD.strip('# =')!r} of {path}.gin {error}; make the "
@@ -188,11 +189,11 @@ def _record_in(path: str) -> _Recorded:
         ) from error
 
 
-def _text_of(path: str) -> str:
+def _settings_of(path: str) -> str:
     return Path(f"{path}.gin").read_text(encoding="utf-8")
 
 
-def _lines_of(lines: Lines) -> Iterator[Accepted]:
+def _texts_of(lines: Lines) -> Iterator[Accepted]:
     """Yields the texts of a file; raises RecordsError for other lines, and for a text twice."""
     first: dict[int, int] = {}
     for number, text in enumerate(lines.map(Accepted.of, "acceptance"), start=1):
@@ -208,10 +209,12 @@ def refuse_other_than_plain(run: Run, *, paths: bool = False) -> None:
             f"DRAFTER drafts {drafted} paths, and recorded texts tell of one; record with "
             "drafters/autoregressive.gin, and compare paths with specdec bench"
         )
-    samples = run.data.num_samples
-    given = {"decoder_prefix": run.data.decoder_prefix, "num_samples": samples * (samples != 1)}
-    for name, value in given.items():
-        if value:
+    data = run.data
+    for name, value, plain in (
+        ("decoder_prefix", data.decoder_prefix, ""),
+        ("num_samples", data.num_samples, 1),
+    ):
+        if value != plain:
             raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
     refuse_adapting(run.plan.drafter)
     with one_line():
@@ -252,46 +255,42 @@ def record(
     lines: Lines | None,
     tables: bool = False,
 ) -> Iterator[Accepted]:
-    """Yields texts of this many tokens: those of the lines, then new ones, each written when it is
-    made.
-    """
-    kept = hosts.from_first(lambda: _kept(lines, tokens) if lines and not tables else [])
+    """Yields texts of this many tokens: those of the lines, then new ones, which are added."""
+    earlier = hosts.from_first(lambda: _earlier(lines, tokens) if lines and not tables else [])
     lines = lines if hosts.is_first() else None
     if lines:
-        lines.replace(map(_line, kept))
-    yield from kept
-    left = tokens - sum(one.tokens for one in kept)
-    if left <= 0:
+        lines.replace(map(_line, earlier))
+    yield from earlier
+    missing = tokens - sum(text.tokens for text in earlier)
+    if missing <= 0:
         return
     run, params, mesh = variant.run, variant.engine.read(), variant.run.placement.mesh
-    seed, skip = run.data.seed, [one.index for one in kept]
-    given = ((batch.index, batch.inputs) for batch in batches)
     texts = written.generate(
         run.plan,
         params["target"],
-        given,
-        seed=seed,
-        tokens=left,
-        skip=skip,
+        ((batch.index, batch.inputs) for batch in batches),
+        seed=run.data.seed,
+        tokens=missing,
+        skip=[text.index for text in earlier],
         mesh=mesh,
         refilled=refilled(run),
     )
-    shown = _shown(texts, left)
-    for one in recording.measure(run.plan, params, shown, tables=tables, mesh=mesh):
+    shown = _shown(texts, missing)
+    for text in recording.measure(run.plan, params, shown, tables=tables, mesh=mesh):
         if lines:
-            lines.append(_line(one))
-        yield one
+            lines.append(_line(text))
+        yield text
 
 
-def _kept(lines: Lines, tokens: int) -> list[Accepted]:
+def _earlier(lines: Lines, tokens: int) -> list[Accepted]:
     """Returns the texts measured before, up to this many tokens; none if they have tables."""
-    kept = []
-    for one in _lines_of(lines):
-        if tokens <= 0 or list(one.accepted) != ["model"]:
+    texts = []
+    for text in _texts_of(lines):
+        if tokens <= 0 or list(text.accepted) != ["model"]:
             break
-        kept.append(one)
-        tokens -= one.tokens
-    return kept
+        texts.append(text)
+        tokens -= text.tokens
+    return texts
 
 
 def _shown(texts: Iterable[Texts], total: int) -> Iterator[Texts]:
@@ -302,9 +301,9 @@ def _shown(texts: Iterable[Texts], total: int) -> Iterator[Texts]:
             yield batch
 
 
-def _line(one: Accepted) -> dict[str, object]:
+def _line(text: Accepted) -> dict[str, object]:
     """Returns the fields of a line, without `depths` if all tokens go through all layers."""
-    return {name: value for name, value in one._asdict().items() if name != "depths" or value}
+    return {name: value for name, value in text._asdict().items() if name != "depths" or value}
 
 
 def report(run: Run, summary: AcceptanceSummary, tokens: int) -> dict[str, object]:

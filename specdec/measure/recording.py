@@ -15,15 +15,7 @@ from jax.sharding import Mesh
 
 from specdec.common import hosts
 from specdec.measure.alphas import Accepted
-from specdec.measure.opinions import (
-    Opinions,
-    Taught,
-    of,
-    opinions,
-    recorded,
-    teach,
-    tossed,
-)
+from specdec.measure.opinions import Opinions, Taught, of, opinions, recorded, teach, tossed
 from specdec.measure.written import Texts
 from specdec.models import partitioning
 from specdec.models.contract.inputs import lengths_of, tokens_of
@@ -35,76 +27,64 @@ DIGITS = 6  # of what is recorded
 
 
 def measure(
-    plan: Plan,
-    params: Params,
-    texts: Iterable[Texts],
-    *,
-    tables: bool,
-    mesh: Mesh | None = None,
+    plan: Plan, params: Params, texts: Iterable[Texts], *, tables: bool, mesh: Mesh | None = None
 ) -> Iterator[Accepted]:
-    """Yields what the target would have accepted of each drafter, text by text.
-
-    The plan's drafter is named 'model'. With `tables`, a 'unigram' and a 'bigram' are counted from
-    the target's texts. Each text uses the table that was counted from the other half, so no table
-    has seen the text that it is tested on. `texts` is then read to its end before anything is
-    measured. For greedy texts, the table's likeliest token counts.
-    """
+    """Yields what the target would have accepted of each drafter, text by text."""
+    # The plan's drafter is 'model'. With `tables`, a 'unigram' and a 'bigram' are counted from the
+    # texts of the other half, so all texts are read first; greedy ones take the likeliest token.
     texts = list(texts) if tables else texts
-    halves: list[Tables] = []
+    halves: list[NGrams] = []
     written = 0
+
+    def placed(arrays: PyTree) -> PyTree:
+        return arrays if mesh is None else partitioning.divided_rows(arrays, mesh)
+
     for batch in texts:
-        placed: tuple[PyTree, PyTree, PyTree] = batch.inputs, batch.tokens, batch.length
-        if mesh is not None:
-            placed = partitioning.divided_rows(placed, mesh)
-        taught = teach(params, placed[0], placed[1][:, :-1], plan=plan)
-        asked = _asked(plan, params, placed, taught)
-        whole = asked.pop("")
+        arrays = placed((batch.inputs, batch.tokens, batch.length))
+        taught = teach(params, arrays[0], arrays[1][:, :-1], plan=plan)
+        asked = _asked(plan, params, arrays, taught)
+        of_drafter = asked.pop("")
         if plan.drafter.block is not None:  # alpha is of what is next
-            whole = jax.tree.map(lambda x: x[:, :, 0], whole)
-        sums = {"model": _sums(whole, batch)}
+            of_drafter = jax.tree.map(lambda x: x[:, :, 0], of_drafter)
+        sums = {"model": _sums(of_drafter, batch)}
         if tables:
             if not halves:
-                texts_of = [row for one in texts for row in rows(one)]
-                vocab_size = taught.p.shape[-1]
-                halves = [Tables(texts_of[other::2], vocab_size) for other in (1, 0)]
-            drawn = proposals(halves, batch, written, plan.sampling.greedy)
+                all_rows = [row for written_batch in texts for row in rows(written_batch)]
+                halves = [NGrams(all_rows[other::2], taught.p.shape[-1]) for other in (1, 0)]
             tokens = jnp.asarray(batch.tokens[:, 1:])
             coins = tossed(tokens)
-            for name, q in drawn.items():
-                given = q, tokens, coins
-                if mesh is not None:
-                    given = partitioning.divided_rows(given, mesh)
-                sums[name] = _sums(_fetched(_of(given[0], taught, *given[1:])), batch)
+            for name, q in proposals(halves, batch, written, plan.sampling.greedy).items():
+                q, *others = placed((q, tokens, coins))
+                sums[name] = _sums(_fetched(_of(q, taught, *others)), batch)
         depth = None if taught.depth is None else hosts.whole(taught.depth)
         for row in np.flatnonzero(batch.length):
-            one = _text(plan, batch, int(row), sums, asked)
-            depths = () if depth is None else depth[row, : one.tokens].tolist()
-            proposes = int(np.sum(whole.proposed[row, : one.tokens] >= 0))
-            yield one._replace(proposes=proposes, depths=depths)
+            text = _text(plan, batch, int(row), sums, asked)
+            depths = () if depth is None else depth[row, : text.tokens].tolist()
+            proposes = int(np.sum(of_drafter.proposed[row, : text.tokens] >= 0))
+            yield text._replace(proposes=proposes, depths=depths)
             written += 1
 
 
 _of = jax.jit(of)
 
 
-def _fetched(found: Opinions) -> Opinions:
+def _fetched(figures: Opinions) -> Opinions:
     """Returns figures on the host."""
-    return jax.tree.map(hosts.whole, found)
+    return jax.tree.map(hosts.whole, figures)
 
 
 def _asked(
-    plan: Plan, params: Params, given: tuple[PyTree, PyTree, PyTree], taught: Taught
+    plan: Plan, params: Params, arrays: tuple[PyTree, PyTree, PyTree], taught: Taught
 ) -> dict[str, Opinions]:
     """Returns the figures of the plan's drafter, under '', and of recorded ones by their names."""
-    found = {}
+    by_name = {}
     for name, drafter in [("", plan.drafter), *recorded(plan.drafter)]:
         if name and drafter is plan.drafter:
-            found[name] = found[""]
+            by_name[name] = by_name[""]
             continue
         asked = dataclasses.replace(plan, drafter=drafter)
-        own = asked.params(params)
-        found[name] = _fetched(opinions(own, *given, taught, plan=asked))
-    return found
+        by_name[name] = _fetched(opinions(asked.params(params), *arrays, taught, plan=asked))
+    return by_name
 
 
 def _sums(asked: Opinions, batch: Texts) -> np.ndarray:
@@ -155,28 +135,21 @@ def _rounded(values: Any) -> Any:
     return [_rounded(x) for x in values] if isinstance(values, list) else round(values, DIGITS)
 
 
-class Tables:
-    """The unigram and bigram distributions of texts, smoothed as in Witten and Bell (1991).
+class NGrams:
+    """The unigram and bigram distributions of texts, smoothed as in Witten and Bell (1991)."""
 
-      q(x)     = (count(x) + types / V) / (count + types)
-      q(x | w) = (count(w x) + types(w) q(x)) / (count(w) + types(w))
-
-    with count tokens in all, types different ones, and count(w), types(w) those that follow w.
-    Unseen tokens have a probability too, and there is no constant to choose.
-
-    Attributes:
-      unigram: [V] float64
-    """
+    # q(x)     = (count(x) + types / V) / (count + types)
+    # q(x | w) = (count(w x) + types(w) q(x)) / (count(w) + types(w))
+    # count: all tokens; types: different ones; count(w), types(w): of those that follow w
 
     def __init__(self, texts: Iterable[Sequence[int]], vocab_size: int):
         """Counts the tokens of texts; the first one, the start token, is only a context."""
-        following = collections.defaultdict(collections.Counter)
+        self._following = collections.defaultdict(collections.Counter)
         tokens = collections.Counter()
         for text in texts:
             tokens.update(text[1:])
             for previous, token in itertools.pairwise(text):
-                following[previous][token] += 1
-        self._following = following
+                self._following[previous][token] += 1
         self.unigram = _witten_bell(tokens, np.full(vocab_size, 1 / vocab_size))
 
     def bigram(self, previous: int) -> np.ndarray:
@@ -198,7 +171,7 @@ def rows(batch: Texts) -> Iterator[list[int]]:
 
 
 def proposals(
-    halves: Sequence[Tables], batch: Texts, written: int, greedy: bool
+    halves: Sequence[NGrams], batch: Texts, written: int, greedy: bool
 ) -> dict[str, Array]:
     """Returns name -> [B, T, V] float32 for texts from number `written` on, 0 after their ends."""
     shape = (batch.tokens.shape[0], batch.tokens.shape[1] - 1, halves[0].unigram.size)

@@ -160,14 +160,13 @@ class BenchmarkSummary:
 
     def record(self) -> dict[str, Any]:
         """Returns plain values, for JSON."""
-        found = dataclasses.asdict(self)
+        fields = dataclasses.asdict(self)
         if self.greedy is None:
-            del found["beams"], found["greedy"]
-        for one in (found, found.get("greedy")):
-            if one:
-                ratio, low, high = one["speedup"].pop("over_texts")
-                one["speedup"] = {"ratio": ratio, "low": low, "high": high, **one["speedup"]}
-        return found | {"spread": self.spread and self.spread._asdict()}
+            del fields["beams"], fields["greedy"]
+        for figures in filter(None, (fields, fields.get("greedy"))):
+            ratio, low, high = figures["speedup"].pop("over_texts")
+            figures["speedup"] = {"ratio": ratio, "low": low, "high": high, **figures["speedup"]}
+        return fields | {"spread": self.spread and self.spread._asdict()}
 
 
 def summarize(
@@ -181,39 +180,39 @@ def summarize(
     step_bytes: int | None = None,
 ) -> BenchmarkSummary:
     """Returns the figures of the records of `measure` and `decode_elsewhere`."""
-    found = MeasuredParts.of(records)
-    alone, speculative = found.alone, found.speculative
+    measured = MeasuredParts.of(records)
+    alone, speculative, costs = measured.alone, measured.speculative, measured.costs
     speedup, (tau, alpha) = _speedup(alone, speculative), _acceptance(speculative)
     conditional, joint = theory.acceptance_by_position(*_calls(speculative))
     depths = estimator.depths(speculative)
-    latency = {"alone": _latency(alone, found.costs.prefill_alone + found.costs.step)}
-    prediction = forecast = None
+    latency = {"alone": _latency(alone, costs.prefill_alone + costs.step)}
+    prediction = by_others = None
     if parts is not None:
-        prediction = _prediction(found, parts, gamma, speedup.over_texts.value, tau, alpha)
+        prediction = _prediction(measured, parts, gamma, speedup.over_texts.value, tau, alpha)
         iteration = prediction.draft + prediction.verify + prediction.rest
-        latency["speculative"] = _latency(speculative, found.costs.prefill + iteration)
-        forecast = _forecast(found, parts, speedup) if found.elsewhere else None
-    modes = {"alone": alone, "speculative": speculative, "greedy": found.greedy}
+        latency["speculative"] = _latency(speculative, costs.prefill + iteration)
+        by_others = _predicted_by_others(measured, parts, speedup) if measured.elsewhere else None
+    modes = {"alone": alone, "speculative": speculative, "greedy": measured.greedy}
     return BenchmarkSummary(
-        texts=len({one.text for one in alone}),
-        repeats=len({one.repeat for one in alone}),
-        seconds={mode: _quantiles(made) for mode, made in modes.items() if made},
+        texts=len({generation.text for generation in alone}),
+        repeats=len({generation.repeat for generation in alone}),
+        seconds={mode: _quantiles(texts) for mode, texts in modes.items() if texts},
         latency={} if beams else latency,  # no text is known before the search is over
         speedup=speedup,
-        identical=_identical(found) if same_output else None,
+        identical=_identical(measured) if same_output else None,
         tau=tau,
         alpha=alpha,
-        baseline=_baseline(found, step_bytes),
+        baseline=_baseline(measured, step_bytes),
         prediction=prediction,
-        forecast=forecast,
+        forecast=by_others,
         exact=exact,
         conditional=_known(conditional),
         joint=_known(joint),
         depth=statistics.fmean(depths) if depths else None,
-        broken_drafts=sum(one.broken_drafts for one in speculative),
-        spread=found.spread,
+        broken_drafts=sum(generation.broken_drafts for generation in speculative),
+        spread=measured.spread,
         beams=beams,
-        greedy=_greedy(found) if found.greedy else None,
+        greedy=_greedy(measured) if measured.greedy else None,
     )
 
 
@@ -222,17 +221,15 @@ def alpha_from_tau(tau: float, gamma: int) -> float:
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        if theory.expected_tokens(middle, gamma) < tau:
-            low = middle
-        else:
-            high = middle
+        too_low = theory.expected_tokens(middle, gamma) < tau
+        low, high = (middle, high) if too_low else (low, middle)
     return (low + high) / 2
 
 
 def _acceptance(generations: Sequence[Generation]) -> tuple[float, float | None]:
     """Returns tau, and alpha or None."""
     tau = theory.block_efficiency(
-        [one.steps for one in generations], [one.calls for one in generations]
+        *([value(x) for x in generations] for value in (estimator.steps, estimator.calls))
     )
     alpha = theory.empirical_alpha(*_calls(generations))
     return tau, None if math.isnan(alpha) else alpha
@@ -240,7 +237,7 @@ def _acceptance(generations: Sequence[Generation]) -> tuple[float, float | None]
 
 def _parts(parts: Parts, generations: Sequence[Generation]) -> tuple[Part, ...]:
     """Returns the model calls of an iteration of these texts."""
-    calls = (TargetCall.each(one.drafted, one.sources, one.depths) for one in generations)
+    calls = (TargetCall.each(x.drafted, x.sources, x.depths) for x in generations)
     return tuple(parts(itertools.chain.from_iterable(calls)))
 
 
@@ -252,13 +249,14 @@ def _known(shares: np.ndarray) -> list[float | None]:
 def _calls(generations: Sequence[Generation]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the number of accepted and of drafted tokens of each call."""
     return (
-        np.concatenate([one.accepted for one in generations]),
-        np.concatenate([one.drafted for one in generations]),
+        np.concatenate([generation.accepted for generation in generations]),
+        np.concatenate([generation.drafted for generation in generations]),
     )
 
 
-def _greedy(found: MeasuredParts) -> GreedyFigures:
-    return GreedyFigures(_speedup(found.alone, found.greedy), _acceptance(found.greedy)[0])
+def _greedy(measured: MeasuredParts) -> GreedyFigures:
+    tau, _ = _acceptance(measured.greedy)
+    return GreedyFigures(_speedup(measured.alone, measured.greedy), tau)
 
 
 def _speedup(alone: Sequence[Generation], faster: Sequence[Generation]) -> Speedup:
@@ -273,102 +271,100 @@ def _speedup(alone: Sequence[Generation], faster: Sequence[Generation]) -> Speed
     )
 
 
-def _baseline(found: MeasuredParts, step_bytes: int | None) -> Baseline:
-    scans = total(found.alone, estimator.steps) * found.costs.step
-    decoding = total(found.alone, lambda one: estimator.seconds(one) - found.costs.prefill_alone)
+def _baseline(measured: MeasuredParts, step_bytes: int | None) -> Baseline:
+    alone, costs = measured.alone, measured.costs
+    scans = total(alone, estimator.steps) * costs.step
     return Baseline(
-        target_prefill=found.costs.prefill_alone,
-        target_step=found.costs.step,
-        over_scan=decoding / scans,
-        over_scan_with_prefill=total(found.alone, estimator.seconds) / scans,
-        bandwidth=found.bandwidth,
-        floor=None if step_bytes is None else step_bytes / found.bandwidth,
+        target_prefill=costs.prefill_alone,
+        target_step=costs.step,
+        over_scan=_without(costs.prefill_alone, alone) / scans,
+        over_scan_with_prefill=total(alone, estimator.seconds) / scans,
+        bandwidth=measured.bandwidth,
+        floor=None if step_bytes is None else step_bytes / measured.bandwidth,
     )
 
 
 def _prediction(
-    found: MeasuredParts,
+    measured: MeasuredParts,
     parts: Parts,
     gamma: int | None,
-    measured: float,
+    speedup: float,
     tau: float,
     alpha: float | None,
 ) -> BenchmarkPrediction:
-    calls = _parts(parts, found.speculative)
-    drafted = estimator.drafted(found.speculative)
-    iteration = found.costs.iteration(calls, statistics.fmean(drafted) if gamma is None else gamma)
-    predicted = _ratio_of_parts(found, iteration.seconds)
+    alone, speculative, costs = measured.alone, measured.speculative, measured.costs
+    calls, drafted = _parts(parts, speculative), estimator.drafted(speculative)
+    iteration = costs.iteration(calls, statistics.fmean(drafted) if gamma is None else gamma)
+    predicted = total(alone, lambda text: costs.prefill_alone + text.calls * costs.step) / total(
+        speculative, lambda text: costs.prefill + text.calls * iteration.seconds
+    )
+    seconds = _without(costs.prefill, speculative) / total(speculative, estimator.calls)
     return BenchmarkPrediction(
         gamma=gamma,
-        prefill=found.costs.prefill,
+        prefill=costs.prefill,
         cost_ratio=iteration.cost_ratio,
         verify_cost=iteration.verify_cost,
         alpha_from_tau=None if gamma is None else alpha_from_tau(tau, gamma),
         long_generation=None if gamma is None or alpha is None else iteration.speedup(alpha),
         these_texts=predicted,
-        measured_over_predicted=measured / predicted,
+        measured_over_predicted=speedup / predicted,
         draft=iteration.draft,
         verify=iteration.verify,
-        rest=_iteration(found) - iteration.seconds,
+        rest=seconds - iteration.seconds,
         parts=calls,
-        by_turns=found.by_turns,
+        by_turns=measured.by_turns,
     )
 
 
-def _iteration(found: MeasuredParts) -> float:
-    """Returns the measured seconds of an iteration."""
-    seconds = total(found.speculative, lambda one: estimator.seconds(one) - found.costs.prefill)
-    return seconds / total(found.speculative, estimator.calls)
-
-
-def _ratio_of_parts(found: MeasuredParts, iteration: float) -> float:
-    """Returns the speed-up if only the parts take time."""
-    costs = found.costs
-    return total(found.alone, lambda one: costs.prefill_alone + one.calls * costs.step) / total(
-        found.speculative, lambda one: costs.prefill + one.calls * iteration
-    )
-
-
-def _forecast(found: MeasuredParts, parts: Parts, speedup: Speedup) -> PredictedByOthers:
+def _predicted_by_others(
+    measured: MeasuredParts, parts: Parts, speedup: Speedup
+) -> PredictedByOthers:
     """Predicts the speed-up from the parts, and from the drafts of the other split's texts."""
-    (tau, alpha), costs = _acceptance(found.elsewhere), found.costs
-    per_token = costs.iteration(_parts(parts, found.elsewhere)).seconds / tau
-    whole = total(found.alone, lambda one: costs.prefill_alone + one.steps * costs.step) / total(
-        found.alone, lambda one: costs.prefill + one.steps * per_token
+    alone, elsewhere, costs = measured.alone, measured.elsewhere, measured.costs
+    tau, alpha = _acceptance(elsewhere)
+    per_token = costs.iteration(_parts(parts, elsewhere)).seconds / tau
+    whole = total(alone, lambda text: costs.prefill_alone + text.steps * costs.step) / total(
+        alone, lambda text: costs.prefill + text.steps * per_token
     )
-    measured = _per_token(found.alone, costs.prefill_alone)
-    measured /= _per_token(found.speculative, costs.prefill)
+    decoding = _per_token(alone, costs.prefill_alone)
+    decoding /= _per_token(measured.speculative, costs.prefill)
     return PredictedByOthers(
-        split=found.elsewhere[0].split or "",
-        texts=len(found.elsewhere),
+        split=elsewhere[0].split or "",
+        texts=len(elsewhere),
         tau=tau,
         alpha=alpha,
         decoding=costs.step / per_token,
         whole=whole,
-        measured_decoding=measured,
-        measured_over_decoding=measured / (costs.step / per_token),
+        measured_decoding=decoding,
+        measured_over_decoding=decoding / (costs.step / per_token),
         measured_over_whole=speedup.per_token / whole,
     )
 
 
+def _without(prefill: float, generations: Sequence[Generation]) -> float:
+    """Returns the seconds of all texts, each without those of its prefill."""
+    return total(generations, lambda text: estimator.seconds(text) - prefill)
+
+
 def _per_token(generations: Sequence[Generation], prefill: float) -> float:
     """Returns the seconds per token, without prefill."""
-    seconds = total(generations, lambda one: estimator.seconds(one) - prefill)
-    return seconds / total(generations, estimator.steps)
+    return _without(prefill, generations) / total(generations, estimator.steps)
 
 
 def _latency(generations: Sequence[Generation], first_token: float) -> Latency:
     """Returns the latency; the first call yields as many tokens as any call, on average."""
-    calls = total(generations, estimator.calls)
-    seconds = total(generations, lambda one: estimator.seconds(one) - first_token)
-    tokens = total(generations, estimator.steps)
-    later = tokens - tokens / calls * len({one.text for one in generations})
+    calls, tokens = (total(generations, x) for x in (estimator.calls, estimator.steps))
+    seconds = _without(first_token, generations)
+    later = tokens - tokens / calls * len({generation.text for generation in generations})
     return Latency(first_token, seconds / later if later and seconds > 0 else None)
 
 
-def _identical(found: MeasuredParts) -> int:
-    plain = {(one.text, one.repeat): (one.tokens, one.beams) for one in found.alone}
-    return sum(plain[one.text, one.repeat] == (one.tokens, one.beams) for one in found.speculative)
+def _identical(measured: MeasuredParts) -> int:
+    plain, ours = (
+        {(text.text, text.repeat): (text.tokens, text.beams) for text in texts}
+        for texts in (measured.alone, measured.speculative)
+    )
+    return sum(plain[key] == output for key, output in ours.items())
 
 
 def _quantiles(generations: Sequence[Generation]) -> Quantiles:

@@ -27,11 +27,11 @@ class Spread(NamedTuple):
     def of(cls, records: Iterable[Record]) -> Spread | None:
         """Returns the spread of repeated timings; None if nothing was timed twice."""
         times: dict[Hashable, list[float]] = collections.defaultdict(list)
-        for one in records:
-            if isinstance(one, Timing):
-                times[one.part].append(one.seconds / one.steps)
-            elif one.seconds is not None:
-                times[one.mode, one.text, one.calls].append(one.seconds)
+        for record in records:
+            if isinstance(record, Timing):
+                times[record.part].append(record.seconds / record.steps)
+            elif record.seconds is not None:
+                times[record.mode, record.text, record.calls].append(record.seconds)
         repeated = [np.divide(x, np.median(x)) for x in times.values() if len(x) > 1]
         if not repeated:
             return None
@@ -47,17 +47,15 @@ def lines(
     crowded = load is not None and load > BUSY * cores
     ratio = spread.high / spread.low if spread else 1.0
     busy = crowded or ratio > NOISY
-    found = []
-    if load is not None:
-        found.append(f"load average {load:.1f} on {counted(cores, 'core')} before")
+    facts = [] if load is None else [f"load average {load:.1f} on {counted(cores, 'core')} before"]
     if spread:
-        found.append(
+        facts.append(
             f"the same work took {spread.low:.2f} to {spread.high:.2f} times its median (middle "
             f"80 % of {spread.timings} timings)"
         )
     else:
-        found.append("nothing was timed twice")
-    yield f"{'machine is busy' if busy else 'machine':20}{', '.join(found)}"
+        facts.append("nothing was timed twice")
+    yield f"{'machine is busy' if busy else 'machine':20}{', '.join(facts)}"
     if ratio > USELESS:
         meaning = "trust no figure here, the speed-up included; measure again on an idle machine"
     elif busy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -10,16 +11,7 @@ from jax.sharding import Mesh
 from specdec.decoding.beam_plan import AnyPlan
 from specdec.decoding.program import DecodeProgram, Program, batch_shapes
 from specdec.measure import parts
-from specdec.measure.parts import (
-    LONGEST_SCAN,
-    LONGEST_TURNS,
-    MEMORY,
-    MEMORY_READ,
-    PREFILL,
-    PREFILL_ALONE,
-    Calls,
-    Key,
-)
+from specdec.measure.parts import MEMORY, MEMORY_READ, PREFILL, PREFILL_ALONE, Calls, Key
 from specdec.models.contract.model import Target
 from specdec.plan import Plan
 from specdec.types import Params, PyTree, TargetCall
@@ -28,17 +20,13 @@ from specdec.types import Params, PyTree, TargetCall
 class TimedPart(NamedTuple):
     """One part of a generation."""
 
-    program: Program  # (trees, what the source gave) -> a pytree
-    source: Key | None  # the part whose result it is given; None: the inputs
+    program: Program  # (trees, the source's result) -> a pytree
+    source: Key | None  # the part whose result it takes; None: the inputs
     steps: int  # model calls in one run
 
 
 class Workload(NamedTuple):
-    """Programs of two plans, by name; each part comes after its source.
-
-    Parameters are trees by role: "alone", those that the plan owns, and `of_greedy` those of greedy
-    speculation, whose layouts are its own.
-    """
+    """Programs of two plans, by name; parameters are trees by role, in each plan's layout."""
 
     plan: AnyPlan  # speculation
     alone: AnyPlan  # its target alone, in a layout of its own
@@ -49,24 +37,20 @@ class Workload(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        plan: AnyPlan,
-        alone: AnyPlan,
-        mesh: Mesh | None = None,
-        greedy: Plan | None = None,
+        cls, plan: AnyPlan, alone: AnyPlan, mesh: Mesh | None = None, greedy: Plan | None = None
     ) -> Workload:
         """Returns the programs of speculation and of its target alone, on the devices of a mesh."""
-        modes = {"alone": alone, "speculative": plan} | ({"greedy": greedy} if greedy else {})
-        programs = {mode: DecodeProgram(one, mesh=mesh) for mode, one in modes.items()}
+        plans = {"alone": alone, "speculative": plan} | ({"greedy": greedy} if greedy else {})
+        programs = {mode: DecodeProgram(of_mode, mesh=mesh) for mode, of_mode in plans.items()}
         return cls(plan, alone, programs, timed_parts(plan, alone), mesh, greedy)
 
     def params(self, trees: Mapping[str, PyTree]) -> dict[str, Params]:
         """Returns the parameters of each generation."""
-        found = {"alone": Params(trees["alone"]), "speculative": self.plan.params(trees)}
+        params = {"alone": Params(trees["alone"]), "speculative": self.plan.params(trees)}
         if self.greedy:
-            own = {role: trees[of_greedy(role)] for role in self.greedy.owned()}
-            found["greedy"] = Params(**own)
-        return found
+            greedy = {role: trees[of_greedy(role)] for role in self.greedy.owned()}
+            params["greedy"] = Params(**greedy)
+        return params
 
     def check(self, trees: Mapping[str, PyTree], length: int) -> None:
         """Traces the generations; `trees` may be shapes."""
@@ -85,8 +69,8 @@ class Workload(NamedTuple):
     def costs(self, trees: Mapping[str, PyTree], length: int) -> dict[Key, dict[str, float]]:
         """Returns the FLOPs and bytes of one call of each part, see `Program.costs`."""
         return {
-            name: program.costs(*given)
-            for name, program, given in self.compiled(trees, length)
+            name: program.costs(*arguments)
+            for name, program, arguments in self.compiled(trees, length)
             if name in self.parts
         }
 
@@ -98,10 +82,10 @@ class Workload(NamedTuple):
         for mode, params in self.params(trees).items():
             self.generations[mode].compile(params, *batch)
             yield mode, self.generations[mode], (params, *batch)
-        given: dict[Key | None, PyTree] = {None: batch[1]}
+        results: dict[Key | None, PyTree] = {None: batch[1]}
         for name, part in self.parts.items():
-            arguments = trees, given[part.source]
-            given[name] = part.program.compile(*arguments).out_info
+            arguments = trees, results[part.source]
+            results[name] = part.program.compile(*arguments).out_info
             yield name, part.program, arguments
 
 
@@ -111,38 +95,35 @@ def of_greedy(role: str) -> str:
 
 
 def timed_parts(plan: AnyPlan, alone: AnyPlan, slots: int | None = None) -> dict[Key, TimedPart]:
-    """Returns the parts that predictions are made of, for all possible draft lengths.
-
-    Caches have `slots`, or the plans' own capacity.
-    """
+    """Returns the parts that predictions need, for all draft lengths, in caches of `slots`."""
     (step,) = (Calls("alone", width) for _, width, _ in alone.parts())
     of_target, views = alone.call_of("target"), plan.drafter.views() if plan.drafter else {}
 
-    def of_alone(trees: Mapping[str, PyTree], *given: PyTree) -> PyTree:
-        return of_target({"target": trees["alone"]}, *given)
+    def of_alone(trees: Mapping[str, PyTree], *arguments: PyTree) -> PyTree:
+        return of_target({"target": trees["alone"]}, *arguments)
 
-    found: dict[Key, TimedPart] = {
+    timed: dict[Key, TimedPart] = {
         MEMORY: TimedPart(Program(parts.make_memory), None, 1),
         MEMORY_READ: TimedPart(Program(parts.read_memory), MEMORY, 1),
-        PREFILL_ALONE: _prefill({"alone": alone.target}, slots or alone.capacity),
+        PREFILL_ALONE: _prefill({"alone": alone.target}, slots or alone.capacity, {}),
         step: _calls("alone", of_alone, step.width, PREFILL_ALONE, alone.max_length),
         PREFILL: _prefill(plan.models(), slots or plan.capacity, views),
     }
     for role, width, _ in plan.parts(TargetCall.each(range(plan.longest_draft + 1))):
-        given = plan.holder(role), plan.call_of(role), width, PREFILL, plan.max_length
-        found[Calls(role, width)] = _calls(*given)
+        timed[Calls(role, width)] = _calls(
+            plan.holder(role), plan.call_of(role), width, PREFILL, plan.max_length
+        )
     if turn := parts.turn_of(plan):
-        steps = min(plan.max_length, LONGEST_TURNS)
-        found[turn] = TimedPart(Program(parts.turns(plan, turn, steps)), PREFILL, steps)
-    return found
+        steps = min(plan.max_length, parts.LONGEST_TURNS)
+        timed[turn] = TimedPart(Program(parts.turns(plan, turn, steps)), PREFILL, steps)
+    return timed
 
 
-def _prefill(
-    models: Mapping[str, Target], slots: int, views: Mapping[str, Callable] = {}
-) -> TimedPart:
-    return TimedPart(Program(parts.prefills(models, slots, views)), None, 1)
+def _prefill(models: Mapping[str, Target], slots: int, views: parts.Views) -> TimedPart:
+    run = functools.partial(parts.prefill, models=models, slots=slots, views=views)
+    return TimedPart(Program(run), None, 1)
 
 
 def _calls(role: str, call: Callable, width: int, prefill: str, max_length: int) -> TimedPart:
-    steps = min(max_length, LONGEST_SCAN)
+    steps = min(max_length, parts.LONGEST_SCAN)
     return TimedPart(Program(parts.scan(role, call, width, steps)), prefill, steps)

@@ -40,11 +40,8 @@ def generate(
     mesh: Mesh | None = None,
     refilled: Refilled | None = None,
 ) -> Iterator[Texts]:
-    """Yields texts of the target alone until they hold this many tokens.
-
-    Whole texts count. Which texts they are does not depend on the batch size: of the last batch,
-    only the rows that were still needed are kept.
-    """
+    """Yields whole texts of the target alone until they hold this many tokens."""
+    # The batch size does not decide which: of the last batch, only the needed rows are kept.
     alone = plan.alone()
     write = functools.partial(decode, plan=alone)
     if mesh is not None:
@@ -59,13 +56,13 @@ def generate(
         return output
 
     fresh = ((*batch, ~np.isin(batch[0], list(skip))) for batch in batches)
-    fresh, ahead = itertools.tee(one for one in fresh if one[2].any())
+    fresh, ahead = itertools.tee(batch for batch in fresh if batch[2].any())
     if refilled:
-        given = (
+        with_keys = (
             GivenBatch(row_keys(seed, jnp.asarray(index)), inputs, new & (index >= 0))
             for index, inputs, new in ahead
         )
-        outputs = (output for output, _ in refilled.outputs(Params(params), given))
+        outputs = (output for output, _ in refilled.outputs(Params(params), with_keys))
     else:
         outputs = (decoded(index, inputs) for index, inputs, _ in ahead)
     while tokens > 0 and (batch := next(fresh, None)):

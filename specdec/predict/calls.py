@@ -9,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, PartitionSpec
 
+from specdec.common.values import fields_of
 from specdec.models import partitioning
 from specdec.models.contract.model import Model
 from specdec.plan import Plan
@@ -46,19 +48,17 @@ def silent_call(
 
 def together(call: Call, *others: Call) -> Call:
     """Returns the figures of several calls, one after the other, as those of one call."""
-    sums = {
-        name: sum(getattr(one, name) for one in (call, *others))
-        for name in ("bytes", "flops", "int8", "layers")
-    }
+    names, calls = ("bytes", "flops", "int8", "layers"), (call, *others)
+    sums = {name: sum(map(operator.attrgetter(name), calls)) for name in names}
     return dataclasses.replace(call, **sums)
 
 
 def with_collectives(call: Call, module: hlo.Module, width: int, share: float = 1.0) -> Call:
     """Returns a call with collectives."""
-    results: dict[str, list[int]] = {"all-reduce": [], "all-gather": []}
-    for one in module.collectives:
-        results.setdefault(one.opcode, []).append(one.bytes)
-    reduced, gathered = results["all-reduce"], results["all-gather"]
+    reduced, gathered = (
+        [x.bytes for x in module.collectives if x.opcode == opcode]
+        for opcode in ("all-reduce", "all-gather")
+    )
     return dataclasses.replace(
         call,
         reductions=round(share * len(reduced)),
@@ -98,12 +98,12 @@ def count(plan: Plan, shape: Shape, devices: int) -> Counted:
     """Counts the calls of a plan."""
     mesh = AbstractMesh((1, devices), (partitioning.DATA, partitioning.MODEL))
     models = {
-        role: dataclasses.replace(one, axis_rules=partitioning.fitting(one, one.axis_rules, mesh))
-        for role, one in plan.models().items()
-        if isinstance(one, Model)
+        role: dataclasses.replace(x, axis_rules=partitioning.fitting(x, x.axis_rules, mesh))
+        for role, x in plan.models().items()
+        if isinstance(x, Model)
     }
     return Counted(
-        calls={role: counted(one, one.axis_rules, shape, mesh) for role, one in models.items()},
+        calls={role: counted(x, x.axis_rules, shape, mesh) for role, x in models.items()},
         parameters=sum(_parameter_bytes(model, mesh) for model in models.values()),
         caches=sum(model.cache_bytes(*shape, dict(mesh.shape)) for model in models.values()),
     )
@@ -117,14 +117,11 @@ def _parameter_bytes(model: Model, mesh: AbstractMesh) -> int:
 @functools.cache
 def counted(model: Model, rules: AxisRules, shape: Shape, mesh: AbstractMesh) -> Call:
     """Returns the figures of a model's call, with its collectives."""
-    one, two = (_counted(_with(model, rules, layers, mesh), shape, mesh) for layers in (1, 2))
+    first, second = (
+        fields_of(_counted(_with(model, rules, layers, mesh), shape, mesh)) for layers in (1, 2)
+    )
     more = model.num_layers - 1
-
-    def of_all(name: str) -> Any:
-        first = getattr(one, name)
-        return first + more * (getattr(two, name) - first)
-
-    return Call(**{field.name: of_all(field.name) for field in dataclasses.fields(Call)})
+    return Call(**{name: x + more * (second[name] - x) for name, x in first.items()})
 
 
 def _with(model: Model, rules: AxisRules, layers: int, mesh: AbstractMesh) -> Model:
@@ -135,11 +132,9 @@ def _with(model: Model, rules: AxisRules, layers: int, mesh: AbstractMesh) -> Mo
 
 
 def _counted(model: Model, shape: Shape, mesh: AbstractMesh) -> Call:
-    """Returns the figures of one call.
-
-    A product whose sum runs over a divided axis ends in an all-reduce, as does reading a divided
-    table of tokens. A divided vocabulary ends in an all-gather of the logits.
-    """
+    """Returns the figures of one call, with the collectives that follow from divided axes."""
+    # A product whose sum runs over a divided axis ends in an all-reduce, as does reading a divided
+    # table of tokens. A divided vocabulary ends in an all-gather of the logits.
     sizes = dict(mesh.shape)
     params = partitioning.abstract(model, mesh)
     call = silent_call(model, params, model.cache_bytes(*shape, sizes), shape.rows, sizes)

@@ -17,9 +17,10 @@ from specdec.decoding.beam_plan import AnyPlan
 from specdec.decoding.program import DecodeProgram, Program, batch_shapes
 from specdec.decoding.refilling import Refilled
 from specdec.decoding.states import rows_of
+from specdec.measure.parts import Views, prefill
 from specdec.models import partitioning
 from specdec.models.bases.stack import StackModel
-from specdec.models.contract.inputs import read, tokens_of
+from specdec.models.contract.inputs import tokens_of
 from specdec.models.contract.model import Model, Target
 from specdec.plan import Plan
 from specdec.predict import hlo
@@ -77,24 +78,22 @@ class Compilation:
     """A plan compiled for a mesh, with the figures of one device."""
 
     plan: AnyPlan
-    # rows, length: the shape of the inputs
-    rows: int
-    length: int
+    rows: int  # of the inputs
+    length: int  # of the inputs
     mesh: Mapping[str, int]  # the sizes of the mesh's axes
-    whole: Compiled  # the program `decode`, or that of a beam search
-    # the parts as programs of their own. They are `prefill`, in which each model reads the inputs,
-    # each model call of an iteration, and the call of the target alone.
+    program: Compiled  # the program `decode`, or that of a beam search
+    # The parts as programs of their own: `prefill`, in which each model reads the inputs, each
+    # model call of an iteration, and the call of the target alone.
     parts: Mapping[str, Compiled]
-    # parameter_bytes, cache_bytes: of one device's share
-    parameter_bytes: int
-    cache_bytes: int
+    parameter_bytes: int  # of one device's share
+    cache_bytes: int  # of one device's share
     # the figures that a roofline needs of a model, by role; {} unless all parts were compiled
     calls: Mapping[str, Call]
 
     @property
     def programs(self) -> tuple[Compiled, ...]:
         """All programs that were compiled."""
-        return self.whole, *self.parts.values()
+        return self.program, *self.parts.values()
 
 
 def compile_for(
@@ -117,48 +116,44 @@ def compile_for(
     with jax.set_mesh(mesh):
         params = plan.params({**trees, **tables})
         program = _program(plan, mesh, shape[0], widths)
-        whole, _ = _compiled("decode", program, params, keys, inputs)
-        made = tuple(_parts(plan, trees, inputs, progress)) if parts else ()
+        decode, _ = _compiled("decode", program, params, keys, inputs)
+        compiled_parts = tuple(_parts(plan, trees, inputs, progress)) if parts else ()
 
     def call_of(target: Target, tree: PyTree, length: int = shape[1]) -> tuple[Call, int]:
         model = cast(Model, target)
         cache = model.cache_bytes(shape[0], plan.capacity, length, mesh.shape)
         return silent_call(model, tree, cache, shape[0], mesh.shape), cache
 
-    found = {
-        role: call_of(model, trees[role], _length_of(role, plan, inputs))
-        for role, model in plan.models().items()
-    }
-    calls = {role: call for role, (call, _) in found.items()}
+    calls, cache_bytes = {}, 0
+    for role, model in plan.models().items():
+        calls[role], size = call_of(model, trees[role], _length_of(role, plan, inputs))
+        cache_bytes += size
     partial = plan.drafter.partial_models(plan.target) if isinstance(plan, Plan) else {}
     for role, model in partial.items():
         assert isinstance(model, StackModel)
         of_layers, _ = call_of(model, model.part_of(trees["target"]))
-        heads = [one for one in plan.models() if one not in _widest(plan)]
-        calls[role] = together(of_layers, *(calls.pop(one) for one in heads))
+        heads = [head for head in plan.models() if head not in _widest(plan)]
+        calls[role] = together(of_layers, *map(calls.pop, heads))
     for depth in plan.target.depths:
         call, _ = call_of(plan.target.always(depth), trees["target"])
         calls[of_depth(depth)] = dataclasses.replace(call, layers=depth)
-    compiled = {part.name: part for part in made}
+    by_name = {part.name: part for part in compiled_parts}
     return Compilation(
         plan,
         *shape,
         mesh=dict(mesh.shape),
-        whole=whole,
-        parts=compiled,
+        program=decode,
+        parts=by_name,
         parameter_bytes=device_bytes([trees, tables]),
-        cache_bytes=sum(cache for _, cache in found.values()),
-        calls=_communicating(plan, calls, compiled),
+        cache_bytes=cache_bytes,
+        calls=_communicating(plan, calls, by_name),
     )
 
 
 def _fewest_cycles(plan: AnyPlan, inputs: PyTree, mesh: Mesh) -> AnyPlan:
-    """Returns the plan with calls on one token computed as takes the fewest cycles.
-
-    They may be computed with two tokens, and on one device a draft's also with joined kernels.
-    Compilers that state no cycles, such as a CPU's, are not asked. Several rows and beams have no
-    call on one token.
-    """
+    """Returns the plan with calls on one token computed as takes the fewest cycles."""
+    # They may be computed with two tokens, and on one device a draft's also with joined kernels.
+    # Compilers of other devices state no cycles. Several rows and beams have no call on one token.
     if not isinstance(plan, Plan) or rows_of(inputs) > 1 or _platform(mesh) != "tpu":
         return plan
     calls = (*plan.alone().parts(), *plan.parts())
@@ -178,8 +173,8 @@ def _fewest_cycles(plan: AnyPlan, inputs: PyTree, mesh: Mesh) -> AnyPlan:
         call, params = Program(model.decode, donate=[2]), partitioning.abstract(model, mesh)
         with jax.set_mesh(mesh):
             part, _ = _compiled(role, call, params, tokens, caches[role])
-        found = sum(one.cycles for one in part.module.operations) if part.module else 0
-        return found or math.inf
+        operations = part.module.operations if part.module else ()
+        return sum(operation.cycles for operation in operations) or math.inf
 
     chosen = {}
     for role, model in models.items():
@@ -221,22 +216,19 @@ def _communicating(
     plan: AnyPlan, calls: Mapping[str, Call], parts: Mapping[str, Compiled]
 ) -> dict[str, Call]:
     """Returns the calls with the collectives of each widest call, {} if one is not known."""
-    found, widest, target = {}, _widest(plan), cast(Model, plan.models()["target"])
+    communicating, widest, target = {}, _widest(plan), cast(Model, plan.target)
     for role, call in calls.items():
         width = widest.get(role, 1)
         part = parts.get(part_name(role, width))
         if part is None or part.module is None:
             return {}
         share = call.layers / target.num_layers if role != _compiled_as(role) else 1.0
-        found[role] = with_collectives(call, part.module, width, share)
-    return found
+        communicating[role] = with_collectives(call, part.module, width, share)
+    return communicating
 
 
 def _parts(
-    plan: AnyPlan,
-    trees: Mapping[str, PyTree],
-    inputs: PyTree,
-    progress: Callable[[str], None],
+    plan: AnyPlan, trees: Mapping[str, PyTree], inputs: PyTree, progress: Callable[[str], None]
 ) -> Iterator[Compiled]:
     """Yields the parts in the order of an iteration, or only the first one if that is too large."""
     progress("prefill")
@@ -250,13 +242,10 @@ def _parts(
         name = part_name(role, width)
         progress(name)
         tokens = jax.ShapeDtypeStruct([rows_of(inputs), width], jnp.int32)
-        own = plan.own_calls().get(role)
-        if own and (role, width) != ("target", alone):
-            given = trees, tokens, caches[plan.holder(role)]
-            yield _compiled(name, Program(own, donate=[2]), *given)[0]
-            continue
-        call = Program(plan.models()[role].decode, donate=[2])
-        yield _compiled(name, call, trees[role], tokens, caches[role])[0]
+        call, holder, tree = plan.own_calls().get(role), plan.holder(role), trees
+        if call is None or (role, width) == ("target", alone):
+            call, holder, tree = plan.models()[role].decode, role, trees[role]
+        yield _compiled(name, Program(call, donate=[2]), tree, tokens, caches[holder])[0]
 
 
 def _shapes_of(executable: jax.stages.Compiled) -> PyTree:
@@ -273,15 +262,12 @@ def _prefills(plan: AnyPlan) -> Program:
 
 def _prefill(trees: Mapping[str, PyTree], inputs: PyTree, *, plan: AnyPlan) -> dict[str, PyTree]:
     """Returns each model's cache after the inputs, by role."""
-    caches: dict[str, PyTree] = {}
-    views = _views(plan)
-    for role, model in plan.models().items():
-        seen = views[role](inputs) if role in views else inputs
-        caches[role] = read(model, trees[role], seen, plan.capacity, caches.get("target"))
-    return caches
+    models, views = plan.models(), _views(plan)
+    prefilled = prefill(trees, inputs, models=models, slots=plan.capacity, views=views)
+    return {role: cache for role, (_, cache) in prefilled.items()}
 
 
-def _views(plan: AnyPlan) -> dict[str, Callable]:
+def _views(plan: AnyPlan) -> Views:
     return plan.drafter.views() if plan.drafter else {}
 
 

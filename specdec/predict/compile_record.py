@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -51,14 +52,10 @@ class ProgramContents:
 
     memory: DeviceMemory | None = None
     collectives: ByLoop = dataclasses.field(default_factory=dict)
-    copies: ByLoop = dataclasses.field(
-        default_factory=dict
-    )  # others than those of fusions are never in memory
+    copies: ByLoop = dataclasses.field(default_factory=dict)  # those of fusions are not in memory
     operations: Mapping[str, int] = dataclasses.field(default_factory=dict)
     top_k: ByLoop = dataclasses.field(default_factory=dict)
-    largest: Mapping[str, LargestArray] = dataclasses.field(
-        default_factory=dict
-    )  # the largest result in each loop
+    largest: Mapping[str, LargestArray] = dataclasses.field(default_factory=dict)  # in each loop
     host_transfers: int = 0
     dynamic_shapes: int = 0
     sparse_core: ByLoop = dataclasses.field(default_factory=dict)
@@ -107,9 +104,8 @@ class DevicesRecord:
 
     def fields(self) -> dict[str, object]:
         """Returns plain values for JSON, without those that such a program does not have."""
-        found = dataclasses.asdict(self)
-        found["memory"] = _known(found["memory"])
-        return _known(found)
+        fields = dataclasses.asdict(self)
+        return _known(fields | {"memory": _known(fields["memory"])})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,9 +146,9 @@ def record(
     """Returns the fields of a topology's record."""
     plan = compilation.plan
     sizes = {"parameters": compilation.parameter_bytes, "caches": compilation.cache_bytes}
-    found = TopologyRecord(
+    plain = TopologyRecord(
         **of_devices(topology, compilation.mesh, *compilation.programs),
-        memory=memory_of(sizes, compilation.whole, topology),
+        memory=memory_of(sizes, compilation.program, topology),
         dtype=plan.target.dtype,
         rows=compilation.rows,
         inputs=compilation.length,
@@ -162,16 +158,18 @@ def record(
         assumed={"hop_seconds": HOP_SECONDS, "layer_seconds": LAYER_SECONDS},
         compiler=estimate(compilation, alphas),
     )
-    if not (compilation.calls and compilation.whole.module):
-        return found.fields()
+    if not (compilation.calls and compilation.program.module):
+        return plain.fields()
     chip, calls = topology.chip, compilation.calls
+    predicted: dict[str, Any] = {}
     if isinstance(plan, BeamPlan):
-        return dataclasses.replace(found, beams_predicted=predict_beams(chip, plan, calls)).fields()
-    if plan.drafts:
-        both = dict(zip(PREDICTIONS, predict(chip, plan, calls, alphas), strict=True))
-        found = dataclasses.replace(found, alphas=alphas, **both)
-    leaving = exits(chip, plan, calls) if plan.target.depths else None
-    return dataclasses.replace(found, exits=leaving).fields()
+        predicted["beams_predicted"] = predict_beams(chip, plan, calls)
+    else:
+        if plan.drafts:
+            both = zip(PREDICTIONS, predict(chip, plan, calls, alphas), strict=True)
+            predicted |= {"alphas": alphas, **dict(both)}
+        predicted["exits"] = exits(chip, plan, calls) if plan.target.depths else None
+    return dataclasses.replace(plain, **predicted).fields()
 
 
 def _lengths(plan: AnyPlan) -> dict[str, Any]:
@@ -203,24 +201,24 @@ def memory_of(
     if program.memory is None:
         return ProgramMemory(**sizes, limit=limit, too_large=program.too_large, needed=needed)
     total, parts = program.memory.total, dataclasses.asdict(program.memory)
-    left = limit - total
-    return ProgramMemory(**sizes, **parts, limit=limit, total=total, left=left, fits=left > 0)
+    room = limit - total
+    return ProgramMemory(**sizes, **parts, limit=limit, total=total, left=room, fits=room > 0)
 
 
 def contents(part: Compiled) -> ProgramContents:
     """Returns the contents of a program that was compiled."""
     module = part.module
     assert module is not None and part.memory is not None
-    sorts = [one for one in module.operations if one.scope.endswith("/top_k")]
-    sorts = [one for one in sorts if one.opcode in ("custom-call", "sort")]
-    by_size = sorted(module.operations, key=lambda one: one.bytes)
+    sorts = [x for x in module.operations if x.scope.endswith("/top_k")]
+    sorts = [x for x in sorts if x.opcode in ("custom-call", "sort")]
+    by_size = sorted(module.operations, key=operator.attrgetter("bytes"))
     return ProgramContents(
         memory=part.memory,
         collectives=_by_loop(module.collectives, lambda i: i.opcode),
         copies=_by_loop([copy for copy in module.copies if not copy.fused], lambda i: i.shape),
-        operations=dict(Counter("/".join(one.loop) for one in module.operations)),
+        operations=dict(Counter("/".join(x.loop) for x in module.operations)),
         top_k=_by_loop(sorts, lambda i: i.operand),
-        largest={"/".join(one.loop): LargestArray(one.shape, one.bytes) for one in by_size},
+        largest={"/".join(x.loop): LargestArray(x.shape, x.bytes) for x in by_size},
         host_transfers=len(module.host_transfers),
         dynamic_shapes=len(module.dynamic_shapes),
         sparse_core=_by_loop(module.sparse_core, lambda i: i.scope.rpartition("/")[2] or "other"),
@@ -235,8 +233,8 @@ def _by_loop(
 ) -> ByLoop:
     """Returns the instructions and their bytes."""
     loops: dict[str, dict[str, CountAndBytes]] = {}
-    for one in instructions:
-        kinds = loops.setdefault("/".join(one.loop), {})
-        before = kinds.get(kind_of(one), CountAndBytes(0, 0))
-        kinds[kind_of(one)] = CountAndBytes(before.count + 1, before.bytes + one.bytes)
+    for instruction in instructions:
+        kinds, kind = loops.setdefault("/".join(instruction.loop), {}), kind_of(instruction)
+        before = kinds.get(kind, CountAndBytes(0, 0))
+        kinds[kind] = CountAndBytes(before.count + 1, before.bytes + instruction.bytes)
     return loops

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from specdec.common.tables import PageTable, columns
+from specdec.common.tables import PageTable, columns, number
 from specdec.common.terminal import counted
 from specdec.predict import hlo
 from specdec.predict.compile_record import (
@@ -19,9 +21,9 @@ from specdec.predict.compile_record import (
     TopologyRecord,
     read,
 )
-from specdec.predict.cycles import CompilerEstimate
+from specdec.predict.cycles import CompilerEstimate, ProgramCycles
 from specdec.predict.hardware import GIB, LAYER_SECONDS
-from specdec.predict.roofline import BeamPrediction, RooflinePrediction
+from specdec.predict.roofline import BeamPrediction, Exit, RooflinePrediction
 
 LEGEND = {
     "memory": "memory: bytes of the decode program on one device; compiled: seconds for each "
@@ -48,37 +50,36 @@ LEGEND = {
     "number of draft tokens per target call",
     "paths": "paths: the speed-ups have the calls of all paths, and the accepted tokens of one",
 }  # by the name in a record of what is explained
-MEMORY = ("topology", "mesh", "batch", "parameters", "caches", "total", "limit", "left")
 
 
 def lines(fields: Mapping[str, object]) -> Iterator[str]:
     """Yields the lines of a record, for people."""
-    found = read(fields, TopologyRecord)
-    yield heading(found)
-    memory = found.memory
+    record = read(fields, TopologyRecord)
+    yield heading(record)
+    memory = record.memory
     yield memory_line(memory, {"parameters": memory.parameters, "caches": memory.caches})
-    yield compiled_line(found)
-    if "decode" in found.programs:
-        yield from _contents_lines(found.programs["decode"])
-    if found.roofline is not None:
-        yield from _prediction_lines(found)
-    if found.compiler is not None:
-        yield from _compiler_lines(found, found.compiler)
-    if found.beams_predicted is not None:
-        yield f"  beams       {_beams(found.beams_predicted)}"
-    if found.exits is not None:
+    yield compiled_line(record)
+    if "decode" in record.programs:
+        yield from _contents_lines(record.programs["decode"])
+    if record.roofline is not None:
+        yield from _prediction_lines(record)
+    if record.compiler is not None:
+        yield from _compiler_lines(record, record.compiler)
+    if record.beams_predicted is not None:
+        yield f"  beams       {_beams(record.beams_predicted)}"
+    if record.exits is not None:
         yield "  exits       a token that leaves there, alone (roofline / with layers)"
-        for one in found.exits:
-            times = f"{_milliseconds(one.seconds)} ms, {_pair(one.speedup)} times"
-            yield f"    {one.layers:>3} layers        {times}"
+        for leaving in record.exits:
+            times = f"{_milliseconds(leaving.seconds)} ms, {_pair(leaving.speedup)} times"
+            yield f"    {leaving.layers:>3} layers        {times}"
 
 
-def heading(found: DevicesRecord) -> str:
+def heading(record: DevicesRecord) -> str:
     """Returns the first line of a record: its devices."""
-    mesh = " x ".join(f"{size} {name}" for name, size in found.mesh.items())
-    chip = found.chip
+    mesh = " x ".join(f"{size} {name}" for name, size in record.mesh.items())
+    chip = record.chip
     return (
-        f"{found.topology}: {counted(found.devices, 'device')} ({mesh}) of "
+        f"{record.topology}: {counted(record.devices, 'device')} ({mesh}) of "
         f"{gib(chip.memory)} at {chip.bandwidth / 1e9:,.0f} GB/s, "
         f"{chip.flops / 1e12:,.0f} TFLOP/s in bfloat16"
     )
@@ -89,8 +90,8 @@ def memory_line(memory: ProgramMemory, parts: Mapping[str, float | None]) -> str
     known = ", ".join(f"{name} {gib(size or 0)}" for name, size in parts.items())
     if memory.total is None:
         return f"  memory      does not fit: {memory.too_large}; {known}"
-    left, caches = memory.left or 0, memory.caches or 0
-    verdict = f"{gib(left)} left" if left > 0 else f"{gib(-left)} too much"
+    room, caches = memory.left or 0, memory.caches or 0
+    verdict = f"{gib(room)} left" if room > 0 else f"{gib(-room)} too much"
     others = "other temporaries" if memory.caches is not None else "temporaries"
     return (
         f"  memory      {gib(memory.total)} of {gib(memory.limit)}, {verdict} ({known}, "
@@ -98,9 +99,9 @@ def memory_line(memory: ProgramMemory, parts: Mapping[str, float | None]) -> str
     )
 
 
-def compiled_line(found: DevicesRecord) -> str:
+def compiled_line(record: DevicesRecord) -> str:
     """Returns the line of the seconds in which programs were compiled."""
-    seconds = (f"{name}: {s:.0f}" for name, s in found.compile_seconds.items())
+    seconds = (f"{name}: {s:.0f}" for name, s in record.compile_seconds.items())
     return f"  compiled    in seconds, {', '.join(seconds)}"
 
 
@@ -115,7 +116,7 @@ def _milliseconds(seconds: Iterable[float]) -> str:
 
 def explanation(records: Sequence[Mapping[str, object]]) -> Iterator[str]:
     """Yields the legend of some records, for the figures that they have."""
-    names = {"memory", *(name for found in records for name in found)}
+    names = {"memory", *itertools.chain.from_iterable(records)}
     programs = (msgspec.convert(x["programs"], dict[str, ProgramContents]) for x in records)
     decode = [x["decode"] for x in programs if "decode" in x]
     names |= {"decode"} if decode else set()
@@ -128,29 +129,28 @@ def explanation(records: Sequence[Mapping[str, object]]) -> Iterator[str]:
             yield from text.format(layer=layer, gamma=gamma).splitlines()
 
 
-def _contents_lines(whole: ProgramContents) -> Iterator[str]:
-    for path, kinds in (whole.collectives or {"": {}}).items():
+def _contents_lines(contents: ProgramContents) -> Iterator[str]:
+    for path, kinds in (contents.collectives or {"": {}}).items():
         yield f"  {path or 'no loop':<11} {collectives_of(kinds)}"
-    yield f"  loops       {_loops(whole.loops)}"
-    counts = (f"{n} in {path or 'no loop'}" for path, n in whole.operations.items())
+    yield f"  loops       {_loops(contents.loops)}"
+    counts = (f"{n} in {path or 'no loop'}" for path, n in contents.operations.items())
     yield f"  operations  {', '.join(counts)}"
-    for path, kinds in whole.top_k.items():
+    for path, kinds in contents.top_k.items():
         sorts = (f"{kind.count} of {shape}" for shape, kind in kinds.items())
         yield f"  top-k       {', '.join(sorts)} in {path or 'no loop'}"
-    for path, one in whole.largest.items():
+    for path, largest in contents.largest.items():
         if path:
-            yield f"  largest     {one.shape} ({one.bytes / 2**20:.2f} MiB) in {path}"
-    there = [
-        (path, kind, found.count)
-        for path, kinds in whole.sparse_core.items()
-        for kind, found in kinds.items()
+            yield f"  largest     {largest.shape} ({largest.bytes / 2**20:.2f} MiB) in {path}"
+    elsewhere = [
+        (path, kind, sums.count)
+        for path, kinds in contents.sparse_core.items()
+        for kind, sums in kinds.items()
     ]
     yield (
-        f"  also        {whole.host_transfers} host transfers, "
-        f"{whole.dynamic_shapes} dynamic shapes, {sum(n for *_, n in there)} on a SparseCore"
+        f"  also        {contents.host_transfers} host transfers, "
+        f"{contents.dynamic_shapes} dynamic shapes, {sum(n for *_, n in elsewhere)} on a SparseCore"
     )
-    waited_for = [(path, kind, n) for path, kind, n in there if path or kind == "gather"]
-    if waited_for:
+    if waited_for := [x for x in elsewhere if x[0] or x[1] == "gather"]:
         counts = (f"{n} {kind} in {path or 'no loop'}" for path, kind, n in waited_for)
         yield (
             f"  warning     a SparseCore runs {', '.join(counts)}; the program may wait longer for "
@@ -165,154 +165,170 @@ def collectives_of(kinds: Mapping[str, CountAndBytes]) -> str:
 
 
 def _loops(loops: Sequence[hlo.Loop]) -> str:
-    def one(loop: hlo.Loop) -> str:
+    def shown(loop: hlo.Loop) -> str:
         trips = "" if loop.trip_count is None else f" x{loop.trip_count}"
         inner = f" {{ {_loops(loop.loops)} }}" if loop.loops else ""
         return f"{loop.name}{trips}{inner}"
 
-    alike = Counter(map(one, loops)).items()
+    alike = Counter(map(shown, loops)).items()
     return ", ".join(text if n == 1 else f"{n} {text}" for text, n in alike) or "none"
 
 
-def _predictions(found: TopologyRecord) -> tuple[RooflinePrediction, RooflinePrediction]:
+def _predictions(record: TopologyRecord) -> tuple[RooflinePrediction, RooflinePrediction]:
     """Returns the predictions by the roofline and with layers."""
-    assert found.roofline is not None and found.with_layers is not None
-    return found.roofline, found.with_layers
+    assert record.roofline is not None and record.with_layers is not None
+    return record.roofline, record.with_layers
 
 
-def _prediction_lines(found: TopologyRecord) -> Iterator[str]:
-    gamma, both = found.gamma or 0, _predictions(found)
-    for title, one in zip(PREDICTIONS.values(), both, strict=True):
-        shown = f", v({gamma}) {one.verify_cost[gamma]:.2f}" if gamma < len(one.verify_cost) else ""
-        yield f"  {title:<11} {_costs(one)}, c {one.cost_ratio:.3f}{shown}"
-    alone = _pair((1 / one.target for one in both), ".0f")
+def _prediction_lines(record: TopologyRecord) -> Iterator[str]:
+    gamma, both = record.gamma or 0, _predictions(record)
+    for title, predicted in zip(PREDICTIONS.values(), both, strict=True):
+        costs = f"{_costs(predicted)}, c {predicted.cost_ratio:.3f}"
+        if gamma < len(predicted.verify_cost):
+            costs += f", v({gamma}) {predicted.verify_cost[gamma]:.2f}"
+        yield f"  {title:<11} {costs}"
+    alone = _pair((1 / predicted.target for predicted in both), ".0f")
     at_tar = (
-        f"{_pair((tar / one.iteration for one in both), '.0f')} at TAR {tar}"
+        f"{_pair((tar / predicted.iteration for predicted in both), '.0f')} at TAR {tar}"
         for tar in range(1, gamma + 2)
     )
     yield f"  tokens/s    {alone} alone; drafts of {gamma}: {', '.join(at_tar)}"
     yield "  speed-up    predicted, by draft tokens per call (roofline / with layers)"
-    table = _speedups(found, "{} {}", "/")
+    table = _speedups(record, "{} {}", "/")
     rows = (("    ", *cells) for cells in (table.header, *table.rows))
     yield from columns(rows, "", "<20", ">12")
 
 
-def _costs(one: RooflinePrediction) -> str:
-    return f"target {1e3 * one.target:.2f} ms, draft {1e3 * one.draft:.3f} ms"
+def _costs(predicted: RooflinePrediction) -> str:
+    return f"target {1e3 * predicted.target:.2f} ms, draft {1e3 * predicted.draft:.3f} ms"
 
 
-def _speedups(found: TopologyRecord, label: str, between: str) -> PageTable:
+def _speedups(record: TopologyRecord, label: str, between: str) -> PageTable:
     """Returns both predictions for each alpha, whose label has this form, and draft length."""
-    rows, both = [], _predictions(found)
-    for name, alpha in (found.alphas or {}).items():
+    rows, both = [], _predictions(record)
+    for name, alpha in (record.alphas or {}).items():
         shown = name if name == f"{alpha:g}" else label.format(f"{alpha:g}", name)
-        pairs = zip(*(one.speedups[name] for one in both), strict=True)
+        pairs = zip(*(predicted.speedups[name] for predicted in both), strict=True)
         rows.append((shown, *(f"{a:.2f}{between}{b:.2f}" for a, b in pairs)))
     return PageTable("", ("alpha", *map(str, range(1, len(both[0].verify_cost)))), rows)
 
 
-def _compiler_lines(found: TopologyRecord, made: CompilerEstimate) -> Iterator[str]:
-    for name, part in made.parts.items():
+def _compiler_lines(record: TopologyRecord, estimate: CompilerEstimate) -> Iterator[str]:
+    for name, part in estimate.parts.items():
         layer = part.fusions_per_layer
         of_layer = "" if layer is None else f" ({layer:g})"
         counts = f"{part.cycles:,} cycles, {part.fusions} fusions{of_layer}"
-        own = counted(part.kernels, "kernel") if part.kernels else ""
-        more = f", {own} of our own without cycles" if own else ""
-        yield f"  {'compiler':<11} {name}: {counts}{more}"
-    if made.cost_ratio is not None:
-        yield f"  {'compiler':<11} {_compiler_costs(made, found.gamma or 0)}"
+        if part.kernels:
+            counts += f", {counted(part.kernels, 'kernel')} of our own without cycles"
+        yield f"  {'compiler':<11} {name}: {counts}"
+    if estimate.cost_ratio is not None:
+        yield f"  {'compiler':<11} {_compiler_costs(estimate, record.gamma or 0)}"
 
 
-def _compiler_costs(made: CompilerEstimate, gamma: int) -> str:
+def _compiler_costs(estimate: CompilerEstimate, gamma: int) -> str:
     """Returns c, v and the speed-ups that follow from the compiler's cycles."""
-    costs = f"c {made.cost_ratio:.3f}, v({gamma}) {made.verify_cost:.2f}"
-    speedups = (f"{s:.2f} at alpha {alpha}" for alpha, s in made.speedups.items())
+    costs = f"c {estimate.cost_ratio:.3f}, v({gamma}) {estimate.verify_cost:.2f}"
+    speedups = (f"{s:.2f} at alpha {alpha}" for alpha, s in estimate.speedups.items())
     return f"{costs}; speed-up with drafts of {gamma}: {', '.join(speedups)}"
 
 
 def _beams(both: Sequence[BeamPrediction]) -> str:
     return (
-        f"a step alone {_milliseconds(one.step for one in both)} ms, a call with its draft "
-        f"{_milliseconds(one.iteration for one in both)} ms: it pays from "
-        f"{_pair(one.pays_from for one in both)} steps per call"
+        f"a step alone {_milliseconds(x.step for x in both)} ms, a call with its draft "
+        f"{_milliseconds(x.iteration for x in both)} ms: it pays from "
+        f"{_pair(x.pays_from for x in both)} steps per call"
     )
 
 
 def markdown(several: Sequence[Mapping[str, object]]) -> str:
     """Returns tables of the records of several topologies."""
     records = [read(fields, TopologyRecord) for fields in several]
-    whole = [_contents_row(found) for found in records if "decode" in found.programs]
+    decoding = [record for record in records if "decode" in record.programs]
     parts = [
-        PageTable("", MEMORY, list(map(_memory_row, records))).markdown(),
+        PageTable.of("", records, MEMORY).markdown(),
         "Collectives, by the loop they are in, and compile times.",
-        PageTable("", ("topology", "collectives", "loops", "seconds"), whole).markdown(),
-        *(part for found in records for part in _of_topology(found)),
+        PageTable.of("", decoding, CONTENTS).markdown(),
+        *itertools.chain.from_iterable(map(_of_topology, records)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _of_topology(found: TopologyRecord) -> Iterator[str]:
+def _of_topology(record: TopologyRecord) -> Iterator[str]:
     """Yields the texts and the tables of one topology."""
-    name = found.topology
-    if found.roofline is not None:
-        roofline, layers = _predictions(found)
+    name = record.topology
+    if record.roofline is not None:
+        roofline, layers = _predictions(record)
         yield (
             f"{name}: {_costs(roofline)}, c {roofline.cost_ratio:.3f} by the roofline; "
             f"{1e3 * layers.target:.2f} ms, {1e3 * layers.draft:.3f} ms, c "
             f"{layers.cost_ratio:.3f} with {LAYER_SECONDS * 1e6:.0f} us for each layer. "
             "Speed-ups, roofline / with layers:"
         )
-        yield _speedups(found, "{} ({})", " / ").markdown()
-    if found.compiler is not None:
-        estimated = found.compiler
-        known = estimated.cost_ratio is not None
-        costs = f" {_compiler_costs(estimated, found.gamma or 0)}." if known else ""
+        yield _speedups(record, "{} ({})", " / ").markdown()
+    if estimate := record.compiler:
+        costs = ""
+        if estimate.cost_ratio is not None:
+            costs = f" {_compiler_costs(estimate, record.gamma or 0)}."
         yield f"{name}: the compiler's own estimate, not a time.{costs}"
-        rows = []
-        for program, part in estimated.parts.items():
-            layer = part.fusions_per_layer
-            of_layer = "" if layer is None else layer
-            rows.append((program, f"{part.cycles:,}", part.fusions, of_layer))
-        header = ("program", "cycles", "fusions", "fusions in a decoder layer")
-        yield PageTable("", header, rows).markdown(" rrr")
-    if found.exits is not None:
+        yield PageTable.of("", estimate.parts.items(), CYCLES).markdown(" rrr")
+    if record.exits is not None:
         yield f"{name}: tokens that leave the target, roofline / with layers:"
-        rows = [(one.layers, _milliseconds(one.seconds), _pair(one.speedup)) for one in found.exits]
-        header = ("layers", "ms", "times as fast as the whole target")
-        yield PageTable("", header, rows).markdown()
-    if found.beams_predicted is not None:
-        yield f"{name}: {_beams(found.beams_predicted)}."
+        yield PageTable.of("", record.exits, EXITS).markdown()
+    if record.beams_predicted is not None:
+        yield f"{name}: {_beams(record.beams_predicted)}."
 
 
-def mesh_of(found: DevicesRecord) -> str:
+def mesh_of(record: DevicesRecord) -> str:
     """Returns the sizes of a record's mesh, in one phrase."""
-    return " x ".join(map(str, found.mesh.values()))
+    return " x ".join(map(str, record.mesh.values()))
 
 
-def _memory_row(found: TopologyRecord) -> tuple[object, ...]:
-    memory = found.memory
-    fits = memory.total is not None
-    return (
-        found.topology,
-        mesh_of(found),
-        found.rows,
-        gib(memory.parameters),
-        gib(memory.caches or 0),
-        memory.too_large if memory.total is None else gib(memory.total),
-        gib(memory.limit),
-        gib(memory.left or 0) if fits else "does not fit",
-    )
+def _all_collectives(record: TopologyRecord) -> str:
+    loops = record.programs["decode"].collectives.items()
+    listed = (f"{path or 'no loop'}: {collectives_of(kinds)}" for path, kinds in loops)
+    return "; ".join(listed) or "none"
 
 
-def _contents_row(found: TopologyRecord) -> tuple[object, ...]:
-    whole = found.programs["decode"]
-    kinds = "; ".join(
-        f"{path or 'no loop'}: {collectives_of(kinds)}" for path, kinds in whole.collectives.items()
-    )
-    seconds = f"{found.compile_seconds['decode']:.0f}"
-    return found.topology, kinds or "none", _loops(whole.loops), seconds
+def _total(record: TopologyRecord) -> str | None:
+    memory = record.memory
+    return memory.too_large if memory.total is None else gib(memory.total)
+
+
+def _room(record: TopologyRecord) -> str:
+    memory = record.memory
+    return "does not fit" if memory.total is None else gib(memory.left or 0)
 
 
 def gib(size: float) -> str:
     """Returns a number of bytes, for people."""
     return f"{size / GIB:.2f} GiB"
+
+
+# The columns of tables. A cell is of a record, of a part's name and cycles, or of an exit.
+MEMORY: Mapping[str, Callable[[TopologyRecord], object]] = {
+    "topology": operator.attrgetter("topology"),
+    "mesh": mesh_of,
+    "batch": operator.attrgetter("rows"),
+    "parameters": lambda record: gib(record.memory.parameters),
+    "caches": lambda record: gib(record.memory.caches or 0),
+    "total": _total,
+    "limit": lambda record: gib(record.memory.limit),
+    "left": _room,
+}
+CONTENTS: Mapping[str, Callable[[TopologyRecord], object]] = {
+    "topology": operator.attrgetter("topology"),
+    "collectives": _all_collectives,
+    "loops": lambda record: _loops(record.programs["decode"].loops),
+    "seconds": lambda record: f"{record.compile_seconds['decode']:.0f}",
+}
+CYCLES: Mapping[str, Callable[[tuple[str, ProgramCycles]], object]] = {
+    "program": operator.itemgetter(0),
+    "cycles": lambda part: f"{part[1].cycles:,}",
+    "fusions": lambda part: part[1].fusions,
+    "fusions in a decoder layer": lambda part: number(part[1].fusions_per_layer, ""),
+}
+EXITS: Mapping[str, Callable[[Exit], object]] = {
+    "layers": operator.attrgetter("layers"),
+    "ms": lambda leaving: _milliseconds(leaving.seconds),
+    "times as fast as the whole target": lambda leaving: _pair(leaving.speedup),
+}

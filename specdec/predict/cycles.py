@@ -46,18 +46,19 @@ class CompilerEstimate:
 
 def of_module(module: hlo.Module) -> ProgramCycles:
     """Returns the compiler's estimate of a program."""
-    fusions = [one for one in module.operations if one.opcode == "fusion"]
-    layers = [found[1] for one in fusions if (found := _LAYER.search(one.scope))]
+    fusions = [x for x in module.operations if x.opcode == "fusion"]
+    layers = [match[1] for x in fusions if (match := _LAYER.search(x.scope))]
     per_layer = round(len(layers) / len(set(layers)), 1) if layers else None
-    cycles = sum(one.cycles for one in (*module.operations, *module.moves))
-    calls = [one for one in module.operations if one.opcode == "custom-call"]
-    kernels = sum(one.scope.endswith("/pallas_call") for one in calls)
+    cycles = sum(x.cycles for x in (*module.operations, *module.moves))
+    calls = (x for x in module.operations if x.opcode == "custom-call")
+    kernels = sum(call.scope.endswith("/pallas_call") for call in calls)
     return ProgramCycles(cycles, len(fusions), per_layer, kernels)
 
 
 def estimate(compilation: Compilation, alphas: Mapping[str, float]) -> CompilerEstimate | None:
     """Returns the compiler's estimate of a plan's parts; None if it states no cycles."""
-    parts = {name: of_module(one.module) for name, one in compilation.parts.items() if one.module}
+    modules = {name: part.module for name, part in compilation.parts.items()}
+    parts = {name: of_module(module) for name, module in modules.items() if module}
     if not any(part.cycles for part in parts.values()):
         return None
     plan = compilation.plan

@@ -94,10 +94,7 @@ class DraftLengths(NamedTuple):
 
 
 def _plans(plan: Plan, gammas: Sequence[int]) -> list[Plan]:
-    """Returns a plan for each draft length.
-
-    The run's own plan is added if its lengths vary, and is the only one without a drafter.
-    """
+    """Returns a plan for each draft length, and the run's own if lengths vary or nothing drafts."""
     if not plan.drafts:
         return [plan]
     fixed = [dataclasses.replace(plan, schedule=Fixed(gamma)) for gamma in gammas]

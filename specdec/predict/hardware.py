@@ -15,11 +15,7 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """A chip as its maker describes it, in Cloud TPU's documentation of v4, v5e, v5p, v6e and 7x.
-
-    The memory is what libtpu's compiler gives to programs; the runtime keeps some of a chip's
-    memory. Where a chip is two devices, the figures are those of one.
-    """
+    """A chip, or one of its devices, as Cloud TPU's documentation of v4 to 7x describes it."""
 
     flops: float  # bfloat16 FLOP/s
     int8: float  # operations/s of products whose operands both have eight bits
@@ -76,10 +72,7 @@ class Topology:
         return self.size * self.chip.devices
 
     def devices(self) -> list[Any]:
-        """Returns devices to compile for.
-
-        No TPU is looked for, and JAX's own platform does not change.
-        """
+        """Returns devices to compile for, without looking for a TPU or changing JAX's platform."""
         from jax.experimental import topologies
 
         if importlib.util.find_spec("libtpu") is None:
@@ -93,14 +86,14 @@ class Topology:
         if self.chip.cores:
             options["chip_config_name"] = self.chip.cores
         try:
-            found = topologies.get_topology_desc(self.name, "tpu", **options)
+            description = topologies.get_topology_desc(self.name, "tpu", **options)
         except Exception as error:  # jaxlib raises several kinds
             line = str(error).splitlines()[0]
             raise RuntimeError(f"libtpu has no topology {self.name}: {line}") from error
-        return list(found.devices)
+        return list(description.devices)
 
 
-# libtpu asks the machine for its TPU, and warns that there is none, unless it is told.
+# Without these settings libtpu asks the machine for its TPU, and warns that there is none.
 _WITHOUT_A_TPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v4-8",
@@ -121,21 +114,15 @@ class Call:
     layers: int  # layers of the decoder
     # operations per token in products whose operands both have eight bits, in addition
     int8: float = 0.0
-    # reductions, gathers: the number of each
     reductions: int = 0
-    # reduced, gathered: bytes of the results of all-reduces and all-gathers, per token
-    reduced: float = 0.0
+    reduced: float = 0.0  # bytes of the results of all-reduces, per token
     gathers: int = 0
-    gathered: float = 0.0
+    gathered: float = 0.0  # bytes of the results of all-gathers, per token
     devices: int = 1  # the number of devices that divide the model
 
     def seconds(self, chip: Chip, width: int, layer_seconds: float = 0.0) -> float:
-        """Returns the seconds of the call by a roofline.
-
-        These are the seconds of memory or of arithmetic, whichever takes longer. The time of the
-        collectives comes on top, each a ring in both directions whose messages pass every other
-        device. The time of the layers comes last.
-        """
+        """Returns the seconds of memory or arithmetic, and of collectives and layers."""
+        # A collective is a ring in both directions, whose messages pass every other device.
         arithmetic = width * (self.flops / chip.flops + self.int8 / chip.int8)
         compute = max(self.bytes / chip.bandwidth, arithmetic)
         others = self.devices - 1

@@ -85,13 +85,7 @@ class Instruction(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """A while loop.
-
-    The name is the last one in the loop's scope that the user gave. It is `draft` for
-    `jit(decode)/while/body/jit(step)/draft/while` and `decode` for `jit(_decode)/while`. Names
-    around an enclosing loop do not count. Without a name the loop is called `while`. Several loops
-    may share a name.
-    """
+    """A while loop, by the last name in its scope that the user gave; several may share one."""
 
     name: str
     trip_count: int | None  # None where the compiler does not state it
@@ -112,40 +106,29 @@ class Module:
     sparse_core: tuple[Instruction, ...]  # each with all that it runs there, as one
 
 
-KINDS = (
-    "operations",
-    "collectives",
-    "copies",
-    "moves",
-    "host_transfers",
-    "dynamic_shapes",
-    "sparse_core",
-)
+KINDS = [field.name for field in dataclasses.fields(Module)][1:]  # of instructions
 
 
 def read(text: str) -> Module:
-    """Reads the contents of a compiled program from its text.
-
-    A collective that the compiler spreads over several fusions, to overlap with their work, counts
-    once. What a SparseCore runs is no operation, move or copy of the program's own.
-    """
+    """Reads the contents of a compiled program from its text."""
+    # A collective that the compiler spreads over several fusions counts once. What a SparseCore
+    # runs is no operation, move or copy of the program's own.
     entry, computations = _parse(text)
-    found: dict[str, list[Instruction]] = {kind: [] for kind in KINDS}
+    by_kind: dict[str, list[Instruction]] = {kind: [] for kind in KINDS}
     spread: set[str] = set()  # channels of the collectives met in fusions
 
     def walk(
         name: str, loop: tuple[str, ...], fused: bool, returned: bool, elsewhere: bool = False
     ) -> tuple[Loop, ...]:
-        """Notes what a computation contains and returns its loops. `returned`: its result is an
-        array, not a value within a fusion. `elsewhere`: a SparseCore runs it."""
+        """Notes what a computation contains, and returns its loops."""
         computation = computations[name]
         loops: list[Loop] = []
         for line in computation.lines:
-            own = not fused or (returned and line.name in computation.results)
+            has_array = not fused or (returned and line.name in computation.results)
             if not (fused and line.channel in spread):
                 for kind in line.kinds:
                     if kind == "collectives" or not (elsewhere or (kind == "operations" and fused)):
-                        found[kind].append(line.instruction(loop, not own))
+                        by_kind[kind].append(line.instruction(loop, not has_array))
             if fused and line.channel:
                 spread.add(line.channel)
             looped = line.opcode == "while"
@@ -153,7 +136,9 @@ def read(text: str) -> Module:
             within = fused or line.opcode == "fusion"
             there = elsewhere or "sparse_core" in line.kinds
             inner = [
-                each for callee in line.calls for each in walk(callee, path, within, own, there)
+                each
+                for callee in line.calls
+                for each in walk(callee, path, within, has_array, there)
             ]
             if looped:
                 trips = line.attribute(_TRIP_COUNT)
@@ -162,7 +147,7 @@ def read(text: str) -> Module:
         return tuple(loops)
 
     loops = walk(entry, (), False, True)
-    return Module(loops, **{kind: tuple(instructions) for kind, instructions in found.items()})
+    return Module(loops, **{kind: tuple(instructions) for kind, instructions in by_kind.items()})
 
 
 class _Line(NamedTuple):
@@ -321,9 +306,9 @@ def arrays(shape: str) -> list[tuple[str, tuple[int, ...]]]:
 
 def _bytes(shape: str) -> int:
     """Returns the bytes of all arrays in a shape."""
-    total = 0
-    for dtype, sizes in arrays(shape):
-        digits = re.search(r"\d+", dtype)
-        bits = 8 if dtype == "pred" else int(digits[0]) if digits else 0
-        total += ceil(prod(sizes) * bits / 8)
-    return total
+    return sum(ceil(prod(sizes) * _bits(dtype) / 8) for dtype, sizes in arrays(shape))
+
+
+def _bits(dtype: str) -> int:
+    digits = re.search(r"\d+", dtype)
+    return 8 if dtype == "pred" else int(digits[0]) if digits else 0

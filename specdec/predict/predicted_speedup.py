@@ -27,15 +27,10 @@ INTERVAL = "The ends of its 95 % interval by a bootstrap over texts"
 
 @dataclasses.dataclass(frozen=True)
 class PredictedSpeedup:
-    """The figures of one draft length, or of a schedule whose lengths vary.
-
-    A figure is None if a part's costs are not known, and then absent from a line.
-    """
+    """The figures of one draft length, or of a schedule; None if a part's costs are not known."""
 
     gamma: Annotated[
-        int | None,
-        Count,
-        "Tokens of a draft; absent where they vary, 0 where nothing is drafted.",
+        int | None, Count, "Tokens of a draft; absent where they vary, 0 where nothing is drafted."
     ]
     texts: Annotated[OneOrMore, "Texts that were replayed."]
     tokens: Annotated[Count, "Output tokens of all of them."]
@@ -150,10 +145,7 @@ def predict(
 
 
 def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndarray | None:
-    """Returns [texts], the seconds of each text with its prefill, the mean over samples.
-
-    The result is None if a part's costs are not known.
-    """
+    """Returns [texts], the mean seconds over samples, with prefill; None if a cost is not known."""
     decoding = _seconds(
         replayed, replayed.drafted, lambda call: costs.iteration(plan.parts([call])).seconds
     )
@@ -227,9 +219,7 @@ def _by_text(values: np.ndarray, texts: int) -> np.ndarray:
 
 
 def _seconds(
-    replayed: Replayed,
-    drafted: np.ndarray,
-    of_call: Callable[[TargetCall], float],
+    replayed: Replayed, drafted: np.ndarray, of_call: Callable[[TargetCall], float]
 ) -> np.ndarray | None:
     """Returns [R], the seconds of all calls of a text; None if those of a call are not known."""
     within, optional = _within(replayed), (replayed.source, replayed.depth)
@@ -249,11 +239,7 @@ def _seconds(
     return seconds.sum(axis=1)
 
 
-def _oracle(
-    plan: Plan,
-    costs: Mapping[int | None, Costs],
-    call: TargetCall,
-) -> float:
+def _oracle(plan: Plan, costs: Mapping[int | None, Costs], call: TargetCall) -> float:
     """Returns the seconds of a call if the schedule had known how many tokens would be accepted."""
     length = call.drafted
     if not length:

@@ -18,10 +18,7 @@ from specdec.types import Array, Context, Draft, ModelOutput, Params, Prompt, Py
 
 @dataclasses.dataclass(frozen=True)
 class Recorded(Target):
-    """A target whose argmax at position t of row b is params["tokens"][b, t], for any input.
-
-    The parameters, [B, N] int32, are those of a batch. Beyond N the last token is repeated.
-    """
+    """A target whose argmax at position t of row b is params['tokens'][b, t], [B, N] int32."""
 
     vocab_size: int  # V
     # the model whose start token, padding and prompts it has, None for token 0
@@ -54,8 +51,8 @@ class Recorded(Target):
         recording, width = params["tokens"], tokens.shape[1]
         positions = cache.length[:, None] + jnp.arange(width)[None]
         positions = jnp.minimum(positions, recording.shape[1] - 1)
-        said = jnp.take_along_axis(recording, positions, axis=1)
-        logits = jax.nn.one_hot(said, self.vocab_size, dtype=jnp.float32)
+        next_tokens = jnp.take_along_axis(recording, positions, axis=1)
+        logits = jax.nn.one_hot(next_tokens, self.vocab_size, dtype=jnp.float32)
         hidden = jnp.zeros((*tokens.shape, 1), jnp.float32)
         return ModelOutput(logits, hidden), cache.rewind(cache.length + width)
 
@@ -67,11 +64,7 @@ def kind_of(drafter: Drawing) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ByStart(Autoregressive):
-    """Drafts the tokens that are recorded for the token that the draft starts with.
-
-    params["tokens"] is [B, N, K]. params["length"], [B, N], says after how many of them a schedule
-    stops.
-    """
+    """Drafts params['tokens'] [B, N, K] of the draft's start, up to params['length'] [B, N]."""
 
     def init(self, params: Params, context: Context) -> PyTree:
         return ()
@@ -90,7 +83,7 @@ def played_by(drafter: Drafter, model: Recorded, by_start: Callable[[Drawing], b
         player = ByStart if by_start(drafter) else Autoregressive
         return player(model, Greedy(), role=role_of(drafter))
     inner = drafter.inner().items()
-    return drafter.with_inner({name: played_by(one, model, by_start) for name, one in inner})
+    return drafter.with_inner({name: played_by(x, model, by_start) for name, x in inner})
 
 
 def role_of(drafter: Drafter) -> str:

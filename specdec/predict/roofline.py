@@ -79,7 +79,7 @@ def predict(
 
     def at(layer_seconds: float) -> RooflinePrediction:
         known = roofline_costs(calls, chip, "", layer_seconds, widths)
-        iterations = {gamma: known.iteration(one, gamma) for gamma, one in parts.items()}
+        iterations = {gamma: known.iteration(calls, gamma) for gamma, calls in parts.items()}
         longest_draft = iterations[plan.longest_draft]
         return RooflinePrediction(
             layer_seconds=layer_seconds,
@@ -144,8 +144,9 @@ def exits(chip: Chip, plan: Plan, calls: Mapping[str, Call]) -> list[Exit]:
     def seconds(role: str) -> tuple[float, float]:
         return calls[role].seconds(chip, 1), calls[role].seconds(chip, 1, LAYER_SECONDS)
 
-    found, whole = [], seconds("target")
+    of_all, predicted = seconds("target"), []
     for depth in plan.target.depths:
-        taken = seconds(of_depth(depth))
-        found.append(Exit(depth, taken, (whole[0] / taken[0], whole[1] / taken[1])))
-    return found
+        leaving = seconds(of_depth(depth))
+        speedup = of_all[0] / leaving[0], of_all[1] / leaving[1]
+        predicted.append(Exit(depth, leaving, speedup))
+    return predicted

@@ -49,11 +49,11 @@ from specdec.types import DecodeOutput, Params, PyTree
 from specdec.verifiers import Block, GreedyMatch
 
 SAMPLES = 8  # of the coins
-ROWS = {True: 512, False: 32}  # of a batch: where all is recorded, and else
+ROWS = {True: 512, False: 32}  # of a batch, by whether all drafters are recorded
 # The ids of a replay in which nothing looks at tokens: all of them are one of these.
 STOPS, TOKEN, OTHER = 1, 2, 3
-TOLD = ("confidence", "entropy", "top")  # to a rule that stops within a draft
-REFUSED = "refused"  # and of who draws, the confidence where a token is refused
+SIGNALS = ("confidence", "entropy", "top")  # that a rule which stops within a draft sees
+REFUSED = "refused"  # of a drafter that draws, the confidence where a token is refused
 
 
 class Replayed(NamedTuple):
@@ -79,53 +79,37 @@ def replay(
 ) -> Replayed:
     """Decodes recorded texts once more."""
     check(plan, passes)
-    found = _replayed(plan, passes, vocab_size, length, tables or {}, samples, seed)
-    depths = _depths(plan, passes, found) if plan.target.depths else None
-    return found._replace(depth=depths)
-
-
-def _replayed(
-    plan: Plan,
-    passes: Sequence[Accepted],
-    vocab_size: int,
-    length: int | None,
-    tables: Mapping[str, PyTree],
-    samples: int,
-    seed: int,
-) -> Replayed:
-    """Returns the result of `replay` without the layers of the calls."""
-    names = dict(recorded(plan.drafter))
-    whole = list(names.values()) == [plan.drafter]
-    played = _played(plan, 4 if whole else vocab_size, whole)
+    tables, names = tables or {}, dict(recorded(plan.drafter))
+    all_recorded = list(names.values()) == [plan.drafter]
+    played = _played(plan, 4 if all_recorded else vocab_size, all_recorded)
     draws = any(not drafter.sampling.greedy for drafter in names.values())
-    size = min(ROWS[whole], len(passes))
-    width = 1 if whole else length or max([1, *(len(one.inputs) for one in passes)])
+    size = min(ROWS[all_recorded], len(passes))
+    width = 1 if all_recorded else length or max([1, *(len(text.inputs) for text in passes)])
     program, rule = _program(played), Params(**tables)
-    found = []
+    batches = []
     for sample in range(samples if draws else 1):
         coins = np.random.default_rng((seed, sample))
-        rows = [_row(plan, rule, one, names, coins, whole, vocab_size) for one in passes]
+        rows = [_row(plan, rule, text, names, coins, all_recorded, vocab_size) for text in passes]
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
-            found.append(_decoded(played, program, some, (size, width), tables))
-    return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+            batches.append(_decoded(played, program, some, (size, width), tables))
+    calls = jax.tree.map(lambda *parts: np.concatenate(parts), *batches)
+    return calls._replace(depth=_depths(plan, passes, calls) if plan.target.depths else None)
 
 
-def _depths(plan: Plan, passes: Sequence[Accepted], found: Replayed) -> np.ndarray:
-    """Returns [R, N], the layers of each call: the most that a token of the text in it needs.
-
-    A rejected token is assumed to need the layers of the text's token in its place.
-    """
-    longest, rows = plan.max_length, len(found.tokens)
-    own = np.zeros([len(passes), longest + plan.longest_draft], int)
-    for row, one in zip(own, passes, strict=True):
-        row[: len(one.depths)] = one.depths
-    own = np.tile(own, (rows // len(passes), 1))
-    starts = np.cumsum(found.accepted + 1, axis=1) - found.accepted - 1
+def _depths(plan: Plan, passes: Sequence[Accepted], calls: Replayed) -> np.ndarray:
+    """Returns [R, N], the layers of each call: the most that a token of the text in it needs."""
+    # A rejected token is assumed to need the layers of the text's token in its place.
+    longest, rows = plan.max_length, len(calls.tokens)
+    of_tokens = np.zeros([len(passes), longest + plan.longest_draft], int)
+    for row, text in zip(of_tokens, passes, strict=True):
+        row[: len(text.depths)] = text.depths
+    of_tokens = np.tile(of_tokens, (rows // len(passes), 1))
+    starts = np.cumsum(calls.accepted + 1, axis=1) - calls.accepted - 1
     starts = np.minimum(starts, longest - 1)
     index = np.arange(plan.longest_draft + 1)
-    looked = np.take_along_axis(own[:, None], starts[:, :, None] + index, axis=2)
-    return np.where(index <= found.drafted[:, :, None], looked, 0).max(axis=2)
+    of_calls = np.take_along_axis(of_tokens[:, None], starts[:, :, None] + index, axis=2)
+    return np.where(index <= calls.drafted[:, :, None], of_calls, 0).max(axis=2)
 
 
 class _Row(NamedTuple):
@@ -135,12 +119,9 @@ class _Row(NamedTuple):
 
 
 def longest(plan: Plan) -> int:
-    """Returns the longest useful draft.
-
-    The target's own token must fit after it, and a drafter of blocks drafts no more than a block.
-    """
-    blocks = [one.block for _, one in recorded(plan.drafter) if one.block is not None]
-    return min([plan.max_length - 1, *blocks])
+    """Returns the longest useful draft: a block, and the target's own token must fit after it."""
+    blocks = (drafter.block for _, drafter in recorded(plan.drafter))
+    return min([plan.max_length - 1, *(block for block in blocks if block is not None)])
 
 
 def bound(plan: Plan) -> str:
@@ -152,38 +133,38 @@ def bound(plan: Plan) -> str:
 
 def check(plan: Plan, passes: Sequence[Accepted]) -> None:
     """Raises ValueError for recorded texts that cannot be replayed with a plan."""
-    _played(plan, 4, whole=True)
+    _played(plan, 4, all_recorded=True)
     if plan.longest_draft > longest(plan) < plan.max_length - 1:
         raise ValueError(f"drafts have {plan.longest_draft} tokens but {bound(plan)}; draft fewer")
     kinds = [(name, k) for name, x in recorded(plan.drafter) for k in _kinds(plan, x)]
     leave = len(plan.target.depths) > 0
-    for one in passes:
-        if leave and len(one.depths) != len(one.output):
+    for text in passes:
+        if leave and len(text.depths) != len(text.output):
             raise ValueError(
-                f"text {one.index} has no layers of its tokens; make the passes with `specdec "
+                f"text {text.index} has no layers of its tokens; make the passes with `specdec "
                 "acceptance` of this run"
             )
-        _check_end(plan, one)
+        _check_end(plan, text)
         for name, kind in kinds:
-            if len(one.drafts.get(name, {}).get(kind, ())) != len(one.output):
+            if len(text.drafts.get(name, {}).get(kind, ())) != len(text.output):
                 raise ValueError(
-                    f"text {one.index} has no recording {kind!r} of {name}; make the passes with "
+                    f"text {text.index} has no recording {kind!r} of {name}; make the passes with "
                     "`specdec acceptance` of this run"
                 )
 
 
-def _check_end(plan: Plan, one: Accepted) -> None:
+def _check_end(plan: Plan, text: Accepted) -> None:
     """Raises ValueError for a text that this plan would not have ended in the same place."""
-    tokens, stops = len(one.output), np.isin(one.output, plan.stop_ids)
+    tokens, stops = len(text.output), np.isin(text.output, plan.stop_ids)
     if tokens > plan.max_length:
         what = f"has {tokens} tokens but outputs hold {plan.max_length}"
     elif stops[:-1].any():
-        what = f"goes on behind the stop id {one.output[int(stops.argmax())]}"
+        what = f"goes on behind the stop id {text.output[int(stops.argmax())]}"
     elif tokens < plan.max_length and not stops[-1:].any():
         what = f"ends with {tokens} tokens and no stop id, but outputs hold {plan.max_length}"
     else:
         return
-    raise ValueError(f"text {one.index} {what}; replay the texts of this run")
+    raise ValueError(f"text {text.index} {what}; replay the texts of this run")
 
 
 def _kinds(plan: Plan, drafter: Drawing) -> tuple[str, ...]:
@@ -191,15 +172,11 @@ def _kinds(plan: Plan, drafter: Drawing) -> tuple[str, ...]:
     kind = kind_of(drafter)
     if not _stops(plan):
         return (kind,)
-    return (kind, *TOLD) if kind == "proposed" else (kind, *TOLD, REFUSED)
+    return (kind, *SIGNALS) if kind == "proposed" else (kind, *SIGNALS, REFUSED)
 
 
 def grouped(replayed: Replayed, texts: int, rows: int) -> Replayed:
-    """Returns batches of `rows` texts, in their order, as if each batch were one text.
-
-    A batch takes the calls and draft lengths of the row that takes most. Texts that fill no batch
-    are left out.
-    """
+    """Returns full batches of `rows` texts, each with the calls of its slowest row."""
     batches = texts // rows
 
     def largest(values: np.ndarray) -> np.ndarray:
@@ -211,12 +188,12 @@ def grouped(replayed: Replayed, texts: int, rows: int) -> Replayed:
 
 def needed(plan: Plan) -> frozenset[str]:
     """Returns the roles of the tables that a replay looks things up in."""
-    return frozenset(_played(plan, 4, whole=True).tables())
+    return frozenset(_played(plan, 4, all_recorded=True).tables())
 
 
-def _played(plan: Plan, vocab_size: int, whole: bool) -> Plan:
+def _played(plan: Plan, vocab_size: int, all_recorded: bool) -> Plan:
     """Returns the plan with recordings of `vocab_size` ids."""
-    start_of = None if whole else plan.target
+    start_of = None if all_recorded else plan.target
     played = Plan(
         target=Recorded(vocab_size, start_of),
         drafter=played_by(plan.drafter, Recorded(vocab_size), functools.partial(_by_start, plan)),
@@ -224,10 +201,12 @@ def _played(plan: Plan, vocab_size: int, whole: bool) -> Plan:
         schedule=plan.schedule,
         sampling=Greedy(),
         max_length=plan.max_length,
-        stop_ids=(STOPS,) if whole else plan.stop_ids,
+        stop_ids=(STOPS,) if all_recorded else plan.stop_ids,
     )
-    if _stops(plan):
-        _check_stops(plan)
+    if _stops(plan) and not plan.schedule.replayable:
+        raise ValueError(
+            f"{plan.schedule} stops by what is not recorded; measure it with `specdec bench`"
+        )
     for role, model in played.models().items():
         if not isinstance(model, Recorded):
             raise ValueError(
@@ -240,34 +219,34 @@ def _played(plan: Plan, vocab_size: int, whole: bool) -> Plan:
 def _row(
     plan: Plan,
     rule: Params,
-    one: Accepted,
+    text: Accepted,
     names: Mapping[str, Drawing],
     coins: np.random.Generator,
-    whole: bool,
+    all_recorded: bool,
     vocab_size: int,
 ) -> _Row:
-    output = np.array(one.output, np.int32)
-    text, other = output, _another(output, plan.stop_ids, vocab_size)
-    if whole:
-        text = np.where(np.isin(output, plan.stop_ids), STOPS, TOKEN)
-        other = np.full_like(text, OTHER)
+    output = np.array(text.output, np.int32)
+    tokens, other = output, _another(output, plan.stop_ids, vocab_size)
+    if all_recorded:
+        tokens = np.where(np.isin(output, plan.stop_ids), STOPS, TOKEN)
+        other = np.full_like(tokens, OTHER)
     recordings = {}
     for name, drafter in names.items():
-        recording, kind = one.drafts[name], kind_of(drafter)
+        recording, kind = text.drafts[name], kind_of(drafter)
         at = np.arange(len(output))
         if _by_start(plan, drafter):
             at = _from_each_start(len(output), plan.longest_draft)
-        said = _of_drafts(recording, kind, at, drafter)
+        of_drafts = _of_drafts(recording, kind, at, drafter)
         if kind == "proposed":
-            agrees = said == output[at]
-            unlike = other[at] if whole else np.where(said < 0, other[at], said)
+            agrees = of_drafts == output[at]
+            unlike = other[at] if all_recorded else np.where(of_drafts < 0, other[at], of_drafts)
         else:
-            agrees, unlike = _agrees(plan, drafter, recording, said, at, coins), other[at]
-        found = {"tokens": np.where(agrees, text[at], unlike).astype(np.int32)}
+            agrees, unlike = _agrees(plan, drafter, recording, of_drafts, at, coins), other[at]
+        params = {"tokens": np.where(agrees, tokens[at], unlike).astype(np.int32)}
         if at.ndim > 1:
-            found["length"] = _lengths(plan, rule, recording, at, agrees, drafter)
-        recordings[role_of(drafter)] = found
-    return _Row(() if whole else one.inputs, text, recordings)
+            params["length"] = _lengths(plan, rule, recording, at, agrees, drafter)
+        recordings[role_of(drafter)] = params
+    return _Row(() if all_recorded else text.inputs, tokens, recordings)
 
 
 def _by_start(plan: Plan, drafter: Drawing) -> bool:
@@ -326,27 +305,18 @@ def _lengths(
         grid[:tokens] = values
         return grid
 
-    told = {kind: of(kind) for kind in TOLD}
+    seen = {kind: of(kind) for kind in SIGNALS}
     if REFUSED in recording:
-        told["confidence"][:tokens] = np.where(
-            agrees, told["confidence"][:tokens], of(REFUSED)[:tokens]
-        )
+        confidence = seen["confidence"]
+        confidence[:tokens] = np.where(agrees, confidence[:tokens], of(REFUSED)[:tokens])
     index = np.broadcast_to(np.arange(longest), (plan.max_length, longest))
-    stops = np.asarray(plan.schedule.stops(rule, Signals(**told, index=index)))[:tokens]
+    stops = np.asarray(plan.schedule.stops(rule, Signals(**seen, index=index)))[:tokens]
     return np.where(stops.any(axis=1), stops.argmax(axis=1) + 1, longest).astype(np.int32)
 
 
 def _stops(plan: Plan) -> bool:
     """Returns whether the schedule has a rule that stops within a draft."""
     return plan.schedule.stops_within or plan.schedule.cuts
-
-
-def _check_stops(plan: Plan) -> None:
-    """Raises ValueError for a rule that cannot be replayed."""
-    if not plan.schedule.replayable:
-        raise ValueError(
-            f"{plan.schedule} stops by what is not recorded; measure it with `specdec bench`"
-        )
 
 
 def _by_block(plan: Plan) -> bool:
@@ -361,11 +331,11 @@ def _kept(ratios: np.ndarray, coins: np.random.Generator) -> np.ndarray:
 
 def _kept_of_blocks(ratios: np.ndarray, coins: np.random.Generator) -> np.ndarray:
     """Returns [T, K], for each start and position, whether one more token is kept."""
-    kept, reach = np.zeros(ratios.shape, bool), np.ones(len(ratios))
+    more, reach = np.zeros(ratios.shape, bool), np.ones(len(ratios))
     for depth, ratio in enumerate(ratios.T):
-        kept[:, depth] = coins.random(len(ratios)) * reach < ratio
+        more[:, depth] = coins.random(len(ratios)) * reach < ratio
         reach = np.minimum(reach / np.maximum(ratio, 1e-30), 1)
-    return kept
+    return more
 
 
 def _another(output: np.ndarray, stop_ids: Sequence[int], vocab_size: int) -> np.ndarray:
@@ -405,23 +375,14 @@ def _decoded(
     for row, tokens, length in zip(rows, output.tokens, output.length, strict=False):
         if not np.array_equal(row.tokens, tokens[:length]):
             raise RuntimeError("a replay has not written its text; does the text hold a stop id?")
-    trace, count = output.trace, len(rows)
-    source = None if trace.source is None else trace.source[:count]
-    return Replayed(
-        output.length[:count],
-        trace.calls[:count],
-        trace.drafted[:count],
-        trace.accepted[:count],
-        source,
-    )
+    trace = output.trace
+    calls = Replayed(output.length, trace.calls, trace.drafted, trace.accepted, trace.source)
+    return jax.tree.map(lambda x: x[: len(rows)], calls)
 
 
 def _program(plan: Plan) -> Callable[[Params, np.ndarray, np.ndarray], DecodeOutput]:
-    """Returns a program that decodes inputs [B, S] whose rows are active [B].
-
-    It is discarded with the replay. A search makes hundreds of programs, and a process has limited
-    room.
-    """
+    """Returns a program that decodes inputs [B, S] whose rows are active [B]."""
+    # It is discarded with the replay: a search makes hundreds, and a process has limited room.
 
     def run(params: Params, inputs: jax.Array, active: jax.Array) -> DecodeOutput:
         keys = row_keys(0, jnp.arange(inputs.shape[0]))

@@ -14,7 +14,7 @@ import numpy as np
 from specdec.common import hosts, progress, records, resources
 from specdec.common.gin_text import statements
 from specdec.common.records import Lines
-from specdec.common.values import UsageError
+from specdec.common.values import UsageError, fields_of
 from specdec.measure import opinions, recorded_texts
 from specdec.measure.alphas import Accepted
 from specdec.plan import Plan
@@ -66,21 +66,21 @@ class Prepared(NamedTuple):
     def replayed(self, plan: Plan) -> tuple[Replayed, Replayed]:
         """Returns the calls of each text by a plan, and of each batch."""
         if not plan.drafter.paths:
-            found = replayed(self.run, plan, self.texts, SAMPLES)
+            calls = replayed(self.run, plan, self.texts, SAMPLES)
         else:
             if plan.schedule not in self.counted:
                 self.counted[plan.schedule] = decoded(self.run, plan, self.texts)
-            found = self.counted[plan.schedule]
-        return found, schedule_replay.grouped(found, len(self.texts), self.rows)
+            calls = self.counted[plan.schedule]
+        return calls, schedule_replay.grouped(calls, len(self.texts), self.rows)
 
     def seconds(self, plan: Plan, by_batch: Replayed) -> np.ndarray | None:
         """Returns [batches], the seconds of a plan; None if a call's are not known."""
-        found = predicted_speedup.seconds(plan, by_batch, self.costs, self.batches)
-        if found is None or not plan.drafter.paths or plan.sampling.greedy:
-            return found
+        seconds = predicted_speedup.seconds(plan, by_batch, self.costs, self.batches)
+        if seconds is None or not plan.drafter.paths or plan.sampling.greedy:
+            return seconds
         recorded = sum(text.tokens for text in self.texts)
         share = recorded / int(self.counted[plan.schedule].tokens.sum())
-        return self.costs.prefill + share * (found - self.costs.prefill)
+        return self.costs.prefill + share * (seconds - self.costs.prefill)
 
     def oracle(self, longest: int) -> np.ndarray:
         """Returns [batches], the seconds if every draft stopped just before its first rejection."""
@@ -89,9 +89,10 @@ class Prepared(NamedTuple):
             longest = last.schedule.gamma
         plan = dataclasses.replace(self.run.plan, schedule=Fixed(longest))
         costs = dict.fromkeys([None, *range(1, longest + 1)], self.costs)
-        found = predicted_speedup.oracle_seconds(plan, self.replayed(plan)[1], costs, self.batches)
-        assert found is not None, "costs of every width are known"
-        return found
+        _, by_batch = self.replayed(plan)
+        seconds = predicted_speedup.oracle_seconds(plan, by_batch, costs, self.batches)
+        assert seconds is not None, "costs of every width are known"
+        return seconds
 
 
 class Recommendation(NamedTuple):
@@ -107,11 +108,11 @@ class Recommendation(NamedTuple):
 
     def lines(self) -> Iterator[str]:
         """Yields the best settings and their predicted speed-up, as lines of text."""
-        for one, result in self.results:
-            if one.variant.name:
-                yield f"\n{one.variant.name}"
-            plan = one.run.plan
-            yield f"{type(plan.drafter).__name__}, {plan.sampling}, {one.costs.source}"
+        for prepared, result in self.results:
+            if prepared.variant.name:
+                yield f"\n{prepared.variant.name}"
+            plan = prepared.run.plan
+            yield f"{type(plan.drafter).__name__}, {plan.sampling}, {prepared.costs.source}"
             yield from tuning.lines(result)
 
     def write(self, folder: Path, files: Sequence[str]) -> str:
@@ -120,9 +121,7 @@ class Recommendation(NamedTuple):
         text = f"{about}\n{settings_of(self.best)}"
         records.write(folder / "tuned.gin", text)
         try:
-            from specdec.report import (
-                surface,  # matplotlib, which nothing else here needs
-            )
+            from specdec.report import surface  # matplotlib, which nothing else here needs
         except ModuleNotFoundError as error:
             print(f"tune: no figure, {error.name} is not installed", file=sys.stderr)
         else:
@@ -138,7 +137,7 @@ class Search(NamedTuple):
     tokens: int  # of the recorded texts
     longest: int  # the longest draft
     rows: int  # texts that are decoded together
-    given: Costs | None  # the costs, None to measure them here
+    costs: Costs | None  # None to measure them here
 
     @classmethod
     def of(
@@ -149,30 +148,30 @@ class Search(NamedTuple):
         tokens: int = TOKENS,
         longest: int | None = None,
         rows: int = 1,
-        given: Costs | None = None,
+        costs: Costs | None = None,
     ) -> Search:
         """Returns a search that may begin, or be resumed."""
-        chosen = []
-        for one in variants:
-            _refuse(one.run)
-            chosen.append(one)
-            if chosen[0].run.plan.drafter.paths:
+        accepted: list[Variant] = []
+        for variant in variants:
+            _refuse(variant.run)
+            accepted.append(variant)
+            first = accepted[0].run
+            if paths := first.plan.drafter.paths:
                 raise UsageError(
-                    f"DRAFTER drafts {chosen[0].run.plan.drafter.paths} paths, and texts are "
-                    "recorded with one; begin with --variant=drafters/autoregressive.gin"
+                    f"DRAFTER drafts {paths} paths, and texts are recorded with one; begin with "
+                    "--variant=drafters/autoregressive.gin"
                 )
-            recorded_texts.refuse_another(
-                one.name, recorded_texts.key(chosen[0].run), recorded_texts.key(one.run)
-            )
-        found = min(_longest(longest, one.run.plan) for one in chosen)
+            keys = recorded_texts.key(first), recorded_texts.key(variant.run)
+            recorded_texts.refuse_another(variant.name, *keys)
+        room = min(_longest(longest, variant.run.plan) for variant in accepted)
         folder.mkdir(parents=True, exist_ok=True)
-        names = [one.name for one in chosen]
+        names = [variant.name for variant in accepted]
         about = {
             "--tokens": tokens,
             "--batch_size": rows,
-            "--longest": found,
+            "--longest": room,
             "--variant": names if any(names) else None,
-            "--costs": given and given.record(),
+            "--costs": costs and costs.record(),
         }
         records.hold(folder / "tune.json", "--output_dir")
         begun = folder / "tried.jsonl"
@@ -183,31 +182,27 @@ class Search(NamedTuple):
             begun=begun if begun.exists() else None,
             instead="--output_dir",
         )
-        return cls(folder, chosen, tokens, found, rows, given)
+        return cls(folder, accepted, tokens, room, rows, costs)
 
     def run(self) -> Recommendation:
         """Returns the best; texts, costs and candidates are written immediately."""
         prepared: list[Prepared] = []
-        for one in self.variants:
-            texts = self._texts(prepared, one)
-            costs = self.given or self._costs(len(prepared), one.run, texts)
-            prepared.append(Prepared(one, texts, costs, self.rows, {}))
+        for variant in self.variants:
+            texts = self._texts(prepared, variant)
+            costs = self.costs or self._costs(len(prepared), variant.run, texts)
+            prepared.append(Prepared(variant, texts, costs, self.rows, {}))
         tried = list(self._tried(prepared))
         results = []
-        for one in prepared:
-            name = one.variant.name
-            own = [x for x in tried if x.variant == name]
-            others = one.alone(), one.oracle(self.longest)
-            results.append((one, tuning.Result.of(name, own, *others, *one.halves)))
+        for ready in prepared:
+            name = ready.variant.name
+            of_variant = [x for x in tried if x.variant == name]
+            bounds = ready.alone(), ready.oracle(self.longest)
+            results.append((ready, tuning.Result.of(name, of_variant, *bounds, *ready.halves)))
         of_all = (result for _, result in results)
-        return Recommendation(results, max(of_all, key=lambda one: one.speedup(one.best).value))
+        return Recommendation(results, max(of_all, key=lambda x: x.speedup(x.best).value))
 
     def _texts(self, before: Sequence[Prepared], variant: Variant) -> Sequence[Accepted]:
-        """Returns the recorded texts of a variant.
-
-        A drafter that only copies needs no recording of its own, so it reuses the first variant's.
-        One of several paths has none.
-        """
+        """Returns a variant's recorded texts: the first one's, if it needs none of its own."""
         run, path = variant.run, self.folder / "passes.jsonl"
         if before:
             if run.plan.drafter.paths or not dict(opinions.recorded(run.plan.drafter)):
@@ -228,43 +223,45 @@ class Search(NamedTuple):
         if path.exists():
             return read(str(path), None)
         if run.plan.drafter.paths:
-            own = self._costs_of_paths(run, texts)
+            of_host = self._costs_of_paths(run, texts)
         else:
             shorter = tuple(range(self.longest))
             every = dataclasses.replace(run.plan, schedule=Fixed(self.longest, shorter=shorter))
-            own = timed_costs.of_run(run, texts, {None: every}, self.rows)[None]
-        found = Costs.of_record(hosts.exchanged(own.record())[0])  # all hosts replay with the same
-        records.write(path, records.as_json(found.record(), indent=1))
-        return found
+            of_host = timed_costs.of_run(run, texts, {None: every}, self.rows)[None]
+        # All hosts replay with the costs of the first one.
+        costs = Costs.of_record(hosts.exchanged(of_host.record())[0])
+        records.write(path, records.as_json(costs.record(), indent=1))
+        return costs
 
     def _costs_of_paths(self, run: Run, texts: Sequence[Accepted]) -> Costs:
         """Returns the costs of drafts of every length with several paths; lengths cannot vary."""
         lengths = range(1, self.longest + 1)
         plans = {x: dataclasses.replace(run.plan, schedule=Fixed(x)) for x in lengths}
-        found = timed_costs.of_run(run, texts, plans, self.rows)
-        calls = {key: value for one in found.values() for key, value in one.calls.items()}
-        return found[self.longest]._replace(calls=calls)
+        by_length = timed_costs.of_run(run, texts, plans, self.rows)
+        calls = {key: x for costs in by_length.values() for key, x in costs.calls.items()}
+        return by_length[self.longest]._replace(calls=calls)
 
     def _tried(self, prepared: Sequence[Prepared]) -> Iterator[Tried]:
         """Yields every candidate; earlier results are read."""
         lines = Lines(self.folder / "tried.jsonl", _TriedLine)
-        known = {(one["variant"], one["schedule"]): one for one in lines}
+        known = {(line["variant"], line["schedule"]): line for line in lines}
         lines.replace(known.values())
-        for one in prepared:
-            first, found = list(self._candidates(one)), []
+        for ready in prepared:
+            first, tried = list(self._candidates(ready)), []
             with progress.bar("replaying", len(first), "schedule") as bar:
                 for candidate in first:
-                    found.append(_one(lines, known, one, candidate))
+                    tried.append(_try(lines, known, ready, candidate))
                     bar.update()
-            yield from found
-            for candidate in tuning.shorter(found, one.halves[0], self.longest):
-                yield _one(lines, known, one, candidate)
+            yield from tried
+            for candidate in tuning.shorter(tried, ready.halves[0], self.longest):
+                yield _try(lines, known, ready, candidate)
 
-    def _candidates(self, one: Prepared) -> Iterator[Candidate]:
+    def _candidates(self, prepared: Prepared) -> Iterator[Candidate]:
         """Returns the schedules that are tried first."""
-        if one.run.plan.drafter.paths:
+        plan = prepared.run.plan
+        if plan.drafter.paths:
             return tuning.of_paths(self.longest)
-        varying = tuning.varying(one.run.plan, one.costs, self.longest, one.texts)
+        varying = tuning.varying(plan, prepared.costs, self.longest, prepared.texts)
         return itertools.chain(tuning.fixed(self.longest), varying)
 
 
@@ -300,25 +297,25 @@ class _TriedLine(TypedDict):
     seconds: list[float]
 
 
-def _one(
+def _try(
     lines: Lines[_TriedLine],
     known: Mapping[tuple[str, str], _TriedLine],
-    one: Prepared,
+    prepared: Prepared,
     candidate: Candidate,
 ) -> Tried:
-    name, said = one.variant.name, repr(candidate.schedule)
-    line = known.get((name, said))
+    name, schedule = prepared.variant.name, repr(candidate.schedule)
+    line = known.get((name, schedule))
     if line is None:
-        plan = dataclasses.replace(one.run.plan, schedule=candidate.schedule)
-        by_text, by_batch = one.replayed(plan)
-        seconds = one.seconds(plan, by_batch)
+        plan = dataclasses.replace(prepared.run.plan, schedule=candidate.schedule)
+        by_text, by_batch = prepared.replayed(plan)
+        seconds = prepared.seconds(plan, by_batch)
         if seconds is None:
             raise UsageError(f"--costs lack the calls of {plan}; measure them with `specdec bench`")
         line = _TriedLine(
             variant=name,
             kind=candidate.kind,
             setting=candidate.setting,
-            schedule=said,
+            schedule=schedule,
             tokens_per_call=round(float(by_text.tokens.sum() / by_text.calls.sum()), 4),
             seconds=[float(f"{x:.6g}") for x in seconds],
         )
@@ -335,13 +332,12 @@ def settings_of(best: tuning.Result) -> str:
     if not _pays(best):
         return "DRAFTER = None\n"
     items = [item for item in best.variant.split(";") if item]
-    value, kind = best.best.candidate.schedule, best.best.candidate.kind
+    schedule, kind = best.best.candidate.schedule, best.best.candidate.kind
     file = f"schedules/{kind}.gin"
-    fragment = (resources.folder("gin") / file).read_text(encoding="utf-8")
-    found = [one for one in statements(fragment) if one.value.startswith("%")]
-    macros = {one.field: one.value[1:] for one in found}  # some are required
-    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    name = f"schedules.{type(value).__name__}"
+    fragment = statements((resources.folder("gin") / file).read_text(encoding="utf-8"))
+    # Some macros are required.
+    macros = {x.field: x.value[1:] for x in fragment if x.value.startswith("%")}
+    name, fields = f"schedules.{type(schedule).__name__}", fields_of(schedule)
     lines = [
         "from __gin__ import dynamic_registration",
         "",

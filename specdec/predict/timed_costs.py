@@ -34,11 +34,7 @@ Name = TypeVar("Name", bound=Hashable)
 def of_run(
     run: Run, texts: Sequence[Accepted], plans: Mapping[Name, Plan], rows: int = 1
 ) -> dict[Name, Costs]:
-    """Returns the costs of plans on the run's devices for `rows` texts at a time.
-
-    Each plan has its own layout, as in `specdec bench`. Over a mesh, each part of the `data` axis
-    has that many texts.
-    """
+    """Returns the costs of plans, each in its layout, for `rows` texts at a time on a shard."""
     mesh = run.placement.mesh
     plans = {name: run.placement.laid_out(plan, rows) for name, plan in plans.items()}
     alone = run.placement.laid_out(run.plan.baseline(), rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -50,10 +51,19 @@ class Tried(NamedTuple):
     tokens_per_call: float  # of all texts
     seconds: np.ndarray  # [texts] of each text, with its prefill
 
+    @property
+    def varies(self) -> bool:
+        """Whether the lengths of drafts vary."""
+        return len(self.candidate.schedule.buckets) > 1
+
+    def total(self, among: np.ndarray) -> float:
+        """Returns the seconds of some texts, [texts] bool."""
+        return float(self.seconds[among].sum())
+
 
 def buckets(longest: int) -> tuple[int, ...]:
     """Returns the draft lengths for which a schedule of drafts up to `longest` tokens has calls."""
-    return (*(one for one in WIDTHS if one < longest), longest)
+    return (*(width for width in WIDTHS if width < longest), longest)
 
 
 def units(plan: Plan, costs: Costs, lengths: Sequence[int]) -> tuple[float, tuple[float, ...]]:
@@ -67,10 +77,10 @@ def units(plan: Plan, costs: Costs, lengths: Sequence[int]) -> tuple[float, tupl
 def _drafts(plan: Plan) -> Iterator[tuple[str, int, float]]:
     """Yields the calls of one more draft token, which a draft of two has and one of one lacks."""
     dearest = len(plan.sources) - 1  # the last source
-    one, two = (plan.computed(plan.drafter.parts(length, dearest)) for length in (1, 2))
-    less = {(role, width): times for role, width, times in one}
-    for role, width, times in two:
-        if extra := times - less.get((role, width), 0):
+    shorter, longer = (plan.computed(plan.drafter.parts(length, dearest)) for length in (1, 2))
+    times_of_shorter = {(role, width): times for role, width, times in shorter}
+    for role, width, times in longer:
+        if extra := times - times_of_shorter.get((role, width), 0):
             yield role, width, extra
 
 
@@ -89,11 +99,7 @@ def of_paths(longest: int) -> Iterator[Candidate]:
 def varying(
     plan: Plan, costs: Costs, longest: int, passes: Sequence[Accepted]
 ) -> Iterator[Candidate]:
-    """Yields schedules of drafts up to `longest` tokens whose lengths vary.
-
-    Those that stop within a draft are only for drafters with a recording. Their priors are the
-    means over all recorded texts.
-    """
+    """Yields schedules of drafts up to `longest` tokens whose lengths vary."""
     lengths, prior = buckets(longest), acceptance(plan, passes)
     c, v = units(plan, costs, lengths)
     for threshold in CONFIDENCES:
@@ -116,34 +122,31 @@ def acceptance(plan: Plan, passes: Sequence[Accepted]) -> float:
     if not drafters:
         return CostOptimal.prior
     # Of a block, what is next.
-    kept = [
-        one.kept(name, kind_of(drafter)).reshape(len(one.output), -1)[:, 0]
+    accepted = [
+        text.kept(name, kind_of(drafter)).reshape(len(text.output), -1)[:, 0]
         for name, drafter in drafters
-        for one in passes
+        for text in passes
     ]
-    return round(float(np.clip(np.mean(np.concatenate(kept)), 0.05, 0.95)), 2)
+    return round(float(np.clip(np.mean(np.concatenate(accepted)), 0.05, 0.95)), 2)
 
 
 def shorter(tried: Sequence[Tried], among: np.ndarray, longest: int) -> Iterator[Candidate]:
     """Yields the best schedule of each varying kind, with shorter drafts."""
-    best: dict[str, Tried] = {}
-    for one in tried:
-        kind = one.candidate.kind
-        if one.candidate.schedule.buckets[-1] != longest or len(one.candidate.schedule.buckets) < 2:
-            continue
-        if kind not in best or _total(one, among) < _total(best[kind], among):
-            best[kind] = one
-    for one in best.values():
+    by_kind: dict[str, list[Tried]] = collections.defaultdict(list)
+    for result in tried:
+        if result.varies and result.candidate.schedule.buckets[-1] == longest:
+            by_kind[result.candidate.kind].append(result)
+    for results in by_kind.values():
+        kind, setting, schedule = fastest(results, among).candidate
         for length in OTHERS:
             if length < longest:
-                schedule = one.candidate.schedule.up_to(length)
-                setting = length if one.candidate.kind == "fixed" else one.candidate.setting
-                yield Candidate(one.candidate.kind, setting, schedule)
+                shown = length if kind == "fixed" else setting
+                yield Candidate(kind, shown, schedule.up_to(length))
 
 
 def fastest(tried: Sequence[Tried], among: np.ndarray) -> Tried:
     """Returns the candidate that takes the least time on texts [texts] bool."""
-    return min(tried, key=lambda one: _total(one, among))
+    return min(tried, key=lambda x: x.total(among))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,16 +171,17 @@ class Result:
         others: np.ndarray,
     ) -> Result:
         """Returns the result of all candidates; `deciding` and `others` are [texts] bool."""
-        static = [one for one in tried if one.candidate.kind == "fixed"]
-        static = [one for one in static if len(one.candidate.schedule.buckets) == 1]
-        found = fastest(tried, deciding), fastest(static, deciding)
-        ranked = sorted(tried, key=lambda one: _total(one, others))
-        cut = [one._replace(seconds=one.seconds[others]) for one in (*found, *ranked)]
-        return cls(variant, cut[0], cut[1], cut[2:], alone[others], oracle[others])
+        static = [x for x in tried if x.candidate.kind == "fixed" and not x.varies]
+        chosen = fastest(tried, deciding), fastest(static, deciding)
+        ranked = sorted(tried, key=lambda x: x.total(others))
+        best, best_static, *cut = (
+            x._replace(seconds=x.seconds[others]) for x in (*chosen, *ranked)
+        )
+        return cls(variant, best, best_static, cut, alone[others], oracle[others])
 
-    def speedup(self, one: Tried) -> Estimate:
+    def speedup(self, tried: Tried) -> Estimate:
         """Returns a candidate's speed relative to the target alone."""
-        return ratio(self.alone, one.seconds)
+        return ratio(self.alone, tried.seconds)
 
     @property
     def regret(self) -> float:
@@ -192,22 +196,22 @@ class Result:
 
     def in_words(self) -> str:
         """Returns the predicted speed-up, in words."""
-        found = self.speedup(self.best)
-        if found.value <= 1:
+        speedup = self.speedup(self.best)
+        if speedup.value <= 1:
             return "no draft pays, the target alone is faster"
-        return f"{found.value:.2f} times as fast as the target alone ({found.interval()})"
+        return f"{speedup.value:.2f} times as fast as the target alone ({speedup.interval()})"
 
 
 def lines(result: Result) -> Iterator[str]:
     """Yields the best of each kind, and the gain of the best, as lines of text."""
     rows = [("predicted", "95 % interval", "tokens/call", "  schedule")]
-    kinds: dict[str, Tried] = {}
-    for one in result.tried:
-        kinds.setdefault(f"{one.candidate.kind} {len(one.candidate.schedule.buckets) > 1}", one)
-    for one in kinds.values():
-        found, tokens = result.speedup(one), f"{one.tokens_per_call:.2f}"
-        schedule = f"  {one.candidate.schedule}"  # last, since its name may be long
-        rows.append((f"{found.value:.2f}", found.interval(), tokens, schedule))
+    kinds: dict[tuple[str, bool], Tried] = {}
+    for tried in result.tried:
+        kinds.setdefault((tried.candidate.kind, tried.varies), tried)
+    for tried in kinds.values():
+        speedup, tokens = result.speedup(tried), f"{tried.tokens_per_call:.2f}"
+        schedule = f"  {tried.candidate.schedule}"  # last, since its name may be long
+        rows.append((f"{speedup.value:.2f}", speedup.interval(), tokens, schedule))
     oracle = ratio(result.alone, result.oracle)
     rows.append((f"{oracle.value:.2f}", oracle.interval(), "", "  an oracle of refusals"))
     yield from columns(rows, ">9", ">16", ">13", "")
@@ -218,7 +222,3 @@ def lines(result: Result) -> Iterator[str]:
         f"{result.static.candidate.schedule}, {result.headroom:.0%} of what an oracle would gain; "
         f"{result.regret:.1%} behind the fastest on these texts"
     )
-
-
-def _total(one: Tried, among: np.ndarray) -> float:
-    return float(one.seconds[among].sum())

@@ -29,7 +29,7 @@ from specdec.training.updates import (
     over_devices,
     update_program,
 )
-from specdec.types import AxisRules, PyTree
+from specdec.types import PyTree
 
 TEXTS = "texts at a time"
 
@@ -42,10 +42,14 @@ class Sizes:
     optimizer: int  # of the optimizer's state
     gradients: int  # of all gradients, which are temporaries
     target: int  # of the target's parameters, and of a reference drafter's
-    # target_cache, target_logits: what the target computes for the texts of a micro-batch. The
-    # program need not keep all of it at the same time.
+    # What the target computes for the texts of a micro-batch; not all is kept at the same time.
     target_cache: int
     target_logits: int
+
+    @property
+    def fixed(self) -> int:
+        """The bytes that do not depend on the number of texts."""
+        return self.parameters + self.optimizer + self.gradients + self.target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +58,11 @@ class CompiledUpdate:
 
     run: TrainRun  # the run, divided over the mesh
     mesh: Mapping[str, int]  # the sizes of the mesh's axes
-    whole: Compiled  # the program that makes an update
-    # the part of it that follows the last micro-batch, as a program of its own; None for a single
-    # micro-batch
+    program: Compiled  # the program that makes an update
+    # The part after the last micro-batch, as a program of its own; None for a single micro-batch.
     optimizer: Compiled | None
     sizes: Sizes  # the bytes of its arrays
-    # the shapes of the target's parameters that no device has whole, without order
+    # The shapes of the target's parameters that no device has whole, without order.
     divided: frozenset[tuple[int, ...]]
 
     @property
@@ -77,25 +80,24 @@ class CompiledUpdate:
 
     def gathered(self) -> Iterator[hlo.Instruction]:
         """Yields the all-gathers whose result is a whole parameter of the target."""
-        assert self.whole.module is not None, "it fits"
-        for one in self.whole.module.collectives:
-            shapes = {_unordered(sizes) for _, sizes in hlo.arrays(one.shape)}
-            if one.opcode == "all-gather" and shapes & self.divided:
-                yield one
+        assert self.program.module is not None, "it fits"
+        for collective in self.program.module.collectives:
+            shapes = {_unordered(sizes) for _, sizes in hlo.arrays(collective.shape)}
+            if collective.opcode == "all-gather" and shapes & self.divided:
+                yield collective
 
     def costs(self) -> tuple[float, float]:
-        """Returns the operations and the accessed bytes of an update.
-
-        XLA counts the loop over micro-batches once, and other loops too.
-        """
+        """Returns the operations and the accessed bytes of an update."""
+        # XLA counts the loop over micro-batches once, and other loops too.
         outside = self.optimizer or Compiled("optimizer", 0.0)
         again = self.run.micro_batches - 1
 
-        def times(whole: float, outside: float) -> float:
-            return whole + again * (whole - outside)
+        def all_loops(once: float, outside: float) -> float:
+            return once + again * (once - outside)
 
-        one = self.whole
-        return times(one.flops, outside.flops), times(one.accessed, outside.accessed)
+        once = self.program
+        flops = all_loops(once.flops, outside.flops)
+        return flops, all_loops(once.accessed, outside.accessed)
 
     def call(self) -> Call:
         """Returns the figures of an update for a roofline."""
@@ -114,13 +116,13 @@ class CompiledUpdate:
 
     def _exchanged(self) -> dict[str, tuple[int, int]]:
         """Returns count and bytes by kind; the loop over micro-batches counts fully."""
-        assert self.whole.module is not None, "it fits"
-        found: dict[str, tuple[int, int]] = {}
-        for one in self.whole.module.collectives:
-            times = self.run.micro_batches if one.loop else 1
-            count, size = found.get(one.opcode, (0, 0))
-            found[one.opcode] = count + times, size + times * one.bytes
-        return found
+        assert self.program.module is not None, "it fits"
+        by_kind: dict[str, tuple[int, int]] = {}
+        for collective in self.program.module.collectives:
+            times = self.run.micro_batches if collective.loop else 1
+            count, size = by_kind.get(collective.opcode, (0, 0))
+            by_kind[collective.opcode] = count + times, size + times * collective.bytes
+        return by_kind
 
 
 def compile_update(
@@ -138,18 +140,22 @@ def compile_update(
     with jax.set_mesh(mesh):
         progress("update")
         arguments = state, abstract_pairs(run, mesh), target, reference
-        whole, _ = compiled("update", lambda: update_program(recipe).lower(*arguments).compile())
-        if optimizer is None and whole.module is not None and run.micro_batches > 1:
+        program, _ = compiled("update", lambda: update_program(recipe).lower(*arguments).compile())
+        if optimizer is None and program.module is not None and run.micro_batches > 1:
             progress("optimizer")
             apply = jax.jit(functools.partial(applied, recipe=recipe), donate_argnums=0)
             optimizer, _ = compiled("optimizer", apply.lower(state, state.params).compile)
     return CompiledUpdate(
         run,
         dict(mesh.shape),
-        whole,
+        program,
         optimizer,
         _sizes(run, mesh, state, (target, reference)),
-        frozenset(_divided(target)),
+        frozenset(
+            _unordered(leaf.shape)
+            for leaf in jax.tree.leaves(target)
+            if leaf.sharding.shard_shape(leaf.shape) != leaf.shape
+        ),
     )
 
 
@@ -179,23 +185,21 @@ def largest_batch(
     *,
     progress: Callable[[str], None] = lambda name: None,
 ) -> CompiledUpdate | None:
-    """Returns the update with the most texts at a time that fits, None if not even one text does.
-
-    The search ends where the largest that fits and the smallest that does not are at most an
-    eighth apart, or where memory leaves room for less than an eighth more.
-    """
+    """Returns the update with the most texts at a time that fits; None if not even one does."""
+    # The search ends where the largest that fits and the smallest that does not are at most an
+    # eighth apart, or where memory leaves room for less than an eighth more.
     step = mesh.shape[partitioning.DATA]
-    best, fitting, high, found = None, [(0, _without_texts(begun))], None, begun
+    best, fitting, high, tried = None, [(0, begun.sizes.fixed)], None, begun
     while True:
-        if fits(found, chip):
-            best = found
-            fitting.append((found.texts, needed(found)))
+        if fits(tried, chip):
+            best = tried
+            fitting.append((tried.texts, needed(tried)))
         else:
-            high = found.texts, needed(found)
+            high = tried.texts, needed(tried)
         texts = _next_attempt(chip.memory, fitting, high, step)
         if texts is None:
             return best
-        found = compile_update(
+        tried = compile_update(
             dataclasses.replace(run, batch_size=texts * run.micro_batches),
             mesh,
             optimizer=best.optimizer if best else None,
@@ -206,11 +210,9 @@ def largest_batch(
 def _next_attempt(
     memory: float, fitting: list[tuple[int, float]], high: tuple[int, float] | None, step: int
 ) -> int | None:
-    """Returns the texts to compile next, None if the search is over.
-
-    Memory grows by about the same for each text, so two results give a line. The attempt takes
-    15/16 of the room that the line leaves, so that it mostly fits.
-    """
+    """Returns the texts to compile next, None if the search is over."""
+    # Memory grows by about the same for each text, so two results give a line. The attempt takes
+    # 15/16 of the room that the line leaves, so that it mostly fits.
     low = fitting[-1]
     enough = max(step, low[0] // 8)
     if high and high[0] - low[0] <= enough:
@@ -226,19 +228,17 @@ def _next_attempt(
 
 def fits(update: CompiledUpdate, chip: Chip) -> bool:
     """Returns whether an update fits a chip's memory."""
-    return update.whole.memory is not None and update.whole.memory.total < chip.memory
+    return update.program.memory is not None and update.program.memory.total < chip.memory
 
 
 def needed(update: CompiledUpdate) -> float:
     """Returns the bytes of one device that an update needs, also one that does not fit."""
-    if update.whole.memory is not None:
-        return update.whole.memory.total
-    return _required(update.whole.too_large or "")
-
-
-def _without_texts(update: CompiledUpdate) -> float:
-    sizes = update.sizes
-    return sizes.parameters + sizes.optimizer + sizes.gradients + sizes.target
+    if update.program.memory is not None:
+        return update.program.memory.total
+    # The largest amount of memory that the compiler's message names.
+    units = {"K": 2**10, "M": 2**20, "G": GIB}
+    amounts = re.findall(r"(\d+(?:\.\d+)?)([KMG])", update.program.too_large or "")
+    return max((float(number) * units[unit] for number, unit in amounts), default=math.inf)
 
 
 def _sizes(run: TrainRun, mesh: Mesh, state: State, frozen: PyTree) -> Sizes:
@@ -248,35 +248,13 @@ def _sizes(run: TrainRun, mesh: Mesh, state: State, frozen: PyTree) -> Sizes:
         texts, outputs = run.batch_size // run.micro_batches, run.lengths["targets"]
         cache = run.target.cache_bytes(texts, outputs, run.lengths["inputs"], mesh.shape)
         if run.objective.reads_target:
-            parts = mesh.shape[partitioning.DATA] * _parts_of_logits(run.target.axis_rules, mesh)
+            axes = partitioning.DATA, dict(run.target.axis_rules).get("logits")
+            parts = math.prod(mesh.shape[axis] for axis in axes if axis is not None)
             logits = 4 * texts * outputs * run.target.vocab_size // parts
     return Sizes(
-        parameters,
-        device_bytes(state.optimizer),
-        parameters,
-        device_bytes(frozen),
-        cache,
-        logits,
+        parameters, device_bytes(state.optimizer), parameters, device_bytes(frozen), cache, logits
     )
-
-
-def _parts_of_logits(rules: AxisRules, mesh: Mesh) -> int:
-    axis = dict(rules).get("logits")
-    return 1 if axis is None else mesh.shape[axis]
-
-
-def _divided(target: PyTree) -> Iterator[tuple[int, ...]]:
-    for leaf in jax.tree.leaves(target):
-        if leaf.sharding.shard_shape(leaf.shape) != leaf.shape:
-            yield _unordered(leaf.shape)
 
 
 def _unordered(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(size for size in shape if size != 1))
-
-
-def _required(message: str) -> float:
-    """Returns the largest amount of memory that a message of the compiler names."""
-    units = {"K": 2**10, "M": 2**20, "G": GIB}
-    found = re.findall(r"(\d+(?:\.\d+)?)([KMG])", message)
-    return max((float(number) * units[unit] for number, unit in found), default=math.inf)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from specdec.common.tables import PageTable
+from specdec.common.tables import PageTable, number
 from specdec.common.terminal import counted
 from specdec.predict.compile_record import (
     CountAndBytes,
@@ -27,9 +29,7 @@ from specdec.predict.compile_report import (
 from specdec.predict.hardware import HOP_SECONDS, Topology
 from specdec.predict.update import CompiledUpdate, fits, needed
 
-HEADER = ("topology", "mesh", "texts at a time", "parameters", "optimizer", "target", "temporaries",
-          "total", "limit", "all-reduces", "s per update", "updates/s", "chip hours per 1,000",
-          "largest batch")  # fmt: skip
+PARTS = ("parameters", "optimizer", "target")  # of the memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ def update_record(
         )
     )
     return UpdateRecord(
-        **of_devices(topology, update.mesh, *filter(None, (update.whole, update.optimizer))),
+        **of_devices(topology, update.mesh, *filter(None, (update.program, update.optimizer))),
         texts=run.batch_size,
         micro_batches=run.micro_batches,
         inputs=run.lengths["inputs"],
@@ -109,8 +109,8 @@ def update_record(
 
 
 def _memory(topology: Topology, update: CompiledUpdate) -> ProgramMemory:
-    lacking = None if update.whole.memory else needed(update)
-    return memory_of(dataclasses.asdict(update.sizes), update.whole, topology, lacking)
+    lacking = None if update.program.memory else needed(update)
+    return memory_of(dataclasses.asdict(update.sizes), update.program, topology, lacking)
 
 
 def _predicted(topology: Topology, update: CompiledUpdate) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _predicted(topology: Topology, update: CompiledUpdate) -> dict[str, Any]:
         "collectives": {
             kind: CountAndBytes(count, sizes[kind]) for kind, count in update.collectives().items()
         },
-        "gathered_target_parameters": [one.shape for one in update.gathered()],
+        "gathered_target_parameters": [gather.shape for gather in update.gathered()],
         "roofline": UpdateTimes(
             computing=computing,
             reading=reading,
@@ -138,10 +138,9 @@ def _predicted(topology: Topology, update: CompiledUpdate) -> dict[str, Any]:
 def advice(topology: Topology, update: CompiledUpdate) -> str:
     """Returns one sentence on how an update that does not fit can be made to fit."""
     run, data = update.run, update.mesh["data"]
-    sizes, limit = update.sizes, topology.chip.memory
-    fixed = sizes.parameters + sizes.optimizer + sizes.gradients + sizes.target
+    limit = topology.chip.memory
     remedies = []
-    if fixed < limit:
+    if update.sizes.fixed < limit:
         if update.texts > data:
             most = run.batch_size // data
             remedies.append(f"more MICRO_BATCHES (now {run.micro_batches}, at most {most})")
@@ -158,46 +157,45 @@ def advice(topology: Topology, update: CompiledUpdate) -> str:
 
 def update_lines(fields: Mapping[str, object]) -> Iterator[str]:
     """Yields the lines of a record, for people."""
-    found = read(fields, UpdateRecord)
-    memory = found.memory
-    yield heading(found)
-    yield memory_line(memory, _parts(memory))
-    if found.target_dtype is not None:
+    record = read(fields, UpdateRecord)
+    memory = record.memory
+    yield heading(record)
+    yield memory_line(memory, {name: getattr(memory, name) for name in PARTS})
+    if record.target_dtype is not None:
         yield (
             f"  of these    gradients {gib(memory.gradients or 0)}, the target's keys and values "
             f"{gib(memory.target_cache or 0)} and its logits {gib(memory.target_logits or 0)}, if "
             "all are kept at the same time"
         )
-    yield compiled_line(found)
+    yield compiled_line(record)
     yield (
-        f"  update      {counted(found.texts, 'text')}, "
-        f"{counted(found.texts // found.micro_batches, 'text')} at a time; inputs of "
-        f"{found.inputs} tokens, targets of {found.targets}"
+        f"  update      {counted(record.texts, 'text')}, "
+        f"{counted(record.texts // record.micro_batches, 'text')} at a time; inputs of "
+        f"{record.inputs} tokens, targets of {record.targets}"
     )
-    if found.roofline is not None:
-        yield from _predicted_lines(found, found.roofline)
-    if found.advice is not None:
-        yield f"  change      {found.advice}"
-    if found.largest is not None:
-        largest = found.largest
+    if record.roofline is not None:
+        yield from _predicted_lines(record, record.roofline)
+    if record.advice is not None:
+        yield f"  change      {record.advice}"
+    if largest := record.largest:
         yield (
             f"  largest     {counted(largest.texts_at_a_time, 'text')} at a time fit, in "
             f"{gib(largest.memory.total or 0)}"
         )
 
 
-def _predicted_lines(found: UpdateRecord, made: UpdateTimes) -> Iterator[str]:
-    yield f"  exchange    {collectives_of(found.collectives or {})}"
-    gathered = found.gathered_target_parameters or ()
-    whole = f"{len(gathered)}: {', '.join(gathered)}" if gathered else "none"
-    yield f"  gathered    parameters of the target that are gathered whole: {whole}"
+def _predicted_lines(record: UpdateRecord, times: UpdateTimes) -> Iterator[str]:
+    yield f"  exchange    {collectives_of(record.collectives or {})}"
+    gathered = record.gathered_target_parameters or ()
+    listed = f"{len(gathered)}: {', '.join(gathered)}" if gathered else "none"
+    yield f"  gathered    parameters of the target that are gathered whole: {listed}"
     yield (
-        f"  roofline    {made.seconds:.2f} s for an update: {made.computing:.2f} s of "
-        f"arithmetic, {made.reading:.2f} s of memory, {made.exchanging:.2f} s of exchange"
+        f"  roofline    {times.seconds:.2f} s for an update: {times.computing:.2f} s of "
+        f"arithmetic, {times.reading:.2f} s of memory, {times.exchanging:.2f} s of exchange"
     )
     yield (
-        f"  speed       {made.updates_per_second:.2f} updates and "
-        f"{made.texts_per_second:.0f} texts a second, {made.chip_hours_per_1000_updates:.2f} "
+        f"  speed       {times.updates_per_second:.2f} updates and "
+        f"{times.texts_per_second:.0f} texts a second, {times.chip_hours_per_1000_updates:.2f} "
         "chip hours for 1,000 updates"
     )
 
@@ -216,31 +214,41 @@ def update_explanation() -> Iterator[str]:
 def update_markdown(several: Sequence[Mapping[str, object]]) -> str:
     """Returns a table of the records of several topologies."""
     records = [read(fields, UpdateRecord) for fields in several]
-    return PageTable("", HEADER, list(map(_row, records))).markdown() + "\n"
+    return PageTable.of("", records, COLUMNS).markdown() + "\n"
 
 
-def _parts(memory: ProgramMemory) -> dict[str, float | None]:
-    return {name: getattr(memory, name) for name in ("parameters", "optimizer", "target")}
+def _part(name: str, record: UpdateRecord) -> str:
+    """Returns a part of the memory that follows from shapes; 0 where an update has none."""
+    return gib(getattr(record.memory, name) or 0)
 
 
-def _row(found: UpdateRecord) -> tuple[object, ...]:
-    memory = found.memory
-    sizes = memory.temporaries, memory.total, memory.limit
-    predicted = ["", "", "", ""]
-    if times := found.roofline:
-        reduced = (found.collectives or {}).get("all-reduce", CountAndBytes(0, 0))
-        predicted = [
-            f"{reduced.count:,}",
-            f"{times.seconds:.2f}",
-            f"{times.updates_per_second:.2f}",
-            f"{times.chip_hours_per_1000_updates:.2f}",
-        ]
-    return (
-        found.topology,
-        mesh_of(found),
-        found.texts // found.micro_batches,
-        *(gib(size or 0) for size in _parts(memory).values()),
-        *("does not fit" if size is None else gib(size) for size in sizes),
-        *predicted,
-        found.largest.texts_at_a_time if found.largest else "",
-    )
+def _of_program(name: str, record: UpdateRecord) -> str:
+    """Returns a size of the program that was compiled."""
+    size = getattr(record.memory, name)
+    return "does not fit" if size is None else gib(size)
+
+
+def _all_reduces(record: UpdateRecord) -> str:
+    if record.roofline is None:
+        return ""
+    collectives = record.collectives or {}
+    return f"{collectives['all-reduce'].count:,}" if "all-reduce" in collectives else "0"
+
+
+def _time(name: str, record: UpdateRecord) -> str:
+    """Returns a figure of the roofline, '' for an update that does not fit."""
+    return number(record.roofline and getattr(record.roofline, name), ".2f")
+
+
+COLUMNS: Mapping[str, Callable[[UpdateRecord], object]] = {
+    "topology": operator.attrgetter("topology"),
+    "mesh": mesh_of,
+    "texts at a time": lambda record: record.texts // record.micro_batches,
+    **{name: functools.partial(_part, name) for name in PARTS},
+    **{name: functools.partial(_of_program, name) for name in ("temporaries", "total", "limit")},
+    "all-reduces": _all_reduces,
+    "s per update": functools.partial(_time, "seconds"),
+    "updates/s": functools.partial(_time, "updates_per_second"),
+    "chip hours per 1,000": functools.partial(_time, "chip_hours_per_1000_updates"),
+    "largest batch": lambda record: record.largest.texts_at_a_time if record.largest else "",
+}

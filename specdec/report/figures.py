@@ -112,11 +112,11 @@ def name_points(axes: Axes, named: Sequence[tuple[str, float, float]]) -> None:
     low, high = axes.get_ylim()
     heights = [(y - low) / (high - low) for _, _, y in named]
     places = apart(heights, NAME)
-    for (name, x, y), place in zip(named, places, strict=True):
+    for (name, x, y), height in zip(named, places, strict=True):
         axes.annotate(
             name,
             (x, y),
-            xytext=(1.04, place),
+            xytext=(1.04, height),
             textcoords="axes fraction",
             va="center",
             fontsize=9,
@@ -135,7 +135,7 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
         above = places[i] = max(heights[i], above + gap)
     middle = (sum(places) - sum(heights)) / max(1, len(heights))
     down = min(middle, max(0.0, min(places, default=0.0)))
-    return [place - down for place in places]
+    return [height - down for height in places]
 
 
 def predicted_and_measured(runs: Sequence[ReportedRun]) -> Figure:
@@ -144,16 +144,16 @@ def predicted_and_measured(runs: Sequence[ReportedRun]) -> Figure:
     figure.set_layout_engine("constrained", w_pad=0.15)  # a browser's letters may be wider
     axes = figure.add_subplot()
     shown = speedups.points(runs)
-    for one in shown:
-        interval(axes, one.predicted, one.measured, BLUE)
-    ends = [end for one in shown for end in (one.predicted, one.measured.low, one.measured.high)]
+    for point in shown:
+        interval(axes, point.predicted, point.measured, BLUE)
+    ends = [x for point in shown for x in (point.predicted, *point.measured[1:])]
     margin = 0.05 * max(ends)
     limits = np.array([min(ends) - margin, max(ends) + margin])
     axes.plot(limits, limits, color=GREY, linewidth=1, label="measured as predicted")
     axes.plot(limits, 0.95 * limits, "--", color=GREY, linewidth=1, label="0.95 of predicted")
     axes.set(xlim=limits, ylim=limits, aspect="equal", title="Speed-up, predicted and measured")
     axes.set(xlabel="predicted for these texts", ylabel="measured, 95 % interval over texts")
-    name_points(axes, [(one.name, one.predicted, one.measured.value) for one in shown])
+    name_points(axes, [(point.name, point.predicted, point.measured.value) for point in shown])
     axes.legend(loc="upper left")
     caption = "Predicted from c, v, the prefill and the number of target calls, all measured."
     return captioned(figure, runs, caption)
@@ -186,10 +186,10 @@ def over_gamma(runs: Sequence[ReportedRun]) -> Figure:
     if published:
         label = "theory for the alpha and c of Leviathan et al., v = 1"
         handles.append(Line2D([], [], ls=":", color="black", label=label))
-    for one in handles:  # a name may be longer than the figure is wide
-        one.set_label(textwrap.fill(str(one.get_label()), LABEL))
+    for handle in handles:  # a name may be longer than the figure is wide
+        handle.set_label(textwrap.fill(str(handle.get_label()), LABEL))
     figure.legend(handles=handles, loc="outside upper left")
-    lines = sum(str(one.get_label()).count("\n") + 1 for one in handles)
+    lines = sum(str(handle.get_label()).count("\n") + 1 for handle in handles)
     figure.set_figheight(4.2 + 0.2 * lines)
     caption = (
         "A star is the best measured gamma. For long texts: alpha, c and v as measured, each draft "
@@ -206,9 +206,9 @@ def _curve(axes: Axes, curve: speedups.Curve, colour: str, aside: float) -> None
         axes.plot(gammas, edge, color=colour, alpha=0.4, linewidth=0.8)
     at = [gamma + aside for gamma in curve.gammas]
     axes.plot(at, curve.predicted, "o--", color=colour, mfc="white", markersize=5, linewidth=1)
-    axes.plot(at, [one.value for one in curve.measured], color=colour)
-    for gamma, one in zip(at, curve.measured, strict=True):
-        interval(axes, gamma, one, colour)
+    axes.plot(at, [speedup.value for speedup in curve.measured], color=colour)
+    for gamma, speedup in zip(at, curve.measured, strict=True):
+        interval(axes, gamma, speedup, colour)
     best = curve.measured[curve.best].value
     label = f"{curve.label or 'best'}: {best:.2f} at gamma {curve.gammas[curve.best]}"
     axes.plot(at[curve.best], best, "*", color=colour, markersize=11, ls="", label=label)
@@ -220,24 +220,26 @@ def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Figure:
     axes = figure.add_subplot()
     ours, paper = speedups.points(runs), published.rows().values()
     every = [*ours, *paper]
-    alphas = np.linspace(max(0, min(one.alpha for one in every) - 0.03), 1, 60)
-    cost_ratios = np.linspace(0, 1.2 * max(one.c for one in every), 60)
+    alphas = np.linspace(max(0, min(point.alpha for point in every) - 0.03), 1, 60)
+    cost_ratios = np.linspace(0, 1.2 * max(point.c for point in every), 60)
     surface = speedups.surface(alphas, cost_ratios)
     lines = axes.contour(alphas, cost_ratios, surface, LEVELS, colors=SKY, linewidths=1)
     places = [_label_place(level, alphas, cost_ratios, surface) for level in LEVELS]
-    places = [place for place in places if place]
+    places = [label_place for label_place in places if label_place]
     labels = axes.clabel(lines, fmt="%g", fontsize=9, colors=BLUE, manual=places)
     for label in labels:
         label.set_path_effects([HALO])
-    for one in paper:
-        at = (one.alpha, one.c)
+    for point in paper:
+        at = (point.alpha, point.c)
         axes.plot(*at, "s", color=GREY, markersize=5)
-        label = axes.annotate(f"{one.measured:.1f}", at, (0, 6), textcoords="offset points")
+        label = axes.annotate(f"{point.measured:.1f}", at, (0, 6), textcoords="offset points")
         label.set(ha="center", fontsize=8, path_effects=[HALO])
-    for one in ours:
-        axes.plot(one.alpha, one.c, "o", color=RED, mec="white", markersize=7)
-    names = [f"{one.name}: {one.measured.value:.2f}" for one in ours]
-    name_points(axes, [(name, one.alpha, one.c) for name, one in zip(names, ours, strict=True)])
+    for point in ours:
+        axes.plot(point.alpha, point.c, "o", color=RED, mec="white", markersize=7)
+    names = [f"{point.name}: {point.measured.value:.2f}" for point in ours]
+    name_points(
+        axes, [(name, point.alpha, point.c) for name, point in zip(names, ours, strict=True)]
+    )
     axes.set(title="Speed-up over alpha and c", xlabel="alpha, the share of drafts accepted")
     axes.set(ylabel="c, a draft step in target steps")
     handles = [
@@ -256,17 +258,17 @@ def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Figure:
 def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Figure:
     """Draws tokens per call and best gamma over alpha, and the extra arithmetic of speculation."""
     figure = blank(4.6)
-    first, left, right = figure.subplots(1, 3)
+    first, middle, right = figure.subplots(1, 3)
     for cost_ratio, colour in zip(speedups.COST_RATIOS, COLOURS, strict=False):
         best = [theory.optimal_gamma(x, cost_ratio, speedups.LONGEST_DRAFT) for x in ALPHAS]
-        left.plot(ALPHAS, best, color=colour, label=f"c {cost_ratio}", linewidth=1)
+        middle.plot(ALPHAS, best, color=colour, label=f"c {cost_ratio}", linewidth=1)
     shown = speedups.with_prediction(runs)
     for _, bench in shown:
-        for axes, value in (first, bench["tau"]), (left, bench["prediction"]["gamma"]):
+        for axes, value in (first, bench["tau"]), (middle, bench["prediction"]["gamma"]):
             axes.plot(bench["alpha"], value, "o", color=RED, mec="white", markersize=7)
     first.set(title="Tokens per call", xlabel="alpha")
-    left.set(title="Best gamma", xlabel="alpha")
-    left.yaxis.set_major_locator(MaxNLocator(integer=True))
+    middle.set(title="Best gamma", xlabel="alpha")
+    middle.yaxis.set_major_locator(MaxNLocator(integer=True))
     for gamma, colour in zip(speedups.GAMMAS, COLOURS, strict=False):
         style: dict[str, Any] = {"color": colour, "linewidth": 1}
         tokens = [theory.expected_tokens(x, gamma) for x in ALPHAS]
@@ -275,12 +277,12 @@ def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Figure:
         right.plot(ALPHAS, faster, label=f"gamma {gamma}", **style)
         operations = [theory.operations_factor(x, gamma, speedups.SHARE) for x in ALPHAS]
         right.plot(ALPHAS, operations, "--", **style)
-    for axes in (first, left):
+    for axes in (first, middle):
         axes.plot([], [], "o", color=RED, label="runs")
     right.plot([], [], "--", color=GREY, label="operations")
     right.set(title="Speed-up, operations", xlabel="alpha", yscale="log", ylim=(0.8, 25))
     only_ticks(right.yaxis, (1, 2, 5, 10, 20))
-    for axes in (first, left, right):
+    for axes in (first, middle, right):
         axes.legend(loc="upper left", fontsize=8)
     caption = (
         f"Theory with v = 1, long texts, no overhead; on the right c and the draft's share of a "
@@ -301,35 +303,36 @@ def _label_place(level: float, alphas, cost_ratios, surface) -> tuple[float, flo
 
 def one_generation(runs: Sequence[ReportedRun]) -> Figure:
     """Draws the calls of both models, the outcome of each token, and the target alone below."""
-    one = times.timeline(runs)
+    timeline = times.timeline(runs)
     figure = blank(5.4)
     calls, tokens, alone = figure.subplots(3, sharex=True, height_ratios=(2, 3, 1))
-    _calls(calls, one)
-    _tokens(tokens, one)
-    prefill, step = MS * one.target_prefill, MS * one.target_step
+    _calls(calls, timeline)
+    _tokens(tokens, timeline)
+    prefill, step = MS * timeline.target_prefill, MS * timeline.target_step
     alone.broken_barh([(0, prefill)], (0, 1), facecolors=PALE)
-    spans = [(prefill + i * step, step) for i in range(one.tokens)]
+    spans = [(prefill + i * step, step) for i in range(timeline.tokens)]
     alone.broken_barh(spans, (0, 1), facecolors=BLUE, **EDGE)
     alone.set_yticks([0.5], ["target alone"])
     alone.set(xlabel="milliseconds", xlim=(0, None))
-    calls.set_title(f"One generation: text {one.text} of {one.name}")
-    speculative, plain = (f"{MS * one.seconds[mode]:.1f} ms" for mode in ("speculative", "alone"))
+    calls.set_title(f"One generation: text {timeline.text} of {timeline.name}")
+    speculative, plain = (
+        f"{MS * timeline.seconds[mode]:.1f} ms" for mode in ("speculative", "alone")
+    )
     caption = (
-        f"{counted(one.tokens, 'token')} by {counted(len(one.calls), 'target call')} in "
+        f"{counted(timeline.tokens, 'token')} by {counted(len(timeline.calls), 'target call')} in "
         f"{speculative}, by the target alone in {plain}. A bar is as long as such a part took in "
         "this run, over all its texts."
     )
-    return captioned(figure, [run for run in runs if run.name == one.name], caption)
+    return captioned(figure, [run for run in runs if run.name == timeline.name], caption)
 
 
-def _calls(axes: Axes, one: times.Timeline) -> None:
-    starts = [MS * one.start(call) for call in range(len(one.calls))]
-    draft, verify, rest, step = (
-        MS * seconds for seconds in (one.draft, one.verify, one.rest, one.draft / one.gamma)
-    )
-    steps = [(start + i * step, step) for start in starts for i in range(one.gamma)]
-    shades = [LIGHT_ORANGE if i % 2 else ORANGE for _ in starts for i in range(one.gamma)]
-    axes.broken_barh([(0, MS * one.prefill)], (0, 2.1), facecolors=PALE)
+def _calls(axes: Axes, timeline: times.Timeline) -> None:
+    starts = [MS * timeline.start(call) for call in range(len(timeline.calls))]
+    draft, verify, rest = (MS * getattr(timeline, name) for name in ("draft", "verify", "rest"))
+    step = MS * (timeline.draft / timeline.gamma)
+    steps = [(start + i * step, step) for start in starts for i in range(timeline.gamma)]
+    shades = [LIGHT_ORANGE if i % 2 else ORANGE for _ in starts for i in range(timeline.gamma)]
+    axes.broken_barh([(0, MS * timeline.prefill)], (0, 2.1), facecolors=PALE)
     axes.broken_barh(steps, (0, 1), facecolors=shades)
     axes.broken_barh([(start + draft, verify) for start in starts], (1.1, 1), facecolors=BLUE)
     axes.broken_barh([(start + draft + verify, rest) for start in starts], (1.1, 1), color=PINK)
@@ -338,14 +341,14 @@ def _calls(axes: Axes, one: times.Timeline) -> None:
     _legend(axes, [Patch(color=colour, label=label) for label, colour in parts.items()])
 
 
-def _tokens(axes: Axes, one: times.Timeline) -> None:
+def _tokens(axes: Axes, timeline: times.Timeline) -> None:
     """Draws a stack of tokens under each call."""
-    width = MS * (one.draft + one.verify)
-    for i, call in enumerate(one.calls):
+    width = MS * (timeline.draft + timeline.verify)
+    for i, call in enumerate(timeline.calls):
         bottom = 0
         for kind, count in call._asdict().items():
-            for place in range(bottom, bottom + count):
-                axes.bar(MS * one.start(i), 0.9, width, place, align="edge", **TOKENS[kind])
+            for height in range(bottom, bottom + count):
+                axes.bar(MS * timeline.start(i), 0.9, width, height, align="edge", **TOKENS[kind])
             bottom += count
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("tokens of the call")
@@ -358,18 +361,18 @@ def draft_lengths(runs: Sequence[ReportedRun]) -> Figure:
     shown = times.lengths(runs)
     figure = blank(1.2 + 1.5 * len(shown))
     rows = figure.subplots(len(shown), 2, sharex="col", sharey=True, squeeze=False)
-    for (one, means), found in zip(rows, shown, strict=True):
-        for start, drafted, accepted, longer in found.calls:
-            place = {"x": start, "width": longer, "align": "edge"}
-            one.bar(height=accepted, **place, **TOKENS["accepted"])
-            one.bar(height=drafted - accepted, bottom=accepted, **place, **TOKENS["rejected"])
+    for (calls, means), lengths in zip(rows, shown, strict=True):
+        for start, drafted, accepted, longer in lengths.calls:
+            bar = {"x": start, "width": longer, "align": "edge"}
+            calls.bar(height=accepted, **bar, **TOKENS["accepted"])
+            calls.bar(height=drafted - accepted, bottom=accepted, **bar, **TOKENS["rejected"])
             if drafted == accepted:
-                one.plot(start + longer / 2, drafted, "^", color=BLUE, markersize=4)
-        one.set(title=found.name, ylabel="tokens")
-        one.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-        one.margins(y=0.1)
-        means.plot(found.places, found.drafted, color=RED, label="drafted")
-        means.plot(found.places, found.accepted, color=GREEN, label="accepted")
+                calls.plot(start + longer / 2, drafted, "^", color=BLUE, markersize=4)
+        calls.set(title=lengths.name, ylabel="tokens")
+        calls.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        calls.margins(y=0.1)
+        means.plot(lengths.places, lengths.drafted, color=RED, label="drafted")
+        means.plot(lengths.places, lengths.accepted, color=GREEN, label="accepted")
     rows[-1][0].set_xlabel(f"token of text {shown[0].text}")
     rows[-1][1].set_xlabel("token of all texts, means")
     handles = [Patch(label=kind, **TOKENS[kind]) for kind in ("rejected", "accepted")]
@@ -432,14 +435,14 @@ def of(runs: Sequence[ReportedRun]) -> Sequence[Callable[[Sequence[ReportedRun]]
     if of_lengths and not any(map(predicts, runs)):
         return of_lengths
     curves = speedups.curves(runs)
-    return (*(one for one in FIGURES if curves or one is not over_gamma), *of_lengths)
+    return (*(figure for figure in FIGURES if curves or figure is not over_gamma), *of_lengths)
 
 
 def draw(runs: Sequence[ReportedRun], folder: str | Path) -> list[Path]:
     """Writes the figures into a folder, which is made if need be, and returns the files."""
     folder = Path(folder)
     with matplotlib.rc_context(STYLE):
-        figures = {folder / f"{one.__name__}.png": one(runs) for one in of(runs)}
+        figures = {folder / f"{draw_one.__name__}.png": draw_one(runs) for draw_one in of(runs)}
         folder.mkdir(parents=True, exist_ok=True)
         for path, figure in figures.items():
             write_png(figure, path)
@@ -449,7 +452,9 @@ def draw(runs: Sequence[ReportedRun], folder: str | Path) -> list[Path]:
 def svgs(runs: Sequence[ReportedRun]) -> dict[str, str]:
     """Returns name -> `<svg>` element, with text as text; raises ValueError as `draw` does."""
     with matplotlib.rc_context(STYLE):
-        return {one.__name__: element(one(runs), one.__name__) for one in of(runs)}
+        return {
+            draw_one.__name__: element(draw_one(runs), draw_one.__name__) for draw_one in of(runs)
+        }
 
 
 def element(figure: Figure, name: str) -> str:

@@ -111,8 +111,8 @@ class ShownGeneration:
 
     @property
     def excerpt(self) -> str:
-        kept = (token.text for call in self.calls for token in call.kept)
-        return self.output or "".join(itertools.islice(kept, 12))
+        tokens = (token.text for call in self.calls for token in call.kept)
+        return self.output or "".join(itertools.islice(tokens, 12))
 
     @property
     def probable(self) -> bool:
@@ -163,12 +163,12 @@ def _no_generation(path: str) -> ValueError:
 def _generation(record: Figures, id: str) -> ShownGeneration:
     explained = record.get("explained", {})
     tokens = _tokens(record["tokens"], explained.get("token_texts"), explained.get("stop_ids", ()))
-    given = explained.get("given", 0)
+    prefix = explained.get("given", 0)
     return ShownGeneration(
         id=id,
         name=_name(record),
-        calls=list(_calls(record, explained, tokens, given, id)),
-        given=[Token("given", text, place) for place, text in enumerate(tokens[:given], start=1)],
+        calls=list(_calls(record, explained, tokens, prefix, id)),
+        given=[Token("given", text, i) for i, text in enumerate(tokens[:prefix], start=1)],
         input=record.get("input"),
         target=record.get("target"),
         output=record.get("prediction"),
@@ -208,23 +208,25 @@ def _note(explained: Figures) -> str:
 
 
 def _calls(
-    record: Figures, explained: Figures, tokens: Sequence[str], given: int, id: str
+    record: Figures, explained: Figures, tokens: Sequence[str], prefix: int, id: str
 ) -> Iterator[ShownCall]:
-    at = given
+    at = prefix
     counts = zip(map(int, record["drafted"]), map(int, record["accepted"]), strict=True)
     for i, (drafted, accepted) in enumerate(counts):
         drafts = _drafts(explained, i, tokens[at : at + accepted], drafted)
-        made = [
+        shown = [
             Token(_kind(j, accepted), text, at + j + 1, *map(_number, probabilities))
             for j, (text, *probabilities) in enumerate(drafts)
         ]
         at += accepted
         if at < len(tokens):
             kind = "correction" if accepted < drafted else "own"
-            own = (explained[name][i] if explained else None for name in ("own_p", "own_q"))
-            made.append(Token(kind, tokens[at], at + 1, *map(_number, own)))
+            probabilities = (
+                explained[name][i] if explained else None for name in ("own_p", "own_q")
+            )
+            shown.append(Token(kind, tokens[at], at + 1, *map(_number, probabilities)))
             at += 1
-        yield ShownCall(f"{id}-call-{i + 1}", i + 1, made)
+        yield ShownCall(f"{id}-call-{i + 1}", i + 1, shown)
 
 
 def _drafts(
@@ -243,10 +245,10 @@ def _number(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _kind(place: int, accepted: int) -> str:
-    if place < accepted:
+def _kind(position: int, accepted: int) -> str:
+    if position < accepted:
         return "accepted"
-    return "rejected" if place == accepted else "untested"
+    return "rejected" if position == accepted else "untested"
 
 
 def _tokens(ids: Sequence[int], texts: Sequence[str] | None, stop_ids: Iterable[int]) -> list[str]:

@@ -30,13 +30,13 @@ JOINERS = "\u200c\u200d"  # written in Persian and in emoji, and harmless
 
 
 class Interval(NamedTuple):
-    """A speed-up as text, and as places on an axis from 0 to 1; `one` marks no speed-up."""
+    """A speed-up as text, and as places on an axis from 0 to 1; `unit` is the speed-up 1."""
 
     text: str
     low: float
     at: float
     high: float
-    one: float
+    unit: float
 
 
 def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) -> str:
@@ -62,7 +62,7 @@ def study(
     commands: Mapping[str, Sequence[str]],
 ) -> str:
     """Returns the HTML of a study."""
-    shown = [{**one, "svg": Markup(one["svg"])} for one in figures] + _figures(runs)
+    shown = [{**figure, "svg": Markup(figure["svg"])} for figure in figures] + _figures(runs)
     content = {"tables": tables, "figures": shown, "commands": commands}
     return _rendered(content, title=title, facts=facts, conditions=[*notes], left_out=0)
 
@@ -76,7 +76,12 @@ def _rendered(content: Mapping[str, object], **about: object) -> str:
         "commands": "Commands",
     }
     script = _text("page.js")
-    return _template().render(
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )
+    return environment.from_string(_text("page.html")).render(
         {**dict.fromkeys(names, ()), **content},
         **about,
         parts={id: name for id, name in names.items() if content.get(id)},
@@ -89,7 +94,7 @@ def _rendered(content: Mapping[str, object], **about: object) -> str:
 
 def visible(text: str) -> str:
     """Returns the text with control characters replaced by their code points."""
-    return "".join(_visible(character) for character in text)
+    return "".join(map(_visible, text))
 
 
 def _visible(character: str) -> str:
@@ -99,16 +104,6 @@ def _visible(character: str) -> str:
 
 def _text(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
-
-
-def _template() -> jinja2.Template:
-    def finalize(value: object) -> object:
-        return visible(value) if type(value) is str else value
-
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, finalize=finalize
-    )
-    return environment.from_string(_text("page.html"))
 
 
 def _policy(script: str) -> str:
@@ -121,11 +116,11 @@ def _tables(runs: Sequence[ReportedRun]) -> Iterator[PageTable]:
     ratios = [speedup(run.bench) for run in runs if run.bench]
     if ratios:
         longest, table = max(1.0, *(ratio.high for ratio in ratios)), run_tables.measured(runs)
-        place = run_tables.HEADER.index(run_tables.SPEEDUP)
+        column = table.header.index(run_tables.SPEEDUP)
         rows = [list(row) for row in table.rows]
         for row, ratio in zip(rows, ratios, strict=True):
-            at, low, high, one = (round(value / longest, 4) for value in (*ratio, 1.0))
-            row[place] = Interval(str(row[place]), low, at, high, one)
+            at, low, high, unit = (round(value / longest, 4) for value in (*ratio, 1.0))
+            row[column] = Interval(str(row[column]), low, at, high, unit)
         yield table._replace(rows=rows)
     if any(run.paper for run in runs):
         yield run_tables.speeds(runs)

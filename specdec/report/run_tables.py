@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Sequence
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
 
 from specdec.common import notebook
-from specdec.common.tables import PageTable
+from specdec.common.tables import PageTable, number
 from specdec.common.terminal import counted
 from specdec.report.summaries import (
     Figures,
@@ -21,24 +23,12 @@ from specdec.report.summaries import (
 
 SPEEDUP = "speed-up (95 %)"
 FEW = 3
-HEADER = (
-    "run",
-    "how",
-    "gamma",
-    SPEEDUP,
-    "predicted by others",
-    "measured / that, per token",
-    "measured / predicted",
-    "tokens per call",
-    "alpha",
-    "identical",
-)
 
 
 def markdown(runs: Sequence[ReportedRun]) -> str:
     """Returns two tables, of speed and of acceptance, and where they were measured."""
     tables = [speeds(runs), *([alphas(runs)] if any(run.acceptance for run in runs) else [])]
-    parts = [part for one in tables for part in (one.markdown(), one.legend)]
+    parts = [part for table in tables for part in (table.markdown(), table.legend)]
     parts.append("\n".join(f"- {notebook.markdown(line)}" for line in places(runs)))
     return "\n\n".join(parts) + "\n"
 
@@ -52,7 +42,8 @@ def speeds(runs: Sequence[ReportedRun]) -> PageTable:
         "with the tested alpha and the measured c and v, for texts so long that prefill does not "
         "count; measured is the speed-up of whole texts. In brackets: 95 % intervals over texts."
     )
-    rows = [line for run in runs for line in _speed(run)]
+    lines = ({"run": run.name, **figures} for run in runs for figures in _speed(run))
+    rows = [[line.get(name, "") for name in header] for line in lines]
     return PageTable("Next to the rows of Leviathan et al.", header, rows, legend)
 
 
@@ -97,8 +88,20 @@ def measured(runs: Sequence[ReportedRun], strong: str = "") -> PageTable:
         "length. Measured / predicted takes the calls of these texts. In brackets: 95 % intervals "
         "over texts."
     )
-    rows = [tuple(_measured(run.name, run.bench, strong)) for run in runs if run.bench]
-    return PageTable("Speed-up over the target alone", HEADER, rows, legend)
+    columns: dict[str, Callable[[Figures], object]] = {
+        "run": operator.itemgetter("name"),
+        "how": _how,
+        "gamma": lambda bench: bench["run"]["gamma"] or "",
+        SPEEDUP: functools.partial(_speedup, strong),
+        "predicted by others": _of("forecast", "whole"),
+        "measured / that, per token": _of("forecast", "measured_over_whole"),
+        "measured / predicted": _of("prediction", "measured_over_predicted"),
+        "tokens per call": lambda bench: number(bench["tau"], ".2f"),
+        "alpha": lambda bench: number(bench["alpha"]),
+        "identical": _identical,
+    }
+    named = ({"name": run.name, **run.bench} for run in runs if run.bench)
+    return PageTable.of("Speed-up over the target alone", named, columns, legend)
 
 
 def sentence(runs: Sequence[ReportedRun]) -> str:
@@ -114,22 +117,23 @@ def sentence(runs: Sequence[ReportedRun]) -> str:
 
 def facts(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
     """Returns the first facts of a page: a single run's interval, and conditions by name."""
-    found: dict[str, dict[str, None]] = collections.defaultdict(dict)
+    facts: dict[str, list[str]] = collections.defaultdict(list)
     benches = [run.bench for run in runs if run.bench]
     if len(benches) == 1:
-        found["95 % interval"][speedup(benches[0]).interval()] = None
-        found["identical outputs"][_identical(benches[0])] = None
-    for one in [*benches, *(run.acceptance for run in runs if run.acceptance)]:
-        settings = one["run"]
-        found["models"][models(settings)] = None
+        facts["95 % interval"].append(speedup(benches[0]).interval())
+        facts["identical outputs"].append(_identical(benches[0]))
+    for figures in [*benches, *(run.acceptance for run in runs if run.acceptance)]:
+        settings = figures["run"]
+        facts["models"].append(models(settings))
         drafts = (in_words(settings.get(name)) for name in ("drafter", "schedule", "verifier"))
-        found["drafts"][", ".join(part for part in drafts if part != "None")] = None
-        found["sampling"][in_words(settings["sampling"])] = None
-        found["machine"][device(one["environment"])] = None
-        found["texts"][texts(one)] = None
-        if date := one["environment"].get("date"):  # older files have none
-            found["date"][date] = None
-    return {name: list(values) for name, values in found.items() if len(values) <= FEW}
+        facts["drafts"].append(", ".join(part for part in drafts if part != "None"))
+        facts["sampling"].append(in_words(settings["sampling"]))
+        facts["machine"].append(device(figures["environment"]))
+        facts["texts"].append(texts(figures))
+        if date := figures["environment"].get("date"):  # older files have none
+            facts["date"].append(date)
+    different = {name: list(dict.fromkeys(values)) for name, values in facts.items()}
+    return {name: values for name, values in different.items() if len(values) <= FEW}
 
 
 def benchmarks(runs: Sequence[ReportedRun]) -> list[str]:
@@ -142,21 +146,21 @@ def benchmarks(runs: Sequence[ReportedRun]) -> list[str]:
     return [f"{', '.join(names)}: {how}" for how, names in measured.items()]
 
 
-def _measured(name: str, bench: Figures, strong: str) -> Iterator[str]:
-    """Yields a value for each name of HEADER; `strong` goes around the speed-up."""
-    settings, ratio, forecast = bench["run"], speedup(bench), bench.get("forecast")
-    yield name
+def _how(bench: Figures) -> str:
+    """Returns the settings that distinguish runs, in words."""
+    settings = bench["run"]
     names = ("verifier", "sampling") if settings["gamma"] else ("schedule", "verifier", "sampling")
-    yield ", ".join(in_words(settings[name]) for name in names)
-    yield str(settings["gamma"] or "")
-    yield f"{strong}{ratio.value:.2f}{strong} ({ratio.interval()})"
-    yield f"{forecast['whole']:.2f}" if forecast else ""
-    yield f"{forecast['measured_over_whole']:.2f}" if forecast else ""
-    predicted = bench["prediction"]
-    yield f"{predicted['measured_over_predicted']:.2f}" if predicted else ""
-    yield f"{bench['tau']:.2f}"
-    yield "" if bench["alpha"] is None else f"{bench['alpha']:.3f}"
-    yield _identical(bench)
+    return ", ".join(in_words(settings[name]) for name in names)
+
+
+def _speedup(strong: str, bench: Figures) -> str:
+    ratio = speedup(bench)
+    return f"{strong}{ratio.value:.2f}{strong} ({ratio.interval()})"
+
+
+def _of(prediction: str, name: str) -> Callable[[Figures], str]:
+    """Returns a column of a figure of a prediction, which a benchmark may lack."""
+    return lambda bench: number((bench.get(prediction) or {}).get(name), ".2f")
 
 
 def _identical(bench: Figures) -> str:
@@ -166,22 +170,26 @@ def _identical(bench: Figures) -> str:
     return "in distribution" if same is None else f"{same} of {bench['texts'] * bench['repeats']}"
 
 
-def _speed(run: ReportedRun) -> Iterator[Sequence[str]]:
-    """Yields the paper's line and ours."""
+def _speed(run: ReportedRun) -> Iterator[Figures]:
+    """Yields the figures of the paper and ours, by column."""
     if paper := run.paper:
-        figures = (paper.gamma, paper.alpha, paper.c, paper.expected, paper.measured)
-        gamma, alpha, c, expected, measured = (f"{figure:g}" for figure in figures)
-        yield run.name, "paper", gamma, alpha, "", c, "1", expected, measured
-    alpha = _with_interval(_alphas(run)["model"][0], "value") if run.acceptance else ""
-    if run.bench is None:
-        yield run.name, "here", "", alpha, "", "", "", "", ""
-        return
-    bench, predicted = run.bench, run.bench["prediction"]
-    names = ("cost_ratio", "verify_cost", "long_generation")
-    c, v, expected = (_figure(predicted and predicted[name]) for name in names)
-    gamma = "" if bench["run"]["gamma"] is None else str(bench["run"]["gamma"])
-    measured = _with_interval(bench["speedup"], "ratio")
-    yield run.name, "here", gamma, alpha, _figure(bench["alpha"]), c, v, expected, measured
+        figures = {"gamma": paper.gamma, "alpha": paper.alpha, "c": paper.c, "v": 1}
+        figures |= {"predicted": paper.expected, "measured": paper.measured}
+        yield {"": "paper", **{name: f"{figure:g}" for name, figure in figures.items()}}
+    ours = {"": "here"}
+    if run.acceptance:
+        ours["alpha"] = _with_interval(_alphas(run)["model"][0], "value")
+    if bench := run.bench:
+        prediction = bench["prediction"] or {}
+        ours |= {
+            "gamma": number(bench["run"]["gamma"], ""),
+            "tested": number(bench["alpha"]),
+            "c": number(prediction.get("cost_ratio")),
+            "v": number(prediction.get("verify_cost")),
+            "predicted": number(prediction.get("long_generation")),
+            "measured": _with_interval(bench["speedup"], "ratio"),
+        }
+    yield ours
 
 
 def _lenient(run: ReportedRun) -> Iterator[Sequence[str]]:
@@ -189,10 +197,6 @@ def _lenient(run: ReportedRun) -> Iterator[Sequence[str]]:
     tokens = str(run.acceptance["tokens"])
     for drafter, alphas in _alphas(run).items():
         yield run.name, drafter, *(_with_interval(alpha, "value") for alpha in alphas), tokens
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
 
 
 def _with_interval(figures: Figures, name: str) -> str:

@@ -11,14 +11,7 @@ import numpy as np
 
 from specdec.common import theory
 from specdec.common.statistics import Estimate
-from specdec.report.summaries import (
-    Figures,
-    ReportedRun,
-    device,
-    in_words,
-    models,
-    speedup,
-)
+from specdec.report.summaries import Figures, ReportedRun, device, in_words, models, speedup
 
 LONGEST_DRAFT = 20  # of those among which the surface has the best
 COST_RATIOS = (0.01, 0.05, 0.1, 0.3)  # c of the curves of best gammas
@@ -73,22 +66,22 @@ def varies(run: ReportedRun) -> bool:
 
 def with_prediction(runs: Iterable[ReportedRun]) -> list[tuple[ReportedRun, Figures]]:
     """Returns the runs that figures show, with their benchmarks."""
-    found = [(run, run.bench) for run in runs if run.bench and predicts(run)]
-    if not found:
+    predicted = [(run, run.bench) for run in runs if run.bench and predicts(run)]
+    if not predicted:
         raise ValueError(
             "none of the summaries predicts a speed-up; for figures give those of specdec bench "
             "with a drafter and one GAMMA"
         )
-    return found
+    return predicted
 
 
 def points(runs: Sequence[ReportedRun]) -> list[Point]:
-    found = []
+    shown = []
     for run, bench in with_prediction(runs):
         predicted = bench["prediction"]
         costs = predicted["cost_ratio"], predicted["these_texts"]
-        found.append(Point(run.name, bench["alpha"], *costs, speedup(bench)))
-    return found
+        shown.append(Point(run.name, bench["alpha"], *costs, speedup(bench)))
+    return shown
 
 
 def curves(runs: Sequence[ReportedRun]) -> list[Curve]:
@@ -98,7 +91,7 @@ def curves(runs: Sequence[ReportedRun]) -> list[Curve]:
         settings = (in_words(bench["run"].get(name)) for name in ONE_CURVE)
         of = models(bench["run"]), device(bench["environment"])
         groups[(*settings, *of)].append(bench)
-    groups = {x: y for x, y in groups.items() if len({one["run"]["gamma"] for one in y}) > 1}
+    groups = {x: y for x, y in groups.items() if len({bench["run"]["gamma"] for bench in y}) > 1}
     differ = [len(set(values)) > 1 for values in zip(*groups, strict=True)]
     return [
         _curve(", ".join(value for value, other in zip(key, differ, strict=True) if other), benches)

@@ -46,14 +46,14 @@ def draw(results: Sequence[Any], path: Path) -> None:
 
 def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:
     """Draws one line for each longest draft; the longest one is the boldest."""
-    own = [one for one in result.tried if one.candidate.kind == kind]
-    varies = [len(one.candidate.schedule.buckets) > 1 for one in own]
-    longest = {one.candidate.schedule.buckets[-1] for one in own}
+    of_kind = [tried for tried in result.tried if tried.candidate.kind == kind]
+    varies = [len(tried.candidate.schedule.buckets) > 1 for tried in of_kind]
+    longest = {tried.candidate.schedule.buckets[-1] for tried in of_kind}
     if kind == "fixed":
-        own = [one for one, several in zip(own, varies, strict=True) if not several]
+        of_kind = [tried for tried, several in zip(of_kind, varies, strict=True) if not several]
         longest = {0}
     for length in sorted(longest):
-        of_length = [x for x in own if not length or x.candidate.schedule.buckets[-1] == length]
+        of_length = [x for x in of_kind if not length or x.candidate.schedule.buckets[-1] == length]
         points = sorted((x.candidate.setting, result.speedup(x).value) for x in of_length)
         label = kind.replace("_", " ") if length == max(longest) else None
         style = "-" if label else ":"
@@ -63,9 +63,9 @@ def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:
 def _levels(axes: Axes, result: Any) -> None:
     """Draws levels: candidates without a setting, the oracle, and the target alone."""
     for kind, colour in LEVEL.items():
-        own = [result.speedup(x).value for x in result.tried if x.candidate.kind == kind]
-        if own:
-            axes.axhline(max(own), color=colour, linewidth=1, label=kind.replace("_", " "))
+        speedups = [result.speedup(x).value for x in result.tried if x.candidate.kind == kind]
+        if speedups:
+            axes.axhline(max(speedups), color=colour, linewidth=1, label=kind.replace("_", " "))
     oracle = float(result.alone.sum() / result.oracle.sum())
     axes.axhline(oracle, color=GREY, linestyle="--", linewidth=1, label="oracle of refusals")
     axes.axhline(1, color=GREY, linewidth=0.8)

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 import numpy as np
 
-from specdec.common.json_values import check_kind, parsed
+from specdec.common.json_values import parsed
+from specdec.measure import estimator, file
+from specdec.measure.file import Generation
 from specdec.report.speedups import predicts, varies, with_prediction
-from specdec.report.summaries import Figures, ReportedRun
+from specdec.report.summaries import ReportedRun
 
 GROUP = 3  # places in a text whose calls have one mean
 FEWEST_CALLS = 10  # of a mean
-
-
-class _Line(TypedDict):
-    mode: str
-    text: int
-    repeat: int
-    seconds: float
-    tokens: list[int]
-    drafted: list[int]
-    accepted: list[int]
-    calls: int
 
 
 class CallTokens(NamedTuple):
@@ -56,11 +47,7 @@ class Timeline(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """The draft lengths of a run.
-
-    Calls of one text are listed with the place where each starts. For all texts, figures are means
-    over the calls that start at a place or up to `GROUP` - 1 tokens later.
-    """
+    """The draft lengths of a run: of one text's calls, and means over all texts by place."""
 
     name: str
     text: int  # the longest text
@@ -85,55 +72,56 @@ def timeline(runs: Sequence[ReportedRun]) -> Timeline:
     run, bench = with_prediction(runs)[0]
     by_length = sorted(_generations(run), key=_length_and_calls)
     both = by_length[len(by_length) // 2]
-    one, prediction, baseline = both["speculative"], bench["prediction"], bench["baseline"]
+    speculative, prediction, baseline = both["speculative"], bench["prediction"], bench["baseline"]
     calls = [
-        CallTokens(kept, more - kept, drafted - kept) for _, drafted, kept, more in _calls(one)
+        CallTokens(accepted, more - accepted, drafted - accepted)
+        for _, drafted, accepted, more in _calls(speculative)
     ]
     return Timeline(
         name=run.name,
-        text=one["text"],
+        text=speculative.text,
         **{part: prediction[part] for part in ("gamma", "prefill", "draft", "verify", "rest")},
         calls=calls,
         target_prefill=baseline["target_prefill"],
         target_step=baseline["target_step"],
-        tokens=len(both["alone"]["tokens"]),
-        seconds={mode: record["seconds"] for mode, record in both.items()},
+        tokens=len(both["alone"].tokens),
+        seconds={mode: estimator.seconds(generation) for mode, generation in both.items()},
     )
 
 
 def lengths(runs: Sequence[ReportedRun]) -> list[Lengths]:
     """Returns the draft lengths of every run with a drafter, of the same text if they have it."""
-    found: list[Lengths] = []
+    every: list[Lengths] = []
     for run in runs:
         if not (predicts(run) or varies(run)):
             continue
         ours = [both["speculative"] for both in _generations(run)]
-        same = [one for one in ours if found and one["text"] == found[0].text]
-        shown = max(same or ours, key=lambda one: len(one["tokens"]))
+        same = [x for x in ours if every and x.text == every[0].text]
+        shown = max(same or ours, key=lambda generation: len(generation.tokens))
         groups = collections.defaultdict(list)
-        for one in ours:
-            for start, drafted, accepted, _ in _calls(one):
+        for generation in ours:
+            for start, drafted, accepted, _ in _calls(generation):
                 groups[start // GROUP].append((drafted, accepted))
-        kept = {place: x for place, x in sorted(groups.items()) if len(x) >= FEWEST_CALLS}
-        means = [np.mean(x, axis=0).tolist() for x in kept.values()]
+        large = {group: x for group, x in sorted(groups.items()) if len(x) >= FEWEST_CALLS}
+        means = [np.mean(x, axis=0).tolist() for x in large.values()]
         drafts, accepts = zip(*means, strict=True) if means else ((), ())
-        places = [place * GROUP for place in kept]
-        found.append(Lengths(run.name, shown["text"], list(_calls(shown)), places, drafts, accepts))
-    return found
+        places = [group * GROUP for group in large]
+        every.append(Lengths(run.name, shown.text, list(_calls(shown)), places, drafts, accepts))
+    return every
 
 
-def _calls(one: Figures) -> Iterator[tuple[int, int, int, int]]:
+def _calls(generation: Generation) -> Iterator[tuple[int, int, int, int]]:
     """Yields the calls in the form of `Lengths.calls`."""
     start = 0
-    for drafted, accepted in zip(one["drafted"], one["accepted"], strict=True):
-        longer = min(accepted + 1, len(one["tokens"]) - start)
+    for drafted, accepted in zip(generation.drafted, generation.accepted, strict=True):
+        longer = min(accepted + 1, len(generation.tokens) - start)
         yield start, drafted, accepted, longer
         start += longer
 
 
 def waterfalls(runs: Sequence[ReportedRun]) -> dict[str, list[Bar]]:
     """Returns run -> the parts of an iteration, each starting where the one before ends."""
-    found = {}
+    bars = {}
     for run, bench in with_prediction(runs):
         step, parts, start = bench["baseline"]["target_step"], [], 0.0
         for name in ("draft", "verify", "rest"):
@@ -141,29 +129,29 @@ def waterfalls(runs: Sequence[ReportedRun]) -> dict[str, list[Bar]]:
             parts.append(Bar(name, start, seconds / step, seconds))
             start += seconds / step
         tau = bench["tau"]
-        found[run.name] = [*parts, Bar("target alone", 0.0, tau, tau * step)]
-    return found
+        bars[run.name] = [*parts, Bar("target alone", 0.0, tau, tau * step)]
+    return bars
 
 
-def _length_and_calls(both: Mapping[str, Figures]) -> tuple[int, int]:
-    return len(both["speculative"]["tokens"]), both["speculative"]["calls"]
+def _length_and_calls(both: Mapping[str, Generation]) -> tuple[int, int]:
+    return len(both["speculative"].tokens), both["speculative"].calls
 
 
-def _generations(run: ReportedRun) -> list[dict[str, Figures]]:
+def _generations(run: ReportedRun) -> list[dict[str, Generation]]:
     """Returns, for each text and repeat in the JSON lines, mode -> generation."""
     assert run.lines is not None
-    pairs: dict[tuple[int, int], dict[str, Figures]] = collections.defaultdict(dict)
+    pairs: dict[tuple[int, int | None], dict[str, Generation]] = collections.defaultdict(dict)
     try:
         for line in run.lines.read_text(encoding="utf-8").splitlines():
-            if "mode" in (one := parsed(line)):
-                check_kind(one, _Line)
-                pairs[one["text"], one["repeat"]][one["mode"]] = one
+            record = file.record(parsed(line))
+            if isinstance(record, Generation) and record.seconds is not None:
+                pairs[record.text, record.repeat][record.mode] = record
     except OSError as error:
         raise ValueError(
             f"{run.lines} cannot be read: {error.strerror}; the timeline needs the lines that "
             "specdec bench wrote next to the summary"
         ) from error
-    except ValueError:
+    except (TypeError, ValueError):
         pairs.clear()
     if not pairs or any(len(both) < 2 for both in pairs.values()):
         raise ValueError(f"{run.lines} is not what specdec bench wrote next to the summary")

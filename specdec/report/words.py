@@ -14,8 +14,8 @@ ALPHAS = (0.5, 0.7, 0.9)
 
 
 def predicted_and_measured(runs: Sequence[ReportedRun]) -> Iterator[str]:
-    for one in speedups.points(runs):
-        yield f"{one.name}: predicted {one.predicted:.2f}, measured {interval(one.measured)}"
+    for point in speedups.points(runs):
+        yield f"{point.name}: predicted {point.predicted:.2f}, measured {interval(point.measured)}"
 
 
 def over_gamma(runs: Sequence[ReportedRun]) -> Iterator[str]:
@@ -27,11 +27,11 @@ def over_gamma(runs: Sequence[ReportedRun]) -> Iterator[str]:
 
 
 def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Iterator[str]:
-    ours = ((one, "here", one.measured.value) for one in speedups.points(runs))
+    ours = ((point, "here", point.measured.value) for point in speedups.points(runs))
     paper = ((row, "paper", row.measured) for row in published.rows().values())
-    for one, whose, measured in (*ours, *paper):
-        at = f"alpha {one.alpha:.2f}, c {one.c:.2f}"
-        yield f"{one.name}, {whose}: {at}, speed-up {measured:.2f}"
+    for row, whose, measured in (*ours, *paper):
+        at = f"alpha {row.alpha:.2f}, c {row.c:.2f}"
+        yield f"{row.name}, {whose}: {at}, speed-up {measured:.2f}"
 
 
 def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Iterator[str]:
@@ -54,18 +54,18 @@ def at_alphas(values: Iterable[str]) -> str:
 
 
 def one_generation(runs: Sequence[ReportedRun]) -> Iterator[str]:
-    one = times.timeline(runs)
-    seconds = ", ".join(f"{mode} {1e3 * took:.1f} ms" for mode, took in one.seconds.items())
-    yield f"Text {one.text} of {one.name}, {counted(one.tokens, 'token')}: {seconds}"
-    for number, call in enumerate(one.calls, start=1):
+    timeline = times.timeline(runs)
+    seconds = ", ".join(f"{mode} {1e3 * took:.1f} ms" for mode, took in timeline.seconds.items())
+    yield f"Text {timeline.text} of {timeline.name}, {counted(timeline.tokens, 'token')}: {seconds}"
+    for number, call in enumerate(timeline.calls, start=1):
         of_call = ", ".join(f"{name} {count}" for name, count in call._asdict().items())
         yield f"Call {number}: {of_call}"
 
 
 def draft_lengths(runs: Sequence[ReportedRun]) -> Iterator[str]:
-    for one in times.lengths(runs):
-        calls = ", ".join(f"{kept} of {drafted}" for _, drafted, kept, _ in one.calls)
-        yield f"{one.name}, text {one.text}, accepted by call: {calls}"
+    for lengths in times.lengths(runs):
+        calls = ", ".join(f"{accepted} of {drafted}" for _, drafted, accepted, _ in lengths.calls)
+        yield f"{lengths.name}, text {lengths.text}, accepted by call: {calls}"
 
 
 def one_iteration(runs: Sequence[ReportedRun]) -> Iterator[str]:

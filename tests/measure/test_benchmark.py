@@ -39,7 +39,7 @@ from specdec.measure.parts import (
     Turn,
     key_of,
     name_of,
-    prefills,
+    prefill,
     turn_of,
     turns,
 )
@@ -657,7 +657,7 @@ def test_every_plan_is_predicted(of, little):
     trees = {role: model.init(jax.random.key(7)) for role, model in models.items()}
     texts = {text: np.full([1, 2], 2 + text, np.int32) for text in range(2)}
     measurement = Measurement(workload, trees, texts, File(None, ""), seed=0, repeats=1)
-    assert measurement.left == 4
+    assert measurement.remaining == 4
     records = list(itertools.chain.from_iterable(measurement.by_text()))
     summary = measurement.conclude({})
     timed = {record.part for record in records if isinstance(record, Timing)}
@@ -692,7 +692,7 @@ def test_a_turn_feeds_what_each_call_says_to_the_next(of):
     they began, one position further in each turn."""
     turn, steps, models = turn_of(of), 3, of.models()
     trees = {role: model.init(jax.random.key(7)) for role, model in models.items()}
-    begun = prefills(models, of.capacity)(trees, np.array([[2, 3]], np.int32))
+    begun = prefill(trees, np.array([[2, 3]], np.int32), models=models, slots=of.capacity, views={})
     told = turns(of, turn, steps)(trees, begun)
     tokens, widest, expected = np.zeros([1, 4], np.int32), 4, []
     caches = {role: cache for role, (_, cache) in begun.items()}

@@ -27,7 +27,7 @@ from specdec.verifiers import GreedyMatch
 class Measuring:
     """A measurement of a variant that notes what is asked of it."""
 
-    left = 3
+    remaining = 3
 
     def __init__(self, name: str, asked: list):
         self.name, self._asked = name, asked

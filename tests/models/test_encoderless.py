@@ -15,7 +15,7 @@ from tolerances import SMALL_LOGITS
 from specdec import checkpoints
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Autoregressive, Masked
-from specdec.measure.parts import prefills
+from specdec.measure.parts import prefill
 from specdec.models.placement.layouts import Layout
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.plan import Plan
@@ -106,7 +106,8 @@ def test_it_is_saved_and_loaded(tmp_path):
 def test_its_prefill_is_timed_without_the_target():
     model = T5Draft(WITHOUT)
     tree = {"draft": decoder_of(params())}
-    _, cache = jax.jit(prefills({"draft": model}, 9))(tree, INPUTS)["draft"]
+    of_draft = functools.partial(prefill, models={"draft": model}, slots=9, views={})
+    _, cache = jax.jit(of_draft)(tree, INPUTS)["draft"]
     assert cache.cross_keys[0].shape == (3, 2, 8, 7)
 
 

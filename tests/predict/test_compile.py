@@ -751,14 +751,14 @@ def test_a_target_alone_is_compiled_and_nothing_predicted():
     assert "roofline" not in told and "speed-up" not in "\n".join(explanation([told]))
     also = "  also        0 host transfers, 0 dynamic shapes, {} on a SparseCore"
     assert also.format(0) in lines(told) and "warning" not in "\n".join(lines(told))
-    module = found.whole.module
+    module = found.program.module
     assert module is not None
 
     def told_with(*there):
         made = (module.operations[0]._replace(loop=loop, scope=scope) for loop, scope in there)
         changed = dataclasses.replace(module, sparse_core=tuple(made))
-        whole = dataclasses.replace(found.whole, module=changed)
-        told = record(Topology.parse("tpu7x:1x1x1"), dataclasses.replace(found, whole=whole), {})
+        whole = dataclasses.replace(found.program, module=changed)
+        told = record(Topology.parse("tpu7x:1x1x1"), dataclasses.replace(found, program=whole), {})
         assert told["devices"] == 2
         return list(lines(told))
 

@@ -28,7 +28,7 @@ def compiled(devices=1):
     """The search, with a row on each of some CPUs, as if they were chips."""
     forget_programs()
     mesh = partitioning.make_mesh(1, jax.devices()[:devices])
-    return compile_for(PLAN, (devices, LENGTH), mesh, parts=False).whole.module
+    return compile_for(PLAN, (devices, LENGTH), mesh, parts=False).program.module
 
 
 def arrays(instructions, *axes):

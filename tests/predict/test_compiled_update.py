@@ -74,7 +74,7 @@ def test_neither_parameters_of_the_target_nor_logits_are_gathered():
     found = two_parts()
     assert list(found.gathered()) == []
     widest = {ROWS // 2 // 2 * TARGETS * V, 16 * V, 8 * V}  # logits of a device's rows, kernels
-    gathered = [one for one in found.whole.module.collectives if one.opcode == "all-gather"]
+    gathered = [one for one in found.program.module.collectives if one.opcode == "all-gather"]
     assert not widest & {one.bytes // 4 for one in gathered}
 
 
@@ -84,8 +84,8 @@ def test_a_gathered_parameter_is_found():
     one = hlo.Instruction("all-gather", "gathered", shape, 1536, "", (), False, "")
     others = [one._replace(opcode="all-reduce"), one._replace(shape="bf16[48,8]")]
     module = hlo.Module((), (), (one, *others), (), (), (), (), ())
-    whole = dataclasses.replace(found.whole, module=module)
-    found = dataclasses.replace(found, whole=whole, divided=frozenset([(16, 48)]))
+    whole = dataclasses.replace(found.program, module=module)
+    found = dataclasses.replace(found, program=whole, divided=frozenset([(16, 48)]))
     assert list(found.gathered()) == [one]
 
 
@@ -107,7 +107,7 @@ def test_sizes_of_a_device():
     assert whole / 4 < sizes.target < whole / 3
     assert sizes.gradients == sizes.parameters
     assert sizes.target_logits == 4 * ROWS // 2 * TARGETS * V // 8
-    memory = found.whole.memory
+    memory = found.program.memory
     parts = sizes.parameters + sizes.optimizer + sizes.target
     batch = 4 * ROWS // 2 * (INPUTS + TARGETS)
     # Arrays of odd sizes are padded: 1 % in all, on every processor.
@@ -119,11 +119,11 @@ def test_every_micro_batch_counts():
     """XLA counts the loop over them once."""
     found = two_parts()
     assert found.texts == ROWS // 2
-    again = found.whole.flops - found.optimizer.flops
-    assert 0 < again < found.whole.flops
-    assert found.costs()[0] == found.whole.flops + again
-    inside = sum(1 for each in found.whole.module.collectives if each.loop)
-    outside = len(found.whole.module.collectives) - inside
+    again = found.program.flops - found.optimizer.flops
+    assert 0 < again < found.program.flops
+    assert found.costs()[0] == found.program.flops + again
+    inside = sum(1 for each in found.program.module.collectives if each.loop)
+    outside = len(found.program.module.collectives) - inside
     assert inside and found.collectives().total() == 2 * inside + outside
 
 

@@ -132,7 +132,7 @@ def test_texts_that_were_recorded_are_kept(monkeypatch, wanted, kept, left):
     have = [accepted(0, 3), accepted(1, 3), accepted(2, 3, "model", "unigram")]
     written: list = []
     lines = SimpleNamespace(replace=lambda new: written.extend(new), append=written.append)
-    monkeypatch.setattr(recorded_texts, "_lines_of", lambda lines: iter(have))
+    monkeypatch.setattr(recorded_texts, "_texts_of", lambda lines: iter(have))
     monkeypatch.setattr(recorded_texts, "refilled", lambda run: "refilled")
     asked: list = []
 

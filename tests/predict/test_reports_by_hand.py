@@ -329,7 +329,7 @@ def test_the_memory_that_is_left(used):
     plan = Plan(TableTarget(6), None, None, None, Greedy(), max_length=32)
     whole = Compiled("decode", 2.25, DeviceMemory(3 * GIB, 0, (used - 4) * GIB, GIB, 0))
     sizes = {"rows": 2, "length": 64, "mesh": {"data": 1, "model": 4}, "parts": {}, "calls": {}}
-    made = Compilation(plan, whole=whole, parameter_bytes=3 * GIB, cache_bytes=5 * GIB, **sizes)
+    made = Compilation(plan, program=whole, parameter_bytes=3 * GIB, cache_bytes=5 * GIB, **sizes)
     told = record(Topology.parse("v4:2x2x1"), made, {})
     memory = told["memory"]
     assert memory["total"] == used * GIB and memory["limit"] == int(30.75 * GIB)

@@ -123,7 +123,7 @@ def test_a_candidate_is_tried_once(monkeypatch):
     monkeypatch.setattr(Prepared, "seconds", lambda self, plan, x: np.array([1.23456789, 2.5]))
     one, candidate = prepared([7, 5], name="v"), Candidate("confidence", 0.25, Confidence(0.25))
     lines: Any = Kept()
-    found = search._one(lines, {}, one, candidate)
+    found = search._try(lines, {}, one, candidate)
     line = {
         "variant": "v",
         "kind": "confidence",
@@ -134,11 +134,11 @@ def test_a_candidate_is_tried_once(monkeypatch):
     }
     assert lines == [line] and [plan.schedule for plan in asked] == [Confidence(0.25)]
     assert found[:3] == ("v", candidate, 1.7143) and found.seconds.tolist() == [1.23457, 2.5]
-    again = search._one(lines, {("v", repr(Confidence(0.25))): line}, one, candidate)  # type: ignore
+    again = search._try(lines, {("v", repr(Confidence(0.25))): line}, one, candidate)  # type: ignore
     assert again[:3] == found[:3] and len(asked) == len(lines) == 1
     monkeypatch.setattr(Prepared, "seconds", lambda *_: None)
     with pytest.raises(UsageError, match="--costs lack the calls of Parts"):
-        search._one(lines, {}, one, candidate)
+        search._try(lines, {}, one, candidate)
 
 
 def seconds_of(schedule: Any) -> list[float]:

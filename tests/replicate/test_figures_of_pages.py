@@ -305,7 +305,7 @@ def test_the_commands_of_a_row():
     """A recording is as long as the study says, unless a limit is given for all."""
     use = {"there": "dir"}
     choices = Choices(Path("f"), use=use, flags=["--gin.DTYPE='bfloat16'"], certify=True)
-    one = steps.found_of(STUDY, ONE, choices)
+    one = steps.figures_of(STUDY, ONE, choices)
     passes = "--passes=f/one.alpha.jsonl"
     alpha = "--tables", "--tokens=1000", "--output_file=f/one.alpha.jsonl"
     costs = "--costs=f/one.jsonl", "--output_file=f/one.here.jsonl"
@@ -335,7 +335,7 @@ def test_the_commands_of_a_row():
 
 def test_the_flags_of_a_grown_row():
     more = {"grown": "t5_1_1_base", "flags": ["--gin.DTYPE='bfloat16'"]}
-    one = steps.found_of(STUDY, TWO, Choices(Path("f"), **more))
+    one = steps.figures_of(STUDY, TWO, Choices(Path("f"), **more))
     assert one.flags == (
         "--gin_file=demo.gin",
         "--gamma=5",

@@ -87,7 +87,7 @@ def test_the_flags_of_a_study_are_understood(name):
     made = study.read(name)
     for row in made.rows:
         use = {need: "x" for need in row.needs}
-        one = steps.found_of(made, row, Choices(Path("f"), use=use))
+        one = steps.figures_of(made, row, Choices(Path("f"), use=use))
         assert one.flags and not one.missing
         argv = ["eval", *one.flags, *row.more, "--output_dir=o"]
         cli.overview().parse_args(cli.settings.joined(argv))
@@ -135,10 +135,10 @@ def test_a_row_says_what_it_lacks_until_it_is_given(monkeypatch, tmp_path):
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     row = row_of("ende_small_t0")
-    lacks = steps.found_of(LEVIATHAN, row, Choices(tmp_path)).missing
+    lacks = steps.figures_of(LEVIATHAN, row, Choices(tmp_path)).missing
     assert [text.partition(":")[0] for text in lacks] == ["xxl_ende", "small_ende", "ende"]
     use = {"xxl_ende": "a", "small_ende": "b", "ende": "c.tsv"}
-    one = steps.found_of(LEVIATHAN, row, Choices(tmp_path, use=use))
+    one = steps.figures_of(LEVIATHAN, row, Choices(tmp_path, use=use))
     assert not one.missing and not one.marks
     assert one.flags[1:] == (
         "--gin.CHECKPOINT_PATH='a'",
@@ -149,10 +149,10 @@ def test_a_row_says_what_it_lacks_until_it_is_given(monkeypatch, tmp_path):
 
 def test_prepared_data_of_tfds_are_found(tmp_path):
     need = dataclasses.replace(LEVIATHAN.needs["ende"], tfds="x/1.0.0")
-    assert study.found(need, None, str(tmp_path)) is None
+    assert study.flags_for(need, None, str(tmp_path)) is None
     (tmp_path / "x" / "1.0.0").mkdir(parents=True)
     with_seqio = importlib.util.find_spec("seqio") is not None
-    assert study.found(need, None, str(tmp_path)) == ("" if with_seqio else None)
+    assert study.flags_for(need, None, str(tmp_path)) == ("" if with_seqio else None)
 
 
 def plan_of(name: str):
@@ -165,7 +165,7 @@ def plan_of(name: str):
 
 def test_grown_models_stand_in_and_say_so(tmp_path):
     choices = Choices(tmp_path, grown="t5_1_1_large", limit=4, certify=True)
-    one = steps.found_of(LEVIATHAN, row_of("ende_base_t1"), choices)
+    one = steps.figures_of(LEVIATHAN, row_of("ende_base_t1"), choices)
     assert one.missing and one.marks == ("GROWN",)
     made = [step.argv for step in steps.growth(one, choices)]
     assert [argv[2] for argv in made] == ["--preset=t5_1_1_large", "--preset=t5_1_1_base"]
@@ -179,7 +179,7 @@ def test_grown_models_stand_in_and_say_so(tmp_path):
 
 def test_drawn_acceptance_is_benchmarked_alone(tmp_path):
     choices = Choices(tmp_path, grown="t5_1_1_large", synthetic=True)
-    one = steps.found_of(LEVIATHAN, row_of("ende_small_t0"), choices)
+    one = steps.figures_of(LEVIATHAN, row_of("ende_small_t0"), choices)
     (step,) = steps.measurement(LEVIATHAN, one, choices, plan_of("demo.gin"), [])
     assert step.argv[0] == "bench" and step.argv[-1] == "--synthetic_alpha=0.75"
     assert one.marks == ("GROWN", "SYNTHETIC", "NOT EXACT")
@@ -188,12 +188,12 @@ def test_drawn_acceptance_is_benchmarked_alone(tmp_path):
 def test_a_row_without_a_stand_in_says_so(tmp_path):
     """Of xia one row has an acceptance rate for none, and another has no models to grow."""
     xia, choices = study.read("xia"), Choices(tmp_path, grown="t5_1_1_base", synthetic=True)
-    found = {row.name: steps.found_of(xia, row, choices) for row in xia.rows}
+    found = {row.name: steps.figures_of(xia, row, choices) for row in xia.rows}
     assert found["spec_drafter"].failures == {"run": "--grown has no stand-in for it"}
     assert found["token_by_token"].failures == {"run": "--synthetic needs a published alpha"}
     assert not any(one.flags for one in found.values())
     plain = dataclasses.replace(choices, synthetic=False)
-    assert steps.found_of(xia, found["token_by_token"].row, plain).flags
+    assert steps.figures_of(xia, found["token_by_token"].row, plain).flags
 
 
 # The journal.

@@ -20,33 +20,35 @@ TITLE = "Rows: published, predicted and measured"
 PREDICTED = (ORANGE, GREEN, PINK)  # by place
 
 
-def figures_of(one: RowFigures) -> dict[str, float]:
+def figures_of(row: RowFigures) -> dict[str, float]:
     """Returns the speed-ups of a row that are known, by name."""
-    found = {"published": one.row.published.speedup}
-    found |= {f"predicted, {x}, {GIVEN}": place.given for x, place in one.places.items()}
-    found[f"predicted, {HERE}, {RECORDED}"] = one.at(HERE).recorded
-    found["measured"] = one.measured.get("speedup")
-    return {name: speedup for name, speedup in found.items() if speedup is not None}
+    speedups = {"published": row.row.published.speedup}
+    speedups |= {f"predicted, {x}, {GIVEN}": on_device.given for x, on_device in row.places.items()}
+    speedups[f"predicted, {HERE}, {RECORDED}"] = row.at(HERE).recorded
+    speedups["measured"] = row.measured.get("speedup")
+    return {name: speedup for name, speedup in speedups.items() if speedup is not None}
 
 
 def of_rows(rows: Sequence[RowFigures]) -> Figure:
     """Returns a line for each row, with its speed-ups."""
     figure = figures.blank(1.2 + figures.ROW * 1.3 * len(rows))
     axes = figure.subplots()
-    names = dict.fromkeys(name for one in rows for name in figures_of(one))
+    names = dict.fromkeys(name for row in rows for name in figures_of(row))
     predicted = [name for name in names if name not in ("published", "measured")]
     colours = dict(zip(predicted, itertools.cycle(PREDICTED), strict=False))
-    for place, one in enumerate(rows):
-        for name, speedup in figures_of(one).items():
+    for height, row in enumerate(rows):
+        for name, speedup in figures_of(row).items():
             if name == "published":
-                axes.plot(speedup, place, "D", color=GREY, label=name)
+                axes.plot(speedup, height, "D", color=GREY, label=name)
             elif name == "measured":
-                ends = (one.measured.get(end, speedup) for end in ("low", "high"))
+                ends = (row.measured.get(end, speedup) for end in ("low", "high"))
                 ends = [[abs(end - speedup)] for end in ends]
-                axes.errorbar(speedup, place, xerr=ends, fmt="s", color=BLUE, capsize=3, label=name)
+                axes.errorbar(
+                    speedup, height, xerr=ends, fmt="s", color=BLUE, capsize=3, label=name
+                )
             else:
                 colour = colours[name]
-                axes.plot(speedup, place, "o", color=colour, fillstyle="none", label=name)
+                axes.plot(speedup, height, "o", color=colour, fillstyle="none", label=name)
     axes.axvline(1, color=GREY, linewidth=0.8)
     axes.set_yticks(range(len(rows)), list(map(_name, rows)))
     axes.set_ylim(len(rows) - 0.5, -0.5)  # from top to bottom
@@ -57,15 +59,15 @@ def of_rows(rows: Sequence[RowFigures]) -> Figure:
     return figure
 
 
-def _name(one: RowFigures) -> str:
-    return " ".join((one.row.name, *(one.marks if one.measured else ())))
+def _name(row: RowFigures) -> str:
+    return " ".join((row.row.name, *(row.marks if row.measured else ())))
 
 
 def draw(
     rows: Sequence[RowFigures], runs: Sequence[ReportedRun], folder: Path
 ) -> tuple[dict[str, str], list[Mapping[str, object]]]:
     """Writes all figures below a folder."""
-    known = {_name(one): found for one in rows if (found := figures_of(one))}
+    known = {_name(row): speedups for row in rows if (speedups := figures_of(row))}
     if not known:
         return {}, []
     target = folder / "figures"
@@ -78,8 +80,8 @@ def draw(
     if any(map(predicts, runs)):
         for path in figures.draw(runs, target):
             paths[words.OF[path.stem][0]] = f"figures/{path.name}"
-    said = [
-        f"{name}: {'; '.join(f'{what} {x:.2f}' for what, x in found.items())}"
-        for name, found in known.items()
+    words_of_rows = [
+        f"{name}: {'; '.join(f'{what} {x:.2f}' for what, x in speedups.items())}"
+        for name, speedups in known.items()
     ]
-    return paths, [{"name": "rows", "title": TITLE, "svg": svg, "words": said}]
+    return paths, [{"name": "rows", "title": TITLE, "svg": svg, "words": words_of_rows}]

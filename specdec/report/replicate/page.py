@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,15 +46,14 @@ class Page(NamedTuple):
         yield from (f"# {markdown(self.title)}", markdown(self.about))
         facts = (f"{name}: {'; '.join(values)}" for name, values in self.facts.items())
         yield "\n".join(f"- {markdown(fact)}" for fact in facts)
-        for one in self.tables:
-            yield from (f"## {markdown(one.caption)}", one.markdown())
-            yield markdown(one.legend)
+        for table in self.tables:
+            yield from (f"## {markdown(table.caption)}", table.markdown())
+            yield markdown(table.legend)
         yield "\n".join(f"- {markdown(line)}" for line in self.notes)
         yield from (f"![{markdown(title)}]({path})" for title, path in self.figures.items())
         for name, lines in self.commands.items():
-            fence = "`" * max(
-                3, *(len(run) + 1 for run in re.findall("`+", "".join(lines)) or [""])
-            )
+            longest = max(map(len, re.findall("`+", "".join(lines))), default=0)
+            fence = "`" * max(3, longest + 1)
             yield from (f"## Commands of {name}", "\n".join((f"{fence}bash", *lines, fence)))
 
     def latex(self) -> Iterator[str]:
@@ -61,9 +61,9 @@ class Page(NamedTuple):
         yield from (rf"\section*{{{escaped(self.title)}}}", escaped(self.about))
         for name, values in self.facts.items():
             yield rf"\par {escaped(f'{name}: ' + '; '.join(values))}"
-        for one in self.tables:
-            yield from (rf"\subsection*{{{escaped(one.caption)}}}", one.latex())
-            yield rf"\par\smallskip\noindent {escaped(one.legend)}"
+        for table in self.tables:
+            yield from (rf"\subsection*{{{escaped(table.caption)}}}", table.latex())
+            yield rf"\par\smallskip\noindent {escaped(table.legend)}"
         yield from (rf"\par\noindent {escaped(line)}" for line in self.notes)
         for title, path in self.figures.items():
             yield rf"\begin{{figure}}[p]\centering\includegraphics[width=0.7\linewidth]{{{path}}}"
@@ -81,14 +81,14 @@ def write_all(
     if earlier is not None:
         shown.insert(1, study_tables.compared(rows, earlier))
     commands = {
-        one.row.name: [shlex.join(["specdec", *step.argv]) for step in one.steps]
-        for one in rows
-        if one.steps
+        figures.row.name: [shlex.join(["specdec", *step.argv]) for step in figures.steps]
+        for figures in rows
+        if figures.steps
     }
     notes, where = list(depth_or_width(rows)), facts(rows, folder)
     page = Page(study.title, study.about, where, shown, notes, {}, commands)
     page = _with_figures(page, rows, folder)
-    json = {"study": study.name, "facts": where, "rows": [one.record() for one in rows]}
+    json = {"study": study.name, "facts": where, "rows": [figures.record() for figures in rows]}
     write(folder / "page.json", f"{as_json(json, indent=1)}\n")
     write(folder / "page.md", "\n\n".join(filter(None, page.markdown())) + "\n")
     write(folder / "page.tex", DOCUMENT % "\n".join(page.latex()))
@@ -96,19 +96,15 @@ def write_all(
 
 def facts(rows: Sequence[RowFigures], folder: Path) -> dict[str, list[str]]:
     """Returns the machines, dates and versions of all benchmarks."""
-    files = (f"{folder / one.row.name}.jsonl.summary.json" for one in rows)
-    found: dict[str, dict[str, None]] = {}
-    benches = (bench for file in files if (bench := load(file, Bench)))
-    for place in (cast(Environment, bench["environment"]) for bench in benches):
-        versions = ", ".join(f"{name} {one}" for name, one in place["versions"].items())
-        one = {
-            "machine": device_in_words(place),
-            "date": place["date"],
-            "versions": versions,
-        }
-        for name, value in one.items():
-            found.setdefault(name, {})[value] = None
-    return {name: list(values) for name, values in found.items()}
+    files = (f"{folder / figures.row.name}.jsonl.summary.json" for figures in rows)
+    by_name: dict[str, list[str]] = collections.defaultdict(list)
+    for bench in filter(None, (load(file, Bench) for file in files)):
+        environment = cast(Environment, bench["environment"])
+        versions = environment["versions"].items()
+        by_name["machine"].append(device_in_words(environment))
+        by_name["date"].append(environment["date"])
+        by_name["versions"].append(", ".join(f"{name} {version}" for name, version in versions))
+    return {name: list(dict.fromkeys(values)) for name, values in by_name.items()}
 
 
 def _with_figures(page: Page, rows: Sequence[RowFigures], folder: Path) -> Page:
@@ -118,11 +114,12 @@ def _with_figures(page: Page, rows: Sequence[RowFigures], folder: Path) -> Page:
         from specdec.report.replicate import figure
     except ImportError:  # of jinja2 or matplotlib
         return page
-    names = [one.row.name for one in rows if "low" in one.measured]  # a beam search is in no figure
+    # A beam search is in no figure.
+    names = [figures.row.name for figures in rows if "low" in figures.measured]
     runs = summaries.read(f"{folder / name}.jsonl.summary.json" for name in names)
-    paths, own = figure.draw(rows, runs, folder)
+    paths, row_figures = figure.draw(rows, runs, folder)
     page = page._replace(figures=paths)
     about = {"about": [page.about], **page.facts}
-    made = html.study(page.title, about, page.tables, own, runs, page.notes, page.commands)
-    write(folder / "page.html", made)
+    text = html.study(page.title, about, page.tables, row_figures, runs, page.notes, page.commands)
+    write(folder / "page.html", text)
     return page

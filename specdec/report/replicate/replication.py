@@ -6,6 +6,7 @@ import dataclasses
 import fnmatch
 import functools
 import importlib.util
+import itertools
 import os
 import sys
 import timeit
@@ -17,6 +18,7 @@ from msgspec import Meta
 
 from specdec import checkpoints
 from specdec.common.records import as_json, write
+from specdec.common.tables import number
 from specdec.common.values import UsageError, one_line
 from specdec.models.contract.model import Model
 from specdec.plan import Plan
@@ -29,7 +31,7 @@ from specdec.report.replicate.results import Earlier, Place, RowFigures, Step, l
 from specdec.report.replicate.running import Journal
 from specdec.report.replicate.steps import Choices
 from specdec.report.replicate.study import Study
-from specdec.report.replicate.study_tables import Cell, number
+from specdec.report.replicate.study_tables import Cell
 
 COPIES = 2.5  # of parameters, that a benchmark holds in the layouts of its programs
 READ = 2**28  # bytes with which this machine's memory is timed
@@ -59,106 +61,104 @@ class Replication:
 
     def plan(self) -> list[RowFigures]:
         """Returns the rows in order; compiles for the topologies if libtpu is installed."""
-        rows = [steps.found_of(self._study, row, self._choices) for row in self._study.rows]
-        runs = [self._runs_of(one) for one in rows]
-        for one, (shape, run) in zip(rows, runs, strict=True):
+        rows = [steps.figures_of(self._study, row, self._choices) for row in self._study.rows]
+        runs = [self._runs_of(figures) for figures in rows]
+        for figures, (shape, run) in zip(rows, runs, strict=True):
             if shape is not None:
-                self._predict(one, shape)
+                self._predict(figures, shape)
             if run is not None:
-                self._prepare(one, run)
+                self._prepare(figures, run)
         return rows
 
     def run(self, rows: Sequence[RowFigures]) -> Iterator[str]:
-        """Runs the commands of all rows, and yields what is done, one line each.
-
-        The page is written whenever a row is done.
-        """
-        for one in rows:
-            left = [step for step in one.steps if not self._journal.has(step)]
-            for step in left:
-                if _has_inputs(one, step):
-                    yield f"{one.row.name}: {step.name}"
+        """Runs all rows' commands, yields what is done, and writes the page after each row."""
+        for figures in rows:
+            remaining = [step for step in figures.steps if not self._journal.has(step)]
+            for step in remaining:
+                if _has_inputs(figures, step):
+                    yield f"{figures.row.name}: {step.name}"
                     if not self._journal.run(step):
-                        one.failures[step.name] = self._journal.failure(step)
-            if left and one is not rows[-1]:
+                        figures.failures[step.name] = self._journal.failure(step)
+            if remaining and figures is not rows[-1]:
                 self.show(rows)
 
     def show(self, rows: Sequence[RowFigures], earlier: Earlier | None = None) -> None:
         """Writes the page of everything that is known."""
-        for one in rows:
-            if any(map(self._journal.has, one.steps)):
-                results.measured(one, self._choices.folder)
+        for figures in rows:
+            if any(map(self._journal.has, figures.steps)):
+                results.measured(figures, self._choices.folder)
         results.relative_to_greedy(rows)
         write_all(self._study, rows, self._choices.folder, earlier)
 
-    def _runs_of(self, found: RowFigures) -> tuple[Described | None, Described | None]:
+    def _runs_of(self, figures: RowFigures) -> tuple[Described | None, Described | None]:
         """Returns the run that is compiled, and the one that is measured; None for none."""
-        row = found.row
+        row = figures.row
         with one_line(f"{self._study.name}, row {row.name}: "):
             wanted = row.compiled and self._choices.topologies
             shape = self._describe(row.compiled, {}) if wanted else None
-            if shape and row.shape is None and not found.flags:
+            if shape and row.shape is None and not figures.flags:
                 self._describe((*row.run, *self._choices.flags), {})  # for mistakes in the flags
-            flags = found.flags
-            if found.grown and row.grown is not None:  # of models that are there
+            flags = figures.flags
+            if figures.grown and row.grown is not None:  # of models that are there
                 flags = (*row.grown.run, *self._choices.flags)
-            return shape, self._describe(flags, found.grown) if flags else None
+            return shape, self._describe(flags, figures.grown) if flags else None
 
-    def _prepare(self, found: RowFigures, run: Described) -> None:
+    def _prepare(self, figures: RowFigures, run: Described) -> None:
         """Adds the commands of a row, or why it cannot be measured here."""
         counted = run.counted(1)
-        if said := _refused(found, run.plan, counted):
-            found.failures["run"] = said
+        if reason := _refused(figures, run.plan, counted):
+            figures.failures["run"] = reason
             return
-        known = [name for name, one in found.places.items() if one.cost_ratio]
-        made = steps.measurement(self._study, found, self._choices, run.plan, known)
-        found.steps = [*steps.growth(found, self._choices), *made]
-        found.bytes = counted.parameters + counted.caches
-        left = [step for step in found.steps if not self._journal.has(step)]
+        known = [name for name, on_device in figures.places.items() if on_device.cost_ratio]
+        commands = steps.measurement(self._study, figures, self._choices, run.plan, known)
+        figures.steps = [*steps.growth(figures, self._choices), *commands]
+        figures.bytes = counted.parameters + counted.caches
+        remaining = [step for step in figures.steps if not self._journal.has(step)]
         texts = self._choices.limit or self._study.limit or 32
-        found.minutes = steps.minutes(left, counted, run.plan.max_length, texts, bandwidth())
+        figures.minutes = steps.minutes(remaining, counted, run.plan.max_length, texts, bandwidth())
 
-    def _predict(self, found: RowFigures, run: Described) -> None:
+    def _predict(self, figures: RowFigures, run: Described) -> None:
         """Adds the memory and the predictions of topologies."""
-        plan, alpha = run.plan, self._study.rate(found.row)
-        found.layers, found.parameters = _draft(plan)
+        plan, alpha = run.plan, self._study.rate(figures.row)
+        figures.layers, figures.parameters = _draft(plan)
         for topology in map(Topology.parse, self._choices.topologies):
             counted, chip = run.counted(topology.size), topology.chip
             size = counted.parameters + counted.caches
-            place = found.places[topology.name] = Place(size, chip.memory, results.BY_SHAPES)
-            if place.memory > place.limit or not self._compiles(found, topology.name):
+            on_device = figures.places[topology.name] = Place(size, chip.memory, results.BY_SHAPES)
+            if on_device.memory > on_device.limit or not self._compiles(figures, topology.name):
                 continue
             rates = {} if alpha is None else {"": alpha}
-            _, made = predict(chip, plan, counted.calls, rates, plan.longest_draft)
-            place.cost_ratio, place.pays_from = made.cost_ratio, made.iteration / made.target
-            if (tokens := found.row.published.tokens_per_call) is not None:
-                place.given = tokens / place.pays_from
+            _, prediction = predict(chip, plan, counted.calls, rates, plan.longest_draft)
+            on_device.cost_ratio = prediction.cost_ratio
+            on_device.pays_from = prediction.iteration / prediction.target
+            if (tokens := figures.row.published.tokens_per_call) is not None:
+                on_device.given = tokens / on_device.pays_from
             elif alpha is not None:
-                place.given = made.speedups[""][-1]
-            path = place_path(self._choices.folder, found.row, topology.name, "costs.json")
+                on_device.given = prediction.speedups[""][-1]
+            path = place_path(self._choices.folder, figures.row, topology.name, "costs.json")
             costs = roofline_costs(
                 counted.calls, chip, f"from shapes, a roofline of {topology.name}"
             )
             write(path, as_json(costs.record()))
 
-    def _compiles(self, found: RowFigures, topology: str) -> bool:
+    def _compiles(self, figures: RowFigures, topology: str) -> bool:
         """Replaces the memory of a topology by the compiler's, if libtpu is installed."""
-        step = steps.compilation(found.row, self._choices, topology)
+        step = steps.compilation(figures.row, self._choices, topology)
         if not has_compiler():
             return True
         if not self._journal.has(step):
-            print(f"{found.row.name}: {step.name}", file=sys.stderr, flush=True)
+            print(f"{figures.row.name}: {step.name}", file=sys.stderr, flush=True)
         if not self._journal.run(step):
-            found.failures[step.name] = self._journal.failure(step)
+            figures.failures[step.name] = self._journal.failure(step)
             return True
-        path = place_path(self._choices.folder, found.row, topology, "compile.json")
+        path = place_path(self._choices.folder, figures.row, topology, "compile.json")
         if (compiled := load(path, _Compiled)) is None:
             raise UsageError(f"{path} was removed; give the command again")
-        (one,) = compiled["topologies"]
-        place, memory = found.places[topology], one["memory"]
-        place.memory = memory.get("total", place.memory)
-        place.said = memory.get("too_large", "")
-        return not place.said
+        (topology_record,) = compiled["topologies"]
+        on_device, memory = figures.places[topology], topology_record["memory"]
+        on_device.memory = memory.get("total", on_device.memory)
+        on_device.said = memory.get("too_large", "")
+        return not on_device.said
 
 
 class _Memory(TypedDict, total=False):
@@ -180,36 +180,37 @@ def chosen(study: Study, patterns: Sequence[str]) -> Study:
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             raise UsageError(f"--rows: no row is named {pattern}; give some of {', '.join(names)}")
-    kept = {name for pattern in patterns or "*" for name in fnmatch.filter(names, pattern)}
-    return dataclasses.replace(study, rows=[row for row in study.rows if row.name in kept])
+    chosen_names = {name for pattern in patterns or "*" for name in fnmatch.filter(names, pattern)}
+    return dataclasses.replace(study, rows=[row for row in study.rows if row.name in chosen_names])
 
 
 def overview(study: Study, rows: Sequence[RowFigures]) -> Iterator[str]:
     """Yields the plan, for people: what each row lacks, needs and is predicted to be."""
 
-    def lacks(one: RowFigures) -> str:
-        found = [text.partition(":")[0] for text in one.missing]
-        if one.marks:
-            found.append(f"runs {' '.join(one.marks)}")
-        return ", ".join(filter(None, [*found, one.failed()])) or "nothing"
+    def lacks(figures: RowFigures) -> str:
+        words = [text.partition(":")[0] for text in figures.missing]
+        if figures.marks:
+            words.append(f"runs {' '.join(figures.marks)}")
+        return ", ".join(filter(None, [*words, figures.failed()])) or "nothing"
 
     columns: dict[str, Cell] = {
         "lacks": lacks,
-        "published": lambda one: number(one.row.published.speedup, "g"),
-        "GB here": lambda one: number(one.bytes and one.bytes / 1e9, ".1f"),
-        "minutes": lambda one: number(one.minutes, ".0f"),
+        "published": lambda figures: number(figures.row.published.speedup, "g"),
+        "GB here": lambda figures: number(figures.bytes and figures.bytes / 1e9, ".1f"),
+        "minutes": lambda figures: number(figures.minutes, ".0f"),
     }
     for where in study_tables.topologies(rows):
         columns[f"{where}, one device"] = functools.partial(study_tables.memory_at, where)
         columns[f"{where}, predicted"] = study_tables.at(where, "given")
     plan = study_tables.of_rows("", rows, columns)
     yield from (study.title, "", plan.markdown(), "")
-    if any(place.said == results.BY_SHAPES for one in rows for place in one.places.values()):
+    places = itertools.chain.from_iterable(figures.places.values() for figures in rows)
+    if any(on_device.said == results.BY_SHAPES for on_device in places):
         yield study_tables.FROM_SHAPES
-    if lacking := dict.fromkeys(text for one in rows for text in one.missing):
+    if lacking := dict.fromkeys(text for figures in rows for text in figures.missing):
         yield "Give what is missing with --use=NAME=PATH:"
         yield from (f"  {text}" for text in lacking)
-    if any(one.steps for one in rows):
+    if any(figures.steps for figures in rows):
         yield "Minutes are rough: each target call reads its parameters from this machine's memory."
 
 
@@ -224,25 +225,25 @@ def bandwidth() -> float:
     return READ / min(timeit.repeat(np.ones(READ // 8).sum, repeat=3, number=1))
 
 
-def _has_inputs(found: RowFigures, step: Step) -> bool:
+def _has_inputs(figures: RowFigures, step: Step) -> bool:
     """Returns whether all that a step reads has been made."""
-    failed = {name.partition(" ")[0] for name in found.failures}
+    failed = {name.partition(" ")[0] for name in figures.failures}
     read = {"acceptance", "bench"} if step.name.startswith("forecast") else set()
     return not failed & {"grow", *read}
 
 
 def _draft(plan: Plan) -> tuple[int, int]:
     """Returns the layers and the parameters of a plan's drafts."""
-    models = [one for role, one in plan.models().items() if role != "target"]
-    drafts = [one for one in models if isinstance(one, Model)]
-    return sum(one.num_layers for one in drafts), sum(map(checkpoints.parameter_count, drafts))
+    models = [model for role, model in plan.models().items() if role != "target"]
+    drafts = [model for model in models if isinstance(model, Model)]
+    return sum(model.num_layers for model in drafts), sum(map(checkpoints.parameter_count, drafts))
 
 
-def _refused(found: RowFigures, plan: Plan, counted: Counted) -> str:
+def _refused(figures: RowFigures, plan: Plan, counted: Counted) -> str:
     """Returns why a row cannot be measured here, '' if it can."""
     counts = {role: checkpoints.parameter_count(x) for role, x in plan.models().items()}
     drafts = [size for role, size in counts.items() if role != "target"]
-    if found.grown and drafts and max(drafts) >= counts["target"]:
+    if figures.grown and drafts and max(drafts) >= counts["target"]:
         return "its draft is as large as the target"
     needs = COPIES * counted.parameters + counted.caches
     has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -74,9 +74,9 @@ class RowFigures:
     exact: bool = True  # whether the measured run is exact
     failures: dict[str, str] = dataclasses.field(default_factory=dict)  # what failed, by step
 
-    def at(self, place: str) -> Place:
+    def at(self, where: str) -> Place:
         """Returns the figures of a place."""
-        return self.places.get(place, Place())
+        return self.places.get(where, Place())
 
     def marked(self, text: str) -> str:
         """Returns a measured figure with all that keeps it from being the paper's."""
@@ -85,7 +85,7 @@ class RowFigures:
 
     def failed(self) -> str:
         """Returns what failed, in words."""
-        return "; ".join(f"{step}: {said}" for step, said in self.failures.items())
+        return "; ".join(f"{step}: {reason}" for step, reason in self.failures.items())
 
     def over_predicted(self) -> float | None:
         """Returns the measured speed-up per token over the one that is predicted here."""
@@ -99,38 +99,39 @@ class RowFigures:
         return about | {name: x for name, x in plain.items() if name not in PLANNED}
 
 
-def place_path(folder: Path, row: StudyRow, place: str, what: str) -> Path:
+def place_path(folder: Path, row: StudyRow, where: str, what: str) -> Path:
     """Returns the file of a row's figures on a topology or on this device."""
-    return folder / f"{row.name}.{place.replace(':', '_')}.{what}"
+    return folder / f"{row.name}.{where.replace(':', '_')}.{what}"
 
 
-def measured(found: RowFigures, folder: Path) -> None:
+def measured(figures: RowFigures, folder: Path) -> None:
     """Adds what the commands of a row have written to a folder."""
-    stem = folder / found.row.name
-    found.measured, found.alphas, found.identical = {}, {}, ""
+    stem = folder / figures.row.name
+    figures.measured, figures.alphas, figures.identical = {}, {}, ""
     if bench := load(f"{stem}.jsonl.summary.json", Bench):
-        _add_bench(found, bench)
+        _add_bench(figures, bench)
     if acceptance := load(f"{stem}.alpha.jsonl.summary.json", Acceptance):
         for drafter, alphas in acceptance["alphas"].items():
-            found.alphas[drafter] = [one["value"] for one in alphas]
-        found.measured["alpha"] = found.alphas["model"][0]
-    for name in (*found.places, HERE):
-        for line in Lines(place_path(folder, found.row, name, "jsonl"), _Place):  # the last counts
-            found.places.setdefault(name, Place()).recorded = line["speedup"]
+            figures.alphas[drafter] = [alpha["value"] for alpha in alphas]
+        figures.measured["alpha"] = figures.alphas["model"][0]
+    for name in (*figures.places, HERE):
+        path = place_path(folder, figures.row, name, "jsonl")
+        for line in Lines(path, _Place):  # the last counts
+            figures.places.setdefault(name, Place()).recorded = line["speedup"]
     if report := load(f"{stem}.eval/metrics.json", _Metrics):
         ways = report["metrics"]
-        found.metric, found.measured["target"] = next(iter(ways["alone"].items()))
-        others = [values[found.metric] for way, values in ways.items() if way != "alone"]
-        found.measured["run"] = others[0] if others else found.measured["target"]
+        figures.metric, figures.measured["target"] = next(iter(ways["alone"].items()))
+        others = [values[figures.metric] for way, values in ways.items() if way != "alone"]
+        figures.measured["run"] = others[0] if others else figures.measured["target"]
     if certificate := load(f"{stem}.verify.json", _Certificate):
         passed = "passed" if certificate["certified"] else "passed, with too few texts"
-        found.identical = f"certificate: {passed if certificate['passed'] else 'FAILED'}"
+        figures.identical = f"certificate: {passed if certificate['passed'] else 'FAILED'}"
 
 
-def _add_bench(found: RowFigures, bench: Mapping) -> None:
+def _add_bench(figures: RowFigures, bench: Mapping) -> None:
     speedup, prediction = bench["speedup"], bench["prediction"] or {}
-    found.exact = bench["exact"]
-    figures = {
+    figures.exact = bench["exact"]
+    values = {
         "speedup": speedup["ratio"],
         "low": speedup["low"],
         "high": speedup["high"],
@@ -141,36 +142,36 @@ def _add_bench(found: RowFigures, bench: Mapping) -> None:
         "alpha": bench["alpha"],
         "cost_ratio": prediction.get("cost_ratio"),
     }
-    found.measured = {name: value for name, value in figures.items() if value is not None}
+    figures.measured = {name: value for name, value in values.items() if value is not None}
     if bench["identical"] is not None:
-        found.identical = f"{bench['identical']} of {bench['texts'] * bench['repeats']}"
-    elif found.exact:
-        found.identical = "in distribution"
+        figures.identical = f"{bench['identical']} of {bench['texts'] * bench['repeats']}"
+    elif figures.exact:
+        figures.identical = "in distribution"
 
 
 def relative_to_greedy(rows: Sequence[RowFigures]) -> None:
     """Sets the speed-up of a beam search to that of the target's beams over its greedy search."""
     greedy = (x.measured.get("seconds_alone") for x in rows if not x.measured.get("beams", 1))
     alone = next(greedy, None)
-    for one in rows:
-        if one.measured.get("beams"):
+    for figures in rows:
+        if figures.measured.get("beams"):
             for name in ("speedup", "low", "high", "per_token"):
-                del one.measured[name]
+                del figures.measured[name]
             if alone is not None:
-                one.measured["speedup"] = alone / one.measured["seconds_alone"]
-                one.measured["tokens_per_call"] = 1.0
+                figures.measured["speedup"] = alone / figures.measured["seconds_alone"]
+                figures.measured["tokens_per_call"] = 1.0
 
 
 def depth_or_width(rows: Sequence[RowFigures]) -> Iterator[str]:
     """Yields a sentence for each two drafts of one target that differ in depth and not in size."""
-    for deep, wide in itertools.permutations([one for one in rows if one.layers], 2):
+    for deep, wide in itertools.permutations([figures for figures in rows if figures.layers], 2):
         same_target = deep.row.needs[:1] == wide.row.needs[:1]
         same_size = abs(deep.parameters / wide.parameters - 1) <= 0.15
         if not (same_target and same_size and deep.layers >= 2 * wide.layers):
             continue
-        for where, place in deep.places.items():
-            if (one := place.pays_from) and (other := wide.at(where).pays_from):
-                verb = f"{one / other:.2f} times as many" if one > other else "fewer"
+        for where, on_device in deep.places.items():
+            if (deep_pays := on_device.pays_from) and (other := wide.at(where).pays_from):
+                verb = f"{deep_pays / other:.2f} times as many" if deep_pays > other else "fewer"
                 sizes = " and ".join(f"{x.parameters / 1e6:,.0f}M" for x in (deep, wide))
                 yield (
                     f"{where}: {deep.row.name} has {deep.layers} layers, {wide.row.name} has "
@@ -217,7 +218,7 @@ def earlier(folder: str, study: Study) -> Earlier:
         raise UsageError(f"--compare {folder} has no page.json; give a folder of specdec replicate")
     if (of := page["study"]) != study.name:
         raise UsageError(f"--compare: {path} is of {of}; give a folder of the study {study.name}")
-    rows = {one["row"]: one for one in page["rows"]}
+    rows = {row["row"]: row for row in page["rows"]}
     if not any(row.name in rows for row in study.rows):
         names = ", ".join(row.name for row in study.rows)
         raise UsageError(f"--compare: {path} has none of {names}; give a folder that has one")

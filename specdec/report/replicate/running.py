@@ -71,8 +71,8 @@ class Journal:
 def _of_package(arg: str) -> str:
     """Returns an argument; a gin file that ships with specdec is not taken from another folder."""
     flag, _, name = arg.partition("=")
-    own = resources.gin_file(name) if flag == "--gin_file" else None
-    return arg if own is None else f"{flag}={own}"
+    path = resources.gin_file(name) if flag == "--gin_file" else None
+    return arg if path is None else f"{flag}={path}"
 
 
 def _plain(name: str) -> str:
@@ -82,8 +82,8 @@ def _plain(name: str) -> str:
 def _last(log: Path) -> str:
     """Returns the last line of a command's output, without its name."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    said = next((line for line in reversed(lines) if line.strip()), "ended without a word")
-    return said.split("\r")[-1].removeprefix("specdec: ").strip()
+    line = next((line for line in reversed(lines) if line.strip()), "ended without a word")
+    return line.split("\r")[-1].removeprefix("specdec: ").strip()
 
 
 def _run(argv: tuple[str, ...], log: Path) -> int:

@@ -11,7 +11,7 @@ from specdec.plan import Plan
 from specdec.predict.calls import Counted
 from specdec.report.replicate import results
 from specdec.report.replicate.results import GROWN, HERE, NOT_EXACT, SYNTHETIC, RowFigures, Step
-from specdec.report.replicate.study import Study, StudyRow, found
+from specdec.report.replicate.study import Study, StudyRow, flags_for
 
 START = 15.0  # seconds in which a command starts and compiles
 # Seconds of a command, in passes of the target alone over all texts.
@@ -38,34 +38,35 @@ class Choices:
         return self.folder / "grown" / f"{role}-{size}"
 
 
-def found_of(study: Study, row: StudyRow, choices: Choices) -> RowFigures:
+def figures_of(study: Study, row: StudyRow, choices: Choices) -> RowFigures:
     """Returns a row with the flags of its run, or with what it lacks."""
     needs = {name: study.needs[name] for name in row.needs}
     flags = {
-        name: found(need, choices.use.get(name), choices.tfds_data_dir)
+        name: flags_for(need, choices.use.get(name), choices.tfds_data_dir)
         for name, need in needs.items()
     }
-    one = RowFigures(row, [f"{x}: {needs[x].what}" for x, flag in flags.items() if flag is None])
-    if not one.missing:
-        one.flags = (*row.run, *filter(None, flags.values()), *choices.flags)
+    missing = [f"{x}: {needs[x].what}" for x, flag in flags.items() if flag is None]
+    figures = RowFigures(row, missing)
+    if not figures.missing:
+        figures.flags = (*row.run, *filter(None, flags.values()), *choices.flags)
     elif choices.grown is None:
         pass
     elif row.grown is None:
-        one.failures["run"] = "--grown has no stand-in for it"
+        figures.failures["run"] = "--grown has no stand-in for it"
     elif choices.synthetic and study.rate(row) is None:
-        one.failures["run"] = "--synthetic needs a published alpha"
+        figures.failures["run"] = "--synthetic needs a published alpha"
     else:
-        one.marks = (GROWN, SYNTHETIC, NOT_EXACT) if choices.synthetic else (GROWN,)
-        one.grown = {"target": choices.grown, "draft": row.grown.draft}
-        target, draft = (str(choices.grown_path(*pair)) for pair in one.grown.items())
+        figures.marks = (GROWN, SYNTHETIC, NOT_EXACT) if choices.synthetic else (GROWN,)
+        figures.grown = {"target": choices.grown, "draft": row.grown.draft}
+        target, draft = (str(choices.grown_path(*pair)) for pair in figures.grown.items())
         settings = f"--gin.CHECKPOINT_PATH={target!r}", f"--gin.DRAFT_CHECKPOINT_PATH={draft!r}"
-        one.flags = (*row.grown.run, *settings, *choices.flags)
-    return one
+        figures.flags = (*row.grown.run, *settings, *choices.flags)
+    return figures
 
 
-def growth(one: RowFigures, choices: Choices) -> Iterator[Step]:
+def growth(figures: RowFigures, choices: Choices) -> Iterator[Step]:
     """Yields the commands that make a row's grown models."""
-    for role, size in one.grown.items():
+    for role, size in figures.grown.items():
         path = choices.grown_path(role, size)
         argv = "grow", f"--input={demo.path(role)}", f"--preset={size}", f"--output={path}"
         yield Step("", f"grow {path.name}", argv)
@@ -79,10 +80,10 @@ def compilation(row: StudyRow, choices: Choices, topology: str) -> Step:
 
 
 def measurement(
-    study: Study, one: RowFigures, choices: Choices, plan: Plan, topologies: Sequence[str]
+    study: Study, figures: RowFigures, choices: Choices, plan: Plan, topologies: Sequence[str]
 ) -> Iterator[Step]:
     """Yields the commands that measure a row which can be run."""
-    row, stem = one.row, choices.folder / one.row.name
+    row, stem = figures.row, choices.folder / figures.row.name
     wanted = study.steps if row.steps is None else row.steps
     limit = study.limit if choices.limit is None else choices.limit
     texts = () if limit is None else (f"--limit={limit}",)
@@ -92,10 +93,10 @@ def measurement(
     passes, lines = f"{stem}.alpha.jsonl", f"{stem}.jsonl"
 
     def step(name: str, *argv: str) -> Step:
-        return Step(row.name, name, (name.partition(" ")[0], *one.flags, *argv))
+        return Step(row.name, name, (name.partition(" ")[0], *figures.flags, *argv))
 
     bench = step("bench", *texts, cache, f"--output_file={lines}")
-    if SYNTHETIC in one.marks:
+    if SYNTHETIC in figures.marks:
         drawn = f"--synthetic_alpha={study.rate(row):g}"
         yield bench._replace(argv=(*bench.argv, drawn))
         return
@@ -122,5 +123,5 @@ def minutes(
 ) -> float:
     """Returns roughly how long steps take here, if a target call takes as long as it reads."""
     step = counted.calls["target"].bytes / bandwidth
-    passes = sum(PASSES.get(one.name.partition(" ")[0], 0.0) for one in steps)
+    passes = sum(PASSES.get(step.name.partition(" ")[0], 0.0) for step in steps)
     return (START * len(steps) + passes * texts * tokens * step) / 60

@@ -143,7 +143,7 @@ def _published(row: StudyRow) -> Published:
     return Published(paper.alpha, paper.c, paper.expected, paper.measured)
 
 
-def found(need: Need, path: str | None, tfds_data_dir: str | None) -> str | None:
+def flags_for(need: Need, path: str | None, tfds_data_dir: str | None) -> str | None:
     """Returns the flags with which a run finds something, None if it is missing."""
     if path is not None:
         return need.flag.format(path)
