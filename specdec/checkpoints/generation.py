@@ -242,7 +242,8 @@ def _refuse_contradiction(in_file: JsonObject, in_config: JsonObject, directory:
         if configured is not None and changes(name, configured) and configured != value:
             raise CheckpointError(
                 f"{directory} contradicts itself: {name} is {configured!r} in {CONFIG} and "
-                f"{value!r} in {FILE}, which claims to repeat it (_from_model_config); correct one of them"
+                f"{value!r} in {FILE}, which claims to repeat it (_from_model_config); "
+                "correct one of them"
             )
 
 
