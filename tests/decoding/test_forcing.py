@@ -13,7 +13,7 @@ import pytest
 from tolerances import PROBABILITIES
 
 from specdec import score
-from specdec.decoding.forcing import given_lengths
+from specdec.decoding.forcing import given_lengths, unpadded
 from specdec.sampling import Greedy, MinLength, Processed, Sampling, SuppressTokens
 from specdec.testing import TableTarget
 from specdec.types import LogitsProcessor
@@ -58,6 +58,8 @@ def test_a_text_ends_with_its_last_token_that_is_not_padding(pad_id, lengths):
     Pads.pad_id = pad_id
     tokens = jnp.array([[2, 5, 3, 5], [5, 5, 5, 5], [2, 0, 0, 0], [0, 0, 5, 2]])
     assert given_lengths(Pads(V), tokens).tolist() == lengths
+    kept = np.arange(4) < np.array(lengths)[:, None]
+    np.testing.assert_array_equal(unpadded(Pads(V), tokens), np.where(kept, tokens, 0))
 
 
 def test_without_a_sampling_scores_are_of_the_raw_logits():
