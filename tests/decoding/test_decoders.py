@@ -108,23 +108,6 @@ def test_the_first_layer_drafts_for_all(name):
     assert_same_texts(found, alone(model, params, inputs))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("weights", ["int8_tokens", "int8"])
-@each_family
-def test_eight_bits_are_a_model_of_their_own(name, weights):
-    """All widths of calls compute the same model, which is close to the checkpoint's."""
-    model, params, inputs = made(name, weights=weights)
-    drafter = Autoregressive(model, Greedy())
-    plan = Plan(model, drafter, GreedyMatch(), Fixed(3), Greedy(), OUTPUT)
-    found = decode(Params(params, params), KEYS, inputs, plan)
-    expected = alone(model, params, inputs)
-    assert_same_texts(found, expected)
-    whole, stored, _ = made(name)
-    exact = score(stored, inputs, expected.tokens, target=whole)
-    error = np.abs(np.asarray(exact - expected.log_probs))[:3]
-    assert 0 < np.median(error) < 0.3, "it is rounded, and not another model"
-
-
 @pytest.mark.ci
 @each_family
 def test_beams_score_their_texts_behind_prompts(name):

@@ -288,11 +288,6 @@ def call(**changes):
         ({"inputs": jnp.ones([2], jnp.int32)}, r"inputs are int32\[2\]; give int32"),
         ({"prefix": jnp.ones([2, 5], jnp.int32)}, r"int32\[2, 5\]; .*\[2, at most max_length 4\]"),
         ({"prefix": jnp.ones([2, 2])}, r"prefix is float32\[2, 2\]; give int32"),
-        ({"max_length": 0}, "max_length is 0; give a positive integer"),
-        (
-            {"verifier": GreedyMatch()},
-            r"GreedyMatch compares argmaxes but sampling is Sampling\(.*use SpeculativeSampling",
-        ),
     ],
 )
 def test_what_cannot_work_is_refused(changes, message):

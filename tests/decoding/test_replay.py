@@ -85,10 +85,7 @@ def calls(output, given: int = 0):
 @pytest.mark.ci
 @pytest.mark.parametrize(
     "plan, given",
-    [
-        pytest.param(PLAIN, (), marks=pytest.mark.slow),
-        (plan_of(support.StopAfterUnlikely(3, 0.2), Coupled(), FILTERED), (4, 2)),
-    ],
+    [(plan_of(support.StopAfterUnlikely(3, 0.2), Coupled(), FILTERED), (4, 2))],
 )
 def test_probabilities_are_those_of_each_model_by_itself(plan, given):
     prefix = jnp.tile(jnp.array(given, jnp.int32), (ROWS, 1)) if given else None
@@ -155,24 +152,3 @@ def decided(line: dict):
     for p, q, accepted in zip(*of_calls, strict=True):
         for j in range(min(accepted + 1, len(p))):
             yield p[j], q[j], j < accepted
-
-
-@pytest.mark.slow
-def test_the_pair_accepts_as_often_as_p_and_q_say(explained):
-    """Each verdict has mean min(1, p/q); a false alarm has a chance of 1e-5."""
-    lines = explained("demo_sampled.gin")
-    decisions = [one for line in lines for one in decided(line)]
-    assert len(decisions) > 200
-    chance = np.array([min(1, p / q) for p, q, _ in decisions])
-    kept = np.array([accepted for *_, accepted in decisions])
-    deviation = np.sqrt(np.sum(chance * (1 - chance)))
-    assert deviation > 1 and abs(np.sum(kept - chance)) < 4.42 * deviation
-    assert all(p > 0 for p, _, accepted in decisions if accepted)
-
-
-@pytest.mark.slow
-def test_the_pair_accepts_greedily_what_is_the_argmax(explained):
-    lines = explained("demo.gin")
-    decisions = [one for line in lines for one in decided(line)]
-    assert {accepted for *_, accepted in decisions} == {True, False}
-    assert all(p == accepted and q is None for p, q, accepted in decisions)

@@ -280,14 +280,6 @@ def test_beams_in_bfloat16_are_bitwise_those_of_the_target_alone():
     certificate.refuse(plan)  # which says nothing against this number format
 
 
-@pytest.mark.slow
-def test_beams_that_are_made_to_differ_are_refused():
-    plan, trees = beams_of(Uneven(9, wide=5, every=True)), params_of(Uneven(9))
-    check_same_beams(beams_of(TableTarget(9)), Params(trees, trees), 1, 5)
-    with pytest.raises(NotTheSameBits, match="a search for 2 beams has other bits with a draft"):
-        check_same_beams(plan, Params(trees, trees), 1, 5)
-
-
 @pytest.mark.ci
 def test_a_run_is_refused_in_one_line(capsys, monkeypatch):
     """Rows of the embedded pair are made to differ: the last one of a call on several tokens."""
