@@ -69,6 +69,7 @@ def test_a_drafter_equal_to_the_target_changes_nothing():
     np.testing.assert_array_equal(found.tokens, alone(PLAIN).tokens)
 
 
+@pytest.mark.ci
 def test_one_token_is_scored():
     targets = jnp.array([[5], [6], [7]], jnp.int32)
     found, expected = (score(params(), INPUTS, targets, target=t) for t in (PAIRED, PLAIN))

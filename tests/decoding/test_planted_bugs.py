@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 import support
-from support import AvoidsWhatWasUnlikely
 
 from specdec.decoding import loop, states
 from specdec.decoding.keys import purpose_keys
@@ -24,7 +23,6 @@ from specdec.plan import Plan
 from specdec.sampling import Sampling
 from specdec.schedules import Confidence, Fixed
 from specdec.testing import Bench, Constant, Skipping, check_everything_accepted
-from specdec.types import Noise
 from specdec.verifiers import SpeculativeSampling
 
 pytestmark = pytest.mark.planted
@@ -107,28 +105,6 @@ def test_one_key_for_the_whole_batch(plant):
     assert_rejected(measure())
 
 
-@pytest.mark.slow
-def test_position_keys_with_an_adaptive_length(plant):
-    # A drafter without context proposes the same token again when it is given the same noise.
-    table = BENCH.params["draft"]["logits"]
-    unigram = {"logits": jnp.broadcast_to(table[:, :1, :1], table.shape)}
-    bench = BENCH._replace(params=BENCH.params | {"draft": unigram})
-    schedule = AvoidsWhatWasUnlikely(3)
-    result = measure(bench, schedule=schedule)
-    assert result.passed, str(result)
-
-    real = loop.noise
-
-    def by_position(keys, committed, *, width, shared):
-        """Each purpose has keys of its own, but they depend on the position alone."""
-        rows = [real(keys[i : i + 1], committed, width=width, shared=True) for i in (1, 2, 3)]
-        return Noise(rows[0].draft, rows[1].accept, rows[2].correct)
-
-    support.forget_programs()
-    plant(loop, "noise", by_position)
-    assert_rejected(measure(bench, schedule=schedule))
-
-
 def test_a_stop_that_drops_the_token_it_saw(plant):
     schedule = Confidence(0.4, buckets=(1, 3))
     result = measure(schedule=schedule)
@@ -148,7 +124,6 @@ def test_a_stop_that_drops_the_token_it_saw(plant):
     assert_rejected(measure(schedule=schedule))
 
 
-@pytest.mark.slow
 def test_a_length_that_peeks_at_the_targets_noise(plant):
     real = loop.propose
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import few, tiny_t5
+from support import tiny_t5
 
 from specdec import certificate, cli
 from specdec.certificate import Subject, exactness
@@ -177,11 +177,10 @@ def test_several_paths_are_refused():
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("sampling", few([Sampling(), Greedy()]))
-def test_texts_in_bfloat16_are_bitwise_those_of_the_target_alone(sampling):
+def test_texts_in_bfloat16_are_bitwise_those_of_the_target_alone():
     """Tokens and log-probabilities, where this device has the same bits."""
     target = T5Target(tiny_t5(64, 32, 48, heads=2, decoder=2, dtype="bfloat16"))
-    plan = plan_of(target, sampling, stop_ids=())
+    plan = plan_of(target, Sampling(), stop_ids=())
     params = jax.tree.map(lambda x: 2 * x, params_of(target))
     try:
         check_same_bits(plan, params, 1, 8)
