@@ -93,7 +93,8 @@ def test_every_text_file_is_opened_with_an_encoding():
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             modes = [x.value for x in node.args if isinstance(x, ast.Constant)]
             named = any(keyword.arg == "encoding" for keyword in node.keywords)
-            is_open = isinstance(node.func, ast.Name) and name == "open"
+            text = any(isinstance(mode, str) and "t" in mode for mode in modes[1:] or modes)
+            is_open = name == "open" and (isinstance(node.func, ast.Name) or text)
             given = len(node.args) >= (1 if name == "read_text" else 2)
             binary = any("b" in mode for mode in modes[-1:] if isinstance(mode, str))
             if name in ("read_text", "write_text") and not named and not given:

@@ -7,7 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support import tiny_t5
 
+from specdec import tasks
 from specdec.checkpoints import (
     CheckpointError,
     Vocabulary,
@@ -18,8 +20,9 @@ from specdec.checkpoints import (
     vocabulary_from,
 )
 from specdec.checkpoints.directory import locate
+from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import demo
-from specdec.models.t5 import T5Config, T5DraftConfig, T5Target
+from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 
 BYTES = b"no SentencePiece model but UTF-8 bytes"
 
@@ -220,3 +223,22 @@ def test_a_record_of_a_t5_with_additions_is_a_drafts(fields, kind, config_of, tm
     found = read_config(tmp_path / "config.json")
     assert type(found) is kind
     assert found == (plain if kind is T5Config else T5DraftConfig.of(plain, **fields))
+
+
+def test_a_vocabulary_fits_a_model_with_as_many_ids():
+    """The ids of a trimmed head are enough for a draft."""
+    vocabulary = tasks.for_texts(tasks.Bytes())
+
+    def draft(size, **fields):
+        return T5Draft(T5DraftConfig.of(tiny_t5(size), **fields))
+
+    check_fit(vocabulary, draft(259), "target")
+    check_fit(vocabulary, draft(259, head_ids=(1, 2)), "draft")
+    check_fit(vocabulary, draft(261), "draft", spare=2)
+    for model, role, spare, says in (
+        (draft(258), "draft", 0, "the draft has 258 output ids but the vocabulary 259; use a"),
+        (draft(260), "draft", 2, "has 260 output ids, of which the vocabulary's 259 leave none fo"),
+        (draft(259, head_ids=(1, 2)), "target", 0, "the target's head has 2 of 259 ids .* drafter"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            check_fit(vocabulary, model, role, spare=spare)

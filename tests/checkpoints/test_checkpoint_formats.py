@@ -167,6 +167,11 @@ def test_what_is_in_flight_is_bounded(monkeypatch):
 # Buckets.
 
 
+@pytest.mark.parametrize("url, path", [("gs://b", ""), ("gs://b/", ""), ("gs://b/c//d/", "c/d/")])
+def test_the_folder_of_a_bucket(url, path):
+    assert BucketPath.parse(url).kvstore() == {"driver": "gcs", "bucket": "b", "path": path}
+
+
 @pytest.fixture
 def bucket(tmp_path, monkeypatch):
     """The folder that gs://bucket stands for here: TensorStore's driver for disks in place of its

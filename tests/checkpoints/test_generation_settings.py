@@ -26,6 +26,23 @@ def test_settings_that_change_something(name, value, is_one):
     assert changes(name, value) == is_one
 
 
+# What transformers takes where a file says nothing.
+DEFAULTS = {
+    **dict.fromkeys(("do_sample", "early_stopping", "return_timestamps", "token_healing"), False),
+    **dict.fromkeys(("temperature", "top_p", "typical_p", "repetition_penalty"), 1.0),
+    **dict.fromkeys(("length_penalty", "encoder_repetition_penalty", "guidance_scale"), 1.0),
+    **dict.fromkeys(("num_beams", "num_beam_groups", "num_return_sequences"), 1),
+    **dict.fromkeys(("top_k", "min_p", "epsilon_cutoff", "eta_cutoff", "diversity_penalty"), 0),
+    **dict.fromkeys(("penalty_alpha", "no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
+    "encoder_no_repeat_ngram_size": 0,
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_a_default_changes_nothing(name):
+    assert not changes(name, DEFAULTS[name]) and changes(name, 7)
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"decoder_start_token_id": True}, {"eos_token_id": []}, {"pad_token_id": [0]}],

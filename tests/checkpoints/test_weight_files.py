@@ -517,6 +517,10 @@ def test_a_config_beside_arrays_of_t5x_is_compared_with_them(of, config_of, form
     fields = json.loads((GOLDEN / "v1_1" / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(fields | {"num_decoder_layers": 2**31}))
     assert "num_decoder_layers is 2147483648" in swift(checkpoints.config_from, directory)
+    change(directory, num_decoder_layers=1000)  # as deep as any
+    assert checkpoints.config_from(directory).num_decoder_layers == 1000
+    change(directory, num_decoder_layers=1001)
+    assert "num_decoder_layers is 1001, far" in swift(checkpoints.config_from, directory)
 
 
 def test_a_config_of_ours_is_compared_with_its_arrays(tmp_path):

@@ -14,6 +14,7 @@ import pytest
 
 from specdec.models import families
 from specdec.models.gpt2.gpt2_checkpoints import Gpt2Checkpoints
+from specdec.models.heads import HeadedTarget
 from specdec.models.layers.products import STORED
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.llama.llama_checkpoints import LlamaCheckpoints
@@ -191,6 +192,30 @@ def test_wavelengths_of_lengthened_contexts():
     assert expected[0] == rates[0] and expected[-1] == rates[-1] / 8
     assert any(rate / 8 < x < rate for rate, x in zip(rates, expected, strict=True))
     np.testing.assert_allclose(config.rotary_rates(), expected, rtol=1e-6)
+
+
+def test_a_gpt2_of_a_record():
+    """The width of its MLP is four times that of the model, unless another is given."""
+    record = {"vocab_size": 9, "n_embd": 6, "n_head": 1, "n_layer": 2}
+    one = Gpt2Checkpoints().described(record)
+    assert (one.num_heads, one.num_kv_heads, one.head_dim, one.mlp_dim) == (1, 1, 6, 24)
+    two = Gpt2Checkpoints().described(record | {"n_head": 2, "n_inner": 5})
+    assert (two.num_heads, two.num_kv_heads, two.head_dim, two.mlp_dim) == (2, 2, 3, 5)
+
+
+def test_one_place_of_a_target_with_heads():
+    """Place 0 is the target's own state, and place n is that of head n - 1."""
+
+    def ahead(params, states, only=None):
+        every = states[:, :, None] * jnp.array([10.0, 100.0])[None, None, :, None]
+        return every if only is None else every[:, :, only][:, :, None]
+
+    model: Any = types.SimpleNamespace(heads=types.SimpleNamespace(ahead=ahead))
+    states = jnp.arange(1.0, 7.0).reshape(1, 3, 2)
+    for only, factors in ((None, [1, 10, 100]), (0, [1]), (1, [10]), (2, [100])):
+        place = None if only is None else jnp.int32(only)
+        found = HeadedTarget.ahead(model, {"heads": ()}, states, place)
+        np.testing.assert_array_equal(found, np.stack([x * states for x in factors], axis=2))
 
 
 def test_queries_begin_smaller_than_keys():

@@ -54,6 +54,8 @@ def test_a_store_is_sorted_by_what_is_before():
     before = [tokens[:place][::-1][: tables.stores.DEPTH] for place in order]
     assert before == sorted(before)
     assert sorted(order) == [at for at, token in enumerate(tokens) if token != 0]
+    same = tables.store([[0] * 1000] * 2)["order"]  # places with equal tokens before them
+    assert (np.diff(same[same > 2 * tables.stores.DEPTH]) > 0).all()
 
 
 @pytest.mark.parametrize("texts, message", [([], "no token"), ([[0, 3], [0, 12]], "the id 12")])

@@ -253,6 +253,7 @@ def test_threads_that_silence_libraries_leave_stderr_open(capfd):
     with quiet_stderr():
         other.start()
         inside.wait(0.1)
+        os.write(2, b"not heard")
     ended.set()
     other.join()
     os.write(2, b"still here")

@@ -264,12 +264,13 @@ def test_the_last_values_of_a_series_are_its_target(task):
     [
         ("1,2,3\n1,2\n", "line 2 has 2 values, and the last 2 are predicted; give longer series"),
         ("1,2,3\na\n", "line 2: series 'a"),
+        (b"1,2,3\n1,\xff\n", "line 2: series '1,\ufffd"),
         ("", "is empty; write one series per line"),
     ],
 )
 def test_files_that_are_refused(tmp_path, lines, message):
     path = tmp_path / "short.csv"
-    path.write_text(lines)
+    path.write_bytes(lines if isinstance(lines, bytes) else lines.encode())
     with pytest.raises(TaskError, match=message):
         tasks.series_task("series_refused", {"test": str(path)}, DEFINITION, horizon=2)
 

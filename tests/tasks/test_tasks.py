@@ -4,11 +4,14 @@ import itertools
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from specdec import tasks
+from specdec.tasks.seqio_tasks import SeqioTask
+from specdec.tasks.task import Task
 
 LENGTHS = {"inputs": 12, "targets": 12}
 LINES = ["one\teins", "two words\tzwei Wörter", "three\tdrei", "a\tein", "five\tfünf"]
@@ -171,6 +174,32 @@ def test_the_stream_of_a_mixture_can_begin_anywhere(tsv):
     whole = texts(0, 0, 60)
     assert texts(0, 37, 23) == whole[37:] != texts(1, 37, 23)
     assert 35 < sum(text.startswith("de: ") for text in whole) < 55
+
+
+def test_the_synthetic_tasks_of_the_demo():
+    mixture = tasks.synthetic_mixture()
+    assert [part.name for part in mixture.parts] == ["specdec_ende", "specdec_highlights"]
+    assert tuple(mixture.rates) == (2, 1)
+    for part in mixture.parts:
+        sizes = {split: part.num_input_examples(split) for split in part.splits}
+        assert sizes == {"train": 8000, "validation": 500, "test": 500}
+
+
+def test_who_shuffles_a_stream_of_seqio(monkeypatch):
+    """We do for a small task, and seqio for a small mixture; others keep their order."""
+    own = SimpleNamespace(source=SimpleNamespace())
+    asked = []
+    monkeypatch.setattr(SeqioTask, "_read", lambda self, *_, **order: asked.append(order))
+    monkeypatch.setattr(Task, "stream", lambda self, *given: asked.append(given[2:]))
+    for of in (own, SimpleNamespace(tasks=[own])):
+        for small in (True, False):
+            monkeypatch.setattr(SeqioTask, "fits", lambda self, split, small=small: small)
+            SeqioTask(of).stream("test", LENGTHS, 5, 7)
+    ordered, shuffled = {"num_epochs": None, "shuffle": False}, {"shuffle": True, "seed": 5}
+    assert asked == [(5, 7), ordered, {"num_epochs": None} | shuffled, ordered]
+    SeqioTask(own).check_data()  # it reads no data set of TFDS
+    own.source.tfds_dataset = SimpleNamespace(name=None)  # each split names its own
+    SeqioTask(own).check_data()
 
 
 def test_a_task_of_seqio_names_the_extra_that_it_needs(monkeypatch):
