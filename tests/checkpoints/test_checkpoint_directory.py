@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from checkpoint_files import error_of
 from support import tiny_t5
 
 from specdec import tasks
@@ -43,13 +44,6 @@ def ours(tmp_path, config_of):
         return tmp_path / name
 
     return make
-
-
-def error_of(function, *arguments) -> str:
-    with pytest.raises(CheckpointError) as raised:
-        function(*arguments)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
 
 
 @pytest.mark.parametrize(

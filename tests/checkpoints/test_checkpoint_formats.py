@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from checkpoint_files import assert_identical
 from flax import serialization
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -28,15 +29,6 @@ from specdec.checkpoints import (
 from specdec.checkpoints.cloud_storage import BucketPath
 
 CONFIG = Path(__file__).resolve().parents[1] / "golden" / "v1_1" / "config.json"
-
-
-def assert_identical(actual, expected):
-    """Same names, dtypes and bits."""
-    actual, expected = tree.flatten(actual), tree.flatten(expected)
-    assert actual.keys() == expected.keys()
-    for name, array in actual.items():
-        assert array.dtype == expected[name].dtype, name
-        assert np.asarray(array).tobytes() == np.asarray(expected[name]).tobytes(), name
 
 
 @pytest.fixture

@@ -20,7 +20,11 @@ def test_null_in_the_settings_of_our_own_checkpoint_is_no_setting(tmp_path):
 
 @pytest.mark.parametrize(
     "name, value, is_one",
-    [("use_cache", False, False), ("top_k", 0, False), ("top_k", 5, True), ("unknown", 1, True)],
+    [
+        *(("use_cache", False, False), ("top_k", 0, False), ("top_k", 5, True)),
+        *((name, 0, False) for name in ("num_beams", "num_beam_groups", "min_length")),
+        *(("min_length", 1, False), ("unknown", 1, True)),
+    ],
 )
 def test_settings_that_change_something(name, value, is_one):
     assert changes(name, value) == is_one

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tolerances
+from checkpoint_files import assert_identical, error_of, rewrite
 
 from specdec import autoregressive_decode, checkpoints, row_keys
 from specdec.checkpoints import (
@@ -57,28 +58,6 @@ def logits_of(config, params, inputs, tokens):
     return target.decode(params, tokens, cache)[0].logits
 
 
-def error_of(function, *arguments) -> str:
-    """The message a function fails with: always one line."""
-    with pytest.raises(CheckpointError) as raised:
-        function(*arguments)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
-
-
-@pytest.fixture
-def edited(tmp_path):
-    """Copies a golden directory with keys of its config replaced, or removed where None."""
-
-    def copied(model: str, **fields) -> Path:
-        directory = Path(shutil.copytree(GOLDEN / model, tmp_path / model, dirs_exist_ok=True))
-        file = directory / "config.json"
-        record = json.loads(file.read_text()) | fields
-        file.write_text(json.dumps({k: v for k, v in record.items() if v is not None}))
-        return directory
-
-    return copied
-
-
 @pytest.fixture
 def described(tmp_path):
     """A directory with a config and arrays of a few elements: enough to tell the model."""
@@ -94,12 +73,6 @@ def described(tmp_path):
         return tmp_path
 
     return made
-
-
-def rewrite(file: Path, arrays: dict) -> None:
-    """Replaces a file; its maps into memory must outlive it."""
-    file.unlink()
-    safetensors.write(file, arrays, arrays.__getitem__)
 
 
 # Against transformers.
@@ -470,14 +443,6 @@ def test_pytorch_files_are_read(edited, model, zipped):
 
 
 # Writing.
-
-
-def assert_identical(actual, expected):
-    """Same names, dtypes and bits."""
-    assert actual.keys() == expected.keys()
-    for name, array in actual.items():
-        assert array.dtype == expected[name].dtype, name
-        assert np.asarray(array).tobytes() == np.asarray(expected[name]).tobytes(), name
 
 
 @pytest.mark.parametrize("bytes_in_a_file", (5 * 10**9, 10_000))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -14,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from checkpoint_files import error_of
 from support import teacher_forced
 from tolerances import LOGITS
 
 from specdec import autoregressive_decode, checkpoints, row_keys
-from specdec.checkpoints import CheckpointError, huggingface_files, safetensors
+from specdec.checkpoints import CheckpointError, huggingface_files
 from specdec.models.bases import prompts
 from specdec.models.families import model_of
 from specdec.sampling import Greedy
@@ -43,9 +45,6 @@ PICTURES = ("vision_tower", "multi_modal_projector")  # parts of a T5Gemma 2 tha
 BFLOAT16 = 1.0
 
 OFTEN = ("hf_llama", "hf_opt", "hf_gpt2", "hf_t5gemma2")  # one of each family
-each_model = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.ci] * (name not in OFTEN)) for name in MODELS]
-)
 CI = ("hf_llama3", "hf_opt_350m", "hf_t5gemma_unequal")  # they differ most from those of OFTEN
 MARKS = dict.fromkeys(OFTEN, ()) | dict.fromkeys(CI, pytest.mark.ci)
 some_models = pytest.mark.parametrize(
@@ -74,24 +73,6 @@ def golden_of(name, model):
 def fed(model, prompts, outputs):
     """Returns [B, T], the start token and all but the last of the outputs."""
     return np.concatenate([model.start(prompts)[:, None], outputs[:, :-1]], axis=1)
-
-
-@pytest.fixture
-def edited(tmp_path):
-    """Copies a golden directory with keys of its record, and names of its arrays, changed."""
-
-    def copied(name, rename=lambda array: array, more=None, **fields) -> Path:
-        directory = Path(shutil.copytree(GOLDEN / name, tmp_path / name, dirs_exist_ok=True))
-        (directory / "config_4.json").unlink(missing_ok=True)
-        file = directory / "config.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | fields))
-        there = huggingface_files.read(GOLDEN / name)
-        arrays = {rename(key): array for key, array in (there | (more or {})).items()}
-        (directory / "model.safetensors").unlink()
-        safetensors.write(directory / "model.safetensors", arrays, arrays.__getitem__)
-        return directory
-
-    return copied
 
 
 @slow_but_one
@@ -132,14 +113,27 @@ def test_logits_in_bfloat16(name):
     np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=BFLOAT16)
 
 
-@each_model
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("hf_llava", "hf_whisper"),
+        *(pytest.param(name, marks=[pytest.mark.ci] * (name not in OFTEN)) for name in MODELS),
+    ],
+)
 def test_what_is_written_is_what_was_read(name, tmp_path):
-    """Bit for bit; that transformers loads it was seen by hand."""
+    """Bit for bit, a LLaVA's tower by the names of transformers 4, which 5 reads too.
+
+    That transformers loads it was seen by hand.
+    """
     config = checkpoints.config_from(GOLDEN / name)
     params = checkpoints.load(GOLDEN / name, config=config)
     checkpoints.save(tmp_path / "out", params, config=config, format="huggingface")
     written, theirs = (huggingface_files.read(path) for path in (tmp_path / "out", GOLDEN / name))
-    theirs = {key: array for key, array in theirs.items() if not any(x in key for x in PICTURES)}
+    if name == "hf_llava":
+        tower = "vision_tower.", "vision_tower.vision_model."
+        theirs = {key.replace(*tower): array for key, array in theirs.items()}
+    else:
+        theirs = {key: x for key, x in theirs.items() if not any(y in key for y in PICTURES)}
     assert written.keys() == theirs.keys()
     for key, array in theirs.items():
         assert written[key].dtype == array.dtype
@@ -147,7 +141,9 @@ def test_what_is_written_is_what_was_read(name, tmp_path):
     assert checkpoints.config_from(tmp_path / "out") == config
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if "t5gemma2" not in name])
+@pytest.mark.parametrize(
+    "name", ["hf_llava", "hf_whisper", *(name for name in MODELS if "t5gemma2" not in name)]
+)
 def test_transformers_4_describes_the_same(name, tmp_path):
     shutil.copytree(GOLDEN / name, tmp_path / name)
     shutil.copy(GOLDEN / name / "config_4.json", tmp_path / name / "config.json")
@@ -250,9 +246,8 @@ def test_an_array_that_is_not_three_is_a_misfit(edited):
 )
 def test_another_model_is_refused_in_one_line(edited, name, changes, says):
     directory = edited(name, **changes)
-    with pytest.raises(CheckpointError, match=says) as raised:
-        checkpoints.load(directory, config=checkpoints.config_from(directory))
-    assert "\n" not in str(raised.value)
+    said = error_of(lambda: checkpoints.load(directory, config=checkpoints.config_from(directory)))
+    assert re.search(says, said)
 
 
 @pytest.mark.parametrize(

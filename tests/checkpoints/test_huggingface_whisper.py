@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,8 +18,8 @@ from support import teacher_forced
 from tolerances import LOGITS
 
 from specdec import Plan, autoregressive_decode, checkpoints, decode, row_keys
-from specdec.checkpoints import CheckpointError, huggingface_files
-from specdec.checkpoints.transcription import Transcribed, transcription
+from specdec.checkpoints import CheckpointError
+from specdec.checkpoints.transcription import transcription
 from specdec.drafters import Autoregressive
 from specdec.models import families
 from specdec.models.families import model_of
@@ -29,10 +27,7 @@ from specdec.models.sizes.kept_parts import Trim
 from specdec.models.whisper import WhisperConfig
 from specdec.sampling import (
     Greedy,
-    Opening,
     Processed,
-    SuppressTokens,
-    SuppressTokensAtBegin,
     Timestamps,
     with_processors,
 )
@@ -126,39 +121,6 @@ def test_a_draft_on_the_shared_encoder_changes_no_text():
     check(jax.tree.map(lambda x: x[:2] if x.ndim else x, output), outputs, lengths)
 
 
-def test_what_is_written_is_what_was_read(tmp_path):
-    """Bit for bit; that transformers loads it was seen by hand."""
-    config = checkpoints.config_from(GOLDEN)
-    params = checkpoints.load(GOLDEN, config=config)
-    checkpoints.save(tmp_path / "out", params, config=config, format="huggingface")
-    written, theirs = (huggingface_files.read(path) for path in (tmp_path / "out", GOLDEN))
-    assert written.keys() == theirs.keys()
-    for key, array in theirs.items():
-        assert written[key].dtype == array.dtype
-        np.testing.assert_array_equal(written[key], array)
-    assert checkpoints.config_from(tmp_path / "out") == config
-
-
-def test_transformers_4_describes_the_same(tmp_path):
-    shutil.copytree(GOLDEN, tmp_path / "it")
-    shutil.copy(GOLDEN / "config_4.json", tmp_path / "it" / "config.json")
-    assert checkpoints.config_from(tmp_path / "it") == checkpoints.config_from(GOLDEN)
-
-
-@pytest.fixture
-def edited(tmp_path):
-    """Copies the golden directory with keys of one of its records changed."""
-
-    def copied(file: str, **fields) -> Path:
-        directory = Path(shutil.copytree(GOLDEN, tmp_path / "it", dirs_exist_ok=True))
-        record = json.loads((directory / file).read_text()) | fields
-        kept = {key: value for key, value in record.items() if value is not None}
-        (directory / file).write_text(json.dumps(kept))
-        return directory
-
-    return copied
-
-
 @pytest.mark.parametrize(
     "changes, says",
     [
@@ -173,59 +135,8 @@ def edited(tmp_path):
 )
 def test_another_model_is_refused_in_one_line(edited, changes, says):
     with pytest.raises(CheckpointError, match=says) as raised:
-        checkpoints.config_from(edited("config.json", **changes))
+        checkpoints.config_from(edited("hf_whisper", **changes))
     assert "\n" not in str(raised.value)
-
-
-def test_the_prefix_and_the_processors_are_the_checkpoints(edited):
-    prefix, processors = transcription(GOLDEN, "en")
-    assert prefix == (47, 50, 51)
-    assert processors == (
-        SuppressTokensAtBegin((6, 16, 41, END), 3),
-        SuppressTokens((*range(0, 40, 5), 46)),
-    )
-    stamped = transcription(GOLDEN, "de", "translate", timestamps=True)
-    assert stamped.prefix == (48, 49)
-    assert stamped.processors[-1] == Timestamps(51, END, 2, latest_first=3)
-    english = edited("generation_config.json", is_multilingual=False)
-    assert transcription(english).prefix == (51,)
-    assert Transcribed("en").processors(GOLDEN)[-1] == Opening(((47,), (50,), (51,)))
-    with pytest.raises(CheckpointError, match="transcribes English alone .*; leave out language"):
-        transcription(english, "en")
-
-
-def test_without_a_language_the_model_finds_it_and_is_told_no_task(edited):
-    """As in transformers, unless the settings say more."""
-    found = transcription(GOLDEN)
-    assert found.prefix == () and found.processors[-1] == Opening(((47, 48), (51,)))
-    assert SuppressTokensAtBegin((6, 16, 41, END), 2) in found.processors
-    told = transcription(GOLDEN, task="translate").processors[-1]
-    assert told == Opening(((47, 48), (49,), (51,)))
-    older = edited("generation_config.json", forced_decoder_ids=[[1, None], [2, 50], [3, 51]])
-    assert transcription(older).processors[-1] == Opening(((47, 48), (50,), (51,)))
-    assert transcription(older, "de", "translate").prefix == (48, 49, 51)
-    fixed = edited("generation_config.json", forced_decoder_ids=[[1, 48], [2, 50]])
-    assert transcription(fixed).prefix == (48, 50, 51)
-    tuned = edited("generation_config.json", forced_decoder_ids=None, language="<|de|>")
-    assert transcription(tuned).prefix == (48, 50, 51)
-
-
-@pytest.mark.parametrize(
-    "given, says",
-    [
-        ({"language": "fr"}, "language is 'fr'; give one that .*hf_whisper has: de, en$"),
-        ({"language": "en", "task": "sing"}, "task is 'sing'; .* has: transcribe, translate$"),
-    ],
-)
-def test_an_unknown_language_or_task_is_refused(given, says):
-    with pytest.raises(CheckpointError, match=says):
-        transcription(GOLDEN, **given)
-
-
-def test_a_missing_setting_is_named(edited):
-    directory = edited("generation_config.json", lang_to_id=None)
-    with pytest.raises(CheckpointError, match="has no lang_to_id in generation_config.json; copy"):
-        transcription(directory, "en")
 
 
 def test_timestamps_follow_the_rules_of_transformers():

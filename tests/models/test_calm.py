@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import few, inside, load
-from tolerances import LOGITS, SMALL_LOGITS
+from support import few
+from tolerances import SMALL_LOGITS
 
-from specdec import cli
 from specdec.decoding import autoregressive_decode, decode, row_keys
-from specdec.decoding.program import DecodeProgram, batch_shapes
 from specdec.drafters import Autoregressive, EarlyExit
 from specdec.measure import recording, written
 from specdec.models.t5 import Calm, T5Draft, T5DraftConfig, T5Target, calm
 from specdec.plan import Plan
-from specdec.predict import hlo, schedule_replay
-from specdec.sampling import Greedy, Sampling
+from specdec.predict import schedule_replay
+from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.types import Params, Part, TargetCall
-from specdec.verifiers import Coupled, GreedyMatch
+from specdec.verifiers import GreedyMatch
 
 V, N, ROWS = 30, 12, 5
 WHOLE = T5Draft(
@@ -217,7 +213,7 @@ def test_tokens_that_always_leave_there(name):
 def test_what_a_call_of_a_depth_reads():
     """Two layers and their head, one more head for the exit before, and what makes keys and values
     of the three layers above."""
-    own = params()
+    own = WHOLE.parameter_shapes()
     always = calm(WHOLE, threshold=0.5).always(2)
     first, head = WHOLE.first(2), own["decoder"]["logits_dense"]["kernel"].size
     below = sum(x.size for x in jax.tree.leaves(first.read_by_decode(first.part_of(own))))
@@ -290,34 +286,6 @@ def test_a_replay_knows_how_deep_calls_go(drafts):
         schedule_replay.replay(plan, without, vocab_size=V)
 
 
-@pytest.mark.slow
-def test_commands_measure_it_against_the_whole_model(tmp_path, capsys):
-    """Passes, a forecast and a benchmark of the embedded target, whose tokens leave early."""
-    run = ["--gin_file=demo.gin", "--gin_file=models/calm.gin", "--gin.EXIT_THRESHOLD=0.3"]
-    run += ["--gin.LOSSY=True", "--compilation_cache_dir="]
-    passes, lines = tmp_path / "passes.jsonl", tmp_path / "bench.jsonl"
-    alone = [*run, "--gin.DRAFTER=None"]
-    assert cli.main(["acceptance", *alone, "--tokens=40", f"--output_file={passes}"]) == 0
-    assert "layers, mean" in capsys.readouterr().out
-    assert cli.main(["forecast", *alone, f"--passes={passes}"]) == 0
-    assert "gamma 0, " in capsys.readouterr().out
-    given = ["--limit=2", "--repeats=1", f"--output_file={lines}"]
-    assert cli.main(["bench", *run, "--gamma=2", *given]) == 0
-    found = json.loads(Path(f"{lines}.summary.json").read_text())
-    roles = {role for role, _, _ in found["prediction"]["parts"]}
-    assert roles <= {"draft", "target/1", "target/2", "target/3"} and 1 <= found["depth"] <= 3
-    assert cli.main(["forecast", *alone, f"--passes={passes}", "--gin.EXIT_THRESHOLD=0.4"]) == 2
-    assert "is of target.threshold = 0.3, and the run has 0.4" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_drawn_texts_are_its_own_for_every_seed():
-    target, rule = calm(WHOLE, **SETTINGS["softmax"]), Sampling(0.8)
-    plan = Plan(target, Autoregressive(WHOLE, rule), Coupled(), Fixed(3), rule, N)
-    ours = decode(Params(params(), params()), KEYS, INPUTS, plan)
-    np.testing.assert_array_equal(ours.tokens, decoded(target, sampling=rule).tokens)
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("confidence", few(["softmax", "state", "classifier"]))
 def test_without_exits_it_is_the_whole_model(confidence):
@@ -325,34 +293,6 @@ def test_without_exits_it_is_the_whole_model(confidence):
     ours, whole = decoded(target), decoded(WHOLE)
     np.testing.assert_array_equal(ours.tokens, whole.tokens)
     np.testing.assert_allclose(ours.log_probs, whole.log_probs, rtol=0, atol=SMALL_LOGITS)
-
-
-@pytest.mark.slow
-def test_without_exits_over_long_texts():
-    """Relative positions past the exact buckets, in one call."""
-    model, own, golden = load("v1_1")
-    given = [jnp.asarray(golden[f"{x}coder_input_tokens"]) for x in ("en", "de")]
-    logits = [
-        target.decode(own, given[1], target.prefill(own, given[0], 170))[0].logits
-        for target in (model, calm(model, threshold=None))
-    ]
-    np.testing.assert_allclose(*logits, rtol=0, atol=LOGITS)
-
-
-@pytest.mark.slow
-def test_a_layer_that_may_be_skipped_copies_no_cache():
-    """As many arrays of a cache are copied as in the whole model, whose products of one token XLA's
-    CPU backend lays out anew: the loops of no or one trip add none."""
-    assert 0 < copies(WHOLE) == copies(calm(WHOLE, threshold=0.5))
-
-
-def copies(target: T5Target) -> int:
-    plan = Plan(target, None, None, None, Greedy(), 50)  # type: ignore[arg-type]
-    shapes = plan.params({"target": target.parameter_shapes()})
-    compiled = DecodeProgram(plan).lower(shapes, *batch_shapes(plan.target, 1, 8)).compile()
-    operations = inside(hlo.read(compiled.as_text() or "").operations, "decode")
-    caches = [x for x in operations if f"[1,2,{plan.capacity},8]" in x.shape]
-    return sum(x.opcode == "copy" for x in caches)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from specdec.checkpoints import CheckpointError, tree
 from specdec.models import families
 from specdec.models.sizes.kept_parts import Trim
 
-each_model = pytest.mark.parametrize("name", ["llama", *few(["opt", "gpt2", "t5gemma"], 1)])
+OPT = pytest.param("opt", marks=pytest.mark.ci)
+each_model = pytest.mark.parametrize("name", ["llama", OPT, *few(["gpt2", "t5gemma"], 0)])
 IDS = (3, 7, 8, 63)
 
 
@@ -27,26 +28,6 @@ def of_part(name, kept):
     part = families.model_of(families.resized(TINY[name], kept))
     assert tree.shapes(own) == tree.shapes_of(part)
     return part, own
-
-
-def logits_of(model, params):
-    cache = model.prefill(params, INPUTS, 4)
-    return model.decode(params, TOKENS, cache)[0].logits[:2]
-
-
-@pytest.mark.slow
-@each_model
-def test_a_head_of_some_ids_says_what_the_whole_one_says_of_them(name):
-    whole = logits_of(families.model_of(TINY[name]), params_of(name))
-    part, own = of_part(name, Trim(head_ids=IDS))
-    found = logits_of(part, own)
-    np.testing.assert_allclose(found[..., IDS], whole[..., IDS], rtol=0, atol=SMALL_LOGITS)
-    others = np.setdiff1d(np.arange(64), IDS)
-    assert np.all(np.isneginf(found[..., others])) and part.head_ids == IDS
-    smaller, params = of_part(name, Trim(head_ids=IDS))[0].config, own
-    again = families.resize(params, smaller, Trim(head_ids=IDS[1:]))
-    kernels = (one["decoder"]["logits_dense"]["kernel"] for one in (again, own))
-    assert np.array_equal(next(kernels), next(kernels)[:, 1:])
 
 
 @each_model
@@ -88,17 +69,6 @@ def test_a_decoder_that_reads_the_whole_models_encoder():
         part.prefill(own, INPUTS, 4)
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    "kept, says",
-    [(Trim(shared_encoder=True), "no encoder"), (Trim(head_ids=IDS), "has 4 of 64 ids")],
-)
-def test_transformers_has_no_part_of_a_t5gemma(kept, says, tmp_path):
-    part, own = of_part("t5gemma", kept)
-    with pytest.raises(CheckpointError, match=says):
-        checkpoints.save(tmp_path / "theirs", own, config=part.config, format="huggingface")
-
-
 def test_transformers_has_no_such_heads(tmp_path):
     part, own = of_part("llama", Trim(head_ids=IDS))
     with pytest.raises(CheckpointError, match=r"4 of 64 ids \(head_ids\), and that of a .* has"):
@@ -123,7 +93,7 @@ def test_a_trimmed_head_has_no_other_ids():
     config = families.resized(TINY["gpt2"], Trim(head_ids=IDS))
     with pytest.raises(ValueError, match="Trim.head_ids has 1 ids that the model's head lacks"):
         families.resized(config, Trim(head_ids=(3, 4)))
-    assert jax.tree.leaves(families.model_of(config).init(jax.random.key(0)))
+    families.resized(config, Trim(head_ids=IDS[:2]))
 
 
 @pytest.mark.parametrize(

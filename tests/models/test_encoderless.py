@@ -80,20 +80,6 @@ def test_the_targets_own_decoder_has_everything_accepted():
     assert len({tuple(row) for row in output.tokens.tolist()}) == 3
 
 
-def test_another_row_of_the_encoder_is_seen():
-    """The planted bug of the test above."""
-
-    class OfAnotherRow(T5Draft):
-        def attach(self, params, encoded, mask, capacity):
-            return super().attach(params, jnp.roll(encoded, 1, axis=0), mask, capacity)
-
-    drafter = Autoregressive(OfAnotherRow(WITHOUT), Greedy())
-    plan = Plan(TARGET, drafter, GreedyMatch(), Fixed(3), Greedy(), 14, ())
-    given = Params(params(), decoder_of(params()))
-    trace = decode(given, row_keys(0, jnp.arange(3)), INPUTS, plan).trace
-    assert bool((trace.accepted < trace.drafted).any())
-
-
 @pytest.mark.ci
 def test_it_is_saved_and_loaded(tmp_path):
     model = T5Draft(T5DraftConfig.of(WITHOUT, encoded_dim=24))

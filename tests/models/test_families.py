@@ -216,12 +216,14 @@ def test_a_call_on_one_token_may_be_computed_with_two(name):
     pair = dataclasses.replace(model, least_width=2)
     assert pair.stored() == model
     given = params_of(name), inputs_of(name), TOKENS.shape[1]
-    expected, whole = model.decode(given[0], TOKENS, model.prefill(*given))
-    cache = pair.prefill(*given)
+    prefill = functools.partial(jax.jit, static_argnums=2)
+    expected, whole = jax.jit(model.decode)(given[0], TOKENS, prefill(model.prefill)(*given))
+    cache = prefill(pair.prefill)(*given)
     assert cache.capacity == TOKENS.shape[1]
     atol = 1e-5 * np.abs(expected.logits).max()  # other widths, of tiny networks
+    decode = jax.jit(pair.decode)
     for i in range(TOKENS.shape[1]):
-        output, cache = pair.decode(given[0], TOKENS[:, i : i + 1], cache)
+        output, cache = decode(given[0], TOKENS[:, i : i + 1], cache)
         assert output.logits.shape[1] == output.hidden.shape[1] == 1
         logits = expected.logits[:2, i]
         np.testing.assert_allclose(output.logits[:2, 0], logits, rtol=0, atol=atol)

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import re
-from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -15,22 +14,15 @@ import pytest
 from support import cells, tiny_t5
 from tolerances import SMALL_LOGITS
 
-from specdec import checkpoints, cli, tasks
-from specdec.decoding import autoregressive_decode, decode, row_keys
-from specdec.drafters import Autoregressive
+from specdec import checkpoints, cli
 from specdec.models import families, partitioning
 from specdec.models.placement.layouts import Layout
 from specdec.models.sizes.kept_parts import Trim
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
-from specdec.plan import Plan
-from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Fixed
 from specdec.training import FillMasks, TeacherForced
 from specdec.training.alignment import DIVERGENCES, NOTHING, Align, drawn
 from specdec.training.initial import begun_with
 from specdec.training.loss import Frozen, Pairs
-from specdec.types import Params
-from specdec.verifiers import Block, Coupled, GreedyMatch
 
 pytestmark = pytest.mark.ci
 
@@ -78,19 +70,6 @@ def test_ids_that_are_kept_have_their_logits_and_others_none(name, layout):
     np.testing.assert_allclose(found[..., kept], expected[..., kept], rtol=0, atol=SMALL_LOGITS)
     assert bool(jnp.all(jnp.isneginf(found[..., jnp.asarray(OTHERS)])))
     jax.tree.map(np.testing.assert_array_equal, ours.to_stored(tree), params)
-
-
-@either
-def test_a_head_is_trimmed_twice(name):
-    model, params = trimmed(name)
-    kept = Trim(head_ids=(2, 7, 20))
-    config = families.resized(model.config, kept)
-    twice = families.resize(params, model.config, kept)
-    once = trimmed(name, (2, 7, 20))
-    assert config == once[0].config
-    jax.tree.map(np.testing.assert_array_equal, twice, once[1])
-    with pytest.raises(ValueError, match="has 1 ids that the model's head lacks"):
-        families.resized(model.config, Trim(head_ids=(2, 3)))
 
 
 @either
@@ -162,27 +141,6 @@ def test_over_devices(ids):
     kept = jnp.asarray(ids)
     np.testing.assert_allclose(found[..., kept], expected[..., kept], rtol=0, atol=SMALL_LOGITS)
     assert bool(jnp.all(jnp.isneginf(found) == jnp.isneginf(expected)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "verifier, sampling",
-    [(Coupled(), Sampling()), (GreedyMatch(), Greedy()), (Block(), Greedy())],
-)
-def test_what_it_cannot_draft_is_said_all_the_same(verifier, sampling):
-    """A target drafts for itself, without half of its ids."""
-    target, params = whole("untied")
-    model, own = trimmed("untied")
-    plan = Plan(target, Autoregressive(model, sampling), verifier, Fixed(3), sampling, 12, ())
-    keys, inputs = row_keys(0, jnp.arange(16)), jnp.tile(INPUTS, (8, 1))
-    ours = decode(Params(params, own), keys, inputs, plan)
-    given = {"target": target, "sampling": sampling, "max_length": 12, "eos_id": -1}
-    alone = autoregressive_decode(params, keys, inputs, **given)
-    np.testing.assert_array_equal(ours.tokens, alone.tokens)
-    assert np.isin(ours.tokens, OTHERS[1:]).any(), "or nothing is shown"  # 0 is in no token's place
-    assert not np.isin(ours.trace.proposed, OTHERS[1:]).any()
-    kept = int(ours.trace.accepted.sum())
-    assert 0 < kept < int(ours.trace.drafted.sum())
 
 
 @pytest.mark.parametrize(
@@ -331,10 +289,6 @@ def written(tmp_path):
     lines = [json.dumps({"input": "a", "tokens": tokens}) for tokens in texts]
     (folder / "predictions.jsonl").write_text("".join(f"{line}\n" for line in lines))
     return folder
-
-
-def test_tokens_are_counted(written):
-    assert tasks.token_counts(str(written)) == Counter({1: 3, 5: 3, 7: 2, 2: 1, 3: 1, 9: 1})
 
 
 def trim(saved, tmp_path, *flags):

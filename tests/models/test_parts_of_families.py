@@ -336,11 +336,11 @@ def test_samples_of_a_text_share_its_keys_in_a_merged_layer():
         ("spread:2", 6, (0, 5)),
         ("spread:3", 6, (0, 2, 5)),
         ("spread:6", 6, (0, 1, 2, 3, 4, 5)),
+        ("spread:4", 24, (0, 7, 15, 23)),
         ("0, 3,5", 6, (0, 3, 5)),
-        *(
-            (given, 6, None)
-            for given in ("first:0", "last:7", "3,0", "0,0", "0,6", "", "a:1", "-1")
-        ),
+        ("2", 6, (2,)),
+        *((x, 6, None) for x in ("first:0", "last:7", "first", "middle:2", "a:1", "-1", "", "²")),
+        *((x, 6, None) for x in ("3,0", "0,0", "0,6", "0;3")),
     ],
 )
 def test_numbers_of_layers_in_an_argument(given, of, found):

@@ -54,17 +54,6 @@ def test_memory_and_length_are_limited(source):
     assert prompt(ECHO) == "<s>a"  # by another process
 
 
-def test_a_template_adds_at_most_so_many_characters():
-    most = "{{ 'x' * MANY }}{{ messages[0].content }}".replace("MANY", f"{chat_process.CHARACTERS}")
-    assert len(prompt(most, "abc")) == chat_process.CHARACTERS + 3
-    refused(f"y{most}")
-
-
-@pytest.mark.slow
-def test_time_is_limited():
-    refused(LOOP.replace("BODY", ""))
-
-
 @pytest.mark.ci
 def test_time_is_limited_within_a_step():
     number = "{% set n = 99999998 + messages|length %}"  # no constant, which Jinja would compute

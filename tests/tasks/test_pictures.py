@@ -61,14 +61,6 @@ def test_other_settings_are_refused_in_one_line(record, says):
     assert "\n" not in str(raised.value)
 
 
-def test_what_is_no_picture_is_refused(tmp_path):
-    (tmp_path / "text.png").write_text("no picture")
-    for name in ("text.png", "missing.png"):
-        with pytest.raises(TaskError, match=f"{name} is no picture that can be read") as raised:
-            PictureSettings().pixels(tmp_path / name)
-        assert "\n" not in str(raised.value)
-
-
 def test_pillow_is_needed(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(TaskError, match="pictures need Pillow; pip install pillow"):

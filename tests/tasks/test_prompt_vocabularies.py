@@ -189,10 +189,8 @@ def test_half_of_vocab_and_merges_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("file", ("tokenizer_config.json", "chat_template.jinja"))
-@pytest.mark.parametrize(
-    "source", ("{{ raise_exception('no user') }}", "{{ messages[3].content }}", "{% if %}")
-)
-def test_a_chat_template_that_cannot_be_used_is_named(edited, source, file):
+def test_a_chat_template_that_cannot_be_used_is_named(edited, file):
+    source = "{{ raise_exception('no user') }}"
     folder = edited("llama2", chat_template=source if file.endswith("json") else "unread")
     if not file.endswith("json"):
         (folder / file).write_text(source)

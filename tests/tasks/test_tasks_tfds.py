@@ -122,24 +122,6 @@ def test_a_mixture_of_two(there):
         tasks.mixture("three", parts, [1])
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_the_mock_of_tfds(tmp_path, name):
-    """The features that TFDS declares for the version are those that the task reads."""
-    import tensorflow_datasets as tfds
-
-    folder, split, *_ = SETS[name]
-    make(tmp_path, folder, split, [])
-    with tfds.testing.mock_data(num_examples=3, data_dir=str(tmp_path)):
-        tasks.use_tfds_data_dir(str(tmp_path))
-        batches = list(
-            tasks.batches(
-                tasks.t5_task(name, tasks.Bytes()), split, LENGTHS, batch_size=2, shard=(1, 2)
-            )
-        )
-    assert [batch.index.tolist() for batch in batches] == [[1, -1]]
-    assert batches[0].inputs.shape == (2, 60) and batches[0].inputs[0].any()
-
-
 def test_a_missing_data_set_is_named_at_the_call(tmp_path):
     tasks.use_tfds_data_dir(str(tmp_path))
     for call in (
