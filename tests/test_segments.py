@@ -70,7 +70,6 @@ def clock(hundredths: int, mark: str) -> str:
 @pytest.mark.parametrize("kind, mark", [("srt", ","), ("vtt", ".")])
 @pytest.mark.parametrize("begin", [0, 5_900, HOUR - 100, 27 * HOUR + 35_990])
 def test_no_time_is_a_thousandth_early(kind, mark, begin):
-    """4.02 is less than 4.02 as a float, and 00:00:04,019 was written for it."""
     parts = range(begin, begin + 500)
     segments = [{"start": n / 100, "end": (n + 1) / 100, "text": f"t{n}"} for n in parts]
     made = subtitles(segments, kind).split("\n")

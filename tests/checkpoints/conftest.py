@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 from checkpoint_files import rewrite
+from support import GOLDEN
 
 from specdec.checkpoints import huggingface_files
 from specdec.models.t5 import T5Config
-
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 
 @pytest.fixture(scope="session")

@@ -191,7 +191,6 @@ def test_the_record_is_readable(ours, config_of):
 
 
 def test_a_record_without_a_family_is_of_a_t5(ours, config_of):
-    """As all are that were written before there were two."""
     path = ours("mine", None)
     record = json.loads((path / "config.json").read_text())
     assert record.pop("family") == "t5"
@@ -210,7 +209,6 @@ def test_a_record_without_a_family_is_of_a_t5(ours, config_of):
     ],
 )
 def test_a_record_of_a_t5_with_additions_is_a_drafts(fields, kind, config_of, tmp_path):
-    """Before they had a family of their own, all T5s had these fields."""
     plain = config_of("v1_1")
     record = {"family": "t5", "model": dataclasses.asdict(plain) | fields}
     (tmp_path / "config.json").write_text(json.dumps(record))
@@ -220,7 +218,6 @@ def test_a_record_of_a_t5_with_additions_is_a_drafts(fields, kind, config_of, tm
 
 
 def test_a_vocabulary_fits_a_model_with_as_many_ids():
-    """The ids of a trimmed head are enough for a draft."""
     vocabulary = tasks.for_texts(tasks.Bytes())
 
     def draft(size, **fields):

@@ -38,7 +38,6 @@ def rewrite(checkpoint, edit):
 @pytest.mark.filterwarnings("ignore:Sharding info not provided")
 @pytest.mark.parametrize("model", MODELS)
 def test_native_orbax_and_orbaxs_own_reader_agree(golden, config_of, model):
-    """Bit for bit; Orbax reads the second independently of us."""
     import orbax.checkpoint as ocp
 
     native, orbax = (load(golden / model / format, config=config_of(model)) for format in FORMATS)
@@ -84,7 +83,6 @@ def test_the_latest_complete_step_is_chosen(copy, tmp_path):
 
 
 def test_leaves_inside_the_msgpack_file_and_paths_in_a_bucket(copy, golden):
-    """T5X keeps small arrays in the file, and has named folders in three ways."""
     checkpoint = copy("v1_1/t5x_native")
     expected = tree.flatten(load(checkpoint))
     inline = np.asarray(expected["encoder/encoder_norm/scale"], jnp.bfloat16)

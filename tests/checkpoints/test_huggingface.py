@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tolerances
 from checkpoint_files import assert_identical, error_of, rewrite
+from support import GOLDEN
 
 from specdec import autoregressive_decode, checkpoints, row_keys
 from specdec.checkpoints import (
@@ -31,7 +32,6 @@ from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5 import huggingface_parameters as of_t5
 from specdec.sampling import Greedy
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 DEMO_VOCABULARY = Path(__file__).resolve().parents[2] / "demo" / "vocabulary.model"
 MODELS = (
     "hf_v1_0",
@@ -257,10 +257,7 @@ def test_an_encoder_is_refused(edited):
             lambda name: name if name == HEAD else f"transformer.{name}",
             "is another model .*: a T5 under 'transformer.', and lm_head.weight; give",
         ),
-        (
-            lambda name: name.replace(".q.", ".q.base_layer."),
-            "an adapter that is not merged; merge",
-        ),
+        (lambda name: name.replace(".q.", ".q.base_layer."), "an adapter that is not merged; merg"),
     ],
 )
 def test_names_of_wrappers_are_named(edited, rename, message):
@@ -415,33 +412,6 @@ def test_a_pytorch_file_without_pytorch_says_what_to_do(edited, monkeypatch):
     assert "pip install torch, or save the model as safetensors" in message
 
 
-@pytest.mark.parametrize("model", ("hf_v1_0", "hf_byt5"))
-@pytest.mark.parametrize("zipped", (True, False))
-def test_pytorch_files_are_read(edited, model, zipped):
-    """Both of PyTorch's formats, float32 and bfloat16, one file and several."""
-    torch = pytest.importorskip("torch")
-    directory = edited(model)
-    expected = huggingface.sources(GOLDEN / model)
-    for file in directory.glob("*.safetensors"):
-        tensors = {
-            name: torch.tensor(array.astype(np.float32)).to(
-                torch.bfloat16 if array.dtype == jnp.bfloat16 else torch.float32
-            )
-            for name, array in safetensors.read(file).items()
-        }
-        name = file.name.replace("model", "pytorch_model").replace("safetensors", "bin")
-        torch.save(tensors, directory / name, _use_new_zipfile_serialization=zipped)
-        file.unlink()
-    for index in directory.glob("*.index.json"):
-        text = index.read_text().replace('"model-', '"pytorch_model-').replace("safetensors", "bin")
-        index.unlink()
-        (directory / "pytorch_model.bin.index.json").write_text(text)
-    assert_identical(huggingface.sources(directory), expected)
-    damaged = next(directory.glob("*.bin"))
-    damaged.write_bytes(b"junk")
-    assert f"cannot read {damaged}" in error_of(huggingface.config, directory)
-
-
 # Writing.
 
 
@@ -472,7 +442,6 @@ def test_float64_is_written_as_it_is(tmp_path):
 
 
 def test_the_dtype_in_the_config_is_that_of_the_kernels(tmp_path):
-    """Even if small arrays are kept in another one; each array has its own."""
     config = huggingface.config(GOLDEN / "hf_v1_0")
     params = jax.tree.map(
         lambda leaf: leaf.astype(jnp.float32 if leaf.size == 16 else jnp.bfloat16),

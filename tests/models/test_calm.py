@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import few
+from support import few, tiny_t5
 from tolerances import SMALL_LOGITS
 
 from specdec.decoding import autoregressive_decode, decode, row_keys
@@ -24,18 +24,7 @@ from specdec.types import Params, Part, TargetCall
 from specdec.verifiers import GreedyMatch
 
 V, N, ROWS = 30, 12, 5
-WHOLE = T5Draft(
-    T5DraftConfig(
-        vocab_size=V,
-        emb_dim=16,
-        num_heads=2,
-        head_dim=8,
-        mlp_dim=24,
-        num_encoder_layers=1,
-        num_decoder_layers=5,
-        exit_classifier=True,
-    )
-)
+WHOLE = T5Draft(T5DraftConfig.of(tiny_t5(V, 16, 24, decoder=5), exit_classifier=True))
 INPUTS = jnp.asarray(np.random.default_rng(0).integers(2, V, [ROWS, 7]), jnp.int32)
 KEYS = row_keys(0, jnp.arange(ROWS))
 SETTINGS = {
@@ -134,8 +123,7 @@ def token_by_token(target: Calm, row: int, tokens) -> tuple[list[int], np.ndarra
     return depths, np.array(logits)
 
 
-@pytest.mark.slow
-@every("some exits")
+@every()
 def test_each_token_leaves_by_its_own_confidence(name):
     target = calm(WHOLE, **SETTINGS[name])
     tokens = fed(decoded(target).tokens)
@@ -150,7 +138,6 @@ def test_each_token_leaves_by_its_own_confidence(name):
 
 @every()
 def test_no_row_and_no_draft_token_changes_another(name):
-    """Rows alone, and texts that are verified in calls of four tokens, whoever drafts."""
     target = calm(WHOLE, **SETTINGS[name])
     output = decoded(target)
     for row in range(ROWS):
@@ -168,7 +155,6 @@ def test_no_row_and_no_draft_token_changes_another(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("drafts", [0, 3])
 def test_a_call_goes_as_deep_as_the_deepest_of_its_tokens(drafts):
-    """Also those that are drafted and refused, and what fills up a draft."""
     target = calm(WHOLE, **SETTINGS["some exits"])
     plan = Plan(target, Autoregressive(WHOLE, Greedy()), GreedyMatch(), Fixed(3), Greedy(), N)
     plan = plan if drafts else plan.alone()
@@ -228,7 +214,6 @@ def test_what_a_call_of_a_depth_reads():
     "weights, second", [("stored", False), ("int8", False), ("int8_tokens", True)]
 )
 def test_an_exit_of_a_tied_model_asks_its_table_of_tokens_or_the_second_one(weights, second):
-    """Logits in eight bits have a table of their own."""
     config = dataclasses.replace(WHOLE.config, logits_via_embedding=True, exit_classifier=False)
     target = calm(T5Draft(config, weights=weights), threshold=0.5)
     shapes = target.parameter_shapes()
@@ -263,7 +248,6 @@ def test_the_parts_of_a_plan_are_calls_by_depth():
 
 @pytest.mark.parametrize("drafts", [ci("alone"), *few(["itself", "whole"], 0)])
 def test_a_replay_knows_how_deep_calls_go(drafts):
-    """Of what was drafted and kept exactly, and of a refused token by the text's own."""
     target = calm(WHOLE, **SETTINGS["some exits"])
     drafter = Autoregressive(WHOLE if drafts == "whole" else target, Greedy())
     plan = Plan(target, drafter, GreedyMatch(), Fixed(3), Greedy(), N)
@@ -299,10 +283,7 @@ def test_without_exits_it_is_the_whole_model(confidence):
     "make, says",
     [
         (lambda: calm(WHOLE, threshold=1.5), "Calm.threshold is 1.5; give a probability"),
-        (
-            lambda: calm(WHOLE, confidence="best"),
-            "Calm.confidence is 'best'; give one of 'softmax', ",
-        ),
+        (lambda: calm(WHOLE, confidence="best"), "Calm.confidence is 'best'; give one of 'softmax"),
         (lambda: calm(WHOLE, exits=(0, 2)), r"Calm.exits is \(0, 2\); give layers from 1 on"),
         (lambda: calm(WHOLE, exits=(6,)), r"Calm.exits is \(6,\); give layers from 1 to 5"),
         (lambda: calm(WHOLE, decay=4.0), "decay is 4.0 and decay_length None; give both"),

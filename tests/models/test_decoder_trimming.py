@@ -33,7 +33,6 @@ def of_part(name, kept):
 @each_model
 @pytest.mark.parametrize("layer", few([1, 0]))
 def test_a_layer_of_a_model_is_a_model(name, layer):
-    """Its stream is that of the whole model's layer on the same embeddings."""
     model, params = families.model_of(TINY[name]), params_of(name)
     part, own = of_part(name, Trim(decoder_layers=(layer,)))
     tokens, empty = TOKENS[:, :1], jnp.zeros([3, 1], jnp.int32)
@@ -55,7 +54,6 @@ def test_a_trimmed_checkpoint_comes_back(name, tmp_path):
 
 @pytest.mark.slow
 def test_a_decoder_that_reads_the_whole_models_encoder():
-    """It computes the same as the whole model."""
     model, params = families.model_of(TINY["t5gemma"]), params_of("t5gemma")
     part, own = of_part("t5gemma", Trim(shared_encoder=True))
     assert (part.encoded_dim, "encoder" in own) == (16, False)
@@ -100,14 +98,12 @@ def test_a_trimmed_head_has_no_other_ids():
     "name, width", [("t5gemma", 16), ("t5gemma2", 24), ("t5", 24), ("whisper", 24)]
 )
 def test_a_part_without_an_encoder_reads_what_the_whole_models_encoder_writes(name, width):
-    """Of which the width may be another than the decoder's."""
     config = families.resized(TINY[name], Trim(shared_encoder=True))
     assert (config.encoded_dim, config.num_encoder_layers, config.emb_dim) == (width, 0, 24)
 
 
 @pytest.mark.parametrize("name", ["t5", "t5gemma", "llama"])
 def test_a_head_is_trimmed_twice(name):
-    """The columns of ids are counted in the head that there is."""
     draw = np.random.default_rng(0)
     shapes = families.model_of(TINY[name]).parameter_shapes()
     params = jax.tree.map(lambda x: draw.normal(size=x.shape).astype(np.float32), shapes)

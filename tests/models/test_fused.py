@@ -133,7 +133,6 @@ def test_what_cannot_be_computed_is_left_out(monkeypatch):
 
 @pytest.mark.parametrize("name", few(sorted(OTHERS, key="two gates".__ne__)))
 def test_joined_kernels_compute_the_layers(name):
-    """They are as many numbers, and come apart bit for bit."""
     config = OTHERS[name]
     plain, params = T5Target(config), T5Target(config).init(jax.random.key(0))
     joined = dataclasses.replace(plain, joined=True)

@@ -117,7 +117,6 @@ def test_a_grown_model_computes_the_same(name, request):
 
 
 def test_added_weights_have_the_scale_of_t5(tied):
-    """Those of a layer that is new: 1 / sqrt(inputs), for queries also over sqrt(head_dim)."""
     layer = traverse_util.flatten_dict(tied[1]["decoder"]["layers_1"])
     for path, leaf in layer.items():
         if path[-1] == "kernel":
@@ -213,7 +212,6 @@ def test_a_rate_that_is_none_is_refused(alpha):
 
 
 def test_texts_without_an_end_have_the_whole_length():
-    """And the loop counts what the verifier keeps of drafts that a real one would reject."""
     target = testing.TableTarget(4)
     params = target.init(jax.random.key(0))
     params = {"logits": params["logits"].at[..., 1].set(9)}  # EOS, always
@@ -268,10 +266,8 @@ def test_the_command_refuses_in_one_line(saved, tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "large").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tied", "untied"])
+@either
 def test_a_drafter_grows_with_the_target_that_it_reads(name, request):
-    """Its encoder's output and its states, by the loop: with one key both grow alike."""
     (config, to), (small, large) = MODELS[name], request.getfixturevalue(name)
     reading = T5DraftConfig.of(
         config,
@@ -330,8 +326,7 @@ def heads_of(config: HeadsConfig) -> dict:
     return params | {"wo": 60 * params["wo"]}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tied", pytest.param("untied", marks=pytest.mark.slow)])
+@either
 def test_heads_grow_with_the_target_whose_states_they_read(name, request):
     (config, to), (small, large) = MODELS[name], request.getfixturevalue(name)
     own, larger = heads_of(HEADS), families.resized(HEADS, to)
@@ -361,10 +356,7 @@ def test_heads_grow_with_the_target_whose_states_they_read(name, request):
 @pytest.mark.parametrize(
     "heads, message",
     [
-        (
-            {"states_dim": 30},
-            "HeadsConfig.states_dim is 30 and would become 29; a model",
-        ),
+        ({"states_dim": 30}, "HeadsConfig.states_dim is 30 and would become 29; a model"),
         ({"mlp_dim": 16}, "HeadsConfig.mlp_dim is 16 and would become 15; a model only"),
         ({"activation": "gelu"}, "HeadsConfig.activation is 'gelu', and states of a grown target"),
     ],

@@ -90,29 +90,6 @@ def test_eight_bits_are_for_the_head_where_tokens_have_them(name, weights):
     np.testing.assert_allclose(found[..., kept], expected[..., kept], rtol=0, atol=SMALL_LOGITS)
 
 
-@either
-def test_a_step_reads_the_rows_that_are_kept(name):
-    def read(model, params):
-        return sum(leaf.size for leaf in jax.tree.leaves(model.read_by_decode(params)))
-
-    (model, params), (large, all_of_them) = trimmed(name), whole(name)
-    assert read(large, all_of_them) - read(model, params) == (24 - len(IDS)) * 16
-    bytes_of = dict.fromkeys(LAYOUTS, 0)
-    for layout in LAYOUTS:
-        laid = dataclasses.replace(model, layout=layout)
-        bytes_of[layout] = read(laid, laid.from_stored(params))
-    assert set(bytes_of.values()) == {read(model, params)}
-
-
-@either
-@pytest.mark.parametrize("format", ["orbax", "t5x"])
-def test_a_checkpoint_keeps_the_ids(name, format, tmp_path):
-    model, params = trimmed(name)
-    checkpoints.save(tmp_path / "model", params, config=model.config, format=format)
-    assert checkpoints.config_from(tmp_path / "model") == model.config
-    jax.tree.map(np.testing.assert_array_equal, checkpoints.load(tmp_path / "model"), params)
-
-
 def test_transformers_has_no_such_head(tmp_path):
     model, params = trimmed("untied")
     with pytest.raises(checkpoints.CheckpointError) as error:
@@ -125,7 +102,6 @@ def test_transformers_has_no_such_head(tmp_path):
 
 @pytest.mark.parametrize("ids", [IDS, (1, 2, 5)])
 def test_over_devices(ids):
-    """Divided by the vocabulary where it can be, or refused in a line."""
     model, params = trimmed("untied", ids)
     rules = partitioning.standard_logical_axis_rules()
     divided = dataclasses.replace(model, axis_rules=rules)
@@ -141,31 +117,6 @@ def test_over_devices(ids):
     kept = jnp.asarray(ids)
     np.testing.assert_allclose(found[..., kept], expected[..., kept], rtol=0, atol=SMALL_LOGITS)
     assert bool(jnp.all(jnp.isneginf(found) == jnp.isneginf(expected)))
-
-
-@pytest.mark.parametrize(
-    "ids, message",
-    [
-        ((3, 2), "head_ids is 2 ids; give ascending ids below 24, or None"),
-        ((2, 24), "head_ids is 2 ids; give ascending ids below 24, or None"),
-        ((), r"head_ids is \(\); give"),
-        (8, "head_ids is 8; give"),
-        ((1.5,), "head_ids is 1 ids; give"),
-        ((-1, 3), "head_ids is 2 ids; give"),
-    ],
-)
-def test_other_ids_are_refused(ids, message):
-    with pytest.raises(ValueError, match=message):
-        T5DraftConfig.of(UNTIED, head_ids=ids)
-
-
-def test_masks_and_neighbours_need_all_ids():
-    with pytest.raises(ValueError, match="markov_rank is 4, which .*leave one of them out"):
-        T5DraftConfig.of(UNTIED, head_ids=IDS, markov_rank=4)
-
-
-def test_a_config_does_not_print_its_ids():
-    assert "20" not in repr(trimmed("untied")[0].config)
 
 
 def test_a_trimmed_head_does_not_grow():
@@ -310,10 +261,7 @@ def test_the_command_keeps_the_most_frequent_ids(saved, written, tmp_path, capsy
     [
         (["--head_size=7"], r"--head_size is 7 and .* has 6 different ids; give 1 to 6"),
         (["--head_size=0"], r"--head_size is 0 and .* has 6 different ids; give 1 to 6"),
-        (
-            ["--head_size=2", "--large"],
-            "--predictions: .* has token 24, and the model 24 ids; give",
-        ),
+        (["--head_size=2", "--large"], "--predictions: .* has token 24, and the model 24 ids; giv"),
     ],
 )
 def test_the_command_refuses_in_one_line(flags, message, saved, written, tmp_path, capsys):

@@ -44,7 +44,6 @@ def target(preset: str, *bindings: str) -> T5Target:
     ],
 )
 def test_parameters_are_those_of_t5x(preset):
-    """Names and shapes; abstract, so that 13 billion parameters take no memory."""
     init = target(preset).parameter_shapes()
     leaves = jax.tree_util.tree_leaves_with_path(init)
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]

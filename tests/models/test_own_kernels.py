@@ -15,25 +15,16 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from support import tiny_t5
 from t5_in_numpy import gelu
 from tolerances import SMALL_LOGITS
 
 from specdec.models.contract.cache import KVCache
 from specdec.models.layers.layers import MASKED
-from specdec.models.t5 import T5Config, T5Target, fused, network, streamed
+from specdec.models.t5 import T5Target, fused, network, streamed
 
 # No size but a head's is a power of two, so that a block of one reaches beyond an array's end.
-CONFIG = T5Config(
-    vocab_size=9,
-    emb_dim=24,
-    num_heads=3,
-    head_dim=16,
-    mlp_dim=96,
-    num_encoder_layers=1,
-    num_decoder_layers=3,
-    dtype="float32",
-    layer_norm_epsilon=0.1,
-)
+CONFIG = tiny_t5(9, 24, 96, heads=3, head_dim=16, decoder=3, layer_norm_epsilon=0.1)
 LENGTH, SLOTS, INPUTS = 3, 7, 5
 CACHED = ("keys", "values")
 GATES = dataclasses.replace(CONFIG, mlp_activations=("linear", "gelu", "relu"))

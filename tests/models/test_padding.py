@@ -4,14 +4,13 @@ The golden models are those of transformers; see tests/golden/README.md.
 """
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import tiny_t5
+from support import GOLDEN, tiny_t5
 
 from specdec import Params, Plan, checkpoints, decode, row_keys
 from specdec.drafters import Autoregressive, PromptLookup
@@ -34,7 +33,6 @@ from specdec.training.loss import Learner
 from specdec.training.training_batches import TokenPair, pack
 from specdec.verifiers import SpeculativeSampling
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 PAD, START, ENDS = 1, 0, (2, 60)
 
 

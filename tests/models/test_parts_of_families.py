@@ -37,7 +37,6 @@ CLIP = ClipConfig(image_size=4, patch_size=2, emb_dim=8, num_heads=2, mlp_dim=12
 
 
 def test_which_models_have_kernels_of_their_own():
-    """T5 has joined and fused ones, and takes one of both with kernels as in checkpoints."""
     sizes = {"vocab_size": 9, "emb_dim": 4, "num_heads": 1, "head_dim": 4, "mlp_dim": 4}
     t5 = T5Target(T5Config(**sizes, num_encoder_layers=1, num_decoder_layers=1))
     assert dataclasses.replace(t5, joined=True).joined
@@ -78,7 +77,6 @@ def test_a_llava_has_room_for_one_picture_or_more():
 
 
 def test_attention_of_a_whisper_in_numpy():
-    """Of each position over all, with a bias of queries, values and outputs, and none of keys."""
     config = WhisperConfig(5, 12, 3, 8, 1, 1)
     layer = WhisperAttention(config, STORED, STORED)
     x = np.random.default_rng(0).standard_normal([2, 5, 12]).astype(np.float32)
@@ -195,7 +193,6 @@ def test_wavelengths_of_lengthened_contexts():
 
 
 def test_a_gpt2_of_a_record():
-    """The width of its MLP is four times that of the model, unless another is given."""
     record = {"vocab_size": 9, "n_embd": 6, "n_head": 1, "n_layer": 2}
     one = Gpt2Checkpoints().described(record)
     assert (one.num_heads, one.num_kv_heads, one.head_dim, one.mlp_dim) == (1, 1, 6, 24)
@@ -245,7 +242,6 @@ FORMATS = {
 
 @pytest.mark.parametrize("name", [*FORMATS, "t5", "t5_draft", "heads"])
 def test_the_parts_of_a_family(name):
-    """Its checkpoints, what is trimmed of its models, and what they grow by."""
     family = families.named(name)
     assert family.name == name
     assert type(family.huggingface) is FORMATS.get(
@@ -278,7 +274,6 @@ def test_a_model_is_resized_by_growth_or_by_trimming():
 
 
 def test_kinds_of_layers_in_a_record():
-    """Every second one, or every third, has no window; a record of too many layers is refused."""
     both, kinds = (
         {"s": "sliding_attention", "f": "full_attention"},
         T5GemmaCheckpoints().layer_types,
@@ -291,7 +286,6 @@ def test_kinds_of_layers_in_a_record():
 
 
 def test_samples_of_a_text_share_its_keys_in_a_merged_layer():
-    """Rows 0 and 1 are samples of the first text, rows 2 and 3 of the second one."""
     seen = []
 
     class Cache(types.SimpleNamespace):

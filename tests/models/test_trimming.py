@@ -67,7 +67,6 @@ def test_a_part_computes_what_those_layers_of_the_whole_compute(name, kept):
 
 @either
 def test_an_encoder_keeps_the_layers_that_are_named(name):
-    """The whole one with nothing added to the stream by the others."""
     model, params = whole(name)
     encoder = dict(params["encoder"])
     silent = {"attention": ("out",), "mlp": ("wo",)}

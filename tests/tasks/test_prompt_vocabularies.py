@@ -75,7 +75,6 @@ def test_a_chat_template_is_rendered_as_in_transformers(name):
 
 
 def test_settings_of_tokenizer_config_are_obeyed(edited):
-    """The ids are those of transformers 4 and 5 for these settings."""
     newer = definition(edited("llama2", legacy=False)).plain()
     assert newer.input_ids("a</s>b <s> c") == [1, 262, 2, 384, 369, 1, 357]
     assert newer.input_ids(" a") == [1, 262]

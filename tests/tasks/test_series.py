@@ -154,7 +154,6 @@ def test_bins_that_cannot_be(tmp_path, change, message):
 
 
 def test_the_fewest_bins():
-    """Two special tokens and three bins."""
     record = json.loads((GOLDEN / "config.json").read_text())["chronos_config"] | {"n_tokens": 5}
     assert series.Series(record, "").vocab_size == 5
 
@@ -223,7 +222,6 @@ def test_a_task_of_texts_has_no_bins():
 
 
 def test_weighted_quantile_loss_by_hand():
-    """Two series and three samples, levels 0.5 and 0.9, of which the quantiles are exact."""
     metric = tasks.WeightedQuantileLoss(levels=(0.5, 0.9))
     targets = [Future(np.array([10.0, np.nan]), 1.0), Future(np.array([-2.0, 4.0]), 1.0)]
     samples = [
@@ -239,7 +237,6 @@ def test_weighted_quantile_loss_by_hand():
 
 
 def test_mean_absolute_scaled_error_by_hand():
-    """The median of each series, by its own naive error; a constant series does not count."""
     future = np.array([1.0, 2.0])
     targets = [Future(future, 0.5), Future(future, 2.0), Future(future, 0.0)]
     samples = [[future + 9] * 3, [future + 1] * 3, [future] * 3]

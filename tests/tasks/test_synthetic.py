@@ -38,7 +38,6 @@ def scripts():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_script_writes_the_same_files(scripts, name):
-    """All texts, and therefore every rule of the grammar that they follow."""
     for split in SIZES:
         data = bz2.decompress(scripts[0].text_file(name, split)).decode()
         assert [tuple(line.split("\t")) for line in data.splitlines()] == pairs(name, split)

@@ -139,6 +139,8 @@ def test_a_mixture_has_all_examples_in_one_order_that_is_drawn(tsv):
     assert texts != sorted(texts) and texts[-3:] == ["three", "a", "five"]
     with pytest.raises(tasks.TaskError, match="'mixed' exists with other rates"):
         tasks.mixture("mixed", parts, [1, 1])
+    with pytest.raises(tasks.TaskError, match="mixture 'three' has 2 tasks but 1 rates"):
+        tasks.mixture("three", parts, [1])
     others = tasks.local_task("mixed_3", {"test": str(tsv)}, tasks.Bytes(extra_ids=1))
     with pytest.raises(tasks.TaskError, match="of mixture 'odd' have different vocabularies"):
         tasks.mixture("odd", [parts[0], others], [1, 1])
@@ -167,7 +169,6 @@ def test_the_synthetic_tasks_of_the_demo():
 
 
 def test_who_shuffles_a_stream_of_seqio(monkeypatch):
-    """We do for a small task, and seqio for a small mixture; others keep their order."""
     own = SimpleNamespace(source=SimpleNamespace())
     asked = []
     monkeypatch.setattr(SeqioTask, "_read", lambda self, *_, **order: asked.append(order))
@@ -228,10 +229,7 @@ def test_copies_of_a_vocabulary_are_the_same(tmp_path):
     [
         (None, r"bad\.tsv does not exist"),
         (b"", r"bad\.tsv is empty"),
-        (
-            b"a\tb\nno tab\nc\td\n",
-            r"bad\.tsv, line 2: 1 TAB-separated columns, not 2.*TASK_COLUMNS",
-        ),
+        (b"a\tb\nno tab\nc\td\n", r"bad\.tsv, line 2: 1 TAB-separated columns, not 2.*TASK_COLUMN"),
         (b"a\tb\nc\td\te\n", r"bad\.tsv, line 2: 3 TAB-separated columns, not 2"),
         (b"a\tb\n\n", r"bad\.tsv, line 2: 1 TAB"),
         (b"a\t\xff\n", r"bad\.tsv, line 1: not UTF-8"),
