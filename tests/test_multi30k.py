@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sentencepiece
-from support import coupled_acceptance_rate
 
 from specdec import DecodeOutput, Params, Plan, checkpoints, decode, row_keys
 from specdec.common import theory
@@ -68,19 +67,6 @@ class Captions(NamedTuple):
             sampling=sampling,
         )
         return [d for d in found if d.gap >= NEAR_TIE]
-
-    def logits(self, model, params, tokens):
-        """Teacher-forced, [1000, 64, V]."""
-        fed = jnp.pad(jnp.asarray(tokens)[:, :-1], ((0, 0), (1, 0)))
-
-        @jax.jit
-        def forward(inputs, fed):
-            return model.decode(params, fed, model.prefill(params, inputs, LENGTH))[0].logits
-
-        batches = range(0, len(fed), BATCH)
-        return np.concatenate(
-            [forward(self.inputs[i : i + BATCH], fed[i : i + BATCH]) for i in batches]
-        )
 
 
 @pytest.fixture(scope="module")
@@ -139,26 +125,3 @@ def test_coupled_texts_are_the_baselines_of_the_same_seed(captions, sampling):
     ours = captions.speculate(sampling, Coupled())
     assert captions.differences(ours.tokens, plain.tokens, sampling) == []
     assert ours.trace.calls.sum() < 0.55 * plain.trace.calls.sum()
-
-
-@pytest.mark.slow
-def test_alpha_is_what_was_measured_with_t5x(every_caption):
-    """Teacher-forced on the target's greedy outputs: the figures in the data's README."""
-    captions = every_caption
-    greedy = captions.alone(Greedy())
-    within = np.arange(LENGTH)[None] < greedy.length[:, None]
-    target = captions.logits(captions.target, captions.params["target"], greedy.tokens)[within]
-    draft = captions.logits(captions.model, captions.params["draft"], greedy.tokens)[within]
-    p, q = (np.asarray(jax.nn.softmax(x, axis=-1)) for x in (target, draft))
-    one_hot = np.eye(p.shape[1], dtype=np.float32)
-    best_p, best_q = (one_hot[np.argmax(x, axis=-1)] for x in (p, q))
-
-    def alpha(p, q):
-        return np.minimum(p, q).sum(-1, dtype=np.float64).mean()
-
-    # The README has three digits, of another T5's outputs: near-ties may be decided otherwise.
-    assert alpha(best_p, best_q) == pytest.approx(0.718, abs=0.01)
-    assert alpha(p, q) == pytest.approx(0.694, abs=0.01)  # so too
-    assert alpha(p, best_q) == pytest.approx(0.573, abs=0.01)  # and here
-    coupled = np.mean(coupled_acceptance_rate(p, q))
-    assert coupled == pytest.approx(0.663, abs=0.01)  # and here

@@ -16,10 +16,22 @@ from specdec.models.t5 import T5Target
 CONFIG = tiny_t5(512, 8, head_dim=4)
 
 
+def made():
+    """Returns parameters; the scales of norms are 1."""
+    draw, shapes = np.random.default_rng(0), T5Target(CONFIG).parameter_shapes()
+
+    def numbers(leaf):
+        return (
+            draw.standard_normal(leaf.shape, np.float32) if leaf.ndim > 1 else np.ones(leaf.shape)
+        )
+
+    return jax.tree.map(lambda leaf: numbers(leaf).astype(np.float32), shapes)
+
+
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     path = tmp_path_factory.mktemp("checkpoint") / "sound"
-    checkpoints.save(path, T5Target(CONFIG).init(jax.random.key(0)), config=CONFIG)
+    checkpoints.save(path, made(), config=CONFIG)
     return path
 
 
@@ -143,7 +155,7 @@ def test_check_finds_damage_and_goes_on(copy, sound, capsys):
 
 
 def test_check_finds_a_number_that_is_none(tmp_path, capsys):
-    params = jax.tree.map(np.array, T5Target(CONFIG).init(jax.random.key(0)))
+    params = made()
     params["token_embedder"]["embedding"][3, :2] = np.nan
     checkpoints.save(tmp_path / "t5x", params, config=CONFIG, format="t5x")
     code, out = check(capsys, tmp_path / "t5x")

@@ -56,7 +56,7 @@ def both() -> dict:
 @functools.cache
 def params() -> dict:
     """Whose logits are far enough apart for exits to be sure of some."""
-    own = WHOLE.init(jax.random.key(1))
+    own = jax.jit(WHOLE.init)(jax.random.key(1))
     own["decoder"]["exit_classifier"]["weight"] = jax.random.normal(jax.random.key(2), [16])
     own["decoder"]["logits_dense"]["kernel"] *= 2
     return own

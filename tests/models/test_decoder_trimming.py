@@ -36,10 +36,16 @@ def test_a_layer_of_a_model_is_a_model(name, layer):
     model, params = families.model_of(TINY[name]), params_of(name)
     part, own = of_part(name, Trim(decoder_layers=(layer,)))
     tokens, empty = TOKENS[:, :1], jnp.zeros([3, 1], jnp.int32)
-    embedded = model.decode(params, tokens, model.prefill(params, empty, 1), layers=(0, 0))[0]
-    given = {"layers": (layer, layer + 1), "resume": embedded.stream if layer else None}
-    whole = model.decode(params, tokens, model.prefill(params, empty, 1), **given)[0]
-    found = part.decode(own, tokens, part.prefill(own, empty, 1))[0]
+
+    @jax.jit
+    def run(params, own):
+        cache = model.prefill(params, empty, 1)
+        embedded = model.decode(params, tokens, cache, layers=(0, 0))[0]
+        resume = embedded.stream if layer else None
+        whole = model.decode(params, tokens, cache, layers=(layer, layer + 1), resume=resume)[0]
+        return whole, part.decode(own, tokens, part.prefill(own, empty, 1))[0]
+
+    whole, found = run(params, own)
     np.testing.assert_allclose(found.logits, whole.logits, rtol=0, atol=SMALL_LOGITS)
 
 

@@ -32,7 +32,7 @@ INPUTS = jnp.asarray(np.random.default_rng(0).integers(2, 40, [3, 7]), jnp.int32
 @functools.cache
 def params() -> dict:
     """A target's, whose texts depend on the inputs."""
-    params = TARGET.init(jax.random.key(1))
+    params = jax.jit(TARGET.init)(jax.random.key(1))
     for name in ("layers_0", "layers_1"):
         params["decoder"][name]["encoder_decoder_attention"]["out"]["kernel"] *= 5
     return params

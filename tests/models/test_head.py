@@ -40,7 +40,8 @@ LAYOUTS: tuple[Layout, ...] = ("checkpoint", "in_out", "out_in", "all_out_in")
 
 @functools.cache
 def whole(name):
-    return T5Target(CONFIGS[name]), T5Target(CONFIGS[name]).init(jax.random.key(2))
+    target = T5Target(CONFIGS[name])
+    return target, jax.jit(target.init)(jax.random.key(2))
 
 
 def trimmed(name, ids=IDS):

@@ -37,7 +37,8 @@ either = pytest.mark.parametrize("name", CONFIGS)
 
 @functools.cache
 def whole(name):
-    return T5Target(CONFIGS[name]), T5Target(CONFIGS[name]).init(jax.random.key(2))
+    target = T5Target(CONFIGS[name])
+    return target, jax.jit(target.init)(jax.random.key(2))
 
 
 def of_part(name, kept):
