@@ -21,11 +21,10 @@ def made():
     draw, shapes = np.random.default_rng(0), T5Target(CONFIG).parameter_shapes()
 
     def numbers(leaf):
-        return (
-            draw.standard_normal(leaf.shape, np.float32) if leaf.ndim > 1 else np.ones(leaf.shape)
-        )
+        wide = draw.standard_normal(leaf.shape) if leaf.ndim > 1 else np.ones(leaf.shape)
+        return wide.astype(np.float32)
 
-    return jax.tree.map(lambda leaf: numbers(leaf).astype(np.float32), shapes)
+    return jax.tree.map(numbers, shapes)
 
 
 @pytest.fixture(scope="module")

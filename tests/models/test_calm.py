@@ -152,32 +152,8 @@ def test_no_row_and_no_draft_token_changes_another(name):
     assert not plan.exact and not plan.alone().exact
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("drafts", [0, 3])
-def test_a_call_goes_as_deep_as_the_deepest_of_its_tokens(drafts):
-    target = calm(WHOLE, **SETTINGS["some exits"])
-    plan = Plan(target, Autoregressive(WHOLE, Greedy()), GreedyMatch(), Fixed(3), Greedy(), N)
-    plan = plan if drafts else plan.alone()
-    output = jax.device_get(decode(plan.params(both()), KEYS, INPUTS, plan))
-    assert len(set(output.trace.depth.ravel().tolist())) > 2, "calls of several depths, and none"
-    width = 1 + N + plan.longest_draft  # of all that is fed, garbage at its end
-
-    @jax.jit
-    def depths(inputs, tokens):
-        cache = target.prefill(params(), inputs[None], width)
-        return target.decode(params(), tokens[None], cache)[0].depth[0]
-
-    for row in range(ROWS):
-        calls, start = output.row(row), 0
-        for call, depth in enumerate(calls.depths):
-            given = [0, *calls.tokens[:start], *calls.proposed[call]]
-            seen = depths(INPUTS[row], jnp.zeros(width, jnp.int32).at[: len(given)].set(given))
-            assert depth == seen[start : len(given)].max()
-            start += calls.accepted[call] + 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["some exits", "state", "classifier"])
+@pytest.mark.ci
+@pytest.mark.parametrize("name", few(["some exits", "state", "classifier"]))
 def test_tokens_that_always_leave_there(name):
     """Their logits are those of a model of so many layers: layers see nothing of those above."""
     target = calm(WHOLE, **SETTINGS[name])

@@ -58,7 +58,7 @@ def test_a_trimmed_checkpoint_comes_back(name, tmp_path):
     assert type(config)(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_decoder_that_reads_the_whole_models_encoder():
     model, params = families.model_of(TINY["t5gemma"]), params_of("t5gemma")
     part, own = of_part("t5gemma", Trim(shared_encoder=True))
