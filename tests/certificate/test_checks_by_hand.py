@@ -22,6 +22,7 @@ from made_outputs import Made, output_of
 
 from specdec import certificate, tasks, testing
 from specdec.certificate import Check, Power, Subject, certifying, drawn, exactness
+from specdec.certificate import subject as subjects
 from specdec.common.environment import environment, hardware
 from specdec.decoding import row_keys
 from specdec.sampling import Greedy, Sampling
@@ -193,11 +194,11 @@ def test_the_share_of_tokens_that_are_not_chosen():
     class Greedily(Given):
         def texts(self, plan):
             assert plan is self.plan
-            return SimpleNamespace(tokens=np.array([[1], [2], [3], [4]]), length=None)
+            return SimpleNamespace(tokens=np.array([[1, 0], [2, 9], [3, 8], [9, 4]]), length=None)
 
         def plain(self, sampling):
             assert sampling == Greedy()
-            return SimpleNamespace(tokens=np.array([[1], [2], [3], [5]]))
+            return SimpleNamespace(tokens=np.array([[1, 0], [2, 9], [3, 8], [9, 5]]))
 
         def compared(self, *_):
             return np.array([1, 0, 0, 2]), np.array([5, 5, 4, 6])
@@ -782,6 +783,24 @@ def test_the_rows_of_a_batch_are_filled_up():
     block = Subject._block(subject, array, 3, 9)
     np.testing.assert_array_equal(block, [*array[3:], np.full([2, 2], 9)])
     assert Subject._block(subject, array[:, 0, 0], 0, 9).tolist() == [0, 4, 8]
+
+
+def test_texts_are_decoded_on_the_devices_of_the_subject(monkeypatch):
+    meshes: list[Any] = []
+
+    class Program:
+        def __init__(self, plan, mesh):
+            meshes.append((plan, mesh))
+
+        def fetch(self, params, keys, inputs, everywhere):
+            return [np.full(2, len(meshes))]
+
+    monkeypatch.setattr(subjects, "DecodeProgram", Program)
+    subject: Any = Subject("plan", "params", np.zeros([3, 4], np.int32), batch_size=2, mesh="mesh")  # type: ignore[arg-type]
+    monkeypatch.setattr(Subject, "batches", lambda *given: [([0, 1], "inputs")])
+    for plan in ("plan", "other", "plan"):
+        subject.fetched(plan, "params", 2)
+    assert meshes[:2] == [("plan", "mesh"), ("other", "mesh")]
 
 
 def test_keys_of_rows_have_one_kind_and_begin_with_the_first_sample():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -76,6 +77,16 @@ def test_figures_by_hand():
     assert found.oracle_speedup == pytest.approx(90 / oracle)
     # Of four drafts one is refused at its first token, and of three two at the second.
     assert found.hazard == [0.25, 2 / 3]
+    kept, gain = found.tokens_per_call, found.speedup
+    assert found.record() == {
+        **{"variant": "", "drafter": "Autoregressive", "schedule": "Fixed(gamma=2)"},
+        **{"sampling": "Greedy()", "alpha": 0.5, "costs": "by hand", "gamma": 2, "texts": 2},
+        **{"tokens": 8, "calls": 4, "tokens_per_call": 2, "speedup": gain.value},
+        **{"tokens_per_call_interval": [kept.low, kept.high]},
+        **{"speedup_interval": [gain.low, gain.high], "formula_tokens_per_call": 1.75},
+        **{"formula_speedup": found.formula_speedup, "oracle_speedup": found.oracle_speedup},
+        "hazard": [0.25, 2 / 3],
+    }
 
 
 def test_samples_are_means_of_their_texts():
@@ -92,6 +103,7 @@ def test_a_part_whose_costs_are_not_known_leaves_a_gap():
     assert found.speedup is not None and found.oracle_speedup is None
     other = promise.forecast(plan(1), replayed([[1]], 1), {1: known}, 1, alpha=0.5)
     assert other.speedup is None and other.formula_tokens_per_call == 1.5
+    assert not other.record().keys() & {"speedup", "speedup_interval", "formula_speedup"}
     assert promise.best([found, other]) is found
     assert "the target alone" in list(promise.lines([other, found]))[-1]
 
@@ -104,8 +116,18 @@ def test_of_two_drafters_each_call_costs_what_its_own_takes():
     assert found.speedup.value == pytest.approx((5 + 4 * 10) / (7 + 12 + (2 + 1 + 12)))
 
 
-def test_costs_are_measured_by_turns():
+class Bar(list):
+    """A bar of progress that keeps what it is told."""
+
+    def update(self, amount: float = 1) -> None:
+        self.append(amount)
+
+
+def test_costs_are_measured_by_turns(monkeypatch):
     """With a clock that tells nothing but which part runs."""
+    bar, asked = Bar(), []
+    show = lambda *given: asked.append(given) or contextlib.nullcontext(bar)  # noqa: E731
+    monkeypatch.setattr(measured_costs.progress, "bar", show)
     params = TARGET.init(jax.random.key(0))
     inputs = np.array([[2, 3]], np.int32)
     ticks = iter(range(10**6))
@@ -116,6 +138,9 @@ def test_costs_are_measured_by_turns():
     steps = 8  # of a scan of the longest output
     assert found[2].calls.keys() == {("target", 3), ("draft", 2), ("draft", 1)}
     assert found[1].calls == keyed({"target 2": 1 / steps, "draft 2": 1 / steps})
+    assert found[1].source == found[2].source == "measured here, medians of 7 turns"
+    parts = 8  # two prefills, three widths of the target, two of the draft, and the longest turn
+    assert asked == [("timing parts", 8 * parts, "part")] and sum(bar) == 8 * parts
     assert (found[1].prefill, found[1].prefill_alone, found[1].step) == (1.0, 1.0, 1 / steps)
 
 

@@ -323,19 +323,47 @@ def test_the_contents_of_a_program():
     assert memory.total == 100 + 20 + 30 + 4 - 5
 
 
-@pytest.mark.parametrize("used", [20, 40])
-def test_the_memory_that_is_left(used):
+class Half(TableTarget):
+    dtype = "bfloat16"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("left", [10 * GIB, 1, 0, -GIB, None])
+def test_the_memory_that_is_left(left):
     """A v4 has 30.75 GiB for a program, and a plan's caches are among its temporaries."""
-    plan = Plan(TableTarget(6), None, None, None, Greedy(), max_length=32)
-    whole = Compiled("decode", 2.25, DeviceMemory(3 * GIB, 0, (used - 4) * GIB, GIB, 0))
-    sizes = {"rows": 2, "length": 64, "mesh": {"data": 1, "model": 4}, "parts": {}, "calls": {}}
-    made = Compilation(plan, whole=whole, parameter_bytes=3 * GIB, cache_bytes=5 * GIB, **sizes)
+    plan = Plan(Half(6), None, None, None, Greedy(), max_length=32)
+    limit = int(30.75 * GIB)
+    parts, memory, too_large = {}, None, "no room"
+    if left is not None:
+        sizes = {"arguments": 3 * GIB, "outputs": 0, "temporaries": limit - 4 * GIB - left}
+        parts, too_large = sizes | {"code": GIB, "donated": 0}, None
+        memory = DeviceMemory(**parts)
+    whole = Compiled("decode", 2.25, memory, too_large=too_large)
+    shape = {"rows": 2, "length": 64, "mesh": {"data": 1, "model": 4}, "parts": {}, "calls": {}}
+    made = Compilation(plan, whole=whole, parameter_bytes=3 * GIB, cache_bytes=5 * GIB, **shape)
     told = record(Topology.parse("v4:2x2x1"), made, {})
-    memory = told["memory"]
-    assert memory["total"] == used * GIB and memory["limit"] == int(30.75 * GIB)
-    assert memory["left"] == int((30.75 - used) * GIB) and memory["fits"] == (used < 30.75)
-    assert (memory["parameters"], memory["caches"]) == (3 * GIB, 5 * GIB)
-    assert told["compile_seconds"] == {"decode": 2.2} and told["devices"] == 4
+    assert (
+        told.pop("chip")
+        and told.pop("assumed")
+        and told
+        == {
+            "topology": "v4:2x2x1",
+            "devices": 4,
+            "mesh": {"data": 1, "model": 4},
+            "memory": {
+                **{"parameters": 3 * GIB, "caches": 5 * GIB, "limit": limit},
+                **({"fits": False, "too_large": too_large} if left is None else {"fits": left > 0}),
+                **({} if left is None else parts | {"total": limit - left, "left": left}),
+            },
+            "compile_seconds": {"decode": 2.2},
+            "programs": {},
+            "dtype": "bfloat16",
+            "rows": 2,
+            "inputs": 64,
+            "outputs": 32,
+            "gamma": 0,
+            "calls": {},
+        }
+    )
 
 
 def test_the_time_of_an_update():
@@ -355,13 +383,14 @@ def test_the_time_of_an_update():
         micro_batches=3,
         lengths={"inputs": 12, "targets": 10},
         rematerialise=False,
-        model=types.SimpleNamespace(dtype="float32"),
+        model=types.SimpleNamespace(dtype="bfloat16"),
         target=None,
     )
     sizes = Sizes(GIB, 2 * GIB, 3 * GIB, 4 * GIB, 5 * GIB, 6 * GIB)
     mesh = {"data": 2, "model": 2}
     update = CompiledUpdate(run, mesh, whole, optimizer, sizes, frozenset())
     found = update_record(Topology.parse("v4:2x2x1"), update, update)
+    assert found["dtype"] == "bfloat16" and found["target_dtype"] is None
     assert found["collectives"] == {"all-reduce": kind(6, 192), "all-gather": kind(1, 16)}
     computing, reading = (5e13 + 2 * 3e13) / chip.flops, (3e11 + 2 * 2e11) / chip.bandwidth
     assert reading > computing > 0.3
