@@ -1,12 +1,16 @@
 """The predicted figures of a replay, with the costs of the parts, for each draft length."""
+
 from __future__ import annotations
+
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar
+
 import numpy as np
 from msgspec import Meta
+
 from specdec.common import theory
 from specdec.common.schemas import Amount, Count, OneOrMore, Share
 from specdec.common.statistics import Estimate, ratio
@@ -16,7 +20,9 @@ from specdec.predict.costs import Costs
 from specdec.predict.schedule_replay import Replayed, grouped
 from specdec.schedules import Fixed
 from specdec.types import TargetCall
-INTERVAL = 'The ends of its 95 % interval by a bootstrap over texts'
+
+INTERVAL = "The ends of its 95 % interval by a bootstrap over texts"
+
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
@@ -24,88 +30,180 @@ class Forecast:
 
     A figure is None if a part's costs are not known, and then absent from a line.
     """
-    gamma: Annotated[int | None, Count, 'Tokens of a draft; absent where they vary, 0 where nothing is drafted.']
-    texts: Annotated[OneOrMore, 'Texts that were replayed.']
-    tokens: Annotated[Count, 'Output tokens of all of them.']
-    calls: Annotated[Amount, 'Target calls of all of them, a mean over samples where the drafter draws.']
-    tokens_per_call: Annotated[Estimate, Amount, 'Tokens over calls.']
-    speedup: Annotated[Estimate | None, Amount, 'Over the target alone, with prefill; absent where the costs of a part are not known.']
-    formula_tokens_per_call: Annotated[float | None, Amount, 'By alpha, as if acceptances were independent and no text ended; absent without alpha or where lengths vary.']
-    formula_speedup: Annotated[float | None, Amount, 'The speed-up by alpha and by c and v of the costs, without prefill; absent where either is not known.']
-    oracle_speedup: Annotated[float | None, Amount, 'If every draft stopped just before its first refusal, gamma tokens long at most; absent where the costs of a part are not known.']
-    hazard: Annotated[Sequence[Share], 'By depth in the draft, the share of draft tokens that are refused, of those whose drafts were kept so far.']
-    layers: Annotated[float | None, Annotated[float, Meta(ge=1)], 'Layers of a target call, the mean over calls; absent where calls go through all.'] = None
-    variant: Annotated[str, 'The variant as it was given, empty without one.'] = ''
-    drafter: Annotated[str, "The drafter's class."] = ''
-    schedule: Annotated[str, 'What chooses draft lengths.'] = ''
-    sampling: Annotated[str, 'How tokens are drawn.'] = ''
-    alpha: Annotated[float | None, Share, 'Teacher-forced, of the passes; absent where those are of another drafter.'] = None
-    costs: Annotated[str, 'Where the seconds of the parts are from.'] = ''
-    LINE: ClassVar = (*('variant', 'drafter', 'schedule', 'sampling', 'alpha', 'costs', 'gamma', 'texts'), *('tokens', 'calls', 'tokens_per_call', 'tokens_per_call_interval', 'speedup'), *('speedup_interval', 'formula_tokens_per_call', 'formula_speedup', 'oracle_speedup'), *('hazard', 'layers'))
+
+    gamma: Annotated[
+        int | None,
+        Count,
+        "Tokens of a draft; absent where they vary, 0 where nothing is drafted.",
+    ]
+    texts: Annotated[OneOrMore, "Texts that were replayed."]
+    tokens: Annotated[Count, "Output tokens of all of them."]
+    calls: Annotated[
+        Amount, "Target calls of all of them, a mean over samples where the drafter draws."
+    ]
+    tokens_per_call: Annotated[Estimate, Amount, "Tokens over calls."]
+    # The sums over texts of prefill + tokens x step, divided by prefill + calls x parts.
+    speedup: Annotated[
+        Estimate | None,
+        Amount,
+        "Over the target alone, with prefill; absent where the costs of a part are not known.",
+    ]
+    formula_tokens_per_call: Annotated[
+        float | None,
+        Amount,
+        "By alpha, as if acceptances were independent and no text ended; absent without alpha or "
+        "where lengths vary.",
+    ]
+    formula_speedup: Annotated[
+        float | None,
+        Amount,
+        "The speed-up by alpha and by c and v of the costs, without prefill; absent where either "
+        "is not known.",
+    ]
+    oracle_speedup: Annotated[
+        float | None,
+        Amount,
+        "If every draft stopped just before its first refusal, gamma tokens long at most; absent "
+        "where the costs of a part are not known.",
+    ]
+    hazard: Annotated[
+        Sequence[Share],
+        "By depth in the draft, the share of draft tokens that are refused, of those whose drafts "
+        "were kept so far.",
+    ]
+    layers: Annotated[
+        float | None,
+        Annotated[float, Meta(ge=1)],
+        "Layers of a target call, the mean over calls; absent where calls go through all.",
+    ] = None
+    variant: Annotated[str, "The variant as it was given, empty without one."] = ""
+    drafter: Annotated[str, "The drafter's class."] = ""
+    schedule: Annotated[str, "What chooses draft lengths."] = ""
+    sampling: Annotated[str, "How tokens are drawn."] = ""
+    alpha: Annotated[
+        float | None,
+        Share,
+        "Teacher-forced, of the passes; absent where those are of another drafter.",
+    ] = None
+    costs: Annotated[str, "Where the seconds of the parts are from."] = ""
+
+    LINE: ClassVar = (
+        *("variant", "drafter", "schedule", "sampling", "alpha", "costs", "gamma", "texts"),
+        *("tokens", "calls", "tokens_per_call", "tokens_per_call_interval", "speedup"),
+        *("speedup_interval", "formula_tokens_per_call", "formula_speedup", "oracle_speedup"),
+        *("hazard", "layers"),
+    )
 
     @property
-    def tokens_per_call_interval(self) -> Annotated[list[float], list[Amount], f'{INTERVAL}.']:
+    def tokens_per_call_interval(self) -> Annotated[list[float], list[Amount], f"{INTERVAL}."]:
         return [self.tokens_per_call.low, self.tokens_per_call.high]
 
     @property
-    def speedup_interval(self) -> Annotated[list[float] | None, list[Amount], f'{INTERVAL}; absent where `speedup` is.']:
+    def speedup_interval(
+        self,
+    ) -> Annotated[list[float] | None, list[Amount], f"{INTERVAL}; absent where `speedup` is."]:
         return self.speedup and [self.speedup.low, self.speedup.high]
 
     def record(self) -> dict[str, object]:
         """Returns a line of JSON, without unknown values."""
         fields = {name: getattr(self, name) for name in self.LINE}
-        plain = {k: v.value if not isinstance(v, Estimate) else v for k, v in fields.items()}
+        plain = {k: v.value if isinstance(v, Estimate) else v for k, v in fields.items()}
         return {name: value for name, value in plain.items() if value is not None}
 
-def forecast(plan: Plan, replayed: Replayed, costs: Mapping[int | None, Costs], texts: int, alpha: float | None, rows: int=1) -> Forecast:
+
+def forecast(
+    plan: Plan,
+    replayed: Replayed,
+    costs: Mapping[int | None, Costs],
+    texts: int,
+    alpha: float | None,
+    rows: int = 1,
+) -> Forecast:
     """Returns the figures of a plan."""
-    own, hazard, layers = (costs[plan.gamma], list(_hazard(replayed)), _layers(replayed))
+    own, hazard, layers = costs[plan.gamma], list(_hazard(replayed)), _layers(replayed)
     tokens, calls = (_by_text(x, texts) for x in (replayed.tokens, replayed.calls))
-    batches, replayed = (texts // rows, grouped(replayed, texts, rows))
+    batches, replayed = texts // rows, grouped(replayed, texts, rows)
     alone = own.prefill_alone + _by_text(replayed.tokens, batches) * own.step
     oracle = oracle_seconds(plan, replayed, costs, batches) if plan.drafts else None
-    taken = (seconds(plan, replayed, own, batches), oracle)
+    taken = seconds(plan, replayed, own, batches), oracle
     speedups = [None if x is None else ratio(alone, x) for x in taken]
     formula = _formula(plan, own, alpha)
-    return Forecast(gamma=plan.gamma if plan.drafts else 0, texts=texts, tokens=round(tokens.sum()), calls=float(calls.sum()), tokens_per_call=ratio(tokens, calls), speedup=speedups[0], formula_tokens_per_call=formula and formula[0], formula_speedup=formula and formula[1], oracle_speedup=speedups[1] and speedups[1].value, hazard=hazard, layers=layers, drafter=type(plan.drafter).__name__, schedule=repr(plan.schedule), sampling=repr(plan.sampling), alpha=alpha, costs=own.source)
+    return Forecast(
+        gamma=plan.gamma if plan.drafts else 0,
+        texts=texts,
+        tokens=round(tokens.sum()),
+        calls=float(calls.sum()),
+        tokens_per_call=ratio(tokens, calls),
+        speedup=speedups[0],
+        formula_tokens_per_call=formula and formula[0],
+        formula_speedup=formula and formula[1],
+        oracle_speedup=speedups[1] and speedups[1].value,
+        hazard=hazard,
+        layers=layers,
+        drafter=type(plan.drafter).__name__,
+        schedule=repr(plan.schedule),
+        sampling=repr(plan.sampling),
+        alpha=alpha,
+        costs=own.source,
+    )
+
 
 def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndarray | None:
     """Returns [texts], the seconds of each text with its prefill, the mean over samples.
 
     The result is None if a part's costs are not known.
     """
-    found = _seconds(replayed, replayed.drafted, lambda call: costs.iteration(plan.parts([call])).seconds)
+    found = _seconds(
+        replayed, replayed.drafted, lambda call: costs.iteration(plan.parts([call])).seconds
+    )
     return None if found is None else costs.prefill + _by_text(found, texts)
 
-def oracle_seconds(plan: Plan, replayed: Replayed, costs: Mapping[int | None, Costs], texts: int) -> np.ndarray | None:
+
+def oracle_seconds(
+    plan: Plan, replayed: Replayed, costs: Mapping[int | None, Costs], texts: int
+) -> np.ndarray | None:
     """Returns [texts], as `seconds`, if every draft stopped just before its first rejection."""
     found = _seconds(replayed, replayed.accepted, functools.partial(_oracle, plan, costs))
     own = costs[plan.gamma]
     return None if found is None else own.prefill + _by_text(found, texts)
+
 
 def best(forecasts: Sequence[Forecast]) -> Forecast | None:
     """Returns the figures with the greatest speed-up; None if none is known."""
     known = [(one.speedup.value, one) for one in forecasts if one.speedup]
     return max(known, key=lambda pair: pair[0])[1] if known else None
 
+
 def lines(forecasts: Sequence[Forecast]) -> Iterator[str]:
     """Yields the table as lines of text."""
-    names = ('speed-up', '95 % interval', 'tokens/call', "formula's", 'its tokens', "oracle's")
-    rows = [('own' if one.gamma is None else one.gamma, _cell(one.speedup and one.speedup.value), one.speedup.interval() if one.speedup else '', _cell(one.tokens_per_call.value), _cell(one.formula_speedup), _cell(one.formula_tokens_per_call), _cell(one.oracle_speedup)) for one in forecasts]
-    yield from columns([('gamma', *names), *rows], '>5', '>15')
+    names = ("speed-up", "95 % interval", "tokens/call", "formula's", "its tokens", "oracle's")
+    rows = [
+        (
+            "own" if one.gamma is None else one.gamma,
+            _cell(one.speedup and one.speedup.value),
+            one.speedup.interval() if one.speedup else "",
+            _cell(one.tokens_per_call.value),
+            _cell(one.formula_speedup),
+            _cell(one.formula_tokens_per_call),
+            _cell(one.oracle_speedup),
+        )
+        for one in forecasts
+    ]
+    yield from columns([("gamma", *names), *rows], ">5", ">15")
     longest = max(forecasts, key=lambda one: len(one.hazard))
     if longest.hazard:
-        yield ('refused  ' + ' '.join((f'{x:.1%}' for x in longest.hazard)) + '  by depth in the draft')
-    layers = [f'{one.layers:.2f}' for one in forecasts if one.layers is not None]
+        yield "refused  " + " ".join(f"{x:.1%}" for x in longest.hazard) + "  by depth in the draft"
+    layers = [f"{one.layers:.2f}" for one in forecasts if one.layers is not None]
     if layers:
-        yield ('layers   ' + ' '.join(layers) + '  of a target call, mean, by row')
-    if (found := best(forecasts)):
+        yield "layers   " + " ".join(layers) + "  of a target call, mean, by row"
+    if found := best(forecasts):
         assert found.speedup
-        name = "the run's own schedule" if found.gamma is None else f'gamma {found.gamma}'
+        name = "the run's own schedule" if found.gamma is None else f"gamma {found.gamma}"
         if found.speedup.value > 1:
-            yield f'best     {name}, {found.speedup.value:.2f} times as fast as the target alone'
+            yield f"best     {name}, {found.speedup.value:.2f} times as fast as the target alone"
         else:
-            yield 'best     the target alone, no draft pays'
+            yield "best     the target alone, no draft pays"
+
 
 def _layers(replayed: Replayed) -> float | None:
     if replayed.depth is None:
@@ -113,28 +211,43 @@ def _layers(replayed: Replayed) -> float | None:
     made = np.arange(replayed.depth.shape[1])[None] < replayed.calls[:, None]
     return float(replayed.depth[made].mean())
 
+
 def _cell(value: float | None) -> str:
-    return '' if value is None else f'{value:.2f}'
+    return "" if value is None else f"{value:.2f}"
+
 
 def _by_text(values: np.ndarray, texts: int) -> np.ndarray:
     """Returns [texts], the mean over samples of [samples x texts]."""
     return values.reshape(-1, texts).mean(axis=0)
 
-def _seconds(replayed: Replayed, drafted: np.ndarray, of_call: Callable[[TargetCall], float]) -> np.ndarray | None:
+
+def _seconds(
+    replayed: Replayed,
+    drafted: np.ndarray,
+    of_call: Callable[[TargetCall], float],
+) -> np.ndarray | None:
     """Returns [R], the seconds of all calls of a text; None if those of a call are not known."""
     made = np.arange(drafted.shape[1])[None] < replayed.calls[:, None]
-    known = (replayed.source, replayed.depth)
+    known = replayed.source, replayed.depth
     columns = [drafted, *(np.zeros_like(drafted) if x is None else x for x in known)]
     kinds, which = np.unique(np.stack(columns)[:, made], axis=1, return_inverse=True)
     told = [True, *(x is not None for x in known)]
-    seconds = [of_call(TargetCall(*(int(x) if y else None for x, y in zip(kind, told, strict=True)))) for kind in kinds.T]
+    seconds = [
+        of_call(TargetCall(*(int(x) if y else None for x, y in zip(kind, told, strict=True))))
+        for kind in kinds.T
+    ]
     if np.isnan(seconds).any():
         return None
     found = np.zeros(drafted.shape)
     found[made] = np.array(seconds)[which.ravel()]
     return found.sum(axis=1)
 
-def _oracle(plan: Plan, costs: Mapping[int | None, Costs], call: TargetCall) -> float:
+
+def _oracle(
+    plan: Plan,
+    costs: Mapping[int | None, Costs],
+    call: TargetCall,
+) -> float:
     """Returns the seconds of a call if the schedule had known how many tokens would be accepted."""
     length = call.drafted
     if not length:
@@ -144,6 +257,7 @@ def _oracle(plan: Plan, costs: Mapping[int | None, Costs], call: TargetCall) -> 
     fixed = dataclasses.replace(plan, schedule=Fixed(length))
     return costs[length].iteration(fixed.parts([call._replace(drafted=None)])).seconds
 
+
 def _formula(plan: Plan, costs: Costs, alpha: float | None) -> tuple[float, float | None] | None:
     """Returns the tokens per call and the speed-up of independent acceptances."""
     gamma = plan.gamma
@@ -151,11 +265,12 @@ def _formula(plan: Plan, costs: Costs, alpha: float | None) -> tuple[float, floa
         return None
     iteration = costs.iteration(plan.parts(), gamma)
     known = not math.isnan(iteration.seconds)
-    return (theory.expected_tokens(alpha, gamma), iteration.speedup(alpha) if known else None)
+    return theory.expected_tokens(alpha, gamma), iteration.speedup(alpha) if known else None
+
 
 def _hazard(replayed: Replayed) -> Iterator[float]:
     """Yields the share of rejections at each position, as far as drafts came."""
-    drafted, accepted = (replayed.drafted, replayed.accepted)
+    drafted, accepted = replayed.drafted, replayed.accepted
     for depth in range(1, int(drafted.max(initial=0)) + 1):
         there = (drafted >= depth) & (accepted >= depth - 1)
         if not there.any():
