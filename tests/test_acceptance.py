@@ -104,13 +104,19 @@ def expected(plan: Plan, p, q, likely) -> list[float]:
     return [np.sum(drafted == p.argmax(axis=1)), *lenient]
 
 
+@functools.cache
+def texts_of(plan: Plan) -> list:
+    """60 texts in batches of 8."""
+    target = params_of(plan)["target"]
+    return list(generate(plan, target, batches(60, 8), seed=3, tokens=10**6))
+
+
 @pytest.fixture(scope="module", params=[GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def measured(request):
-    """A plan, 60 texts in batches of 8, and the records of all drafters."""
+    """A plan, its texts, and the records of all drafters."""
     one = request.param
-    params = params_of(one)
-    texts = list(generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
-    return one, texts, list(recording.measure(one, params, texts, tables=True))
+    texts = texts_of(one)
+    return one, texts, list(recording.measure(one, params_of(one), texts, tables=True))
 
 
 def rows(texts) -> list[tuple[int, list[int]]]:
@@ -199,8 +205,7 @@ class Unsaid(Drafter):
 
 @pytest.mark.parametrize("one", few([SAMPLED, GREEDY]), ids=["sampled", "greedy"])
 def test_a_drafter_that_is_asked_token_by_token_says_what_it_says_at_once(one):
-    params = params_of(one)
-    texts = list(generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
+    params, texts = params_of(one), texts_of(one)
     asked = dataclasses.replace(one, drafter=Unsaid(one.drafter))
     both = [list(recording.measure(x, params, texts, tables=False)) for x in (one, asked)]
     for at_once, in_turn in zip(*both, strict=True):
@@ -224,9 +229,8 @@ class AfterZero(Drafter):
 
 @pytest.mark.parametrize("one", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_where_nothing_is_proposed_nothing_is_accepted(one):
-    params, one = params_of(one), dataclasses.replace(one, drafter=AfterZero())
-    params = params
-    texts = list(generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
+    texts, params = texts_of(one), params_of(one)
+    one = dataclasses.replace(one, drafter=AfterZero())
     records = list(recording.measure(one, params, texts, tables=False))
     with_model = dataclasses.replace(one, drafter=GREEDY.drafter)
     for (given, text), record in zip(rows(texts), records, strict=True):

@@ -12,20 +12,20 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from support import check_lines
-from test_acceptance import LINES, RUN, model
+from support import bytes_run, check_lines, tiny_t5
 
-from specdec import checkpoints, cli
+from specdec import cli
 from specdec.common import theory
 from specdec.common.records import RecordsError
 from specdec.drafters import Autoregressive, Hybrid, PromptLookup
 from specdec.engine import Placement
+from specdec.measure import recorded_texts
+from specdec.measure.alphas import Accepted
 from specdec.measure.file import Timing
-from specdec.measure.parts import Calls, Key, key_of
+from specdec.measure.parts import Key, key_of
 from specdec.plan import Plan
 from specdec.predict import measured_costs, promise
 from specdec.predict.costs import Costs
-from specdec.predict.hardware import LAYER_SECONDS, Call, Topology
 from specdec.predict.measured_costs import measured
 from specdec.predict.schedule_replay import Replayed
 from specdec.sampling import Greedy
@@ -186,53 +186,51 @@ def test_a_draft_costs_what_it_takes_in_a_turn(tmp_path):
     assert (found.step, found.prefill, found.prefill_alone) == (10, 7, 5)
 
 
-def test_costs_of_a_roofline(tmp_path):
-    chip = Topology.parse("v4:1x1x1").chip
-    calls = {"target": Call(1e9, 1e9, 24), "draft": Call(1e8, 1e8, 8)}
-    one = {
-        "topology": "v4:1x1x1",
-        "chip": dataclasses.asdict(chip),
-        "calls": {role: dataclasses.asdict(call) for role, call in calls.items()},
-        "assumed": {"layer_seconds": LAYER_SECONDS},
-    }
-    path = tmp_path / "compile.json"
-    path.write_text(json.dumps({"topologies": [one]}))
-    found = measured_costs.read(str(path), None)
-    assert found.calls[Calls("target", 5)] == calls["target"].seconds(chip, 5, LAYER_SECONDS)
-    assert found.calls[Calls("draft", 1)] == calls["draft"].seconds(chip, 1, LAYER_SECONDS)
-    assert found.step == found.calls[Calls("target", 1)] and found.prefill == 0
-    with pytest.raises(RecordsError, match="no calls of topology v5e:2x4; give one of v4:1x1x1"):
-        measured_costs.read(str(path), "v5e:2x4")
-
-
 # The command.
 
 
+LINES = ["one\teins", "two words\tzwei Wörter", "three\tdrei", "a\tein", "five\tfünf"]
+
+
 @pytest.fixture(scope="module")
-def passes(tmp_path_factory, cache):
-    """A run of two models of bytes, and its passes."""
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "test.tsv").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
-    (folder / "run.gin").write_text(
-        RUN.replace("the folder", str(folder)).replace("'acceptance'", "'forecast'")
-    )
-    for name, width in (("target", 11), ("draft", 7)):
-        params = jax.jit(model(width).init)(jax.random.key(width))
-        checkpoints.save(folder / name, params, config=model(width).config)
-    flags = [f"--gin_file={folder / 'run.gin'}", f"--compilation_cache_dir={cache}"]
-    sampled = [*flags, "--gin_file=verifiers/speculative_sampling.gin"]
-    path = folder / "passes.jsonl"
-    assert cli.main(["acceptance", *sampled, f"--output_file={path}"]) == 0
+def run(tmp_path_factory, cache):
+    """The flags of a run of two models of bytes, which draws."""
+    more = "include 'sampling/temperature.gin'\nBATCH_SIZE = 2\n"
+    path = bytes_run(tmp_path_factory.mktemp("run"), "forecast", {"test": LINES}, more)
+    flags = [f"--gin_file={path}", f"--compilation_cache_dir={cache}"]
+    return [*flags, "--gin_file=verifiers/speculative_sampling.gin"]
+
+
+@pytest.fixture(scope="module")
+def passes(run, tmp_path_factory):
+    """The flags of the run and of its passes, whose texts no model has written."""
+    path = tmp_path_factory.mktemp("passes") / "passes.jsonl"
+    said = {"Autoregressive": {"proposed": [5, 1], "ratio": [1.0, 1.0], "refused": [0.0, 0.0]}}
+
+    def measured(plan, params, batches, **how):
+        for index, inputs in batches:
+            for one, ids in zip(index, inputs, strict=True):
+                if one >= 0:
+                    own, made = ids[ids > 0].tolist(), {"model": [1.0] * 4}
+                    yield Accepted(int(one), 2, made, own, [5, 1], said, proposes=2)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorded_texts, "_shown", lambda batches, total: batches)
+        patch.setattr(recorded_texts.written, "generate", lambda plan, params, given, **how: given)
+        patch.setattr(recorded_texts.recording, "measure", measured)
+        assert cli.main(["acceptance", *run, f"--output_file={path}"]) == 0
     check_lines("acceptance", path)
-    return [*sampled, f"--passes={path}"]
+    return [*run, f"--passes={path}"]
 
 
 @pytest.mark.ci
-def test_the_command(passes, tmp_path, capsys):
+def test_the_command(run, tmp_path, capsys):
+    given = tmp_path / "passes.jsonl"
+    assert cli.main(["acceptance", *run, f"--output_file={given}"]) == 0
     path = tmp_path / "forecast.jsonl"
-    flags = ["--gammas=1,3", f"--output_file={path}", "--variant=GAMMA=2"]
+    flags = ["--gammas=1,3", f"--passes={given}", f"--output_file={path}", "--variant=GAMMA=2"]
     copying = ["--variant=drafters/prompt_lookup.gin;DRAFT_CHECKPOINT_PATHS={}"]
-    assert cli.main(["forecast", *passes, *flags, *copying]) == 0, capsys.readouterr().err
+    assert cli.main(["forecast", *run, *flags, *copying]) == 0, capsys.readouterr().err
     check_lines("forecast", path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     drafters = [(line["drafter"], line["gamma"]) for line in lines]
@@ -242,32 +240,61 @@ def test_the_command(passes, tmp_path, capsys):
     assert capsys.readouterr().out.count("best     ") == 2
 
 
+def test_what_recorded_texts_depend_on(passes):
+    """All settings of the target's texts, and of what a drafter says along them."""
+    (line,) = (
+        x
+        for x in Path(f"{passes[-1].partition('=')[2]}.gin").read_text().splitlines()
+        if x.startswith("# recorded = ")
+    )
+    found = json.loads(line.partition("= ")[2])
+    given = [found["texts"], *found["drafters"].values()]
+    digits = {k: one.pop(k) for one in given for k in [*one] if k.startswith("fingerprint")}
+    assert [*digits] == [f"fingerprint of {x}" for x in ("target", "vocabulary", "draft")]
+    assert len({*digits.values()}) == 3 and {*map(len, digits.values())} == {16}
+    drawn = {"": "Sampling", ".temperature": 1.0, ".top_k": None, ".top_p": None}
+
+    def model(name, width):
+        config = dataclasses.asdict(tiny_t5(261, width, head_dim=4))
+        fields = {f"{name}.config.{field}": value for field, value in config.items()}
+        known = {
+            name: "T5Target",
+            f"{name}.config": "T5Config",
+            **fields,
+            f"{name}.weights": "stored",
+        }
+        return json.loads(json.dumps({k: v for k, v in known.items() if k in found_names}))
+
+    def drafter(name):
+        sampling = {f"{name}.sampling{field}": value for field, value in drawn.items()}
+        own = {name: "Autoregressive", f"{name}.view": None, f"{name}.role": "draft"}
+        return own | sampling | model(f"{name}.model", 7)
+
+    found_names = {name for one in given for name in one}
+    assert found["texts"] == {
+        **{"TASK": "forecast", "SPLIT": "test", "the given texts": None, "SEED": 0},
+        **{"DECODER_PREFIX": "", "NUM_SAMPLES": 1, "the length of inputs": 16, "max_length": 8},
+        **{"stop_ids": [1], "the vocabulary's size": 259},
+        **{f"sampling{field}": value for field, value in drawn.items()},
+        **model("target", 11),
+    }
+    names = ("drafter", "Autoregressive")
+    assert found["drafters"] == {name: drafter(name) for name in names}
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--gin.SPLIT='train'"], "is of SPLIT = 'test', and the run has 'train'"),
         (["--gin.SEED=3"], "is of SEED = 0, and the run has 3; make passes of this run"),
         (["--gammas=8"], "--gammas has 8 but outputs hold 8; give shorter drafts"),
         (["--gin_file=verifiers/coupled.gin"], "VERIFIER is Coupled.*; give verifiers/"),
-        (
-            ["--gin.DRAFT_SAMPLING=@sampling.Greedy()"],
-            "is of Autoregressive.sampling = 'Sampling', and the run has 'Greedy'",
-        ),
-        (["--no_repeat_ngram_size=2"], "is of sampling = 'Sampling', and the run has 'Processed'"),
         (["--gin.TEMPERATURE=0.5"], "is of sampling.temperature = 1.0, and the run has 0.5"),
-        (["--top_k=3"], "is of sampling.top_k = None, and the run has 3"),
         (["--gin.INT8=('target',)"], "is of target.weights = 'stored', and the run has 'int8'"),
-        (["--gin.DTYPE='bfloat16'"], "is of target.config.dtype = 'float32', and the run has 'b"),
-        (["--gin.INT8=('draft',)"], "is of Autoregressive.model.weights = 'stored', and the run"),
         (
             ["--gin.draft/checkpoints.model_from.dtype='bfloat16'"],
             "is of Autoregressive.model.config.dtype = 'float32'",
         ),
         (["--gin_file=drafters/no_source.gin"], "is of Autoregressive.view = None, and the run"),
-        (["--max_length=6"], "is of max_length = 8, and the run has 6"),
-        (["--max_length=9"], "is of max_length = 8, and the run has 9"),
-        (["--gin.DECODER_PREFIX='a'"], "is of DECODER_PREFIX = '', and the run has 'a'"),
-        (["--gin.NUM_SAMPLES=2"], "is of NUM_SAMPLES = 1, and the run has 2"),
         (["--gin.CHECKPOINT_PATH=%DRAFT_CHECKPOINT_PATH"], "is of fingerprint of target = "),
         (["--gin.DRAFT_CHECKPOINT_PATH=%CHECKPOINT_PATH"], "is of fingerprint of draft = "),
         (["--variant=GAMMA=1", "--variant=INT8=('draft',)"], "Autoregressive.model.weights = 's"),
@@ -309,22 +336,16 @@ def test_passes_that_are_not_of_the_run_are_refused(passes, tmp_path, capsys, mo
     assert re.search(says[damage], line)
 
 
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--gin.INT8=('target',)"], "is of target.weights = 'stored', and the run has 'int8'"),
-        (["--gin.INT8=('draft',)"], "is of Autoregressive.model.weights = 'stored', and the run"),
-        (["--gin.DTYPE='bfloat16'"], "is of target.config.dtype = 'float32', and the run has 'b"),
-    ],
-)
-def test_a_classifier_is_trained_on_texts_of_the_run(passes, tmp_path, capsys, flags, message):
-    given = [*passes[:1], *passes[2:], *flags, f"--output_dir={tmp_path / 'out'}"]
+def test_a_classifier_is_trained_on_texts_of_the_run(passes, tmp_path, capsys):
+    """Whose drafter says the same."""
+    given = [*passes[:1], *passes[2:], "--gin.INT8=('draft',)", f"--output_dir={tmp_path / 'out'}"]
     assert cli.main(["train", "--table=classifier", *given]) == 2
     (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("specdec: ")]
-    assert message in line and not list(tmp_path.iterdir())
+    assert "is of Autoregressive.model.weights = 'stored', and the run has 'int8'" in line
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("setting", ["INT8=('target',)", "SEED=3", "MIN_LENGTH=2"])
+@pytest.mark.parametrize("setting", ["SEED=3", "MIN_LENGTH=2"])
 def test_variants_of_a_search_have_one_target(passes, tmp_path, capsys, monkeypatch, setting):
     monkeypatch.setattr(Placement, "read", lambda *_: pytest.fail("long work"))
     flags = ["--variant=GAMMA=1", f"--variant={setting}", f"--output_dir={tmp_path / 'out'}"]

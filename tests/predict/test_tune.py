@@ -354,9 +354,9 @@ def test_a_trained_schedule_is_benchmarked(trained, tmp_path):
 @pytest.mark.slow
 def test_a_trained_schedule_is_certified(trained, tmp_path):
     path = tmp_path / "certificate.json"
-    assert cli.main(["verify", *trained[0], "--limit=2", f"--output_file={path}"]) == 0
+    assert cli.main(["verify", *trained[0], "--limit=2", f"--output_file={path}"]) == 1
     found = json.loads(path.read_text())
-    assert found["passed"] and len(found["checks"]) == 9
+    assert found["passed"] and not found["certified"]  # two texts are too few
     assert "SCHEDULE = @schedules.Disco()" in found["settings"]
 
 
