@@ -742,24 +742,6 @@ def benchmark_record(line):
 
 
 @pytest.mark.slow
-def test_variants_take_turns(folder, specdec_bench, little, capsys):
-    path = folder / "sweep.jsonl"
-    variants = ["--variant=GAMMA=1", "--variant=verifiers/coupled.gin;GAMMA=2"]
-    flags = [f"--output_file={path}", "--limit=2"]
-    assert specdec_bench(*variants, *flags, "--repeats=1") == 0
-    out = capsys.readouterr().out
-    names = ["sweep_GAMMA=1.jsonl", "sweep_verifiers-coupled-gin-GAMMA=2.jsonl"]
-    for name, gamma in zip(names, (1, 2), strict=True):
-        report = json.loads((folder / f"{name}.summary.json").read_text())
-        assert report["run"]["gamma"] == gamma and f"GAMMA={gamma}" in report["run"]["variant"]
-        assert report["run"]["verifier"].startswith("Coupled") == (gamma == 2)
-        assert report["identical"] == 2 and f"\n{report['run']['variant']}\n" in out
-        modes = [json.loads(line).get("mode") for line in (folder / name).read_text().splitlines()]
-        assert modes.count("alone") == modes.count("speculative") == 2
-    assert not path.exists()
-
-
-@pytest.mark.slow
 def test_synthetic_acceptance_is_labelled_and_of_the_longest_length(
     folder, specdec_bench, little, capsys
 ):

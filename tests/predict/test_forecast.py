@@ -51,7 +51,9 @@ def plan(gamma: int = 2, drafter: Any = MODEL) -> Plan:
     return Plan(TARGET, drafter, GreedyMatch(), Fixed(gamma), Greedy(), max_length=8)
 
 
-def replayed(accepted: list[list[int]], drafted: int = 2, source: Any = None) -> Replayed:
+def replayed(
+    accepted: list[list[int]], drafted: int = 2, source: Any = None, depth: Any = None
+) -> Replayed:
     """Of texts with these accepted tokens in their calls; none ends within a draft."""
     calls = np.array([len(row) for row in accepted])
     tokens = np.array([sum(row) + len(row) for row in accepted])
@@ -59,7 +61,7 @@ def replayed(accepted: list[list[int]], drafted: int = 2, source: Any = None) ->
     for row, values in zip(kept, accepted, strict=True):
         row[: len(values)] = values
     made = np.arange(8)[None] < calls[:, None]
-    return Replayed(tokens, calls, np.where(made, drafted, 0), kept, source)
+    return Replayed(tokens, calls, np.where(made, drafted, 0), kept, source, depth)
 
 
 def test_figures_by_hand():
@@ -87,6 +89,31 @@ def test_figures_by_hand():
         **{"formula_speedup": found.formula_speedup, "oracle_speedup": found.oracle_speedup},
         "hazard": [0.25, 2 / 3],
     }
+
+
+FOUR = [[2, 0, 1], [1], [2, 2], [0, 0, 0]]  # texts of 6, 2, 6 and 3 tokens
+
+
+@pytest.mark.parametrize(
+    "rows, alone, taken",
+    [
+        # As many steps of 10 s; 3, 1, 2 and 3 calls of 2 + 1 + 12 s.
+        (1, 4 * 5 + 17 * 10, 4 * 7 + 9 * 15),
+        (2, 2 * 5 + (6 + 6) * 10, 2 * 7 + (3 + 3) * 15),  # the longest of each two
+        (4, 5 + 6 * 10, 7 + 3 * 15),
+    ],
+)
+def test_a_batch_is_done_when_its_slowest_text_is(rows, alone, taken):
+    """Layers are those of the nine calls that were made; the other places are of no call."""
+    depth = np.full([4, 8], 99)
+    for row, values in zip(depth, [[4, 2, 6], [8], [6, 6], [4, 4, 5]], strict=True):
+        row[: len(values)] = values
+    found = promise.forecast(plan(), replayed(FOUR, depth=depth), {2: COSTS}, 4, None, rows=rows)
+    assert found.speedup is not None and found.speedup.value == pytest.approx(alone / taken)
+    assert (found.texts, found.tokens, found.calls) == (4, 17, 9)
+    assert found.tokens_per_call.value == pytest.approx(17 / 9)
+    if rows == 1:
+        assert found.layers == pytest.approx((4 + 2 + 6 + 8 + 6 + 6 + 4 + 4 + 5) / 9)
 
 
 def test_samples_are_means_of_their_texts():
