@@ -285,7 +285,7 @@ def test_after_an_algebraic_failure_no_other_check_is_run(monkeypatch):
     assert ran == ["greedy", "algebra"]
 
 
-def test_a_ratio_that_is_not_a_number_is_explained():
+def test_a_ratio_that_is_not_a_number_is_explained(monkeypatch):
     class Textbook(SpeculativeSampling):
         def accept(self, draft, scores):
             certain = jax.nn.one_hot(draft.tokens, scores.probs.shape[1])
@@ -296,7 +296,9 @@ def test_a_ratio_that_is_not_a_number_is_explained():
             )
             return jnp.minimum(1, p / q)
 
-    found = outcome("algebra", verifier=Textbook())
+    with monkeypatch.context() as patch:
+        patch.setattr(exactness, "law_errors", lambda *_: [("a law", np.nan)])
+        found = outcome("algebra", verifier=Textbook())
     assert not found.passed and "where q is 0, p / q is not a number" in found.note
     with pytest.raises(AssertionError, match="off by nan; a verifier is asked about every token"):
         bench_checks.check_verifier(Textbook(), gammas=(1,))
@@ -415,14 +417,6 @@ def test_processors_that_verification_forgets_are_seen(check, plant):
     plant(states, "History", Forgetful)
     result = outcome(check, sampling=Processed(Sampling(0.8), PROCESSORS))
     assert not result.passed, str(result)
-
-
-@pytest.mark.parametrize(
-    "temperature, gap", [pytest.param(1.5, 1e-4, marks=pytest.mark.slow), (0.5, 2e-4)]
-)
-def test_what_rounding_may_turn_around_grows_as_the_temperature_falls(temperature, gap):
-    result = outcome("seeds", sampling=Sampling(temperature))
-    assert result.passed and result.demands["largest_gap"] == ("<=", pytest.approx(gap))
 
 
 @pytest.mark.parametrize(
@@ -824,18 +818,6 @@ def test_the_table_of_planted_bugs_has_every_check():
     table = page.split("## What the certificate sees")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.*) \| yes \|$", table, re.MULTILINE)
     assert rows == list(SEEN)
-
-
-@pytest.mark.parametrize("gap, passed", [(5e-5, True), (2e-4, False), (float("nan"), False)])
-def test_only_near_ties_are_excused(monkeypatch, gap, passed):
-    subject = fresh()
-    output = subject.plain(Greedy())
-    other = output._replace(tokens=np.array(output.tokens))
-    other.tokens[1, 0] += 1
-    monkeypatch.setattr(Subject, "gap", lambda *_: gap)
-    check = certificate.outcome.agreement("greedy", subject, Greedy(), other)
-    assert check.passed is passed and check.figures["identical"] == 24
-    assert "24 of 25 outputs identical" in check.note and "at most" in check.note
 
 
 def test_gaps_are_those_of_the_target():

@@ -23,9 +23,10 @@ from made_outputs import Made, output_of
 from specdec import certificate, tasks, testing
 from specdec.certificate import Check, Power, Subject, certifying, drawn, exactness
 from specdec.certificate import subject as subjects
+from specdec.certificate.outcome import agreement
 from specdec.common.environment import environment, hardware
 from specdec.decoding import row_keys
-from specdec.sampling import Greedy, Sampling
+from specdec.sampling import Greedy, MinLength, Processed, Sampling
 from specdec.testing import FALSE_ALARM, Constant, OneOf, Skipping
 from specdec.testing.excess import COUNTS, RANKS, by_rank, excess, seen, tail
 from specdec.testing.proposals import Tally, proposals
@@ -301,6 +302,64 @@ def test_the_audit_has_the_largest_differences():
     assert check.passed and check.power == Power.of_texts(2)
     output.log_probs = taught.log_probs + 2e-4
     assert not exactness.audit(subject).passed
+
+
+class Parting(Given):
+    """A subject whose target alone writes zeros, and whose second text parts at a gap."""
+
+    def __init__(self, gap: float, same_bits: bool = False, float32: bool = True):
+        super().__init__(SimpleNamespace(same_bits=same_bits, width=None), float32)
+        self._gap = gap
+
+    def plain(self, sampling: Any) -> Any:
+        self.asked.append(sampling)
+        return SimpleNamespace(tokens=np.zeros([5, 3], int))
+
+    def gap(self, row: int, ours: Any, plain: Any, sampling: Any) -> float:
+        assert (row, ours.tolist(), plain.tolist()) == (1, [0, 7, 0], [0, 0, 0])
+        self.asked.append(sampling)
+        return self._gap
+
+
+@pytest.mark.parametrize(
+    "sampling, limit",
+    [
+        (Greedy(), 1e-4),
+        (Sampling(1.5), 1e-4),
+        (Sampling(0.5), 2e-4),
+        (Processed(Sampling(0.25), (MinLength(3),)), 4e-4),
+    ],
+)
+def test_only_near_ties_are_excused(sampling, limit):
+    """What rounding may reverse grows as the temperature falls."""
+    output: Any = SimpleNamespace(tokens=np.array([[0] * 3, [0, 7, 0], [0] * 3, [0] * 3]))
+    for gap, passed in ((0.9 * limit, True), (1.1 * limit, False), (np.nan, False)):
+        subject: Any = Parting(gap)
+        check = agreement("seeds", subject, sampling, output)
+        assert check.passed == passed and subject.asked == [sampling] * 2
+        assert check.figures == {
+            "texts": 4,
+            "identical": 3,
+            "largest_gap": pytest.approx(gap, nan_ok=True),
+        }
+        assert check.demands == {"largest_gap": ("<=", pytest.approx(limit))}
+        assert check.power == Power.of_texts(4) and check.note == (
+            "3 of 4 outputs identical to the target alone, the others part at a gap of at most "
+            f"{gap:.1e} nats (threshold {limit:.2g} nats)"
+        )
+    same: Any = Parting(0.0, same_bits=True)
+    found = agreement("seeds", same, sampling, output)
+    assert found.demands["identical"] == ("==", 4) and not found.passed
+    # In bfloat16 rounding may put a token on the other side of top-k.
+    assert agreement("seeds", Parting(np.inf, float32=False), sampling, output).passed  # type: ignore[arg-type]
+
+
+def test_outputs_with_shared_noise_are_compared_with_the_same_keys(monkeypatch):
+    monkeypatch.setattr(exactness, "agreement", lambda *given: given)
+    monkeypatch.setattr(Given, "texts", lambda self, plan: ("texts", plan), raising=False)
+    subject: Any = Given()
+    plan = Parts(sampling=Given.drawn, verifier=Coupled())
+    assert exactness.seeds(subject) == ("seeds", subject, Given.drawn, ("texts", plan))
 
 
 @pytest.mark.parametrize("differ, passed", [([], True), ([(1, 2)], False)])

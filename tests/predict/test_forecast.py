@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -159,9 +160,11 @@ def test_costs_are_measured_by_turns(monkeypatch):
     inputs = np.array([[2, 3]], np.int32)
     ticks = iter(range(10**6))
     plans = {gamma: plan(gamma) for gamma in (1, 2)}
-    found = measured(
-        plans, plan().alone(), lambda *_: params, inputs, clock=lambda: float(next(ticks))
-    )
+    roles: list[str] = []
+    tree_of = lambda role, model: roles.append(role) or params  # noqa: E731
+    found = measured(plans, plan().alone(), tree_of, inputs, clock=lambda: float(next(ticks)))
+    # Calls of one model read its parameters, and a prefill and a turn those of both.
+    assert Counter(roles) == {"alone": 2, "target": 2 + 2, "draft": 2 + 2}
     steps = 8  # of a scan of the longest output
     assert found[2].calls.keys() == {("target", 3), ("draft", 2), ("draft", 1)}
     assert found[1].calls == keyed({"target 2": 1 / steps, "draft 2": 1 / steps})

@@ -277,7 +277,6 @@ def test_drafters_are_compared(run, tmp_path, monkeypatch, capsys):
         (["--tokens=0"], "--tokens is 0; give a positive integer"),
         (["--longest=0"], "--longest is 0; give a positive integer"),
         (["--longest=60"], "--longest is 60 but outputs hold 48; give a shorter one"),
-        (["--limit=3"], "has 3 texts; raise --limit or --tokens, 20 are"),
         (["--gin.LOSSY=True", "--verifier=top_beta"], "VERIFIER is TopBeta.*not exact"),
         (["--gin.DRAFTER=None"], "the run has no drafter"),
         (["--variant=GAMMA=2", "--variant=GAMMA=2"], "--variant=GAMMA=2 is given twice"),
