@@ -183,18 +183,25 @@ def test_what_does_not_follow_from_recorded_texts_is_refused(
     monkeypatch, drawn, verifier, sampling
 ):
     """If any drafter draws, two verifiers are known."""
-    drafters = [
-        (str(i), Autoregressive(TABLE, Sampling() if x else Greedy())) for i, x in enumerate(drawn)
-    ]
-    monkeypatch.setattr(forecasting.opinions, "recorded", lambda drafter: drafters)
-    monkeypatch.setattr(forecasting.recorded_texts, "read", lambda path: pytest.fail("read"))
-    parts = SimpleNamespace(adapts=False, paths=0)
-    plan = SimpleNamespace(drafter=parts, verifier=verifier, sampling=sampling, drafts=True)
+
+    def checked(plan, texts):
+        raise ValueError("is compared next")
+
+    given = [(str(x), Autoregressive(TABLE, Sampling() if x else Greedy())) for x in drawn]
+    monkeypatch.setattr(forecasting.opinions, "recorded", lambda drafter: given)
+    monkeypatch.setattr(forecasting.recorded_texts, "read", lambda path: ["text"])
+    monkeypatch.setattr(forecasting.recorded_texts, "check", lambda *given: True)
+    monkeypatch.setattr(forecasting.schedule_replay, "longest", lambda plan: 3)
+    monkeypatch.setattr(forecasting.schedule_replay, "check", checked)
+    drafter = SimpleNamespace(adapts=False, paths=0)
+    plan = SimpleNamespace(drafter=drafter, verifier=verifier, sampling=sampling)
     variant: Any = SimpleNamespace(run=SimpleNamespace(plan=plan))
-    unknown = any(drawn) and not sampling.greedy and verifier == Coupled()
-    says = "not exact" if verifier == Typical() else "give verifiers/block.gin"
-    failure = UsageError if unknown or verifier == Typical() else pytest.fail.Exception
-    with pytest.raises(failure, match="read" if failure is not UsageError else says):
+    says = "--passes a.jsonl: is compared next"
+    if any(drawn) and not sampling.greedy and verifier == Coupled():
+        says = "VERIFIER is Coupled.*; give verifiers/block.gin"
+    if verifier == Typical():
+        says = "VERIFIER is Typical.*, which is not exact"
+    with pytest.raises(UsageError, match=says):
         Forecasting.of([variant], "a.jsonl", (1,), asked=True, given=None, rows=1)
 
 
