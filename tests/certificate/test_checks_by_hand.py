@@ -216,6 +216,38 @@ def test_the_share_of_tokens_that_are_not_chosen():
     )
 
 
+class Known(Given):
+    """A subject whose comparisons give known sums."""
+
+    def __init__(self, excess: Any, lengths: Any):
+        super().__init__(Parts(verifier="Guess()"))
+        self._found = np.array(excess), np.array(lengths)
+
+    def decode(self, plan: Parts, sample: int = 0) -> Any:
+        return SimpleNamespace(tokens=None, length=None)
+
+    def compared(self, *_: Any) -> tuple[np.ndarray, np.ndarray]:
+        return self._found
+
+
+@pytest.mark.parametrize("lossy", [True, False])
+def test_the_distance_is_half_of_what_the_groups_differ_by(lossy):
+    """Two texts have, in each of four groups, more or fewer tokens than the target's law expects.
+
+    |4| + |-2| + |-2| + |0| of 16 tokens are 8 / 16, and each is missing in another group.
+    """
+    subject: Any = Known([[3.0, -1.0, -2.0, 0.0], [1.0, -1.0, 0.0, 0.0]], [10, 6])
+    check = certificate.divergence(subject, lossy)
+    assert check.figures["distance"] == pytest.approx(0.25)
+    assert check.figures["low"] <= 0.25 <= check.figures["high"]
+    assert check.figures["tokens"] == drawn.SAMPLES * 16 and check.passed == lossy
+    said = f"{drawn.SAMPLES * 16} drawn tokens are at least 0.2500 from the target's"
+    assert said in str(check)
+    nothing_in_common: Any = Known([[8.0, -8.0, 0.0, 0.0]] * 2, [8, 8])
+    found = certificate.divergence(nothing_in_common, lossy=True).figures
+    assert (found["low"], found["distance"], found["high"]) == (1, 1, 1)
+
+
 # The target as its own drafter, its argmax, and its bits.
 
 
