@@ -52,7 +52,7 @@ OFTEN = LINES[::4] + [x for x in LINES if x.stem == "large_ende_t0_gamma10"]
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(x, marks=[pytest.mark.ci] * (x not in OFTEN)) for x in LINES],
+    [pytest.param(x, marks=[pytest.mark.slow] * (x not in OFTEN)) for x in LINES],
     ids=[f"{path.parent.name}-{path.stem}" for path in LINES],
 )
 def test_figures_are_those_of_the_lines(path):
