@@ -742,30 +742,6 @@ def benchmark_record(line):
 
 
 @pytest.mark.slow
-def test_synthetic_acceptance_is_labelled_and_of_the_longest_length(
-    folder, specdec_bench, little, capsys
-):
-    path = folder / "synthetic.jsonl"
-    flags = ["--synthetic_alpha=1", f"--output_file={path}", "--limit=2", "--repeats=1"]
-    assert specdec_bench(*flags) == 0
-    assert capsys.readouterr().out.startswith("NOT EXACT: ")
-    report = json.loads(Path(f"{path}.summary.json").read_text())
-    assert report["alpha"] == 1 and "NOT EXACT" in report["run"]["verifier"]
-    assert report["exact"] is False and report["identical"] is None
-    assert cli.main(["report", "--headline", f"{path}.summary.json"]) == 0
-    assert "| NOT EXACT |" in (table := capsys.readouterr().out) and "in distribution" not in table
-    assert "NOT EXACT" in Path(f"{path}.gin").read_text()
-    records = map(benchmark_record, path.read_text().splitlines())
-    generations = [one for one in records if isinstance(one, Generation)]
-    assert {len(one.tokens) for one in generations} == {8}
-    assert {one.calls for one in generations if one.mode == "speculative"} == {3}
-    assert specdec_bench("--synthetic_alpha=0.5", *flags[1:]) == 2
-    assert "was begun with SYNTHETIC_ALPHA = 1.0" in capsys.readouterr().err
-    assert specdec_bench("--synthetic_alpha=2") == 2
-    assert "SyntheticAcceptance.alpha is 2.0; give an" in capsys.readouterr().err
-
-
-@pytest.mark.slow
 def test_a_forecast_by_another_split(folder, specdec_bench, little, capsys):
     """Its texts are decoded once, also if the measurement is interrupted and goes on."""
     path = folder / "forecast.jsonl"
@@ -915,17 +891,3 @@ def test_a_mistake_is_one_line_and_exit_code_2(specdec_bench, capsys, monkeypatc
     captured = capsys.readouterr()
     (line,) = [line for line in captured.err.splitlines() if line.startswith("specdec: ")]
     assert message in line and captured.out == ""
-
-
-def test_one_text_at_a_time_and_few_of_them(specdec_bench, capsys, monkeypatch):
-    """The gin file asks for batches of four, and nothing sets a limit."""
-    seen = []
-
-    def workload(run):
-        seen.append(run.data)
-        raise cli.UsageError("far enough")
-
-    monkeypatch.setattr(benchmarking, "_workload", workload)
-    assert specdec_bench() == 2
-    assert (seen[0].batch_size, seen[0].limit) == (1, 32)
-    assert "one text at a time" in capsys.readouterr().err

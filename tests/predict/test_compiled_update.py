@@ -34,7 +34,6 @@ from specdec.predict.update import (
     needed,
 )
 from specdec.predict.update_report import (
-    update_explanation,
     update_lines,
     update_markdown,
     update_record,
@@ -125,23 +124,6 @@ def test_every_micro_batch_counts():
     inside = sum(1 for each in found.whole.module.collectives if each.loop)
     outside = len(found.whole.module.collectives) - inside
     assert inside and found.collectives().total() == 2 * inside + outside
-
-
-@pytest.mark.ci
-def test_a_record_its_lines_and_its_table():
-    found = update_record(V4, two_parts(), two_parts())
-    assert json.dumps(found)
-    made, chip = found["roofline"], CHIPS["v4"]
-    flops, accessed = two_parts().costs()
-    assert made["computing"] == pytest.approx(flops / chip.flops)
-    assert made["reading"] == pytest.approx(accessed / chip.bandwidth)
-    assert made["seconds"] > max(made["computing"], made["reading"])
-    assert made["chip_hours_per_1000_updates"] == pytest.approx(1000 * made["seconds"] * 8 / 3600)
-    text = "\n".join(update_lines(found))
-    assert "gathered    parameters of the target that are gathered whole: none" in text
-    assert "64 texts, 32 texts at a time" in text
-    assert "| v4:2x2x2 | 2 x 4 | 32 |" in update_markdown([found])
-    assert any(line.startswith("roofline: ") for line in update_explanation())
 
 
 def fake(run: TrainRun, gib: float, chip=CHIPS["v4"]) -> CompiledUpdate:

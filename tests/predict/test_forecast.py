@@ -339,34 +339,6 @@ def test_a_mistake_is_one_line(passes, capsys, monkeypatch, flags, message):
     assert re.search(message, line)
 
 
-@pytest.mark.parametrize("damage", ["inputs", "more texts", "no record", "a damaged record"])
-def test_passes_that_are_not_of_the_run_are_refused(passes, tmp_path, capsys, monkeypatch, damage):
-    """By the texts themselves, whatever their settings say, and by what was recorded of them."""
-    monkeypatch.setattr(Placement, "read", lambda *_: pytest.fail("long work"))
-    before = Path(passes[-1].partition("=")[2])
-    path, settings = tmp_path / "passes.jsonl", Path(f"{before}.gin").read_text()
-    texts = [json.loads(line) for line in before.read_text().splitlines()]
-    says = {
-        "inputs": "has another input for text 2 than the run's data; make passes of this run",
-        "more texts": "has text 1000, which the run's data does not have; make passes",
-        "no record": "is of TASK = not set, and the run has 'forecast'; make passes of this run",
-        "a damaged record": "'recorded' of .* is not JSON .*; make the passes anew",
-    }
-    if damage == "inputs":
-        texts[2]["inputs"][0] += 1
-    if damage == "more texts":
-        texts[-1]["index"] = 1000
-    if damage == "no record":
-        settings = "".join(x for x in settings.splitlines(True) if "# recorded" not in x)
-    if damage == "a damaged record":
-        settings = settings.replace('{"texts": {', "{")
-    path.write_text("".join(f"{json.dumps(text)}\n" for text in texts))
-    Path(f"{path}.gin").write_text(settings)
-    assert cli.main(["forecast", *passes[:-1], f"--passes={path}"]) == 2
-    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("specdec: ")]
-    assert re.search(says[damage], line)
-
-
 def test_a_classifier_is_trained_on_texts_of_the_run(passes, tmp_path, capsys):
     """Whose drafter says the same."""
     given = [*passes[:1], *passes[2:], "--gin.INT8=('draft',)", f"--output_dir={tmp_path / 'out'}"]
