@@ -333,6 +333,41 @@ class TableHeads:
         return turned % rows[None, None, None]
 
 
+BYTES = """
+from __gin__ import dynamic_registration
+from specdec import cli
+from specdec import tasks
+
+include 'decode.gin'
+include 'drafters/autoregressive.gin'
+include 'models/from_checkpoint.gin'
+include 'tasks/local.gin'
+
+CHECKPOINT_PATH = 'the folder/target'
+DRAFT_CHECKPOINT_PATH = 'the folder/draft'
+VOCABULARY = @tasks.Bytes()
+TASK_FEATURE_LENGTHS = {'inputs': 16, 'targets': 8}
+GAMMA = 2
+"""
+
+
+def bytes_run(folder: Path, task: str, texts: Mapping[str, Iterable[str]], more: str = "") -> Path:
+    """Returns the gin file of a run of two random models of bytes, which it writes with their
+    checkpoints and the lines of its splits. Tasks of one process have names of their own."""
+    for split, lines in texts.items():
+        (folder / f"{split}.tsv").write_text("".join(f"{x}\n" for x in lines), encoding="utf-8")
+    for name, width in (("target", 11), ("draft", 7)):
+        config = tiny_t5(261, width, head_dim=4)
+        draw = np.random.default_rng(width).normal
+        shapes = T5Target(config).parameter_shapes()
+        params = jax.tree.map(lambda x, draw=draw: draw(0, 0.3, x.shape).astype(x.dtype), shapes)
+        checkpoints.save(folder / name, params, config=config)
+    files = {split: str(folder / f"{split}.tsv") for split in texts}
+    given = f"TASK_NAME = {task!r}\nTASK_FILES = {files}\n{more}"
+    (folder / "run.gin").write_text(BYTES.replace("the folder", str(folder)) + given)
+    return folder / "run.gin"
+
+
 def inside(instructions: Iterable[Instruction], loop: str) -> list[Instruction]:
     """Returns the instructions of a compiled program that run in loops of that name."""
     return [each for each in instructions if loop in each.loop]
