@@ -1,4 +1,4 @@
-"""The pairs of configs/yan and configs/t5gemma, from shapes and from the programs that were compiled.
+"""The pairs of configs/yan and configs/t5gemma, from shapes and from compiled programs.
 
 pytest tests/cli/test_compiled_configs.py
 """
