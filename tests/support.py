@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import itertools
 import json
 import os
@@ -36,6 +37,17 @@ from specdec.training.folder import Folder
 from specdec.types import Context, Prompt, SamplingRule
 
 GOLDEN = Path(__file__).parent / "golden"
+
+
+def script(path: str) -> Any:
+    """Returns a script of scripts/ as a module."""
+    file = GOLDEN.parents[1] / "scripts" / path
+    specification = importlib.util.spec_from_file_location(file.stem, file)
+    assert specification and specification.loader
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[file.stem] = module  # where dataclasses look for their types
+    specification.loader.exec_module(module)
+    return module
 
 
 def load(name: str, saved: str = "t5x_native", **changes):
