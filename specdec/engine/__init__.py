@@ -4,6 +4,7 @@ from specdec.engine.engine import Engine, NotExact
 from specdec.engine.key import drafter_key, fingerprints
 from specdec.engine.opening import check_eight_bits, in_eight_bits, obeying, saved_vocabulary
 from specdec.engine.placement import Placement
+from specdec.engine.store import Store
 from specdec.engine.whole_sounds import Segment, WholeSounds, Window
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "NotExact",
     "Placement",
     "Segment",
+    "Store",
     "WholeSounds",
     "Window",
     "check_eight_bits",

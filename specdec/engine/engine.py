@@ -39,11 +39,12 @@ from specdec.engine.opening import (
     saved_vocabulary,
 )
 from specdec.engine.placement import Placement
+from specdec.engine.store import Store
 from specdec.models import partitioning
-from specdec.models.contract.model import Model, Target
+from specdec.models.contract.model import Target
 from specdec.plan import Plan
 from specdec.tasks import LoadedVocabulary
-from specdec.types import Array, DecodeOutput, Params, PyTree, Revised, Table
+from specdec.types import Array, DecodeOutput, Params, PyTree, Revised
 
 LOCAL = Placement()  # one device, no mesh
 BITS_INPUTS = 64  # tokens of the made-up inputs that the bits of calls are measured with
@@ -69,12 +70,11 @@ class Engine(Generic[PlanT, OutputT]):
       vocabulary: seqio's, shared by all models.
       weights: role -> directory of a checkpoint or a table. The target may be missing if its
         parameters come from elsewhere.
-      placement: the devices.
+      store: the devices, and the parameters that were read. Variants of an engine share it.
       rows: the size of a batch.
       text: the text side of the target's checkpoint; None if it is missing.
       prefix: the ids that every output begins with.
       settings: what was done with the checkpoint's generation settings.
-      origin: an engine whose parameters this one shares where both have them.
       together: how many samples of each text are decoded together.
       program_of: makes the program from the plan and the prefix; `suited` chooses it. None for
         that of batches.
@@ -83,12 +83,11 @@ class Engine(Generic[PlanT, OutputT]):
     plan: PlanT
     vocabulary: LoadedVocabulary
     weights: Mapping[str, str | PathLike]
-    placement: Placement = LOCAL
+    store: Store = dataclasses.field(default_factory=Store)
     rows: int = 1
     text: checkpoints.TextModel | None = None
     prefix: tuple[int, ...] = ()
     settings: generation.Choice = "obey"
-    origin: Engine[Any, Any] | None = None
     together: int = 1
     program_of: Callable[..., DecodeProgram] | None = None
 
@@ -160,7 +159,7 @@ class Engine(Generic[PlanT, OutputT]):
             partitioning.check_batch(rows, mesh)
             devices = devices.over(mesh)
             plan = devices.divided(plan)
-        given = dict(weights), devices, rows, text, ids, generation_settings
+        given = dict(weights), Store(devices), rows, text, ids, generation_settings
         opened = cls(plan, vocabulary, *given)
         for role, owned in plan.owned().items():
             if role in weights and (mesh is not None or role in plan.tables()):
@@ -170,7 +169,7 @@ class Engine(Generic[PlanT, OutputT]):
     def alone(self) -> Self:
         """Returns the baseline: an engine of the whole target, in the layouts of its own calls."""
         plan = self.placement.laid_out(self.plan.baseline(), self.rows * self.together)
-        return self.with_plan(plan, origin=self)
+        return self.with_plan(plan)
 
     def variant(
         self: Engine, weights: Mapping[str, str | PathLike] | None = None, **parts: object
@@ -184,7 +183,7 @@ class Engine(Generic[PlanT, OutputT]):
         plan = dataclasses.replace(self.plan, **parts)
         plan = self.placement.divided(plan) if self.placement.mesh is not None else plan
         plan = self.placement.laid_out(plan, self.rows * self.together)
-        return self.with_plan(plan, origin=self, weights={**self.weights, **(weights or {})})
+        return self.with_plan(plan, weights={**self.weights, **(weights or {})})
 
     def with_models(self, models: Mapping[str, Target]) -> Self:
         """Returns this engine with its models in other layouts; what it has read is shared."""
@@ -197,20 +196,22 @@ class Engine(Generic[PlanT, OutputT]):
         weights: Mapping[str, str | PathLike] | None = None,
         **changes: object,
     ) -> Any:
-        """Returns an engine of another plan, with the devices, settings and weights of this one.
-
-        What this one has read is shared.
+        """Returns an engine of another plan, which shares this one's store and settings.
 
         Args:
           plan: the plan, in the layouts of its calls.
           weights: role -> directory; None for this engine's. Those of other roles are left out.
           **changes: other fields of the engine.
         """
-        given = (self.weights if weights is None else weights).items()
-        owned = {role: path for role, path in given if role in plan.owned()}
-        origin = self if "_read" in vars(self) else self.origin
-        changes = {"origin": origin, "program_of": None} | changes
+        paths = (self.weights if weights is None else weights).items()
+        owned = {role: path for role, path in paths if role in plan.owned()}
+        changes = {"program_of": None} | changes
         return dataclasses.replace(self, plan=plan, weights=owned, **changes)
+
+    @property
+    def placement(self) -> Placement:
+        """The devices."""
+        return self.store.placement
 
     @functools.cached_property
     def params(self) -> Params:
@@ -219,7 +220,7 @@ class Engine(Generic[PlanT, OutputT]):
         Raises:
           NotTheSameBits: the plan asks for the same bits, and this device does not give them.
         """
-        params = self._read
+        params = self._read_from(self.store)
         if self.plan.same_bits and self.plan.drafts:
             with progress.stage("measuring", "measuring the bits of the target's calls"):
                 size = self.rows * self.together, BITS_INPUTS
@@ -229,18 +230,17 @@ class Engine(Generic[PlanT, OutputT]):
                     check_same_bits(self.plan, params["target"], *size)
         return params
 
-    @functools.cached_property
-    def _read(self) -> Params:
-        """The parameters, before their bits are measured."""
-        return self.read()
-
     def load(self) -> Params:
         """Reads `params` now rather than at first use, and returns them."""
         return self.params
 
     def read(self) -> Params:
         """Reads the parameters of all roles, and keeps none."""
-        return Params(**{role: self._tree(role, one) for role, one in self.plan.owned().items()})
+        return self._read_from(self.store.copy())
+
+    def _read_from(self, store: Store) -> Params:
+        owned = self.plan.owned().items()
+        return Params(**{role: store.read(x, str(self.weights[role]), role) for role, x in owned})
 
     def abstract(self) -> Params:
         """Returns the shapes and dtypes of `params`; over a mesh also their shardings.
@@ -251,19 +251,6 @@ class Engine(Generic[PlanT, OutputT]):
         owned = self.plan.owned().items()
         shapes = {role: self.placement.shape(x, str(self.weights[role])) for role, x in owned}
         return Params(**shapes)
-
-    def _tree(self, role: str, owned: Target | Table) -> PyTree:
-        if self.origin is not None and role in self.origin.plan.owned():
-            theirs, tree = self.origin.plan.owned()[role], self.origin._read[role]
-            if theirs == owned:
-                return tree
-            if self.weights[role] == self.origin.weights[role]:
-                if isinstance(theirs, Model) and isinstance(owned, Model) and _alike(theirs, owned):
-                    ways = [(one.layout, one.widened, one.joined) for one in (theirs, owned)]
-                    same = ways[0] == ways[1]
-                    return tree if same else owned.from_stored(theirs.to_stored(tree))
-        with progress.stage("reading", f"reading the {role}"):
-            return self.placement.read(owned, str(self.weights[role]))
 
     @functools.cached_property
     def program(self) -> DecodeProgram:
@@ -331,8 +318,7 @@ class Engine(Generic[PlanT, OutputT]):
         engine = self
         if together > 1:
             plan = self.placement.laid_out(self.plan, self.rows * together)
-            shared = self if plan == self.plan or "_read" in vars(self) else self.origin
-            engine = self.with_plan(plan, origin=shared, together=together)
+            engine = self.with_plan(plan, together=together)
         return engine._decoding_by(Sampled, together=together)
 
     def refilled(self, widths: Sequence[int]) -> Self:
@@ -355,7 +341,7 @@ class Engine(Generic[PlanT, OutputT]):
 
     def _decoding_by(self, kind: type[DecodeProgram], **options: object) -> Self:
         make = functools.partial(kind, **options)
-        return dataclasses.replace(self, origin=self, program_of=make)
+        return dataclasses.replace(self, program_of=make)
 
     @property
     def given_prefix(self) -> Array | None:
@@ -488,8 +474,3 @@ class Engine(Generic[PlanT, OutputT]):
     def drafter_keys(self, drafters: Mapping[str, Drafter]) -> dict[str, dict[str, object]]:
         """Returns, by drafter name, everything that its proposals along a text depend on."""
         return {name: drafter_key(name, x, self.fingerprints) for name, x in drafters.items()}
-
-
-def _alike(one: Model, other: Model) -> bool:
-    """Returns whether two models differ at most in their layouts."""
-    return one.stored() == other.stored() and one.weights == other.weights

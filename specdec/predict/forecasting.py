@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from specdec.common.values import UsageError
-from specdec.engine.placement import Trees
+from specdec.engine import Store
 from specdec.measure import opinions, recorded_texts
 from specdec.measure.alphas import Accepted
 from specdec.models import partitioning
@@ -152,14 +152,14 @@ def measured(
     )
     if mesh is not None:
         inputs = partitioning.divided_rows(inputs, mesh)
-    read: Trees = {}
+    store = Store(run.placement)
     there: dict[tuple[str | None, str], PyTree] = {}
     paths = {"alone": run.checkpoint_path, **run.paths()}
 
     def tree_of(role: str, model: Target) -> PyTree:
         key = model.layout if isinstance(model, Model) else None, paths[role]
         if key not in there:
-            tree = run.placement.read(model, paths[role], read)
+            tree = store.read(model, paths[role])
             there[key] = jax.device_put(tree) if mesh is None else tree
         return there[key]
 
