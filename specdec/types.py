@@ -70,8 +70,8 @@ class Params(dict[str, PyTree]):
     """
 
     def __init__(self, target: PyTree = None, draft: PyTree = None, **others: PyTree):
-        given = {"target": target, "draft": draft, **others}
-        super().__init__({role: tree for role, tree in given.items() if tree is not None})
+        trees = {"target": target, "draft": draft, **others}
+        super().__init__({role: tree for role, tree in trees.items() if tree is not None})
 
     def __or__(self, others: Mapping[str, PyTree]) -> Params:  # type: ignore[override]
         return Params(**{**self, **others})
@@ -84,9 +84,9 @@ class Params(dict[str, PyTree]):
 
     @classmethod
     def tree_unflatten(cls, roles: tuple[str, ...], trees: Iterable[PyTree]) -> Params:
-        made = cls.__new__(cls)  # a tree of parameters may be None while JAX transforms it
-        dict.__init__(made, zip(roles, trees, strict=True))
-        return made
+        params = cls.__new__(cls)  # a tree of parameters may be None while JAX transforms it
+        dict.__init__(params, zip(roles, trees, strict=True))
+        return params
 
 
 class ModelOutput(NamedTuple):
@@ -144,8 +144,8 @@ class History(struct.PyTreeNode):
         last = self.tokens.shape[1] - 1
         before = jnp.pad(prompt.tokens, ((0, 0), (0, last)))
         index = jnp.arange(before.shape[1])[None] - begin[:, None]
-        own = jnp.take_along_axis(self.tokens, jnp.clip(index, 0, last), axis=1)
-        tokens = jnp.where(index < 0, before, own)
+        output = jnp.take_along_axis(self.tokens, jnp.clip(index, 0, last), axis=1)
+        tokens = jnp.where(index < 0, before, output)
         length = self.length + jnp.expand_dims(begin, range(1, self.length.ndim))
         return self.replace(tokens=tokens, length=length, begin=begin)
 
@@ -443,8 +443,8 @@ class DecodeOutput(NamedTuple):
         trace, calls = self.trace, self.trace.calls[index]
         tokens = self.tokens[index, : self.length[index]]
         columns = trace.proposed, trace.drafted, trace.accepted, trace.source, trace.depth
-        made = ([] if x is None else x[index, :calls].tolist() for x in columns)
-        return Row(tokens.tolist(), *made)
+        values = ([] if x is None else x[index, :calls].tolist() for x in columns)
+        return Row(tokens.tolist(), *values)
 
 
 class Stop(NamedTuple):

@@ -5,16 +5,12 @@ from specdec.engine.key import drafter_key, fingerprints
 from specdec.engine.opening import check_eight_bits, in_eight_bits, obeying, saved_vocabulary
 from specdec.engine.placement import Placement
 from specdec.engine.store import Store
-from specdec.engine.whole_sounds import Segment, WholeSounds, Window
 
 __all__ = [
     "Engine",
     "NotExact",
     "Placement",
-    "Segment",
     "Store",
-    "WholeSounds",
-    "Window",
     "check_eight_bits",
     "drafter_key",
     "fingerprints",

@@ -20,13 +20,7 @@ from specdec.checkpoints.transcription import Transcribed
 from specdec.common import progress
 from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.decoding.beam_search import BeamOutput
-from specdec.decoding.program import (
-    DecodeProgram,
-    GivenBatch,
-    Sampled,
-    Stepwise,
-    batch_shapes,
-)
+from specdec.decoding.program import DecodeProgram, GivenBatch, Sampled, Stepwise, Way, batch_shapes
 from specdec.decoding.refilling import Refilled
 from specdec.decoding.row_bits import check_same_beams, check_same_bits
 from specdec.drafters.drafter import Drafter
@@ -76,8 +70,8 @@ class Engine(Generic[PlanT, OutputT]):
       prefix: the ids that every output begins with.
       settings: what was done with the checkpoint's generation settings.
       together: how many samples of each text are decoded together.
-      program_of: makes the program from the plan and the prefix; `suited` chooses it. None for
-        that of batches.
+      way_of: makes the way to decode from the plan and the prefix; `suited` chooses it. None for
+        batches.
     """
 
     plan: PlanT
@@ -89,7 +83,7 @@ class Engine(Generic[PlanT, OutputT]):
     prefix: tuple[int, ...] = ()
     settings: generation.Choice = "obey"
     together: int = 1
-    program_of: Callable[..., DecodeProgram] | None = None
+    way_of: Callable[..., Way] | None = None
 
     @classmethod
     def open(
@@ -159,8 +153,8 @@ class Engine(Generic[PlanT, OutputT]):
             partitioning.check_batch(rows, mesh)
             devices = devices.over(mesh)
             plan = devices.divided(plan)
-        given = dict(weights), Store(devices), rows, text, ids, generation_settings
-        opened = cls(plan, vocabulary, *given)
+        fields = dict(weights), Store(devices), rows, text, ids, generation_settings
+        opened = cls(plan, vocabulary, *fields)
         for role, owned in plan.owned().items():
             if role in weights and (mesh is not None or role in plan.tables()):
                 devices.shape(owned, str(weights[role]))
@@ -205,7 +199,7 @@ class Engine(Generic[PlanT, OutputT]):
         """
         paths = (self.weights if weights is None else weights).items()
         owned = {role: path for role, path in paths if role in plan.owned()}
-        changes = {"program_of": None} | changes
+        changes = {"way_of": None} | changes
         return dataclasses.replace(self, plan=plan, weights=owned, **changes)
 
     @property
@@ -254,16 +248,19 @@ class Engine(Generic[PlanT, OutputT]):
 
     @functools.cached_property
     def program(self) -> DecodeProgram:
-        """The program that decodes with the plan, or searches."""
-        if self.program_of is not None:
-            return self.program_of(self.plan, prefix=self.given_prefix)
-        mesh = self.placement.mesh
-        return DecodeProgram(self.plan, mesh=mesh, prefix=self.given_prefix)
+        """The program that decodes a batch with the plan, or searches."""
+        return DecodeProgram(self.plan, mesh=self.placement.mesh, prefix=self.given_prefix)
+
+    @functools.cached_property
+    def way(self) -> Way:
+        """The way in which `outputs` decodes."""
+        make = self.way_of
+        return self.program if make is None else make(self.plan, prefix=self.given_prefix)
 
     @property
     def compile_seconds(self) -> float:
-        """The time of all compilations of `program` so far."""
-        return self.program.seconds
+        """The time of all compilations for `outputs` so far."""
+        return self.way.seconds
 
     def suited(
         self,
@@ -273,7 +270,7 @@ class Engine(Generic[PlanT, OutputT]):
         widths: Sequence[int] = (),
         watch: Callable[[DecodeOutput], None] | None = None,
     ) -> Self:
-        """Returns this engine with the program that suits the texts of a run.
+        """Returns this engine with the way to decode that suits the texts of a run.
 
         A search has only one.
 
@@ -291,22 +288,14 @@ class Engine(Generic[PlanT, OutputT]):
         if isinstance(self.plan, BeamPlan):
             return self
         if watch is not None and self.placement.mesh is None and self.plan.drafts:
-            return self.stepwise(watch)
+            return self._decoding_by(Stepwise, watch=watch)
         if widths:
             return self.refilled(widths)
         divisors = (n for n in range(together, 0, -1) if samples % n == 0)
         return self.sampled(next(divisors)) if samples > 1 else self
 
-    def stepwise(self, watch: Callable[[DecodeOutput], None]) -> Self:
-        """Returns this engine with a program of one dispatch per target call.
-
-        Args:
-          watch: called after each target call with the text so far, on the host.
-        """
-        return self._decoding_by(Stepwise, watch=watch)
-
     def sampled(self, together: int = 1) -> Self:
-        """Returns this engine with a program that reads inputs once for all samples of a text.
+        """Returns this engine, reading inputs once for all samples of a text.
 
         Over a mesh it is this engine.
 
@@ -315,14 +304,14 @@ class Engine(Generic[PlanT, OutputT]):
         """
         if self.placement.mesh is not None:
             return self
-        engine = self
+        plan = self.plan
         if together > 1:
-            plan = self.placement.laid_out(self.plan, self.rows * together)
-            engine = self.with_plan(plan, together=together)
+            plan = self.placement.laid_out(plan, self.rows * together)
+        engine = dataclasses.replace(self, plan=plan, together=together)
         return engine._decoding_by(Sampled, together=together)
 
     def refilled(self, widths: Sequence[int]) -> Self:
-        """Returns this engine with a program that refills rows whose texts have ended.
+        """Returns this engine with rows that are refilled as their texts end.
 
         Args:
           widths: the lengths, ascending, that inputs are padded to.
@@ -336,12 +325,11 @@ class Engine(Generic[PlanT, OutputT]):
                 "out one of them"
             )
         engine = self._decoding_by(Refilled, rows=self.rows, widths=widths)
-        _ = engine.program  # raises for one row
+        _ = engine.way  # raises for one row
         return engine
 
-    def _decoding_by(self, kind: type[DecodeProgram], **options: object) -> Self:
-        make = functools.partial(kind, **options)
-        return dataclasses.replace(self, program_of=make)
+    def _decoding_by(self, kind: Callable[..., Way], **options: object) -> Self:
+        return dataclasses.replace(self, way_of=functools.partial(kind, **options))
 
     @property
     def given_prefix(self) -> Array | None:
@@ -351,7 +339,7 @@ class Engine(Generic[PlanT, OutputT]):
         return jnp.tile(jnp.array(self.prefix, jnp.int32), (self.rows, 1))
 
     def check(self, length: int, *, compile: bool = False) -> None:
-        """Traces the program for inputs of `length` tokens, to find components that do not fit.
+        """Traces the programs for inputs of `length` tokens, to find components that do not fit.
 
         Args:
           length: S, in tokens.
@@ -365,10 +353,10 @@ class Engine(Generic[PlanT, OutputT]):
         if self.plan.reads_previous:
             _, previous = batch_shapes(target, self.rows, self.plan.max_length, mesh)
             inputs = Revised(inputs, previous)
-        arguments = self.abstract(), keys, inputs
-        self.program.lower(*arguments)
-        if compile:
-            self.program.begin_to_compile(*arguments)
+        for program, arguments in self.way.parts(self.abstract(), keys, inputs):
+            program.lower(*arguments)
+            if compile:
+                program.begin_to_compile(*arguments)
 
     def decode(
         self, batch: tasks.Batch, *, seed: int = 0, sample: int = 0
@@ -420,7 +408,7 @@ class Engine(Generic[PlanT, OutputT]):
                     last, inputs = batch, self.inputs(batch)
                 yield GivenBatch(self.keys(batch, seed, sample), inputs, batch.index >= 0)
 
-        outputs = self.program.outputs(self.params, given())
+        outputs = self.way.outputs(self.params, given())
         for batch, _ in work:
             with decoding.naming_texts(batch.index):
                 yield next(outputs)
@@ -446,9 +434,9 @@ class Engine(Generic[PlanT, OutputT]):
         Raises:
           NonFiniteLogits: with the index of the text.
         """
-        given = self.params["target"], *jax.tree.map(jnp.asarray, (batch.inputs, batch.targets))
+        arguments = self.params["target"], *jax.tree.map(jnp.asarray, (batch.inputs, batch.targets))
         with decoding.naming_texts(batch.index):
-            return jax.device_get(decoding.score(*given, target=self.plan.target, **options))
+            return jax.device_get(decoding.score(*arguments, target=self.plan.target, **options))
 
     @functools.cached_property
     def fingerprints(self) -> dict[str, str]:

@@ -198,8 +198,8 @@ def _gradient(
 
     def add(total: PyTree, part: tuple[Pairs, Array]) -> tuple[PyTree, None]:
         pairs, number = part
-        found = gradient_of(state.params, pairs, jax.random.fold_in(key, number))
-        gradient, sums = jax.tree.map(jnp.add, total, found)
+        gradients = gradient_of(state.params, pairs, jax.random.fold_in(key, number))
+        gradient, sums = jax.tree.map(jnp.add, total, gradients)
         return (recipe.layout.kept(gradient, recipe.model), sums), None
 
     nothing = Sums(jnp.float32(0), jnp.int32(0), jnp.int32(0))
