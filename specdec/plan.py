@@ -18,6 +18,8 @@ from specdec.schedules.schedule import Schedule
 from specdec.types import (
     UNKNOWN_CALL,
     Array,
+    Context,
+    DecodeState,
     Draft,
     Noise,
     Params,
@@ -265,6 +267,23 @@ class Plan(BasePlan):
         plan = super().laid_out(rows)
         drafting = {role: model.drafting() for role, model in plan.drafter.models().items()}
         return plan.with_models(drafting)
+
+    def context(self, state: DecodeState) -> Context:
+        """Returns the context that the plan's drafter reads."""
+        return Context(
+            tokens=state.tokens,
+            length=state.length,
+            inputs=state.inputs,
+            cache=state.cache,
+            hidden=state.hidden,
+            active=state.active,
+            vocab_size=state.vocab_size,
+            stop_ids=self.stop_ids,
+            pad_id=self.target.pad_id,
+            target=self.target,
+            shared_noise=self.shared_noise,
+            beliefs=self.reads_beliefs,
+        )
 
     def alone(self, width: int = 1) -> Plan:
         """Returns the plan that decodes with the target alone.

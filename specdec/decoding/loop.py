@@ -227,7 +227,7 @@ def prefill(
     state = states.empty(params, keys, inputs, plan, active)
     if prefix is not None:
         state = states.begin_with(prefix, state, plan.target, params["target"])
-    context = state.context(plan).replace(previous=previous)
+    context = plan.context(state).replace(previous=previous)
     state = state.replace(drafter=plan.drafter.init(params, context))
     return states.divided_by_rows(state, len(state.length))
 
@@ -282,7 +282,7 @@ def propose(
     if not width:
         none = jnp.zeros([rows, 0], jnp.int32)
         return Draft(none, None, want, broken=jnp.zeros([rows], bool)), state
-    context = state.context(plan)
+    context = plan.context(state)
     stop = _stop(params, state.schedule, plan)
 
     def ask(drafter_state: PyTree, cache: PyTree) -> tuple[Draft, PyTree, PyTree]:

@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import functools
 import gc
+import itertools
 import threading
 import time
 import warnings
@@ -304,27 +305,34 @@ def batch_shapes(
     return decoding.abstract_keys(rows, sharding), inputs
 
 
-class Sampled:
+class _InTwoParts:
+    """A way to decode whose prefill is a program of its own."""
+
+    def __init__(self, plan: Plan, prefix: Array | None, rest: Program):
+        self._target, self._rest = plan.target, rest
+        self._prefill = Program(functools.partial(decoding.prefill, plan=plan, prefix=prefix))
+
+    @property
+    def seconds(self) -> float:
+        """The time of all compilations."""
+        return self._prefill.seconds + self._rest.seconds
+
+
+class Sampled(_InTwoParts):
     """Decodes batches as `DecodeProgram` does, and reads the inputs of all samples of a text once.
 
     `together` samples of each text are rows of one call.
     """
 
     def __init__(self, plan: Plan, together: int = 1, *, prefix: Array | None = None):
-        self._target, self._together = plan.target, together
-        self._prefill = Program(functools.partial(decoding.prefill, plan=plan, prefix=prefix))
-        self._sample = Program(functools.partial(decoding.sample, plan=plan))
-
-    @property
-    def seconds(self) -> float:
-        """The time of all compilations."""
-        return self._prefill.seconds + self._sample.seconds
+        super().__init__(plan, prefix, Program(functools.partial(decoding.sample, plan=plan)))
+        self._together = together
 
     def parts(self, params: PyTree, keys: Array, inputs: PyTree) -> Iterator[ProgramCall]:
         """Yields the programs of a batch, and their arguments or these arguments' shapes."""
         yield self._prefill, (params, keys, inputs)
         state = _shapes(self._prefill.lower(params, keys, inputs))
-        yield self._sample, (params, decoding.abstract_keys(self._together * len(keys)), state)
+        yield self._rest, (params, decoding.abstract_keys(self._together * len(keys)), state)
 
     def outputs(
         self, params: PyTree, batches: Iterable[GivenBatch]
@@ -335,63 +343,46 @@ class Sampled:
         texts. Each takes an equal part of the time of their call. The state after the prefill is
         kept for them.
         """
-        inputs = state = None
-        for samples in self._calls(batches):
-            keys = [batch.keys for batch in samples]
-            keys += keys[-1:] * (self._together - len(keys))
-            of_all = jnp.stack(keys, axis=1).reshape(-1)
-            prefill = self._prefill.compile(params, keys[0], samples[0].inputs)
-            sample = self._sample.compile(params, of_all, _shapes(prefill))
-            start = time.perf_counter()
-            if samples[0].inputs is not inputs:
-                inputs = samples[0].inputs
-                state = None  # frees its memory
-                state = prefill(params, keys[0], inputs)
-            output = jax.device_get(sample(params, of_all, state))
-            seconds = (time.perf_counter() - start) / len(samples)
-            for i in range(len(samples)):
-                rows = slice(i, None, self._together)
-                text = jax.tree.map(lambda x, rows=rows: x[rows] if x.ndim else x, output)
-                steps = text.trace.calls.max()
-                text = text._replace(trace=text.trace.replace(steps=steps))
-                decoding.check_finite(text, self._target)
-                yield text, seconds
+        for _, samples in itertools.groupby(batches, lambda batch: id(batch.inputs)):
+            state = None
+            while batch := list(itertools.islice(samples, self._together)):
+                keys, inputs = [sample.keys for sample in batch], batch[0].inputs
+                keys += keys[-1:] * (self._together - len(keys))
+                of_all = jnp.stack(keys, axis=1).reshape(-1)
+                prefill = self._prefill.compile(params, keys[0], inputs)
+                sample = self._rest.compile(params, of_all, _shapes(prefill))
+                start = time.perf_counter()
+                state = prefill(params, keys[0], inputs) if state is None else state
+                output = jax.device_get(sample(params, of_all, state))
+                seconds = (time.perf_counter() - start) / len(batch)
+                for i in range(len(batch)):
+                    yield self._sample(output, i), seconds
 
-    def _calls(self, batches: Iterable[GivenBatch]) -> Iterator[list[GivenBatch]]:
-        """Yields the samples of each call, as soon as the last one of them is there."""
-        samples: list[GivenBatch] = []
-        for batch in batches:
-            if samples and batch.inputs is not samples[0].inputs:
-                yield samples
-                samples = []
-            samples.append(batch)
-            if len(samples) == self._together:
-                yield samples
-                samples = []
-        if samples:
-            yield samples
+    def _sample(self, output: DecodeOutput, number: int) -> DecodeOutput:
+        """Returns one of the samples that are decoded together."""
+        rows = slice(number, None, self._together)
+        output = jax.tree.map(lambda x: x[rows] if x.ndim else x, output)
+        trace = output.trace.replace(steps=output.trace.calls.max())
+        output = output._replace(trace=trace)
+        decoding.check_finite(output, self._target)
+        return output
 
 
-class Stepwise:
+class Stepwise(_InTwoParts):
     """Decodes batches as `DecodeProgram` does, and gives `watch` the texts so far, on the host,
     after each target call."""
 
     def __init__(
         self, plan: Plan, watch: Callable[[DecodeOutput], None], *, prefix: Array | None = None
     ):
-        self._target, self._watch = plan.target, watch
-        self._prefill = Program(functools.partial(decoding.prefill, plan=plan, prefix=prefix))
-        self._step = Program(functools.partial(decoding.step, plan=plan), donate=[1])
-
-    @property
-    def seconds(self) -> float:
-        """The time of all compilations."""
-        return self._prefill.seconds + self._step.seconds
+        step = Program(functools.partial(decoding.step, plan=plan), donate=[1])
+        super().__init__(plan, prefix, step)
+        self._watch = watch
 
     def parts(self, params: PyTree, keys: Array, inputs: PyTree) -> Iterator[ProgramCall]:
         """Yields the programs of a batch, and their arguments or these arguments' shapes."""
         yield self._prefill, (params, keys, inputs)
-        yield self._step, (params, _shapes(self._prefill.lower(params, keys, inputs)))
+        yield self._rest, (params, _shapes(self._prefill.lower(params, keys, inputs)))
 
     def outputs(
         self, params: PyTree, batches: Iterable[GivenBatch]
@@ -399,7 +390,7 @@ class Stepwise:
         """Yields the results for batches."""
         for keys, inputs, _ in batches:
             prefill = self._prefill.compile(params, keys, inputs)
-            step = self._step.compile(params, _shapes(prefill))
+            step = self._rest.compile(params, _shapes(prefill))
             start = time.perf_counter()
             state = prefill(params, keys, inputs)
             while np.any(state.active):

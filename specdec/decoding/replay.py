@@ -91,7 +91,7 @@ def _call(
     # The drafter's proposal with the keys of this call, without a stopping rule.
     keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
     keys = jax.vmap(keys_of)(state.keys, committed)
-    request = Request(state.context(plan), keys.draft, length)
+    request = Request(plan.context(state), keys.draft, length)
     asked, drafter = plan.drafter.propose(params, request, state.drafter)
 
     pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)

@@ -34,7 +34,7 @@ class NotTheSameBits(UsageError):
     """A row of the target's calls has other bits in another place or width, on this device."""
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """The place of a row."""
 
     width: int  # the tokens of the call
@@ -62,7 +62,7 @@ def widths_of(plan: Plan) -> tuple[int, ...]:
 
 def compared(
     plan: Plan, params: PyTree, rows: int, length: int, widths: Sequence[int]
-) -> tuple[int, list[Place]]:
+) -> tuple[int, list[RowPlace]]:
     """Compares the rows of calls with that of a call of the target alone, bit by bit.
 
     Returns the number of places that were compared, and those whose bits differ.
@@ -112,7 +112,7 @@ def _rows(
     before: int,
     width: int,
     capacity: int,
-) -> Iterator[tuple[Place, PyTree]]:
+) -> Iterator[tuple[RowPlace, PyTree]]:
     """Yields one token's logits [B, V], and its probabilities, in each place of a call.
 
     The text before the call is fed in calls of the same width, as in decoding.
@@ -138,7 +138,7 @@ def _rows(
     for index in range(min(width, before + 1)):
         result, _ = fed(cache, before - index)
         row = jax.tree.map(lambda x, index=index: hosts.whole(x[:, index]), result)
-        yield Place(width, index, capacity), row
+        yield RowPlace(width, index, capacity), row
 
 
 def made_up(

@@ -21,7 +21,7 @@ from specdec.engine.beam_engine import BeamEngine, beam_plan, searching
 from specdec.models.contract.model import Target, Weights
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
-from specdec.texts.sources import Live, Revised, Sounds, Source
+from specdec.texts.sources import Live, RevisedTexts, Sounds, Source
 from specdec.texts.texts import Data, Previous, TextStream
 from specdec.texts.transcripts import Transcriber, frames_of, has_timestamps
 
@@ -124,7 +124,7 @@ class Run:
             return source
         if previous.outputs is None:
             return Live(source, width)
-        return Revised(source, previous.ids(self.engine.vocabulary), width, previous.name)
+        return RevisedTexts(source, previous.ids(self.engine.vocabulary), width, previous.name)
 
     def transcribing(self, explained: bool = False) -> Run:
         """Returns the run with a transcriber, if some of its sounds need several windows, or may.

@@ -36,7 +36,7 @@ from specdec.common import hosts, records
 from specdec.models.contract.model import Target
 from specdec.sampling import tempered
 from specdec.training.divergences import NOTHING
-from specdec.training.layout import Layout
+from specdec.training.division import Division
 from specdec.training.loss import Pairs, TopLaws, teacher_forced
 from specdec.training.training_batches import TokenPair
 from specdec.training.training_error import TrainingError
@@ -65,7 +65,7 @@ class Asked(NamedTuple):
     params: PyTree
     top: int
     temperature: float
-    layout: Layout = Layout()  # of the parameters and of batches. Store inside `layout.entered()`.
+    layout: Division = Division()  # of parameters and batches. Store inside `layout.entered()`.
 
     def program(self) -> Callable[[PyTree, Pairs], TopLaws]:
         """Returns a jitted function of (params, batch), whose result is whole on each device."""

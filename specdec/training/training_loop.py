@@ -27,8 +27,8 @@ from specdec.models.contract.inputs import check_room, lengths_of
 from specdec.models.contract.model import Model
 from specdec.models.heads import HeadedTarget
 from specdec.training import laws
+from specdec.training.division import Division
 from specdec.training.folder import Folder
-from specdec.training.layout import Layout
 from specdec.training.loss import Pairs, Sums
 from specdec.training.training_batches import Batches, MakeInputs, TokenPair, pack, read_split
 from specdec.training.training_error import TrainingError
@@ -66,7 +66,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike, in_force: Callable[[], s
       tasks.TaskError: there is no such task or split, or its data are not on this machine.
     """
     run = over_devices(run)
-    with Layout(run.placement.mesh).entered():
+    with Division(run.placement.mesh).entered():
         return _trained(run, output_dir, in_force)
 
 
@@ -259,7 +259,7 @@ def _laws(
             target_params,
             top,
             run.objective.temperature,  # type: ignore[attr-defined]
-            Layout(run.placement.mesh),
+            Division(run.placement.mesh),
         ),
         {
             "target": checkpoints.fingerprint(run.target_path),

@@ -17,7 +17,7 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.row_bits import (
     NotTheSameBits,
-    Place,
+    RowPlace,
     check_same_beams,
     check_same_bits,
     compared,
@@ -83,7 +83,7 @@ def test_rows_that_are_made_to_differ_are_found_and_refused():
     plan = plan_of(Uneven(9, wide=3))
     places, differ = compared(plan, params_of(plan.target), 1, 5, range(2, GAMMA + 2))
     slots = plan.capacity
-    assert (places, differ) == (9, [Place(3, 2, slots), Place(4, 3, slots)])
+    assert (places, differ) == (9, [RowPlace(3, 2, slots), RowPlace(4, 3, slots)])
     with pytest.raises(NotTheSameBits, match=r"token 4 of a call on 4 has other bits than in a"):
         check_same_bits(plan, params_of(plan.target), 1, 5)
 

@@ -26,7 +26,7 @@ from specdec.predict import hlo
 from specdec.testing import TableTarget
 from specdec.training import Align, Frozen, Pairs, TrainingError, TrainRun, laws
 from specdec.training.alignment import DIVERGENCES, highest
-from specdec.training.layout import Layout
+from specdec.training.division import Division
 from specdec.training.training_batches import TokenPair, pack
 from specdec.training.training_loop import _laws as laws_of_run
 
@@ -223,7 +223,7 @@ def over(mesh, path) -> laws.StoredLaws:
     params = jax.tree.map(lambda x: 2 * x, params)  # distributions are not flat
     if mesh:
         params = jax.device_put(params, partitioning.shardings(model, mesh))
-    given = laws.Asked(model, params, 5, 1.0, Layout(mesh))
+    given = laws.Asked(model, params, 5, 1.0, Division(mesh))
     packed = lambda texts: pack(texts, LENGTHS, 8, 2, pad_id=0)  # noqa: E731
     texts = examples(TEXTS_OF_MESHES)
     return laws.stored(path, given, {}, texts, packed)

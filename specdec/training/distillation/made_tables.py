@@ -31,7 +31,7 @@ HELD_OUT = 5  # one text in five is held out
 FEWEST = 2 * HELD_OUT  # texts
 
 
-class Counted(NamedTuple):
+class CountedTable(NamedTuple):
     """A table that was made, and the size of its texts."""
 
     path: Path  # the table
@@ -65,7 +65,7 @@ def make(
     return f"{table.path}: {table.tokens} tokens of {counted(table.texts, 'text')}, {size}"
 
 
-def count(variant: Variant, kind: str, folder: Path, tokens: int) -> Counted:
+def count(variant: Variant, kind: str, folder: Path, tokens: int) -> CountedTable:
     """Writes texts of the target to texts.jsonl, and makes a table from all of them."""
     run = variant.run
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def count(variant: Variant, kind: str, folder: Path, tokens: int) -> Counted:
     )
     path = _save(folder, kind, arrays, variant.vocabulary)
     written = sum(len(text) - 1 for text in texts)
-    return Counted(path, written, len(texts), sum(array.nbytes for array in arrays.values()))
+    return CountedTable(path, written, len(texts), sum(array.nbytes for array in arrays.values()))
 
 
 def _save(
@@ -118,11 +118,11 @@ def _line(fields: JsonObject) -> tuple[int, list[int]]:
     """Returns the index and the tokens of a line; raises TypeError for a line of something else."""
     if fields.keys() != {"index", "tokens"}:
         raise TypeError(fields)
-    check_kind(fields, _Line)
+    check_kind(fields, _TokensLine)
     return fields["index"], fields["tokens"]
 
 
-class _Line(TypedDict):
+class _TokensLine(TypedDict):
     index: int
     tokens: list[Annotated[int, Meta(ge=0, lt=2**31)]]
 

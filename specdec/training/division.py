@@ -27,8 +27,8 @@ M = TypeVar("M", Model, HeadedTarget)
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """The layout of a run's arrays."""
+class Division:
+    """How the arrays of a run are divided."""
 
     mesh: Mesh | None = None  # the devices, with the axes `data` and `model`; None for one device
 
