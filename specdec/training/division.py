@@ -28,7 +28,7 @@ M = TypeVar("M", Model, HeadedTarget)
 
 @dataclasses.dataclass(frozen=True)
 class Division:
-    """How the arrays of a run are divided."""
+    """The division of a run's arrays."""
 
     mesh: Mesh | None = None  # the devices, with the axes `data` and `model`; None for one device
 
