@@ -7,6 +7,7 @@ import gc
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -199,6 +200,13 @@ def test_a_target_is_traced_only_where_it_runs():
     params = Params(target.init(jax.random.key(0)))
     DecodeProgram(plan).lower(params, row_keys(0, jnp.arange(2)), jnp.ones([2, 2], int))
     assert set(widths) == {4}
+
+
+def test_a_search_begins_with_its_prefix(monkeypatch):
+    monkeypatch.setattr(programs, "beam_search", lambda *given, **more: (*given, more))
+    given: Any = ("weights", "keys", "inputs"), {"plan": "plan", "prefix": "prefix"}
+    found = programs.search(*given[0], **given[1])
+    assert found == ("weights", "inputs", "plan", {"prefix": "prefix"})
 
 
 def test_a_watched_batch_is_decoded_until_its_last_row_has_ended():

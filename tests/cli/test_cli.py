@@ -159,19 +159,6 @@ def test_an_explained_text_after_a_prefix():
     assert told["batch"] == {"seconds": 0.125, "rows": 1, "calls": 1}
 
 
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--explain"], "--explain has no --output_file to write to; give one"),
-        (["--explain", "--output_file={}", "--gin.DRAFTER=None"], "the run has no drafter; set"),
-    ],
-)
-def test_what_cannot_be_explained(decode, tmp_path, flags, message):
-    path = tmp_path / "out.jsonl"
-    code, out, err = decode(*(flag.replace("{}", str(path)) for flag in flags))
-    assert code == 2 and message in err and not out and not path.exists()
-
-
 @pytest.mark.slow
 def test_tokens_are_those_of_the_library(decode, folder, tmp_path):
     flags = ["--gin_file=sampling/temperature.gin", "--explain"]
@@ -221,7 +208,7 @@ def test_a_terminal_gets_a_legend_and_each_text_with_marks_and_alone(decode, tmp
     assert len(records(tmp_path / "out.jsonl")) == len(LINES)
 
 
-@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {}])
 def test_a_terminal_without_colours_has_marks(decode, monkeypatch, environment):
     for name in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
@@ -244,23 +231,6 @@ def test_the_legend_is_there_before_the_bar(decode, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     decode("--color=always", "--limit=1")
     assert told == ["legend", "bar"]
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--gin_file=sampling/temperature.gin", "--gin_file=verifiers/coupled.gin"),
-        pytest.param((), marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.slow
-def test_batches_do_not_change_the_output_and_the_target_alone_agrees(decode, tmp_path, flags):
-    _, _, err = decode("--compare", f"--output_file={tmp_path / 'one.jsonl'}", *flags)
-    assert "as fast as the target alone" in err and "all 5 outputs identical" in err
-    check_lines("decode", tmp_path / "one.jsonl")
-    decode("--gin.BATCH_SIZE=3", f"--output_file={tmp_path / 'three.jsonl'}", *flags)
-    one, three = records(tmp_path / "one.jsonl"), records(tmp_path / "three.jsonl")
-    assert [text["tokens"] for text in one] == [text["tokens"] for text in three]
 
 
 @pytest.mark.slow
@@ -291,19 +261,6 @@ def test_compare_counts_differences(decode, monkeypatch):
 
     monkeypatch.setattr("specdec.engine.engine.DecodeProgram", decoder)
     assert "0 of 5 outputs identical" in decode("--compare")[2]
-
-
-@pytest.mark.slow
-def test_limit_and_seed_override_gin(decode, tmp_path):
-    def tokens(*flags):
-        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
-        decode(f"--output_file={path}", "--gin_file=sampling/temperature.gin", *flags)
-        return [text["tokens"] for text in records(path)]
-
-    whole = tokens()
-    assert tokens("--limit=2", "--gin.LIMIT=4") == whole[:2]
-    assert tokens("--gin.LIMIT=3") == whole[:3]
-    assert tokens("--seed=1", "--gin.SEED=0") != whole
 
 
 @pytest.mark.ci
@@ -413,171 +370,12 @@ def test_ctrl_c_keeps_what_is_written(decode, tmp_path, monkeypatch):
     assert len(records(tmp_path / "out.jsonl")) == 2
 
 
-def test_texts_are_written_as_they_come(decode, tmp_path, monkeypatch):
-    texts_of, path = TextEngine.decode, tmp_path / "out.jsonl"
-
-    def watched(*args, **kwargs):
-        for written, text in enumerate(texts_of(*args, **kwargs)):
-            assert not written or len(records(path)) == written
-            yield text
-
-    monkeypatch.setattr(TextEngine, "decode", watched)
-    assert decode(f"--output_file={path}")[0] == 0
-
-
-# Mistakes.
-
-MISTAKES = {
-    "misspelt macro": (["--gin.GAMA=3"], "GAMA is read by nothing; did you mean GAMMA?"),
-    "macro of another fragment": (
-        ["--gin.TEMPERATURE=0.5"],
-        "TEMPERATURE is read by nothing; include the gin file that reads it",
-    ),
-    "misspelt field": (
-        ["--gin.Data.batchsize=2"],
-        "'Data' doesn't have a parameter named 'batchsize'",
-    ),
-    "misspelt class": (["--gin.DecodeRum.batch_size=2"], "No configurable matching 'DecodeRum'"),
-    "misspelt reference": (["--gin.VERIFIER=@Copuled()"], "No configurable .*'@Copuled\\(\\)'"),
-    "macro without value": (["--gin.GAMMA=%NONE"], "%NONE is read but never set; .*--gin.NONE="),
-    "unquoted path": (
-        ["--gin.CHECKPOINT_PATH=/a/b"],
-        r"--gin.CHECKPOINT_PATH=/a/b: /a/b is not a value; .*--gin.CHECKPOINT_PATH=\"'/a/b'\"",
-    ),
-    "unquoted word": (["--gin.SPLIT=test"], "--gin.SPLIT=test: test is not a value; .*\"'test'\""),
-    "no value": (["--gin.SPLIT="], "--gin.SPLIT=: nothing is not a value"),
-    "no equals sign": (["--gin.SPLIT"], "--gin.SPLIT: nothing is not a value"),
-    "missing gin file": (["--gin_file=none.gin"], "gin file none.gin not found in .*search_paths"),
-    "required": (
-        ["--gin_file=tasks/local.gin", "--gin.VOCABULARY=@tasks.Bytes()"],
-        "TASK_FILES is required; set it in a gin file or with --gin.TASK_FILES=VALUE",
-    ),
-    "missing checkpoint": (
-        ["--gin.CHECKPOINT_PATH='/nowhere/target'"],
-        "checkpoint /nowhere/target does not exist",
-    ),
-    "missing file": (
-        ["--gin.TASK_FILES={'test': '/nowhere/x.tsv'}", "--gin.TASK_NAME='missing'"],
-        "/nowhere/x.tsv does not exist",
-    ),
-    "missing vocabulary": (
-        [
-            "--gin.VOCABULARY=@tasks.SentencePiece()",
-            "--gin.tasks.SentencePiece.path='/nowhere/x.model'",
-            "--gin.TASK_NAME='no_vocabulary'",
-        ],
-        "vocabulary /nowhere/x.model is not a file",
-    ),
-    "wrong split": (["--gin.SPLIT='train'"], "no split 'train'; it has test"),
-    "no length": (["--gin.TASK_FEATURE_LENGTHS={'inputs': 8}"], "no sequence length for 'targets'"),
-    "lengths of another kind": (["--gin.TASK_FEATURE_LENGTHS=64"], "lengths is 64; give a Mapping"),
-    "seed of another kind": (["--gin.SEED='x'"], "Data.seed is 'x'; give an integer"),
-    "limit": (["--limit=0"], "limit is 0"),
-    "draft length": (["--gin.GAMMA=0"], "Fixed.gamma is 0; give a positive integer"),
-    "temperature": (
-        ["--gin_file=sampling/temperature.gin", "--gin.TEMPERATURE=0.0"],
-        r"temperature is 0.0; .*use Greedy\(\)",
-    ),
-    "argmax verifier that samples": (
-        ["--gin_file=sampling/temperature.gin", "--gin_file=verifiers/greedy_match.gin"],
-        r"GreedyMatch compares argmaxes but sampling is Sampling\(",
-    ),
-    "comparison of distributions": (
-        ["--gin_file=sampling/temperature.gin", "--compare"],
-        r"compare is set, but Block\(\) keeps the output's distribution",
-    ),
-    "other tokenizer": (
-        [
-            "--gin.DRAFT_VOCABULARY=@other/tasks.Bytes()",
-            "--gin.other/tasks.Bytes.extra_ids=3",
-        ],
-        r"the draft's vocabulary, Bytes\(extra_ids=3\), is not the target's",
-    ),
-    "narrow model": (
-        ["--gin.narrow/cli.path_in.name='narrow'", "--gin.CHECKPOINT_PATH=@narrow/cli.path_in()"],
-        "the target has 100 output ids but the vocabulary 259",
-    ),
-    "model without checkpoint": (
-        ["--gin.DRAFT_CHECKPOINT_PATH=None", "--gin.DRAFT_MODEL=%MODEL"],
-        "DRAFT_CHECKPOINT_PATH is required; set it",
-    ),
-    "drafter without checkpoint": (
-        ["--gin.DRAFT_CHECKPOINT_PATHS={}"],
-        "the drafter has no checkpoint for draft; give one for each of its models",
-    ),
-    "drafter without model": (["--gin.DRAFT_MODEL=None"], "DRAFT_MODEL is required; set it"),
-    "output folder": (["--output_file=/nowhere/out.jsonl"], "/nowhere/out.jsonl cannot be written"),
-}
-
-
 def the_line(code, out, err):
     """The one line of a mistake, after all that it must not come with."""
     assert code == 2 and out == ""
     (line,) = err.splitlines()
     assert line.startswith("specdec: ")
     return line
-
-
-@pytest.mark.parametrize("flags, message", MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_line_before_any_long_work(decode, monkeypatch, flags, message):
-    monkeypatch.setattr(checkpoints, "load", lambda *_, **__: pytest.fail("long work"))
-    assert re.search(message, the_line(*decode(*flags)))
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("GAMA = 3", "bad.gin, line 2: GAMA is read by nothing; did you mean GAMMA?"),
-        ("from specdec import verifers", "bad.gin, line 2: No module named 'specdec.verifers'"),
-        ("cli.DecodeRum.seed = 1", "bad.gin, line 2: .*DecodeRum"),
-        ("cli.Data.sed = 1", "bad.gin, line 2: .*doesn't have a parameter named 'sed'"),
-        ("GAMMA 3", "bad.gin, line 2: "),
-        ("SPLIT = test", "bad.gin, line 2: .*test"),
-        ("include 'none.gin'", "bad.gin, line 2: gin file none.gin not found"),
-    ],
-)
-def test_a_mistake_in_a_file_has_its_line(decode, folder, text, message):
-    head = "from __gin__ import dynamic_registration\n"
-    if text.startswith("cli."):
-        head = "from specdec import cli\n"
-    (folder / "bad.gin").write_text(f"{head}{text}\n")
-    assert re.search(message, the_line(*decode(f"--gin_file={folder / 'bad.gin'}")))
-
-
-def test_a_file_that_describes_no_run(decode, folder):
-    (folder / "empty.gin").write_text("")
-    assert "DecodeRun" in the_line(*decode(gin_file="empty.gin"))
-
-
-def test_a_checkpoint_of_another_vocabulary(decode, folder, sentencepiece_model):
-    target = model(7, 300)
-    if not (folder / "recorded").exists():
-        params = target.init(jax.random.key(0))
-        checkpoints.save(
-            folder / "recorded", params, config=target.config, vocabulary=sentencepiece_model
-        )
-    line = the_line(*decode(f"--gin.CHECKPOINT_PATH='{folder / 'recorded'}'"))
-    assert "the target checkpoint" in line and "saved with another vocabulary" in line
-
-
-@pytest.fixture
-def sentencepiece_model(tmp_path):
-    import sentencepiece
-
-    path = tmp_path / "tiny.model"
-    with open(path, "wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(["ein Mann läuft", "ein Haus"] * 20),
-            model_writer=file,
-            vocab_size=20,
-            pad_id=0,
-            eos_id=1,
-            unk_id=2,
-            bos_id=-1,
-            hard_vocab_limit=False,
-            minloglevel=2,
-        )
-    return path
 
 
 def test_traceback_on_request(decode):
@@ -592,42 +390,6 @@ def test_an_unexpected_error_keeps_its_traceback(decode, monkeypatch):
     monkeypatch.setattr(checkpoints, "load", broken)
     with pytest.raises(ZeroDivisionError):
         decode()
-
-
-def test_flags_that_do_not_exist(decode, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        decode("--gin_flie=x")
-    assert stopped.value.code == 2
-
-
-# The runs that come with the package.
-
-
-@pytest.mark.slow
-def test_multi30k_as_its_header_says(capsys, cache, shared, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    code = cli.main(
-        [
-            "decode",
-            "--gin_file=configs/multi30k.gin",
-            f"--compilation_cache_dir={cache}",
-            "--limit=20",
-            "--gin.BATCH_SIZE=4",
-            "--compare",
-        ]
-    )
-    out, err = capsys.readouterr()
-    assert code == 0
-    assert out.splitlines()[0] == "Ein Mann mit einem orangefarbenen Hut starrt auf etwas."
-    assert "all 20 outputs identical" in err
-
-
-def test_the_module_is_the_command():
-    command = [sys.executable, "-m", "specdec", "decode", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    for flag in ("--gin_file", "--gin.NAME", "--gin_search_paths", "--output_file"):
-        assert flag in done.stdout
 
 
 @pytest.mark.ci

@@ -132,30 +132,6 @@ def test_verify_certifies_beams(tmp_path, capsys):
     assert [one["name"] for one in record["checks"]][:2] == ["beams", "best"]
 
 
-@pytest.mark.parametrize("command", ["eval", "bench", "verify"])
-def test_a_drafter_that_drafts_no_beams_is_refused_before_long_work(command, tmp_path, capsys):
-    (tmp_path / "texts.tsv").write_text("A cat.\tEine Katze.\n")
-    where = {
-        "eval": [f"--output_dir={tmp_path / 'out'}", "--metric=bleu"],
-        "bench": [f"--output_file={tmp_path / 'out'}"],
-        "verify": [f"--output_file={tmp_path / 'out'}"],
-    }
-    texts = f"--target={FOLDER}", f"--input_file={tmp_path / 'texts.tsv'}"
-    more = "--max_length=10", "--num_beams=2", "--drafter=prompt_lookup"
-    assert cli.main([command, *texts, *where[command], *more]) == 2
-    says = "beams are drafted by a model of their own, and the drafter is PromptLookup; "
-    assert says in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_beams_of_made_up_acceptance_are_refused(capsys):
-    assert cli.main(["bench", *RUN, *SHORT, "--synthetic_alpha=0.8"]) == 2
-    assert (
-        "--synthetic_alpha is 0.8, and beams are accepted by their scores"
-        in capsys.readouterr().err
-    )
-
-
 @pytest.mark.parametrize(
     "given, says",
     [

@@ -89,22 +89,6 @@ def test_the_dtype_and_the_vocabulary_come_along(tmp_path, t5x, capsys):
     assert checkpoints.vocabulary_from(tmp_path / "c")[:2] == (None, 0)
 
 
-def test_mistakes_end_in_one_line(tmp_path, t5x, capsys, monkeypatch):
-    monkeypatch.setattr(checkpoints, "load", None)  # all of them before anything is read
-    new = tmp_path / "new"
-    assert "does not exist" in error_of(capsys, tmp_path / "x", new, "--format=orbax")
-    assert "exists; give a new directory" in error_of(capsys, t5x, t5x, "--format=orbax")
-    message = error_of(capsys, t5x, "gs://bucket/new", "--format=orbax")
-    assert "only local directories can be written" in message
-    message = error_of(capsys, t5x, new, "--format=orbax", "--vocabulary=nowhere.model")
-    assert "vocabulary nowhere.model is not a file" in message
-    message = error_of(capsys, t5x, new, "--format=orbax", "--config=nowhere.json")
-    assert "config nowhere.json is not a file" in message
-    (t5x / "config.json").unlink()
-    assert "does not record its model" in error_of(capsys, t5x, new, "--format=orbax")
-    assert not new.exists()
-
-
 def test_a_config_that_does_not_fit_is_refused(tmp_path, t5x, capsys, monkeypatch):
     monkeypatch.setattr(checkpoints, "save", None)  # before anything is written
     config = tmp_path / "config.json"

@@ -271,36 +271,3 @@ def test_what_cannot_be_is_said_before_any_work(folder, command, tmp_path, more,
     code, out, err = command("distill", *given, f"--task_prefix={PREFIX}", out_dir, *more)
     assert the_line(code, out, err) == f"specdec: {line}"
     assert not (tmp_path / "out/texts").exists()
-
-
-GIVEN = ["--target={target}", "--inputs={words}", "--output_dir={out}"]
-
-
-@pytest.mark.parametrize(
-    "flags, line",
-    [
-        ([], "nothing says what to run; give --target=DIR and --inputs=FILE, or --gin_file=FILE"),
-        (GIVEN[:1], "--target=DIR and --inputs=FILE go together; give both"),
-        (GIVEN[1:2], "--target=DIR and --inputs=FILE go together; give both"),
-        (["--gin_file=x.gin"], "--output_dir is missing; give a folder for the results"),
-        (
-            [GIVEN[0], "--inputs=/none", GIVEN[2]],
-            "--inputs /none cannot be read: No such file or directory; give a file of one input "
-            "per line",
-        ),
-        (
-            GIVEN,
-            "config.json of {target} names prefixes ('spell: ') and the inputs have none; give "
-            "--task_prefix='...', or --task_prefix='' for none",
-        ),
-        (
-            [*GIVEN, "--gin.TASK_PREFIX='a'"],
-            "--gin.TASK_PREFIX is for gin files; give --task_prefix",
-        ),
-    ],
-)
-def test_what_the_recipe_lacks_is_one_line(folder, tmp_path, command, flags, line):
-    paths = {"target": folder / "target", "words": folder / "words.txt", "out": tmp_path / "out"}
-    code, out, err = command("distill", *(flag.format(**paths) for flag in flags))
-    assert the_line(code, out, err) == f"specdec: {line.format(**paths)}"
-    assert not (tmp_path / "out").exists()

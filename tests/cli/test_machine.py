@@ -22,7 +22,7 @@ from pathlib import Path
 import filelock
 import jax
 import pytest
-from mistakes import yard
+import yard
 from test_cli import the_line
 
 from specdec import checkpoints, cli

@@ -253,8 +253,9 @@ def test_runs_are_put_into_batches_of_one_text_with_one_note(capsys):
         change(One(Data("task", "test", lengths, decoder_prefix="x")))
 
 
-def test_the_parts_that_are_timed():
-    """Each with the part that it starts from, and the steps that one run of it takes."""
+def test_the_parts_that_are_timed(monkeypatch):
+    """Each with the part that it starts from, and the steps that one run of it takes; texts are
+    generated on the devices of a mesh."""
     target = TableTarget(5)
     drafter = Autoregressive(target, Greedy())
     plan = Plan(target, drafter, GreedyMatch(), Fixed(2), Greedy(), max_length=40)
@@ -271,3 +272,9 @@ def test_the_parts_that_are_timed():
         turn: ("prefill", 8),
     }
     assert {name: (part.source, part.steps) for name, part in found.items()} == expected
+    monkeypatch.setattr(workload, "DecodeProgram", lambda plan, mesh: (plan, mesh))
+    greedy, mesh = plan.alone(2), SimpleNamespace()
+    whole = workload.Workload.of(plan, plan.alone(), mesh, greedy)  # type: ignore[arg-type]
+    modes = {"alone": plan.alone(), "speculative": plan, "greedy": greedy}
+    assert whole.generations == {mode: (one, mesh) for mode, one in modes.items()}
+    assert whole.mesh is mesh

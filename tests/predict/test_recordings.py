@@ -68,6 +68,8 @@ def test_the_second_token_of_a_block_is_kept_by_what_the_first_left():
     assert kept.tolist() == [[False, True], [True, True]]
     kept = replays._kept_of_blocks(ratios, tossing(0.61, 0.61))
     assert kept.tolist() == [[False, False], [True, False]]
+    # A token that could be afforded is worth no more than one: 0.9 of 1 is above 0.8.
+    assert replays._kept_of_blocks(np.array([[0.5, 0.9]]), tossing(0.8)).tolist() == [[False, True]]
     at = np.zeros([2, 2], int)
     by_block = replays._agrees(plan(verifier=Block()), MODEL, {}, ratios, at, tossing(0.5, 0.55))
     assert by_block.tolist() == [[False, True], [True, True]]

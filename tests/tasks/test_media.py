@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import wave
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from long_sounds import write_sound
+from PIL import Image
 
 from specdec import tasks
-from specdec.tasks import media
+from specdec.tasks import TaskError, media
+from specdec.tasks.pictures import PictureSettings
 from specdec.tasks.plain import PlainBytes
 from specdec.tasks.sound import RATE, log_mel
 
@@ -96,21 +100,10 @@ def test_prompts_that_cannot_be_read(files, text, length, places, message):
         batch([text.format(files)], pictures(), lambda *x: shape(*x, places), length)
 
 
-def test_a_picture_of_another_size_than_the_model_reads(files):
-    settings = tasks.PictureSettings(size=(8,), crop=(8, 8))
-    vocabulary = media.Illustrated(Letters(0), tasks.WithPictures(IMAGE, PATCHES, settings))
-    with pytest.raises(tasks.TaskError, match=r"becomes \[3, 8, 8\] pixels, .* \[3, 4, 4\]"):
-        batch([f"<image:{files}/red.png>b"], vocabulary, shape)
-
-
-def write(path, seconds, loud=1000):
+def write(path, seconds):
     """Writes a tone."""
-    samples = loud * np.sin(np.arange(int(seconds * RATE)) / 20)
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE)
-        file.writeframes(samples.astype("<i2").tobytes())
+    samples = 1000 * np.sin(np.arange(int(seconds * RATE)) / 20)
+    write_sound(path, samples.astype("<i2"))
 
 
 def sound_shape(rows, length):
@@ -135,10 +128,6 @@ def test_sound_is_read_from_the_file_that_a_text_names(tmp_path):
 @pytest.mark.parametrize(
     "name, message",
     [
-        (
-            "long.wav",
-            "1.5 s long, and the target reads 1 in one window; .*name its parts, as in",
-        ),
         ("long.wav#9", "long.wav#9' has no samples; give a file or a part that has some"),
         ("gone.wav", "gone.wav' cannot be read"),
     ],
@@ -193,3 +182,57 @@ def test_vocabularies_with_files_mean_what_their_texts_mean():
     for definition in own:
         assert tasks.same_vocabulary(tasks.for_texts(definition), plain)
         assert tasks.detokenize(definition.plain(), plain.encode("hi")) == "hi"
+
+
+# Pictures as pixels. The golden ones are those of transformers' image processor.
+
+PIXELS = Path(__file__).resolve().parents[1] / "golden" / "hf_llava" / "golden.npz"
+SHORTER = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}
+RECORDS = {
+    "wide": SHORTER,
+    "high": SHORTER | {"size": 28, "crop_size": 28},  # as older files say it
+    "small": SHORTER | {"size": {"shortest_edge": 21}},
+    "stretched": SHORTER | {"size": {"height": 28, "width": 28}},
+    "grey": SHORTER,
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_pixels_are_those_of_transformers(name, tmp_path):
+    golden = np.load(PIXELS)
+    image = Image.fromarray(golden[f"{name}_bytes"])
+    image.save(tmp_path / "picture.png")
+    settings = PictureSettings.from_record(RECORDS[name])
+    for picture in (image, tmp_path / "picture.png"):
+        found = settings.pixels(picture)
+        assert found.dtype == np.float32
+        atol = 1e-5  # some roundings of numbers up to 2.2
+        np.testing.assert_allclose(found, golden[f"{name}_pixels"], rtol=0, atol=atol)
+
+
+def test_steps_can_be_left_out():
+    off = dict.fromkeys(("do_resize", "do_center_crop", "do_rescale", "do_normalize"), False)
+    array = np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3)
+    found = PictureSettings.from_record(SHORTER | off).pixels(Image.fromarray(array))
+    np.testing.assert_array_equal(found, array.transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize(
+    "record, says",
+    [
+        ({"do_pad": True}, "do_pad is True, and supported is False; use another model"),
+        ({"size": {"longest_edge": 5}}, "a size of pictures is .'longest_edge': 5.; supported are"),
+        ({"image_mean": 0.5}, "PictureSettings.mean is 0.5; give three numbers, for red"),
+        ({"size": 0}, r"PictureSettings.size is \(0,\); give a side, as in \(336,\)"),
+    ],
+)
+def test_other_settings_are_refused_in_one_line(record, says):
+    with pytest.raises(ValueError, match=says) as raised:
+        PictureSettings.from_record(record)
+    assert "\n" not in str(raised.value)
+
+
+def test_pillow_is_needed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(TaskError, match="pictures need Pillow; pip install pillow"):
+        PictureSettings().pixels("a.png")

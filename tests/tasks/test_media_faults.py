@@ -225,7 +225,6 @@ def test_the_length_that_a_flac_claims_takes_no_memory(claimed, tmp_path, recwar
 
 
 def test_a_sound_longer_than_can_be_read_is_refused(tmp_path):
-    """The file has holes in place of samples."""
     file: Path = tmp_path / "long.wav"
     size = 2 * (2**30 + 1)
     file.write_bytes(wav(b"", size, 36 + size))
@@ -241,7 +240,6 @@ def test_a_part_that_begins_beyond_all_numbers_has_no_samples(tmp_path):
 
 
 def test_threads_that_silence_libraries_leave_stderr_open(capfd):
-    """One begins while another is silent, and ends after it."""
     inside, ended = threading.Event(), threading.Event()
 
     def second():
@@ -253,6 +251,7 @@ def test_threads_that_silence_libraries_leave_stderr_open(capfd):
     with quiet_stderr():
         other.start()
         inside.wait(0.1)
+        os.write(2, b"not heard")
     ended.set()
     other.join()
     os.write(2, b"still here")

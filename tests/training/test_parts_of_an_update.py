@@ -17,7 +17,7 @@ from specdec.models.partitioning import Partitioner, make_mesh
 from specdec.models.t5 import T5Target
 from specdec.training import exits, initial, laws, updates
 from specdec.training.division import Division, micro_batches
-from specdec.training.loss import Frozen, Pairs, Sums, TopLaws, of_target
+from specdec.training.loss import Frozen, Pairs, Sums, TopLaws, cross_entropy, of_target
 from specdec.training.objectives import fixed_key
 from specdec.training.optimizer import Adafactor, LearningRate
 from specdec.training.training_error import TrainingError
@@ -200,3 +200,10 @@ def test_the_loss_of_a_classifier_is_a_mean_over_exits(monkeypatch):
     second = (0 + (soft(-3.0) + soft(4.0)) / 2) / 2  # no place agrees
     np.testing.assert_allclose(sums.loss, (first + second) / 2 * 2, rtol=1e-6)  # of float32
     assert (int(sums.correct), int(sums.tokens)) == ((2 + 1) // 2, 2)
+
+
+def test_labels_are_not_smoothed_unless_that_is_asked_for():
+    logits = jnp.log(jnp.array([[[0.25, 0.5, 0.25], [0.125, 0.125, 0.75], [1.0, 1.0, 1.0]]]))
+    found = cross_entropy(logits, jnp.array([[1, 1, 0]]), 0)
+    assert float(found.loss) == pytest.approx(4 * np.log(2), rel=1e-6)
+    assert (int(found.correct), int(found.tokens)) == (1, 2)

@@ -15,7 +15,7 @@ from specdec import checkpoints, tasks
 from specdec.checkpoints import tables
 from specdec.common import demo
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl.summary.json"
 TRAIN = """
 from __gin__ import dynamic_registration
@@ -101,6 +101,7 @@ def _texts(yard: Path) -> None:
         "empty.tsv": b"",
         "elsewhere.tsv": b"../yard/test.tsv\t<image>\n",
         "inputs.txt": b"one\ntwo\n",
+        "many.txt": b"".join(b"%d\n" % number for number in range(40)),
         "blank.tsv": b"a\tb\n\nc\td\n",
         "long.tsv": b"a text of many more bytes than sixteen\tb\n",
         "noise.bin": bytes(range(256)) * 9,
@@ -126,6 +127,10 @@ def _gin_files(yard: Path) -> None:
         "module.gin": b"from __gin__ import dynamic_registration\nfrom specdec import verifers\n",
         "own.gin": b"from __gin__ import dynamic_registration\nimport own_drafter\n",
         "misspelt.gin": b"from __gin__ import dynamic_registration\nGAMA = 3\n",
+        "class.gin": b"from specdec import cli\ncli.DecodeRum.seed = 1\n",
+        "field.gin": b"from specdec import cli\ncli.Data.sed = 1\n",
+        "syntax.gin": b"from __gin__ import dynamic_registration\nGAMMA 3\n",
+        "unquoted.gin": b"from __gin__ import dynamic_registration\nSPLIT = test\n",
     }
     for name, content in contents.items():
         (yard / name).write_bytes(content)
@@ -261,6 +266,7 @@ _DAMAGED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "hf_config_text": ("hf", _write("config.json", b"{")),
     "hf_config_fields": ("hf", _record(d_model=None)),
     "hf_config_word": ("hf", _record(d_model="eleven")),
+    "hf_names_prefix": ("hf", _record(task_specific_params={"spelling": {"prefix": "spell: "}})),
     "hf_no_arrays": ("hf", _without("model.safetensors")),
     "hf_padding": ("hf", _generation(pad_token_id=261)),
     "hf_prefix": ("hf", _header({"module.shared.weight": _ENTRY}, b"\0" * 8)),
