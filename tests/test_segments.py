@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specdec.common.subtitles import subtitles
-from specdec.engine.whole_sounds import Segment, segments_of
+from specdec.models.whisper.segments import Segment, segments_of
 
 ZERO = 11  # each later id is 2 hundredths of a second later
 

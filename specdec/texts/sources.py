@@ -40,7 +40,7 @@ class Source:
         """Takes a decoded text, before the next batch is asked for."""
 
 
-class Examples(Source):
+class TaskTexts(Source):
     """The examples of a task's split; arguments as for `tasks.batches`."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Examples(Source):
         super().__init__(tasks.batches(task, split, lengths, **sizes))
 
 
-class Stream(Source):
+class StreamedTexts(Source):
     """Texts that come one by one, as from a pipe; arguments as for `tasks.text_batches`."""
 
     def __init__(self, *texts: Any, **sizes: Any):
@@ -59,8 +59,8 @@ class Stream(Source):
         return None
 
 
-class Lines(Source):
-    """The texts of a list; one that is too long shows now. Arguments as for `Stream`."""
+class ListedTexts(Source):
+    """The texts of a list; one that is too long shows now. Arguments as for `StreamedTexts`."""
 
     def __init__(self, *texts: Any, **sizes: Any):
         super().__init__(list(tasks.text_batches(*texts, **sizes)))
@@ -96,7 +96,7 @@ class Sounds(Source):
             begin += rows
 
 
-class Revised(Source):
+class RevisedTexts(Source):
     """Texts with previous outputs, from which a drafter drafts the new ones."""
 
     def __init__(self, source: Source, outputs: Sequence[Sequence[int]], width: int, name: str):
@@ -119,7 +119,7 @@ class Revised(Source):
         return self._outputs[index]
 
 
-class Live(Revised):
+class Live(RevisedTexts):
     """Versions of one text: the output for the version before drafts the next one."""
 
     def __init__(self, source: Source, width: int):

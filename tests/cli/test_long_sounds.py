@@ -16,8 +16,8 @@ import pytest
 
 from specdec import checkpoints, cli
 from specdec.common.subtitles import subtitles
-from specdec.engine.whole_sounds import segments_of
 from specdec.integrations.interactive import InteractiveModel
+from specdec.models.whisper.segments import segments_of
 
 GOLDEN = json.loads(
     (Path(__file__).resolve().parents[1] / "golden" / "long_sounds.json").read_text()

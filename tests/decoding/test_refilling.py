@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import types
 from typing import Any
 
 import by_definition
@@ -179,16 +180,17 @@ MODEL_PLAN = plan_of(DRAFTERS["model"](DRAWN))
 class Watched(Refilled):
     """Records the addresses of the target's cache after each call, and its program's text."""
 
-    def compile(self, *arguments):
-        compiled, self.addresses = super().compile(*arguments), []
-        self.text = compiled.as_text()
+    def parts(self, params, *_):
+        ((loop, arguments),) = super().parts(params)
+        compiled, self.addresses = loop.compile(*arguments), []
+        self.text, self.input_formats = compiled.as_text(), compiled.input_formats
+        yield types.SimpleNamespace(compile=lambda *_: self), arguments  # type: ignore[misc]
 
-        def execute(params, state, *new):
-            state = compiled(params, state, *new)
-            self.addresses.append([x.unsafe_buffer_pointer() for x in state.cache.keys])
-            return state
-
-        return execute
+    def __call__(self, params, state, *new):
+        ((loop, arguments),) = super().parts(params)
+        state = loop.compile(*arguments)(params, state, *new)
+        self.addresses.append([x.unsafe_buffer_pointer() for x in state.cache.keys])
+        return state
 
 
 @pytest.mark.ci

@@ -17,7 +17,7 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.row_bits import (
     NotTheSameBits,
-    Place,
+    RowPlace,
     check_same_beams,
     check_same_bits,
     compared,
@@ -25,7 +25,7 @@ from specdec.decoding.row_bits import (
     widths_of,
 )
 from specdec.drafters import Autoregressive, MultiPath
-from specdec.engine import Engine
+from specdec.engine import Engine, Placement
 from specdec.engine.beam_engine import beam_plan
 from specdec.models.bases.stack import StackModel
 from specdec.models.layers.layers import MASKED, attend_grouped, in_order
@@ -83,7 +83,7 @@ def test_rows_that_are_made_to_differ_are_found_and_refused():
     plan = plan_of(Uneven(9, wide=3))
     places, differ = compared(plan, params_of(plan.target), 1, 5, range(2, GAMMA + 2))
     slots = plan.capacity
-    assert (places, differ) == (9, [Place(3, 2, slots), Place(4, 3, slots)])
+    assert (places, differ) == (9, [RowPlace(3, 2, slots), RowPlace(4, 3, slots)])
     with pytest.raises(NotTheSameBits, match=r"token 4 of a call on 4 has other bits than in a"):
         check_same_bits(plan, params_of(plan.target), 1, 5)
 
@@ -197,11 +197,12 @@ def test_texts_in_bfloat16_are_bitwise_those_of_the_target_alone():
 
 def test_an_engine_measures_when_it_reads_parameters(monkeypatch):
     plan, trees = plan_of(Uneven(9)), params_of(Uneven(9))
-    monkeypatch.setattr(Engine, "read", lambda self: Params(trees, trees))
+    monkeypatch.setattr(Placement, "read", lambda *_: trees)
+    paths = dict.fromkeys(plan.owned(), "a path")
     with pytest.raises(NotTheSameBits, match="SAME_BITS is True, but on this device"):
-        _ = Engine(plan, None, {}).params  # type: ignore[arg-type]
+        _ = Engine(plan, None, paths).params  # type: ignore[arg-type]
     without = dataclasses.replace(plan, same_bits=False)
-    assert Engine(without, None, {}).params["target"] is trees  # type: ignore[arg-type]
+    assert Engine(without, None, paths).params["target"] is trees  # type: ignore[arg-type]
 
 
 def subject_of(target) -> Subject:

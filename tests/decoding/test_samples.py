@@ -98,17 +98,13 @@ def test_a_text_is_read_once_and_samples_wait_for_no_text(together, monkeypatch)
             yield batch
 
     calls: list[int] = []
-    samples = Sampled(plan, together)
-    run = samples._run
-
-    def counted(begin, go_on, params, keys, inputs):
-        calls.append(len(keys))
-        return run(lambda *read: calls.append(0) or begin(*read), go_on, params, keys, inputs)
-
-    monkeypatch.setattr(samples, "_run", counted)
+    samples, prefill = Sampled(plan, together), program.decoding.prefill
+    samples._prefill = program.Program(
+        lambda *read: jax.debug.callback(lambda: calls.append(1)) or prefill(*read, plan)
+    )
     found = list(itertools.islice(samples.outputs(plan.params(TREES), texts()), SAMPLES))
-    assert len(found) == SAMPLES and asked == [*range(SAMPLES)]
-    assert calls.count(0) == 1 and sum(calls) == SAMPLES * ROWS
+    jax.effects_barrier()
+    assert len(found) == SAMPLES and asked == [*range(SAMPLES)] and calls == [1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +134,8 @@ def test_samples_share_the_keys_of_their_input_unless_the_same_bits_are_asked_fo
     plan = dataclasses.replace(plan, same_bits=same_bits)
     params, (batch, *_) = Params(target.init(jax.random.key(0))), given()
     target.calls.clear()
-    Sampled(plan, 3).lower(params, batch.keys, batch.inputs)
+    for one, arguments in Sampled(plan, 3).parts(params, batch.keys, batch.inputs):
+        one.lower(*arguments)
     assert target.calls == {(6, shared, shared, shared)}
 
 
@@ -146,17 +143,22 @@ def test_samples_share_the_keys_of_their_input_unless_the_same_bits_are_asked_fo
 def test_a_call_has_the_rows_of_all_its_samples(monkeypatch, samples):
     """The last one's keys fill a call that has too few; two texts have rows one after the other."""
     asked: list = []
-    program = Sampled(plan_of(Constant(2)), 4)
+    way = Sampled(plan_of(Constant(2)), 4)
 
-    def execute(params, keys, inputs):
-        asked.append((params, keys.tolist(), inputs))
-        return output_of(*(Made([row], [-row / 8], [1] * (1 + row % 4)) for row in range(8)))
+    class Execute:
+        out_info = ()
 
-    monkeypatch.setattr(program, "compile", lambda *given: execute)
+        def __call__(self, params, keys, inputs):
+            if len(keys) == 2:
+                return inputs
+            asked.append((params, keys.tolist(), inputs))
+            return output_of(*(Made([row], [-row / 8], [1] * (1 + row % 4)) for row in range(8)))
+
+    monkeypatch.setattr(program.Program, "compile", lambda *given: Execute())
     batches: list[Any] = [
         GivenBatch(jnp.array([10 + n, 20 + n]), "texts", np.ones(2, bool)) for n in range(samples)
     ]
-    found = list(program.outputs("weights", batches))
+    found = list(way.outputs("weights", batches))
     own = [min(n, samples - 1) for n in range(4)]
     assert asked == [("weights", [*(10 + n for n in own), *(20 + n for n in own)], "texts")]
     assert [output.tokens.tolist() for output, _ in found] == [

@@ -57,7 +57,7 @@ def first_q(drafter, **trees):
     @jax.jit
     def propose(params):
         state = prefill(params, KEYS, INPUTS, plan)
-        request = Request(state.context(plan), keys, jnp.full([3], 2))
+        request = Request(plan.context(state), keys, jnp.full([3], 2))
         return drafter.propose(params, request, state.drafter)[0]
 
     return np.asarray(propose(Params(TREE, **trees)).probs[:, 0])

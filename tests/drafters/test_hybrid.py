@@ -94,7 +94,7 @@ def test_q_is_dense_only_where_something_is_drawn():
 
         def propose(tree):
             state = prefill(Params(TREE, tree), row_keys(0, jnp.arange(3)), INPUTS, plan)
-            request = Request(state.context(plan), keys, jnp.full([3], 2))
+            request = Request(plan.context(state), keys, jnp.full([3], 2))
             return plan.drafter.propose(Params(TREE, tree), request, state.drafter)[0].probs
 
         return jax.eval_shape(propose, OTHER)

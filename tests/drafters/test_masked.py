@@ -135,7 +135,7 @@ def test_an_opinion_of_a_text_is_behind_the_texts_own_neighbours():
     made = Plan(TARGET, drafter, SpeculativeSampling(), Fixed(K), Sampling(), N, ())
     ours, keys = modern_params(), row_keys(0, jnp.arange(len(INPUTS)))
     state = prefill(ours, keys, jnp.asarray(INPUTS), made)
-    context = state.context(made)
+    context = made.context(state)
     keys = jnp.broadcast_to(keys[:, None], (len(keys), K))
     texts = np.random.default_rng(3).integers(2, V, [2, 3, K])
     logs = []

@@ -77,7 +77,7 @@ def drafts_along(texts, previous, pieces, drafter=DRAFTER):
     """The draft after each piece of given texts [B, L], as if they had been committed."""
     plan = plan_of(drafter)
     state = prefill(PARAMS, KEYS, Revised(INPUTS, jnp.asarray(previous)), plan)
-    context, of_drafter = state.context(plan), state.drafter
+    context, of_drafter = plan.context(state), state.drafter
     tokens = jnp.asarray(np.pad(texts, ((0, 0), (1, 0))))
     keys = jax.vmap(lambda key: jax.random.split(key, 4))(KEYS)
     propose = jax.jit(drafter.propose)

@@ -13,7 +13,7 @@ from tolerances import LOGITS
 from specdec import checkpoints, tasks
 from specdec.common import demo
 from specdec.drafters import Autoregressive, Drafter, PromptLookup
-from specdec.engine import Engine, NotExact, Placement, drafter_key
+from specdec.engine import Engine, NotExact, Placement, Store, drafter_key
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
@@ -251,31 +251,23 @@ LLAMA = Llama(LlamaConfig(9, 4, 1, 1, 4, 4, 1))
 
 
 @pytest.mark.parametrize(
-    "theirs, own, same_path, found",
+    "theirs, own, path, found",
     [
-        (TINY, TINY, False, "theirs"),
-        (TINY, dataclasses.replace(TINY, layout="out_in"), False, "read"),
-        (TINY, dataclasses.replace(TINY, orders=(("1", "in_out"),)), True, "theirs"),
-        (TINY, dataclasses.replace(TINY, weights="int8"), True, "read"),
-        (TINY, LLAMA, True, "read"),
-        (TableTarget(4), TableTarget(5), True, "read"),
-        (TableTarget(4), TINY, True, "read"),
-        (TINY, TableTarget(5), True, "read"),
+        (TINY, TINY, "a", "theirs"),
+        (TINY, TINY, "b", "read"),
+        (TINY, dataclasses.replace(TINY, orders=(("1", "in_out"),)), "a", "theirs"),
+        (TINY, dataclasses.replace(TINY, weights="int8"), "a", "read"),
+        (TINY, LLAMA, "a", "read"),
+        (TableTarget(4), TableTarget(5), "a", "read"),
+        (TableTarget(4), TINY, "a", "read"),
+        (TINY, TableTarget(5), "a", "read"),
     ],
 )
-def test_parameters_of_another_engine_are_taken_where_only_the_layout_differs(
-    theirs, own, same_path, found
-):
-    """And only from the same path, unless the models are the same."""
-    origin = types.SimpleNamespace(
-        plan=types.SimpleNamespace(owned=lambda: {"target": theirs}),
-        _read={"target": "theirs"},
-        weights={"target": "a"},
+def test_parameters_are_shared_where_only_the_layout_differs(theirs, own, path, found):
+    """And only if they come from the same path."""
+    placement: Any = types.SimpleNamespace(
+        read=lambda model, path: "theirs" if (model, path) == (theirs, "a") else "read"
     )
-    placement = types.SimpleNamespace(read=lambda model, path: "read" if model is own else None)
-    engine: Any = types.SimpleNamespace(
-        origin=origin, weights={"target": "a" if same_path else "b"}, placement=placement
-    )
-    assert Engine._tree(engine, "target", own) == found
-    engine.weights["draft"] = "a"
-    assert Engine._tree(engine, "draft", own) == "read"
+    store = Store(placement)
+    store.read(theirs, "a")
+    assert store.read(own, path, "draft") == found

@@ -56,6 +56,7 @@ class Settings:
     asked: list
     settings: str = "settings"
     path: str | None = "lines.jsonl"
+    run = SimpleNamespace(placement="devices")
 
     @property
     def variant(self) -> Settings:
@@ -105,22 +106,17 @@ def test_a_measurement_reads_what_no_other_has_read(monkeypatch):
     asked: list = []
 
     def trees_of(run, tree_of):
-        assert tree_of.func == "read" and tree_of.keywords == {"trees": {"other": 1}}
+        assert tree_of == "read"
         return "trees"
 
     monkeypatch.setattr(benchmarking, "trees_of", trees_of)
     measured = lambda *given, **how: asked.append((given, how)) or "measurement"  # noqa: E731
     monkeypatch.setattr(benchmarking, "Measurement", measured)
-    monkeypatch.setattr(benchmarking.functools, "partial", partial)
-    run = SimpleNamespace(placement=SimpleNamespace(read="read"), data=SimpleNamespace(seed=5))
+    run, store = SimpleNamespace(data=SimpleNamespace(seed=5)), SimpleNamespace(read="read")
     timed = Timed(Variant("", run, ""), "workload", None)  # type: ignore[arg-type]
     file: Any = "file"
-    assert timed.measurement({1: "x"}, file, 3, {"other": 1}) == "measurement"  # type: ignore
+    assert timed.measurement({1: "x"}, file, 3, store) == "measurement"  # type: ignore
     assert asked == [(("workload", "trees", {1: "x"}, "file"), {"seed": 5, "repeats": 3})]
-
-
-def partial(function: Any, **keywords: Any) -> Any:
-    return SimpleNamespace(func=function, keywords=keywords)
 
 
 @pytest.mark.parametrize("found", [None, SimpleNamespace(milliseconds="times")])

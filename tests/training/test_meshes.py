@@ -21,7 +21,7 @@ from specdec.training import (
     LookAhead,
     Pairs,
 )
-from specdec.training.layout import Layout, micro_batches
+from specdec.training.division import Division, micro_batches
 from specdec.training.optimizer import Adafactor, LearningRate
 from specdec.training.updates import (
     Recipe,
@@ -82,7 +82,7 @@ def recipe_of(name: str, partitions: int | None, **settings: Any) -> Recipe:
     """Returns the settings of a case, with its models divided over a mesh if there is one."""
     model, objective = CASES[name]
     divide = partitioning.Partitioner(num_partitions=partitions)
-    layout = Layout(divide.mesh())
+    layout = Division(divide.mesh())
     own, target = layout.divided(model, divide), layout.divided(TARGET, divide)
     return Recipe(own, target, objective, OPTIMIZER, 3, UPDATES, layout=layout, **settings)
 

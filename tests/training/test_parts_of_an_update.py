@@ -16,7 +16,7 @@ from specdec.checkpoints import tables
 from specdec.models.partitioning import Partitioner, make_mesh
 from specdec.models.t5 import T5Target
 from specdec.training import exits, initial, laws, updates
-from specdec.training.layout import Layout, micro_batches
+from specdec.training.division import Division, micro_batches
 from specdec.training.loss import Frozen, Pairs, Sums, TopLaws, cross_entropy, of_target
 from specdec.training.objectives import fixed_key
 from specdec.training.optimizer import Adafactor, LearningRate
@@ -63,7 +63,7 @@ def test_gradients_of_micro_batches_are_those_of_all_tokens():
 def test_a_layout_divides_parameters_and_what_is_shaped_like_them():
     divide = Partitioner(num_partitions=2)
     mesh = make_mesh(2)
-    layout = Layout(mesh)
+    layout = Division(mesh)
     model = layout.divided(MODEL, divide)
     recipe = Recipe(model, None, None, Adafactor(LearningRate(0.1)), 0, 10, layout=layout)
     state = abstract_state(recipe)
@@ -81,7 +81,7 @@ def test_a_layout_divides_parameters_and_what_is_shaped_like_them():
     traced = jax.make_jaxpr(lambda tree: layout.kept(tree, model))(placed)
     names = {equation.primitive.name for equation in traced.eqns}
     assert names == {"sharding_constraint"} and len(traced.eqns) == len(jax.tree.leaves(placed))
-    one = Layout()
+    one = Division()
     assert one.placed(params, MODEL) is params and one.kept(params, MODEL) is params
     assert one.divided(MODEL, divide) is MODEL
 
