@@ -189,7 +189,8 @@ def test_what_does_not_follow_from_recorded_texts_is_refused(
 
     given = [(str(x), Autoregressive(TABLE, Sampling() if x else Greedy())) for x in drawn]
     monkeypatch.setattr(draft_lengths.opinions, "recorded", lambda drafter: given)
-    monkeypatch.setattr(draft_lengths.recorded_texts, "read", lambda path: ["text"])
+    text = SimpleNamespace(tokens=1)
+    monkeypatch.setattr(draft_lengths.recorded_texts, "read", lambda path: [text])
     monkeypatch.setattr(draft_lengths.recorded_texts, "check", lambda *given: True)
     monkeypatch.setattr(draft_lengths.schedule_replay, "longest", lambda plan: 3)
     monkeypatch.setattr(draft_lengths.schedule_replay, "check", checked)
