@@ -42,6 +42,7 @@ def test_lines_have_the_beams_of_the_library(lines):
         assert line["calls"] <= line["steps"] == int(found.trace.calls[0])
 
 
+@pytest.mark.ci
 def test_the_settings_beside_the_lines_repeat_the_run(lines, tmp_path, capsys):
     again = tmp_path / "again.jsonl"
     assert cli.main(["decode", f"--gin_file={lines}.gin", f"--output_file={again}"]) == 0
@@ -50,6 +51,7 @@ def test_the_settings_beside_the_lines_repeat_the_run(lines, tmp_path, capsys):
     assert "3 beams, HuggingFaceBeams(length_penalty=1.0" in err and "steps per call" in err
 
 
+@pytest.mark.ci
 def test_python_searches_for_the_same_beams(lines):
     texts = [text.removeprefix("--text=") for text in RUN[2:]]
     model = InteractiveModel(FOLDER, FOLDER, lengths={"inputs": 32, "targets": 10})

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 from support import tiny_t5
-from test_cli import the_line
+from yard import the_line
 
 import specdec
 from specdec import checkpoints, cli
@@ -90,21 +90,6 @@ def test_a_certified_pair_comes_out(made):
     alphas = [one["validation_alpha"] for one in log if "validation_alpha" in one]
     assert len(alphas) == 8 and alphas[-1] > alphas[0]
     assert (made / "tuned/tried.jsonl").exists()
-
-
-@pytest.mark.slow
-def test_the_drafter_learns_from_what_the_target_draws(made):
-    texts = {}
-    for split in ("train", "validation"):
-        lines = (made / f"texts/{split}/predictions.jsonl").read_text().splitlines()
-        texts[split] = {json.loads(line)["input"] for line in lines}
-        assert len(texts[split]) == len(lines)
-        assert all(text.startswith(PREFIX) for text in texts[split])
-    assert not texts["train"] & texts["validation"] and len(texts["validation"]) >= 20
-    settings = json.loads((made / "draft/settings.json").read_text())
-    assert settings["objective"]["temperature"] == 1.5
-    assert settings["best_by"] == "mbsu_5" and settings["lengths"]["targets"] == 9
-    assert "TEMPERATURE = 1.5" in (made / "texts/train/run.gin").read_text()
 
 
 def written(folder, split):
@@ -226,13 +211,6 @@ def test_a_finished_run_is_not_made_again(made, flags, command):
     assert f"the target's first input: '{PREFIX}" in out and "\nstep 4 of 4: " in out
     sentence = out.splitlines()[-1]
     assert sentence.endswith(f": specdec decode --gin_file={made / 'pair.gin'}")
-
-
-@pytest.mark.slow
-def test_a_drafter_that_does_not_pay_is_not_used(made, command):
-    """Tiny models never gain: the settings of the pair do not draft."""
-    out = command("decode", f"--gin_file={made / 'pair.gin'}", "--limit=1")[2]
-    assert "the target alone" in out
 
 
 @pytest.mark.slow
