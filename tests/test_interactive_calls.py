@@ -66,6 +66,7 @@ def test_texts_are_of_the_seed_and_of_the_sample_that_are_asked_for(model, asked
     stats = model.stats
     assert (stats.texts, stats.tokens, stats.seconds) == (3, 12, 1.0 + 2.0)
     assert (stats.drafted, stats.accepted) == ([2, 1] * 3, [1, 1] * 3)
+    assert stats.compile_seconds == 0  # no program was compiled since the last reset
     decoded = model.decode(["a"], seed=3, sample=2)
     assert [(one.text, one.log_prob) for one in decoded] == [("320", -6.5)]
     assert model.decode(["a"])[0].text == model.predict(["a"])[0] == "000"
@@ -79,7 +80,8 @@ def test_metrics_are_of_the_texts_of_a_seed(model, asked):
         return {"pairs": list(zip(targets, predictions, strict=True))}
 
     pairs = [("a", "A"), ("b", "B")]
-    assert model.evaluate(pairs, [both], seed=9) == {"pairs": [("A", "900"), ("B", "901")]}
+    assert model.evaluate(iter(pairs), [both], seed=9) == {"pairs": [("A", "900"), ("B", "901")]}
+    assert model.evaluate(pairs).keys() == {"bleu"}
 
 
 def test_a_text_is_revised_from_what_is_given_or_was_said_last(model, asked):
