@@ -209,13 +209,6 @@ def test_a_certificate_is_of_the_given_texts(pair, monkeypatch):
     assert "2 of 2 outputs identical" in found._repr_html_()
 
 
-@pytest.mark.slow
-def test_a_benchmark_of_beams(pair):
-    found = pair.bench(["ab", "a longer text"], repeats=1, num_beams=2, num_return=2)
-    assert found.summary.beams == 2 and found.summary.identical == 2
-    assert "times as fast as plain beams" in found.sentence
-
-
 @pytest.mark.ci
 def test_a_certificate_of_beams(pair, monkeypatch):
     """The checks have tests of their own."""

@@ -123,17 +123,6 @@ def test_a_benchmark_times_plain_and_drafted_beams_and_greedy_speculation(tmp_pa
     assert cli.main(command) == 0 and file.read_text() == before  # nothing is measured again
 
 
-@pytest.mark.slow
-def test_verify_certifies_beams(tmp_path, capsys):
-    file = tmp_path / "certificate.json"
-    assert cli.main(["verify", *RUN, *SHORT, f"--output_file={file}"]) == 1  # two texts never do
-    out = capsys.readouterr().out
-    assert "NOT ENOUGH TEXTS: all 5 checks passed" in out and "2 of 2 texts the same 3 beams" in out
-    record = json.loads(file.read_text())
-    assert record["beams"].startswith("3 beams, HuggingFaceBeams(") and record["passed"]
-    assert [one["name"] for one in record["checks"]][:2] == ["beams", "best"]
-
-
 @pytest.mark.parametrize(
     "given, says",
     [

@@ -3,18 +3,14 @@
 import argparse
 import dataclasses
 import json
-import os
 import random
 import re
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from support import tiny_t5
+from support import tiny_t5, two_hosts
 from yard import the_line
 
 import specdec
@@ -153,21 +149,7 @@ def test_a_mesh_makes_a_certified_pair(made, meshed):
 @pytest.mark.slow
 def test_two_processes_make_the_same_pair(meshed, over_mesh, tmp_path):
     """Each writes its own texts, and one of them everything else."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    devices = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-m", "specdec", "distill", *over_mesh]
-            + [f"--output_dir={tmp_path / 'two'}", f"--distributed={address},2,{k}"],
-            env=os.environ | {"XLA_FLAGS": devices},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for k in (0, 1)
-    ]
+    both = two_hosts("distill", *over_mesh, f"--output_dir={tmp_path / 'two'}")
     outs, errs = zip(*(process.communicate(timeout=900) for process in both), strict=True)
     assert all(process.returncode == 0 for process in both), errs
     assert "CERTIFIED" in outs[0] and not outs[1].replace("[Gloo]", "").count("PASS")

@@ -84,12 +84,9 @@ def preset(name: str) -> T5Target:
         return gin.get_configurable(T5Target)()
 
 
-def test_table_2_is_complete():
-    expected = [f"{task}_{size}" for task in TASKS for size in ("small", "base", "large")]
-    assert {Path(file).stem for file in PAPER} == {f"{e}_t{t}" for e in expected for t in (0, 1)}
-
-
 def test_every_published_row_has_a_file_and_its_name():
+    names = {f"{task}_{size}" for task in TASKS for size in ("small", "base", "large")}
+    assert {Path(file).stem for file in PAPER} == {f"{x}_t{t}" for x in names for t in (0, 1)}
     rows = published.rows()
     assert rows.keys() == {Path(file).stem for file in PAPER}
     tasks = {"EnDe": "ende", "CNN/DM": "cnndm"}
