@@ -2,7 +2,8 @@
 
 The message is a regular expression: thing, value, remedy. YARD is the folder of `yard.make`, which
 must stay as it is, and OUT an empty one. After LATE is a mistake that is seen only when the
-parameters have been read, and after `<=` are the bytes on standard input.
+parameters have been read, and after `<=` are the bytes on standard input. Rows that begin with a
+plus are tried in the default suite, the others in `ci`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SHORT = {
     "SAMPLED": ("--gin_file=sampling/temperature.gin",),
     "TRAIN": ("--gin_file=YARD/train.gin",),
 }
-ROW = re.compile(r"(LATE )?(.*?)  =>  (.*?)(?:  <=  (.*))?")
+ROW = re.compile(r"(\+ )?(LATE )?(.*?)  =>  (.*?)(?:  <=  (.*))?")
 
 
 class Case(NamedTuple):
@@ -30,17 +31,18 @@ class Case(NamedTuple):
     says: str
     stdin: bytes = b""
     late: bool = False
+    first: bool = False
 
 
 def case(row: str) -> Case:
     """Returns the case of a row."""
     match = ROW.fullmatch(row)
     assert match, row
-    late, command, says, stdin = match.groups()
+    first, late, command, says, stdin = match.groups()
     words = shlex.split(command.replace("BYTE", "\udcf6"))
     argv = tuple(arg for word in words for arg in SHORT.get(word, (word,)))
     sent = (stdin or "").encode().decode("unicode_escape").encode("latin-1")
-    return Case(argv, says, sent, bool(late))
+    return Case(argv, says, sent, bool(late), bool(first))
 
 
 def read() -> dict[str, dict[str, Case]]:
@@ -50,7 +52,8 @@ def read() -> dict[str, dict[str, Case]]:
         if line.startswith("# "):
             kind = kinds.setdefault(line.removeprefix("# "), {})
         else:
-            kind[line.partition("  =>  ")[0] + line.partition("  <=  ")[2]] = case(line)
+            name = line.removeprefix("+ ").partition("  =>  ")[0]
+            kind[name + line.partition("  <=  ")[2]] = case(line)
     return kinds
 
 

@@ -42,6 +42,7 @@ def test_lines_have_the_beams_of_the_library(lines):
         assert line["calls"] <= line["steps"] == int(found.trace.calls[0])
 
 
+@pytest.mark.ci
 def test_the_settings_beside_the_lines_repeat_the_run(lines, tmp_path, capsys):
     again = tmp_path / "again.jsonl"
     assert cli.main(["decode", f"--gin_file={lines}.gin", f"--output_file={again}"]) == 0
@@ -50,6 +51,7 @@ def test_the_settings_beside_the_lines_repeat_the_run(lines, tmp_path, capsys):
     assert "3 beams, HuggingFaceBeams(length_penalty=1.0" in err and "steps per call" in err
 
 
+@pytest.mark.ci
 def test_python_searches_for_the_same_beams(lines):
     texts = [text.removeprefix("--text=") for text in RUN[2:]]
     model = InteractiveModel(FOLDER, FOLDER, lengths={"inputs": 32, "targets": 10})
@@ -119,17 +121,6 @@ def test_a_benchmark_times_plain_and_drafted_beams_and_greedy_speculation(tmp_pa
     assert "is of a beam search, which a report does not show" in capsys.readouterr().err
     before = file.read_text()
     assert cli.main(command) == 0 and file.read_text() == before  # nothing is measured again
-
-
-@pytest.mark.slow
-def test_verify_certifies_beams(tmp_path, capsys):
-    file = tmp_path / "certificate.json"
-    assert cli.main(["verify", *RUN, *SHORT, f"--output_file={file}"]) == 1  # two texts never do
-    out = capsys.readouterr().out
-    assert "NOT ENOUGH TEXTS: all 5 checks passed" in out and "2 of 2 texts the same 3 beams" in out
-    record = json.loads(file.read_text())
-    assert record["beams"].startswith("3 beams, HuggingFaceBeams(") and record["passed"]
-    assert [one["name"] for one in record["checks"]][:2] == ["beams", "best"]
 
 
 @pytest.mark.parametrize(

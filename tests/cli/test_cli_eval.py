@@ -7,8 +7,8 @@ import shutil
 import jax
 import pytest
 from support import check_lines
-from test_cli import folder, records, the_line  # noqa: F401
 from tolerances import SMALL_LOGITS
+from yard import records, the_line
 
 from specdec import checkpoints, cli, tasks
 from specdec.cli import run as runs
@@ -28,7 +28,7 @@ COMPARED = (*SAMPLED, "--compare", "--metric=bleu")
 
 
 @pytest.fixture(scope="module")
-def flags(folder, cache):  # noqa: F811
+def flags(folder, cache):
     """What every run is given."""
     return [f"--gin_file={folder / 'run.gin'}", f"--compilation_cache_dir={cache}"]
 
@@ -111,7 +111,7 @@ def test_the_report_says_how_it_was_computed_and_what_speculation_did(whole):
     assert speculation["tokens_per_call"] == tokens / calls
 
 
-def test_the_tasks_own_metrics(evaluate, folder, tmp_path):  # noqa: F811
+def test_the_tasks_own_metrics(evaluate, folder, tmp_path):
     def letters(targets, predictions):
         return {"letters": len("".join(targets))}
 
@@ -125,7 +125,9 @@ def test_the_tasks_own_metrics(evaluate, folder, tmp_path):  # noqa: F811
     assert out.startswith("letters: speculative 15.00\nem: speculative 0.00\n")
 
 
-@pytest.mark.parametrize("kept, torn, left", [(7, 20, 3), (9, -1, 1)])
+@pytest.mark.parametrize(
+    "kept, torn, left", [(7, 20, 3), pytest.param(9, -1, 1, marks=pytest.mark.ci)]
+)
 def test_wherever_the_file_was_torn_the_rest_is_the_same(
     evaluate, whole, tmp_path, kept, torn, left
 ):
@@ -186,7 +188,7 @@ def test_another_run_is_refused_by_the_name_of_what_differs(evaluate, whole, no_
 def test_other_texts_under_the_same_name_are_refused(
     evaluate,
     whole,
-    folder,  # noqa: F811
+    folder,
     tmp_path,
     no_long_work,
     column,
@@ -212,7 +214,7 @@ def test_other_texts_under_the_same_name_are_refused(
 def test_another_checkpoint_at_the_same_place_is_refused(
     evaluate,
     whole,
-    folder,  # noqa: F811
+    folder,
     tmp_path,
     no_long_work,
 ):
@@ -269,6 +271,7 @@ def test_a_folder_that_cannot_be_used(tmp_path):
             PredictionsFolder(str(path), "", (0, hosts))
 
 
+@pytest.mark.ci
 def test_hosts_share_the_texts_and_the_last_one_computes_the_metrics(
     evaluate, whole, tmp_path, monkeypatch
 ):

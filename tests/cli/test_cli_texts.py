@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import check_lines
-from test_cli import LINES, decode, folder, records, the_line  # noqa: F401
 from tolerances import LOGITS, SMALL_LOGITS
+from yard import LINES, records
 
 import specdec
 from specdec import checkpoints, cli, tasks
@@ -27,7 +27,7 @@ SIZES = [
 
 
 @pytest.fixture
-def command(folder, cache, capsys):  # noqa: F811
+def command(folder, cache, capsys):
     """Runs a command on the two checkpoints, without a gin file."""
 
     def run(name, *flags, draft=True):
@@ -41,7 +41,7 @@ def command(folder, cache, capsys):  # noqa: F811
 
 
 @pytest.fixture
-def expected(decode):  # noqa: F811
+def expected(decode):
     """stdout of the run of gin files over the same texts."""
     return decode()[1]
 
@@ -79,7 +79,7 @@ def test_without_a_drafter_the_target_is_alone(command, expected):
 
 
 @pytest.mark.ci
-def test_what_is_streamed_is_the_line_that_is_printed_at_once(command, decode, monkeypatch):  # noqa: F811
+def test_what_is_streamed_is_the_line_that_is_printed_at_once(command, decode, monkeypatch):
     whole = decode("--color=always")[1]
     shown = []
     show = terminal.Painter.show
@@ -122,7 +122,7 @@ def test_a_prefix(command, tmp_path):
 
 
 @pytest.mark.ci
-def test_samples(command, folder, tmp_path, monkeypatch):  # noqa: F811
+def test_samples(command, folder, tmp_path, monkeypatch):
     read, prefill = [], T5Target.prefill
 
     def counted(*given):
@@ -152,7 +152,7 @@ def test_samples(command, folder, tmp_path, monkeypatch):  # noqa: F811
 
 
 @pytest.mark.ci
-def test_score(command, decode, folder, tmp_path):  # noqa: F811
+def test_score(command, decode, folder, tmp_path):
     path, pairs = tmp_path / "out.jsonl", tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{line}\n" for line in LINES[:1] + LINES[2:]), encoding="utf-8")
     code, out, err = command("score", f"--pairs={pairs}", f"--output_file={path}", draft=False)
@@ -189,7 +189,7 @@ def test_score_under_the_runs_sampling(command, tmp_path):
     assert line["processed_log_probs"][0] == pytest.approx(line["log_probs"][0], abs=SMALL_LOGITS)
 
 
-def test_score_of_a_task_in_lines(folder, cache, capsys):  # noqa: F811
+def test_score_of_a_task_in_lines(folder, cache, capsys):
     flags = [f"--gin_file={folder / 'run.gin'}", f"--compilation_cache_dir={cache}", "--limit=1"]
     assert cli.main(["score", *flags]) == 0
     value, tokens, output = capsys.readouterr().out.rstrip("\n").split("\t")
@@ -222,7 +222,7 @@ def test_line_ends_in_a_flag(text, expected):
 
 
 @pytest.mark.ci
-def test_previous_outputs_draft(command, expected, tmp_path, decode):  # noqa: F811
+def test_previous_outputs_draft(command, expected, tmp_path, decode):
     """Drafts from a file of texts, from an earlier output, and from that before a draft model."""
     path = tmp_path / "old.jsonl"
     decode(f"--output_file={path}")

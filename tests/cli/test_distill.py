@@ -3,19 +3,15 @@
 import argparse
 import dataclasses
 import json
-import os
 import random
 import re
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from support import tiny_t5
-from test_cli import the_line
+from support import tiny_t5, two_hosts
+from yard import the_line
 
 import specdec
 from specdec import checkpoints, cli
@@ -92,21 +88,6 @@ def test_a_certified_pair_comes_out(made):
     assert (made / "tuned/tried.jsonl").exists()
 
 
-@pytest.mark.slow
-def test_the_drafter_learns_from_what_the_target_draws(made):
-    texts = {}
-    for split in ("train", "validation"):
-        lines = (made / f"texts/{split}/predictions.jsonl").read_text().splitlines()
-        texts[split] = {json.loads(line)["input"] for line in lines}
-        assert len(texts[split]) == len(lines)
-        assert all(text.startswith(PREFIX) for text in texts[split])
-    assert not texts["train"] & texts["validation"] and len(texts["validation"]) >= 20
-    settings = json.loads((made / "draft/settings.json").read_text())
-    assert settings["objective"]["temperature"] == 1.5
-    assert settings["best_by"] == "mbsu_5" and settings["lengths"]["targets"] == 9
-    assert "TEMPERATURE = 1.5" in (made / "texts/train/run.gin").read_text()
-
-
 def written(folder, split):
     """The tokens that the target wrote, by input."""
     lines = [
@@ -168,21 +149,7 @@ def test_a_mesh_makes_a_certified_pair(made, meshed):
 @pytest.mark.slow
 def test_two_processes_make_the_same_pair(meshed, over_mesh, tmp_path):
     """Each writes its own texts, and one of them everything else."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    devices = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-m", "specdec", "distill", *over_mesh]
-            + [f"--output_dir={tmp_path / 'two'}", f"--distributed={address},2,{k}"],
-            env=os.environ | {"XLA_FLAGS": devices},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for k in (0, 1)
-    ]
+    both = two_hosts("distill", *over_mesh, f"--output_dir={tmp_path / 'two'}")
     outs, errs = zip(*(process.communicate(timeout=900) for process in both), strict=True)
     assert all(process.returncode == 0 for process in both), errs
     assert "CERTIFIED" in outs[0] and not outs[1].replace("[Gloo]", "").count("PASS")
@@ -226,13 +193,6 @@ def test_a_finished_run_is_not_made_again(made, flags, command):
     assert f"the target's first input: '{PREFIX}" in out and "\nstep 4 of 4: " in out
     sentence = out.splitlines()[-1]
     assert sentence.endswith(f": specdec decode --gin_file={made / 'pair.gin'}")
-
-
-@pytest.mark.slow
-def test_a_drafter_that_does_not_pay_is_not_used(made, command):
-    """Tiny models never gain: the settings of the pair do not draft."""
-    out = command("decode", f"--gin_file={made / 'pair.gin'}", "--limit=1")[2]
-    assert "the target alone" in out
 
 
 @pytest.mark.slow

@@ -221,10 +221,10 @@ ABOUT_THE_REMEDY = r"has no flag|No configurable|read by nothing|is not a value|
     [
         pytest.param(
             name,
-            marks=[pytest.mark.slow] * (name in LONG or number % 6 > 2)
-            or [pytest.mark.ci] * bool(number % 6),
+            marks=[pytest.mark.slow] * (name in LONG or bool(number % 4 and not case.first))
+            or [pytest.mark.ci] * bool(number % 4 or not case.first),
         )
-        for number, name in enumerate(TABLE)
+        for number, (name, case) in enumerate(TABLE.items())
     ],
 )
 def test_a_remedy_is_typed(name, run):
