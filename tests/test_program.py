@@ -224,36 +224,6 @@ def test_a_watched_batch_is_decoded_until_its_last_row_has_ended():
     assert lengths[-1] == right.length.tolist() and len(set(lengths[-1])) > 1
 
 
-@pytest.mark.ci
-def test_samples_of_a_text_read_it_once():
-    """The numbers are those of separate programs, bit for bit."""
-    read = []
-
-    class Counts(TableTarget):
-        def prefill(self, params, inputs, capacity):
-            jax.debug.callback(lambda: read.append(1))
-            return super().prefill(params, inputs, capacity)
-
-    target = Counts(6, classes=3)
-    plan = Plan(target, Constant(2), SpeculativeSampling(), Fixed(1), Sampling(), 4)
-    params = Params(target.init(jax.random.key(0)))
-    separate, found = DecodeProgram(plan), []
-    batches = [
-        GivenBatch(row_keys(0, jnp.arange(4), sample), inputs, np.ones(4, bool))
-        for inputs in (jnp.full([4, 2], first) for first in (2, 3))
-        for sample in range(3)
-    ]
-    for sample, (output, _) in enumerate(Sampled(plan).outputs(params, batches)):
-        jax.effects_barrier()
-        assert len(read) == (sample % 3 == 0)
-        found.append(output)
-        right, _ = separate.fetch(params, *batches[sample][:2])
-        jax.tree.map(np.testing.assert_array_equal, output, right)
-        jax.effects_barrier()
-        del read[:]
-    assert len({one.tokens.tobytes() for one in found}) > 3
-
-
 @pytest.fixture
 def clock(monkeypatch):
     """Each compilation takes 100 seconds, and each run of a compiled program 6."""

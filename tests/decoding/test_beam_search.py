@@ -46,13 +46,7 @@ def check_same(plan, params, inputs, **given):
     return plain, drafted
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "v1_1",
-        pytest.param("v1_0", marks=pytest.mark.ci),
-    ],
-)
+@pytest.mark.parametrize("name", ["v1_1", pytest.param("v1_0", marks=pytest.mark.ci)])
 def test_beams_are_those_of_t5x(name):
     target, params, golden = load(name)
     inputs = jnp.asarray(golden["encoder_input_tokens"])
@@ -117,19 +111,12 @@ def tables(scale=1.0):
 PLAN = BeamPlan(TABLE, 4, T5XBeams(0.6), 12, DraftBeams(TABLE, 8, 2))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"drafter": DraftBeams(TABLE, 8, 2, reuse=False)},
-        pytest.param(
-            {"rule": HuggingFaceBeams(early_stopping=True), "drafter": DraftBeams(TABLE, 4, 3)},
-            marks=pytest.mark.ci,
-        ),
-    ],
-)
-def test_drafted_beams_are_the_same(changes):
+@pytest.mark.ci
+def test_drafted_beams_are_the_same():
     """Tables have fewer candidates than 2w in the first steps, and texts that never end."""
-    plain, drafted = check_same(dataclasses.replace(PLAN, **changes), tables(), TEXTS)
+    rule = HuggingFaceBeams(early_stopping=True)
+    plan = dataclasses.replace(PLAN, rule=rule, drafter=DraftBeams(TABLE, 4, 3))
+    plain, drafted = check_same(plan, tables(), TEXTS)
     assert np.sum(drafted.trace.calls) < np.sum(plain.trace.calls)
 
 
@@ -149,16 +136,6 @@ def test_a_hostile_draft_changes_nothing(hostile):
 
 
 @pytest.mark.ci
-def test_prefixes_of_different_lengths():
-    prefix = jnp.asarray([[3, 2, 5], [4, 0, 0], [2, 2, 0], [0, 0, 0]] * 4, jnp.int32)
-    _, drafted = check_same(PLAN, tables(), TEXTS, prefix=prefix)
-    for row, given in enumerate(np.asarray(prefix)):
-        count = np.count_nonzero(given)
-        kept = np.asarray(drafted.tokens)[row, :, :count]
-        assert np.all((kept == given[:count]) | (np.asarray(drafted.length)[row] == 0)[:, None])
-
-
-@pytest.mark.ci
 def test_several_stop_ids_and_processors():
     processors = in_order(no_repeat_ngram_size=2, min_length=3)
     plan = BeamPlan(
@@ -169,14 +146,6 @@ def test_several_stop_ids_and_processors():
         words = np.asarray(text[:length]).tolist()
         pairs = list(zip([0, *words], words, strict=False))
         assert len(set(pairs)) == len(pairs) and not {1, 4} & set(words[:2])
-
-
-def test_a_row_does_not_depend_on_its_neighbours():
-    whole = beam_search(tables(), TEXTS, PLAN)
-    for row in (0, 7):
-        alone = beam_search(tables(), TEXTS[row : row + 1], PLAN)
-        assert alone.tokens[0].tolist() == whole.tokens[row].tolist()
-        assert alone.trace.calls[0] == whole.trace.calls[row]
 
 
 @pytest.mark.ci

@@ -137,11 +137,16 @@ def _is_jaxpr(x) -> bool:
 
 
 def test_texts_are_the_targets_own():
-    """Of a table of three layers; the call of the others finishes each of five drafted tokens."""
+    """Of a table of three layers whose logits depend on no sum, so that the first layer drafts the
+    target's own tokens; the call of the others finishes all five of them."""
     table = TableTarget(6, classes=3, num_layers=3)
-    bench = Bench(table, Params(table.init(jax.random.key(0))), EarlyExit(1, Greedy()), 12)
+    logits = table.init(jax.random.key(0))["logits"].at[..., 1].set(-9)  # no text ends early
+    tree = {"logits": jnp.broadcast_to(logits[:, :1], logits.shape)}
+    bench = Bench(table, Params(tree), EarlyExit(1, Greedy()), 12)
     output = bench.run(GreedyMatch(), Fixed(5), Greedy(), rows=16)
     np.testing.assert_array_equal(output.tokens, bench.alone(Greedy(), 16).tokens)
+    np.testing.assert_array_equal(output.trace.accepted, output.trace.drafted)
+    assert output.trace.accepted[0, :2].tolist() == [5, 5]
 
 
 def test_calls_are_parts_of_the_target():

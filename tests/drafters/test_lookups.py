@@ -327,6 +327,7 @@ def test_padding_is_what_the_target_says(drafter, output, tokens):
         (InputCopy(prefix=(7, 8)), [7, 8, 3, 4], [9, 3], [4]),  # the first token behind it is
         (InputCopy(longest=1), [2, 4, 3, 4, 5, 3, 5], [4, 3], []),
         (InputCopy(longest=2), [2, 4, 3, 4, 5, 3, 5], [4, 3], [4, 5, 3, 5]),
+        (InputCopy(), [3, 4, 3, 4, 5], [3, 4], [3, 4, 5]),  # from the beginning on, word by word
         (InputCopy(), [2, 4, 3, 4, 3], [4, 3], []),  # in several places at every length
     ],
     ids=str,

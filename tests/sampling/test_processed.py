@@ -154,7 +154,7 @@ class NoEcho(LogitsProcessor):
         return jnp.where(here & (history.length > 1), -jnp.inf, logits)
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_processor_of_ones_own_is_checked():
     check_processor(NoEcho())
     with pytest.raises(AssertionError, match="NoEcho.beyond=2.: .* outputs differ"):

@@ -21,7 +21,7 @@ from specdec.training import (
     LookAhead,
     Pairs,
 )
-from specdec.training.division import Division, micro_batches
+from specdec.training.division import Division
 from specdec.training.optimizer import Adafactor, LearningRate
 from specdec.training.updates import (
     Recipe,
@@ -121,14 +121,6 @@ def test_an_update_over_a_mesh_is_that_of_one_device():
         over.params,
         one.params,
     )
-
-
-def test_micro_batches_have_the_rows_of_each_device():
-    (pairs, *_), count = batches(), 4
-    parts = micro_batches(pairs, count)
-    for number in range(count):
-        np.testing.assert_array_equal(parts.inputs[number], pairs.inputs[number::count])
-        np.testing.assert_array_equal(parts.targets[number], pairs.targets[number::count])
 
 
 def lowered(partitions: int | None, name: str = "aligned", **settings: Any) -> Any:
