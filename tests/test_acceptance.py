@@ -6,6 +6,8 @@ import dataclasses
 import functools
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -296,6 +298,25 @@ def test_texts_that_were_measured_before_are_not_written_again():
         before = whole[:done]
         left = 50 - sum(text.tokens for text in before)
         assert before + records(tokens=left, skip=[text.index for text in before]) == whole
+
+
+def test_rows_with_a_new_text_are_refilled():
+    """Not those that pad a batch, nor those of texts that were measured before."""
+    live: list = []
+
+    class Refilled:
+        def outputs(self, params, given):
+            for batch in given:
+                live.append(batch.live.tolist())
+                made = np.ones([4, N], int)
+                yield SimpleNamespace(tokens=made, length=np.array([2, 3, 1, 4])), None
+
+    given = plan(NARROW, Greedy()), params_of(GREEDY)["target"], batches(3, 4)
+    how: Any = {"seed": 0, "tokens": 100, "refilled": Refilled()}
+    (texts,) = generate(*given, **how, skip=[1])
+    assert live == [[True, False, True, False]] and texts.length.tolist() == [2, 0, 1, 4]
+    (texts,) = generate(*given, **how)
+    assert live[1:] == [[True, True, True, False]]
 
 
 def test_batches_are_written_when_they_are_asked_for():

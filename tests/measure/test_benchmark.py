@@ -501,23 +501,6 @@ def test_repeats_are_other_samples_and_both_modes_get_the_same():
     assert len({str(key) for key in keys}) == 4
 
 
-def test_a_compilation_under_the_clock_is_refused():
-    fakes = Fakes()
-    workload = fakes.workload()
-    plain = workload.generations["speculative"]
-    calls = itertools.count()
-
-    def recompiles(params, *arguments):
-        if next(calls) == 4:  # after the warm-ups
-            jax.jit(lambda x: x * 3 + 1)(jnp.ones([3, 5]))
-        return plain(params, *arguments)
-
-    workload.generations["speculative"] = Compiled(recompiles)
-    with pytest.raises(RuntimeError, match="compiled while the clock ran"):
-        fakes.measure(texts=2, repeats=1, workload=workload)
-    fakes.measure(texts=2, repeats=1)  # and the next run has nothing left of it
-
-
 # Any plan, on models that are tables.
 
 LITTLE = 2**20  # bytes of memory to read, where it does not matter how fast that is
