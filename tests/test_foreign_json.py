@@ -22,7 +22,7 @@ from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
 from specdec.measure import recorded_texts
 from specdec.measure.file import File
-from specdec.predict import measured_costs
+from specdec.predict import stored_costs
 from specdec.report import summaries
 from specdec.report.replicate import results
 from specdec.report.replicate.study import read as read_study
@@ -306,7 +306,7 @@ def test_a_damaged_page_and_costs_are_named(tmp_path):
     assert "page.json has a wrong rows[0].measured[...]: expected float | null, got str" in said
     found = {"calls": {"target 8": None}, "prefill": 1, "prefill_alone": 1, "step": 1, "source": ""}
     (tmp_path / "costs.json").write_text(json.dumps(found))
-    said = refused(measured_costs.read, str(tmp_path / "costs.json"), None)
+    said = refused(stored_costs.read, str(tmp_path / "costs.json"), None)
     assert "costs.json has a wrong calls[...]: expected float, got null; measure again" in said
 
 

@@ -22,7 +22,7 @@ from harness import PAIRS, Outputs, Params, Plan, Results, Run, of_sums
 
 from specdec.measure.parts import Calls
 from specdec.predict.costs import Costs
-from specdec.predict.measured_costs import read as read_costs
+from specdec.predict.stored_costs import read as read_costs
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.verifiers import (

@@ -11,8 +11,8 @@ from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.variants import add_cost_flags, add_variant_flag, costs_of, rows_of, variants
 from specdec.common.values import UsageError
-from specdec.predict import promise
-from specdec.predict.forecasting import Forecasting
+from specdec.predict import predicted_speedup
+from specdec.predict.draft_lengths import DraftLengths
 
 GAMMAS = "1-10"
 
@@ -60,17 +60,17 @@ def _command(args: argparse.Namespace) -> None:
     gammas = _gammas(args.gammas or GAMMAS)
     read = [file for file in (args.passes, args.costs) if file]
     output.check(args, inputs=[*read, f"{args.passes}.gin"])
-    ready = Forecasting.of(
+    ready = DraftLengths.of(
         variants(args, lines="forecast"),
         args.passes,
         gammas,
         asked=args.gammas is not None,
-        given=costs_of(args),
+        costs=costs_of(args),
         rows=rows_of(args),
     )
     # All that can be wrong has been looked at; from here on it takes long.
     lines = settings.json_lines(args.output_file, ready.variants[0].settings)
-    for variant, group in itertools.groupby(ready.forecasts(), key=operator.itemgetter(0)):
+    for variant, group in itertools.groupby(ready.predictions(), key=operator.itemgetter(0)):
         found = []
         for _, one in group:
             found.append(one)
@@ -81,7 +81,7 @@ def _command(args: argparse.Namespace) -> None:
         plan = variant.run.plan
         name = type(plan.drafter).__name__ if plan.drafts else plan.target
         print(f"{name}, {plan.sampling}, {found[0].costs}")
-        print(*promise.lines(found), sep="\n", flush=True)
+        print(*predicted_speedup.lines(found), sep="\n", flush=True)
 
 
 def _gammas(text: str) -> list[int]:

@@ -13,7 +13,7 @@ from specdec.cli import run as runs
 from specdec.cli import shorthands
 from specdec.cli.run import DecodeRun
 from specdec.common.values import PositiveInt, UsageError, check
-from specdec.predict import measured_costs
+from specdec.predict import stored_costs
 from specdec.predict.costs import Costs
 from specdec.texts.measured_run import Run, Variant
 
@@ -111,7 +111,7 @@ def costs_of(args: argparse.Namespace) -> Costs | None:
             f"--costs are of one text at a time and --batch_size is {args.batch_size}; leave one "
             "of them out"
         )
-    return measured_costs.read(args.costs, args.topology) if args.costs else None
+    return stored_costs.read(args.costs, args.topology) if args.costs else None
 
 
 def rows_of(args: argparse.Namespace) -> int:

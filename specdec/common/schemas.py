@@ -85,7 +85,7 @@ LINES: Mapping[str, tuple[int, str, Mapping[str, Form]]] = {
     "forecast": (
         1,
         "One draft length of specdec forecast.",
-        {"": Form("", "specdec.predict.promise", "Forecast", "LINE")},
+        {"": Form("", "specdec.predict.predicted_speedup", "PredictedSpeedup", "LINE")},
     ),
 }  # kind -> its version, what a line is, and its forms by name
 

@@ -15,7 +15,7 @@ LATEX = {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}", "<": r"\textless
 LATEX |= {">": r"\textgreater{}", "|": r"\textbar{}"}
 
 
-class Table(NamedTuple):
+class PageTable(NamedTuple):
     """A table of a page, whose cells are texts, or what a page shows otherwise."""
 
     caption: str
@@ -23,7 +23,7 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[object]]
     legend: str = ""
 
-    def filled(self) -> Table:
+    def filled(self) -> PageTable:
         """Returns the table without empty columns, and without rows that only have a name."""
         kept = [x for x in range(len(self.header)) if not x or any(row[x] for row in self.rows)]
         rows = [[row[x] for x in kept] for row in self.rows if any(row[1:])]

@@ -10,11 +10,11 @@ from specdec.common.terminal import counted
 from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.measure.summary import (
     Baseline,
-    BenchmarkForecast,
     BenchmarkPrediction,
     BenchmarkSummary,
     GreedyFigures,
     Latency,
+    PredictedByOthers,
     Quantiles,
 )
 from specdec.plan import Plan
@@ -141,7 +141,7 @@ def _predicted(prediction: BenchmarkPrediction, baseline: Baseline, unit: str) -
     yield f"{'prefill, all':20}{1e3 * prediction.prefill:9.3f}"
 
 
-def _predicted_by_others(forecast: BenchmarkForecast) -> Iterator[str]:
+def _predicted_by_others(forecast: PredictedByOthers) -> Iterator[str]:
     texts = f"{counted(forecast.texts, 'text')} of {forecast.split}"
     yield ""
     yield _figure("predicted by others", forecast.whole, f"per token, by {texts}")

@@ -106,7 +106,7 @@ class BenchmarkPrediction:
 
 
 @dataclasses.dataclass(frozen=True)
-class BenchmarkForecast:
+class PredictedByOthers:
     """The speed-up of these texts that the parts and the acceptance of other texts predict."""
 
     split: str  # the split of the other texts
@@ -142,7 +142,7 @@ class BenchmarkSummary:
     baseline: Baseline
     prediction: BenchmarkPrediction | None  # None if the calls of an iteration are not known
     # None if the prediction is, or without texts of another split
-    forecast: BenchmarkForecast | None = None
+    forecast: PredictedByOthers | None = None
     # whether the output has the target's distribution. If not, only times are meaningful.
     exact: bool = True
     # acceptance by position in the draft, `theory.acceptance_by_position`; None where no token was
@@ -329,7 +329,7 @@ def _ratio_of_parts(found: MeasuredParts, iteration: float) -> float:
     )
 
 
-def _forecast(found: MeasuredParts, parts: Parts, speedup: Speedup) -> BenchmarkForecast:
+def _forecast(found: MeasuredParts, parts: Parts, speedup: Speedup) -> PredictedByOthers:
     """Predicts the speed-up from the parts, and from the drafts of the other split's texts."""
     (tau, alpha), costs = _acceptance(found.elsewhere), found.costs
     per_token = costs.iteration(_parts(parts, found.elsewhere)).seconds / tau
@@ -338,7 +338,7 @@ def _forecast(found: MeasuredParts, parts: Parts, speedup: Speedup) -> Benchmark
     )
     measured = _per_token(found.alone, costs.prefill_alone)
     measured /= _per_token(found.speculative, costs.prefill)
-    return BenchmarkForecast(
+    return PredictedByOthers(
         split=found.elsewhere[0].split or "",
         texts=len(found.elsewhere),
         tau=tau,

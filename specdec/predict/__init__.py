@@ -1,11 +1,12 @@
 """Predicted times, and the search for the settings that suit a pair best.
 
-`costs` has the seconds of calls. They are measured (`measured_costs`), follow from shapes and a
-chip's limits (`roofline`), or are the compiler's cycles (`cycles`). `calls` counts the calls' work.
+`costs` has the seconds of calls, and predicts an iteration from them. They are timed
+(`timed_costs`), read from a file (`stored_costs`), follow from shapes and a chip's limits
+(`roofline`), or are the compiler's cycles (`cycles`).
 
-From recorded texts, `forecasting` predicts the speed-up at every draft length: it decodes them
-again with recordings (`recorded`) instead of models, which counts target calls, and `promise` makes
-figures from these counts and the costs. `search` finds the draft length, schedule and drafter.
+`draft_lengths` decodes recorded texts again, with recordings instead of models, which counts target
+calls. `predicted_speedup` makes figures from these counts and the costs, and `search` finds the
+draft length, schedule and drafter.
 
 Programs are compiled ahead of time for TPUs that need not be present:
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from specdec.common.tables import Table, columns
+from specdec.common.tables import PageTable, columns
 from specdec.common.terminal import counted
 from specdec.predict import hlo
 from specdec.predict.compile_record import (
@@ -201,14 +201,14 @@ def _costs(one: RooflinePrediction) -> str:
     return f"target {1e3 * one.target:.2f} ms, draft {1e3 * one.draft:.3f} ms"
 
 
-def _speedups(found: TopologyRecord, label: str, between: str) -> Table:
+def _speedups(found: TopologyRecord, label: str, between: str) -> PageTable:
     """Returns both predictions for each alpha, whose label has this form, and draft length."""
     rows, both = [], _predictions(found)
     for name, alpha in (found.alphas or {}).items():
         shown = name if name == f"{alpha:g}" else label.format(f"{alpha:g}", name)
         pairs = zip(*(one.speedups[name] for one in both), strict=True)
         rows.append((shown, *(f"{a:.2f}{between}{b:.2f}" for a, b in pairs)))
-    return Table("", ("alpha", *map(str, range(1, len(both[0].verify_cost)))), rows)
+    return PageTable("", ("alpha", *map(str, range(1, len(both[0].verify_cost)))), rows)
 
 
 def _compiler_lines(found: TopologyRecord, made: CompilerEstimate) -> Iterator[str]:
@@ -243,9 +243,9 @@ def markdown(several: Sequence[Mapping[str, object]]) -> str:
     records = [read(fields, TopologyRecord) for fields in several]
     whole = [_contents_row(found) for found in records if "decode" in found.programs]
     parts = [
-        Table("", MEMORY, list(map(_memory_row, records))).markdown(),
+        PageTable("", MEMORY, list(map(_memory_row, records))).markdown(),
         "Collectives, by the loop they are in, and compile times.",
-        Table("", ("topology", "collectives", "loops", "seconds"), whole).markdown(),
+        PageTable("", ("topology", "collectives", "loops", "seconds"), whole).markdown(),
         *(part for found in records for part in _of_topology(found)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -274,12 +274,12 @@ def _of_topology(found: TopologyRecord) -> Iterator[str]:
             of_layer = "" if layer is None else layer
             rows.append((program, f"{part.cycles:,}", part.fusions, of_layer))
         header = ("program", "cycles", "fusions", "fusions in a decoder layer")
-        yield Table("", header, rows).markdown(" rrr")
+        yield PageTable("", header, rows).markdown(" rrr")
     if found.exits is not None:
         yield f"{name}: tokens that leave the target, roofline / with layers:"
         rows = [(one.layers, _milliseconds(one.seconds), _pair(one.speedup)) for one in found.exits]
         header = ("layers", "ms", "times as fast as the whole target")
-        yield Table("", header, rows).markdown()
+        yield PageTable("", header, rows).markdown()
     if found.beams_predicted is not None:
         yield f"{name}: {_beams(found.beams_predicted)}."
 

@@ -18,11 +18,11 @@ from specdec.common.values import UsageError
 from specdec.measure import opinions, recorded_texts
 from specdec.measure.alphas import Accepted
 from specdec.plan import Plan
-from specdec.predict import promise, schedule_replay, tuning
+from specdec.predict import predicted_speedup, schedule_replay, timed_costs, tuning
 from specdec.predict.costs import Costs
-from specdec.predict.forecasting import decoded, measured, replayed
-from specdec.predict.measured_costs import read
+from specdec.predict.draft_lengths import decoded, replayed
 from specdec.predict.schedule_replay import Replayed
+from specdec.predict.stored_costs import read
 from specdec.predict.tuning import Candidate, Tried
 from specdec.schedules import Fixed
 from specdec.schedules.schedule import Schedule
@@ -75,7 +75,7 @@ class Prepared(NamedTuple):
 
     def seconds(self, plan: Plan, by_batch: Replayed) -> np.ndarray | None:
         """Returns [batches], the seconds of a plan; None if a call's are not known."""
-        found = promise.seconds(plan, by_batch, self.costs, self.batches)
+        found = predicted_speedup.seconds(plan, by_batch, self.costs, self.batches)
         if found is None or not plan.drafter.paths or plan.sampling.greedy:
             return found
         recorded = sum(text.tokens for text in self.texts)
@@ -89,7 +89,7 @@ class Prepared(NamedTuple):
             longest = last.schedule.gamma
         plan = dataclasses.replace(self.run.plan, schedule=Fixed(longest))
         costs = dict.fromkeys([None, *range(1, longest + 1)], self.costs)
-        found = promise.oracle_seconds(plan, self.replayed(plan)[1], costs, self.batches)
+        found = predicted_speedup.oracle_seconds(plan, self.replayed(plan)[1], costs, self.batches)
         assert found is not None, "costs of every width are known"
         return found
 
@@ -116,7 +116,7 @@ class Recommendation(NamedTuple):
 
     def write(self, folder: Path, files: Sequence[str]) -> str:
         """Writes the recommendation and a figure to a folder; returns the former as gin text."""
-        about = f"# `specdec tune` of {', '.join(files)}: {self.best.promise()}."
+        about = f"# `specdec tune` of {', '.join(files)}: {self.best.in_words()}."
         text = f"{about}\n{settings_of(self.best)}"
         records.write(folder / "tuned.gin", text)
         try:
@@ -232,7 +232,7 @@ class Search(NamedTuple):
         else:
             shorter = tuple(range(self.longest))
             every = dataclasses.replace(run.plan, schedule=Fixed(self.longest, shorter=shorter))
-            own = measured(run, texts, {None: every}, self.rows)[None]
+            own = timed_costs.of_run(run, texts, {None: every}, self.rows)[None]
         found = Costs.of_record(hosts.exchanged(own.record())[0])  # all hosts replay with the same
         records.write(path, records.as_json(found.record(), indent=1))
         return found
@@ -241,7 +241,7 @@ class Search(NamedTuple):
         """Returns the costs of drafts of every length with several paths; lengths cannot vary."""
         lengths = range(1, self.longest + 1)
         plans = {x: dataclasses.replace(run.plan, schedule=Fixed(x)) for x in lengths}
-        found = measured(run, texts, plans, self.rows)
+        found = timed_costs.of_run(run, texts, plans, self.rows)
         calls = {key: value for one in found.values() for key, value in one.calls.items()}
         return found[self.longest]._replace(calls=calls)
 

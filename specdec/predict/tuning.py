@@ -190,7 +190,7 @@ class Result:
         seconds = [float(x.sum()) for x in (self.static.seconds, self.best.seconds, self.oracle)]
         return (seconds[0] - seconds[1]) / (seconds[0] - seconds[2])
 
-    def promise(self) -> str:
+    def in_words(self) -> str:
         """Returns the predicted speed-up, in words."""
         found = self.speedup(self.best)
         if found.value <= 1:
@@ -211,7 +211,7 @@ def lines(result: Result) -> Iterator[str]:
     oracle = ratio(result.alone, result.oracle)
     rows.append((f"{oracle.value:.2f}", oracle.interval(), "", "  an oracle of refusals"))
     yield from columns(rows, ">9", ">16", ">13", "")
-    yield f"best     {result.best.candidate.schedule}: {result.promise()}"
+    yield f"best     {result.best.candidate.schedule}: {result.in_words()}"
     over = ratio(result.static.seconds, result.best.seconds)
     yield (
         f"         {over.value - 1:+.1%} ({over.low - 1:+.1%} to {over.high - 1:+.1%}) over "

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from specdec.common.tables import Table
+from specdec.common.tables import PageTable
 from specdec.common.terminal import counted
 from specdec.predict.compile_record import (
     CountAndBytes,
@@ -216,7 +216,7 @@ def update_explanation() -> Iterator[str]:
 def update_markdown(several: Sequence[Mapping[str, object]]) -> str:
     """Returns a table of the records of several topologies."""
     records = [read(fields, UpdateRecord) for fields in several]
-    return Table("", HEADER, list(map(_row, records))).markdown() + "\n"
+    return PageTable("", HEADER, list(map(_row, records))).markdown() + "\n"
 
 
 def _parts(memory: ProgramMemory) -> dict[str, float | None]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import jinja2
 from markupsafe import Markup
 
-from specdec.common.tables import Table
+from specdec.common.tables import PageTable
 from specdec.report import run_tables, words
 from specdec.report.generations import KINDS, ShownGeneration
 from specdec.report.speedups import predicts, varies
@@ -55,7 +55,7 @@ def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) ->
 def study(
     title: str,
     facts: Mapping[str, Sequence[str]],
-    tables: Sequence[Table],
+    tables: Sequence[PageTable],
     figures: Sequence[Mapping[str, object]],
     runs: Sequence[ReportedRun],
     notes: Sequence[str],
@@ -116,7 +116,7 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
-def _tables(runs: Sequence[ReportedRun]) -> Iterator[Table]:
+def _tables(runs: Sequence[ReportedRun]) -> Iterator[PageTable]:
     """Yields tables of speed-ups, of published rows next to ours, and of acceptance rates."""
     ratios = [speedup(run.bench) for run in runs if run.bench]
     if ratios:

@@ -6,7 +6,7 @@ import collections
 from collections.abc import Iterator, Sequence
 
 from specdec.common import notebook
-from specdec.common.tables import Table
+from specdec.common.tables import PageTable
 from specdec.common.terminal import counted
 from specdec.report.summaries import (
     Figures,
@@ -43,7 +43,7 @@ def markdown(runs: Sequence[ReportedRun]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def speeds(runs: Sequence[ReportedRun]) -> Table:
+def speeds(runs: Sequence[ReportedRun]) -> PageTable:
     """Returns the table of speed-ups: a line of the paper, and one of ours."""
     header = ("run", "", "gamma", "alpha", "tested", "c", "v", "predicted", "measured")
     legend = (
@@ -53,10 +53,10 @@ def speeds(runs: Sequence[ReportedRun]) -> Table:
         "count; measured is the speed-up of whole texts. In brackets: 95 % intervals over texts."
     )
     rows = [line for run in runs for line in _speed(run)]
-    return Table("Next to the rows of Leviathan et al.", header, rows, legend)
+    return PageTable("Next to the rows of Leviathan et al.", header, rows, legend)
 
 
-def alphas(runs: Sequence[ReportedRun]) -> Table:
+def alphas(runs: Sequence[ReportedRun]) -> PageTable:
     """Returns the table of alpha by lenience; at least one run must have it measured."""
     measured = [run for run in runs if run.acceptance]
     leniences = [alpha["lenience"] for alpha in next(iter(_alphas(measured[0]).values()))]
@@ -66,7 +66,7 @@ def alphas(runs: Sequence[ReportedRun]) -> Table:
         "times its maximum at the draft's choice. l = 1 is exact."
     )
     rows = [line for run in measured for line in _lenient(run)]
-    return Table("Alpha by lenience", header, rows, legend)
+    return PageTable("Alpha by lenience", header, rows, legend)
 
 
 def places(runs: Sequence[ReportedRun]) -> list[str]:
@@ -88,7 +88,7 @@ def headline(runs: Sequence[ReportedRun]) -> str:
     return "\n\n".join((table.markdown(), table.legend, where)) + "\n"
 
 
-def measured(runs: Sequence[ReportedRun], strong: str = "") -> Table:
+def measured(runs: Sequence[ReportedRun], strong: str = "") -> PageTable:
     """Returns the table of benchmarks; `strong` goes around each speed-up."""
     legend = (
         "Speed-up of whole texts, prefill included, over the target alone, interleaved in one "
@@ -98,7 +98,7 @@ def measured(runs: Sequence[ReportedRun], strong: str = "") -> Table:
         "over texts."
     )
     rows = [tuple(_measured(run.name, run.bench, strong)) for run in runs if run.bench]
-    return Table("Speed-up over the target alone", HEADER, rows, legend)
+    return PageTable("Speed-up over the target alone", HEADER, rows, legend)
 
 
 def sentence(runs: Sequence[ReportedRun]) -> str:

@@ -26,7 +26,7 @@ LEVEL = {"heuristic": RED, "cost_optimal": SKY}  # they have no setting to draw 
 
 
 def draw(results: Sequence[Any], path: Path) -> None:
-    """Writes an SVG with a row of panels for each `forecast.tuning.Result`."""
+    """Writes an SVG with a row of panels for each `predict.tuning.Result`."""
     with matplotlib.rc_context(STYLE):
         figure = figures.blank(3.0 * len(results) + 0.3)
         rows = figure.subplots(len(results), len(PANELS), sharey=True, squeeze=False)

@@ -32,7 +32,7 @@ from specdec.measure import recorded_texts
 from specdec.models.families import model_of
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.plan import Plan
-from specdec.predict import forecasting
+from specdec.predict import draft_lengths
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget
@@ -273,7 +273,7 @@ def test_what_adapts_has_no_recorded_texts():
         plan=hybrid, data=SimpleNamespace(num_samples=1, decoder_prefix=None)
     )
     with pytest.raises(UsageError, match="DRAFTER adapts .*; leave out COMMITTEE_DECAY"):
-        forecasting._refuse(plan)
+        draft_lengths._refuse(plan)
     with pytest.raises(UsageError, match="DRAFTER adapts"):
         recorded_texts.refuse_other_than_plain(run)
     assert not adaptive(Greedy(), decay=None).adapts

@@ -19,7 +19,7 @@ from specdec.measure import opinions
 from specdec.measure.parts import PREFILL
 from specdec.measure.workload import Workload
 from specdec.plan import Plan
-from specdec.predict.measured_costs import measured
+from specdec.predict.timed_costs import timed
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.testing import Skipping, TableTarget
@@ -78,7 +78,7 @@ def test_it_is_forecast_with_what_it_reads(plan):
     trees["alone"] = trees["target"]
     clock = iter(range(10**6))
     given = lambda role, model: trees[role], np.full([1, S], 3, np.int32)  # noqa: E731
-    measured({2: plan}, plan.alone(), *given, clock=lambda: float(next(clock)))
+    timed({2: plan}, plan.alone(), *given, clock=lambda: float(next(clock)))
 
 
 def test_it_is_asked_with_what_it_reads(plan):

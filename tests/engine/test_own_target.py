@@ -16,7 +16,7 @@ from specdec.engine import Engine, Placement
 from specdec.measure.alphas import Accepted
 from specdec.models.contract.model import Model, Target
 from specdec.plan import Plan
-from specdec.predict.forecasting import measured
+from specdec.predict.timed_costs import of_run
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.texts.measured_run import Run
@@ -87,7 +87,7 @@ def test_a_variant_of_another_target_reads_its_own():
 def test_its_calls_are_timed():
     run = Run(opened(Sharper(MODEL, 2.0)), Data(None, "test", LENGTHS))
     texts = [Accepted(0, 3, {}, inputs=(5, 6, 1), output=(7, 8, 1))]
-    costs = measured(run, texts, {"own": run.plan})["own"]
+    costs = of_run(run, texts, {"own": run.plan})["own"]
     assert costs.step > 0 and ("target", 4) in costs.calls
 
 

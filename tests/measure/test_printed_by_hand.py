@@ -21,18 +21,18 @@ from specdec.measure import printed, trust
 from specdec.measure.file import Generation, Timing
 from specdec.measure.summary import (
     Baseline,
-    BenchmarkForecast,
     BenchmarkPrediction,
     BenchmarkSummary,
     GreedyFigures,
     Latency,
+    PredictedByOthers,
     Quantiles,
     Speedup,
 )
 from specdec.measure.trust import Spread
 from specdec.plan import Plan
-from specdec.predict import promise
-from specdec.predict.promise import Forecast
+from specdec.predict import predicted_speedup
+from specdec.predict.predicted_speedup import PredictedSpeedup
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget
@@ -69,7 +69,7 @@ SUMMARY = BenchmarkSummary(
     alpha=0.701,
     baseline=Baseline(0.0411, 0.0101, 1.023, 1.134, 8.1e9, 0.00404),
     prediction=PREDICTION,
-    forecast=BenchmarkForecast("validation", 9, 2.412, 0.681, 1.871, 1.751, 1.912, 1.022, 0.963),
+    forecast=PredictedByOthers("validation", 9, 2.412, 0.681, 1.871, 1.751, 1.912, 1.022, 0.963),
     conditional=(0.8125, 0.75, None),
     joint=(0.8125, 0.61, 0.333),
     depth=7.251,
@@ -106,13 +106,15 @@ INEXACT = BenchmarkSummary(
 )
 
 
-def forecasts() -> list[Forecast]:
+def forecasts() -> list[PredictedSpeedup]:
     """Drafts have no token, two tokens, or lengths that a schedule chooses."""
-    none = Forecast(0, 4, 40, 40.0, Estimate(1.0, 1.0, 1.0), None, None, None, None, [])
+    none = PredictedSpeedup(0, 4, 40, 40.0, Estimate(1.0, 1.0, 1.0), None, None, None, None, [])
     tokens, speedup = Estimate(2.11, 2.02, 2.23), Estimate(1.31, 1.22, 1.43)
-    two = Forecast(2, 4, 40, 19.5, tokens, speedup, 2.31, 1.41, 1.53, [0.25, 0.625], 6.251)
+    two = PredictedSpeedup(2, 4, 40, 19.5, tokens, speedup, 2.31, 1.41, 1.53, [0.25, 0.625], 6.251)
     faster = Estimate(1.37, 1.28, 1.46)
-    own = Forecast(None, 4, 40, 17.0, Estimate(2.35, 2.2, 2.5), faster, None, None, 1.61, [0.2])
+    own = PredictedSpeedup(
+        None, 4, 40, 17.0, Estimate(2.35, 2.2, 2.5), faster, None, None, 1.61, [0.2]
+    )
     return [none, two, own]
 
 
@@ -120,7 +122,7 @@ def shown() -> str:
     """Returns the tables, with an empty line between two."""
     slow = dataclasses.replace(forecasts()[1], speedup=Estimate(0.9, 0.8, 1.0))
     tables = [*map(printed.lines, (SUMMARY, BEAMS, INEXACT))]
-    tables += [promise.lines(forecasts()), promise.lines([slow])]
+    tables += [predicted_speedup.lines(forecasts()), predicted_speedup.lines([slow])]
     return "\n".join("".join(f"{line.rstrip(' ')}\n" for line in one) for one in tables)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from specdec.common.records import RecordsError
 from specdec.measure.parts import Calls, Turn, key_of, name_of
-from specdec.predict import measured_costs
+from specdec.predict import stored_costs
 from specdec.predict.hardware import Call, Chip
 from specdec.predict.roofline import roofline_costs
 from specdec.types import Part
@@ -63,16 +63,16 @@ def test_a_topology_of_a_compilation(tmp_path):
     }
     path = tmp_path / "compile.json"
     path.write_text(json.dumps({"topologies": [one]}))
-    found = measured_costs.read(str(path), None)
+    found = stored_costs.read(str(path), None)
     assert found.step == pytest.approx(seconds("target", 1, 1e-5))
     assert found.source == f"{path}, a roofline of v4:1x1x1 and 10 us for each layer, no prefill"
     two = one | {"topology": "v5e:1x1", "assumed": {"layer_seconds": 2e-5}}
     path.write_text(json.dumps({"topologies": [one, two, {**one, "topology": "x", "calls": {}}]}))
-    found = measured_costs.read(str(path), "v5e:1x1")
+    found = stored_costs.read(str(path), "v5e:1x1")
     assert found.step == pytest.approx(seconds("target", 1, 2e-5))
     for name in (None, "x"):
         with pytest.raises(RecordsError, match="give one of v4:1x1x1, v5e:1x1, --topology=NAME"):
-            measured_costs.read(str(path), name)
+            stored_costs.read(str(path), name)
 
 
 def test_names_of_parts_in_files():
@@ -98,8 +98,8 @@ def test_a_step_of_the_target_alone_is_computed_with_one_token_or_with_two(width
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     if width == 3:
         with pytest.raises(RecordsError, match="a.jsonl has no timings of parts"):
-            measured_costs.of_bench(str(path))
+            stored_costs.of_bench(str(path))
         return
-    found = measured_costs.of_bench(str(path))
+    found = stored_costs.of_bench(str(path))
     assert found[1:] == (3.0, 2.0, 0.5, str(path))
     assert found.calls[Calls("target", 4)] == 0.75 and found.calls[Calls("draft", 1)] == 0.25

@@ -25,10 +25,10 @@ from specdec.measure.alphas import Accepted
 from specdec.measure.file import Timing
 from specdec.measure.parts import Key, key_of
 from specdec.plan import Plan
-from specdec.predict import measured_costs, promise
+from specdec.predict import predicted_speedup, stored_costs, timed_costs
 from specdec.predict.costs import Costs
-from specdec.predict.measured_costs import measured
 from specdec.predict.schedule_replay import Replayed
+from specdec.predict.timed_costs import timed
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget
@@ -68,7 +68,7 @@ def replayed(
 def test_figures_by_hand():
     """Two texts of 6 and 2 tokens in 3 and 1 calls of 2 + 1 + 12 seconds."""
     by_gamma = {1: COSTS, 2: COSTS}
-    found = promise.forecast(plan(), replayed([[2, 0, 1], [1]]), by_gamma, 2, alpha=0.5)
+    found = predicted_speedup.predict(plan(), replayed([[2, 0, 1], [1]]), by_gamma, 2, alpha=0.5)
     assert (found.gamma, found.texts, found.tokens, found.calls) == (2, 2, 8, 4)
     assert found.tokens_per_call.value == 2
     assert found.speedup and found.speedup.value == pytest.approx((10 + 80) / (14 + 4 * 15))
@@ -109,18 +109,20 @@ def test_a_batch_is_done_when_its_slowest_text_is(rows, alone, taken):
     depth = np.full([4, 8], 99)
     for row, values in zip(depth, [[4, 2, 6], [8], [6, 6], [4, 4, 5]], strict=True):
         row[: len(values)] = values
-    found = promise.forecast(plan(), replayed(FOUR), {2: COSTS}, 4, None, rows=rows)
+    found = predicted_speedup.predict(plan(), replayed(FOUR), {2: COSTS}, 4, None, rows=rows)
     assert found.speedup is not None and found.speedup.value == pytest.approx(alone / taken)
     assert (found.texts, found.tokens, found.calls) == (4, 17, 9)
     assert found.tokens_per_call.value == pytest.approx(17 / 9)
-    found = promise.forecast(plan(), replayed(FOUR, depth=depth), {2: COSTS}, 4, None, rows=rows)
+    found = predicted_speedup.predict(
+        plan(), replayed(FOUR, depth=depth), {2: COSTS}, 4, None, rows=rows
+    )
     if rows == 1:
         assert found.layers == pytest.approx((4 + 2 + 6 + 8 + 6 + 6 + 4 + 4 + 5) / 9)
 
 
 def test_samples_are_means_of_their_texts():
     twice = replayed([[2, 0, 1], [1], [2, 2], [1]])  # the first text's calls are 3, then 2
-    found = promise.forecast(plan(), twice, {2: COSTS}, 2, alpha=None)
+    found = predicted_speedup.predict(plan(), twice, {2: COSTS}, 2, alpha=None)
     assert found.calls == (3 + 1 + 2 + 1) / 2
     assert found.formula_speedup is None and found.formula_tokens_per_call is None
 
@@ -128,19 +130,21 @@ def test_samples_are_means_of_their_texts():
 def test_a_part_whose_costs_are_not_known_leaves_a_gap():
     calls = keyed({"target 3": 12.0, "draft 2": 2.0, "draft 1": 1.0})
     known = Costs(calls, 7.0, 5.0, 10.0, "some")
-    found = promise.forecast(plan(), replayed([[2, 0], [1]]), {2: known}, 2, alpha=0.5)
+    found = predicted_speedup.predict(plan(), replayed([[2, 0], [1]]), {2: known}, 2, alpha=0.5)
     assert found.speedup is not None and found.oracle_speedup is None
-    other = promise.forecast(plan(1), replayed([[1]], 1), {1: known}, 1, alpha=0.5)
+    other = predicted_speedup.predict(plan(1), replayed([[1]], 1), {1: known}, 1, alpha=0.5)
     assert other.speedup is None and other.formula_tokens_per_call == 1.5
     assert not other.record().keys() & {"speedup", "speedup_interval", "formula_speedup"}
-    assert promise.best([found, other]) is found
-    assert "the target alone" in list(promise.lines([other, found]))[-1]
+    assert predicted_speedup.best([found, other]) is found
+    assert "the target alone" in list(predicted_speedup.lines([other, found]))[-1]
 
 
 def test_of_two_drafters_each_call_costs_what_its_own_takes():
     both = plan(2, Hybrid(PromptLookup(), MODEL))
     source = np.array([[0, 1, 0, 0, 0, 0, 0, 0]])
-    found = promise.forecast(both, replayed([[2, 0]], 2, source), {2: COSTS}, 1, alpha=None)
+    found = predicted_speedup.predict(
+        both, replayed([[2, 0]], 2, source), {2: COSTS}, 1, alpha=None
+    )
     assert found.speedup
     assert found.speedup.value == pytest.approx((5 + 4 * 10) / (7 + 12 + (2 + 1 + 12)))
 
@@ -156,14 +160,14 @@ def test_costs_are_measured_by_turns(monkeypatch):
     """With a clock that tells nothing but which part runs."""
     bar, asked = Bar(), []
     show = lambda *given: asked.append(given) or contextlib.nullcontext(bar)  # noqa: E731
-    monkeypatch.setattr(measured_costs.progress, "bar", show)
+    monkeypatch.setattr(timed_costs.progress, "bar", show)
     params = TARGET.init(jax.random.key(0))
     inputs = np.array([[2, 3]], np.int32)
     ticks = iter(range(10**6))
     plans = {gamma: plan(gamma) for gamma in (1, 2)}
     roles: list[str] = []
     tree_of = lambda role, model: roles.append(role) or params  # noqa: E731
-    found = measured(plans, plan().alone(), tree_of, inputs, clock=lambda: float(next(ticks)))
+    found = timed(plans, plan().alone(), tree_of, inputs, clock=lambda: float(next(ticks)))
     # Calls of one model read its parameters, and a prefill and a turn those of both.
     assert Counter(roles) == {"alone": 2, "target": 2 + 2, "draft": 2 + 2}
     steps = 8  # of a scan of the longest output
@@ -186,7 +190,7 @@ def test_a_draft_that_takes_longer_in_a_turn_costs_more_at_every_length():
         return now[0]
 
     plans, inputs = {gamma: plan(gamma) for gamma in (1, 2)}, np.array([[2, 3]], np.int32)
-    found = measured(plans, plan().alone(), lambda *_: params, inputs, clock=clock)
+    found = timed(plans, plan().alone(), lambda *_: params, inputs, clock=clock)
     drafts = (4 - 1) / 2 / 8  # without the target's call, two calls, 8 times in a run
     assert found[2].calls == keyed({"target 3": 1 / 8, "draft 2": drafts, "draft 1": drafts})
     assert found[1].calls == keyed({"target 2": 1 / 8, "draft 2": drafts})
@@ -195,13 +199,13 @@ def test_a_draft_that_takes_longer_in_a_turn_costs_more_at_every_length():
 def test_costs_of_a_benchmark_are_its_medians():
     path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl"
     summary = json.loads(Path(f"{path}.summary.json").read_text())
-    found, known = measured_costs.read(str(path), None), summary["prediction"]
+    found, known = stored_costs.read(str(path), None), summary["prediction"]
     iteration = found.iteration(plan(summary["run"]["gamma"]).parts()).seconds
     assert iteration == pytest.approx(known["draft"] + known["verify"])
     assert found.prefill == known["prefill"]
     assert found.step == summary["baseline"]["target_step"]
     with pytest.raises(RecordsError, match=r"--topology is v4:1x1x1 but .*; leave it out"):
-        measured_costs.read(str(path), "v4:1x1x1")
+        stored_costs.read(str(path), "v4:1x1x1")
 
 
 def test_a_draft_costs_what_it_takes_in_a_turn(tmp_path):
@@ -211,7 +215,7 @@ def test_a_draft_costs_what_it_takes_in_a_turn(tmp_path):
     path = tmp_path / "bench.jsonl"
     lines = [Timing(part, 0, 0, float(one), 1)._asdict() for part, one in seconds.items()]
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    found = measured_costs.read(str(path), None)
+    found = stored_costs.read(str(path), None)
     for key, expected in keyed({"target 3": 12, "draft 2": 4, "draft 1": 2}).items():
         assert found.calls[key] == expected
     assert (found.step, found.prefill, found.prefill_alone) == (10, 7, 5)

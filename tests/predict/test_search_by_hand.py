@@ -84,14 +84,14 @@ def test_texts_that_were_drawn_anew_count_by_their_tokens(monkeypatch, paths, gr
     """12 tokens were recorded, and 8 drawn; the prefill takes 3 s for both."""
     asked: list = []
     seconds = lambda *given: asked.append(given) or np.array([5.0, 7.0])  # noqa: E731
-    monkeypatch.setattr(search.promise, "seconds", seconds)
+    monkeypatch.setattr(search.predicted_speedup, "seconds", seconds)
     one = prepared([5, 7], paths=paths, greedy=greedy)
     plan: Any = one.run.plan
     one.counted[plan.schedule] = replayed([3, 5], [1, 1])
     found = one.seconds(plan, "by batch")  # type: ignore[arg-type]
     assert found is not None and found.tolist() == expected
     assert asked == [(plan, "by batch", COSTS, 2)]
-    monkeypatch.setattr(search.promise, "seconds", lambda *_: None)
+    monkeypatch.setattr(search.predicted_speedup, "seconds", lambda *_: None)
     assert one.seconds(plan, "by batch") is None  # type: ignore[arg-type]
 
 
@@ -100,7 +100,7 @@ def test_the_oracle_drafts_as_long_as_it_may(monkeypatch, paths, longest):
     """With several paths the longest draft that is tried is the last of 2, 4 and 6."""
     asked: list = []
     oracle = lambda *given: asked.append(given) or np.ones(2)  # noqa: E731
-    monkeypatch.setattr(search.promise, "oracle_seconds", oracle)
+    monkeypatch.setattr(search.predicted_speedup, "oracle_seconds", oracle)
     monkeypatch.setattr(Prepared, "replayed", lambda self, plan: ("by text", "by batch"))
     one = prepared([1, 2], paths=paths)
     assert one.oracle(7).tolist() == [1, 1]
@@ -256,7 +256,7 @@ def test_costs_are_measured_once_for_every_width(monkeypatch, tmp_path):
         asked.append((texts, {name: plan.schedule for name, plan in plans.items()}, rows))
         return {name: COSTS._replace(calls={("target", name or 9): 1.0}) for name in plans}
 
-    monkeypatch.setattr(search, "measured", measured)
+    monkeypatch.setattr(search.timed_costs, "of_run", measured)
     monkeypatch.setattr(Costs, "record", lambda self: {**self._asdict(), "calls": [*self.calls]})
     of_record = lambda fields: COSTS._replace(source=str(fields["calls"]))  # noqa: E731
     monkeypatch.setattr(Costs, "of_record", of_record)

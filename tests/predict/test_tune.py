@@ -102,7 +102,7 @@ def test_where_no_draft_pays_it_says_so():
     slow = [tried("fixed", 2, Fixed(2, stop_at_end=True), [11, 11])]
     every = np.array([True, True])
     found = Result.of("", slow, np.full(2, 10.0), np.full(2, 9.0), every, every)
-    assert found.promise() == "no draft pays, the target alone is faster"
+    assert found.in_words() == "no draft pays, the target alone is faster"
 
 
 def test_every_width_that_is_needed_is_a_bucket():

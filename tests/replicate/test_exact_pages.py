@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from specdec.common.tables import Table
+from specdec.common.tables import PageTable
 from specdec.report.replicate import page, replication, results, study_tables
-from specdec.report.replicate.results import Found, Place, Step
-from specdec.report.replicate.study import Grown, Need, Published, Row, Study
+from specdec.report.replicate.results import Place, RowFigures, Step
+from specdec.report.replicate.study import Grown, Need, Published, Study, StudyRow
 
-ROW = Row(
+ROW = StudyRow(
     "a",
     ["--gin_file=a.gin"],
     needs=["model", "data"],
@@ -31,9 +31,9 @@ STUDY = Study(
 )
 
 
-def measured_row() -> Found:
+def measured_row() -> RowFigures:
     """The figures of a row, each one another number."""
-    one = Found(ROW, ["model: a model", "data: texts"], metric="bleu", identical="12 of 12")
+    one = RowFigures(ROW, ["model: a model", "data: texts"], metric="bleu", identical="12 of 12")
     one.measured = {"speedup": 2.0, "low": 1.9, "high": 2.2, "per_token": 2.05, "alpha": 0.7123}
     one.measured |= {"tokens_per_call": 3.456, "cost_ratio": 0.1234, "target": 30.126, "run": 30.5}
     one.alphas = {"model": [0.71, 0.75, 0.8, 0.9123], "bigram": [0.2]}
@@ -51,7 +51,7 @@ def test_a_plan_word_by_word():
     one.bytes, one.minutes, one.marks = 1_234_000_000, 26.6, ["GROWN"]
     one.failures = {"run": "needs 9 GB"}
     one.steps = [Step("a", "bench", ())]
-    title, _, made, _, *notes = replication.overview(STUDY, [one, Found(ROW)])
+    title, _, made, _, *notes = replication.overview(STUDY, [one, RowFigures(ROW)])
     assert title == "Mine"
     header, _, first, second = made.splitlines()
     assert [cell.strip() for cell in header.split("|")[1:-1]] == [
@@ -73,10 +73,10 @@ def test_a_plan_word_by_word():
 
 
 def test_deep_and_wide_drafts_word_by_word():
-    def draft(name: str, layers: int, parameters: int, pays_from: float) -> Found:
+    def draft(name: str, layers: int, parameters: int, pays_from: float) -> RowFigures:
         row = dataclasses.replace(ROW, name=name)
         places = {"v4:1x1x1": Place(pays_from=pays_from), "v5e:1x1": Place()}
-        return Found(row, layers=layers, parameters=parameters, places=places)
+        return RowFigures(row, layers=layers, parameters=parameters, places=places)
 
     deep, wide = draft("deep", 24, 115_000_000, 1.5), draft("wide", 12, 100_000_000, 1.2)
     assert list(results.depth_or_width([wide, deep])) == [
@@ -92,7 +92,7 @@ def test_deep_and_wide_drafts_word_by_word():
 
 
 def test_a_page_in_markdown_and_latex_word_by_word():
-    tables = [Table("Speed & more", ["row", "x"], [["a_1", "2"]], "Legend 50 %.")]
+    tables = [PageTable("Speed & more", ["row", "x"], [["a_1", "2"]], "Legend 50 %.")]
     facts = {"machine": ["one", "two"], "date": ["today"]}
     figures, lines = {"Rows": "figures/rows.png"}, {"a": ["specdec bench", "specdec eval"]}
     made = page.Page("T_1", "About.", facts, tables, ["n1", "n2"], figures, lines)

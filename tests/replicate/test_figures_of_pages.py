@@ -31,10 +31,10 @@ from specdec.predict.calls import Counted
 from specdec.predict.hardware import GIB, Call
 from specdec.report.replicate import page, replication, results, running, steps, study
 from specdec.report.replicate.replication import Described, Replication
-from specdec.report.replicate.results import Found, Place, Step
+from specdec.report.replicate.results import Place, RowFigures, Step
 from specdec.report.replicate.running import Journal
 from specdec.report.replicate.steps import Choices
-from specdec.report.replicate.study import Grown, Need, Published, Row, Study
+from specdec.report.replicate.study import Grown, Need, Published, Study, StudyRow
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.verifiers import Block
@@ -50,7 +50,7 @@ CONFIG = T5Config(
     num_encoder_layers=1,
     num_decoder_layers=3,
 )
-ONE = Row(
+ONE = StudyRow(
     "one",
     ["--gin_file=demo.gin"],
     needs=["there"],
@@ -59,10 +59,10 @@ ONE = Row(
     published=Published(0.5, 0.25, 1.6, 1.3, 3.5),
     alphas={"unigram": [0.05, 0.06]},
 )
-TWO = Row(
+TWO = StudyRow(
     "two", [], needs=["gone"], grown=Grown(["--gin_file=demo.gin", "--gamma=5"], "t5_1_1_small")
 )
-THREE, FOUR = Row("three", ["--gin_file=demo.gin"]), Row("four", ["--gin_file=demo.gin"])
+THREE, FOUR = StudyRow("three", ["--gin_file=demo.gin"]), StudyRow("four", ["--gin_file=demo.gin"])
 NEEDS = {
     "there": Need("a model", "--gin.CHECKPOINT_PATH={!r}"),
     "gone": Need("another", "--gin.CHECKPOINT_PATH={!r}"),
@@ -152,7 +152,7 @@ FILES: dict[str, Any] = {
 MACHINES = {"one": ("CPU A", 2, "2026-11-01"), "two": ("CPU B", 4, "2026-11-02")}
 
 
-def written(folder: Path) -> list[Found]:
+def written(folder: Path) -> list[RowFigures]:
     """Writes what commands have written, and returns the rows with what is known before."""
     for name, content in FILES.items():
         if name.endswith("jsonl.summary.json"):
@@ -168,11 +168,14 @@ def written(folder: Path) -> list[Found]:
         path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     v4 = Place(20 * GIB, 30 * GIB, "", cost_ratio=0.03125, pays_from=1.375, given=3.0625)
     small = Place(24 * GIB, 16 * GIB, "from shapes")
-    one, two = Found(ONE, layers=8, parameters=77_000_000), Found(TWO, ["gone: another"], ["GROWN"])
+    one, two = (
+        RowFigures(ONE, layers=8, parameters=77_000_000),
+        RowFigures(TWO, ["gone: another"], ["GROWN"]),
+    )
     one.places = {"v4:1x1x1": v4, "v5e:1x1": small}
     one.steps = [Step("one", "bench", ("bench", "--gin.A=b c"))]
     two.steps = [Step("two", "eval", ("eval", "--limit=3"))]
-    rows = [one, two, Found(THREE), Found(FOUR)]
+    rows = [one, two, RowFigures(THREE), RowFigures(FOUR)]
     rows[2].failures, rows[2].steps = {"eval": "it failed"}, [Step("three", "verify", ("verify",))]
     rows[3].steps = [Step("four", "bench", ("bench",))]
     return rows
@@ -276,7 +279,7 @@ def test_each_speedup_has_its_place_in_the_figure(tmp_path):
         *("published", "predicted, v4:1x1x1, given acceptance", "predicted, here, recorded texts"),
         "measured",
     ]
-    assert figure.of_rows([Found(THREE)]).legends == []
+    assert figure.of_rows([RowFigures(THREE)]).legends == []
     assert [one.get_text() for one in axes.get_yticklabels()] == ["one", "two GROWN"]
     _, (said,) = figure.draw(rows[:1], [], tmp_path)
     assert said["words"] == [
@@ -292,7 +295,7 @@ FLAGS = ("--gin_file=demo.gin", "--gin.CHECKPOINT_PATH='dir'", "--gin.DTYPE='bfl
 CACHE = "--compilation_cache_dir=f/cache"
 
 
-def commands(one: Found, choices: Choices, of: Plan) -> dict[str, tuple[str, ...]]:
+def commands(one: RowFigures, choices: Choices, of: Plan) -> dict[str, tuple[str, ...]]:
     """Returns the arguments of each step; none are those of another command."""
     made = steps.measurement(STUDY, one, choices, of, ["v4:1x1x1"])
     return {step.name: step.argv for step in made}
@@ -357,7 +360,7 @@ class Begun(Ended):
         return step.name == "acceptance"
 
 
-def planned(monkeypatch, memory: float, **choices: Any) -> list[Found]:
+def planned(monkeypatch, memory: float, **choices: Any) -> list[RowFigures]:
     """Returns the rows of a plan on a machine with this memory, which reads 3 GB/s of it."""
     monkeypatch.setattr(replication, "bandwidth", lambda: 3e9)
     monkeypatch.setattr(replication, "has_compiler", lambda: False)
@@ -457,7 +460,7 @@ class Recorded(Replication):
         Recorded.given.append(given)
         super().__init__(*given)
 
-    def plan(self) -> list[Found]:
+    def plan(self) -> list[RowFigures]:
         return []
 
 
@@ -641,7 +644,7 @@ def test_the_page_is_written_when_a_row_is_done(tmp_path):
             done.append(f"ran {step.row}")
             return True
 
-    rows = [Found(row, steps=[Step(row.name, "bench", ())]) for row in STUDY.rows]
+    rows = [RowFigures(row, steps=[Step(row.name, "bench", ())]) for row in STUDY.rows]
     made = Replication(STUDY, Choices(tmp_path), All(), None)  # type: ignore[arg-type]
     made.show = lambda rows: done.append("page")  # type: ignore[assignment]
     assert list(made.run(rows)) == ["one: bench", "two: bench", "four: bench"]

@@ -19,7 +19,7 @@ import pytest
 from specdec import cli
 from specdec.common import published
 from specdec.common.records import Lines
-from specdec.common.tables import Table, escaped
+from specdec.common.tables import PageTable, escaped
 from specdec.common.values import UsageError
 from specdec.report.replicate import (
     page,
@@ -30,7 +30,7 @@ from specdec.report.replicate import (
     study,
     study_tables,
 )
-from specdec.report.replicate.results import Found, Place, Step
+from specdec.report.replicate.results import Place, RowFigures, Step
 from specdec.report.replicate.running import Journal
 from specdec.report.replicate.steps import Choices
 from specdec.report.replicate.study_tables import GIVEN
@@ -267,11 +267,11 @@ def _alive(child: str) -> bool:
 # Tables and pages.
 
 
-def found(name: str = "ende_small_t0", marks: tuple[str, ...] = (), **fields) -> Found:
+def found(name: str = "ende_small_t0", marks: tuple[str, ...] = (), **fields) -> RowFigures:
     measured = {"speedup": 2.0, "low": 1.9, "high": 2.2, "per_token": 2.02, "alpha": 0.7}
     measured |= {"tokens_per_call": 3.5, "cost_ratio": 0.1, "target": 30.0, "run": 30.0}
     about = {"missing": ("xxl_ende: a model",), "metric": "bleu", "identical": "8 of 8"}
-    one = Found(row_of(name), marks=marks, measured=measured, **about, **fields)
+    one = RowFigures(row_of(name), marks=marks, measured=measured, **about, **fields)
     one.alphas = {"model": [0.7, 0.75, 0.8, 0.9], "unigram": [0.05, 0.05, 0.06, 0.1]}
     v4 = Place(20 * 2**30, 30 * 2**30, cost_ratio=0.02, pays_from=1.2, given=3.1)
     one.places = {"v4:1x1x1": v4, "here": Place(recorded=2.0)}
@@ -300,7 +300,7 @@ def test_a_measured_figure_says_what_it_is_measured_with():
 
 
 def test_empty_columns_and_rows_are_left_out():
-    table = Table("", ["row", "a", "b"], [["x", "", "1"], ["y", "", ""]]).filled()
+    table = PageTable("", ["row", "a", "b"], [["x", "", "1"], ["y", "", ""]]).filled()
     assert table.header == ["row", "b"] and table.rows == [["x", "1"]]
 
 
@@ -308,7 +308,7 @@ def test_latex_reads_every_character_as_itself():
     assert escaped("50 % of a_b & {c} \\ ^~<|>") == (
         r"50 \% of a\_b \& \{c\} \textbackslash{} \^{}\~{}\textless{}\textbar{}\textgreater{}"
     )
-    made = Table("", ["a", "b"], [["1_", "2"]]).latex()
+    made = PageTable("", ["a", "b"], [["1_", "2"]]).latex()
     assert made.splitlines()[1:4] == ["a & b \\\\", "\\hline", "1\\_ & 2 \\\\"]
 
 
@@ -408,7 +408,7 @@ def test_beams_are_next_to_greedy_search():
 class Fake:
     """A replication of one row, of which no command is run."""
 
-    row = study.Row("a", ["--gin_file=demo.gin"])
+    row = study.StudyRow("a", ["--gin_file=demo.gin"])
 
     def __init__(self, folder: Path, *fail: str):
         self.folder, self.fail, self.ran = folder, fail, []
@@ -436,7 +436,7 @@ def test_a_step_is_left_out_if_what_it_reads_failed(tmp_path):
     """The prediction from recorded texts needs them; metrics do not."""
     fake = Fake(tmp_path, "acceptance")
     names = "acceptance", "bench", "forecast here", "eval"
-    one = Found(fake.row, steps=[Step("a", name, ()) for name in names])
+    one = RowFigures(fake.row, steps=[Step("a", name, ()) for name in names])
     tried = fake.replication()
     assert list(tried.run([one])) == ["a: acceptance", "a: bench", "a: eval"]
     assert fake.ran == ["acceptance", "bench", "eval"]

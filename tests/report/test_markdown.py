@@ -7,7 +7,7 @@ import pytest
 
 from specdec import cli
 from specdec.common import notebook
-from specdec.common.tables import Table, row
+from specdec.common.tables import PageTable, row
 from specdec.report.replicate.page import Page
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "amd_epyc_avx512_2_cores"
@@ -44,7 +44,7 @@ def test_a_report_of_summaries(tmp_path, flag):
 
 
 def test_a_page_of_a_study():
-    one = Table(BAD, ("name", BAD), [[BAD, BAD]], BAD)
+    one = PageTable(BAD, ("name", BAD), [[BAD, BAD]], BAD)
     page = Page(BAD, BAD, {BAD: [BAD]}, [one], [BAD], {BAD: "rows.png"}, {"row": ["a\n```\n<b>"]})
     written = "\n\n".join(page.markdown())
     before, commands = written.split("````bash\n")

@@ -14,10 +14,10 @@ from specdec.measure import alphas
 from specdec.measure.alphas import Accepted
 from specdec.measure.summary import (
     Baseline,
-    BenchmarkForecast,
     BenchmarkPrediction,
     BenchmarkSummary,
     Latency,
+    PredictedByOthers,
     Quantiles,
     Speedup,
 )
@@ -51,7 +51,7 @@ def bench(*, gamma: int | None = 5, environment=CPU, forecast=False, **settings)
         rest=0,
     )
     quantiles, latency = Quantiles(1, 2, 3, 4), Latency(1, 1)
-    expected = BenchmarkForecast("validation", 9, 3, 0.7, 2, 2.25, 2, 1, 1.125)
+    expected = PredictedByOthers("validation", 9, 3, 0.7, 2, 2.25, 2, 1, 1.125)
     summary = BenchmarkSummary(
         texts=32,
         repeats=3,

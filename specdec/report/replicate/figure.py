@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from specdec.report import figures, words
 from specdec.report.figures import BLUE, GREEN, GREY, ORANGE, PINK, STYLE
-from specdec.report.replicate.results import HERE, Found
+from specdec.report.replicate.results import HERE, RowFigures
 from specdec.report.replicate.study_tables import GIVEN, RECORDED
 from specdec.report.speedups import predicts
 from specdec.report.summaries import ReportedRun
@@ -20,7 +20,7 @@ TITLE = "Rows: published, predicted and measured"
 PREDICTED = (ORANGE, GREEN, PINK)  # by place
 
 
-def figures_of(one: Found) -> dict[str, float]:
+def figures_of(one: RowFigures) -> dict[str, float]:
     """Returns the speed-ups of a row that are known, by name."""
     found = {"published": one.row.published.speedup}
     found |= {f"predicted, {x}, {GIVEN}": place.given for x, place in one.places.items()}
@@ -29,7 +29,7 @@ def figures_of(one: Found) -> dict[str, float]:
     return {name: speedup for name, speedup in found.items() if speedup is not None}
 
 
-def of_rows(rows: Sequence[Found]) -> Figure:
+def of_rows(rows: Sequence[RowFigures]) -> Figure:
     """Returns a line for each row, with its speed-ups."""
     figure = figures.blank(1.2 + figures.ROW * 1.3 * len(rows))
     axes = figure.subplots()
@@ -57,12 +57,12 @@ def of_rows(rows: Sequence[Found]) -> Figure:
     return figure
 
 
-def _name(one: Found) -> str:
+def _name(one: RowFigures) -> str:
     return " ".join((one.row.name, *(one.marks if one.measured else ())))
 
 
 def draw(
-    rows: Sequence[Found], runs: Sequence[ReportedRun], folder: Path
+    rows: Sequence[RowFigures], runs: Sequence[ReportedRun], folder: Path
 ) -> tuple[dict[str, str], list[Mapping[str, object]]]:
     """Writes all figures below a folder."""
     known = {_name(one): found for one in rows if (found := figures_of(one))}

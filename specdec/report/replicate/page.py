@@ -11,10 +11,10 @@ from typing import NamedTuple, cast
 from specdec.common.environment import Environment, device_in_words
 from specdec.common.notebook import markdown
 from specdec.common.records import as_json, write
-from specdec.common.tables import Table, escaped
+from specdec.common.tables import PageTable, escaped
 from specdec.report import summaries
 from specdec.report.replicate import study_tables
-from specdec.report.replicate.results import Bench, Earlier, Found, depth_or_width, load
+from specdec.report.replicate.results import Bench, Earlier, RowFigures, depth_or_width, load
 from specdec.report.replicate.study import Study
 
 DOCUMENT = r"""\documentclass{article}
@@ -35,7 +35,7 @@ class Page(NamedTuple):
     title: str
     about: str
     facts: Mapping[str, Sequence[str]]  # machines, dates and versions of all measurements
-    tables: Sequence[Table]
+    tables: Sequence[PageTable]
     notes: Sequence[str]  # sentences that follow from them
     figures: Mapping[str, str]  # paths of drawings, by title
     commands: Mapping[str, Sequence[str]]  # command lines, by row
@@ -73,7 +73,9 @@ class Page(NamedTuple):
         yield r"\end{flushleft}"
 
 
-def write_all(study: Study, rows: Sequence[Found], folder: Path, earlier: Earlier | None) -> None:
+def write_all(
+    study: Study, rows: Sequence[RowFigures], folder: Path, earlier: Earlier | None
+) -> None:
     """Writes page.json, page.md and page.tex; page.html and figures need jinja2 and matplotlib."""
     shown = study_tables.all_of(rows)
     if earlier is not None:
@@ -92,7 +94,7 @@ def write_all(study: Study, rows: Sequence[Found], folder: Path, earlier: Earlie
     write(folder / "page.tex", DOCUMENT % "\n".join(page.latex()))
 
 
-def facts(rows: Sequence[Found], folder: Path) -> dict[str, list[str]]:
+def facts(rows: Sequence[RowFigures], folder: Path) -> dict[str, list[str]]:
     """Returns the machines, dates and versions of all benchmarks."""
     files = (f"{folder / one.row.name}.jsonl.summary.json" for one in rows)
     found: dict[str, dict[str, None]] = {}
@@ -109,7 +111,7 @@ def facts(rows: Sequence[Found], folder: Path) -> dict[str, list[str]]:
     return {name: list(values) for name, values in found.items()}
 
 
-def _with_figures(page: Page, rows: Sequence[Found], folder: Path) -> Page:
+def _with_figures(page: Page, rows: Sequence[RowFigures], folder: Path) -> Page:
     """Draws the figures and writes page.html; returns the page with the paths of the figures."""
     try:
         from specdec.report import html

@@ -25,7 +25,7 @@ from specdec.predict.hardware import Topology
 from specdec.predict.roofline import predict, roofline_costs
 from specdec.report.replicate import results, steps, study_tables
 from specdec.report.replicate.page import write_all
-from specdec.report.replicate.results import Earlier, Found, Place, Step, load, place_path
+from specdec.report.replicate.results import Earlier, Place, RowFigures, Step, load, place_path
 from specdec.report.replicate.running import Journal
 from specdec.report.replicate.steps import Choices
 from specdec.report.replicate.study import Study
@@ -57,7 +57,7 @@ class Replication:
         self._study, self._choices, self._journal = study, choices, journal
         self._describe = describe
 
-    def plan(self) -> list[Found]:
+    def plan(self) -> list[RowFigures]:
         """Returns the rows in order; compiles for the topologies if libtpu is installed."""
         rows = [steps.found_of(self._study, row, self._choices) for row in self._study.rows]
         runs = [self._runs_of(one) for one in rows]
@@ -68,7 +68,7 @@ class Replication:
                 self._prepare(one, run)
         return rows
 
-    def run(self, rows: Sequence[Found]) -> Iterator[str]:
+    def run(self, rows: Sequence[RowFigures]) -> Iterator[str]:
         """Runs the commands of all rows, and yields what is done, one line each.
 
         The page is written whenever a row is done.
@@ -83,7 +83,7 @@ class Replication:
             if left and one is not rows[-1]:
                 self.show(rows)
 
-    def show(self, rows: Sequence[Found], earlier: Earlier | None = None) -> None:
+    def show(self, rows: Sequence[RowFigures], earlier: Earlier | None = None) -> None:
         """Writes the page of everything that is known."""
         for one in rows:
             if any(map(self._journal.has, one.steps)):
@@ -91,7 +91,7 @@ class Replication:
         results.relative_to_greedy(rows)
         write_all(self._study, rows, self._choices.folder, earlier)
 
-    def _runs_of(self, found: Found) -> tuple[Described | None, Described | None]:
+    def _runs_of(self, found: RowFigures) -> tuple[Described | None, Described | None]:
         """Returns the run that is compiled, and the one that is measured; None for none."""
         row = found.row
         with one_line(f"{self._study.name}, row {row.name}: "):
@@ -104,7 +104,7 @@ class Replication:
                 flags = (*row.grown.run, *self._choices.flags)
             return shape, self._describe(flags, found.grown) if flags else None
 
-    def _prepare(self, found: Found, run: Described) -> None:
+    def _prepare(self, found: RowFigures, run: Described) -> None:
         """Adds the commands of a row, or why it cannot be measured here."""
         counted = run.counted(1)
         if said := _refused(found, run.plan, counted):
@@ -118,7 +118,7 @@ class Replication:
         texts = self._choices.limit or self._study.limit or 32
         found.minutes = steps.minutes(left, counted, run.plan.max_length, texts, bandwidth())
 
-    def _predict(self, found: Found, run: Described) -> None:
+    def _predict(self, found: RowFigures, run: Described) -> None:
         """Adds the memory and the predictions of topologies."""
         plan, alpha = run.plan, self._study.rate(found.row)
         found.layers, found.parameters = _draft(plan)
@@ -141,7 +141,7 @@ class Replication:
             )
             write(path, as_json(costs.record()))
 
-    def _compiles(self, found: Found, topology: str) -> bool:
+    def _compiles(self, found: RowFigures, topology: str) -> bool:
         """Replaces the memory of a topology by the compiler's, if libtpu is installed."""
         step = steps.compilation(found.row, self._choices, topology)
         if not has_compiler():
@@ -184,10 +184,10 @@ def chosen(study: Study, patterns: Sequence[str]) -> Study:
     return dataclasses.replace(study, rows=[row for row in study.rows if row.name in kept])
 
 
-def overview(study: Study, rows: Sequence[Found]) -> Iterator[str]:
+def overview(study: Study, rows: Sequence[RowFigures]) -> Iterator[str]:
     """Yields the plan, for people: what each row lacks, needs and is predicted to be."""
 
-    def lacks(one: Found) -> str:
+    def lacks(one: RowFigures) -> str:
         found = [text.partition(":")[0] for text in one.missing]
         if one.marks:
             found.append(f"runs {' '.join(one.marks)}")
@@ -224,7 +224,7 @@ def bandwidth() -> float:
     return READ / min(timeit.repeat(np.ones(READ // 8).sum, repeat=3, number=1))
 
 
-def _has_inputs(found: Found, step: Step) -> bool:
+def _has_inputs(found: RowFigures, step: Step) -> bool:
     """Returns whether all that a step reads has been made."""
     failed = {name.partition(" ")[0] for name in found.failures}
     read = {"acceptance", "bench"} if step.name.startswith("forecast") else set()
@@ -238,7 +238,7 @@ def _draft(plan: Plan) -> tuple[int, int]:
     return sum(one.num_layers for one in drafts), sum(map(checkpoints.parameter_count, drafts))
 
 
-def _refused(found: Found, plan: Plan, counted: Counted) -> str:
+def _refused(found: RowFigures, plan: Plan, counted: Counted) -> str:
     """Returns why a row cannot be measured here, '' if it can."""
     counts = {role: checkpoints.parameter_count(x) for role, x in plan.models().items()}
     drafts = [size for role, size in counts.items() if role != "target"]

@@ -13,7 +13,7 @@ from msgspec import Meta
 from specdec.common.json_values import parsed
 from specdec.common.records import Lines
 from specdec.common.values import UsageError
-from specdec.report.replicate.study import Row, Study
+from specdec.report.replicate.study import Study, StudyRow
 from specdec.report.summaries import Acceptance, Bench
 
 T = TypeVar("T")
@@ -48,10 +48,10 @@ class Place:
 
 
 @dataclasses.dataclass
-class Found:
+class RowFigures:
     """All that is known of a row; None for a figure that is not."""
 
-    row: Row
+    row: StudyRow
     missing: Sequence[str] = ()  # what it lacks, in words; nothing of this can be measured
     marks: Sequence[str] = ()  # what its measured figures say with them, such as GROWN
     flags: Sequence[str] = ()  # the flags of its run; () if it cannot be run
@@ -99,12 +99,12 @@ class Found:
         return about | {name: x for name, x in plain.items() if name not in PLANNED}
 
 
-def place_path(folder: Path, row: Row, place: str, what: str) -> Path:
+def place_path(folder: Path, row: StudyRow, place: str, what: str) -> Path:
     """Returns the file of a row's figures on a topology or on this device."""
     return folder / f"{row.name}.{place.replace(':', '_')}.{what}"
 
 
-def measured(found: Found, folder: Path) -> None:
+def measured(found: RowFigures, folder: Path) -> None:
     """Adds what the commands of a row have written to a folder."""
     stem = folder / found.row.name
     found.measured, found.alphas, found.identical = {}, {}, ""
@@ -127,7 +127,7 @@ def measured(found: Found, folder: Path) -> None:
         found.identical = f"certificate: {passed if certificate['passed'] else 'FAILED'}"
 
 
-def _add_bench(found: Found, bench: Mapping) -> None:
+def _add_bench(found: RowFigures, bench: Mapping) -> None:
     speedup, prediction = bench["speedup"], bench["prediction"] or {}
     found.exact = bench["exact"]
     figures = {
@@ -148,7 +148,7 @@ def _add_bench(found: Found, bench: Mapping) -> None:
         found.identical = "in distribution"
 
 
-def relative_to_greedy(rows: Sequence[Found]) -> None:
+def relative_to_greedy(rows: Sequence[RowFigures]) -> None:
     """Sets the speed-up of a beam search to that of the target's beams over its greedy search."""
     greedy = (x.measured.get("seconds_alone") for x in rows if not x.measured.get("beams", 1))
     alone = next(greedy, None)
@@ -161,7 +161,7 @@ def relative_to_greedy(rows: Sequence[Found]) -> None:
                 one.measured["tokens_per_call"] = 1.0
 
 
-def depth_or_width(rows: Sequence[Found]) -> Iterator[str]:
+def depth_or_width(rows: Sequence[RowFigures]) -> Iterator[str]:
     """Yields a sentence for each two drafts of one target that differ in depth and not in size."""
     for deep, wide in itertools.permutations([one for one in rows if one.layers], 2):
         same_target = deep.row.needs[:1] == wide.row.needs[:1]
@@ -204,7 +204,7 @@ class _Place(TypedDict):
 
 
 class Earlier(NamedTuple):
-    """The rows of an earlier page, by name, as `Found.record` has them."""
+    """The rows of an earlier page, by name, as `RowFigures.record` has them."""
 
     folder: str
     rows: Mapping[str, Mapping]

@@ -10,8 +10,8 @@ from specdec.common import demo
 from specdec.plan import Plan
 from specdec.predict.calls import Counted
 from specdec.report.replicate import results
-from specdec.report.replicate.results import GROWN, HERE, NOT_EXACT, SYNTHETIC, Found, Step
-from specdec.report.replicate.study import Row, Study, found
+from specdec.report.replicate.results import GROWN, HERE, NOT_EXACT, SYNTHETIC, RowFigures, Step
+from specdec.report.replicate.study import Study, StudyRow, found
 
 START = 15.0  # seconds in which a command starts and compiles
 # Seconds of a command, in passes of the target alone over all texts.
@@ -38,14 +38,14 @@ class Choices:
         return self.folder / "grown" / f"{role}-{size}"
 
 
-def found_of(study: Study, row: Row, choices: Choices) -> Found:
+def found_of(study: Study, row: StudyRow, choices: Choices) -> RowFigures:
     """Returns a row with the flags of its run, or with what it lacks."""
     needs = {name: study.needs[name] for name in row.needs}
     flags = {
         name: found(need, choices.use.get(name), choices.tfds_data_dir)
         for name, need in needs.items()
     }
-    one = Found(row, [f"{x}: {needs[x].what}" for x, flag in flags.items() if flag is None])
+    one = RowFigures(row, [f"{x}: {needs[x].what}" for x, flag in flags.items() if flag is None])
     if not one.missing:
         one.flags = (*row.run, *filter(None, flags.values()), *choices.flags)
     elif choices.grown is None:
@@ -63,7 +63,7 @@ def found_of(study: Study, row: Row, choices: Choices) -> Found:
     return one
 
 
-def growth(one: Found, choices: Choices) -> Iterator[Step]:
+def growth(one: RowFigures, choices: Choices) -> Iterator[Step]:
     """Yields the commands that make a row's grown models."""
     for role, size in one.grown.items():
         path = choices.grown_path(role, size)
@@ -71,7 +71,7 @@ def growth(one: Found, choices: Choices) -> Iterator[Step]:
         yield Step("", f"grow {path.name}", argv)
 
 
-def compilation(row: Row, choices: Choices, topology: str) -> Step:
+def compilation(row: StudyRow, choices: Choices, topology: str) -> Step:
     """Returns the command that compiles a row's program for a topology, which says its memory."""
     path = results.place_path(choices.folder, row, topology, "compile.json")
     argv = "compile", *row.compiled, f"--topology={topology}", "--whole_only"
@@ -79,7 +79,7 @@ def compilation(row: Row, choices: Choices, topology: str) -> Step:
 
 
 def measurement(
-    study: Study, one: Found, choices: Choices, plan: Plan, topologies: Sequence[str]
+    study: Study, one: RowFigures, choices: Choices, plan: Plan, topologies: Sequence[str]
 ) -> Iterator[Step]:
     """Yields the commands that measure a row which can be run."""
     row, stem = one.row, choices.folder / one.row.name

@@ -59,7 +59,7 @@ class Published:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class StudyRow:
     """A row of a study."""
 
     name: str  # its name, which its files have too
@@ -90,7 +90,7 @@ class Study:
     # title, about: for the page
     title: str
     about: str
-    rows: Sequence[Row]  # in the order of the page
+    rows: Sequence[StudyRow]  # in the order of the page
     needs: Mapping[str, Need] = dataclasses.field(default_factory=dict)  # what rows need, by name
     steps: Sequence[str] = STEPS  # the commands that measure a row which has none of its own
     topologies: Sequence[str] = ()  # that are predicted for, unless others are named
@@ -100,7 +100,7 @@ class Study:
     # that acceptance is measured on; None for the texts that are timed
     tokens: PositiveInt | None = None
 
-    def rate(self, row: Row) -> float | None:
+    def rate(self, row: StudyRow) -> float | None:
         """Returns the acceptance rate that a row is predicted for, None if none is known."""
         return self.alpha if row.published.alpha is None else row.published.alpha
 
@@ -136,7 +136,7 @@ def _known(names: Iterable[str], known: Iterable[str], what: str) -> None:
             raise ValueError(f"{what} {name!r}; give some of {', '.join(known) or '[needs]'}")
 
 
-def _published(row: Row) -> Published:
+def _published(row: StudyRow) -> Published:
     """Returns what was published of a row: in the study, or else in table 2 of Leviathan et al."""
     if row.published != Published() or (paper := published.rows().get(row.name)) is None:
         return row.published

@@ -6,25 +6,25 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from specdec.common.tables import Table
+from specdec.common.tables import PageTable
 from specdec.predict.hardware import GIB
-from specdec.report.replicate.results import HERE, Earlier, Found
+from specdec.report.replicate.results import HERE, Earlier, RowFigures
 
 FROM_SHAPES = "Memory from shapes is that of parameters and caches, without temporaries and code."
 LENIENCES = (1.0, 0.5, 0.3, 0.1)
 COMPARED = ("speedup", "alpha", "tokens_per_call", "cost_ratio", "target", "run")
 GIVEN, RECORDED = "given acceptance", "recorded texts"
 
-Cell: TypeAlias = Callable[[Found], str]
+Cell: TypeAlias = Callable[[RowFigures], str]
 
 
-def all_of(rows: Sequence[Found]) -> list[Table]:
+def all_of(rows: Sequence[RowFigures]) -> list[PageTable]:
     """Returns the tables that have figures."""
     made = speed(rows), quality(rows), alphas(rows), memory(rows), drafts(rows), missing(rows)
     return [table for table in made if table.rows]
 
 
-def speed(rows: Sequence[Found]) -> Table:
+def speed(rows: Sequence[RowFigures]) -> PageTable:
     """Returns published, predicted and measured speed-ups."""
     places = topologies(rows)
     columns: dict[str, Cell] = {
@@ -37,7 +37,7 @@ def speed(rows: Sequence[Found]) -> Table:
         columns[f"predicted, {where}, {RECORDED}"] = _marked(at(where, "recorded"))
     columns["measured (95 %)"] = _marked(_interval)
     columns["measured / predicted"] = _marked(lambda one: number(one.over_predicted()))
-    columns["failed"] = Found.failed
+    columns["failed"] = RowFigures.failed
     legend = (
         "Times as fast as the target alone, for whole texts. Predictions for a topology are a "
         "roofline with a time for each layer, without prefill. Predictions from recorded texts "
@@ -47,10 +47,10 @@ def speed(rows: Sequence[Found]) -> Table:
     return of_rows("Speed-up", rows, columns, legend)
 
 
-def quality(rows: Sequence[Found]) -> Table:
+def quality(rows: Sequence[RowFigures]) -> PageTable:
     """Returns acceptance, costs and texts."""
 
-    def published(name: str, one: Found) -> str:
+    def published(name: str, one: RowFigures) -> str:
         return number(getattr(one.row.published, name))
 
     columns: dict[str, Cell] = {}
@@ -71,7 +71,7 @@ def quality(rows: Sequence[Found]) -> Table:
     return of_rows("Acceptance, costs and texts", rows, columns, legend)
 
 
-def alphas(rows: Sequence[Found]) -> Table:
+def alphas(rows: Sequence[RowFigures]) -> PageTable:
     """Returns acceptance rates by lenience, next to the published ones."""
     header = ["row", "drafter"]
     for lenience in LENIENCES:
@@ -89,16 +89,16 @@ def alphas(rows: Sequence[Found]) -> Table:
                 yield cells
 
     legend = "Alpha by lenience l: the mean of sum min(p/l, q). l = 1 is exact."
-    return Table("Acceptance by lenience", header, list(lines()), legend).filled()
+    return PageTable("Acceptance by lenience", header, list(lines()), legend).filled()
 
 
-def memory(rows: Sequence[Found]) -> Table:
+def memory(rows: Sequence[RowFigures]) -> PageTable:
     """Returns the memory of one device of each topology."""
     columns = {where: functools.partial(memory_at, where) for where in topologies(rows)}
     return of_rows("Memory of one device", rows, columns, FROM_SHAPES)
 
 
-def memory_at(where: str, one: Found) -> str:
+def memory_at(where: str, one: RowFigures) -> str:
     """Returns a row's memory on one device of a topology, in words."""
     place = one.at(where)
     if not place.limit:
@@ -108,7 +108,7 @@ def memory_at(where: str, one: Found) -> str:
     return f"{place.memory / GIB:.1f} of {place.limit / GIB:.1f} GiB{fits}{said}"
 
 
-def drafts(rows: Sequence[Found]) -> Table:
+def drafts(rows: Sequence[RowFigures]) -> PageTable:
     """Returns the sizes of drafts, and what they cost on each topology."""
     columns: dict[str, Cell] = {
         "layers": lambda one: str(one.layers or ""),
@@ -124,16 +124,16 @@ def drafts(rows: Sequence[Found]) -> Table:
     return of_rows("Drafts", rows, columns, legend)
 
 
-def missing(rows: Sequence[Found]) -> Table:
+def missing(rows: Sequence[RowFigures]) -> PageTable:
     """Returns what rows lack."""
     column = {"for a measurement with the paper's models": lambda one: "; ".join(one.missing)}
     return of_rows("Missing", rows, column)
 
 
-def compared(rows: Sequence[Found], earlier: Earlier) -> Table:
+def compared(rows: Sequence[RowFigures], earlier: Earlier) -> PageTable:
     """Returns the measured figures next to those of an earlier page."""
 
-    def then(name: str, one: Found) -> str:
+    def then(name: str, one: RowFigures) -> str:
         before = earlier.rows.get(one.row.name, {"measured": {}, "marks": []})
         figure = number(before["measured"].get(name), ".3g")
         return " ".join([figure, *before["marks"]]) if figure else ""
@@ -146,17 +146,17 @@ def compared(rows: Sequence[Found], earlier: Earlier) -> Table:
     return of_rows(f"Next to {earlier.folder}", rows, columns)
 
 
-def topologies(rows: Iterable[Found]) -> list[str]:
+def topologies(rows: Iterable[RowFigures]) -> list[str]:
     """Returns the topologies that rows have figures of."""
     return list(dict.fromkeys(name for one in rows for name in one.places if name != HERE))
 
 
 def of_rows(
-    caption: str, rows: Sequence[Found], columns: Mapping[str, Cell], legend: str = ""
-) -> Table:
+    caption: str, rows: Sequence[RowFigures], columns: Mapping[str, Cell], legend: str = ""
+) -> PageTable:
     """Returns a table with a line for each row, without what is empty."""
     lines = [[one.row.name, *(cell(one) for cell in columns.values())] for one in rows]
-    return Table(caption, ["row", *columns], lines, legend).filled()
+    return PageTable(caption, ["row", *columns], lines, legend).filled()
 
 
 def number(value: float | None, form: str = ".2f") -> str:
@@ -177,7 +177,7 @@ def _marked(cell: Cell) -> Cell:
     return lambda one: one.marked(cell(one))
 
 
-def _interval(one: Found) -> str:
+def _interval(one: RowFigures) -> str:
     speedup, low, high = (one.measured.get(name) for name in ("speedup", "low", "high"))
     return number(speedup) + ("" if low is None else f" ({low:.2f} to {high:.2f})")
 

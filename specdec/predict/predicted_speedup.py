@@ -1,10 +1,11 @@
-"""The predicted figures of a replay, with the costs of the parts, for each draft length."""
+"""The speed-up that follows from a replay and from the costs of the parts."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar
 
@@ -25,7 +26,7 @@ INTERVAL = "The ends of its 95 % interval by a bootstrap over texts"
 
 
 @dataclasses.dataclass(frozen=True)
-class Forecast:
+class PredictedSpeedup:
     """The figures of one draft length, or of a schedule whose lengths vary.
 
     A figure is None if a part's costs are not known, and then absent from a line.
@@ -111,24 +112,24 @@ class Forecast:
         return {name: value for name, value in plain.items() if value is not None}
 
 
-def forecast(
+def predict(
     plan: Plan,
     replayed: Replayed,
     costs: Mapping[int | None, Costs],
     texts: int,
     alpha: float | None,
     rows: int = 1,
-) -> Forecast:
+) -> PredictedSpeedup:
     """Returns the figures of a plan."""
-    own, hazard, layers = costs[plan.gamma], list(_hazard(replayed)), _layers(replayed)
+    of_plan, batches = costs[plan.gamma], texts // rows
     tokens, calls = (_by_text(x, texts) for x in (replayed.tokens, replayed.calls))
-    batches, replayed = texts // rows, grouped(replayed, texts, rows)
-    alone = own.prefill_alone + _by_text(replayed.tokens, batches) * own.step
-    oracle = oracle_seconds(plan, replayed, costs, batches) if plan.drafts else None
-    taken = seconds(plan, replayed, own, batches), oracle
-    speedups = [None if x is None else ratio(alone, x) for x in taken]
-    formula = _formula(plan, own, alpha)
-    return Forecast(
+    batched = grouped(replayed, texts, rows)
+    alone = of_plan.prefill_alone + _by_text(batched.tokens, batches) * of_plan.step
+    oracle = oracle_seconds(plan, batched, costs, batches) if plan.drafts else None
+    drafted = seconds(plan, batched, of_plan, batches)
+    speedups = [None if x is None else ratio(alone, x) for x in (drafted, oracle)]
+    formula = _formula(plan, of_plan, alpha)
+    return PredictedSpeedup(
         gamma=plan.gamma if plan.drafts else 0,
         texts=texts,
         tokens=round(tokens.sum()),
@@ -138,13 +139,13 @@ def forecast(
         formula_tokens_per_call=formula and formula[0],
         formula_speedup=formula and formula[1],
         oracle_speedup=speedups[1] and speedups[1].value,
-        hazard=hazard,
-        layers=layers,
+        hazard=list(_hazard(replayed)),
+        layers=_layers(replayed),
         drafter=type(plan.drafter).__name__,
         schedule=repr(plan.schedule),
         sampling=repr(plan.sampling),
         alpha=alpha,
-        costs=own.source,
+        costs=of_plan.source,
     )
 
 
@@ -153,54 +154,54 @@ def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndar
 
     The result is None if a part's costs are not known.
     """
-    found = _seconds(
+    decoding = _seconds(
         replayed, replayed.drafted, lambda call: costs.iteration(plan.parts([call])).seconds
     )
-    return None if found is None else costs.prefill + _by_text(found, texts)
+    return None if decoding is None else costs.prefill + _by_text(decoding, texts)
 
 
 def oracle_seconds(
     plan: Plan, replayed: Replayed, costs: Mapping[int | None, Costs], texts: int
 ) -> np.ndarray | None:
     """Returns [texts], as `seconds`, if every draft stopped just before its first rejection."""
-    found = _seconds(replayed, replayed.accepted, functools.partial(_oracle, plan, costs))
-    own = costs[plan.gamma]
-    return None if found is None else own.prefill + _by_text(found, texts)
+    decoding = _seconds(replayed, replayed.accepted, functools.partial(_oracle, plan, costs))
+    return None if decoding is None else costs[plan.gamma].prefill + _by_text(decoding, texts)
 
 
-def best(forecasts: Sequence[Forecast]) -> Forecast | None:
+def best(predictions: Sequence[PredictedSpeedup]) -> PredictedSpeedup | None:
     """Returns the figures with the greatest speed-up; None if none is known."""
-    known = [(one.speedup.value, one) for one in forecasts if one.speedup]
-    return max(known, key=lambda pair: pair[0])[1] if known else None
+    known = [(figures.speedup.value, figures) for figures in predictions if figures.speedup]
+    return max(known, key=operator.itemgetter(0))[1] if known else None
 
 
-def lines(forecasts: Sequence[Forecast]) -> Iterator[str]:
+def lines(predictions: Sequence[PredictedSpeedup]) -> Iterator[str]:
     """Yields the table as lines of text."""
     names = ("speed-up", "95 % interval", "tokens/call", "formula's", "its tokens", "oracle's")
     rows = [
         (
-            "own" if one.gamma is None else one.gamma,
-            _cell(one.speedup and one.speedup.value),
-            one.speedup.interval() if one.speedup else "",
-            _cell(one.tokens_per_call.value),
-            _cell(one.formula_speedup),
-            _cell(one.formula_tokens_per_call),
-            _cell(one.oracle_speedup),
+            "own" if figures.gamma is None else figures.gamma,
+            _cell(figures.speedup and figures.speedup.value),
+            figures.speedup.interval() if figures.speedup else "",
+            _cell(figures.tokens_per_call.value),
+            _cell(figures.formula_speedup),
+            _cell(figures.formula_tokens_per_call),
+            _cell(figures.oracle_speedup),
         )
-        for one in forecasts
+        for figures in predictions
     ]
     yield from columns([("gamma", *names), *rows], ">5", ">15")
-    longest = max(forecasts, key=lambda one: len(one.hazard))
-    if longest.hazard:
-        yield "refused  " + " ".join(f"{x:.1%}" for x in longest.hazard) + "  by depth in the draft"
-    layers = [f"{one.layers:.2f}" for one in forecasts if one.layers is not None]
+    hazard = max((figures.hazard for figures in predictions), key=len)
+    if hazard:
+        yield "refused  " + " ".join(f"{x:.1%}" for x in hazard) + "  by depth in the draft"
+    layers = [f"{figures.layers:.2f}" for figures in predictions if figures.layers is not None]
     if layers:
         yield "layers   " + " ".join(layers) + "  of a target call, mean, by row"
-    if found := best(forecasts):
-        assert found.speedup
-        name = "the run's own schedule" if found.gamma is None else f"gamma {found.gamma}"
-        if found.speedup.value > 1:
-            yield f"best     {name}, {found.speedup.value:.2f} times as fast as the target alone"
+    if fastest := best(predictions):
+        assert fastest.speedup
+        gamma, speedup = fastest.gamma, fastest.speedup.value
+        name = "the run's own schedule" if gamma is None else f"gamma {gamma}"
+        if speedup > 1:
+            yield f"best     {name}, {speedup:.2f} times as fast as the target alone"
         else:
             yield "best     the target alone, no draft pays"
 
@@ -208,8 +209,12 @@ def lines(forecasts: Sequence[Forecast]) -> Iterator[str]:
 def _layers(replayed: Replayed) -> float | None:
     if replayed.depth is None:
         return None
-    made = np.arange(replayed.depth.shape[1])[None] < replayed.calls[:, None]
-    return float(replayed.depth[made].mean())
+    return float(replayed.depth[_within(replayed)].mean())
+
+
+def _within(replayed: Replayed) -> np.ndarray:
+    """Returns [R, N] bool, which places of the arrays have a call."""
+    return np.arange(replayed.drafted.shape[1])[None] < replayed.calls[:, None]
 
 
 def _cell(value: float | None) -> str:
@@ -227,20 +232,21 @@ def _seconds(
     of_call: Callable[[TargetCall], float],
 ) -> np.ndarray | None:
     """Returns [R], the seconds of all calls of a text; None if those of a call are not known."""
-    made = np.arange(drafted.shape[1])[None] < replayed.calls[:, None]
-    known = replayed.source, replayed.depth
-    columns = [drafted, *(np.zeros_like(drafted) if x is None else x for x in known)]
-    kinds, which = np.unique(np.stack(columns)[:, made], axis=1, return_inverse=True)
-    told = [True, *(x is not None for x in known)]
-    seconds = [
-        of_call(TargetCall(*(int(x) if y else None for x, y in zip(kind, told, strict=True))))
-        for kind in kinds.T
-    ]
-    if np.isnan(seconds).any():
+    within, optional = _within(replayed), (replayed.source, replayed.depth)
+    counts = [drafted, *(np.zeros_like(drafted) if x is None else x for x in optional)]
+    kinds, which = np.unique(np.stack(counts)[:, within], axis=1, return_inverse=True)
+    known = [True, *(x is not None for x in optional)]
+    of_kinds = np.array(
+        [
+            of_call(TargetCall(*(int(x) if y else None for x, y in zip(kind, known, strict=True))))
+            for kind in kinds.T
+        ]
+    )
+    if np.isnan(of_kinds).any():
         return None
-    found = np.zeros(drafted.shape)
-    found[made] = np.array(seconds)[which.ravel()]
-    return found.sum(axis=1)
+    seconds = np.zeros(drafted.shape)
+    seconds[within] = of_kinds[which.ravel()]
+    return seconds.sum(axis=1)
 
 
 def _oracle(
@@ -272,7 +278,7 @@ def _hazard(replayed: Replayed) -> Iterator[float]:
     """Yields the share of rejections at each position, as far as drafts came."""
     drafted, accepted = replayed.drafted, replayed.accepted
     for depth in range(1, int(drafted.max(initial=0)) + 1):
-        there = (drafted >= depth) & (accepted >= depth - 1)
-        if not there.any():
+        tested = (drafted >= depth) & (accepted >= depth - 1)
+        if not tested.any():
             return
-        yield float(np.mean(accepted[there] < depth))
+        yield float(np.mean(accepted[tested] < depth))

@@ -1,4 +1,4 @@
-"""What is decoded, replayed and measured for a forecast, by hand: pytest tests/predict"""
+"""What is decoded, replayed and measured for a prediction, by hand: pytest tests/predict"""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from made_outputs import Made, output_of
 
 from specdec.common.values import UsageError
 from specdec.drafters import Autoregressive
-from specdec.predict import forecasting
+from specdec.predict import draft_lengths, timed_costs
 from specdec.predict.costs import Costs
-from specdec.predict.forecasting import Forecasting
+from specdec.predict.draft_lengths import DraftLengths
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget
@@ -75,10 +75,10 @@ def test_costs_are_measured_with_recorded_inputs(monkeypatch):
         found.append([int(tree_of(role, model)[0]) for role, model in models])
         return "costs"
 
-    monkeypatch.setattr(forecasting, "measured_parts", measured)
+    monkeypatch.setattr(timed_costs, "timed", measured)
     texts: Any = [text(0, 1, 2), text(1, 3, 4, 5, 6, 7)]
     plans: Any = {2: "plan"}
-    assert forecasting.measured(run, texts, plans, rows=3) == "costs"
+    assert timed_costs.of_run(run, texts, plans, rows=3) == "costs"
     (plans, alone, inputs), trees = found
     assert (plans, alone) == ({2: "plan for 3"}, "alone for 3")
     assert inputs["tokens"].tolist() == [[1, 2, 9, 9], [3, 4, 5, 6], [1, 2, 9, 9]]
@@ -99,11 +99,11 @@ def test_texts_are_replayed_on_one_device_with_the_tables(monkeypatch):
         tables=lambda: {"table": "TABLE", "other": "OTHER"},
         models=lambda: {"target": SimpleNamespace(vocab_size=7)},
     )
-    monkeypatch.setattr(forecasting.schedule_replay, "needed", lambda plan: {"table"})
+    monkeypatch.setattr(draft_lengths.schedule_replay, "needed", lambda plan: {"table"})
     replay = lambda *given, **how: asked.append((given, how)) or "calls"  # noqa: E731
-    monkeypatch.setattr(forecasting.schedule_replay, "replay", replay)
+    monkeypatch.setattr(draft_lengths.schedule_replay, "replay", replay)
     texts: Any = ["texts"]
-    assert forecasting.replayed(run, plan, texts, samples=3) == "calls"
+    assert draft_lengths.replayed(run, plan, texts, samples=3) == "calls"
     ((given, how),) = asked
     assert given == (plan, texts) and read == [("TABLE", "path of table", None)]
     assert how.pop("tables")["table"].tolist() == [1, 1]
@@ -127,7 +127,7 @@ def test_recorded_texts_are_decoded_anew_until_the_last(monkeypatch):
         SimpleNamespace(index=index) for index in ([0, 1], [2, 3], [4, 5]) if everywhere
     )
     plan: Any = SimpleNamespace(schedule=Fixed(2))
-    found = forecasting.decoded(run, plan, [text(3), text(0), text(2)])
+    found = draft_lengths.decoded(run, plan, [text(3), text(0), text(2)])
     assert variants == [{"schedule": Fixed(2)}] and asked == [([0, 1], 5), ([2, 3], 5)]
     assert (found.tokens.tolist(), found.calls.tolist()) == ([4, 1, 3], [1, 1, 1])
     assert (found.drafted.tolist(), found.accepted.tolist()) == ([[3], [0], [2]], [[1], [0], [1]])
@@ -145,7 +145,7 @@ def test_recorded_texts_are_decoded_anew_until_the_last(monkeypatch):
 )
 def test_draft_lengths_that_outputs_have_room_for(monkeypatch, asked, own, gammas, says):
     """Those that a user names must have room, and others are left out if one has."""
-    names: Any = forecasting.schedule_replay, forecasting.recorded_texts, forecasting.opinions
+    names: Any = draft_lengths.schedule_replay, draft_lengths.recorded_texts, draft_lengths.opinions
     replay, recorded, opinions = names
     texts = [SimpleNamespace(tokens=n, accepted={"model": [n / 4]}) for n in (3, 5)]
     monkeypatch.setattr(recorded, "read", lambda path: texts)
@@ -154,18 +154,18 @@ def test_draft_lengths_that_outputs_have_room_for(monkeypatch, asked, own, gamma
     monkeypatch.setattr(replay, "longest", lambda plan: 3)
     monkeypatch.setattr(replay, "bound", lambda plan: "a bound")
     monkeypatch.setattr(replay, "check", lambda plan, texts: None)
-    monkeypatch.setattr(forecasting, "_refuse", lambda plan: None)
+    monkeypatch.setattr(draft_lengths, "_refuse", lambda plan: None)
     variant: Any = SimpleNamespace(run=SimpleNamespace(plan=SimpleNamespace(drafter="drafter")))
-    how: Any = {"asked": asked, "given": None, "rows": 2}
+    how: Any = {"asked": asked, "costs": None, "rows": 2}
     if says:
         with pytest.raises(UsageError, match=says):
-            Forecasting.of([variant], "a.jsonl", gammas, **how)
+            DraftLengths.of([variant], "a.jsonl", gammas, **how)
         return
-    found = Forecasting.of([variant], "a.jsonl", gammas, **how)
+    found = DraftLengths.of([variant], "a.jsonl", gammas, **how)
     assert found == ([variant], [0.25 if own else None], texts, [1, 3], None, 2)
     how["rows"] = 3
     with pytest.raises(UsageError, match="--batch_size is 3 and --passes a.jsonl has 2 texts"):
-        Forecasting.of([variant], "a.jsonl", gammas, **how)
+        DraftLengths.of([variant], "a.jsonl", gammas, **how)
 
     def damaged(plan, texts):
         raise ValueError("too old")
@@ -173,7 +173,7 @@ def test_draft_lengths_that_outputs_have_room_for(monkeypatch, asked, own, gamma
     how["rows"] = 2
     monkeypatch.setattr(replay, "check", damaged)
     with pytest.raises(UsageError, match="--passes a.jsonl: too old"):
-        Forecasting.of([variant], "a.jsonl", gammas, **how)
+        DraftLengths.of([variant], "a.jsonl", gammas, **how)
 
 
 @pytest.mark.parametrize("drawn", [(True,), (False, True), (False,)])
@@ -188,11 +188,12 @@ def test_what_does_not_follow_from_recorded_texts_is_refused(
         raise ValueError("is compared next")
 
     given = [(str(x), Autoregressive(TABLE, Sampling() if x else Greedy())) for x in drawn]
-    monkeypatch.setattr(forecasting.opinions, "recorded", lambda drafter: given)
-    monkeypatch.setattr(forecasting.recorded_texts, "read", lambda path: ["text"])
-    monkeypatch.setattr(forecasting.recorded_texts, "check", lambda *given: True)
-    monkeypatch.setattr(forecasting.schedule_replay, "longest", lambda plan: 3)
-    monkeypatch.setattr(forecasting.schedule_replay, "check", checked)
+    monkeypatch.setattr(draft_lengths.opinions, "recorded", lambda drafter: given)
+    text = SimpleNamespace(tokens=1)
+    monkeypatch.setattr(draft_lengths.recorded_texts, "read", lambda path: [text])
+    monkeypatch.setattr(draft_lengths.recorded_texts, "check", lambda *given: True)
+    monkeypatch.setattr(draft_lengths.schedule_replay, "longest", lambda plan: 3)
+    monkeypatch.setattr(draft_lengths.schedule_replay, "check", checked)
     drafter = SimpleNamespace(adapts=False, paths=0)
     plan = SimpleNamespace(drafter=drafter, verifier=verifier, sampling=sampling)
     variant: Any = SimpleNamespace(run=SimpleNamespace(plan=plan))
@@ -202,7 +203,7 @@ def test_what_does_not_follow_from_recorded_texts_is_refused(
     if verifier == Typical():
         says = "VERIFIER is Typical.*, which is not exact"
     with pytest.raises(UsageError, match=says):
-        Forecasting.of([variant], "a.jsonl", (1,), asked=True, given=None, rows=1)
+        DraftLengths.of([variant], "a.jsonl", (1,), asked=True, costs=None, rows=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,14 +234,16 @@ class Told:
 )
 def test_each_draft_length_has_a_prediction(monkeypatch, parts, schedules):
     """With given costs, or those of every length up to the longest, for the oracle."""
-    promise: Any = forecasting.promise
+    predicted: Any = draft_lengths.predicted_speedup
     asked: list = []
-    monkeypatch.setattr(forecasting, "replayed", lambda run, plan, texts: ("calls", plan.schedule))
-    monkeypatch.setattr(promise, "forecast", lambda *given: asked.append(given) or Told())
+    monkeypatch.setattr(
+        draft_lengths, "replayed", lambda run, plan, texts: ("calls", plan.schedule)
+    )
+    monkeypatch.setattr(predicted, "predict", lambda *given: asked.append(given) or Told())
     costs = Costs({}, 0.0, 0.0, 1.0, "made up")
     variant: Any = SimpleNamespace(name="mine", run=SimpleNamespace(plan=parts))
     texts: Any = ["a", "b", "c"]
-    found = list(Forecasting([variant], [0.5], texts, [1, 3], costs, 2).forecasts())
+    found = list(DraftLengths([variant], [0.5], texts, [1, 3], costs, 2).predictions())
     assert found == [(variant, Told("mine"))] * len(schedules)
     every = dict.fromkeys((None, 1, 2, 3), costs)
     assert asked == [
@@ -252,7 +255,7 @@ def test_each_draft_length_has_a_prediction(monkeypatch, parts, schedules):
         measured.append((list(plans), rows))
         return dict.fromkeys(plans, costs)
 
-    monkeypatch.setattr(forecasting, "measured", measure)
-    list(Forecasting([variant], [0.5], texts, [1, 3], None, 2).forecasts())
+    monkeypatch.setattr(timed_costs, "of_run", measure)
+    list(DraftLengths([variant], [0.5], texts, [1, 3], None, 2).predictions())
     lengths = [1, 2, 3] if parts.drafts else []
     assert measured == [([*lengths, *([None] if "own" in schedules else [])], 2)]

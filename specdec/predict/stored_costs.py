@@ -1,0 +1,92 @@
+"""Costs that a command has stored: measured by `specdec bench`, or of a roofline."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import NotRequired, TypedDict
+
+from specdec.common.json_values import JsonObject, check_kind, parsed, record_of
+from specdec.common.records import Lines, RecordsError
+from specdec.measure import estimator
+from specdec.measure.file import Timing, record
+from specdec.measure.parts import PREFILL, PREFILL_ALONE, STEPS
+from specdec.predict.costs import Costs
+from specdec.predict.hardware import Call, Chip
+from specdec.predict.roofline import roofline_costs
+
+
+class _Host(TypedDict):
+    host: list[int]
+
+
+class _Assumed(TypedDict):
+    layer_seconds: float
+
+
+class _Topology(TypedDict):
+    topology: str
+    calls: NotRequired[dict[str, dict[str, object]]]
+    chip: NotRequired[_Host]
+    assumed: NotRequired[_Assumed]
+
+
+class _Compiled(TypedDict):
+    topologies: list[_Topology]
+
+
+def read(path: str, topology: str | None) -> Costs:
+    """Returns the costs in a file of `specdec bench`, `specdec compile` or `specdec tune`."""
+    if not Path(path).is_file():
+        raise RecordsError(f"--costs {path} does not exist; give a file of `specdec bench`")
+    fields = _json(path)
+    try:
+        if "topologies" in fields:
+            return of_compile(path, topology)
+        if topology is not None:
+            raise RecordsError(
+                f"--topology is {topology} but {path} is not of `specdec compile`; leave it out"
+            )
+        return Costs.of_record(fields) if fields.keys() == set(Costs._fields) else of_bench(path)
+    except RecordsError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise RecordsError(f"--costs {path} {error}; measure again") from error
+
+
+def of_bench(path: str) -> Costs:
+    """Reads the lines of `specdec bench`, and returns medians."""
+    records = Lines(Path(path)).map(record, "bench")
+    seconds = estimator.seconds_per_call(x for x in records if isinstance(x, Timing))
+    if not ({PREFILL, PREFILL_ALONE} <= seconds.keys() and seconds.keys() & {*STEPS}):
+        raise RecordsError(
+            f"{path} has no timings of parts; give the lines of `specdec bench`, or leave --costs "
+            "out to measure here"
+        )
+    return estimator.costs_of({key: statistics.median(x) for key, x in seconds.items()}, path)
+
+
+def of_compile(path: str, topology: str | None) -> Costs:
+    """Returns the costs of a roofline of `specdec compile`, which has no prefill."""
+    fields = {"topologies": _json(path).get("topologies", [])}
+    check_kind(fields, _Compiled)
+    with_calls = {x["topology"]: x for x in fields["topologies"] if x.get("calls")}
+    name = topology or (next(iter(with_calls), None) if len(fields["topologies"]) == 1 else None)
+    if name not in with_calls:
+        raise RecordsError(
+            f"{path} has no calls of topology {topology}; give one of "
+            f"{', '.join(with_calls) or 'another file'}, --topology=NAME"
+        )
+    compiled = with_calls[name]
+    chip = record_of(Chip, compiled["chip"], host=tuple(compiled["chip"]["host"]))
+    calls = {role: record_of(Call, call) for role, call in compiled["calls"].items()}
+    source = f"{path}, a roofline of {name}"
+    return roofline_costs(calls, chip, source, compiled["assumed"]["layer_seconds"])
+
+
+def _json(path: str) -> JsonObject:
+    """Returns the JSON object of a file, {} if it is none."""
+    try:
+        return parsed(Path(path).read_bytes())
+    except ValueError:
+        return {}
