@@ -34,7 +34,6 @@ from specdec.engine.opening import (
 )
 from specdec.engine.placement import Placement
 from specdec.engine.store import Store
-from specdec.models import partitioning
 from specdec.models.contract.model import Target
 from specdec.plan import Plan
 from specdec.tasks import LoadedVocabulary
@@ -105,12 +104,10 @@ class Engine(Generic[PlanT, OutputT]):
     ) -> Engine:
         """Resolves everything that an output depends on, and returns the engine.
 
-        The order is: vocabulary, stop ids, generation settings, fit of the vocabularies, int8
-        weights, mesh, tables, layouts.
+        The order is: vocabulary, stop ids, generation settings, fit, int8 weights, mesh, layouts.
 
         Args:
-          plan: target, drafter, verifier, schedule and sampling. The checkpoint's stop ids replace
-            its own.
+          plan: the parts of decoding. The checkpoint's stop ids replace its own.
           weights: role -> directory, for everything in `plan.owned`; the target may be missing.
           vocabulary: seqio's, or `tasks.for_texts` of a definition; None for the one that was saved
             with the target.
@@ -128,8 +125,7 @@ class Engine(Generic[PlanT, OutputT]):
 
         Raises:
           NotExact: the output may have another distribution, and `lossy` is false.
-          CheckpointError, TableError, TaskError, ValueError: something does not exist, cannot be
-            read, or does not fit the rest.
+          CheckpointError, TableError, TaskError, ValueError: something is missing or does not fit.
         """
         for role in plan.owned().keys() - weights.keys() - {"target"}:
             raise ValueError(f"nothing says where the parameters of {role!r} are; give a directory")
@@ -149,16 +145,10 @@ class Engine(Generic[PlanT, OutputT]):
             raise NotExact(plan)
         ids = tuple(vocabulary.encode(prefix)) if prefix else ()
         decoding.check_prefix(len(ids), plan.max_length)
-        if (mesh := devices.mesh or devices.partitioner.mesh()) is not None:
-            partitioning.check_batch(rows, mesh)
-            devices = devices.over(mesh)
-            plan = devices.divided(plan)
+        devices, plan = devices.of_run(plan, weights, rows)
+        plan = devices.laid_out(plan, rows) if layouts else plan
         fields = dict(weights), Store(devices), rows, text, ids, generation_settings
-        opened = cls(plan, vocabulary, *fields)
-        for role, owned in plan.owned().items():
-            if role in weights and (mesh is not None or role in plan.tables()):
-                devices.shape(owned, str(weights[role]))
-        return dataclasses.replace(opened, plan=devices.laid_out(plan, rows) if layouts else plan)
+        return cls(plan, vocabulary, *fields)
 
     def alone(self) -> Self:
         """Returns the baseline: an engine of the whole target, in the layouts of its own calls."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
+from os import PathLike
 from typing import TypeVar
 
 import jax
@@ -57,6 +59,24 @@ class Placement:
             for role, model in plan.models().items()
         }
         return plan.with_models(models)
+
+    def of_run(
+        self, plan: Plan, weights: Mapping[str, str | PathLike], rows: int
+    ) -> tuple[Placement, Plan]:
+        """Returns this placement over its mesh, if it has one, and the plan divided over it.
+
+        It looks at the shapes of tables, and over a mesh at those of models, and so raises for
+        those that do not exist or cannot be divided.
+        """
+        placement, mesh = self, self.mesh or self.partitioner.mesh()
+        if mesh is not None:
+            partitioning.check_batch(rows, mesh)
+            placement = self.over(mesh)
+            plan = placement.divided(plan)
+        for role, owned in plan.owned().items():
+            if role in weights and (mesh is not None or role in plan.tables()):
+                placement.shape(owned, str(weights[role]))
+        return placement, plan
 
     def laid_out(self, plan: PlanT, rows: int) -> PlanT:
         """Returns the plan with kernels in the layouts that this device reads fastest.
