@@ -18,6 +18,8 @@ from specdec.schedules.schedule import Schedule
 from specdec.types import (
     UNKNOWN_CALL,
     Array,
+    Context,
+    DecodeState,
     Draft,
     Noise,
     Params,
@@ -53,12 +55,9 @@ class BasePlan:
     def parts(self, calls: Iterable[TargetCall] = (UNKNOWN_CALL,)) -> tuple[Part, ...]:
         """Returns the model calls of one iteration, with the widths that they are computed with.
 
-        Other work takes negligible time.
-
-        Args:
-          calls: measured target calls, over which the result is a mean. A field that is None stands
-            for all its possible values, equally often: buckets, sources, or numbers of layers. All
-            calls must have the same fields.
+        Other work takes negligible time. The result is a mean over measured target calls. A field
+        that is None stands for all its possible values, equally often: buckets, sources, or numbers
+        of layers. All calls must have the same fields.
         """
         raise NotImplementedError
 
@@ -234,18 +233,15 @@ class Plan(BasePlan):
             times[of_depth(depth), self.nodes_of(bucket) + 1] += share
             for role, width, of in self.drafter.parts(length, source) if bucket else ():
                 times[role, width] += share * of
-        return self.computed(Part(*one, count) for one, count in times.items())
+        return self.computed(Part(*call_of_part, count) for call_of_part, count in times.items())
 
     def computed(self, calls: Iterable[Part]) -> tuple[Part, ...]:
-        """Returns calls with the widths that they are computed with, see `Target.computed_width`.
-
-        Args:
-          calls: with the tokens that count.
-        """
+        """Returns calls, given with the tokens that count, with the widths that they are computed
+        with, see `Target.computed_width`."""
         models, times = self.models(), collections.defaultdict[tuple[str, int], float](float)
         for role, width, count in calls:
             times[role, models[self.holder(role)].computed_width(width)] += count
-        return tuple(Part(*one, count) for one, count in times.items() if count)
+        return tuple(Part(*call, count) for call, count in times.items() if count)
 
     def call_of(self, role: str) -> Callable:
         """Returns the function that is timed for a part.
@@ -253,8 +249,8 @@ class Plan(BasePlan):
         It has the form (parameters by role, tokens [B, T], cache) -> (tokens, cache). It is the
         drafter's own call if there is one, otherwise a plain call of `decode`.
         """
-        found = self.own_calls().get(role)
-        return found or plain_call(role, self.models()[role])
+        timed = self.own_calls().get(role)
+        return timed or plain_call(role, self.models()[role])
 
     def own_calls(self) -> dict[str, Callable]:
         """Returns, by role, the calls that are not plain calls of `decode`.
@@ -269,8 +265,25 @@ class Plan(BasePlan):
     def laid_out(self, rows: int) -> Plan:
         """Returns this plan in other layouts; models that draft may have kernels of their own."""
         plan = super().laid_out(rows)
-        others = {role: one.drafting() for role, one in plan.models().items() if role != "target"}
-        return plan.with_models(others)
+        drafting = {role: model.drafting() for role, model in plan.drafter.models().items()}
+        return plan.with_models(drafting)
+
+    def context(self, state: DecodeState) -> Context:
+        """Returns the context that the plan's drafter reads."""
+        return Context(
+            tokens=state.tokens,
+            length=state.length,
+            inputs=state.inputs,
+            cache=state.cache,
+            hidden=state.hidden,
+            active=state.active,
+            vocab_size=state.vocab_size,
+            stop_ids=self.stop_ids,
+            pad_id=self.target.pad_id,
+            target=self.target,
+            shared_noise=self.shared_noise,
+            beliefs=self.reads_beliefs,
+        )
 
     def alone(self, width: int = 1) -> Plan:
         """Returns the plan that decodes with the target alone.
@@ -297,7 +310,7 @@ class Plan(BasePlan):
 
     def _rounded(self) -> str:
         """Returns a note that names the models in eight bits, or ""."""
-        models = {role: one for role, one in self.models().items() if isinstance(one, Model)}
+        models = {role: x for role, x in self.models().items() if isinstance(x, Model)}
         note = ""
         for weights, tokens in (("int8", ""), ("int8_tokens", ", tokens too")):
             roles = [role for role, model in models.items() if model.weights == weights]
@@ -402,18 +415,19 @@ def plain_call(role: str, model: Target) -> Callable:
     return call
 
 
-def stop_ids_of(given: Iterable[int] | None, target: Target) -> tuple[int, ...]:
+def stop_ids_of(stop_ids: Iterable[int] | None, target: Target) -> tuple[int, ...]:
     """Returns the given stop ids, or the target's if they are None, as a tuple of integers."""
-    if given is None:
-        given = target.stop_ids
-    if given is None:
+    if stop_ids is None:
+        stop_ids = target.stop_ids
+    if stop_ids is None:
         raise ValueError(
             f"nothing says what ends a text of {type(target).__name__}; give Plan.stop_ids"
         )
     try:
-        return tuple(int(token) for token in given)
+        return tuple(int(token) for token in stop_ids)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"stop_ids is {given!r}; give a tuple of token ids, as in (1,)") from error
+        remedy = "give a tuple of token ids, as in (1,)"
+        raise ValueError(f"stop_ids is {stop_ids!r}; {remedy}") from error
 
 
 @dataclasses.dataclass(frozen=True)

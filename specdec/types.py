@@ -58,20 +58,16 @@ class Cache(Protocol):
 class Params(dict[str, PyTree]):
     """The parameters of all models and tables, by role; the first argument of every program.
 
-    `Params(target, draft)` has the roles "target" and "draft". Other roles are given by keyword.
-
-    Args:
-      target: the target's parameters, a pytree of arrays.
-      draft: the drafter's parameters; None if it has none.
-      **others: parameters of further roles.
+    `Params(target, draft)` has the roles "target" and "draft", each with a pytree of arrays. Other
+    roles are given by keyword.
 
     >>> Params({"w": 1}, table={"v": 2})
     {'target': {'w': 1}, 'table': {'v': 2}}
     """
 
     def __init__(self, target: PyTree = None, draft: PyTree = None, **others: PyTree):
-        given = {"target": target, "draft": draft, **others}
-        super().__init__({role: tree for role, tree in given.items() if tree is not None})
+        trees = {"target": target, "draft": draft, **others}
+        super().__init__({role: tree for role, tree in trees.items() if tree is not None})
 
     def __or__(self, others: Mapping[str, PyTree]) -> Params:  # type: ignore[override]
         return Params(**{**self, **others})
@@ -84,9 +80,9 @@ class Params(dict[str, PyTree]):
 
     @classmethod
     def tree_unflatten(cls, roles: tuple[str, ...], trees: Iterable[PyTree]) -> Params:
-        made = cls.__new__(cls)  # a tree of parameters may be None while JAX transforms it
-        dict.__init__(made, zip(roles, trees, strict=True))
-        return made
+        params = cls.__new__(cls)  # a tree of parameters may be None while JAX transforms it
+        dict.__init__(params, zip(roles, trees, strict=True))
+        return params
 
 
 class ModelOutput(NamedTuple):
@@ -133,19 +129,16 @@ class History(struct.PyTreeNode):
         return self.length - self.output
 
     def after(self, prompt: Prompt | None) -> History:
-        """Returns the history with a prompt before its start token, which is the prompt's last.
-
-        Args:
-          prompt: the result of `Target.prompt`; None leaves the history unchanged.
-        """
+        """Returns the history with the result of `Target.prompt`, if it is not None, before its
+        start token, which is the prompt's last."""
         if prompt is None:
             return self
         begin = jnp.maximum(prompt.length - 1, 0)
         last = self.tokens.shape[1] - 1
         before = jnp.pad(prompt.tokens, ((0, 0), (0, last)))
         index = jnp.arange(before.shape[1])[None] - begin[:, None]
-        own = jnp.take_along_axis(self.tokens, jnp.clip(index, 0, last), axis=1)
-        tokens = jnp.where(index < 0, before, own)
+        output = jnp.take_along_axis(self.tokens, jnp.clip(index, 0, last), axis=1)
+        tokens = jnp.where(index < 0, before, output)
         length = self.length + jnp.expand_dims(begin, range(1, self.length.ndim))
         return self.replace(tokens=tokens, length=length, begin=begin)
 
@@ -182,22 +175,6 @@ class ContextTarget(Protocol):
     def prompt(self, inputs: PyTree, /) -> Prompt | None: ...
 
     def logits(self, params: PyTree, hidden: Array, /) -> Array: ...
-
-
-class ContextPlan(Protocol):
-    """The part of a `Plan` that a drafter may read."""
-
-    @property
-    def target(self) -> ContextTarget: ...
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]: ...
-
-    @property
-    def shared_noise(self) -> bool: ...
-
-    @property
-    def reads_beliefs(self) -> bool: ...
 
 
 class Context(struct.PyTreeNode):
@@ -388,23 +365,6 @@ class DecodeState(struct.PyTreeNode):
     trace: Trace
     vocab_size: int = struct.field(pytree_node=False)
 
-    def context(self, plan: ContextPlan) -> Context:
-        """Returns the context that a plan's drafter reads."""
-        return Context(
-            tokens=self.tokens,
-            length=self.length,
-            inputs=self.inputs,
-            cache=self.cache,
-            hidden=self.hidden,
-            active=self.active,
-            vocab_size=self.vocab_size,
-            stop_ids=plan.stop_ids,
-            pad_id=plan.target.pad_id,
-            target=plan.target,
-            shared_noise=plan.shared_noise,
-            beliefs=plan.reads_beliefs,
-        )
-
 
 class Row(NamedTuple):
     """One decoded text and its target calls, as plain values; lists have one entry per call."""
@@ -435,16 +395,12 @@ class DecodeOutput(NamedTuple):
         return int(self.length[index])
 
     def row(self, index: int) -> Row:
-        """Returns one text. The output must have been copied to the host.
-
-        Args:
-          index: the row.
-        """
+        """Returns the text of a row. The output must have been copied to the host."""
         trace, calls = self.trace, self.trace.calls[index]
         tokens = self.tokens[index, : self.length[index]]
         columns = trace.proposed, trace.drafted, trace.accepted, trace.source, trace.depth
-        made = ([] if x is None else x[index, :calls].tolist() for x in columns)
-        return Row(tokens.tolist(), *made)
+        values = ([] if x is None else x[index, :calls].tolist() for x in columns)
+        return Row(tokens.tolist(), *values)
 
 
 class Stop(NamedTuple):
@@ -495,11 +451,7 @@ class TargetCall(NamedTuple):
     def each(
         cls, drafted: Iterable[int], sources: Iterable[int] = (), depths: Iterable[int] = ()
     ) -> list[TargetCall]:
-        """Returns the calls of a text; sources and depths may be empty where they are not known.
-
-        Raises:
-          ValueError: the arguments describe different numbers of calls.
-        """
+        """Returns the calls of a text; sources and depths may be empty where they are not known."""
         fields = [list(field) for field in (drafted, sources, depths)]
         unknown = [None] * len(fields[0])
         return [cls(*call) for call in zip(*(field or unknown for field in fields), strict=True)]
@@ -509,10 +461,7 @@ UNKNOWN_CALL = TargetCall()
 
 
 def of_depth(depth: int | None) -> str:
-    """Returns the role of target calls that go through `depth` layers, such as "target/6".
-
-    The role is "target" if `depth` is None, because every call then goes through all layers.
-    """
+    """Returns the role of target calls through `depth` layers, as "target/6"; None is for all."""
     return "target" if depth is None else f"target/{depth}"
 
 
@@ -522,41 +471,29 @@ def verifies(role: str) -> bool:
 
 
 class SamplingRule(abc.ABC):
-    """Turns logits into the distribution that tokens are drawn from; a frozen dataclass.
+    """Turns logits into the distribution that tokens are drawn from; a frozen dataclass."""
 
-    Attributes:
-      greedy: whether the likeliest token is always taken.
-    """
-
-    greedy: ClassVar[bool] = False
+    greedy: ClassVar[bool] = False  # whether the likeliest token is always taken
 
     @abc.abstractmethod
     def probabilities(
         self, logits: Array, positions: Array | None = None, history: History | None = None
     ) -> Array:
-        """Returns the distributions [..., V] of logits [..., V].
+        """Returns the distributions [..., V] of logits [..., V] float32.
 
-        Args:
-          logits: [..., V] float32.
-          positions: [...] int32, the indices of the output tokens.
-          history: the text before each token, for rules that read it.
+        `positions` [...] int32 are the indices of the output tokens. `history` is the text before
+        each token, for rules that read it.
         """
 
 
 class LogitsProcessor(abc.ABC):
-    """Changes the logits of a token, given the text before it; a frozen dataclass.
+    """Changes the logits of a token, given the text before it; a frozen dataclass."""
 
-    Attributes:
-      ids: the token ids that the processor names, which a vocabulary must have.
-    """
-
-    ids: ClassVar[tuple[int, ...]] = ()
+    ids: ClassVar[tuple[int, ...]] = ()  # that the processor names, which a vocabulary must have
 
     @abc.abstractmethod
     def process(self, logits: Array, history: History) -> Array:
-        """Returns changed logits [V], with -inf for each excluded token.
+        """Returns changed logits [V] float32, with -inf for each excluded token.
 
-        Args:
-          logits: [V] float32.
-          history: the text before the token, with `tokens` [M] and `length` [].
+        `history` is the text before the token, with `tokens` [M] and `length` [].
         """

@@ -233,6 +233,7 @@ def check_texts(plan: Plan, choose) -> None:
         for row, text in enumerate(right):
             check_row(output, row, row, text, table, given_to(row, PREFIX))
         assert np.any(output.trace.broken_drafts) == (draft == 2)
+        assert output.trace.steps == np.max(output.trace.calls)
         assert draft == 2 or 0 < np.sum(output.trace.accepted) < np.sum(output.trace.drafted)
 
 
@@ -251,10 +252,11 @@ def check_row(
     trace, at = output.trace, len(given)
     assert trace.failed[place] == failed, row
     for call in range(trace.calls[place]):
-        accepted = trace.accepted[place, call]
-        assert accepted <= trace.drafted[place, call]
+        accepted, drafted = trace.accepted[place, call], trace.drafted[place, call]
+        assert accepted <= drafted and not np.any(trace.proposed[place, call, drafted:])
         assert trace.proposed[place, call, :accepted].tolist() == words[at : at + accepted], row
         at += accepted + 1
+    assert not np.any([x[place, trace.calls[place] :] for x in (trace.accepted, trace.drafted)])
     assert at - (trace.ended_in_draft[place] | failed) == size, row
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import itertools
 import json
 import os
@@ -36,6 +37,17 @@ from specdec.training.folder import Folder
 from specdec.types import Context, Prompt, SamplingRule
 
 GOLDEN = Path(__file__).parent / "golden"
+
+
+def script(path: str) -> Any:
+    """Returns a script of scripts/ as a module."""
+    file = GOLDEN.parents[1] / "scripts" / path
+    specification = importlib.util.spec_from_file_location(file.stem, file)
+    assert specification and specification.loader
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[file.stem] = module  # where dataclasses look for their types
+    specification.loader.exec_module(module)
+    return module
 
 
 def load(name: str, saved: str = "t5x_native", **changes):
@@ -331,6 +343,41 @@ class TableHeads:
         turned = states[:, :, None] + params["turn"][None, None]
         rows = jnp.array([1e6, self.vocab_size, self.vocab_size])
         return turned % rows[None, None, None]
+
+
+BYTES = """
+from __gin__ import dynamic_registration
+from specdec import cli
+from specdec import tasks
+
+include 'decode.gin'
+include 'drafters/autoregressive.gin'
+include 'models/from_checkpoint.gin'
+include 'tasks/local.gin'
+
+CHECKPOINT_PATH = 'the folder/target'
+DRAFT_CHECKPOINT_PATH = 'the folder/draft'
+VOCABULARY = @tasks.Bytes()
+TASK_FEATURE_LENGTHS = {'inputs': 16, 'targets': 8}
+GAMMA = 2
+"""
+
+
+def bytes_run(folder: Path, task: str, texts: Mapping[str, Iterable[str]], more: str = "") -> Path:
+    """Returns the gin file of a run of two random models of bytes, which it writes with their
+    checkpoints and the lines of its splits. Tasks of one process have names of their own."""
+    for split, lines in texts.items():
+        (folder / f"{split}.tsv").write_text("".join(f"{x}\n" for x in lines), encoding="utf-8")
+    for name, width in (("target", 11), ("draft", 7)):
+        config = tiny_t5(261, width, head_dim=4)
+        draw = np.random.default_rng(width).normal
+        shapes = T5Target(config).parameter_shapes()
+        params = jax.tree.map(lambda x, draw=draw: draw(0, 0.3, x.shape).astype(x.dtype), shapes)
+        checkpoints.save(folder / name, params, config=config)
+    files = {split: str(folder / f"{split}.tsv") for split in texts}
+    given = f"TASK_NAME = {task!r}\nTASK_FILES = {files}\n{more}"
+    (folder / "run.gin").write_text(BYTES.replace("the folder", str(folder)) + given)
+    return folder / "run.gin"
 
 
 def inside(instructions: Iterable[Instruction], loop: str) -> list[Instruction]:

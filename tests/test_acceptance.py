@@ -6,15 +6,17 @@ import dataclasses
 import functools
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import check_lines, few, tiny_t5
+from support import bytes_run, check_lines, few
 from tolerances import PROBABILITIES
 
-from specdec import checkpoints, cli
+from specdec import cli
 from specdec.drafters import Autoregressive, Drafter
 from specdec.engine import Placement
 from specdec.measure import recording
@@ -22,7 +24,6 @@ from specdec.measure.alphas import Accepted, lines, summarize
 from specdec.measure.opinions import LENIENCE
 from specdec.measure.recording import NGrams
 from specdec.measure.written import generate
-from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Processed, Sampling
 from specdec.schedules import Fixed
@@ -105,13 +106,19 @@ def expected(plan: Plan, p, q, likely) -> list[float]:
     return [np.sum(drafted == p.argmax(axis=1)), *lenient]
 
 
+@functools.cache
+def texts_of(plan: Plan) -> list:
+    """60 texts in batches of 8."""
+    target = params_of(plan)["target"]
+    return list(generate(plan, target, batches(60, 8), seed=3, tokens=10**6))
+
+
 @pytest.fixture(scope="module", params=[GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def measured(request):
-    """A plan, 60 texts in batches of 8, and the records of all drafters."""
+    """A plan, its texts, and the records of all drafters."""
     one = request.param
-    params = params_of(one)
-    texts = list(generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
-    return one, texts, list(recording.measure(one, params, texts, tables=True))
+    texts = texts_of(one)
+    return one, texts, list(recording.measure(one, params_of(one), texts, tables=True))
 
 
 def rows(texts) -> list[tuple[int, list[int]]]:
@@ -200,8 +207,7 @@ class Unsaid(Drafter):
 
 @pytest.mark.parametrize("one", few([SAMPLED, GREEDY]), ids=["sampled", "greedy"])
 def test_a_drafter_that_is_asked_token_by_token_says_what_it_says_at_once(one):
-    params = params_of(one)
-    texts = list(generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
+    params, texts = params_of(one), texts_of(one)
     asked = dataclasses.replace(one, drafter=Unsaid(one.drafter))
     both = [list(recording.measure(x, params, texts, tables=False)) for x in (one, asked)]
     for at_once, in_turn in zip(*both, strict=True):
@@ -225,9 +231,8 @@ class AfterZero(Drafter):
 
 @pytest.mark.parametrize("one", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_where_nothing_is_proposed_nothing_is_accepted(one):
-    params, one = params_of(one), dataclasses.replace(one, drafter=AfterZero())
-    params = params
-    texts = list(generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
+    texts, params = texts_of(one), params_of(one)
+    one = dataclasses.replace(one, drafter=AfterZero())
     records = list(recording.measure(one, params, texts, tables=False))
     with_model = dataclasses.replace(one, drafter=GREEDY.drafter)
     for (given, text), record in zip(rows(texts), records, strict=True):
@@ -295,6 +300,25 @@ def test_texts_that_were_measured_before_are_not_written_again():
         assert before + records(tokens=left, skip=[text.index for text in before]) == whole
 
 
+def test_rows_with_a_new_text_are_refilled():
+    """Not those that pad a batch, nor those of texts that were measured before."""
+    live: list = []
+
+    class Refilled:
+        def outputs(self, params, given):
+            for batch in given:
+                live.append(batch.live.tolist())
+                made = np.ones([4, N], int)
+                yield SimpleNamespace(tokens=made, length=np.array([2, 3, 1, 4])), None
+
+    given = plan(NARROW, Greedy()), params_of(GREEDY)["target"], batches(3, 4)
+    how: Any = {"seed": 0, "tokens": 100, "refilled": Refilled()}
+    (texts,) = generate(*given, **how, skip=[1])
+    assert live == [[True, False, True, False]] and texts.length.tolist() == [2, 0, 1, 4]
+    (texts,) = generate(*given, **how)
+    assert live[1:] == [[True, True, True, False]]
+
+
 def test_batches_are_written_when_they_are_asked_for():
     one, params = GREEDY, params_of(GREEDY)
     asked = []
@@ -354,48 +378,14 @@ def test_no_text_is_an_error():
 # The command.
 
 LINES = ["one\teins", "two words\tzwei Wörter", "three\tdrei", "a\tein", "five\tfünf"]
-RUN = """
-from __gin__ import dynamic_registration
-from specdec import cli
-from specdec import tasks
-
-include 'decode.gin'
-include 'drafters/autoregressive.gin'
-include 'models/from_checkpoint.gin'
-include 'tasks/local.gin'
-include 'sampling/temperature.gin'
-
-CHECKPOINT_PATH = 'the folder/target'
-DRAFT_CHECKPOINT_PATH = 'the folder/draft'
-VOCABULARY = @tasks.Bytes()
-TASK_NAME = 'acceptance'
-TASK_FILES = {'test': 'the folder/test.tsv'}
-TASK_FEATURE_LENGTHS = {'inputs': 16, 'targets': 8}
-GAMMA = 2
-BATCH_SIZE = 2
-"""
-
-
-def model(width: int) -> T5Target:
-    return T5Target(tiny_t5(261, width, head_dim=4))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A run's data: a TSV, a gin file, and two models of bytes."""
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "test.tsv").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
-    (folder / "run.gin").write_text(RUN.replace("the folder", str(folder)))
-    for name, width in (("target", 11), ("draft", 7)):
-        params = jax.jit(model(width).init)(jax.random.key(width))
-        checkpoints.save(folder / name, params, config=model(width).config)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def specdec_acceptance(folder, cache):
-    """Runs the command; returns its exit code."""
-    given = [f"--gin_file={folder / 'run.gin'}", f"--compilation_cache_dir={cache}"]
+def specdec_acceptance(tmp_path_factory, cache):
+    """Runs the command on texts and two models of bytes; returns its exit code."""
+    more = "include 'sampling/temperature.gin'\nBATCH_SIZE = 2\n"
+    path = bytes_run(tmp_path_factory.mktemp("run"), "acceptance", {"test": LINES}, more)
+    given = [f"--gin_file={path}", f"--compilation_cache_dir={cache}"]
     return lambda *flags: cli.main(["acceptance", *given, *flags])
 
 
@@ -443,28 +433,16 @@ def test_the_command(specdec_acceptance, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "flags, message",
+    "flag, message",
     [
-        (("--tokens=0",), "--tokens is 0"),
-        (("--output_file=/nowhere/out",), "cannot be written"),
-        (("--gin.DECODER_PREFIX='a'",), "decoder_prefix is 'a'; leave it out"),
-        (("--gin.NUM_SAMPLES=2",), "num_samples is 2; leave it out"),
-        (("--gin.DRAFTER=None",), "the run has no drafter"),
-        (
-            ("--gin.DRAFTER=@tasks.Bytes()",),
-            "drafter is Bytes(extra_ids=0); give a drafter",
-        ),
-        (("--gin.SPLIT='train'",), "no split 'train'"),
+        ("--tokens=0", "--tokens is 0"),
+        ("--gin.DECODER_PREFIX='a'", "decoder_prefix is 'a'; leave it out"),
+        ("--gin.DRAFTER=None", "the run has no drafter"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(
-    specdec_acceptance, capsys, monkeypatch, flags, message
-):
-    def no_work(*_):
-        raise AssertionError("parameters were read before the flags were looked at")
-
-    monkeypatch.setattr(Placement, "read", no_work)
-    assert specdec_acceptance(*flags) == 2
+def test_a_mistake_is_one_line_and_exit_code_2(capsys, monkeypatch, flag, message):
+    monkeypatch.setattr(Placement, "read", lambda *_: pytest.fail("long work"))
+    assert cli.main(["acceptance", "--gin_file=demo.gin", flag]) == 2
     captured = capsys.readouterr()
     (line,) = [line for line in captured.err.splitlines() if line.startswith("specdec: ")]
     assert message in line and captured.out == ""

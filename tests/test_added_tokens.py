@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from specdec.checkpoints import tokenizer_files
-from specdec.tasks.added_tokens import AddedToken, agree, cleaned_up, split
+from specdec.tasks.added_tokens import AddedToken, Tokenization, agree, cleaned_up, split
+from specdec.tasks.plain import PlainBytes, WithAddedTokens
 
 STRIPS = AddedToken(5, "<s>", lstrip=True, rstrip=True)
 WORD = AddedToken(6, "x", single_word=True)
@@ -40,6 +41,13 @@ def test_a_text_is_split_at_its_added_tokens(text, tokens, parts):
 
 def test_spaces_are_removed_in_the_order_of_transformers():
     assert cleaned_up("it 's ' so ' , he does n't .") == "it's'so ', he doesn't."
+
+
+def test_bytes_and_added_tokens_are_joined():
+    added = AddedToken(259, "<x>"), AddedToken(300, "\u00e4")
+    vocabulary = WithAddedTokens(PlainBytes(0), Tokenization(added))
+    ids = [*(byte + 3 for byte in "h\u00f6".encode()), 259, ord("e") + 3, 300, 299]
+    assert vocabulary.decode(ids) == "h\u00f6<x>e\u00e4"
 
 
 def test_the_files_of_a_tokenizer_other_than_its_vocabulary(tmp_path):

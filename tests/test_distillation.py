@@ -1,7 +1,6 @@
 """The inputs, the steps and the outcome of a distillation: pytest tests/test_distillation.py"""
 
 import json
-import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,7 @@ from specdec.common.values import UsageError
 from specdec.sampling import Sampling, SuppressTokens, with_processors
 from specdec.schedules import Fixed
 from specdec.training.distillation import distillation
-from specdec.training.distillation.distillation import Distilled, Distilling, TimeLeft
+from specdec.training.distillation.distillation import Distilling
 from specdec.training.distillation.distillation_inputs import Inputs, chosen_prefix
 
 KNOWN = {"translation": "translate: ", "summarization": "summarize: "}
@@ -99,34 +98,6 @@ def test_a_terminal_is_asked_for_the_prefix(answer, prefix):
 
     assert chosen_prefix(["a"], KNOWN, ask, "DIR") == prefix
     assert "1: 'translate: '" in questions[0] and "Enter for none" in questions[0]
-
-
-def test_the_time_that_is_left_follows_the_steps_before():
-    times = iter([0.0, 0.0, 120.0, 121.0])
-    left = TimeLeft({"write": 60, "learn": 240, "certify": 60}, lambda: next(times))
-    assert left.begin("write", "the target writes") == (
-        "\nstep 1 of 3: the target writes, about 6 minutes left"
-    )
-    assert left.begin("learn", "it learns").endswith(
-        "step 2 of 3: it learns, about 10 minutes left"
-    )
-    assert left.begin("certify", "checks").endswith("about 1 minute left")
-
-
-@pytest.mark.parametrize(
-    "value, words",
-    [
-        (1.66, "Drafting with Fixed.* predicted to be 1.66 times as fast as the target alone"),
-        (0.8, "The target alone is faster .*0.80 times"),
-    ],
-)
-def test_the_outcome_is_one_sentence_with_a_command(tmp_path, value, words):
-    speedup, nothing = Estimate(value, value - 0.1, value + 0.1), Any
-    found = Distilled(tmp_path, tmp_path / "pair.gin", speedup, Fixed(5), nothing)  # type: ignore
-    line = found.summary()
-    assert found.pays == (value > 1) and "\n" not in line
-    assert re.search(words, line)
-    assert line.endswith(f": specdec decode --gin_file={tmp_path / 'pair.gin'}")
 
 
 @pytest.mark.parametrize("pays", [True, False])

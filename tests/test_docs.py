@@ -128,15 +128,16 @@ def modules_with_examples() -> list[str]:
     return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
 
 
-SLOW = {"specdec.integrations.interactive"}  # its example compiles
+# Their examples compile.
+MARKS = {
+    "specdec.integrations.interactive": pytest.mark.slow,
+    "specdec.training.policy_gradient": pytest.mark.ci,
+}
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
-        for name in modules_with_examples()
-    ],
+    [pytest.param(name, marks=MARKS.get(name, ())) for name in modules_with_examples()],
 )
 def test_the_examples_of_docstrings_run(name):
     result = doctest.testmod(importlib.import_module(name))

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support import PromptTable, few
+from support import PromptTable
 
 from specdec import InteractiveModel, Plan, checkpoints, cli, sampling, tasks
 from specdec.checkpoints import CheckpointError
@@ -171,13 +171,6 @@ def test_what_is_read_is_shown(directory, capsys):
         what, _, note = line.partition(": ")
         assert f"PASS {what:<10} {note}" in checked
     assert "repetition_penalty 1.3 (generation_config.json)" in checked
-
-
-@pytest.mark.ci  # each compiles a program
-@pytest.mark.parametrize("case", few(OBEYED, 2), ids="-".join)
-def test_interactive_models_obey(directory, case):
-    version, name = case
-    end_to_end(directory, version, name)
 
 
 @pytest.mark.parametrize(

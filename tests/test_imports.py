@@ -1,6 +1,7 @@
 """What an import costs, who may import whom, what a wheel holds: pytest tests/test_imports.py"""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -82,6 +83,7 @@ def part_of(names: Sequence[str]) -> str:
     return next((name for name in beginnings if name in ROW), names[0] if names else "")
 
 
+@functools.cache
 def imported_names(path: str, source: str) -> list[tuple[int, str]]:
     """(line, absolute dotted name) of every import in the file, also inside functions."""
     package = path.split("/")[:-1]
@@ -130,11 +132,17 @@ def package_problem(module: str, part: str, *rest: str) -> str | None:
     return None
 
 
+@functools.cache
+def all_files() -> dict[str, str]:
+    """Path and source of every file of the package."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    return {path.relative_to(ROOT).as_posix(): path.read_text() for path in files}
+
+
 def package_files() -> dict[str, str]:
     """Path and source of every file that is in a row."""
-    files = {path.relative_to(ROOT).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
     exempt = ("specdec/__init__.py", "specdec/__main__.py")
-    return {name: path.read_text() for name, path in files.items() if name not in exempt}
+    return {name: text for name, text in all_files().items() if name not in exempt}
 
 
 def circles(files: dict[str, str]) -> list[list[str]]:
@@ -170,8 +178,7 @@ def circles(files: dict[str, str]) -> list[list[str]]:
 
 def test_no_files_import_each_other():
     """Inside a folder neither: what two files need stands in a third one."""
-    files = {path.relative_to(ROOT).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
-    assert circles({name: path.read_text() for name, path in files.items()}) == []
+    assert circles(all_files()) == []
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,10 @@ from tolerances import LOGITS
 from specdec import checkpoints, cli, tasks
 from specdec.certificate import Check, certifying
 from specdec.common import demo, notebook
-from specdec.common.terminal import Origin
 from specdec.common.theory import empirical_alpha
 from specdec.decoding.beam_rules import HuggingFaceBeams
-from specdec.engine import Engine
 from specdec.integrations.interactive import Decoded, InteractiveModel, _buckets
 from specdec.integrations.shown_texts import Explained
-from specdec.models.partitioning import Partitioner
 from specdec.models.t5 import T5Target
 from specdec.sampling import Sampling
 from specdec.tasks import TaskError
@@ -85,29 +82,6 @@ def test_predict_is_the_text_and_needs_no_new_program(model, decoded):
     assert model.stats.compile_seconds == 0 and model.stats.texts == 7
 
 
-def test_statistics_add_up(model, decoded):
-    model.reset()
-    model.decode(TEXTS, seed=SEED)
-    stats = model.stats
-    assert stats.texts == 3 and stats.tokens == sum(len(one.tokens) for one in decoded)
-    assert stats.accepted == [n for one in decoded for n in one.accepted]
-    assert stats.seconds > 0 and sum(one.calls for one in decoded) == len(stats.drafted)
-    model.reset()
-    assert model.stats.lines() == ["0 texts"]
-
-
-def test_seconds_of_all_batches_are_added(model, decoded, monkeypatch):
-    """Those of compiling are counted from the last reset on; nothing is compiled here."""
-    real = Engine.decode
-    monkeypatch.setattr(Engine, "decode", lambda *given, **more: (real(*given, **more)[0], 1.5))
-    model.reset()
-    for seconds in (3.0, 6.0):  # of three texts, two at a time
-        model.decode(TEXTS, seed=SEED)
-        assert (model.stats.seconds, model.stats.compile_seconds) == (seconds, 0.0)
-    model.reset()
-    assert (model.stats.seconds, model.stats.compile_seconds) == (0.0, 0.0)
-
-
 def by_hand(tokens, drafted, accepted) -> Decoded:
     made = {"tokens": tokens, "drafted": drafted, "accepted": accepted}
     return Decoded(**made, input="in", text="out", log_prob=-2.0)
@@ -119,12 +93,6 @@ def test_statistics_of_one_text():
     assert one.alpha == empirical_alpha([2, 0], [2, 2]) == 2 / 3
     nothing = by_hand([], [], [])
     assert math.isnan(nothing.tokens_per_call) and math.isnan(nothing.alpha)
-
-
-def test_who_wrote_what(model, decoded):
-    painted = model.paint(decoded[0])
-    for origin in (Origin.ACCEPTED, Origin.TARGET):
-        assert f"\x1b[{origin.value}m" in painted
 
 
 def test_scores_are_those_of_decoding(model, decoded):
@@ -141,24 +109,9 @@ def tasks_encode(model, text):
     return [*vocabulary.encode(text), vocabulary.eos_id]
 
 
-def test_metrics_see_targets_and_predictions(model, decoded):
-    def identical(targets, predictions):
-        return {"identical": sum(a == b for a, b in zip(targets, predictions, strict=True))}
-
-    def first(targets, predictions):
-        return {"first": targets[0]}
-
-    pairs = [(one.input, one.text) for one in decoded]
-    pairs[0] = (pairs[0][0], "something else")
-    values = model.evaluate(iter(pairs), [identical, first], seed=SEED)
-    assert values == {"identical": 2, "first": "something else"}
-    assert model.evaluate(pairs[1:2] * 2, seed=SEED).keys() == {"bleu"}
-
-
-@pytest.mark.parametrize("pairs", [[], (), iter([]), {}.items()])
-def test_metrics_of_nothing_are_refused(model, pairs):
+def test_metrics_of_nothing_are_refused(model):
     with pytest.raises(ValueError, match=r"pairs is empty; give one \(input, target\) or more"):
-        model.evaluate(pairs)
+        model.evaluate(iter([]))
 
 
 def test_an_explained_text_is_the_decoded_one(model, decoded):
@@ -256,13 +209,6 @@ def test_a_certificate_is_of_the_given_texts(pair, monkeypatch):
     assert "2 of 2 outputs identical" in found._repr_html_()
 
 
-@pytest.mark.slow
-def test_a_benchmark_of_beams(pair):
-    found = pair.bench(["ab", "a longer text"], repeats=1, num_beams=2, num_return=2)
-    assert found.summary.beams == 2 and found.summary.identical == 2
-    assert "times as fast as plain beams" in found.sentence
-
-
 @pytest.mark.ci
 def test_a_certificate_of_beams(pair, monkeypatch):
     """The checks have tests of their own."""
@@ -300,12 +246,6 @@ def test_what_cannot_be_measured_is_refused(model, pair, tiny):
 def test_texts_that_are_measured_have_the_rows_and_lengths_of_the_model(model):
     data = model._variant(model._engine, TEXTS, SEED).run.data
     assert (data.lengths, data.batch_size, data.seed) == (LENGTHS, 2, SEED)
-
-
-def test_a_target_alone(tiny):
-    alone = InteractiveModel(tiny, vocabulary=tasks.Bytes(), lengths={"inputs": 16, "targets": 8})
-    (one,) = alone.decode(["abc"])
-    assert one.calls == len(one.tokens) and math.isnan(one.alpha)
 
 
 @pytest.mark.parametrize(
@@ -368,23 +308,6 @@ def test_a_revised_text_is_drafted_from_its_last_output(tiny):
     assert first == anew == 12 and again == 12 // (3 + 1) < revised
 
 
-@pytest.mark.slow
-def test_eight_bits_are_those_of_the_command_line(tmp_path):
-    given = {"target": demo.path("target"), "draft": demo.path("draft"), "lengths": LENGTHS}
-    model = InteractiveModel(**given, int8=("target", "draft"), int8_tokens=True)
-    models = model._engine.plan.models()
-    assert {role: one.weights for role, one in models.items()} == {
-        "target": "int8_tokens",
-        "draft": "int8_tokens",
-    }
-    path = tmp_path / "out.jsonl"
-    flags = [f"--target={given['target']}", f"--draft={given['draft']}", f"--text={TEXTS[2]}"]
-    flags += [f"--gin.TASK_FEATURE_LENGTHS={LENGTHS}", "--gin.BUCKETS=()", f"--output_file={path}"]
-    flags += ["--gin.INT8=('target', 'draft')", "--gin.INT8_TOKENS=True"]
-    assert cli.main(["decode", *flags, "--compilation_cache_dir="]) == 0
-    assert list(model.decode(TEXTS[2:])[0].tokens) == json.loads(path.read_text())["tokens"]
-
-
 @pytest.mark.parametrize(
     "given, message",
     [
@@ -397,14 +320,10 @@ def test_eight_bits_that_cannot_be(given, message):
         InteractiveModel.demo(**given)
 
 
-@pytest.mark.slow
-def test_a_mesh_changes_no_text(decoded):
-    given = {"gamma": 3, "sampling": Sampling(1.0), "lengths": LENGTHS, "batch_size": 4}
-    model = InteractiveModel.demo(**given, partitioner=Partitioner(2))
-    assert model._engine.placement.mesh is not None
-    assert [one.tokens for one in model.decode(TEXTS, seed=SEED)] == [x.tokens for x in decoded]
-    (score,) = model.score(TEXTS[:1], [decoded[0].text])
-    np.testing.assert_allclose(score, decoded[0].log_prob, atol=LOGITS)
+def test_models_in_eight_bits():
+    model = InteractiveModel.demo(int8=("target", "draft"), int8_tokens=True, lengths=LENGTHS)
+    models = model._engine.plan.models()
+    assert [models[role].weights for role in ("target", "draft")] == ["int8_tokens"] * 2
 
 
 @pytest.mark.ci

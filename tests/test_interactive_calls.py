@@ -28,7 +28,9 @@ BYTES = tasks.for_texts(tasks.Bytes(0))
 def model(tmp_path_factory):
     """A target of bytes that draws, two texts at a time."""
     path = tmp_path_factory.mktemp("tiny") / "checkpoint"
-    checkpoints.save(path, T5Target(SIZES).init(jax.random.key(0)), config=SIZES)
+    shapes = T5Target(SIZES).parameter_shapes()
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    checkpoints.save(path, zeros, config=SIZES)
     given = {"vocabulary": tasks.Bytes(), "lengths": LENGTHS, "batch_size": 2}
     return InteractiveModel(path, sampling=Sampling(1.0), **given)
 
@@ -66,6 +68,7 @@ def test_texts_are_of_the_seed_and_of_the_sample_that_are_asked_for(model, asked
     stats = model.stats
     assert (stats.texts, stats.tokens, stats.seconds) == (3, 12, 1.0 + 2.0)
     assert (stats.drafted, stats.accepted) == ([2, 1] * 3, [1, 1] * 3)
+    assert stats.compile_seconds == 0  # no program was compiled since the last reset
     decoded = model.decode(["a"], seed=3, sample=2)
     assert [(one.text, one.log_prob) for one in decoded] == [("320", -6.5)]
     assert model.decode(["a"])[0].text == model.predict(["a"])[0] == "000"
@@ -79,7 +82,8 @@ def test_metrics_are_of_the_texts_of_a_seed(model, asked):
         return {"pairs": list(zip(targets, predictions, strict=True))}
 
     pairs = [("a", "A"), ("b", "B")]
-    assert model.evaluate(pairs, [both], seed=9) == {"pairs": [("A", "900"), ("B", "901")]}
+    assert model.evaluate(iter(pairs), [both], seed=9) == {"pairs": [("A", "900"), ("B", "901")]}
+    assert model.evaluate(pairs).keys() == {"bleu"}
 
 
 def test_a_text_is_revised_from_what_is_given_or_was_said_last(model, asked):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from support import inside, opcodes, tiny_t5
+from support import cells, inside, opcodes, tiny_t5
 from tolerances import LOGITS
 
 from specdec import Plan, decode, prefill, row_keys, step
@@ -92,17 +92,7 @@ def one_device(method: str):
 @pytest.mark.ci
 @pytest.mark.parametrize(
     "method, parts",
-    [
-        ("greedy", 2),
-        pytest.param("coupled", 8, marks=pytest.mark.slow),
-        pytest.param("greedy", 1, marks=pytest.mark.slow),
-        pytest.param("greedy", 4, marks=pytest.mark.slow),
-        pytest.param("greedy", 8, marks=pytest.mark.slow),
-        pytest.param("coupled", 1, marks=pytest.mark.slow),
-        pytest.param("coupled", 2, marks=pytest.mark.slow),
-        pytest.param("coupled", 4, marks=pytest.mark.slow),
-        pytest.param("speculative", 2, marks=pytest.mark.slow),
-    ],
+    cells(METHODS, [1, 2, 4, 8], often=[("greedy", 2)]),
 )
 def test_a_mesh_changes_no_token(method, parts):
     """In float32 not even a near-tie falls another way, so the statistics are the same as well."""
@@ -126,11 +116,25 @@ def test_a_drafter_may_be_divided_as_well():
     assert each_token == {"all-reduce": 1 + 3 * TINIER.num_decoder_layers, "all-gather": 1}
 
 
+READING = {"num_encoder_layers": 0, "encoded_dim": TINY.emb_dim, "states_dim": TINY.emb_dim}
+BLOCK = T5DraftConfig.of(TINIER, vocab_size=VOCABULARY + GAMMA, markov_rank=4, **READING)
+ONE, SEVERAL = (HeadsConfig(VOCABULARY, TINY.emb_dim, heads, 16) for heads in (1, GAMMA))
 PENALTIES = Processed(Greedy(), (RepetitionPenalty(1.3), NoRepeatNGram(2)))
+WIDTHS = Confidence(0.3, buckets=(1, GAMMA))
+KEPT = MinimumBlock(GreedyMatch(), 1)  # otherwise hardly any draft is, and states tell nothing
+# The drafter's own model, the drafter that runs it, and what else is not as in `METHODS`.
 OTHERS = {
-    "several widths": (Autoregressive, {}, Confidence(0.3, buckets=(1, GAMMA)), Greedy()),
-    "a block of masks": (Masked, {"masks": GAMMA}, Fixed(GAMMA), Greedy()),
-    "penalties": (Autoregressive, {}, Confidence(0.3, buckets=(1, GAMMA)), PENALTIES),
+    "several widths": (TINIER, lambda model: Autoregressive(model, Greedy()), {"schedule": WIDTHS}),
+    "a block of masks": (TINIER, lambda model: Masked(model, Greedy(), GAMMA), {}),
+    "penalties": (
+        TINIER,
+        lambda model: Autoregressive(model, PENALTIES),
+        {"schedule": WIDTHS, "sampling": PENALTIES},
+    ),
+    "first layers": (None, lambda _: EarlyExit(1, Greedy()), {"schedule": WIDTHS}),
+    "a head on them": (ONE, lambda head: EarlyExit(1, Greedy(), head), {"schedule": WIDTHS}),
+    "masks on states": (BLOCK, lambda m: Masked(m, Greedy(), GAMMA), {"verifier": KEPT}),
+    "heads on states": (SEVERAL, lambda heads: Blockwise(heads, Greedy()), {"verifier": KEPT}),
 }
 
 
@@ -138,79 +142,32 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("parts", [2, 4, 8])
 def test_a_mesh_changes_no_token_of(name, parts):
-    kind, fields, schedule, sampling = OTHERS[name]
-
-    def run(mesh):
-        rules = (STANDARD, WHOLE) if mesh else ((), ())
-        drafter = kind(T5Target(TINIER, rules[1]), sampling, **fields)
-        plan = Plan(
-            T5Target(TINY, rules[0]), drafter, GreedyMatch(), schedule, sampling, MAX_LENGTH
-        )
-        given = placed(mesh) if mesh else arguments()
-        with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
-            return decode(*given, plan)
-
-    output, mesh = jax.device_get(run(None)), make_mesh(parts)
-    assert_equal(run(mesh), output, mesh)
-    drafted = output.trace.drafted[output.trace.drafted > 0]
-    assert len(set(drafted.tolist())) > 1, "calls of several widths"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("head", [False, True])
-@pytest.mark.parametrize("parts", [2, 4, 8])
-def test_a_mesh_changes_no_token_of_the_targets_first_layers(head, parts):
-    """A head on them is whole on each device."""
-    config = HeadsConfig(VOCABULARY, TINY.emb_dim, 1, 16)
-    own = Heads(config).init(jax.random.key(5)) if head else ()
-
-    def run(mesh):
-        target, one = T5Target(TINY, STANDARD if mesh else ()), Heads(config, WHOLE if mesh else ())
-        drafter = EarlyExit(1, Greedy(), one if head else None)
-        schedule = Confidence(0.3, buckets=(1, GAMMA))
-        plan = Plan(target, drafter, GreedyMatch(), schedule, Greedy(), MAX_LENGTH)
-        params, *rows = placed(mesh) if mesh else arguments()
-        its = jax.device_put(own, shardings(one, mesh)) if mesh and head else own
-        with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
-            return decode(Params(params["target"], its), *rows, plan)
-
-    output, mesh = jax.device_get(run(None)), make_mesh(parts)
-    assert_equal(run(mesh), output, mesh)
-    assert len(set(output.trace.drafted[output.trace.drafted > 0].tolist())) > 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["masks", "heads"])
-@pytest.mark.parametrize("parts", [2, 4, 8])
-def test_a_mesh_changes_no_token_of_a_drafter_on_the_targets_states(kind, parts):
-    """Nor what it proposes: the drafter is whole on each device, the target's states are divided by
+    """Nor what it proposes. The drafter is whole on each device, the target's states are divided by
     rows, and heads project with a table that is divided."""
-    reading = {"num_encoder_layers": 0, "encoded_dim": TINY.emb_dim, "states_dim": TINY.emb_dim}
-    block = T5DraftConfig.of(TINIER, vocab_size=VOCABULARY + GAMMA, markov_rank=4, **reading)
-
-    def model(rules):
-        if kind == "masks":
-            return T5Draft(block, rules)
-        return Heads(HeadsConfig(VOCABULARY, TINY.emb_dim, GAMMA, 16), rules)
-
-    own, (params, *rows) = model(()).init(jax.random.key(5)), arguments()
+    config, drafter_of, others = OTHERS[name]
+    params, *rows = arguments()
+    given = {"verifier": GreedyMatch(), "schedule": Fixed(GAMMA), "sampling": Greedy()} | others
 
     def run(mesh):
         rules = (STANDARD, WHOLE) if mesh else ((), ())
-        one = model(rules[1])
-        drafter = Masked(one, Greedy(), GAMMA) if kind == "masks" else Blockwise(one, Greedy())
-        kept = MinimumBlock(GreedyMatch(), 1)  # else hardly any draft is, and states tell nothing
-        plan = Plan(T5Target(TINY, rules[0]), drafter, kept, Fixed(GAMMA), Greedy(), MAX_LENGTH)
-        given = Params(params["target"], own), *rows
+        target, model = T5Target(TINY, rules[0]), None
+        if config is not None:
+            kind = {HeadsConfig: Heads, T5DraftConfig: T5Draft}.get(type(config), T5Target)
+            model = kind(config, rules[1])
+        own = params["draft"] if config == TINIER else model and model.init(jax.random.key(5))
+        trees, texts = Params(params["target"], own or ()), rows
         if mesh:
-            places = Params(shardings(plan.target, mesh), shardings(one, mesh))
-            given = jax.device_put(given[0], places), *placed(mesh)[1:]
+            places = Params(shardings(target, mesh), shardings(model, mesh) if model else ())
+            trees, texts = jax.device_put(trees, places), placed(mesh)[1:]
+        plan = Plan(target, drafter_of(model), max_length=MAX_LENGTH, **given)
         with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
-            return decode(*given, plan)
+            return decode(trees, *texts, plan)
 
     output, mesh = jax.device_get(run(None)), make_mesh(parts)
     assert_equal(run(mesh), output, mesh)
     assert len(np.unique(output.trace.proposed)) > 5
+    if given["schedule"] == WIDTHS:
+        assert len(set(output.trace.drafted[output.trace.drafted > 0].tolist())) > 1
 
 
 def assert_equal(output, alone, mesh) -> None:
@@ -290,28 +247,6 @@ def test_collectives_of_a_step(stepped):
     asking = {"catch_up"} if stepped.mesh.shape["data"] > 1 else set()
     assert loops_that_ask(collectives) == asking
     check_verify_call(collectives, stepped.mesh)
-
-
-@pytest.mark.slow
-def test_constraints_are_in_the_lowered_program():
-    """Linen leaves them out without a word where it sees no mesh or no rules."""
-    shapes = jax.eval_shape(arguments)
-
-    def lowered(rules, mesh) -> str:
-        plan = planned(rules, rules, "greedy")
-        with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
-            state = jax.eval_shape(functools.partial(prefill, plan=plan), *shapes)
-            return step.lower(shapes[0], state, plan).as_text()
-
-    text = lowered(STANDARD, make_mesh(4))
-    residual = f'[{{"data"}}, {{}}, {{}}]> : tensor<{ROWS}x{GAMMA + 1}x{TINY.emb_dim}xf32>'
-    layers = (LAYERS, TINIER.num_decoder_layers)  # of the verify call, and of one to catch up
-    assert text.count(residual) == sum(1 + 3 * count for count in layers)
-    cache = f'[{{"data"}}, {{"model"}}, {{}}, {{}}]> : tensor<{ROWS}x{TINY.num_heads}x'
-    assert text.count(cache) >= 4 * sum(layers)
-    divided = re.compile(r'sharding_constraint .*"(?:data|model)"')
-    for rules, mesh in (((), make_mesh(4)), (STANDARD, None)):
-        assert not divided.search(lowered(rules, mesh))
 
 
 @pytest.mark.parametrize(

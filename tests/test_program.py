@@ -7,6 +7,7 @@ import gc
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -149,8 +150,9 @@ def test_every_executable_has_the_options_of_its_device(monkeypatch):
         row_keys(0, jnp.arange(1)),
         jnp.ones([1, 2], int),
     )
-    for program in (DecodeProgram(plan), Stepwise(plan)):
-        program.compile(*given)
+    for way in (DecodeProgram(plan), Stepwise(plan, print)):
+        for program, arguments in way.parts(*given):
+            program.compile(*arguments)
     assert seen[3:] == [devices[0]] * 3
 
 
@@ -200,6 +202,13 @@ def test_a_target_is_traced_only_where_it_runs():
     assert set(widths) == {4}
 
 
+def test_a_search_begins_with_its_prefix(monkeypatch):
+    monkeypatch.setattr(programs, "beam_search", lambda *given, **more: (*given, more))
+    given: Any = ("weights", "keys", "inputs"), {"plan": "plan", "prefix": "prefix"}
+    found = programs.search(*given[0], **given[1])
+    assert found == ("weights", "inputs", "plan", {"prefix": "prefix"})
+
+
 def test_a_watched_batch_is_decoded_until_its_last_row_has_ended():
     target, lengths = TableTarget(6, classes=3), []
     plan = Plan(target, Constant(2), SpeculativeSampling(), Fixed(1), Sampling(), 4)
@@ -209,36 +218,10 @@ def test_a_watched_batch_is_decoded_until_its_last_row_has_ended():
         jnp.ones([8, 2], int),
     )
     right = decode(*given, plan)
-    program = Stepwise(plan)
-    program.watch = lambda output: lengths.append(output.length.tolist())
-    assert program(*given).tokens.tolist() == right.tokens.tolist()
+    way = Stepwise(plan, lambda output: lengths.append(output.length.tolist()))
+    ((output, _),) = way.outputs(given[0], [GivenBatch(*given[1:], np.ones(8, bool))])
+    assert output.tokens.tolist() == right.tokens.tolist()
     assert lengths[-1] == right.length.tolist() and len(set(lengths[-1])) > 1
-
-
-@pytest.mark.ci
-def test_samples_of_a_text_read_it_once():
-    """The numbers are those of separate programs, bit for bit."""
-    read = []
-
-    class Counts(TableTarget):
-        def prefill(self, params, inputs, capacity):
-            jax.debug.callback(lambda: read.append(1))
-            return super().prefill(params, inputs, capacity)
-
-    target = Counts(6, classes=3)
-    plan = Plan(target, Constant(2), SpeculativeSampling(), Fixed(1), Sampling(), 4)
-    params = Params(target.init(jax.random.key(0)))
-    program, separate, found = Sampled(plan), DecodeProgram(plan), []
-    for first in (2, 3):
-        inputs = jnp.full([4, 2], first)
-        for sample in range(3):
-            given = params, row_keys(0, jnp.arange(4), sample), inputs
-            del read[:]
-            found.append(program.fetch(*given)[0])
-            jax.effects_barrier()
-            assert len(read) == (sample == 0)
-            jax.tree.map(np.testing.assert_array_equal, found[-1], separate.fetch(*given)[0])
-    assert len({one.tokens.tobytes() for one in found}) > 3
 
 
 @pytest.fixture
@@ -310,13 +293,6 @@ def test_the_seconds_of_a_batch_are_those_of_its_runs(clock):
         6.0,
     ] * 2
     assert one.seconds == three.seconds == 200.0
-    (batch, *_) = batches_of(1)
-    others = Params({"logits": -params["target"]["logits"]})  # which read the text anew
-    for trees, taken in ((params, 12.0), (params, 6.0), (others, 12.0), (others, 6.0)):
-        output, seconds = one.fetch(trees, batch.keys, batch.inputs)
-        assert seconds == taken
-        right = plain.fetch(trees, batch.keys, batch.inputs)[0]
-        assert output.tokens.tolist() == right.tokens.tolist()
 
 
 def test_the_seconds_of_refilled_rows_add_up(clock):
@@ -329,7 +305,6 @@ def test_the_seconds_of_refilled_rows_add_up(clock):
     each = [seconds for _, seconds in found]
     assert program.seconds == 300.0 and len(each) == 4
     assert sum(each) == 12.0 * len(TEXTS), "one text at a time is read, and begins a run"
-    (batch, *_) = batches_of(1)
-    output, seconds = program.fetch(params, batch.keys, batch.inputs)
+    ((output, seconds),) = program.outputs(params, [next(batches_of(1))])
     right = [text.tokens[0].tolist() for text, _ in found[:2]]
     assert output.tokens.tolist() == right and seconds == 12.0 * 2

@@ -19,12 +19,15 @@ from __future__ import annotations
 import ast
 import fnmatch
 import functools
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from specdec.common import schemas
 
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = Path(__file__).parent / "prose_allowed.txt"
@@ -71,7 +74,7 @@ def definitions(tree: ast.AST, name: str = "") -> Iterator[tuple[str, ast.AST]]:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             yield f"{name}{node.name}", node
             yield from definitions(node, f"{name}{node.name}.")
-        else:
+        elif isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
             yield from definitions(node, name)
 
 
@@ -129,14 +132,16 @@ def docs() -> list[Doc]:
     return found
 
 
-def messages(tree: ast.AST) -> Iterator[str]:
-    """Yields the texts of several words in a module, but for docstrings."""
-    holders = [tree, *(node for _, node in definitions(tree))]
-    firsts = [x.body[0].value for x in holders if x.body and isinstance(x.body[0], ast.Expr)]  # type: ignore[attr-defined]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in firsts:
-            if " " in node.value.strip():
-                yield node.value
+@functools.cache
+def messages(file: str) -> list[str]:
+    """Returns the texts of several words in a module, but for docstrings."""
+    found, firsts = [], set()
+    for node in ast.walk(modules()[file]):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            firsts |= {one.value for one in node.body[:1] if isinstance(one, ast.Expr)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in firsts:
+            found += [node.value] * (" " in node.value.strip())
+    return found
 
 
 def without_code(text: str) -> str:
@@ -225,8 +230,8 @@ def broken() -> Iterator[tuple[str, str]]:
             "sections": lacks_sections(doc),
         }
         yield from ((rule, doc.place) for rule, wrong in checks.items() if wrong)
-    for file, tree in modules().items():
-        if any(PHRASES.search(text) for text in messages(tree)):
+    for file in modules():
+        if any(PHRASES.search(text) for text in messages(file)):
             yield "phrase", f"{file}::messages"
     for page in PAGES:
         place, prose = str(page.relative_to(ROOT)), page_prose(page)
@@ -290,6 +295,42 @@ def test_the_rules_see_what_they_are_for(text, wrong):
         "coined": coined(text),
     }
     assert [rule for rule, is_seen in seen.items() if is_seen] == [wrong] * (wrong is not None)
+
+
+RETIRED = re.compile(
+    r"\b(forecasts?|foretold|foretells?|promis(?:es?|ed)|calc|block efficiency|tau)\b", re.I
+)
+# A command, its flag and its file of texts have the word in their names.
+NAMES = re.compile(r"specdec forecast|--forecast_split")
+
+
+def retired(text: str) -> list[str]:
+    """Returns the retired words of a text in their places."""
+    text = NAMES.sub("", text)
+    return [text[max(0, x.start() - 40) : x.end() + 20] for x in RETIRED.finditer(text)]
+
+
+def names_of(page: Path) -> tuple[str, str]:
+    """Returns a page without code, comments, addresses of links and the table of the names, and
+    that table."""
+    text, _, after = page.read_text("utf-8").partition("\n## Words\n")
+    table, _, rest = after.partition("\n## ")
+    text = re.sub(r"^```.*?^```|<!--.*?-->", "", text + rest, flags=re.M | re.S)
+    return re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", text), table
+
+
+def test_a_quantity_has_one_name_in_what_users_read():
+    """docs/reference/words.md has the names. Code keeps the fields of files, such as `tau`."""
+    texts = {page.stem: names_of(page)[0] for page in [*PAGES, ROOT / "CONTRIBUTING.md"]}
+    texts |= {file: " ".join(messages(file)) for file in modules()}
+    for command in schemas.KINDS:
+        schema = json.dumps(schemas.schema(command))
+        texts[command] = " ".join(re.findall(r'"description": "((?:[^"\\]|\\.)*)"', schema))
+    assert {place: found for place, text in texts.items() if (found := retired(text))} == {}
+    assert all(texts[command] for command in schemas.KINDS)
+    _, table = names_of(ROOT / "docs" / "reference" / "words.md")
+    for name in ("tokens per call", "predicted", "block efficiency, tau", "`forecast` in files"):
+        assert name in table
 
 
 def shrink() -> None:

@@ -54,6 +54,13 @@ def test_a_line_of_another_form_does_not_fit(change):
     assert validator.is_valid(line) and not validator.is_valid(line | change)
 
 
+@pytest.mark.parametrize("proposed, fits", [([-1], True), ([-2], False), ([[3, -1]], True)])
+def test_a_proposal_is_a_token_or_none(proposed, fits):
+    line = {"index": 0, "tokens": 1, "accepted": {"model": [1.0]}, "inputs": [2], "output": [1]}
+    line |= {"proposes": 1, "drafts": {"Autoregressive": {"proposed": proposed}}}
+    assert Draft202012Validator(schemas.schema("acceptance")).is_valid(line) == fits
+
+
 def test_the_page_is_made_of_the_schemas(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "scripts" / "pages"))
     import make_formats

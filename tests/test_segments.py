@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specdec.common.subtitles import subtitles
-from specdec.engine.whole_sounds import Segment, segments_of
+from specdec.models.whisper.segments import Segment, segments_of
 
 ZERO = 11  # each later id is 2 hundredths of a second later
 
@@ -55,3 +55,28 @@ def test_subtitles_word_by_word():
         "WEBVTT\n\n00:00:00.000 --> 00:00:04.020\na &amp; b &lt;i&gt;\n\n"
         "00:01:00.000 --> 01:02:03.500\nc d\n"
     )
+
+
+HOUR = 360_000  # hundredths
+
+
+def clock(hundredths: int, mark: str) -> str:
+    """Returns a time of whole hundredths in whole numbers, in which nothing is rounded."""
+    seconds, rest = divmod(hundredths, 100)
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    return f"{hours:02d}:{minutes:02d}:{seconds % 60:02d}{mark}{10 * rest:03d}"
+
+
+@pytest.mark.parametrize("kind, mark", [("srt", ","), ("vtt", ".")])
+@pytest.mark.parametrize("begin", [0, 5_900, HOUR - 100, 27 * HOUR + 35_990])
+def test_no_time_is_a_thousandth_early(kind, mark, begin):
+    parts = range(begin, begin + 500)
+    segments = [{"start": n / 100, "end": (n + 1) / 100, "text": f"t{n}"} for n in parts]
+    made = subtitles(segments, kind).split("\n")
+    numbers = kind == "srt"
+    expected = [] if numbers else ["WEBVTT", ""]
+    for number, n in enumerate(parts, start=1):
+        expected += [*([str(number)] if numbers else []), f"{clock(n, mark)} --> "]
+        expected[-1] += clock(n + 1, mark)
+        expected += [f"t{n}", ""]
+    assert made == expected

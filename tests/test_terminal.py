@@ -31,20 +31,14 @@ def marked():
     return list(terminal.origins(TOKENS, PROPOSED, DRAFTED, ACCEPTED))
 
 
-def test_every_token_is_attributed():
+def test_every_token_is_attributed_and_pieces_concatenate_to_the_text():
     assert marked() == [
         *[(2, A), (4, A), (5, R), (6, T)],
         *[(6, R), (3, T)],
         *[(8, A), (9, A), (5, T)],
         *[(7, A), (1, A)],
     ]
-
-
-def test_the_output_is_what_is_not_rejected():
     assert [token for token, origin in marked() if origin is not R] == TOKENS
-
-
-def test_pieces_concatenate_to_the_text():
     shown = list(terminal.pieces(marked(), text_of))
     assert "".join(text for text, origin in shown if origin is not R) == text_of(TOKENS)
     assert shown[:4] == [("the", A), (" red", A), (" big", R), (" ball", T)]

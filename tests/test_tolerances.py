@@ -11,7 +11,9 @@ number would have none.
 from __future__ import annotations
 
 import ast
+import functools
 import io
+import re
 import tokenize
 from pathlib import Path
 
@@ -22,6 +24,7 @@ import tolerances as shared_tolerances
 
 TESTS = Path(__file__).parent
 SMALL = 1e-3  # a bound up to this is one of rounding
+MAY_TOLERATE = re.compile(r"\b(atol|abs)\s*=|<")
 
 
 def is_number(node: ast.AST) -> bool:
@@ -40,16 +43,23 @@ def tolerances(node: ast.AST) -> list[ast.expr]:
     return [number for one in found for number in ast.walk(one) if is_number(number)]
 
 
+@functools.cache
+def nodes(source: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(source)))
+
+
 def without_reason(source: str) -> list[int]:
     """The lines of tolerances that nothing is said about."""
     words = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = {word.start[0] for word in words if word.type == tokenize.COMMENT}
-    bare = set()
-    for statement in ast.walk(ast.parse(source)):
+    lines, bare = source.splitlines(), set()
+    for statement in nodes(source):
         if not isinstance(statement, ast.stmt) or hasattr(statement, "body"):
             continue
-        lines = range(statement.lineno - 1, statement.end_lineno + 1)  # type: ignore[operator]
-        if comments.isdisjoint(lines):
+        first, last = statement.lineno, statement.end_lineno or 0
+        if not MAY_TOLERATE.search("\n".join(lines[first - 1 : last])):
+            continue
+        if comments.isdisjoint(range(first - 1, last + 1)):
             found = [one for node in ast.walk(statement) for one in tolerances(node)]
             bare.update(one.lineno for one in found)
     return sorted(bare)
@@ -58,7 +68,7 @@ def without_reason(source: str) -> list[int]:
 def without_margin(source: str) -> list[int]:
     """The lines that compare numbers and do not record a margin."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Assert):
             found += [x.lineno for x in ast.walk(node.test) if is_small_difference(x)]
         if isinstance(node, ast.Attribute) and node.attr in ("allclose", "isclose"):

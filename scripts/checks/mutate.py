@@ -517,9 +517,11 @@ def tried(
     if os.WIFSIGNALED(status):
         late = os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
         return ("endless" if late else "killed"), "", reports
-    code = os.WEXITSTATUS(status)
-    if code in (0, 5) or code == 2 and reports:  # 5: none are there any more; 2: enough seconds
+    code, output = os.WEXITSTATUS(status), (OWN / "output").read_bytes()
+    if code in (0, 5) or (code == 2 and b"Interrupted: enough" in output):  # 5: none are left
         return "survived", "", reports
+    if code == 4 and b"while loading conftest" in output:
+        return "killed", IMPORTED, reports
     if code == 4:
         raise SystemExit(f"{OWN / 'output'} has an error of pytest's")
     return "killed", IMPORTED, reports

@@ -4,7 +4,7 @@
 
 For each file of configs/t5gemma, for drafts that are whole on every chip and drafts that are
 divided over the mesh, as scripts/devices/yan.py predicts those of decoder-only models.
-tests/cli/test_t5gemma_configs.py compares the collectives with compiled programs.
+tests/cli/test_compiled_configs.py compares the collectives with compiled programs.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 For each file of configs/yan, for drafts that are whole on every chip and drafts that are divided
 over the mesh. TAR is the number of tokens of a target call, its own included. Nothing is compiled:
 bytes and operations are counted in the shapes of parameters, collectives in their logical axes.
-tests/cli/test_yan_configs.py compares them with compiled programs.
+tests/cli/test_compiled_configs.py compares them with compiled programs.
 """
 
 from __future__ import annotations

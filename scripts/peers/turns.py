@@ -27,6 +27,7 @@ from specdec.common.environment import environment
 from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
 from specdec.decoding.program import batch_shapes
+from specdec.engine import Store
 from specdec.measure import benchmarking
 from specdec.measure.workload import Workload
 from specdec.sampling import looks_back
@@ -162,8 +163,8 @@ def turn(names: Sequence[str], number: int) -> list[str]:
 def _ours(run: Run, work: engines.Work) -> dict[str, Any]:
     """The programs of `specdec bench`, compiled for each length."""
     workload = Workload.of(run.plan, run.engine.alone().plan)
-    read = functools.partial(run.placement.read, trees={})
-    params = jax.device_put(workload.params(benchmarking.trees_of(run, read)))
+    trees = benchmarking.trees_of(run, Store(run.placement).read)
+    params = jax.device_put(workload.params(trees))
     shapes = functools.partial(batch_shapes, run.plan.target, 1)
     return {
         mode: engines.Specdec(

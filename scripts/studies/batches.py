@@ -28,7 +28,7 @@ from harness import Results, Run
 
 from specdec.common.environment import load_average
 from specdec.decoding import row_keys
-from specdec.decoding.program import DecodeProgram, GivenBatch, batch_shapes
+from specdec.decoding.program import DecodeProgram, GivenBatch, Way, batch_shapes
 from specdec.decoding.refilling import Refilled
 from specdec.schedules import Fixed
 from specdec.testing.audit import divergences
@@ -159,7 +159,7 @@ def line_of_curve(line: Mapping[str, Any]) -> str:
     )
 
 
-def decoded(program: DecodeProgram, params: Params, run: Run) -> list[Any]:
+def decoded(program: Way, params: Params, run: Run) -> list[Any]:
     """Returns the outputs of all batches of a run."""
     keys = (row_keys(run.data.seed, jnp.asarray(batch.index)) for batch in run.batches())
     batches = zip(keys, run.batches(), strict=True)
@@ -167,7 +167,7 @@ def decoded(program: DecodeProgram, params: Params, run: Run) -> list[Any]:
     return [(one, batch.live) for one, batch in outputs(program, params, list(given))]
 
 
-def outputs(program: DecodeProgram, params: Params, given: Sequence[GivenBatch]) -> Any:
+def outputs(program: Way, params: Params, given: Sequence[GivenBatch]) -> Any:
     """Returns pairs of an output and its batch."""
     found = (output for output, _ in program.outputs(params, given))
     return list(zip(found, given, strict=True))

@@ -57,7 +57,7 @@ def _count(params: Params, keys: Array, inputs: Array, *, plan: Plan) -> tuple[A
 
     def again(loop: tuple[DecodeState, Array, Array]) -> tuple[DecodeState, Array, Array]:
         state, drafts, different = loop
-        context = state.context(plan)
+        context = plan.context(state)
         room = jnp.minimum(plan.max_length - state.length, plan.longest_draft)
         want = jnp.where(state.active, room, 0)
         request = Request(context, _keys(state, plan), want)

@@ -109,10 +109,10 @@ def load(
     if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
         raise CheckpointError(f"dtype is {dtype.name}; give a floating one, float32 or bfloat16")
     checkpoint = directory.locate(path)
-    found = checkpoint.directory
-    recorded = directory.checksums_from(found) if checksums else {}
+    folder = checkpoint.directory
+    recorded = directory.checksums_from(folder) if checksums else {}
     stored = contents.opened(checkpoint, config)
-    return tree.unflatten(arrays.read_all(stored, found, dtype, shardings, recorded, swapped))
+    return tree.unflatten(arrays.read_all(stored, folder, dtype, shardings, recorded, swapped))
 
 
 def save(

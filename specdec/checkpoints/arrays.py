@@ -84,12 +84,12 @@ def ocdbt(directory: Location) -> dict[str, Spec]:
         keys = [key.decode() for key in ts.KvStore.open(database).result().list().result()]
     except ValueError as error:
         raise CheckpointError(f"cannot read {directory}: {_line(error)}; {_INCOMPLETE}") from error
-    found = {}
+    specs = {}
     for path, slash, file in (key.rpartition("/") for key in keys):
         if file in DRIVERS:
             kvstore = database | {"path": path + slash}
-            found[path.replace(".", "/")] = spec(kvstore, DRIVERS[file])
-    return found
+            specs[path.replace(".", "/")] = spec(kvstore, DRIVERS[file])
+    return specs
 
 
 def open_all(sources: Mapping[str, Source], where: Location) -> dict[str, Opened]:
@@ -123,11 +123,11 @@ def _check_metadata(sources: Mapping[str, Source], where: Location) -> None:
     TensorStore ends the process if 100,000 brackets are inside each other.
     """
     files = {driver: file for file, driver in DRIVERS.items()}
-    specs = {name: one for name, one in sources.items() if not isinstance(one, np.ndarray)}
+    specs = {name: source for name, source in sources.items() if not isinstance(source, np.ndarray)}
     try:
-        stores = {name: ts.KvStore.open(one["kvstore"]).result() for name, one in specs.items()}
-        read = {name: stores[name].read(files[one["driver"]]) for name, one in specs.items()}
-        long = [name for name, one in read.items() if len(one.result().value) > _METADATA]
+        stores = {name: ts.KvStore.open(spec["kvstore"]).result() for name, spec in specs.items()}
+        read = {name: stores[name].read(files[spec["driver"]]) for name, spec in specs.items()}
+        long = [name for name, pending in read.items() if len(pending.result().value) > _METADATA]
     except ValueError as error:
         raise CheckpointError(f"cannot read {where}: {_line(error)}; {_INCOMPLETE}") from error
     if long:
@@ -141,12 +141,14 @@ def _check_size(data: ts.TensorStore, what: str) -> None:
     """Raises CheckpointError if reading an array would reserve more memory than there is."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     piece = tuple(side or 1 for side in data.chunk_layout.read_chunk.shape or ())
-    whole, part = (math.prod(shape) * _dtype(data).itemsize for shape in (data.shape, piece))
-    if whole > memory or part > max(whole, _CHUNK):
+    array_bytes, piece_bytes = (
+        math.prod(shape) * _dtype(data).itemsize for shape in (data.shape, piece)
+    )
+    if array_bytes > memory or piece_bytes > max(array_bytes, _CHUNK):
         raise CheckpointError(
             f"{what} has the shape {data.shape} in pieces of {piece}, which need "
-            f"{max(whole, part) / 1e9:.0f} GB, more than the array or this machine has; "
-            f"{_INCOMPLETE}"
+            f"{max(array_bytes, piece_bytes) / 1e9:.0f} GB, more than the array or this machine "
+            f"has; {_INCOMPLETE}"
         )
 
 

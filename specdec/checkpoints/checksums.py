@@ -29,6 +29,6 @@ def of_tree(params: PyTree) -> dict[str, str]:
 def damage(name: str, array: np.ndarray, recorded: Mapping[str, str]) -> str | None:
     """Returns how an array differs from its record; None if it equals it or has none."""
     expected = recorded.get(name)
-    if expected is None or (found := checksum(array)) == expected:
+    if expected is None or (actual := checksum(array)) == expected:
         return None
-    return f"{name} has the checksum {found}, and was saved with {expected}"
+    return f"{name} has the checksum {actual}, and was saved with {expected}"

@@ -61,10 +61,10 @@ class BucketPath:
         return [self / name for name in sorted({key.partition("/")[0] for key in self._keys()})]
 
     def read_bytes(self) -> bytes:
-        found = self.parent._ask(lambda store: store.read(self.name))
-        if found.state != "value":
+        answer = self.parent._ask(lambda store: store.read(self.name))
+        if answer.state != "value":
             raise CheckpointError(f"{self} does not exist")
-        return found.value
+        return answer.value
 
     def read_text(self, encoding: str = "utf-8") -> str:
         return self.read_bytes().decode(encoding)

@@ -32,23 +32,23 @@ class Finding(NamedTuple):
 
 def opened(checkpoint: Found, config: Config | None = None) -> list[Stored]:
     """Opens every array, and compares its shape with the model; raises as `load` does."""
-    format, found = checkpoint
+    format, folder = checkpoint
     if format == "t5x":
-        sources = t5x_format.native(found)
+        sources = t5x_format.native(folder)
     elif format == "t5x_orbax":
-        sources = t5x_format.with_orbax(found)
+        sources = t5x_format.with_orbax(folder)
     elif format == "orbax":
-        sources = arrays.ocdbt(found / "params")
+        sources = arrays.ocdbt(folder / "params")
     else:
-        sources = huggingface.sources(directory.disk(found))
+        sources = huggingface.sources(directory.disk(folder))
     if format in ("orbax", "huggingface"):
-        config = config or directory.config_from(found)
-    opened_arrays = arrays.open_all(sources, found)
-    with about(found):
+        config = config or directory.config_from(folder)
+    opened_arrays = arrays.open_all(sources, folder)
+    with about(folder):
         stored = _unstack(opened_arrays, config)
     if config is not None:
         shapes = {name: array.shape for array in stored for name in array.names}
-        tree.check(shapes, config, f"checkpoint {found}")
+        tree.check(shapes, config, f"checkpoint {folder}")
     return stored
 
 
@@ -98,9 +98,9 @@ def _model(checkpoint: Found) -> str:
 
 def _config(checkpoint: Found) -> Config | None:
     """Returns the config, or None if a checkpoint of T5X records none."""
-    found = checkpoint.directory
-    recorded = any((folder / directory.CONFIG).is_file() for folder in (found, found.parent))
-    return directory.config_from(found) if recorded else None
+    folder = checkpoint.directory
+    files = (folder / directory.CONFIG, folder.parent / directory.CONFIG)
+    return directory.config_from(folder) if any(file.is_file() for file in files) else None
 
 
 def _text(checkpoint: Found) -> Iterator[Finding]:
@@ -165,9 +165,9 @@ def record_checksums(path: str | os.PathLike) -> int:
             "place for checksums; `specdec convert` writes our own"
         )
     stored = opened(checkpoint)
-    found = {
+    checksums = {
         array.names[0]: checksum(arrays.fetch_named(array, checkpoint.directory))
         for array in stored
     }
-    directory.amend(directory.disk(checkpoint.directory), crc32=found)
-    return len(found)
+    directory.amend(directory.disk(checkpoint.directory), crc32=checksums)
+    return len(checksums)

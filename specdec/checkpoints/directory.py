@@ -101,8 +101,8 @@ class Vocabulary(NamedTuple):
             with about(path):
                 return tasks.recorded_vocabulary(*self).plain().pieces()
         if not path.name.endswith(".json"):
-            own = pieces.of_sentencepiece(tokenizer_files.sentencepiece(path))
-            return own + [token.content for token in self.added]
+            names = pieces.of_sentencepiece(tokenizer_files.sentencepiece(path))
+            return names + [token.content for token in self.added]
         with about(path):
             return pieces.of_tokenizer(path.read_bytes().decode())
 
@@ -148,12 +148,12 @@ def locate(path: str | os.PathLike) -> Found:
     Raises:
       CheckpointError: there is no checkpoint.
     """
-    given = directory = location(hub.resolved(path))
+    named = directory = location(hub.resolved(path))
     format = _format(directory)
-    if format is None and (latest := _latest(given)) is not None:
+    if format is None and (latest := _latest(named)) is not None:
         directory, format = latest, _format(latest)
     if format is None:
-        raise CheckpointError(_why_none(given, directory))
+        raise CheckpointError(_why_none(named, directory))
     if format == "huggingface" and isinstance(directory, BucketPath):
         raise CheckpointError(
             f"checkpoint {directory} is Hugging Face's, which is read from disks only; copy it to "
@@ -255,8 +255,8 @@ def vocabulary_from(path: str | os.PathLike, needed: bool = True) -> Vocabulary 
       CheckpointError: the vocabulary's file is missing or is not the one that was saved, or it is
         needed and cannot be read.
     """
-    found = _vocabulary(path, needed)
-    return found and found._replace(media=_media(path))
+    vocabulary = _vocabulary(path, needed)
+    return vocabulary and vocabulary._replace(media=_media(path))
 
 
 def _media(path: str | os.PathLike) -> tasks.WithPictures | tasks.WithSound | None:
@@ -287,9 +287,9 @@ def picture_settings_from(path: str | os.PathLike) -> tasks.PictureSettings | No
     Raises:
       CheckpointError: there is no checkpoint, or it asks for something that is not supported.
     """
-    found = locate(path).directory
+    folder = locate(path).directory
     for name in tokenizer_files.PICTURES:
-        file = found / name
+        file = folder / name
         record = read_json(file) if file.is_file() else {}
         record = record.get(_NESTED, record if name == tokenizer_files.PICTURES[0] else {})
         if record:
@@ -303,8 +303,8 @@ def _vocabulary(path: str | os.PathLike, needed: bool) -> Vocabulary | None:
     format, directory = locate(path)
     if format == "huggingface":
         try:
-            found = huggingface.vocabulary(disk(directory))
-            return found and _with_files(Vocabulary(*found), directory, always=True)
+            fields = huggingface.vocabulary(disk(directory))
+            return fields and _with_files(Vocabulary(*fields), directory, always=True)
         except CheckpointError:
             if needed:
                 raise
@@ -334,8 +334,8 @@ def _with_files(vocabulary: Vocabulary, directory: Location, always: bool = Fals
     files = tokenizer_files.present(directory, vocabulary.path)
     if not files and not always and not tokenizer_files.is_framed(vocabulary.path):
         return vocabulary
-    said = tokenizer_files.read(directory, vocabulary.path, vocabulary.extra_ids)
-    return vocabulary._replace(tokenization=said, files=files)
+    tokenization = tokenizer_files.read(directory, vocabulary.path, vocabulary.extra_ids)
+    return vocabulary._replace(tokenization=tokenization, files=files)
 
 
 def check_pair(target_path: str | os.PathLike, draft_path: str | os.PathLike) -> None:
@@ -347,11 +347,11 @@ def check_pair(target_path: str | os.PathLike, draft_path: str | os.PathLike) ->
       target_path: the target's checkpoint.
       draft_path: the draft's checkpoint.
     """
-    ours, theirs = (vocabulary_from(path, needed=False) for path in (target_path, draft_path))
-    if ours and theirs and not ours.same_ids(theirs):
+    targets, drafts = (vocabulary_from(path, needed=False) for path in (target_path, draft_path))
+    if targets and drafts and not targets.same_ids(drafts):
         raise CheckpointError(
             f"target {locate(target_path).directory} and draft {locate(draft_path).directory} have "
-            f"different vocabularies ({ours}, and {theirs}); a draft is read as "
+            f"different vocabularies ({targets}, and {drafts}); a draft is read as "
             "the target's ids: use models of the same vocabulary"
         )
 
@@ -408,9 +408,9 @@ def _refuse_pointers(directory: Path) -> None:
         names = os.listdir(directory)
     except OSError:  # there is no such directory
         return
-    own = [name for name in names if name.endswith((".json", ".model"))]
-    own += [name for _, files in MARKS for name in files]
-    for name in huggingface.wanted(names) or own:
+    read = [name for name in names if name.endswith((".json", ".model"))]
+    read += [name for _, files in MARKS for name in files]
+    for name in huggingface.wanted(names) or read:
         if (file := directory / name).is_file():
             refuse_pointer(file, CheckpointError)
 

@@ -149,29 +149,29 @@ def of_series(directory: Location) -> dict[str, Setting]:
 
 def _of_record(record: JsonObject, file: str) -> dict[str, Setting]:
     tasks.check_series(record)
-    found = {name: record[name] for name in ("temperature", "top_k", "top_p") if name in record}
-    found |= {"do_sample": True, "suppress_tokens": [record["eos_token_id"]]}
-    found[LONGEST] = record["prediction_length"]
-    return {name: Setting(value, file) for name, value in found.items() if value is not None}
+    values = {name: record[name] for name in ("temperature", "top_k", "top_p") if name in record}
+    values |= {"do_sample": True, "suppress_tokens": [record["eos_token_id"]]}
+    values[LONGEST] = record["prediction_length"]
+    return {name: Setting(value, file) for name, value in values.items() if value is not None}
 
 
 def _of_texts(directory: Location) -> dict[str, Setting]:
     file, config = directory / FILE, directory / CONFIG
     record = read_json(config) if config.is_file() else {}
     if "model_type" not in record:
-        own = read_json(file) if file.is_file() else {}
-        own = {k: Setting(v, FILE) for k, v in own.items() if v is not None}
-        return _with_ids(_checked(own, directory), record, directory)
+        in_file = read_json(file) if file.is_file() else {}
+        in_file = {k: Setting(v, FILE) for k, v in in_file.items() if v is not None}
+        return _with_ids(_checked(in_file, directory), record, directory)
     in_config = {k: v for k, v in record.items() if k in NAMES and v is not None}
     if not file.is_file():
         return _checked({k: Setting(v, CONFIG) for k, v in in_config.items()}, directory)
-    given = {k: v for k, v in read_json(file).items() if v is not None}
-    if given.get("_from_model_config") is True:
-        _refuse_contradiction(given, in_config, directory)
-    found = {k: Setting(v, FILE) for k, v in given.items()}
+    in_file = {k: v for k, v in read_json(file).items() if v is not None}
+    if in_file.get("_from_model_config") is True:
+        _refuse_contradiction(in_file, in_config, directory)
+    settings = {k: Setting(v, FILE) for k, v in in_file.items()}
     if record["model_type"] == "whisper" and "forced_decoder_ids" in in_config:
-        found.setdefault("forced_decoder_ids", Setting(in_config["forced_decoder_ids"], CONFIG))
-    return _checked(found, directory)
+        settings.setdefault("forced_decoder_ids", Setting(in_config["forced_decoder_ids"], CONFIG))
+    return _checked(settings, directory)
 
 
 def continues_prompts(record: JsonObject) -> bool:
@@ -197,7 +197,7 @@ def _with_ids(
     settings then end a text. A decoder-only model has ends alone.
     """
     model = record.get("model", record)
-    model, found = model if isinstance(model, dict) else {}, {}
+    model, ids = model if isinstance(model, dict) else {}, {}
     if continues_prompts(record):
         ends = model.get("stop_ids")
         return ({} if ends is None else {ENDS: Setting(ends, CONFIG)}) | settings
@@ -211,10 +211,10 @@ def _with_ids(
                 f"{stated[name]} by {FILE}; correct one of them"
             )
         if recorded:
-            found[name] = Setting(recorded, CONFIG)
+            ids[name] = Setting(recorded, CONFIG)
     if (ends := model.get("stop_ids", [1])) != [1]:
-        found[ENDS] = Setting(ends, CONFIG)
-    return found | settings
+        ids[ENDS] = Setting(ends, CONFIG)
+    return ids | settings
 
 
 def start_of(settings: Mapping[str, Setting]) -> int | None:
@@ -222,8 +222,8 @@ def start_of(settings: Mapping[str, Setting]) -> int | None:
 
     transformers uses `bos_token_id` if there is no `decoder_start_token_id`.
     """
-    found = settings.get(START) or settings.get(BEGIN)
-    return None if found is None else found.value
+    start = settings.get(START) or settings.get(BEGIN)
+    return None if start is None else start.value
 
 
 def changes(name: str, value: object) -> bool:
@@ -231,18 +231,19 @@ def changes(name: str, value: object) -> bool:
     return name not in NO_EFFECT and value not in NEUTRAL.get(name, ())
 
 
-def _refuse_contradiction(given: JsonObject, in_config: JsonObject, directory: Location) -> None:
+def _refuse_contradiction(in_file: JsonObject, in_config: JsonObject, directory: Location) -> None:
     """Raises CheckpointError for settings that two versions of transformers read differently.
 
     `_from_model_config` says that the file repeats `config.json`. Version 4 then prefers the
     settings in `config.json`, and version 5 those in the file.
     """
     for name in NEUTRAL:
-        ours, theirs = given.get(name), in_config.get(name)
-        if theirs is not None and changes(name, theirs) and theirs != ours:
+        value, configured = in_file.get(name), in_config.get(name)
+        if configured is not None and changes(name, configured) and configured != value:
             raise CheckpointError(
-                f"{directory} contradicts itself: {name} is {theirs!r} in {CONFIG} and {ours!r} in "
-                f"{FILE}, which claims to repeat it (_from_model_config); correct one of them"
+                f"{directory} contradicts itself: {name} is {configured!r} in {CONFIG} and "
+                f"{value!r} in {FILE}, which claims to repeat it (_from_model_config); "
+                "correct one of them"
             )
 
 

@@ -67,11 +67,11 @@ def check_start(plan: Plan, text: TextModel) -> None:
         ("decoder_start_id", "outputs start from", text.start_id),
         ("pad_id", "texts are padded with", text.pad_id),
     ):
-        own = getattr(config, name)
-        if stated not in (None, own):
+        id = getattr(config, name)
+        if stated not in (None, id):
             raise CheckpointError(
                 f"{text.directory} says that {what} id {stated}, and for the run's model it is "
-                f"{own}; set T5Config.{name}, or take the model from the checkpoint "
+                f"{id}; set T5Config.{name}, or take the model from the checkpoint "
                 "(models/from_checkpoint.gin)"
             )
 
@@ -82,7 +82,7 @@ def taking_part(plan: Plan, text: TextModel, num_beams: int = 0) -> dict[str, Se
     `obeyed` takes each of them, or rejects it.
     """
     idle = {*(names.DRAWING if plan.sampling.greedy else ()), *(() if num_beams else names.BEAMS)}
-    return {name: one for name, one in text.in_effect.items() if name not in idle}
+    return {name: setting for name, setting in text.in_effect.items() if name not in idle}
 
 
 def obeyed(
@@ -115,14 +115,14 @@ def obeyed(
     if plan.target.decoder_only:
         refusals.check_prompt()
     try:
-        made = _processors(plan, text, chosen)
-        check_ids(with_processors(unprocessed(plan.sampling), made), size)
+        processors = _processors(plan, text, chosen)
+        check_ids(with_processors(unprocessed(plan.sampling), processors), size)
     except CheckpointError:
         raise
     except ValueError as error:
         raise CheckpointError(f"{text.directory}: {error}; correct it, or {_IGNORE}") from error
-    refusals.check_lengths(plan, made)
-    return _with(plan, made)
+    refusals.check_lengths(plan, processors)
+    return _with(plan, processors)
 
 
 def searched(rule: BeamRule, text: TextModel, opened: int = 0) -> BeamRule:
@@ -130,7 +130,7 @@ def searched(rule: BeamRule, text: TextModel, opened: int = 0) -> BeamRule:
 
     As in `obeyed`, a field of the rule that is not its default replaces the checkpoint's setting.
     """
-    stated = {x: one.value for x, one in text.in_effect.items() if x in names.BEAMS}
+    stated = {x: setting.value for x, setting in text.in_effect.items() if x in names.BEAMS}
     for name, value in stated.items():
         if not isinstance(rule, HuggingFaceBeams):
             why = f"which the search of {type(rule).__name__} does not have"
@@ -149,28 +149,28 @@ def replaced(
     plan: Plan, chosen: Choice, rule: BeamRule | None, num_beams: int
 ) -> dict[str, object]:
     """Returns the values of a run for settings of which it may have its own, by name."""
-    own = unprocessed(plan.sampling)
-    found: dict[str, object] = {"num_beams": num_beams} if num_beams else {}
-    for part, wanted in ((own, _FLAGS), (rule, names.BEAMS)):
-        found |= {name: getattr(part, name) for name in wanted if hasattr(part, name)}
-    made = plan.sampling.processors if looks_back(plan.sampling) else ()
-    for one in made:
-        if isinstance(one, RepetitionPenalty):
-            found["repetition_penalty"] = one.penalty
-        if isinstance(one, NoRepeatNGram):
-            found["no_repeat_ngram_size"] = one.size
+    sampling = unprocessed(plan.sampling)
+    values: dict[str, object] = {"num_beams": num_beams} if num_beams else {}
+    for part, wanted in ((sampling, _FLAGS), (rule, names.BEAMS)):
+        values |= {name: getattr(part, name) for name in wanted if hasattr(part, name)}
+    processors = plan.sampling.processors if looks_back(plan.sampling) else ()
+    for processor in processors:
+        if isinstance(processor, RepetitionPenalty):
+            values["repetition_penalty"] = processor.penalty
+        if isinstance(processor, NoRepeatNGram):
+            values["no_repeat_ngram_size"] = processor.size
     if isinstance(chosen, Transcribed):
-        found |= {name: one for name, one in fields_of(chosen).items() if one is not None}
-        found["return_timestamps"] = found.pop("timestamps", True)
-    return found
+        values |= {name: value for name, value in fields_of(chosen).items() if value is not None}
+        values["return_timestamps"] = values.pop("timestamps", True)
+    return values
 
 
 def with_timestamps(plan: Plan, text: TextModel, chosen: Transcribed) -> Plan:
     """Returns a plan of `obeyed` for a Whisper with timestamps in place of none."""
-    made = chosen.processors(text.directory)
-    own = plan.sampling.processors if looks_back(plan.sampling) else ()
-    own = tuple(one for one in own if one not in made)
-    sampling = with_processors(unprocessed(plan.sampling), own)
+    transcribing = chosen.processors(text.directory)
+    others = plan.sampling.processors if looks_back(plan.sampling) else ()
+    others = tuple(x for x in others if x not in transcribing)
+    sampling = with_processors(unprocessed(plan.sampling), others)
     drafter = plan.drafter
     if isinstance(drafter, Autoregressive | EarlyExit) and drafter.sampling == plan.sampling:
         drafter = dataclasses.replace(drafter, sampling=sampling)
@@ -222,16 +222,16 @@ class _Refusals:
         in_effect = self.text.in_effect
         stated = {name: in_effect[name].value for name in names.DRAWING if name in in_effect}
         if "do_sample" in in_effect:
-            given = _values(self.text.settings, names.DRAWING)
-            wanted = {"temperature": 1.0, "top_k": _TOP_K} | given
+            stated_in_files = _values(self.text.settings, names.DRAWING)
+            wanted = {"temperature": 1.0, "top_k": _TOP_K} | stated_in_files
             stated = {name: value for name, value in wanted.items() if names.changes(name, value)}
             if plan.sampling.greedy:
                 flags = [f"--{name}={value}" for name, value in stated.items() if name in _FLAGS]
                 remedy = f"draw with {' '.join(flags) or '--temperature=1'}"
                 self.refuse("do_sample", "and this run is greedy", remedy)
-        own = unprocessed(plan.sampling)
-        if isinstance(own, Sampling):
-            ours = {name: getattr(own, name) for name in _FLAGS}
+        sampling = unprocessed(plan.sampling)
+        if isinstance(sampling, Sampling):
+            ours = {name: getattr(sampling, name) for name in _FLAGS}
             for name, value in stated.items():
                 self._check_drawn(name, value, ours)
 
@@ -276,7 +276,7 @@ class _Refusals:
             if name in self.text.in_effect:
                 self.refuse(name, "which counts the tokens of the prompt")
 
-    def check_lengths(self, plan: Plan, made: tuple[LogitsProcessor, ...]) -> None:
+    def check_lengths(self, plan: Plan, processors: tuple[LogitsProcessor, ...]) -> None:
         """Rejects a shortest output that is as long as the longest one, and too long a series."""
         longest = names.of_series(self.text.directory).get(names.LONGEST)
         if longest is not None and plan.max_length > longest.value:
@@ -284,8 +284,8 @@ class _Refusals:
                 f"{self.text.directory} predicts {longest.value} values (prediction_length), and "
                 f"outputs hold {plan.max_length}; give --max_length={longest.value}"
             )
-        for one in made:
-            if isinstance(one, MinLength) and one.length >= plan.max_length:
+        for processor in processors:
+            if isinstance(processor, MinLength) and processor.length >= plan.max_length:
                 key = "min_length" if "min_length" in self.text.in_effect else "min_new_tokens"
                 why = f"and outputs hold {plan.max_length} tokens"
                 self.refuse(key, why, "raise --max_length")
@@ -299,32 +299,34 @@ def _processors(
     plan: Plan, text: TextModel, chosen: Transcribed | None
 ) -> tuple[LogitsProcessor, ...]:
     """Returns the processors that the settings ask for; raises ValueError for invalid values."""
-    given = _values(text.in_effect, names.PROCESSORS)
-    own = () if chosen is None else chosen.processors(text.directory)
-    for name, value in given.items():
+    settings = _values(text.in_effect, names.PROCESSORS)
+    transcribing = () if chosen is None else chosen.processors(text.directory)
+    for name, value in settings.items():
         _check_kind(name, value)
     ends = text.stop_ids or plan.stop_ids
     if chosen is not None:  # they are in `own`
-        given = {name: one for name, one in given.items() if name not in names.TRANSCRIBED}
-    options = {name: given[name] for name in _SAME if name in given}
+        settings = {
+            name: value for name, value in settings.items() if name not in names.TRANSCRIBED
+        }
+    options = {name: settings[name] for name in _SAME if name in settings}
     # transformers leaves out a sequence that is one end.
-    rows = [tuple(row) for row in given.get("bad_words_ids", ())]
+    rows = [tuple(row) for row in settings.get("bad_words_ids", ())]
     options["bad_words_ids"] = [row for row in rows if row not in [(end,) for end in ends]]
     # min_length counts the start token.
-    shortest = given.get("min_length", 1) - 1, given.get("min_new_tokens", 0)
+    shortest = settings.get("min_length", 1) - 1, settings.get("min_new_tokens", 0)
     options["min_length"] = max(shortest)
-    if "forced_bos_token_id" in given:
-        options["forced_prefix_ids"] = (given["forced_bos_token_id"],)
-    forced = given.get("forced_eos_token_id", [])
+    if "forced_bos_token_id" in settings:
+        options["forced_prefix_ids"] = (settings["forced_bos_token_id"],)
+    forced = settings.get("forced_eos_token_id", [])
     forced = forced if isinstance(forced, list) else [forced]
-    if both := set(forced) & set(given.get("suppress_tokens", ())):
+    if both := set(forced) & set(settings.get("suppress_tokens", ())):
         raise ValueError(f"token {min(both)} is in forced_eos_token_id and in suppress_tokens")
     last = [ForcedTokens((id,), plan.max_length - 1) for id in forced]
     if len(forced) > 1 and set(forced) != set(ends):
         raise ValueError(f"forced_eos_token_id is {forced}, and outputs end in {list(ends)}")
     if set(forced) == set(ends):
         options["forced_eos_length"], last = plan.max_length, []
-    return ordered((*in_order(**options), *last, *own))
+    return ordered((*in_order(**options), *last, *transcribing))
 
 
 def _check_kind(name: str, value: object) -> None:
@@ -349,12 +351,12 @@ def _is_list(value: object, is_right: Callable[[object], bool]) -> bool:
     return isinstance(value, list) and bool(value) and all(map(is_right, value))
 
 
-def _with(plan: Plan, made: tuple[LogitsProcessor, ...]) -> Plan:
+def _with(plan: Plan, processors: tuple[LogitsProcessor, ...]) -> Plan:
     """Returns the plan with these processors; its drafter too, if it samples as the plan does."""
-    if not made:
+    if not processors:
         return plan
-    own = plan.sampling.processors if looks_back(plan.sampling) else ()
-    sampling = with_processors(unprocessed(plan.sampling), filled_in(own, made))
+    present = plan.sampling.processors if looks_back(plan.sampling) else ()
+    sampling = with_processors(unprocessed(plan.sampling), filled_in(present, processors))
     drafter = plan.drafter
     samples = isinstance(drafter, Autoregressive | EarlyExit)
     if samples and drafter.sampling == plan.sampling:

@@ -72,8 +72,8 @@ def _hub(repository: str) -> ModuleType:
 def _cached(hub: ModuleType, repository: str, revision: str | None) -> Path | None:
     """Returns the folder if all arrays are in it."""
     with _one_line(repository, revision):
-        found = hub.try_to_load_from_cache(repository, huggingface.CONFIG, revision=revision)
-    folder = Path(found).parent if isinstance(found, str) else None
+        file = hub.try_to_load_from_cache(repository, huggingface.CONFIG, revision=revision)
+    folder = Path(file).parent if isinstance(file, str) else None
     return folder if folder is not None and huggingface.is_whole(folder) else None
 
 
@@ -82,10 +82,10 @@ def _downloaded(hub: ModuleType, repository: str, revision: str | None) -> str:
     info = hub.HfApi().model_info(repository, revision=revision)
     names = [file.rfilename for file in info.siblings]
     if not (wanted := huggingface.wanted(names)):
-        found = ", ".join(sorted(names)[:5]) or "nothing"
+        some = ", ".join(sorted(names)[:5]) or "nothing"
         raise CheckpointError(
             f"checkpoint {repository} has no config.json with model.safetensors or "
-            f"pytorch_model.bin on the Hugging Face Hub, but {found}; name another repository"
+            f"pytorch_model.bin on the Hugging Face Hub, but {some}; name another repository"
         )
     folder = hub.snapshot_download(
         repository, revision=revision, allow_patterns=wanted, tqdm_class=_Bar

@@ -150,16 +150,16 @@ def write(folder: Path, params: PyTree, config: Config, vocabulary: Location | N
         record = adapter.to_record(config)
     names = adapter.names(config)
     flat, parts = tree.flatten(params), {}
-    for ours, theirs in names.items():
-        if ours in flat:
-            parts.setdefault(theirs, []).append(ours)
+    for name, array in names.items():
+        if name in flat:
+            parts.setdefault(array, []).append(name)
     specs = {names[ours]: _spec(adapter, parts[names[ours]], flat) for ours in flat}
     folder.mkdir(parents=True, exist_ok=True)
     if vocabulary is not None and tasks.is_series(vocabulary):
         record[tasks.SERIES_KEY] = tasks.series_record(vocabulary.read_bytes())
     elif vocabulary is not None:
         _write_tokenizer(folder, vocabulary, adapter, config)
-    huggingface_files.write(folder, specs, lambda theirs: _joined(adapter, parts[theirs], flat))
+    huggingface_files.write(folder, specs, lambda array: _joined(adapter, parts[array], flat))
     largest = max(specs.values(), key=safetensors.size)
     write_json(folder / CONFIG, record | {"dtype": largest.dtype.name})
 

@@ -38,24 +38,24 @@ def read(directory: Path) -> dict[str, np.ndarray]:
     If several files have an array of the same name, the index says which one is read.
     """
     files, places = _files(directory)
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for file in files:
         read_file = safetensors.read if file.endswith(".safetensors") else _read_pytorch
         for name, array in read_file(directory / file).items():
             if places.get(name, file) != file:
                 continue
-            if name in found or not name.isprintable():
+            if name in arrays or not name.isprintable():
                 raise CheckpointError(
                     f"{directory / file} has an array {name!r}, which is no name or is in another "
                     "file too, and no index says which is read; copy the whole checkpoint"
                 )
-            found[name] = array
-    if absent := sorted(places.keys() - found):
+            arrays[name] = array
+    if absent := sorted(places.keys() - arrays):
         raise CheckpointError(
             f"{directory / places[absent[0]]} lacks {len(absent)} arrays that the index says it "
             f"has ({', '.join(map(repr, absent[:3]))}); copy the whole checkpoint"
         )
-    return found
+    return arrays
 
 
 def parts(directory: Path) -> list[str]:
@@ -65,12 +65,12 @@ def parts(directory: Path) -> list[str]:
 
 def _files(directory: Path) -> tuple[list[str], dict[str, str]]:
     """Returns the files that `read` reads, and the file of each array if there is an index."""
-    found = next((name for name in _WHERE if (directory / name).is_file()), None)
-    if found is None:
+    main = next((name for name in _WHERE if (directory / name).is_file()), None)
+    if main is None:
         raise CheckpointError(f"{directory} has none of {', '.join(_WHERE)}; copy it again")
-    if not found.endswith(_INDEX):
-        return [found], {}
-    index = directory / found
+    if not main.endswith(_INDEX):
+        return [main], {}
+    index = directory / main
     named = safetensors.strict_json(index.read_bytes(), str(index)).get("weight_map")
     if not isinstance(named, dict) or not named:
         raise CheckpointError(
@@ -88,12 +88,12 @@ def _files(directory: Path) -> tuple[list[str], dict[str, str]]:
 
 def wanted(names: Collection[str]) -> list[str]:
     """Returns the files of arrays that `read` would read from a remote directory."""
-    found = next((name for name in _WHERE if name in names), "")
-    if not found.endswith(_INDEX):
-        return [found] if found else []
-    stem, dot, suffix = found.removesuffix(_INDEX).rpartition(".")
+    main = next((name for name in _WHERE if name in names), "")
+    if not main.endswith(_INDEX):
+        return [main] if main else []
+    stem, dot, suffix = main.removesuffix(_INDEX).rpartition(".")
     shards = [name for name in names if fnmatch.fnmatch(name, f"{stem}-*{dot}{suffix}")]
-    return [found, *shards]
+    return [main, *shards]
 
 
 def write(

@@ -15,9 +15,9 @@ from specdec.types import PyTree
 
 def write(folder: Path, params: PyTree, config: Config, vocabulary: Vocabulary | None) -> None:
     """Writes a checkpoint into `folder`, which does not exist. The config comes last: see MARKS."""
-    own = jax.process_index()  # several hosts may run, and one of them writes
+    host = jax.process_index()  # several hosts may run, and one of them writes
     alone = ocp.options.MultiprocessingOptions(
-        primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"host{own}"
+        primary_host=host, active_processes={host}, barrier_sync_key_prefix=f"host{host}"
     )
     with ocp.StandardCheckpointer(multiprocessing_options=alone) as checkpointer:
         checkpointer.save(folder / "params", params)

@@ -60,42 +60,42 @@ def read(file: Path) -> dict[str, np.ndarray]:
     header = strict_json(content, f"the header of {file}")
     places = sorted(_place(file, *item) for item in header.items() if item[0] != _METADATA)
     start, end = 8 + length, 0
-    for place in places:
-        if place.begin != end or place.end - end != math.prod(place.shape) * place.dtype.itemsize:
+    for entry in places:
+        if entry.begin != end or entry.end - end != math.prod(entry.shape) * entry.dtype.itemsize:
             raise CheckpointError(
-                f"{place.name} in {file} is {place.dtype}{list(place.shape)} at bytes "
-                f"{place.begin} to {place.end}, and the array before it ends at {end}: they do not "
+                f"{entry.name} in {file} is {entry.dtype}{list(entry.shape)} at bytes "
+                f"{entry.begin} to {entry.end}, and the array before it ends at {end}: they do not "
                 "fit; copy it again"
             )
-        end = place.end
+        end = entry.end
         if start + end > size:
-            raise CheckpointError(f"{file} is cut short: {place.name} is missing; copy it again")
+            raise CheckpointError(f"{file} is cut short: {entry.name} is missing; copy it again")
     if start + end < size:
         raise CheckpointError(
             f"{file} has {size - start - end} bytes after its last array; copy it again"
         )
-    return {place.name: _map(file, place, start) for place in places}
+    return {entry.name: _map(file, entry, start) for entry in places}
 
 
 def strict_json(content: bytes, what: str) -> dict[str, object]:
     """Returns the object in the JSON of a header or an index, in which each name occurs once."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        record = dict(pairs)
+        if len(record) < len(pairs):
             [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
             raise CheckpointError(f"{what} has {twice!r} twice; copy it again")
-        return found
+        return record
 
     try:
-        found = json.loads(content.decode("utf-8-sig"), object_pairs_hook=once)
+        record = json.loads(content.decode("utf-8-sig"), object_pairs_hook=once)
     except CheckpointError:
         raise
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{what} is not JSON; copy it again") from error
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         raise CheckpointError(f"{what} is no JSON object; copy it again")
-    return found
+    return record
 
 
 def write(
@@ -108,8 +108,8 @@ def write(
         if spec.dtype not in _NAMES:
             raise CheckpointError(f"{name} is {spec.dtype}; write one of {', '.join(_DTYPES)}")
         begin, end = end, end + size(spec)
-        place = {"shape": spec.shape, "data_offsets": (begin, end)}
-        header[name] = {"dtype": _NAMES[spec.dtype], **place}
+        described = {"shape": spec.shape, "data_offsets": (begin, end)}
+        header[name] = {"dtype": _NAMES[spec.dtype], **described}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     with file.open("wb") as stream:
@@ -144,10 +144,10 @@ def _place(file: Path, name: str, entry: object) -> _Place:
     return _Place(offsets[0], offsets[1], name, dtype, tuple(shape))
 
 
-def _map(file: Path, place: _Place, start: int) -> np.ndarray:
+def _map(file: Path, entry: _Place, start: int) -> np.ndarray:
     try:
-        if place.begin == place.end:  # which no memory map can be
-            return np.zeros(place.shape, place.dtype)
-        return np.memmap(file, place.dtype, "r", start + place.begin, place.shape)
+        if entry.begin == entry.end:  # which no memory map can be
+            return np.zeros(entry.shape, entry.dtype)
+        return np.memmap(file, entry.dtype, "r", start + entry.begin, entry.shape)
     except (ValueError, OSError) as error:  # of shapes with very many sides, of very many arrays
-        raise CheckpointError(f"cannot map {place.name} of {file} ({error})") from error
+        raise CheckpointError(f"cannot map {entry.name} of {file} ({error})") from error

@@ -54,16 +54,16 @@ class TextModel:
     @property
     def pad_id(self) -> int | None:
         """The id that texts are padded with; None if the files do not say."""
-        found = self.settings.get(generation.PADDING)
-        return None if found is None else found.value
+        setting = self.settings.get(generation.PADDING)
+        return None if setting is None else setting.value
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """The ids that end an output; () if the files do not say."""
-        found = self.settings.get(generation.ENDS)
-        if found is None:
+        setting = self.settings.get(generation.ENDS)
+        if setting is None:
             return ()
-        return tuple(found.value) if isinstance(found.value, list) else (found.value,)
+        return tuple(setting.value) if isinstance(setting.value, list) else (setting.value,)
 
     @property
     def in_effect(self) -> dict[str, Setting]:
@@ -89,8 +89,8 @@ class TextModel:
             settings = {}
         else:
             usual = {} if self.is_prompts else _T5
-            own = {name: one.value for name, one in self.settings.items() if name not in series}
-            settings = usual | own
+            stated = {name: x.value for name, x in self.settings.items() if name not in series}
+            settings = usual | stated
         return {"vocabulary": self.vocabulary, "generation": settings}
 
     def lines(self, taken: Mapping[str, Setting] | None = None) -> Iterator[tuple[str, str]]:
@@ -123,23 +123,23 @@ class TextModel:
             f"{what} {self.settings[name]}" if name in self.settings else f"{what} {usual}"
             for what, name in names.items()
         ]
-        found = self.in_effect
-        used = found if taken is None else taken
-        stated += [f"{name} {one}" for name, one in found.items() if name in used]
+        in_effect = self.in_effect
+        used = in_effect if taken is None else taken
+        stated += [f"{name} {setting}" for name, setting in in_effect.items() if name in used]
         yield "generation", ", ".join(stated)
-        if idle := [f"{name} {one}" for name, one in found.items() if name not in used]:
+        if idle := [f"{name} {setting}" for name, setting in in_effect.items() if name not in used]:
             yield "without effect", ", ".join(idle)
 
     def check_ids(self, vocab_size: int) -> None:
         """Raises CheckpointError for an id that a model of this size lacks."""
         added = self.vocabulary.added if self.vocabulary else []
-        found = {f"the added token {token.content!r}": token.id for token in added}
+        ids = {f"the added token {token.content!r}": token.id for token in added}
         for name in generation.IDS:
             if name in self.settings:
                 value, file = self.settings[name]
                 for id in value if isinstance(value, list) else [value]:
-                    found[f"{name} in {file}"] = id
-        for name, id in found.items():
+                    ids[f"{name} in {file}"] = id
+        for name, id in ids.items():
             if id >= vocab_size:
                 raise CheckpointError(
                     f"{self.directory}: {name} is {id}, and the model has {vocab_size} ids; "
@@ -157,12 +157,12 @@ def text_model_from(path: str | os.PathLike, needed: bool = True) -> TextModel:
     Raises:
       CheckpointError: there is no checkpoint, or its files are damaged or contradict each other.
     """
-    found = directory.locate(path).directory
-    vocabulary = directory.vocabulary_from(found, needed)
-    file = found / CONFIG
+    folder = directory.locate(path).directory
+    vocabulary = directory.vocabulary_from(folder, needed)
+    file = folder / CONFIG
     record = read_json(file) if file.is_file() else {}
-    settings, is_prompts = generation.read(found), generation.continues_prompts(record)
-    return TextModel(found, vocabulary, settings, _prefixes(record), is_prompts)
+    settings, is_prompts = generation.read(folder), generation.continues_prompts(record)
+    return TextModel(folder, vocabulary, settings, _prefixes(record), is_prompts)
 
 
 def _prefixes(record: JsonObject) -> dict[str, str]:

@@ -107,8 +107,8 @@ def read(directory: Location, file: Location | None, extra_ids: int) -> Tokeniza
         _check_tokens(directory, (), added)
         return Tokenization(clean_up=clean_up)  # it has its own added tokens
     _check_class(directory, config.get("tokenizer_class"), _CLASSES)
-    found = _sentinels(count, extra_ids, file) | _added(directory, config, special, added)
-    tokens = [token for token in found.values() if token.id >= 3 or token.content not in names]
+    by_id = _sentinels(count, extra_ids, file) | _added(directory, config, special, added)
+    tokens = [token for token in by_id.values() if token.id >= 3 or token.content not in names]
     _check_tokens(directory, tokens, added)
     legacy = config.get("legacy") is not False
     return Tokenization(tuple(sorted(tokens, key=lambda token: token.id)), legacy, clean_up)
@@ -150,15 +150,15 @@ def _special_names(
     directory: Location, file: Location, config: JsonObject, special: JsonObject
 ) -> dict[str, str]:
     """Returns the special tokens by transformers' names."""
-    found: dict[str, str] = {}
+    stated: dict[str, str] = {}
     for name, record in ((CONFIG, config), (_SPECIAL, special)):
         for role, value in record.items():
             content = value.get("content") if isinstance(value, dict) else value
             if not role.endswith("_token") or not isinstance(content, str):
                 continue
-            if found.setdefault(role, content) != content:
+            if stated.setdefault(role, content) != content:
                 raise CheckpointError(
-                    f"{directory} contradicts itself: {role} is {found[role]!r} in {CONFIG} and "
+                    f"{directory} contradicts itself: {role} is {stated[role]!r} in {CONFIG} and "
                     f"{content!r} in {name}; correct one of them"
                 )
     if file.name == LLAMA:
@@ -170,11 +170,11 @@ def _special_names(
         with about(file):
             text = file.read_bytes().decode("utf-8")
             of_vocab = file.name == pieces.VOCAB
-            names = pieces.of_vocab if of_vocab else pieces.names_of_tokenizer
-            known = set(names(text))
+            names_in = pieces.of_vocab if of_vocab else pieces.names_of_tokenizer
+            known = set(names_in(text))
         fitting = [names for names in _USUAL if names["eos_token"] in known]
         usual = fitting[0] if len(fitting) == 1 else {}  # the files must say it otherwise
-    return usual | found
+    return usual | stated
 
 
 def _or(stated: bool | None, usual: bool | None) -> bool | None:
@@ -186,11 +186,15 @@ def _chat_template(directory: Location, config: JsonObject) -> tuple[str | None,
     if (file := directory / CHAT).is_file():
         with about(file):
             return file.read_text(encoding="utf-8"), file
-    found = config.get("chat_template")
-    if isinstance(found, list):
-        by_name = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
-        found = by_name.get("default")
-    return found if isinstance(found, str) else None, directory / CONFIG
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        by_name = {
+            named.get("name"): named.get("template")
+            for named in template
+            if isinstance(named, dict)
+        }
+        template = by_name.get("default")
+    return template if isinstance(template, str) else None, directory / CONFIG
 
 
 def _added(
@@ -243,14 +247,14 @@ def _ids_of(file: Location | None) -> tuple[int, list[str], dict[str, str]]:
 
 def _stated(config: JsonObject, special: JsonObject) -> dict[str, tuple[str, str]]:
     """Returns {file and key: (role, content)} of padding, end and unknown."""
-    found = {}
+    stated = {}
     for name, record in ((CONFIG, config), (_SPECIAL, special)):
         for role in _ROLES:
             value = record.get(role)
             content = value.get("content") if isinstance(value, dict) else value
             if isinstance(content, str):
-                found[f"{name} has {role}"] = (role, content)
-    return found
+                stated[f"{name} has {role}"] = (role, content)
+    return stated
 
 
 def _check_class(directory: Location, name: object, known: tuple[str, ...]) -> None:
@@ -267,25 +271,25 @@ def _sentinels(count: int, extra_ids: int, file: Location | None) -> dict[int, A
 
     Those of a SentencePiece model count down and include white space. ByT5's count up.
     """
-    found = {}
+    tokens = {}
     for number in range(extra_ids):
         id = count + (number if file is None else extra_ids - 1 - number)
         strip = file is not None
         name = f"<extra_id_{number}>"
-        found[id] = AddedToken(id, name, lstrip=strip, rstrip=strip, special=True)
-    return found
+        tokens[id] = AddedToken(id, name, lstrip=strip, rstrip=strip, special=True)
+    return tokens
 
 
 def _decoder(config: JsonObject) -> dict[int, AddedToken]:
     """Returns the tokens of `tokenizer_config.json`."""
-    found = {}
+    tokens = {}
     for id, fields in config["added_tokens_decoder"].items():
         flags = ("lstrip", "rstrip", "single_word", "special")
-        given = {name: bool(fields.get(name, False)) for name in flags}
+        options = {name: bool(fields.get(name, False)) for name in flags}
         if not (id.isascii() and id.isdigit()):  # int() reads more than this
             raise ValueError(f"the id {id!r}")
-        found[int(id)] = AddedToken(int(id), fields["content"], **given)
-    return found
+        tokens[int(id)] = AddedToken(int(id), fields["content"], **options)
+    return tokens
 
 
 def _encoder(added: Mapping[str, int], special: JsonObject) -> dict[int, AddedToken]:

@@ -65,9 +65,9 @@ class Transcribed(Checked):
         Raises:
           CheckpointError: as `transcription` does.
         """
-        opening, found = _described(directory, self.language, self.task, self.timestamps)
+        opening, processors = _described(directory, self.language, self.task, self.timestamps)
         # It comes last: it has ids that are suppressed elsewhere.
-        return *found, *([Opening(opening)] if opening else [])
+        return *processors, *([Opening(opening)] if opening else [])
 
 
 class Transcription(NamedTuple):
@@ -97,7 +97,7 @@ def _described(
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[LogitsProcessor, ...]]:
     """Returns the choices of `Opening`, and the other processors; see `transcription`."""
     stated = generation.read(directory)
-    settings = {name: one.value for name, one in stated.items()}
+    settings = {name: setting.value for name, setting in stated.items()}
     timestamps = Transcribed(timestamps=timestamps).resolved(stated).timestamps
     opening: list[tuple[int, ...]] = []
     if settings.get("is_multilingual", True):
@@ -125,12 +125,12 @@ def _language_and_task(
     stated: Mapping[str, Setting], language: str | None, task: str | None, directory: Location
 ) -> list[tuple[int, ...]]:
     """Returns the first choices of `Opening` for a model of many languages."""
-    settings = {name: one.value for name, one in stated.items()}
+    settings = {name: setting.value for name, setting in stated.items()}
     chosen = {"language": ("language is", language), "task": ("task is", task)}
     for name, (_, value) in chosen.items():
         if value is None and name in stated:
-            one = stated[name]
-            chosen[name] = f"{directory / one.file} has {name}", one.value
+            setting = stated[name]
+            chosen[name] = f"{directory / setting.file} has {name}", setting.value
     (_, language), (_, task) = chosen.values()
     forced: dict[int, int | None] = {}
     if language is None and task is None:  # settings of older checkpoints
@@ -157,17 +157,17 @@ def _forced(stated: Mapping[str, Setting], directory: Location) -> dict[int, int
     timestamps."""
     rows, file = stated.get("forced_decoder_ids", Setting([], ""))
     pairs = isinstance(rows, list) and all(isinstance(x, list) and len(x) == 2 for x in rows)
-    found = {at: id for at, id in rows if type(at) is int} if pairs else {}
-    ids = [id for id in found.values() if id is not None]
-    if _NO_TIMESTAMPS in stated and found.get(3) == stated[_NO_TIMESTAMPS].value:
-        del found[3]
+    forced = {at: id for at, id in rows if type(at) is int} if pairs else {}
+    ids = [id for id in forced.values() if id is not None]
+    if _NO_TIMESTAMPS in stated and forced.get(3) == stated[_NO_TIMESTAMPS].value:
+        del forced[3]
     are_ids = all(is_integer(id, 0) for id in ids)
-    if not (pairs and are_ids and found.keys() <= {1, 2}):
+    if not (pairs and are_ids and forced.keys() <= {1, 2}):
         raise CheckpointError(
             f"{directory / file} has forced_decoder_ids {rows}; supported are pairs of a position "
             "and an id: 1 of the language, 2 of the task, 3 of no timestamps"
         )
-    return found
+    return forced
 
 
 def _needed(settings: JsonObject, name: str, directory: Location) -> Any:
@@ -178,14 +178,14 @@ def _needed(settings: JsonObject, name: str, directory: Location) -> Any:
     return settings[name]
 
 
-def _one(says: str, given: object, known: dict[str, int], directory: Location) -> int:
+def _one(says: str, value: object, known: dict[str, int], directory: Location) -> int:
     """Returns the id of a task, or of a language that is given by its code or its name."""
-    word = given if isinstance(given, str) else ""
+    word = value if isinstance(value, str) else ""
     if word not in known:
         word = word.lower().strip("<|>")
     word = _CODES.get(word, word)
     if word not in known:
         names = sorted(known)
         some = names if len(names) < 6 else [*names[:5], "..."]
-        raise CheckpointError(f"{says} {given!r}; give one that {directory} has: {', '.join(some)}")
+        raise CheckpointError(f"{says} {value!r}; give one that {directory} has: {', '.join(some)}")
     return known[word]

@@ -51,37 +51,37 @@ def parameter_count(model: Weights) -> int:
     return sum(map(math.prod, shapes_of(model).values()))
 
 
-def check(found: Shapes, config: Config, what: str) -> None:
+def check(shapes: Shapes, config: Config, what: str) -> None:
     """Raises CheckpointError unless `found` has exactly the parameters of the model."""
-    check_sizes(config, found.values(), what)
+    check_sizes(config, shapes.values(), what)
     family = families.family_of(config)
     expected = shapes_of(family.model(config))
-    missing = [name for name in expected if name not in found]
-    unexpected = [name for name in found if name not in expected]
-    misshaped = [name for name in expected if name in found and found[name] != expected[name]]
+    missing = [name for name in expected if name not in shapes]
+    unexpected = [name for name in shapes if name not in expected]
+    misshaped = [name for name in expected if name in shapes and shapes[name] != expected[name]]
     if not (missing or unexpected or misshaped):
         return
     complaints = [
         _list("missing", missing, lambda name: f"{name} {expected[name]}"),
-        _list("unexpected", unexpected, lambda name: f"{name} {found[name]}"),
-        _list("misshaped", misshaped, lambda name: f"{name} {found[name]}, not {expected[name]}"),
+        _list("unexpected", unexpected, lambda name: f"{name} {shapes[name]}"),
+        _list("misshaped", misshaped, lambda name: f"{name} {shapes[name]}, not {expected[name]}"),
     ]
     raise CheckpointError(
         f"{what} does not fit the model: {'; '.join(filter(None, complaints))}; "
-        f"likely cause: {family.misfit(found, expected)}"
+        f"likely cause: {family.misfit(shapes, expected)}"
     )
 
 
-def check_sizes(config: Config, found: Iterable[Shape], what: str) -> None:
+def check_sizes(config: Config, shapes: Iterable[Shape], what: str) -> None:
     """Raises CheckpointError if a model is far larger than its arrays.
 
     `check` says more about what differs, but it traces the model, which has loops and tables of
     these sizes: 100 layers take half a minute.
     """
-    found = list(found)
-    side = max([_USUAL, *(side for shape in found for side in shape)])
+    shapes = list(shapes)
+    side = max([_USUAL, *(side for shape in shapes for side in shape)])
     most = {name: side for name in _SIDES}
-    most |= {"layers": max(_QUICK, len(found)), "distance": _DISTANCE, "theta": sys.maxsize}
+    most |= {"layers": max(_QUICK, len(shapes)), "distance": _DISTANCE, "theta": sys.maxsize}
     for name, value in traverse_util.flatten_dict(dataclasses.asdict(config), sep=".").items():
         end = name.rpartition("_")[2]
         limit = most[end] if end in most else 2**31 - 1  # of JAX's integers

@@ -20,12 +20,12 @@ def check_fit(
 ) -> None:
     """Raises for a model that was made for another vocabulary."""
     pad, end, unknown = tasks.special_ids(vocabulary)
-    own = None if isinstance(model, Heads) else model.pad_id  # heads read no texts
-    if own is not None and not _pads(own, vocabulary):
+    padding = None if isinstance(model, Heads) else model.pad_id  # heads read no texts
+    if padding is not None and not _pads(padding, vocabulary):
         ids = f"{'none' if pad is None else pad}, {end} and {unknown}"
         raise ValueError(
             f"vocabulary {tasks.file_of(vocabulary)}: its ids of padding, end and unknown are "
-            f"{ids}, and the {role} pads with {own}; use a model and a vocabulary that belong "
+            f"{ids}, and the {role} pads with {padding}; use a model and a vocabulary that belong "
             "together"
         )
     if isinstance(model, PromptReader) and tasks.declares_begin(vocabulary):
@@ -53,10 +53,15 @@ def check_fit(
     recorded = None if path is None else checkpoints.vocabulary_from(path, needed=False)
     if recorded is None:
         return
-    said, ours = recorded.tokenization, tasks.tokenization_of(vocabulary)
-    if role != "target" and said is not None and ours is not None and agree(ours.added, said.added):
-        said = ours  # a draft may lack tokens that were added to the target
-    saved = tasks.recorded_vocabulary(recorded.path, vocabulary.extra_ids, said)
+    saved_settings, ours = recorded.tokenization, tasks.tokenization_of(vocabulary)
+    if (
+        role != "target"
+        and saved_settings is not None
+        and ours is not None
+        and agree(ours.added, saved_settings.added)
+    ):
+        saved_settings = ours  # a draft may lack tokens that were added to the target
+    saved = tasks.recorded_vocabulary(recorded.path, vocabulary.extra_ids, saved_settings)
     if not tasks.same_vocabulary(tasks.for_texts(saved), vocabulary):
         added = f" and {len(recorded.added)} added tokens" if recorded.added else ""
         raise ValueError(

@@ -21,32 +21,21 @@ from specdec.types import Array, Cache, LogitsProcessor, Part, PyTree, TargetCal
 class BeamPlan(Checked, BasePlan):
     """Holds every static choice that decides about the beams of a text; hashable, for `jax.jit`.
 
-    Args:
-      target: the model whose beams are wanted.
-      beams: w, the number of beams.
-      rule: the library whose bookkeeping is used.
-      max_length: N, the longest output in tokens, including the stop id.
-      drafter: proposes the nodes of a tree; None for one step per call.
-      processors: change the log-probabilities of a token by the text before it, in this order, as
-        in Hugging Face's beam search.
-      best_only: return the best text alone, and stop as soon as it cannot change.
-      stop_ids: token ids that end a text; None for the target's own.
-      same_bits: whether calls of the target alone are computed as wide as those on a draft's tree.
-        All beams and scores are then those of the target alone in bfloat16 too, on devices where
-        `decoding.row_bits` finds no difference.
-
-    Raises:
-      ValueError: the parts do not go together.
+    The processors change the log-probabilities of a token by the text before it, in this order, as
+    in Hugging Face's beam search. With `best_only`, the search returns the best text alone, and
+    stops as soon as it cannot change. With `same_bits`, calls of the target alone are computed as
+    wide as those on a draft's tree. All beams and scores are then those of the target alone in
+    bfloat16 too, on devices where `decoding.row_bits` finds no difference.
     """
 
     target: Target
-    beams: PositiveInt
+    beams: PositiveInt  # w
     rule: BeamRule
-    max_length: PositiveInt
-    drafter: DraftBeams | None = None
+    max_length: PositiveInt  # N, the longest output in tokens, including the stop id
+    drafter: DraftBeams | None = None  # None for one step per call
     processors: tuple[LogitsProcessor, ...] = ()
     best_only: bool = False
-    stop_ids: tuple[int, ...] = None  # type: ignore[assignment]
+    stop_ids: tuple[int, ...] = None  # type: ignore[assignment]  # None for the target's own
     same_bits: bool = False
 
     def __post_init__(self):
@@ -56,9 +45,9 @@ class BeamPlan(Checked, BasePlan):
             object.__setattr__(self, "target", self.target.same_bits(self.width, in_order=True))
         check_is("BeamPlan.rule", self.rule, BeamRule, "a rule, such as T5XBeams(0.6)")
         object.__setattr__(self, "processors", tuple(self.processors))
-        for one in self.processors:
+        for processor in self.processors:
             remedy = "processors, such as NoRepeatNGram(3)"
-            check_has("BeamPlan.processors", one, "process", remedy)
+            check_has("BeamPlan.processors", processor, "process", remedy)
         object.__setattr__(self, "stop_ids", stop_ids_of(self.stop_ids, self.target))
         if self.drafter is not None and self.drafter.width < self.beams:
             raise ValueError(
@@ -163,10 +152,10 @@ class BeamPlan(Checked, BasePlan):
 
     def __str__(self) -> str:
         """Returns the plan in one line for people."""
-        found = f"{self.beams} beams, {self.rule}"
+        text = f"{self.beams} beams, {self.rule}"
         if self.drafter:
-            found += f", drafts of {self.drafter.width} beams and {self.drafter.depth} steps"
-        return found + (", best only" if self.best_only else "")
+            text += f", drafts of {self.drafter.width} beams and {self.drafter.depth} steps"
+        return text + (", best only" if self.best_only else "")
 
 
 AnyPlan: TypeAlias = Plan | BeamPlan  # of decoding, or of a beam search

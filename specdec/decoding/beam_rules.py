@@ -66,22 +66,22 @@ class BeamRule(Checked, abc.ABC):
         """Returns which of the candidates, best first, may be finished texts; [count] bool."""
         return np.ones(count, bool)
 
-    def counted(self, length: Array, given: Array | int = 0) -> Array:
+    def counted(self, length: Array, prefix: Array | int = 0) -> Array:
         """Returns how many tokens of a text its penalty counts."""
-        return length if self.counts_prefix else length - given
+        return length if self.counts_prefix else length - prefix
 
     def best_live(self, beams: BeamSet) -> Array:
         """Returns the score of the best live beam, [] float32."""
         return beams.live_scores[-1 if self.best_last else 0]
 
-    def begin(self, tokens: Array, given: Array, active: Array, beams: int) -> BeamSet:
+    def begin(self, tokens: Array, prefix: Array, active: Array, beams: int) -> BeamSet:
         """Returns the beams of a text before the first step: one that counts, and w - 1 that do
-        not. `tokens` [1+N] are the start token and the prefix, of which `given` [] are the prefix.
+        not. `tokens` [1+N] are the start token and the prefix, which has `prefix` [] tokens.
         """
         texts = jnp.broadcast_to(tokens, (beams, len(tokens)))
         counts = jnp.arange(beams) == 0
         if self.best_last:  # a prefix has been sorted, the very first step has not
-            counts = jnp.where(given > 0, counts[::-1], counts)
+            counts = jnp.where(prefix > 0, counts[::-1], counts)
         none = jnp.full([beams], self.nothing, jnp.float32)
         return BeamSet(
             live_tokens=texts,
@@ -90,9 +90,9 @@ class BeamRule(Checked, abc.ABC):
             scores=none,
             lengths=jnp.zeros([beams], jnp.int32),
             finished=jnp.zeros([beams], bool),
-            length=1 + given,
-            given=given,
-            active=active & (given < len(tokens) - 1),
+            length=1 + prefix,
+            given=prefix,
+            active=active & (prefix < len(tokens) - 1),
         )
 
     def advance(
@@ -207,8 +207,8 @@ class HuggingFaceBeams(BeamRule):
     def penalty(self, length: int) -> float:
         return float(length) ** self.length_penalty
 
-    def counted(self, length: Array, given: Array | int = 0) -> Array:
-        return jnp.maximum(length - given - self.opened, 0)
+    def counted(self, length: Array, prefix: Array | int = 0) -> Array:
+        return jnp.maximum(length - prefix - self.opened, 0)
 
     def may_finish(self, count: int, beams: int) -> np.ndarray:
         return np.arange(count) < beams

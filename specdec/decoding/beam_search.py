@@ -89,20 +89,9 @@ def beam_search(
     those of `plan.alone()`, up to the rounding of calls of another width. A row does not depend on
     the other rows.
 
-    Args:
-      params: parameters of the target and the drafter, by role.
-      inputs: as for `decode`.
-      plan: the parts of the search, static.
-      active: as for `decode`.
-      prefix: as for `decode`.
-
-    Returns:
-      The beams of each text, best first, and the trace of the calls.
-
-    Raises:
-      ValueError: a shape cannot work; raised before anything is compiled.
-      NonFiniteLogits: the target's logits after a live beam are NaN or infinite. While this
-        function is traced there is no error; `BeamTrace.failed` marks the rows, which end there.
+    The arguments are those of `decode`. It raises ValueError for a shape that cannot work, before
+    anything is compiled, and NonFiniteLogits if the target's logits after a live beam are NaN or
+    infinite. While this function is traced, `BeamTrace.failed` marks such rows, which end there.
     """
     states.check_inputs(inputs, active, prefix, plan.target, plan.max_length)
     output = _search(params, inputs, plan=plan, active=active, prefix=prefix)
@@ -133,20 +122,20 @@ def prefill(
     cache = target.prefill(params["target"], inputs, plan.slots.capacity)
     draft: PyTree = plan.drafter.init(params, inputs, cache) if plan.drafter else ()
     tokens = jnp.zeros([rows, 1 + longest], jnp.int32).at[:, 0].set(target.start(inputs))
-    given = jnp.zeros([rows], jnp.int32)
+    lengths = jnp.zeros([rows], jnp.int32)
     shapes, _ = jax.eval_shape(target.decode, params["target"], tokens[:, :1], cache)
     if prefix is not None:
         tokens = tokens.at[:, 1 : 1 + prefix.shape[1]].set(unpadded(target, prefix))
-        given = given_lengths(target, prefix)
+        lengths = given_lengths(target, prefix)
         fed = jnp.repeat(tokens[:, : prefix.shape[1]], plan.beams, axis=1)
         seen = plan.slots.of_prefix(rows, prefix.shape[1])
         _, cache = decode_block(target, params["target"], fed, cache, ancestors=seen)
         if plan.drafter:
-            own = params[plan.drafter.role]
-            _, draft = decode_block(plan.drafter.model, own, fed, draft, ancestors=seen)
+            weights = params[plan.drafter.role]
+            _, draft = decode_block(plan.drafter.model, weights, fed, draft, ancestors=seen)
     searched: Array = target.active(inputs) if active is None else active
     begin = functools.partial(plan.rule.begin, beams=plan.beams)
-    beams = jax.vmap(begin)(tokens, given, searched)
+    beams = jax.vmap(begin)(tokens, lengths, searched)
     path = jnp.zeros([rows, plan.beams, longest], jnp.int32)
     state = BeamState(
         beams=beams,
@@ -198,9 +187,9 @@ def step(params: Params, state: BeamState, plan: BeamPlan) -> BeamState:
         replay = _replayed(state, tree, scored.logits, layers, plan)
         if plan.drafter:
             start = (layers + 1) * plan.beams
-            kept = replay.kept - plan.beams
-            cache = cache.keep(start, kept, plan.drafter.nodes)
-            draft = plan.drafter.keep(draft, start, kept)
+            used = replay.kept - plan.beams
+            cache = cache.keep(start, used, plan.drafter.nodes)
+            draft = plan.drafter.keep(draft, start, used)
     last = state.last
     if last is not None:
         last = Scored(tree, jax.nn.log_softmax(scored.logits, axis=-1), replay.nodes)
@@ -239,12 +228,12 @@ def _replayed(
 ) -> _Replay:
     """Returns the search after the steps of a call, for each row as many as its tree allows."""
     rows, width = tree.tokens.shape[0], plan.beams
-    own = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))
+    pending = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))
     replay = _Replay(
         beams=state.beams,
         path=state.path,
         previous=state.previous,
-        nodes=own,
+        nodes=pending,
         kept=jnp.zeros([rows, plan.depth * width], jnp.int32),
         steps=jnp.zeros([rows], jnp.int32),
         going=state.beams.active,
@@ -286,21 +275,21 @@ def _one_step(
     after, parents = jax.vmap(advance)(beams, log_probs)
     at = layers + depth  # of the layer that the nodes are
     path = _led(replay.path, parents, at)
-    found = _children(tree, jnp.take_along_axis(nodes, parents, axis=1), _last_tokens(after, 1))
+    children = _children(tree, jnp.take_along_axis(nodes, parents, axis=1), _last_tokens(after, 1))
     width = plan.beams
-    place = jnp.arange(replay.kept.shape[1])[None] // width == depth - 1
-    kept = jnp.where(place, jnp.tile(nodes, (1, plan.depth)), replay.kept)
+    at_depth = jnp.arange(replay.kept.shape[1])[None] // width == depth - 1
+    used = jnp.where(at_depth, jnp.tile(nodes, (1, plan.depth)), replay.kept)
     stepped = replay.going & finite
     failed = replay.going & ~finite
-    whole = jnp.all(found >= 0, axis=1)
+    all_nodes = jnp.all(children >= 0, axis=1)
     new = _Replay(
         beams=after,
         path=path,
         previous=Layer(_last_tokens(beams, 1), replay.path),
-        nodes=found,
-        kept=kept,
+        nodes=children,
+        kept=used,
         steps=replay.steps + 1,
-        going=after.active & whole,
+        going=after.active & all_nodes,
         failed=failed,
     )
     old = replay.replace(
@@ -355,12 +344,12 @@ def _last_tokens(beams: BeamSet, back: int) -> Array:
 
 def output(state: BeamState, plan: BeamPlan) -> BeamOutput:
     """Returns the beams of a search that is over."""
-    found = jax.vmap(functools.partial(best_first, plan.rule))(state.beams)
+    best = jax.vmap(functools.partial(best_first, plan.rule))(state.beams)
     count = 1 if plan.best_only else plan.beams
     return BeamOutput(
-        tokens=found.tokens[:, :count, 1:],
-        length=found.lengths[:, :count],
-        scores=found.scores[:, :count],
-        finished=found.finished[:, :count],
+        tokens=best.tokens[:, :count, 1:],
+        length=best.lengths[:, :count],
+        scores=best.scores[:, :count],
+        finished=best.finished[:, :count],
         trace=state.trace,
     )

@@ -58,11 +58,11 @@ def rooted(tokens: Array, total: int) -> Tree:
     """Returns a tree of the pending tokens alone."""
     rows, width = tokens.shape
     room = ((0, 0), (0, total - width))
-    own = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))
+    roots = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))
     return Tree(
         tokens=jnp.pad(tokens, room),
         parents=jnp.full([rows, total], -1, jnp.int32),
-        roots=jnp.pad(own, room),
+        roots=jnp.pad(roots, room),
         depths=jnp.zeros([rows, total], jnp.int32),
         ancestors=jnp.broadcast_to(jnp.eye(total, dtype=bool), (rows, total, total)),
     )
@@ -75,20 +75,12 @@ class DraftBeams(Checked):
     It never spends a node on a stop id, since nothing follows a finished text. If the target scored
     a node in the last call, the draft uses those scores instead of its own (`reuse`). This changes
     which nodes are proposed, and so the steps per call. It never changes a beam.
-
-    Args:
-      model: any `Target` whose `decode` takes a `View`.
-      width: u, the beams of the draft, at least as many as are searched for.
-      depth: gamma, the steps that the draft looks ahead.
-      view: returns the inputs that the model reads, if the target reads others.
-      reuse: whether the target's scores of the last call are used.
-      role: the role of the model, which names its parameters.
     """
 
-    model: Target
-    width: PositiveInt
-    depth: PositiveInt
-    view: Callable[[PyTree], PyTree] | None = None
+    model: Target  # its `decode` takes a `View`
+    width: PositiveInt  # u, the beams of the draft, at least as many as are searched for
+    depth: PositiveInt  # gamma, the steps that the draft looks ahead
+    view: Callable[[PyTree], PyTree] | None = None  # the inputs that it reads, if not the target's
     reuse: bool = True
     role: str = "draft"
 
@@ -115,11 +107,11 @@ class DraftBeams(Checked):
         """Returns the model calls of a draft, the first of which feeds the last layer again."""
         return Part(self.role, 2 * beams, 1), Part(self.role, self.width, self.depth - 1)
 
-    def init(self, params: Params, inputs: PyTree, given: Cache) -> Cache:
+    def init(self, params: Params, inputs: PyTree, cache: Cache) -> Cache:
         """Returns the model's cache after the inputs."""
         if self.view:
             inputs = read_by(self.model, self.view)(inputs)
-        return read(self.model, params[self.role], inputs, given.capacity, given)
+        return read(self.model, params[self.role], inputs, cache.capacity, cache)
 
     def grow(
         self,
@@ -131,9 +123,9 @@ class DraftBeams(Checked):
         stop_ids: tuple[int, ...],
     ) -> tuple[Tree, Cache]:
         """Returns the tree of the next call, and the model's cache with all depths but the last."""
-        beams, own = slots.beams, params[self.role]
+        beams, weights = slots.beams, params[self.role]
         tree = rooted(text.pending.tokens, beams + self.nodes)
-        log_probs, cache = self._first(own, text, cache, slots, size)
+        log_probs, cache = self._first(weights, text, cache, slots, size)
         known = None if text.last is None else text.last.pending
         scores, first = text.scores, 0
         for depth in range(1, self.depth + 1):
@@ -145,17 +137,17 @@ class DraftBeams(Checked):
             if known is not None:
                 known = _found(jnp.take_along_axis(known, parents, axis=1), ids, text.last)
             if depth < self.depth:
-                log_probs, cache = self._feed(own, tree, start, text, cache, slots, size)
+                log_probs, cache = self._feed(weights, tree, start, text, cache, slots, size)
             first = start
         return tree, cache
 
-    def keep(self, cache: Cache, start: Array, kept: Array) -> Cache:
-        """Returns the cache with the drafted nodes that are `kept` [B, K] moved to the slots from
+    def keep(self, cache: Cache, start: Array, nodes: Array) -> Cache:
+        """Returns the cache with these of the drafted `nodes` [B, K] moved to the slots from
         `start` on, where the first drafted node is."""
-        return cache.keep(start, kept, self.nodes)
+        return cache.keep(start, nodes, self.nodes)
 
     def _first(
-        self, own: PyTree, text: Continued, cache: Cache, slots: Slots, size: int
+        self, weights: PyTree, text: Continued, cache: Cache, slots: Slots, size: int
     ) -> tuple[Array, Cache]:
         """Feeds the last layer and the pending tokens, and returns log-probabilities [B, w, V].
 
@@ -177,13 +169,13 @@ class DraftBeams(Checked):
         seen |= jnp.arange(slots.capacity)[None, None] == slot[:, :, None]
         view = slots.view(slot // beams, layers, seen)
         at = cache.rewind(start)
-        output, cache = decode_block(self.model, own, tokens, at, ancestors=view)
+        output, cache = decode_block(self.model, weights, tokens, at, ancestors=view)
         logits = jnp.where(there[..., None], output.logits[:, beams:], output.logits[:, :beams])
         return usable(logits, size), cache
 
     def _feed(
         self,
-        own: PyTree,
+        weights: PyTree,
         tree: Tree,
         start: int,
         text: Continued,
@@ -195,7 +187,7 @@ class DraftBeams(Checked):
         nodes = slice(start, start + self.width)
         view = view_of(tree, nodes, text.pending.path, text.layers, slots)
         at = cache.rewind(text.layers * slots.beams + start)
-        output, cache = decode_block(self.model, own, tree.tokens[:, nodes], at, ancestors=view)
+        output, cache = decode_block(self.model, weights, tree.tokens[:, nodes], at, ancestors=view)
         return usable(output.logits, size), cache
 
 
@@ -246,8 +238,8 @@ def _told(log_probs: Array, known: Array | None, last: Scored | None) -> Array:
     """Returns the log-probabilities [B, R, V], by the target where it scored a node before."""
     if known is None or last is None:
         return log_probs
-    told = jnp.take_along_axis(last.log_probs, jnp.maximum(known, 0)[:, :, None], axis=1)
-    return jnp.where((known >= 0)[:, :, None], told, log_probs)
+    by_target = jnp.take_along_axis(last.log_probs, jnp.maximum(known, 0)[:, :, None], axis=1)
+    return jnp.where((known >= 0)[:, :, None], by_target, log_probs)
 
 
 def _found(parents: Array, ids: Array, last: Scored | None) -> Array:
@@ -257,5 +249,5 @@ def _found(parents: Array, ids: Array, last: Scored | None) -> Array:
     tree = last.tree
     same = (tree.parents[:, None] == parents[:, :, None]) & (parents >= 0)[:, :, None]
     same &= tree.tokens[:, None] == ids[:, :, None]
-    found = jnp.argmax(same, axis=2).astype(jnp.int32)
-    return jnp.where(jnp.any(same, axis=2), found, -1)
+    nodes = jnp.argmax(same, axis=2).astype(jnp.int32)
+    return jnp.where(jnp.any(same, axis=2), nodes, -1)

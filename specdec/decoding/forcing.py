@@ -65,8 +65,8 @@ def _score(
         return log_probs
     fed = jnp.concatenate([start[:, None], targets[:, :-1]], axis=1)
     history = before_each(fed, stop_ids, target.prompt(inputs))
-    left, probs = standardised(sampling, output.logits, *history)
-    scores = jax.nn.log_softmax(left, axis=-1) if sampling.greedy else jnp.log(probs)
+    logits, probs = standardised(sampling, output.logits, *history)
+    scores = jax.nn.log_softmax(logits, axis=-1) if sampling.greedy else jnp.log(probs)
     # A processor may hide NaN, and `decode` would end there.
     return jnp.where(jnp.isnan(log_probs), jnp.nan, _of_tokens(target, scores, targets))
 

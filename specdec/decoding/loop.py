@@ -144,12 +144,14 @@ def _finished(params: Params, state: DecodeState, plan: Plan) -> DecodeOutput:
     return states.output(_run(params, state, plan))
 
 
-def _run(params: Params, state: DecodeState, plan: Plan, left: Array | None = None) -> DecodeState:
-    """Runs until every row is finished; with `left`, until at most that many rows are not."""
+def _run(
+    params: Params, state: DecodeState, plan: Plan, unfinished: Array | None = None
+) -> DecodeState:
+    """Runs until every row is finished; with `unfinished`, until at most that many are not."""
     advance = functools.partial(step, params, plan=plan)
 
     def goes_on(state: DecodeState) -> Array:
-        return jnp.any(state.active) if left is None else jnp.sum(state.active) > left
+        return jnp.any(state.active) if unfinished is None else jnp.sum(state.active) > unfinished
 
     return loops.while_loop(goes_on, advance, state)
 
@@ -175,7 +177,7 @@ def sample(params: Params, keys: Array, state: DecodeState, plan: Plan) -> Decod
 
 
 def refill(
-    params: Params, state: DecodeState, new: DecodeState, rows: Array, left: Array, plan: Plan
+    params: Params, state: DecodeState, new: DecodeState, rows: Array, unfinished: Array, plan: Plan
 ) -> DecodeState:
     """Gives rows of a running batch their next texts, and decodes until others are finished.
 
@@ -184,7 +186,7 @@ def refill(
       state: the state of B rows; `vacant` makes the first one.
       new: the result of `prefill` for R texts.
       rows: [R] int32, the rows that they get.
-      left: [] int32, how many unfinished rows may be left.
+      unfinished: [] int32, how many unfinished rows may be left.
       plan: as for `decode`.
 
     Returns:
@@ -195,7 +197,7 @@ def refill(
     """
     with jax.named_scope("refill"):
         state = replaced(state, new, rows)
-    return _run(params, state, plan, left)
+    return _run(params, state, plan, unfinished)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
@@ -225,7 +227,7 @@ def prefill(
     state = states.empty(params, keys, inputs, plan, active)
     if prefix is not None:
         state = states.begin_with(prefix, state, plan.target, params["target"])
-    context = state.context(plan).replace(previous=previous)
+    context = plan.context(state).replace(previous=previous)
     state = state.replace(drafter=plan.drafter.init(params, context))
     return states.divided_by_rows(state, len(state.length))
 
@@ -280,7 +282,7 @@ def propose(
     if not width:
         none = jnp.zeros([rows, 0], jnp.int32)
         return Draft(none, None, want, broken=jnp.zeros([rows], bool)), state
-    context = state.context(plan)
+    context = plan.context(state)
     stop = _stop(params, state.schedule, plan)
 
     def ask(drafter_state: PyTree, cache: PyTree) -> tuple[Draft, PyTree, PyTree]:
@@ -364,8 +366,8 @@ def _decide(
             finite = jnp.take_along_axis(finite, path, axis=1)
             scored = several_paths.along(scored, path)
         schedule_state = plan.schedule.update(state.schedule, draft, verdict)
-        kept = verdict.num_accepted[:, None]
-        failed = ~jnp.take_along_axis(finite, kept, axis=1)[:, 0]
+        accepted = verdict.num_accepted[:, None]
+        failed = ~jnp.take_along_axis(finite, accepted, axis=1)[:, 0]
         fed = state.cache.length
         state = states.commit(state, draft, scored, verdict, plan.stop_ids, failed)
         if path is not None:

@@ -1,4 +1,4 @@
-"""A jitted function that is compiled once per input shape, with its compile time and its costs."""
+"""Programs that are compiled once for each shape, and the ways to decode batches with them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import concurrent.futures
 import contextlib
 import functools
 import gc
+import itertools
 import threading
 import time
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ from specdec.decoding.beam_search import BeamOutput, beam_search
 from specdec.models import partitioning
 from specdec.models.contract.model import Target
 from specdec.plan import Plan
-from specdec.types import Array, DecodeOutput, DecodeState, Params, PyTree
+from specdec.types import Array, DecodeOutput, Params, PyTree
 
 # Bytes of parameters that the cache of a processor may hold from one call to the next.
 CACHED = 2**29
@@ -69,23 +70,24 @@ def executable(lowered: jax.stages.Lowered, device: Any) -> jax.stages.Compiled:
 class Program:
     """The executables of a pure function(params, *inputs), one for each shape of the inputs.
 
-    Tracing and compiling happen once for each shape, in the thread that asks first.
-
-    Args:
-      function: what is compiled.
-      mesh: the mesh that the function runs on, with every result whole on each device; None for one
-        device. Trace, compile and call under `jax.set_mesh`.
-      donate: the numbers of arguments whose memory the results may reuse.
-
-    Attributes:
-      seconds: the time of all compilations, including tracing.
+    Tracing and compiling happen once for each shape, in the thread that asks first. Over a mesh,
+    every result is whole on each device; trace, compile and call under `jax.set_mesh`. The results
+    may reuse the memory of the arguments with the numbers `donate`.
     """
 
-    def __init__(self, function: Callable, *, mesh: Mesh | None = None, donate: Sequence[int] = ()):
+    def __init__(
+        self,
+        function: Callable,
+        *,
+        mesh: Mesh | None = None,
+        donate: Sequence[int] = (),
+        **shardings: PyTree,
+    ):
         self.mesh = mesh
-        self.seconds = 0.0
-        out = None if mesh is None else partitioning.whole(mesh)
-        self._jitted = jax.jit(function, out_shardings=out, donate_argnums=tuple(donate))
+        self.seconds = 0.0  # of all compilations, including tracing
+        if mesh is not None:
+            shardings = {"out_shardings": partitioning.whole(mesh)}
+        self._jitted = jax.jit(function, donate_argnums=tuple(donate), **shardings)
         self._lowered: dict[Hashable, jax.stages.Lowered] = {}
         self._executables: dict[Hashable, jax.stages.Compiled] = {}
         self._ahead: dict[Hashable, concurrent.futures.Future] = {}
@@ -120,8 +122,8 @@ class Program:
             if shape not in self._executables:
                 begun = self._ahead.pop(shape, None)
                 with COMPILING():
-                    found = begun.result() if begun else self._finish(self.lower(*arguments))
-                self._executables[shape] = found
+                    compiled = begun.result() if begun else self._finish(self.lower(*arguments))
+                self._executables[shape] = compiled
                 del self._lowered[shape]
             return self._executables[shape]
 
@@ -182,7 +184,7 @@ class Program:
         Over a mesh, each process gives the keys and inputs of its own rows, and gets their results.
         With `everywhere`, each gives all rows instead, and gets all results.
         """
-        own = None
+        rows = None
         if self.mesh is None:
             batch = (keys, inputs)
         elif everywhere:
@@ -191,12 +193,12 @@ class Program:
             )
         else:
             batch = _over(keys, inputs, functools.partial(_own_rows, mesh=self.mesh))
-            own = partitioning.share(self.mesh).rows(batch[0].shape[0])
+            rows = partitioning.share(self.mesh).rows(batch[0].shape[0])
         execute = self.compile(params, *batch)
         start = time.perf_counter()
         output = jax.device_get(execute(params, *batch))
-        if own is not None:  # all rows have been gathered once
-            output = jax.tree.map(lambda x: x[own] if x.ndim else x, output)
+        if rows is not None:  # all rows have been gathered once
+            output = jax.tree.map(lambda x: x[rows] if x.ndim else x, output)
         return output, time.perf_counter() - start
 
 
@@ -215,8 +217,30 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
+ProgramCall: TypeAlias = tuple[Program, tuple[PyTree, ...]]  # with its arguments
+
+
+class Way(Protocol):
+    """A way to decode a stream of batches: in batches, samples, step by step or refilled rows."""
+
+    @property
+    def seconds(self) -> float:
+        """The time of all compilations."""
+        ...
+
+    def parts(self, params: PyTree, keys: Array, inputs: PyTree) -> Iterator[ProgramCall]:
+        """Yields the programs that can be compiled ahead, with the shapes of their arguments."""
+        ...
+
+    def outputs(
+        self, params: PyTree, batches: Iterable[GivenBatch]
+    ) -> Iterator[tuple[PyTree, float]]:
+        """Yields the output of each batch, on the host, and its seconds without compiling."""
+        ...
+
+
 class GivenBatch(NamedTuple):
-    """A batch of texts for `DecodeProgram.outputs`."""
+    """A batch of texts for `Way.outputs`."""
 
     keys: Array  # [B] a key for each row
     inputs: PyTree  # those of the target, see `Target.inputs_shape`
@@ -264,6 +288,10 @@ class DecodeProgram(Program):
         for batch in batches:
             yield self.fetch(params, batch.keys, batch.inputs)
 
+    def parts(self, params: PyTree, keys: Array, inputs: PyTree) -> Iterator[ProgramCall]:
+        """Yields this program with its arguments."""
+        yield self, (params, keys, inputs)
+
 
 def batch_shapes(
     target: Target, rows: int, length: int, mesh: Mesh | None = None
@@ -277,129 +305,105 @@ def batch_shapes(
     return decoding.abstract_keys(rows, sharding), inputs
 
 
-_Both: TypeAlias = tuple[jax.stages.Lowered, jax.stages.Lowered]
+class _InTwoParts:
+    """A way to decode whose prefill is a program of its own."""
 
+    def __init__(self, plan: Plan, prefix: Array | None, rest: Program):
+        self._target, self._rest = plan.target, rest
+        self._prefill = Program(functools.partial(decoding.prefill, plan=plan, prefix=prefix))
 
-class _InTwoParts(DecodeProgram):
-    """A program whose prefill is a program of its own."""
-
-    def __init__(self, plan: Plan, *, prefix: Array | None = None):
-        super().__init__(plan, prefix=prefix, function=decoding.prefill)
-
-    def _compiled(self, lowered: _Both) -> Callable[..., DecodeOutput]:
-        begin, go_on = map(super()._compiled, lowered)
-        return functools.partial(self._run, begin, go_on)
-
-    def _run(self, begin, go_on, params: PyTree, keys: Array, inputs: PyTree) -> DecodeOutput:
-        """Returns the output, by the compiled programs of both parts."""
-        raise NotImplementedError
+    @property
+    def seconds(self) -> float:
+        """The time of all compilations."""
+        return self._prefill.seconds + self._rest.seconds
 
 
 class Sampled(_InTwoParts):
-    """Decodes like `DecodeProgram`, and reads the inputs of a batch once for all its samples.
+    """Decodes batches as `DecodeProgram` does, and reads the inputs of all samples of a text once.
 
-    The state after the prefill is kept as long as a call has the same inputs, as one object.
-
-    Args:
-      plan: the plan.
-      together: how many samples of each text are rows of one call.
-      prefix: as for `DecodeProgram`.
+    `together` samples of each text are rows of one call.
     """
 
     def __init__(self, plan: Plan, together: int = 1, *, prefix: Array | None = None):
-        super().__init__(plan, prefix=prefix)
+        super().__init__(plan, prefix, Program(functools.partial(decoding.sample, plan=plan)))
         self._together = together
-        self._sample = jax.jit(functools.partial(decoding.sample, plan=plan))
-        # Parameters, inputs, and the state after them.
-        self._read: tuple[PyTree, PyTree, DecodeState | None] = None, None, None
 
-    def _lower(self, params: PyTree, keys: Array, inputs: PyTree) -> _Both:
-        begin = super()._lower(params, keys, inputs)
-        of_all = decoding.abstract_keys(self._together * keys.shape[0])
-        return begin, self._sample.lower(params, of_all, begin.out_info)
-
-    def fetch(
-        self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
-    ) -> tuple[DecodeOutput, float]:
-        """Returns one sample; `outputs` decodes several together."""
-        live = np.ones(keys.shape[0], bool)
-        return next(self.outputs(params, [GivenBatch(keys, inputs, live)]))
+    def parts(self, params: PyTree, keys: Array, inputs: PyTree) -> Iterator[ProgramCall]:
+        """Yields the programs of a batch, and their arguments or these arguments' shapes."""
+        yield self._prefill, (params, keys, inputs)
+        state = _shapes(self._prefill.lower(params, keys, inputs))
+        yield self._rest, (params, decoding.abstract_keys(self._together * len(keys)), state)
 
     def outputs(
         self, params: PyTree, batches: Iterable[GivenBatch]
     ) -> Iterator[tuple[DecodeOutput, float]]:
         """Yields the results for batches.
 
-        Those next to each other with the same inputs, as one object, are samples of the same texts.
-        Each is said to take an equal part of the time of their call.
+        Batches next to each other with the same inputs, as one object, are samples of the same
+        texts. Each takes an equal part of the time of their call. The state after the prefill is
+        kept for them.
         """
-        samples: list[GivenBatch] = []
-        for batch in batches:
-            if samples and batch.inputs is not samples[0].inputs:
-                yield from self._outputs(params, samples)
-                samples = []
-            samples.append(batch)
-            if len(samples) == self._together:
-                yield from self._outputs(params, samples)
-                samples = []
-        if samples:
-            yield from self._outputs(params, samples)
+        for _, samples in itertools.groupby(batches, lambda batch: id(batch.inputs)):
+            state = None
+            while batch := list(itertools.islice(samples, self._together)):
+                keys, inputs = [sample.keys for sample in batch], batch[0].inputs
+                keys += keys[-1:] * (self._together - len(keys))
+                of_all = jnp.stack(keys, axis=1).reshape(-1)
+                prefill = self._prefill.compile(params, keys[0], inputs)
+                sample = self._rest.compile(params, of_all, _shapes(prefill))
+                start = time.perf_counter()
+                state = prefill(params, keys[0], inputs) if state is None else state
+                output = jax.device_get(sample(params, of_all, state))
+                seconds = (time.perf_counter() - start) / len(batch)
+                for i in range(len(batch)):
+                    yield self._sample(output, i), seconds
 
-    def _outputs(
-        self, params: PyTree, samples: list[GivenBatch]
-    ) -> Iterator[tuple[DecodeOutput, float]]:
-        (keys, inputs, _), missing = samples[0], self._together - len(samples)
-        execute = self.compile(params, keys, inputs)
-        given = [one.keys for one in samples + samples[-1:] * missing]
-        of_all = jnp.stack(given, axis=1).reshape(-1)
-        start = time.perf_counter()
-        output = jax.device_get(execute(params, of_all, inputs))
-        seconds = (time.perf_counter() - start) / len(samples)
-        for i in range(len(samples)):
-            own = slice(i, None, self._together)
-            one = jax.tree.map(lambda x, own=own: x[own] if x.ndim else x, output)
-            steps = one.trace.calls.max()
-            one = one._replace(trace=one.trace.replace(steps=steps))
-            decoding.check_finite(one, self._target)
-            yield one, seconds
-
-    def _run(self, begin, go_on, params: PyTree, keys: Array, inputs: PyTree) -> DecodeOutput:
-        if self._read[0] is not params or self._read[1] is not inputs:
-            self._read = None, None, None  # frees the memory of the last state
-            self._read = params, inputs, begin(params, keys[:: self._together], inputs)
-        return go_on(params, keys, self._read[2])
+    def _sample(self, output: DecodeOutput, number: int) -> DecodeOutput:
+        """Returns one of the samples that are decoded together."""
+        rows = slice(number, None, self._together)
+        output = jax.tree.map(lambda x: x[rows] if x.ndim else x, output)
+        trace = output.trace.replace(steps=output.trace.calls.max())
+        output = output._replace(trace=trace)
+        decoding.check_finite(output, self._target)
+        return output
 
 
 class Stepwise(_InTwoParts):
-    """Decodes like `DecodeProgram`, with one dispatch per target call, so that it can be watched.
-
-    Args:
-      plan: the plan.
-      watch: called after each target call with the text so far, on the host.
-      prefix: as for `DecodeProgram`.
-    """
+    """Decodes batches as `DecodeProgram` does, and gives `watch` the texts so far, on the host,
+    after each target call."""
 
     def __init__(
-        self,
-        plan: Plan,
-        watch: Callable[[DecodeOutput], None] = lambda _: None,
-        *,
-        prefix: Array | None = None,
+        self, plan: Plan, watch: Callable[[DecodeOutput], None], *, prefix: Array | None = None
     ):
-        super().__init__(plan, prefix=prefix)
-        self._advance = jax.jit(functools.partial(decoding.step, plan=plan), donate_argnums=1)
-        self.watch = watch
+        step = Program(functools.partial(decoding.step, plan=plan), donate=[1])
+        super().__init__(plan, prefix, step)
+        self._watch = watch
 
-    def _lower(self, params: PyTree, *batch: PyTree) -> _Both:
-        begin = super()._lower(params, *batch)
-        return begin, self._advance.lower(params, begin.out_info)
+    def parts(self, params: PyTree, keys: Array, inputs: PyTree) -> Iterator[ProgramCall]:
+        """Yields the programs of a batch, and their arguments or these arguments' shapes."""
+        yield self._prefill, (params, keys, inputs)
+        yield self._rest, (params, _shapes(self._prefill.lower(params, keys, inputs)))
 
-    def _run(self, begin, go_on, params: PyTree, keys: Array, inputs: PyTree) -> DecodeOutput:
-        state = begin(params, keys, inputs)
-        while np.any(state.active):
-            state = go_on(params, state)
-            self.watch(jax.device_get(decoding.output(state)))
-        return decoding.output(state)
+    def outputs(
+        self, params: PyTree, batches: Iterable[GivenBatch]
+    ) -> Iterator[tuple[DecodeOutput, float]]:
+        """Yields the results for batches."""
+        for keys, inputs, _ in batches:
+            prefill = self._prefill.compile(params, keys, inputs)
+            step = self._rest.compile(params, _shapes(prefill))
+            start = time.perf_counter()
+            state = prefill(params, keys, inputs)
+            while np.any(state.active):
+                state = step(params, state)
+                self._watch(jax.device_get(decoding.output(state)))
+            output = jax.device_get(decoding.output(state))
+            decoding.check_finite(output, self._target)
+            yield output, time.perf_counter() - start
+
+
+def _shapes(program: jax.stages.Lowered | jax.stages.Compiled) -> PyTree:
+    """Returns the shapes of a program's results."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), program.out_info)
 
 
 def _shape(arguments: PyTree) -> Hashable:
@@ -407,10 +411,10 @@ def _shape(arguments: PyTree) -> Hashable:
     return structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
 
 
-def _over(keys: Array, inputs: PyTree, place: Callable[[PyTree], PyTree]) -> tuple[Array, PyTree]:
-    """Returns keys and inputs as arrays over a mesh, which `place` makes."""
-    data = place(jax.random.key_data(keys))
-    return jax.random.wrap_key_data(data, impl=str(jax.random.key_impl(keys))), place(inputs)
+def _over(keys: Array, inputs: PyTree, put: Callable[[PyTree], PyTree]) -> tuple[Array, PyTree]:
+    """Returns keys and inputs as arrays over a mesh, which `put` makes."""
+    data = put(jax.random.key_data(keys))
+    return jax.random.wrap_key_data(data, impl=str(jax.random.key_impl(keys))), put(inputs)
 
 
 def _own_rows(tree: PyTree, mesh: Mesh) -> PyTree:

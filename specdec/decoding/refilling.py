@@ -15,34 +15,29 @@ from jax.experimental.layout import Format, Layout
 
 from specdec import decoding
 from specdec.common.values import UsageError
-from specdec.decoding.program import DecodeProgram, GivenBatch, Program, batch_shapes
+from specdec.decoding.program import GivenBatch, Program, ProgramCall, batch_shapes
 from specdec.models.contract.inputs import lengths_of
 from specdec.plan import Plan
 from specdec.types import Array, DecodeOutput, DecodeState, PyTree
 
 
 class _Batch:
-    """A batch of which some texts may be finished before others.
+    """A batch of which some texts may be finished before others."""
 
-    Attributes:
-      left: the number of texts that are not finished.
-      output: that of the finished ones.
-    """
-
-    def __init__(self, given: GivenBatch, shapes: DecodeOutput):
-        rows = len(given.live)
-        self.keys = np.asarray(jax.random.key_data(given.keys))
-        self.inputs, self.live = jax.tree.map(np.asarray, given.inputs), given.live
-        self.left = int(np.sum(given.live))
+    def __init__(self, batch: GivenBatch, shapes: DecodeOutput):
+        rows = len(batch.live)
+        self.keys = np.asarray(jax.random.key_data(batch.keys))
+        self.inputs, self.live = jax.tree.map(np.asarray, batch.inputs), batch.live
+        self.left = int(np.sum(batch.live))  # texts that are not finished
         self.output: DecodeOutput = jax.tree.map(
             lambda x: np.zeros((rows, *x.shape[1:]) if x.shape else (), x.dtype), shapes
         )
 
-    def put(self, row: int, output: DecodeOutput, place: int) -> None:
-        """Copies the text of row `place` of an output."""
-        for own, found in zip(*map(jax.tree.leaves, (self.output, output)), strict=True):
-            if own.ndim:
-                own[row] = found[place]
+    def put(self, row: int, output: DecodeOutput, index: int) -> None:
+        """Copies the text of row `index` of an output."""
+        for target, source in zip(*map(jax.tree.leaves, (self.output, output)), strict=True):
+            if target.ndim:
+                target[row] = source[index]
         self.left -= 1
 
     def finished(self) -> DecodeOutput:
@@ -60,11 +55,7 @@ class _Text(NamedTuple):
 
 
 class _Stream:
-    """The texts of batches, in order.
-
-    Attributes:
-      open: the batches that are not finished or not yielded.
-    """
+    """The texts of batches, in order."""
 
     def __init__(
         self,
@@ -73,15 +64,15 @@ class _Stream:
         widths: Sequence[int],
         pad_id: int,
     ):
-        self.open: collections.deque[_Batch] = collections.deque()
+        self.open: collections.deque[_Batch] = collections.deque()  # those that are not yielded
         self._batches, self._shapes = iter(batches), shapes
         self._widths, self._pad_id = widths, pad_id
         self._waiting: list[_Text] = []
 
     def more(self, ahead: int = 1) -> bool:
         """Returns whether a text waits; reads batches until `ahead` texts do."""
-        while len(self._waiting) < ahead and (given := next(self._batches, None)):
-            self.open.append(batch := _Batch(given, self._shapes))
+        while len(self._waiting) < ahead and (batch_of_texts := next(self._batches, None)):
+            self.open.append(batch := _Batch(batch_of_texts, self._shapes))
             lengths = lengths_of(batch.inputs, self._pad_id)
             self._waiting += [
                 _Text(batch, int(row), int(lengths[row])) for row in np.flatnonzero(batch.live)
@@ -95,11 +86,11 @@ class _Stream:
         """
         if not self.more(ahead):
             return []
-        own = self.width(self._waiting[:1])
+        width_of_next = self.width(self._waiting[:1])
 
         def order(text: _Text) -> tuple[bool, int]:
             width = self.width([text])
-            return width > own, -width
+            return width > width_of_next, -width
 
         chosen = sorted(self._waiting, key=order)[:count]
         places = {(id(text.batch), text.row) for text in chosen}
@@ -117,7 +108,7 @@ class _Stream:
             yield self.open.popleft().finished()
 
 
-class Refilled(DecodeProgram):
+class Refilled:
     """Decodes a stream of batches in B rows, which are refilled as their texts end.
 
     One program prefills R = B / 4 texts. Another one writes them into the finished rows of the
@@ -134,12 +125,28 @@ class Refilled(DecodeProgram):
                 f"REFILL needs several rows and BATCH_SIZE is {rows}; give --batch_size=16, or "
                 "leave out REFILL"
             )
-        super().__init__(plan)
         self.rows, self.widths, self.count = rows, tuple(widths), max(1, rows // 4)
-        self._plan = plan
+        self._plan, self._target = plan, plan.target
         self._begin = Program(self._prefilled)
-        self._refill = functools.partial(decoding.refill, plan=plan)
+        self._loop: Program | None = None
         self._prefix = None if prefix is None else prefix[:1]
+
+    @property
+    def seconds(self) -> float:
+        """The time of all compilations."""
+        return self._begin.seconds + (self._loop.seconds if self._loop else 0.0)
+
+    def parts(self, params: PyTree, *_: PyTree) -> Iterator[ProgramCall]:
+        """Yields the program of the token loop; the shapes of batches do not matter."""
+        states = [self._shapes(params, rows) for rows in (self.rows, self.count)]
+        if self._loop is None:
+            # In another layout than the loop's, each call would copy all caches to it and back.
+            best = [jax.tree.map(_any_layout, state) for state in states]
+            refill = functools.partial(decoding.refill, plan=self._plan)
+            shardings = {"in_shardings": (None, *best, None, None), "out_shardings": best[0]}
+            self._loop = Program(refill, donate=[1], **shardings)
+        rows, unfinished = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ([self.count], []))
+        yield self._loop, (params, *states, rows, unfinished)
 
     def _prefill(self, params: PyTree, keys: Array, inputs: PyTree, live: Array) -> DecodeState:
         prefix = self._prefix
@@ -154,34 +161,11 @@ class Refilled(DecodeProgram):
         shapes = self._shapes(params, self.count)
         return decoding.widened(new, shapes, self._target.pad_id)
 
-    def _batch(self, rows: int) -> tuple[PyTree, PyTree]:
-        """Returns the shapes of a batch with the longest inputs."""
-        return batch_shapes(self._target, rows, self.widths[-1])
-
     def _shapes(self, params: PyTree, rows: int) -> DecodeState:
-        """Returns the shapes of the state of some rows."""
+        """Returns the shapes of the state of some rows with the longest inputs."""
+        batch = batch_shapes(self._target, rows, self.widths[-1])
         live = jax.ShapeDtypeStruct([rows], bool)
-        given = *self._batch(rows), live
-        return jax.eval_shape(self._prefill, params, *given)
-
-    def _lower(self, params: PyTree, keys: Array, inputs: PyTree) -> jax.stages.Lowered:
-        integer = jax.ShapeDtypeStruct([], jnp.int32)
-        states = [self._shapes(params, rows) for rows in (self.rows, self.count)]
-        rows = jax.ShapeDtypeStruct([self.count], jnp.int32)
-        # In another layout than the loop's, each call would copy all caches to it and back.
-        best = [jax.tree.map(_any_layout, state) for state in states]
-        placed = {"in_shardings": (None, *best, None, None), "out_shardings": best[0]}
-        jitted = jax.jit(self._refill, donate_argnums=1, **placed)
-        return jitted.lower(params, *states, rows, integer)
-
-    def _compiled(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-        compiled = super()._compiled(lowered)
-        self._layouts = compiled.input_formats[0][1:3]  # of both states
-        return compiled
-
-    def lower(self, params: PyTree, *_: PyTree) -> jax.stages.Lowered:
-        """Traces; the shapes of batches do not matter."""
-        return super().lower(params, *self._batch(self.rows))
+        return jax.eval_shape(self._prefill, params, *batch, live)
 
     def outputs(
         self, params: PyTree, batches: Iterable[GivenBatch]
@@ -190,19 +174,20 @@ class Refilled(DecodeProgram):
 
         Texts are read ahead, at most for 4 times B rows, to prefill those of one width together.
         """
-        go_on = self.compile(params, *self._batch(self.rows))
-        shapes = self._shapes(params, self.rows)
-        state, seconds = decoding.vacant(shapes), 0.0
-        made = jax.eval_shape(decoding.output, shapes)
-        stream = _Stream(batches, made, self.widths, self._target.pad_id)
+        ((loop, arguments),) = self.parts(params)
+        go_on = loop.compile(*arguments)
+        layouts = go_on.input_formats[0][1:3]  # of both states
+        state, seconds = decoding.vacant(arguments[1]), 0.0
+        shapes = jax.eval_shape(decoding.output, arguments[1])
+        stream = _Stream(batches, shapes, self.widths, self._target.pad_id)
         rows: list[_Text | None] = [None] * self.rows
         while (texts := stream.take(self.count, 4 * self.rows)) or any(rows):
-            given = self._texts(texts, stream.width(texts))
-            begin = self._prefill_program(params, given)
+            new = self._texts(texts, stream.width(texts))
+            begin = self._begin.compile(params, *new)
             start = time.perf_counter()
-            places, left = self._places(texts, rows, stream.more())
-            both = map(_laid_out, (state, begin(params, *given)), self._layouts)
-            state = go_on(params, *both, places, left)
+            places, unfinished = self._places(texts, rows, stream.more())
+            both = map(_laid_out, (state, begin(params, *new)), layouts)
+            state = go_on(params, *both, places, unfinished)
             self._collect(state, rows)
             seconds += time.perf_counter() - start
             for output in stream.due():
@@ -211,20 +196,6 @@ class Refilled(DecodeProgram):
                 seconds = 0.0
         for output in stream.due():  # batches without a text
             yield output, seconds
-
-    def fetch(
-        self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
-    ) -> tuple[DecodeOutput, float]:
-        """Returns the output of one batch, all of whose rows are texts."""
-        live = np.ones(len(keys), bool)
-        return next(self.outputs(params, [GivenBatch(keys, inputs, live)]))
-
-    def _prefill_program(self, params: PyTree, given: tuple[Array, ...]) -> jax.stages.Compiled:
-        """Returns the compiled prefill of texts of one width."""
-        before = self._begin.seconds
-        compiled = self._begin.compile(params, *given)
-        self.seconds += self._begin.seconds - before
-        return compiled
 
     def _texts(self, texts: Sequence[_Text], width: int) -> tuple[Array, Array, Array]:
         """Returns keys, inputs and which rows are live, of R rows."""
@@ -236,17 +207,18 @@ class Refilled(DecodeProgram):
         )
         for i, text in enumerate(texts):
             keys[i] = text.batch.keys[text.row]
-            for own, given in zip(*map(jax.tree.leaves, (inputs, text.batch.inputs)), strict=True):
-                size = text.length if own.dtype == jnp.int32 else own.shape[1]
-                if own.ndim > 2 and given.shape[1] > size:
+            both = map(jax.tree.leaves, (inputs, text.batch.inputs))
+            for target, source in zip(*both, strict=True):
+                size = text.length if target.dtype == jnp.int32 else target.shape[1]
+                if target.ndim > 2 and source.shape[1] > size:
                     raise UsageError(
                         f"REFILL has room for {size} pictures in each prompt of a task, and a "
-                        f"batch has {given.shape[1]}; leave out REFILL"
+                        f"batch has {source.shape[1]}; leave out REFILL"
                     )
-                own[i, :size] = given[text.row, :size]
+                target[i, :size] = source[text.row, :size]
         wrapped = jax.random.wrap_key_data(jnp.array(keys), impl="threefry2x32")
-        given = jax.tree.map(jnp.array, inputs), jnp.array(np.arange(self.count) < len(texts))
-        return wrapped, *given
+        live = jnp.array(np.arange(self.count) < len(texts))
+        return wrapped, jax.tree.map(jnp.array, inputs), live
 
     def _places(
         self, texts: Sequence[_Text], rows: list[_Text | None], more: bool
@@ -258,20 +230,20 @@ class Refilled(DecodeProgram):
         vacant = [row for row, text in enumerate(rows) if text is None][: self.count]
         for row, text in zip(vacant, texts, strict=False):
             rows[row] = text
-        left = 0
+        unfinished = 0
         if more:  # until there is room for the next texts
-            left = self.rows - self.count if rows.count(None) < self.count else self.rows
-        return jnp.array(vacant, jnp.int32), jnp.array(left, jnp.int32)
+            unfinished = self.rows - self.count if rows.count(None) < self.count else self.rows
+        return jnp.array(vacant, jnp.int32), jnp.array(unfinished, jnp.int32)
 
     def _collect(self, state: DecodeState, rows: list[_Text | None]) -> None:
         """Copies the outputs of finished rows to their batches, and makes the rows vacant."""
         unread = {"cache", "hidden", "drafter", "schedule", "keys", "inputs"}
         host = jax.device_get(state.replace(**dict.fromkeys(unread, ())))
         output = decoding.output(host)
-        for place, text in enumerate(rows):
-            if text is not None and not host.active[place]:
-                text.batch.put(text.row, output, place)
-                rows[place] = None
+        for index, text in enumerate(rows):
+            if text is not None and not host.active[index]:
+                text.batch.put(text.row, output, index)
+                rows[index] = None
 
 
 def _is_key(leaf: Array | jax.ShapeDtypeStruct) -> bool:
@@ -287,7 +259,7 @@ def _laid_out(state: DecodeState, layouts: PyTree) -> DecodeState:
     """Returns the state in the memory layout of a program; what has it already is not copied."""
 
     def put(leaf: Any, layout: Format) -> Array:
-        own = _is_key(leaf) or leaf.format == layout
-        return leaf if own else jax.device_put(leaf, layout)
+        is_placed = _is_key(leaf) or leaf.format == layout
+        return leaf if is_placed else jax.device_put(leaf, layout)
 
     return jax.tree.map(put, state, layouts)

@@ -70,15 +70,15 @@ def replay(
     state = prefill(params, keys, inputs, plan, prefix=prefix)
     rows, longest, width = decided.proposed.shape
     drafts, owns = (jnp.zeros(x, jnp.float32) for x in ((rows, longest, width), (rows, longest)))
-    found = Replay(p=drafts, q=drafts, softmax=drafts, own_p=owns, own_q=owns)
+    recorded = Replay(p=drafts, q=drafts, softmax=drafts, own_p=owns, own_q=owns)
 
     def again(loop):
-        call, state, found = loop
+        call, state, recorded = loop
         state, probabilities = _call(params, state, call, decided, plan)
-        found = jax.tree.map(lambda x, new: x.at[:, call].set(new), found, probabilities)
-        return call + 1, state, found
+        recorded = jax.tree.map(lambda x, new: x.at[:, call].set(new), recorded, probabilities)
+        return call + 1, state, recorded
 
-    loop = (jnp.int32(0), state, found)
+    loop = (jnp.int32(0), state, recorded)
     return loops.while_loop(lambda loop: jnp.any(loop[1].active), again, loop)[2]
 
 
@@ -88,7 +88,11 @@ def _call(
     """Repeats one iteration of the loop with a known verdict."""
     tested, length, accepted = (x[:, call] for x in decided[1:])
     committed = state.length - 1
-    asked, drafter = _ask_again(params, state, length, plan)
+    # The drafter's proposal with the keys of this call, without a stopping rule.
+    keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
+    keys = jax.vmap(keys_of)(state.keys, committed)
+    request = Request(plan.context(state), keys.draft, length)
+    asked, drafter = plan.drafter.propose(params, request, state.drafter)
 
     pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)
     block = jnp.concatenate([pending, tested], axis=1)
@@ -98,35 +102,25 @@ def _call(
     probs = states.opinion(scored.logits, draft, *text, plan).probs
 
     end = jnp.minimum(committed + accepted, plan.max_length - 1)
-    own = jnp.take_along_axis(decided.tokens, end[:, None], axis=1)
+    correction = jnp.take_along_axis(decided.tokens, end[:, None], axis=1)
     after = _at(probs, accepted[:, None])
-    q, own_q = _drafter_probabilities(asked, tested, length, accepted, own)
-    found = Replay(
+    q, own_q = _drafter_probabilities(asked, tested, length, accepted, correction)
+    probabilities = Replay(
         p=_of(probs[:, :-1], tested),
         q=q,
         softmax=_of(jax.nn.softmax(scored.logits[:, :-1], axis=-1), tested),
-        own_p=_of(after, own)[:, 0],
+        own_p=_of(after, correction)[:, 0],
         own_q=own_q,
     )
-    verdict = Verdict(accepted, own[:, 0])
+    verdict = Verdict(accepted, correction[:, 0])
     none = jnp.zeros(length.shape, bool)
     state = states.commit(state, draft, scored, verdict, plan.stop_ids, failed=none)
     cache = cache.rewind(jnp.minimum(state.length - 1, plan.max_length - 1))
-    return state.replace(cache=cache, drafter=drafter), found
-
-
-def _ask_again(
-    params: Params, state: DecodeState, length: Array, plan: Plan
-) -> tuple[Draft, PyTree]:
-    """Returns the drafter's proposal with the keys of this call, without a stopping rule."""
-    keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
-    keys = jax.vmap(keys_of)(state.keys, state.length - 1)
-    context = state.context(plan)
-    return plan.drafter.propose(params, Request(context, keys.draft, length), state.drafter)
+    return state.replace(cache=cache, drafter=drafter), probabilities
 
 
 def _drafter_probabilities(
-    asked: Draft, tested: Array, length: Array, accepted: Array, own: Array
+    asked: Draft, tested: Array, length: Array, accepted: Array, correction: Array
 ) -> tuple[Array, Array]:
     """Returns q of the draft tokens [B, K], and of the target's token [B] that corrects one."""
     unknown = jnp.full(tested.shape, jnp.nan, jnp.float32)
@@ -138,7 +132,7 @@ def _drafter_probabilities(
     q = jnp.where(known, _of(asked.probs, tested), unknown)
     last = jnp.minimum(accepted, tested.shape[1] - 1)[:, None]
     corrects = (accepted < length) & jnp.take_along_axis(known, last, axis=1)[:, 0]
-    own_q = _of(_at(asked.probs, last), own)[:, 0]
+    own_q = _of(_at(asked.probs, last), correction)[:, 0]
     return q, jnp.where(corrects, own_q, unknown[:, 0])
 
 

@@ -34,7 +34,7 @@ class NotTheSameBits(UsageError):
     """A row of the target's calls has other bits in another place or width, on this device."""
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """The place of a row."""
 
     width: int  # the tokens of the call
@@ -44,11 +44,11 @@ class Place(NamedTuple):
 
 def check_same_bits(plan: Plan, params: PyTree, rows: int, length: int) -> None:
     """Measures whether rows have the same bits in all calls of a plan's target."""
-    _, found = compared(plan, params, rows, length, widths_of(plan))
-    for place in found[:1]:
+    _, differing = compared(plan, params, rows, length, widths_of(plan))
+    for where in differing[:1]:
         raise NotTheSameBits(
             f"SAME_BITS is True, but on this device ({jax.devices()[0].device_kind}) token "
-            f"{place.index + 1} of a call on {place.width} has other bits than in a call on "
+            f"{where.index + 1} of a call on {where.width} has other bits than in a call on "
             f"{plan.target.computed_width(1)}, with BATCH_SIZE {rows}; set SAME_BITS to False, or "
             "change BATCH_SIZE or GAMMA"
         )
@@ -62,7 +62,7 @@ def widths_of(plan: Plan) -> tuple[int, ...]:
 
 def compared(
     plan: Plan, params: PyTree, rows: int, length: int, widths: Sequence[int]
-) -> tuple[int, list[Place]]:
+) -> tuple[int, list[RowPlace]]:
     """Compares the rows of calls with that of a call of the target alone, bit by bit.
 
     Returns the number of places that were compared, and those whose bits differ.
@@ -71,9 +71,10 @@ def compared(
     calls = (alone, *((width, plan.capacity) for width in widths))
     before = min(plan.max_length - 1, max(TEXT, *widths))
     text = made_up(plan.target, rows, length, before + max(alone[0], *widths))
-    found = [one for call in calls for one in _rows(plan, params, *text, before, *call)]
-    (_, first), *others = found
-    differ = [place for place, row in others if not _equal(row, first)]
+    (_, first), *others = (
+        pair for call in calls for pair in _rows(plan, params, *text, before, *call)
+    )
+    differ = [where for where, row in others if not _equal(row, first)]
     return len(others), differ
 
 
@@ -84,13 +85,13 @@ def check_same_beams(plan: BeamPlan, params: Params, rows: int, length: int) -> 
     of made-up inputs are compared, with all beams and scores.
     """
     searches = [
-        functools.partial(jax.jit(functools.partial(beam_search, plan=one)), one.params(params))
-        for one in (plan, plan.alone())
+        functools.partial(jax.jit(functools.partial(beam_search, plan=x)), x.params(params))
+        for x in (plan, plan.alone())
     ]
     for seed in range(SEARCHES):
         inputs, _ = made_up(plan.target, rows, length, 1, seed)
-        found = [search(inputs) for search in searches]
-        ours, plain = (jax.tree.map(hosts.whole, (one.tokens, one.scores)) for one in found)
+        outputs = (search(inputs) for search in searches)
+        ours, plain = (jax.tree.map(hosts.whole, (x.tokens, x.scores)) for x in outputs)
         if not _equal(ours, plain):
             raise NotTheSameBits(
                 f"SAME_BITS is True, but on this device ({jax.devices()[0].device_kind}) a search "
@@ -99,8 +100,8 @@ def check_same_beams(plan: BeamPlan, params: Params, rows: int, length: int) -> 
             )
 
 
-def _equal(one: PyTree, other: PyTree) -> bool:
-    return all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))
+def _equal(first: PyTree, second: PyTree) -> bool:
+    return all(map(np.array_equal, jax.tree.leaves(first), jax.tree.leaves(second)))
 
 
 def _rows(
@@ -111,7 +112,7 @@ def _rows(
     before: int,
     width: int,
     capacity: int,
-) -> Iterator[tuple[Place, PyTree]]:
+) -> Iterator[tuple[RowPlace, PyTree]]:
     """Yields one token's logits [B, V], and its probabilities, in each place of a call.
 
     The text before the call is fed in calls of the same width, as in decoding.
@@ -135,9 +136,9 @@ def _rows(
     for start in range(0, before, width):
         _, cache = fed(cache, start)
     for index in range(min(width, before + 1)):
-        found, _ = fed(cache, before - index)
-        row = jax.tree.map(lambda x, index=index: hosts.whole(x[:, index]), found)
-        yield Place(width, index, capacity), row
+        result, _ = fed(cache, before - index)
+        row = jax.tree.map(lambda x, index=index: hosts.whole(x[:, index]), result)
+        yield RowPlace(width, index, capacity), row
 
 
 def made_up(

@@ -63,8 +63,8 @@ def repeated(state: DecodeState, times: int, *, shared: bool = True) -> DecodeSt
             )
 
     def repeat(node: PyTree) -> PyTree:
-        found = jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), node)
-        return found.sharing(node) if shared and isinstance(node, KVCache) else found
+        copies = jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), node)
+        return copies.sharing(node) if shared and isinstance(node, KVCache) else copies
 
     rows = jax.tree.map(repeat, rows, is_leaf=lambda node: isinstance(node, KVCache))
     return rows.replace(trace=rows.trace.replace(steps=state.trace.steps))
@@ -87,8 +87,8 @@ def widened(new: DecodeState, shapes: DecodeState, pad_id: int) -> DecodeState:
 
     inputs = jax.tree.map(functools.partial(pad, fill=pad_id), new.inputs, shapes.inputs)
     # The trees differ in the sizes that a cache notes down.
-    own, (wide, tree) = jax.tree.leaves(new), jax.tree.flatten(shapes)
-    rows = [pad(x, like) if like.shape else x for x, like in zip(own, wide, strict=True)]
+    leaves, (wide, tree) = jax.tree.leaves(new), jax.tree.flatten(shapes)
+    rows = [pad(x, like) if like.shape else x for x, like in zip(leaves, wide, strict=True)]
     return jax.tree.unflatten(tree, rows).replace(inputs=inputs)
 
 

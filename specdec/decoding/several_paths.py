@@ -9,14 +9,7 @@ import jax.numpy as jnp
 
 from specdec.decoding import states
 from specdec.plan import Plan
-from specdec.types import (
-    Array,
-    Draft,
-    ModelOutput,
-    Noise,
-    Scores,
-    Verdict,
-)
+from specdec.types import Array, Draft, ModelOutput, Noise, Scores, Verdict
 from specdec.verifiers import rounds
 from specdec.verifiers.decide import usable_tokens
 
@@ -48,12 +41,12 @@ def chosen(
     """
     allowed = draft.tree.of_parents(finite[:, 1:], finite[:, 0])
     draft = draft.replace(nodes=draft.tree.restricted(allowed))
-    found = jax.vmap(functools.partial(rounds.choose, plan.verifier))(keys, draft, scores)
-    tokens = jnp.take_along_axis(draft.tokens, found.nodes, axis=1)
-    text = Draft(tokens, None, found.length, broken=draft.broken)
-    path = jnp.pad(found.nodes + 1, ((0, 0), (1, 0)))
-    verdict = Verdict(found.num_accepted, found.next_token)
-    return states.shortened(text, found.length), path, verdict
+    choice = jax.vmap(functools.partial(rounds.choose, plan.verifier))(keys, draft, scores)
+    tokens = jnp.take_along_axis(draft.tokens, choice.nodes, axis=1)
+    text = Draft(tokens, None, choice.length, broken=draft.broken)
+    path = jnp.pad(choice.nodes + 1, ((0, 0), (1, 0)))
+    verdict = Verdict(choice.num_accepted, choice.next_token)
+    return states.shortened(text, choice.length), path, verdict
 
 
 def along(output: ModelOutput, path: Array) -> ModelOutput:

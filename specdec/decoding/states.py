@@ -55,8 +55,10 @@ def empty(
     tokens = tokens.at[:, 0].set(target.start(inputs))
     hidden = None
     if plan.reads_hidden:  # a second trace of the target, which takes long where it is deep
-        one, _ = jax.eval_shape(target.decode, params["target"], tokens[:, :1], cache)
-        hidden = _no_states(one.hidden, plan)
+        output, _ = jax.eval_shape(target.decode, params["target"], tokens[:, :1], cache)
+        # with room for each token's state, and for one call after the last token
+        size = batch, 1 + plan.capacity + 1, output.hidden.shape[2]
+        hidden = jnp.zeros(size, output.hidden.dtype)
     return DecodeState(
         tokens=tokens,
         length=jnp.ones([batch], jnp.int32),
@@ -71,12 +73,6 @@ def empty(
         trace=_empty_trace(batch, longest, plan),
         vocab_size=target.vocab_size,
     )
-
-
-def _no_states(shape: jax.ShapeDtypeStruct, plan: Plan) -> Array:
-    """Returns zeros with room for each token's state, and for one call after the last token."""
-    rows, _, width = shape.shape
-    return jnp.zeros([rows, 1 + plan.capacity + 1, width], shape.dtype)
 
 
 def _with_states(hidden: Array | None, of_call: Array, start: Array) -> Array | None:
@@ -104,13 +100,13 @@ def _empty_trace(batch: int, longest: int, plan: Plan) -> Trace:
 def begin_with(prefix: Array, state: DecodeState, target: Target, params: PyTree) -> DecodeState:
     """Commits the tokens of a prefix [B, P]; the last one of each row becomes the pending token."""
     log_probs, output, cache = force(target, params, state.tokens[:, 0], prefix, state.cache)
-    given = given_lengths(target, prefix)
+    lengths = given_lengths(target, prefix)
     size = prefix.shape[1]
     return state.replace(
         tokens=state.tokens.at[:, 1 : 1 + size].set(unpadded(target, prefix)),
-        length=1 + given,
-        active=state.active & (given < state.log_probs.shape[1]),
-        cache=cache.rewind(given),
+        length=1 + lengths,
+        active=state.active & (lengths < state.log_probs.shape[1]),
+        cache=cache.rewind(lengths),
         hidden=_with_states(state.hidden, output.hidden, state.length),
         log_probs=state.log_probs.at[:, :size].set(log_probs),
     )
@@ -187,8 +183,8 @@ def opinion(
         else:
             history = _along_nodes(history, draft, depths)
             logits, positions = logits.reshape(-1, shape[2]), positions.reshape(-1)
-    left, probs = standardised(plan.sampling, logits, positions, history)
-    scores = left.reshape(shape), probs.reshape(shape)
+    processed_logits, probs = standardised(plan.sampling, logits, positions, history)
+    scores = processed_logits.reshape(shape), probs.reshape(shape)
     return Scores(*scores, plan.sampling.greedy, processed=history is not None)
 
 
@@ -289,8 +285,8 @@ def _recorded(
 
 def ends_text(tokens: Array, stop_ids: tuple[int, ...]) -> Array:
     """Returns which tokens are stop ids, bool of the same shape."""
-    found = (tokens == token for token in stop_ids)
-    return functools.reduce(operator.or_, found) if stop_ids else jnp.zeros(tokens.shape, bool)
+    matches = (tokens == token for token in stop_ids)
+    return functools.reduce(operator.or_, matches) if stop_ids else jnp.zeros(tokens.shape, bool)
 
 
 def _append(buffer: Array, block: Array, start: Array, count: Array) -> Array:

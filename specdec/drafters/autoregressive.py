@@ -31,10 +31,10 @@ class Memory(struct.PyTreeNode):
         """Returns the cache, rewound to the first token where draft and committed text differ."""
         longest = self.tokens.shape[1]
         index = jnp.arange(longest)[None]
-        left = slices(context.tokens, self.start, longest) != self.tokens
-        left |= self.start[:, None] + index >= context.length[:, None]
-        kept = self.start + jnp.min(jnp.where(left, index, longest), axis=1)
-        return self.cache.rewind(jnp.minimum(self.cache.length, kept))
+        differs = slices(context.tokens, self.start, longest) != self.tokens
+        differs |= self.start[:, None] + index >= context.length[:, None]
+        agreed = self.start + jnp.min(jnp.where(differs, index, longest), axis=1)
+        return self.cache.rewind(jnp.minimum(self.cache.length, agreed))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,13 +22,8 @@ def mask_ids(vocab_size: int, masks: int, distinct: bool) -> Array:
 def visible_in_block(text: Array, size: int, masks: int, cached: bool) -> Array:
     """Returns [B, T, T] bool, which tokens of a block attend to which; T = size + masks.
 
-    The block is text with room for `size` tokens, followed by the masks.
-
-    Args:
-      text: [B] how many of the first `size` tokens are text; no token attends to the others.
-      size: the room for text, in tokens.
-      masks: the number of masks.
-      cached: whether a text token attends only to the text before it.
+    The block is room for `size` tokens, of which `text` [B] are used, followed by the masks. No
+    token attends to the others. If the text is `cached`, it attends only to earlier text.
     """
     index = jnp.arange(size + masks)[None]
     seen = ((index >= size) | (index < text[:, None]))[:, None]  # [B, 1, T] by a mask
@@ -46,16 +41,13 @@ def last_state(context: Context) -> Array:
 def neighbours(behind: Callable[[Array], Array], logits: Array, context: Context) -> Steps:
     """Returns steps from the logits [B, K, V] of a block, where each token changes the next logits.
 
-    Args:
-      behind: maps tokens [B, 1] to [B, 1, V], which is added to the logits of the next place.
-      logits: the block's logits.
-      context: the text before the block.
+    `behind` maps tokens [B, 1] to [B, 1, V], which is added to the logits of the next place.
     """
     taught = context.taught
 
     def at(i: Array, tokens: Array) -> Array:
-        own = jax.lax.dynamic_index_in_dim(logits, i, axis=1, keepdims=False)
-        return own + behind(tokens[:, None])[:, 0]
+        at_place = jax.lax.dynamic_index_in_dim(logits, i, axis=1, keepdims=False)
+        return at_place + behind(tokens[:, None])[:, 0]
 
     def advance(i: Array, tokens: Array) -> tuple[Array, Array]:
         if taught is not None:
@@ -68,10 +60,10 @@ def neighbours(behind: Callable[[Array], Array], logits: Array, context: Context
 def for_timing(block: Array) -> Request:
     """Returns a request for a block [B, K] of which only the time matters."""
     keys = jax.vmap(jax.random.key)(jnp.sum(block, axis=1))
-    one = jnp.ones([len(block)], jnp.int32)
-    given: Any = {"inputs": None, "cache": None, "hidden": None, "active": one > 0}
-    context = Context(tokens=block, length=one, **given)
-    return Request(context, jnp.broadcast_to(keys[:, None], block.shape), block.shape[1] * one)
+    ones = jnp.ones([len(block)], jnp.int32)
+    unread: Any = {"inputs": None, "cache": None, "hidden": None, "active": ones > 0}
+    context = Context(tokens=block, length=ones, **unread)
+    return Request(context, jnp.broadcast_to(keys[:, None], block.shape), block.shape[1] * ones)
 
 
 def check_length(what: str, block: int, context: Context) -> None:
@@ -88,8 +80,8 @@ def check_states(who: str, width: int, context: Context) -> None:
     """Raises ValueError, at tracing, if the target's states have another width."""
     hidden = context.hidden
     if hidden is None or hidden.shape[-1] != width:
-        found = "not there" if hidden is None else f"{hidden.shape[-1]} wide"
+        there = "not there" if hidden is None else f"{hidden.shape[-1]} wide"
         raise ValueError(
-            f"the drafter's {who} read states of width {width}, and the target's are {found}; give "
+            f"the drafter's {who} read states of width {width}, and the target's are {there}; give "
             "the target that they were trained for"
         )

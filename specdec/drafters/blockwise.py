@@ -80,8 +80,8 @@ class Blockwise(Checked, Drawing):
         return ()
 
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
-        context, own = request.context, params[self.role]
-        logits = self._logits(context.target, params["target"], own, last_state(context))
+        context, heads = request.context, params[self.role]
+        logits = self._logits(context.target, params["target"], heads, last_state(context))
         # Before the first call there is no state to look ahead from.
         asked = request._replace(want=jnp.where(context.length > 1, request.want, 0))
         return draft_block(logits[:, : request.longest], asked, self.sampling), state

@@ -71,7 +71,7 @@ class VoteRecord(struct.PyTreeNode):
         new = jnp.stack(votes, axis=1)
         if self.votes.ndim == 3:
             new = jnp.argmax(new, axis=2).astype(jnp.int32)
-        put = jax.vmap(lambda votes, place, new: votes.at[place].set(new))
+        put = jax.vmap(lambda votes, index, new: votes.at[index].set(new))
         return self.replace(votes=put(self.votes, self.length, new), length=self.length + 1)
 
     def drafted(self, draft: Draft, context: Context) -> VoteRecord:
@@ -157,7 +157,7 @@ class Committee(Checked, TokenByToken):
     def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
         members, record = state
         asked = zip(self.members, members, strict=True)
-        begun = [member.begin(params, context, own, longest) for member, own in asked]
+        begun = [member.begin(params, context, of_member, longest) for member, of_member in asked]
         if self.decay is not None:
             record = record.scored(context, self.decay)
         weights = self._weights(record)
@@ -170,7 +170,7 @@ class Committee(Checked, TokenByToken):
 
         def advance(carry: PyTree, tokens: Array) -> tuple[Array, PyTree]:
             carries, record = carry
-            each = [one.advance(own, tokens) for one, own in zip(begun, carries, strict=True)]
+            each = [steps.advance(part, tokens) for steps, part in zip(begun, carries, strict=True)]
             logits, carries = zip(*each, strict=True)
             return voted(logits, carries, record)
 
@@ -181,7 +181,7 @@ class Committee(Checked, TokenByToken):
     def end(self, carry: PyTree, draft: Draft, context: Context, state: PyTree) -> PyTree:
         (carries, record), (members, _) = carry, state
         ended = zip(self.members, carries, members, strict=True)
-        after = tuple(member.end(left, draft, context, own) for member, left, own in ended)
+        after = tuple(member.end(part, draft, context, old) for member, part, old in ended)
         return after, record and record.drafted(draft, context)
 
     def _weights(self, record: VoteRecord | None) -> Sequence[Array | float]:
@@ -196,7 +196,7 @@ class Committee(Checked, TokenByToken):
 def _votes(logits: Sequence[Array], vocab_size: int | None) -> list[Array]:
     """Returns the softmaxes of members, [B, V] each."""
     assert vocab_size is not None
-    return [jax.nn.softmax(fit_vocabulary(one, vocab_size)) for one in logits]
+    return [jax.nn.softmax(fit_vocabulary(each, vocab_size)) for each in logits]
 
 
 def _mean(weights: Sequence[Array | float], votes: list[Array]) -> Array:

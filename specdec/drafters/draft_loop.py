@@ -111,9 +111,9 @@ def _one_by_one(logits: Array) -> Steps:
 def _stopped(drawn: _Drawn, want: Array, stop: Stop) -> Array:
     """Returns [B], the tokens of a block up to where a stopping rule ends it."""
 
-    def after(loop, given):
+    def after(loop, token):
         going, carry, length = loop
-        i, seen, tokens = given
+        i, seen, tokens = token
         length = length + going
         carry, stopped = stop.ask(carry, i, seen, tokens)
         return (going & ~stopped & (i + 1 < want), carry, length), None
@@ -152,13 +152,13 @@ def _draw_tokens(
 def _all(draw_tokens, first: _Drawn, steps: Steps, keys: Array, want: Array):
     """Draws K tokens in a scan of fixed length, however many are wanted."""
 
-    def extend(loop, given):
+    def extend(loop, draw):
         logits, carry = steps.advance(*loop)
-        drawn = draw_tokens(logits, *given)
+        drawn = draw_tokens(logits, *draw)
         return (carry, drawn.tokens), drawn[:3]
 
-    given = keys[:, 1:].swapaxes(0, 1), jnp.arange(1, keys.shape[1], dtype=jnp.int32)
-    (carry, _), rest = loops.scan(extend, (steps.carry, first.tokens), given)
+    draws = keys[:, 1:].swapaxes(0, 1), jnp.arange(1, keys.shape[1], dtype=jnp.int32)
+    (carry, _), rest = loops.scan(extend, (steps.carry, first.tokens), draws)
     tokens, probs, beliefs = jax.tree.map(
         lambda head, tail: jnp.concatenate([head[:, None], tail.swapaxes(0, 1)], axis=1),
         first[:3],
@@ -186,11 +186,11 @@ def _until_stopped(draw_tokens, first: _Drawn, steps: Steps, keys: Array, want, 
         going, stop_carry = after(i, drawn, going, stop_carry)
         return i + 1, going, stop_carry, length, put(buffer, drawn, i), drawn.tokens, carry
 
-    one = jnp.int32(1)
+    second = jnp.int32(1)
     length = jnp.minimum(want, 1)
-    going, stop_carry = after(one - 1, first, want > 0, stop.carry)
+    going, stop_carry = after(second - 1, first, want > 0, stop.carry)
     buffer = jax.tree.map(lambda x: jnp.zeros((*keys.shape, *x.shape[1:]), x.dtype), first[:3])
-    loop = (one, going, stop_carry, length, put(buffer, first, 0), first.tokens, steps.carry)
+    loop = (second, going, stop_carry, length, put(buffer, first, 0), first.tokens, steps.carry)
     loop = loops.while_loop(lambda loop: jnp.any(loop[1]), extend, loop)
     _, _, _, length, (tokens, probs, beliefs), _, carry = loop
     return Draft(tokens, probs, length, beliefs=beliefs), carry

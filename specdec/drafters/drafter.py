@@ -71,27 +71,27 @@ class Drafter(abc.ABC):
 
         A request then has `paths` keys for each depth, those of the first path first.
         """
-        return next((one.paths for one in self.inner().values() if one.paths), None)
+        return next((drafter.paths for drafter in self.inner().values() if drafter.paths), None)
 
     @property
     def certain(self) -> bool:
         """Whether a draft with several paths is a tree of likely tokens, which are not drawn."""
-        return any(one.certain for one in self.inner().values())
+        return any(drafter.certain for drafter in self.inner().values())
 
     @property
     def adapts(self) -> bool:
         """Whether a draft depends on anything but the text before it and the keys."""
-        return any(one.adapts for one in self.inner().values())
+        return any(drafter.adapts for drafter in self.inner().values())
 
     @property
     def reads_hidden(self) -> bool:
         """Whether the drafter reads `Context.hidden`."""
-        return any(one.reads_hidden for one in self.inner().values())
+        return any(drafter.reads_hidden for drafter in self.inner().values())
 
     @property
     def reads_previous(self) -> bool:
         """Whether the drafter reads `Context.previous`."""
-        return any(one.reads_previous for one in self.inner().values())
+        return any(drafter.reads_previous for drafter in self.inner().values())
 
     def models(self) -> dict[str, Target]:
         """Returns the models that the drafter runs, by the role of their parameters."""
@@ -108,7 +108,7 @@ class Drafter(abc.ABC):
     def with_models(self: Self, models: Mapping[str, Target]) -> Self:
         """Returns this drafter with the given models in their roles."""
         inner = self.inner().items()
-        return self.with_inner({name: one.with_models(models) for name, one in inner})
+        return self.with_inner({name: drafter.with_models(models) for name, drafter in inner})
 
     def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
         """Returns the model calls that a draft takes.
@@ -117,7 +117,7 @@ class Drafter(abc.ABC):
           length: tokens of the draft; 0 for a target call without a draft.
           source: the index in `sources` of the drafter that proposed it.
         """
-        return tuple(part for one in self.inner().values() for part in one.parts(length))
+        return tuple(part for drafter in self.inner().values() for part in drafter.parts(length))
 
     def timed(self, target: Target) -> dict[str, Callable]:
         """Returns, by role, the calls in `parts` that are not plain calls of `decode`.
@@ -149,9 +149,9 @@ class Drafter(abc.ABC):
         """Returns this drafter with all of the target's layers instead of some."""
         raise NotImplementedError
 
-    def _collected(self, method: str, *given: Target) -> dict[str, Any]:
-        found = (getattr(one, method)(*given) for one in self.inner().values())
-        return {role: value for of_one in found for role, value in of_one.items()}
+    def _collected(self, method: str, *arguments: Target) -> dict[str, Any]:
+        collections = (getattr(drafter, method)(*arguments) for drafter in self.inner().values())
+        return {role: value for of_one in collections for role, value in of_one.items()}
 
 
 Sampler = Annotated[
@@ -206,12 +206,12 @@ def shared_roles(drafters: Iterable[Drafter]) -> list[str]:
 
     One table that all of them read does not count.
     """
-    found: dict[str, list[Target | Table]] = {}
+    by_role: dict[str, list[Target | Table]] = {}
     for drafter in drafters:
         for role, owned in drafter.owned().items():
-            found.setdefault(role, []).append(owned)
+            by_role.setdefault(role, []).append(owned)
 
     def one_table(owned: list[Target | Table]) -> bool:
-        return isinstance(owned[0], Table) and all(one == owned[0] for one in owned)
+        return isinstance(owned[0], Table) and all(table == owned[0] for table in owned)
 
-    return sorted(role for role, x in found.items() if len(x) > 1 and not one_table(x))
+    return sorted(role for role, x in by_role.items() if len(x) > 1 and not one_table(x))

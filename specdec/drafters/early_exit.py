@@ -116,8 +116,8 @@ class EarlyExit(Checked, Drawing):
 
         def advance(carry: PyTree, tokens: Array) -> tuple[Array, PyTree]:
             i, stream, cache = carry
-            logits, left, cache = self._exit(target, params, tokens[:, None], cache)
-            return logits[:, 0], (i + 1, _put(stream, left, i), cache)
+            logits, states, cache = self._exit(target, params, tokens[:, None], cache)
+            return logits[:, 0], (i + 1, _put(stream, states, i), cache)
 
         steps = Steps(logits[:, 0], advance, (jnp.int32(1), _put(stream, first, 0), cache))
         draft, (_, stream, cache) = draft_loop(steps, request, self.sampling)
@@ -127,11 +127,8 @@ class EarlyExit(Checked, Drawing):
     def _exit(
         self, target: LayeredTarget, params: Mapping[str, PyTree], tokens: Array, cache: Cache
     ) -> tuple[Array, Array, Cache]:
-        """Runs the lower layers on tokens [B, T].
-
-        Returns:
-          The logits [B, T, V], the residual stream after the last of these layers, and the cache.
-        """
+        """Runs the lower layers on tokens [B, T]; returns the logits [B, T, V], the residual stream
+        after the last of these layers, and the cache."""
         output, cache = target.decode(params["target"], tokens, cache, layers=(0, self.layers))
         assert output.stream is not None, "it was asked for some layers"
         if self.head is None:
@@ -140,5 +137,5 @@ class EarlyExit(Checked, Drawing):
         return target.logits(params["target"], states), output.stream, cache
 
 
-def _put(stream: Array, left: Array, place: Array | int) -> Array:
-    return jax.lax.dynamic_update_slice_in_dim(stream, left, place, axis=1)
+def _put(stream: Array, states: Array, index: Array | int) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(stream, states, index, axis=1)

@@ -23,16 +23,8 @@ def catch_up(
     """Fills a cache with the tokens at positions < until, in calls of `width` tokens.
 
     A drafter that was not called for some iterations loses nothing. Normally no call is needed.
-    Entries beyond `until` are forgotten.
-
-    Args:
-      model: the model whose cache is filled.
-      params: its parameters.
-      tokens: [B, 1+N] int32, the text.
-      cache: its cache.
-      until: [B] int32, the first position that is not filled.
-      width: tokens of a call.
-      hidden: [B, at least 1+N, D], the target's state of each token, if the model reads them.
+    Entries beyond `until` [B] are forgotten. `hidden` [B, at least 1+N, D] has the target's state
+    of each of the tokens [B, 1+N], if the model reads them.
     """
 
     def feed(cache: Cache) -> Cache:

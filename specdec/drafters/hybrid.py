@@ -35,17 +35,17 @@ class Hybrid(Checked, Drafter):
 
     def __post_init__(self):
         super().__post_init__()
-        for name, one in self.inner().items():
-            check_is(f"Hybrid.{name}", one, Drafter, "a drafter, such as PromptLookup()")
-            if one.runs_target:
+        for name, drafter in self.inner().items():
+            check_is(f"Hybrid.{name}", drafter, Drafter, "a drafter, such as PromptLookup()")
+            if drafter.runs_target:
                 raise ValueError(
-                    f"Hybrid.{name} is {one}, which begins the target's call for all rows or for "
-                    "none; give a drafter of another kind"
+                    f"Hybrid.{name} is {drafter}, which begins the target's call for all rows or "
+                    "for none; give a drafter of another kind"
                 )
-            if one.paths:
+            if drafter.paths:
                 raise ValueError(
-                    f"Hybrid.{name} is {one}, which drafts {one.paths} paths where a hybrid has "
-                    "one; give Autoregressive"
+                    f"Hybrid.{name} is {drafter}, which drafts {drafter.paths} paths where a "
+                    "hybrid has one; give Autoregressive"
                 )
         if both := shared_roles([self.first, self.second]):
             raise ValueError(f"both drafters of Hybrid own {', '.join(both)}; give others")
@@ -64,9 +64,9 @@ class Hybrid(Checked, Drafter):
         those of its own last source, which is asked after its others.
         """
         assert source is not None, "a hybrid has sources"
-        own = len(_names(self.first))
-        first = self.first.parts(length, min(source, own - 1))
-        return first if source < own else first + self.second.parts(length, source - own)
+        count = len(_names(self.first))
+        first = self.first.parts(length, min(source, count - 1))
+        return first if source < count else first + self.second.parts(length, source - count)
 
     def init(self, params: Params, context: Context) -> PyTree:
         return self.first.init(params, context), self.second.init(params, context)
@@ -106,8 +106,8 @@ def _merged(taken: Array, copied: Draft, drawn: Draft, context: Context) -> Draf
             return None
         assert context.vocab_size is not None
         certain = (jax.nn.one_hot(x.tokens, context.vocab_size) for x in (copied, drawn))
-        given = zip((first, second), certain, strict=True)
-        both = (one_hot if dense is None else dense for dense, one_hot in given)
+        options = zip((first, second), certain, strict=True)
+        both = (one_hot if dense is None else dense for dense, one_hot in options)
         return jnp.where(taken[:, None, None], *both)
 
     return Draft(

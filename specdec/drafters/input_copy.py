@@ -56,9 +56,9 @@ class InputCopy(Checked, Drafter):
             state,
         )
         end = jnp.sum(in_source(context), axis=1, dtype=jnp.int32)
-        left = jnp.where(pointer == NOWHERE, 0, jnp.maximum(end - pointer, 0))
+        remaining = jnp.where(pointer == NOWHERE, 0, jnp.maximum(end - pointer, 0))
         tokens = slices(source_of(context), jnp.maximum(pointer, 0), request.longest)
-        length = jnp.minimum(want, left).astype(jnp.int32)
+        length = jnp.minimum(want, remaining).astype(jnp.int32)
         return Draft(tokens, None, length), (pointer, seen)
 
     def _start(self, inputs: Array) -> Array:
@@ -82,9 +82,7 @@ class InputCopy(Checked, Drafter):
     def _entry(self, context: Context, length: Array) -> Array:
         """Returns [B], the place after the one occurrence of the end of the output, or NOWHERE.
 
-        Args:
-          context: source and output.
-          length: [B] the length of the output, with its start token.
+        `length` [B] is that of the output with its start token.
         """
         text, inputs = context.history, source_of(context)
         places = jnp.arange(inputs.shape[1])[None]
@@ -92,7 +90,7 @@ class InputCopy(Checked, Drafter):
         start = 0  # which is not part of the text that is searched for
         if text.begin is not None:
             length, start = length + text.begin, -1
-        found = jnp.full(length.shape, NOWHERE)
+        entry = jnp.full(length.shape, NOWHERE)
         same, open_ = inside, jnp.ones(length.shape, bool)
         for back in range(self.longest):
             index = length - 1 - back
@@ -101,6 +99,6 @@ class InputCopy(Checked, Drafter):
             before = jnp.pad(jnp.where(inside, inputs, NOTHING - 1), ((0, 0), (back, 0)))
             same &= before[:, : inputs.shape[1]] == token
             times = jnp.sum(same, axis=1)
-            found = jnp.where(open_ & (times == 1), jnp.argmax(same, axis=1) + 1, found)
+            entry = jnp.where(open_ & (times == 1), jnp.argmax(same, axis=1) + 1, entry)
             open_ &= times > 1
-        return found.astype(jnp.int32)
+        return entry.astype(jnp.int32)

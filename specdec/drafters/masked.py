@@ -102,14 +102,14 @@ class Masked(Checked, Drawing):
         model = self.model
 
         def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree):
-            own, states = trees[self.role], {}
+            weights, states = trees[self.role], {}
             if self.reads_hidden:
                 shape = *tokens.shape, model.states_dim
                 states["states"] = jnp.broadcast_to(tokens[:, :, None], shape)
-            output, fed = decode_block(model, own, tokens, cache, **states)
+            output, fed = decode_block(model, weights, tokens, cache, **states)
             text, block = tokens[:, : self._room], tokens[:, self._room :]
-            logits = model.logits(own, output.hidden[:, self._room :])
-            drafted = self._drafted(own, logits, for_timing(block))
+            logits = model.logits(weights, output.hidden[:, self._room :])
+            drafted = self._drafted(weights, logits, for_timing(block))
             text = jnp.where(drafted.tokens[:, :1] < 0, 0, text)  # needs the drafted
             return jnp.concatenate([text, drafted.tokens], axis=1), fed
 
@@ -131,9 +131,11 @@ class Masked(Checked, Drawing):
         model, context = self.model, request.context
         start = jnp.maximum(context.length - self._room, 0)
         width = min(self._room, context.tokens.shape[1])
-        own = params[self.role]
+        weights = params[self.role]
         hidden = context.hidden if self.reads_hidden else None
-        cache = catch_up(model, own, context.tokens, state, until=start, width=width, hidden=hidden)
+        cache = catch_up(
+            model, weights, context.tokens, state, until=start, width=width, hidden=hidden
+        )
         text = slices(context.tokens, start, self._room)
         ids = mask_ids(model.vocab_size, self.masks, self.distinct)
         block = jnp.concatenate([text, jnp.broadcast_to(ids, (len(start), self.masks))], axis=1)
@@ -141,13 +143,13 @@ class Masked(Checked, Drawing):
             context.length - start, self._room, self.masks, self.reread is None
         )
         states = self._states(context, start)
-        output, cache = decode_block(model, own, block, cache, ancestors, **states)
+        output, cache = decode_block(model, weights, block, cache, ancestors, **states)
         filled = output.hidden[:, self._room : self._room + request.longest]
         stop = request.stop
         if stop is not None and stop.cut is not None and model.has_confidence:
-            kept = jax.nn.sigmoid(model.confidence(own, filled))
-            request = request._replace(want=jnp.minimum(request.want, stop.cut(kept)))
-        draft = self._drafted(own, model.logits(own, filled), request)
+            likelihoods = jax.nn.sigmoid(model.confidence(weights, filled))
+            request = request._replace(want=jnp.minimum(request.want, stop.cut(likelihoods)))
+        draft = self._drafted(weights, model.logits(weights, filled), request)
         return draft, cache.rewind(context.length)
 
     def _drafted(self, params: PyTree, logits: Array, request: Request) -> Draft:

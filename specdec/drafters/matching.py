@@ -13,8 +13,8 @@ def last_tokens(context: Context, count: int) -> Array:
     """Returns [B, count], the last tokens of text and prompt, newest first, padded with NOTHING."""
     text = context.history
     index = text.length[:, None] - 1 - jnp.arange(count)[None]
-    found = jnp.take_along_axis(text.tokens, jnp.maximum(index, 0), axis=1)
-    return jnp.where(index >= 0, found, NOTHING)
+    tokens = jnp.take_along_axis(text.tokens, jnp.maximum(index, 0), axis=1)
+    return jnp.where(index >= 0, tokens, NOTHING)
 
 
 def source_of(context: Context) -> Array:
@@ -31,12 +31,9 @@ def in_source(context: Context) -> Array:
 
 
 def matches(tokens: Array, last: Array, counts: Array) -> Array:
-    """Returns [B, L], how many of the newest tokens end at each place of `tokens`.
+    """Returns [B, L], how many of the newest tokens end at each place of `tokens` [B, L].
 
-    Args:
-      tokens: [B, L], the tokens to search.
-      last: [B, n], the newest tokens first, NOTHING where there are no more.
-      counts: [B, L] bool, the places that may be part of a match.
+    `last` [B, n] has the newest tokens first, and `counts` [B, L] the places of a match.
     """
     tokens = jnp.where(counts, tokens, NOTHING - 1)
     going, length = counts, jnp.zeros(tokens.shape, jnp.int32)

@@ -35,11 +35,9 @@ class TreeMemory(struct.PyTreeNode):
             return self.cache
         nodes = jax.tree.map(lambda x: x[:, :fed], self.nodes)
         text = slices(context.tokens, self.start, fed // width)
-        found = draft_tree.kept_nodes(
-            nodes, self.tokens[:, :fed], text, context.length - self.start
-        )
-        cache = self.cache.keep(self.start, found.nodes, fed)
-        return cache.rewind(self.cache.length + found.kept)
+        path = draft_tree.kept_nodes(nodes, self.tokens[:, :fed], text, context.length - self.start)
+        cache = self.cache.keep(self.start, path.nodes, fed)
+        return cache.rewind(self.cache.length + path.kept)
 
 
 class _Depth(NamedTuple):
@@ -83,10 +81,7 @@ class MultiPath(Autoregressive):
         return self.sampling.greedy
 
     def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
-        return (
-            Part(self.role, 2, min(length, 1)),
-            Part(self.role, self.paths, max(length - 1, 0)),
-        )
+        return (Part(self.role, 2, min(length, 1)), Part(self.role, self.paths, max(length - 1, 0)))
 
     def init(self, params: Params, context: Context) -> PyTree:
         memory = super().init(params, context)
@@ -108,22 +103,22 @@ class MultiPath(Autoregressive):
         )
         first, drawn = self._extend(steps.logits[:, None], root, keys[:, :, 0], 0, context)
 
-        def extend(loop, given):
+        def extend(loop, step):
             cache, last = loop
-            depth, own = given
+            depth, keys_of_depth = step
             at = cache.rewind(start + (depth - 1) * width)
             seen = draft_tree.view(last.lead, depth - 1, start, cache.capacity)
             ids = jnp.clip(last.tokens, 0, context.vocab_size and context.vocab_size - 1)
             output, cache = decode_block(self.model, params[self.role], ids, at, ancestors=seen)
-            last, drawn = self._extend(output.logits, last, own, depth, context)
+            last, drawn = self._extend(output.logits, last, keys_of_depth, depth, context)
             return (cache, last), drawn
 
         rest = jnp.arange(1, longest, dtype=jnp.int32), keys[:, :, 1:].transpose(2, 0, 1)
         (cache, _), others = loops.scan(extend, (steps.carry, first), rest)
 
-        def joined(one: Array, more: Array) -> Array:
-            every = jnp.concatenate([one[None], more]).swapaxes(0, 1)
-            return every.reshape(rows, request.longest, *one.shape[2:])
+        def joined(head: Array, tail: Array) -> Array:
+            every = jnp.concatenate([head[None], tail]).swapaxes(0, 1)
+            return every.reshape(rows, request.longest, *head.shape[2:])
 
         tokens, parents, probs = jax.tree.map(joined, drawn, others)
         nodes = Nodes(parents, jnp.ones(tokens.shape, bool), width)
@@ -135,12 +130,7 @@ class MultiPath(Autoregressive):
     ) -> tuple[_Depth, tuple[Array, Array, Array | None]]:
         """Returns the next depth, and its tokens, parents and distributions, [B, w, ...] each.
 
-        Args:
-          logits: [B, w, V], or [B, 1, V] after the pending token.
-          last: the depth before it.
-          keys: [B, w] for the draws.
-          depth: of the new nodes, 0 for the first.
-          context: the text so far.
+        The logits are [B, w, V], or [B, 1, V] after the pending token; the keys [B, w].
         """
         if context.vocab_size is not None:
             logits = fit_vocabulary(logits, context.vocab_size)
@@ -156,8 +146,8 @@ class MultiPath(Autoregressive):
             places = jnp.broadcast_to(context.length[:, None] - 1 + depth, (rows, self.paths))
             probs = unprocessed(self.sampling).probabilities(logits, places)
             tokens = jax.vmap(jax.vmap(draw))(keys, probs)
-            own = jnp.arange(self.paths, dtype=jnp.int32)
-            parents = jnp.broadcast_to(jnp.minimum(own, before - 1), (rows, self.paths))
+            index = jnp.arange(self.paths, dtype=jnp.int32)
+            parents = jnp.broadcast_to(jnp.minimum(index, before - 1), (rows, self.paths))
             scores = jnp.zeros([rows, self.paths], jnp.float32)
         at = depth * self.paths + jnp.arange(self.paths)
         itself = jnp.arange(last.lead.shape[2])[None] == at[:, None]  # [w, T]
@@ -190,8 +180,8 @@ def _likeliest(
     index = jnp.minimum(index, before * best.shape[2] - 1)
     parents = index // best.shape[2]
     tokens = jnp.take_along_axis(ids.reshape(rows, -1), index, axis=1)
-    own = jnp.take_along_axis(of_paths, index, axis=1)
+    chosen = jnp.take_along_axis(of_paths, index, axis=1)
     # No token is the likeliest of logits that are not finite: an id that does not exist says so.
-    tokens = jnp.where(there & (own > -jnp.inf), tokens, jnp.where(there, size, NOTHING))
+    tokens = jnp.where(there & (chosen > -jnp.inf), tokens, jnp.where(there, size, NOTHING))
     ends = jnp.isin(tokens, jnp.array(stop_ids, int))
-    return tokens.astype(jnp.int32), parents, jnp.where(there & ~ends, own, -jnp.inf)
+    return tokens.astype(jnp.int32), parents, jnp.where(there & ~ends, chosen, -jnp.inf)

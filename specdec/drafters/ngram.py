@@ -61,12 +61,12 @@ class NGram(Checked, TokenByToken):
         rows = last.shape[0]
         q = jnp.broadcast_to(table["unigram"], (rows, table["unigram"].shape[0]))
         for n in range(2, self.order + 1):
-            row, found = _row_of(table[f"context_{n}"], last[:, : n - 1])
+            row, is_known = _row_of(table[f"context_{n}"], last[:, : n - 1])
             share = jnp.zeros_like(q)
             at = jnp.arange(rows)[:, None], table[f"next_{n}"][row]
             share = share.at[at].add(table[f"share_{n}"][row])
             longer = share + table[f"rest_{n}"][row][:, None] * q
-            q = jnp.where(found[:, None], longer, q)
+            q = jnp.where(is_known[:, None], longer, q)
         return q
 
 

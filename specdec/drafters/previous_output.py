@@ -72,9 +72,9 @@ class PreviousOutput(Checked, Drafter):
         )
         known = jnp.arange(state.edits.shape[1])[None] <= state.end[:, None]
         score = 2 * state.edits - jnp.minimum(state.same, self.longest)
-        place = jnp.argmin(jnp.where(known, score, jnp.iinfo(jnp.int32).max), axis=1)
-        tokens = slices(state.previous, place, request.longest)
-        length = jnp.minimum(request.want, state.end - place).astype(jnp.int32)
+        nearest = jnp.argmin(jnp.where(known, score, jnp.iinfo(jnp.int32).max), axis=1)
+        tokens = slices(state.previous, nearest, request.longest)
+        length = jnp.minimum(request.want, state.end - nearest).astype(jnp.int32)
         return Draft(tokens, None, length), state
 
 

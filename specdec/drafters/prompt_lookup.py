@@ -66,14 +66,14 @@ class PromptLookup(Checked, Drafter):
         length = jnp.where(counts & (places + 1 < end), length, 0)  # something follows
         score = jnp.where(length >= self.shortest, length * before.shape[1] + places, -1)
         best = jnp.argmax(score, axis=1)[:, None]
-        found = jnp.max(score, axis=1) >= 0
+        has_match = jnp.max(score, axis=1) >= 0
         end = jnp.take_along_axis(end, best, axis=1)
         period = jnp.maximum(end - best - 1, 1)
         index = best + 1 + jnp.arange(request.longest)[None] % period
         tokens = jnp.take_along_axis(before, index, axis=1)
         # Behind the end of the source nothing is known; the output goes on with the copy.
         inside = jnp.where(best < self._width(context), period[:, 0:1], request.longest)[:, 0]
-        length = jnp.where(found, jnp.minimum(want, inside), 0)
+        length = jnp.where(has_match, jnp.minimum(want, inside), 0)
         return Draft(tokens, None, length.astype(jnp.int32)), state
 
     def _width(self, context: Context) -> int:
@@ -81,11 +81,8 @@ class PromptLookup(Checked, Drafter):
         return context.inputs.shape[1] if self.source and context.prompt is None else 0
 
     def _before(self, context: Context) -> tuple[Array, Array, Array]:
-        """Returns the tokens that are searched, each [B, L]: source first, then output.
-
-        Returns:
-          The tokens; which of them count; and the end of the source or output that each belongs to.
-        """
+        """Returns the tokens that are searched, source first, which of them count, and the end of
+        the source or output that each belongs to, [B, L] each."""
         text = context.history
         if text.begin is not None:  # prompt and output are one text
             index, begin = jnp.arange(text.tokens.shape[1])[None], text.begin[:, None]

@@ -52,17 +52,18 @@ class Retrieval(Checked, Drafter):
         context, want = request.context, request.want
         store = params["store"]["tokens"], params["store"]["order"]
         last = last_tokens(context, self.longest)
-        tokens, found = jax.vmap(lambda row: self._continuation(*store, row, request.longest))(last)
-        length = jnp.where(found, want, 0).astype(jnp.int32)
+        proposed = jax.vmap(lambda row: self._continuation(*store, row, request.longest))(last)
+        tokens, matches = proposed
+        length = jnp.where(matches, want, 0).astype(jnp.int32)
         return Draft(tokens, None, length), state
 
     def _continuation(
         self, tokens: Array, order: Array, last: Array, width: int
     ) -> tuple[Array, Array]:
         """Returns [width], the tokens with most votes, and whether any place matches."""
-        whole = jnp.int32(self.longest)
-        place = _first_not_before(tokens, order, last, whole, after=False)
-        beside = jnp.stack([place - 1, place])
+        longest = jnp.int32(self.longest)
+        index_of_last = _first_not_before(tokens, order, last, longest, after=False)
+        beside = jnp.stack([index_of_last - 1, index_of_last])
         there = (beside >= 0) & (beside < order.shape[0])
         same = jax.vmap(lambda i: _common(tokens, order[i], last))(
             jnp.clip(beside, 0, order.shape[0] - 1)
@@ -104,19 +105,19 @@ def _first_not_before(
     return jax.lax.fori_loop(0, order.shape[0].bit_length(), halve, ends)[0]
 
 
-def _before(tokens: Array, place: Array, count: int) -> Array:
+def _before(tokens: Array, position: Array, count: int) -> Array:
     """Returns [count], the tokens before a place, nearest first; -2 before the first token."""
-    index = place - 1 - jnp.arange(count)
+    index = position - 1 - jnp.arange(count)
     return jnp.where(index >= 0, tokens[jnp.maximum(index, 0)], -2)
 
 
-def _compared(tokens: Array, place: Array, last: Array, depth: Array) -> Array:
+def _compared(tokens: Array, position: Array, last: Array, depth: Array) -> Array:
     """Returns -1, 0 or 1: whether the text before a place sorts before, with or after `last`."""
-    sign = jnp.sign(_before(tokens, place, last.shape[0]) - last)
+    sign = jnp.sign(_before(tokens, position, last.shape[0]) - last)
     sign = jnp.where(jnp.arange(last.shape[0]) < depth, sign, 0)
     return sign[jnp.argmax(sign != 0)]
 
 
-def _common(tokens: Array, place: Array, last: Array) -> Array:
+def _common(tokens: Array, position: Array, last: Array) -> Array:
     """Returns how many of the tokens before a place equal those of `last`."""
-    return jnp.sum(jnp.cumprod(_before(tokens, place, last.shape[0]) == last))
+    return jnp.sum(jnp.cumprod(_before(tokens, position, last.shape[0]) == last))

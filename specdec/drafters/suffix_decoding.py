@@ -109,6 +109,6 @@ class _Ballot(NamedTuple):
         count -= jnp.take_along_axis(until - votes, self.first, axis=1)
         score = jnp.where(votes > 0, count * places.shape[1] + self.order, -1)
         best = jnp.argmax(score, axis=1)[:, None]
-        place = jnp.take_along_axis(self.order, best, axis=1)
-        token = jnp.take_along_axis(self.tokens, place, axis=1)
+        position = jnp.take_along_axis(self.order, best, axis=1)
+        token = jnp.take_along_axis(self.tokens, position, axis=1)
         return token[:, 0], places & (self.tokens == token)

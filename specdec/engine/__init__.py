@@ -4,15 +4,13 @@ from specdec.engine.engine import Engine, NotExact
 from specdec.engine.key import drafter_key, fingerprints
 from specdec.engine.opening import check_eight_bits, in_eight_bits, obeying, saved_vocabulary
 from specdec.engine.placement import Placement
-from specdec.engine.whole_sounds import Segment, WholeSounds, Window
+from specdec.engine.store import Store
 
 __all__ = [
     "Engine",
     "NotExact",
     "Placement",
-    "Segment",
-    "WholeSounds",
-    "Window",
+    "Store",
     "check_eight_bits",
     "drafter_key",
     "fingerprints",

@@ -48,8 +48,8 @@ def beam_plan(
         drafter = DraftBeams(model, width or 2 * beams, depth, view, role=role)
     processors = plan.sampling.processors if looks_back(plan.sampling) else ()
     best_only = best_only and not processors
-    given = plan.target, beams, rule, plan.max_length, drafter, processors, best_only, plan.stop_ids
-    return BeamPlan(*given, same_bits=plan.same_bits)
+    parts = plan.target, beams, rule, plan.max_length, drafter, processors, best_only, plan.stop_ids
+    return BeamPlan(*parts, same_bits=plan.same_bits)
 
 
 def searching(engine: Engine, plan: BeamPlan) -> BeamEngine:

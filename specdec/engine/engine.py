@@ -20,13 +20,7 @@ from specdec.checkpoints.transcription import Transcribed
 from specdec.common import progress
 from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.decoding.beam_search import BeamOutput
-from specdec.decoding.program import (
-    DecodeProgram,
-    GivenBatch,
-    Sampled,
-    Stepwise,
-    batch_shapes,
-)
+from specdec.decoding.program import DecodeProgram, GivenBatch, Sampled, Stepwise, Way, batch_shapes
 from specdec.decoding.refilling import Refilled
 from specdec.decoding.row_bits import check_same_beams, check_same_bits
 from specdec.drafters.drafter import Drafter
@@ -39,11 +33,11 @@ from specdec.engine.opening import (
     saved_vocabulary,
 )
 from specdec.engine.placement import Placement
-from specdec.models import partitioning
-from specdec.models.contract.model import Model, Target
+from specdec.engine.store import Store
+from specdec.models.contract.model import Target
 from specdec.plan import Plan
 from specdec.tasks import LoadedVocabulary
-from specdec.types import Array, DecodeOutput, Params, PyTree, Revised, Table
+from specdec.types import Array, DecodeOutput, Params, PyTree, Revised
 
 LOCAL = Placement()  # one device, no mesh
 BITS_INPUTS = 64  # tokens of the made-up inputs that the bits of calls are measured with
@@ -69,28 +63,26 @@ class Engine(Generic[PlanT, OutputT]):
       vocabulary: seqio's, shared by all models.
       weights: role -> directory of a checkpoint or a table. The target may be missing if its
         parameters come from elsewhere.
-      placement: the devices.
+      store: the devices, and the parameters that were read. Variants of an engine share it.
       rows: the size of a batch.
       text: the text side of the target's checkpoint; None if it is missing.
       prefix: the ids that every output begins with.
       settings: what was done with the checkpoint's generation settings.
-      origin: an engine whose parameters this one shares where both have them.
       together: how many samples of each text are decoded together.
-      program_of: makes the program from the plan and the prefix; `suited` chooses it. None for
-        that of batches.
+      way_of: makes the way to decode from the plan and the prefix; `suited` chooses it. None for
+        batches.
     """
 
     plan: PlanT
     vocabulary: LoadedVocabulary
     weights: Mapping[str, str | PathLike]
-    placement: Placement = LOCAL
+    store: Store = dataclasses.field(default_factory=Store)
     rows: int = 1
     text: checkpoints.TextModel | None = None
     prefix: tuple[int, ...] = ()
     settings: generation.Choice = "obey"
-    origin: Engine[Any, Any] | None = None
     together: int = 1
-    program_of: Callable[..., DecodeProgram] | None = None
+    way_of: Callable[..., Way] | None = None
 
     @classmethod
     def open(
@@ -112,12 +104,10 @@ class Engine(Generic[PlanT, OutputT]):
     ) -> Engine:
         """Resolves everything that an output depends on, and returns the engine.
 
-        The order is: vocabulary, stop ids, generation settings, fit of the vocabularies, int8
-        weights, mesh, tables, layouts.
+        The order is: vocabulary, stop ids, generation settings, fit, int8 weights, mesh, layouts.
 
         Args:
-          plan: target, drafter, verifier, schedule and sampling. The checkpoint's stop ids replace
-            its own.
+          plan: the parts of decoding. The checkpoint's stop ids replace its own.
           weights: role -> directory, for everything in `plan.owned`; the target may be missing.
           vocabulary: seqio's, or `tasks.for_texts` of a definition; None for the one that was saved
             with the target.
@@ -135,8 +125,7 @@ class Engine(Generic[PlanT, OutputT]):
 
         Raises:
           NotExact: the output may have another distribution, and `lossy` is false.
-          CheckpointError, TableError, TaskError, ValueError: something does not exist, cannot be
-            read, or does not fit the rest.
+          CheckpointError, TableError, TaskError, ValueError: something is missing or does not fit.
         """
         for role in plan.owned().keys() - weights.keys() - {"target"}:
             raise ValueError(f"nothing says where the parameters of {role!r} are; give a directory")
@@ -156,21 +145,15 @@ class Engine(Generic[PlanT, OutputT]):
             raise NotExact(plan)
         ids = tuple(vocabulary.encode(prefix)) if prefix else ()
         decoding.check_prefix(len(ids), plan.max_length)
-        if (mesh := devices.mesh or devices.partitioner.mesh()) is not None:
-            partitioning.check_batch(rows, mesh)
-            devices = devices.over(mesh)
-            plan = devices.divided(plan)
-        given = dict(weights), devices, rows, text, ids, generation_settings
-        opened = cls(plan, vocabulary, *given)
-        for role, owned in plan.owned().items():
-            if role in weights and (mesh is not None or role in plan.tables()):
-                devices.shape(owned, str(weights[role]))
-        return dataclasses.replace(opened, plan=devices.laid_out(plan, rows) if layouts else plan)
+        devices, plan = devices.of_run(plan, weights, rows)
+        plan = devices.laid_out(plan, rows) if layouts else plan
+        fields = dict(weights), Store(devices), rows, text, ids, generation_settings
+        return cls(plan, vocabulary, *fields)
 
     def alone(self) -> Self:
         """Returns the baseline: an engine of the whole target, in the layouts of its own calls."""
         plan = self.placement.laid_out(self.plan.baseline(), self.rows * self.together)
-        return self.with_plan(plan, origin=self)
+        return self.with_plan(plan)
 
     def variant(
         self: Engine, weights: Mapping[str, str | PathLike] | None = None, **parts: object
@@ -184,7 +167,7 @@ class Engine(Generic[PlanT, OutputT]):
         plan = dataclasses.replace(self.plan, **parts)
         plan = self.placement.divided(plan) if self.placement.mesh is not None else plan
         plan = self.placement.laid_out(plan, self.rows * self.together)
-        return self.with_plan(plan, origin=self, weights={**self.weights, **(weights or {})})
+        return self.with_plan(plan, weights={**self.weights, **(weights or {})})
 
     def with_models(self, models: Mapping[str, Target]) -> Self:
         """Returns this engine with its models in other layouts; what it has read is shared."""
@@ -197,20 +180,22 @@ class Engine(Generic[PlanT, OutputT]):
         weights: Mapping[str, str | PathLike] | None = None,
         **changes: object,
     ) -> Any:
-        """Returns an engine of another plan, with the devices, settings and weights of this one.
-
-        What this one has read is shared.
+        """Returns an engine of another plan, which shares this one's store and settings.
 
         Args:
           plan: the plan, in the layouts of its calls.
           weights: role -> directory; None for this engine's. Those of other roles are left out.
           **changes: other fields of the engine.
         """
-        given = (self.weights if weights is None else weights).items()
-        owned = {role: path for role, path in given if role in plan.owned()}
-        origin = self if "_read" in vars(self) else self.origin
-        changes = {"origin": origin, "program_of": None} | changes
+        paths = (self.weights if weights is None else weights).items()
+        owned = {role: path for role, path in paths if role in plan.owned()}
+        changes = {"way_of": None} | changes
         return dataclasses.replace(self, plan=plan, weights=owned, **changes)
+
+    @property
+    def placement(self) -> Placement:
+        """The devices."""
+        return self.store.placement
 
     @functools.cached_property
     def params(self) -> Params:
@@ -219,7 +204,7 @@ class Engine(Generic[PlanT, OutputT]):
         Raises:
           NotTheSameBits: the plan asks for the same bits, and this device does not give them.
         """
-        params = self._read
+        params = self._read_from(self.store)
         if self.plan.same_bits and self.plan.drafts:
             with progress.stage("measuring", "measuring the bits of the target's calls"):
                 size = self.rows * self.together, BITS_INPUTS
@@ -229,18 +214,17 @@ class Engine(Generic[PlanT, OutputT]):
                     check_same_bits(self.plan, params["target"], *size)
         return params
 
-    @functools.cached_property
-    def _read(self) -> Params:
-        """The parameters, before their bits are measured."""
-        return self.read()
-
     def load(self) -> Params:
         """Reads `params` now rather than at first use, and returns them."""
         return self.params
 
     def read(self) -> Params:
         """Reads the parameters of all roles, and keeps none."""
-        return Params(**{role: self._tree(role, one) for role, one in self.plan.owned().items()})
+        return self._read_from(self.store.copy())
+
+    def _read_from(self, store: Store) -> Params:
+        owned = self.plan.owned().items()
+        return Params(**{role: store.read(x, str(self.weights[role]), role) for role, x in owned})
 
     def abstract(self) -> Params:
         """Returns the shapes and dtypes of `params`; over a mesh also their shardings.
@@ -252,31 +236,21 @@ class Engine(Generic[PlanT, OutputT]):
         shapes = {role: self.placement.shape(x, str(self.weights[role])) for role, x in owned}
         return Params(**shapes)
 
-    def _tree(self, role: str, owned: Target | Table) -> PyTree:
-        if self.origin is not None and role in self.origin.plan.owned():
-            theirs, tree = self.origin.plan.owned()[role], self.origin._read[role]
-            if theirs == owned:
-                return tree
-            if self.weights[role] == self.origin.weights[role]:
-                if isinstance(theirs, Model) and isinstance(owned, Model) and _alike(theirs, owned):
-                    ways = [(one.layout, one.widened, one.joined) for one in (theirs, owned)]
-                    same = ways[0] == ways[1]
-                    return tree if same else owned.from_stored(theirs.to_stored(tree))
-        with progress.stage("reading", f"reading the {role}"):
-            return self.placement.read(owned, str(self.weights[role]))
-
     @functools.cached_property
     def program(self) -> DecodeProgram:
-        """The program that decodes with the plan, or searches."""
-        if self.program_of is not None:
-            return self.program_of(self.plan, prefix=self.given_prefix)
-        mesh = self.placement.mesh
-        return DecodeProgram(self.plan, mesh=mesh, prefix=self.given_prefix)
+        """The program that decodes a batch with the plan, or searches."""
+        return DecodeProgram(self.plan, mesh=self.placement.mesh, prefix=self.given_prefix)
+
+    @functools.cached_property
+    def way(self) -> Way:
+        """The way in which `outputs` decodes."""
+        make = self.way_of
+        return self.program if make is None else make(self.plan, prefix=self.given_prefix)
 
     @property
     def compile_seconds(self) -> float:
-        """The time of all compilations of `program` so far."""
-        return self.program.seconds
+        """The time of all compilations for `outputs` so far."""
+        return self.way.seconds
 
     def suited(
         self,
@@ -286,7 +260,7 @@ class Engine(Generic[PlanT, OutputT]):
         widths: Sequence[int] = (),
         watch: Callable[[DecodeOutput], None] | None = None,
     ) -> Self:
-        """Returns this engine with the program that suits the texts of a run.
+        """Returns this engine with the way to decode that suits the texts of a run.
 
         A search has only one.
 
@@ -304,22 +278,14 @@ class Engine(Generic[PlanT, OutputT]):
         if isinstance(self.plan, BeamPlan):
             return self
         if watch is not None and self.placement.mesh is None and self.plan.drafts:
-            return self.stepwise(watch)
+            return self._decoding_by(Stepwise, watch=watch)
         if widths:
             return self.refilled(widths)
         divisors = (n for n in range(together, 0, -1) if samples % n == 0)
         return self.sampled(next(divisors)) if samples > 1 else self
 
-    def stepwise(self, watch: Callable[[DecodeOutput], None]) -> Self:
-        """Returns this engine with a program of one dispatch per target call.
-
-        Args:
-          watch: called after each target call with the text so far, on the host.
-        """
-        return self._decoding_by(Stepwise, watch=watch)
-
     def sampled(self, together: int = 1) -> Self:
-        """Returns this engine with a program that reads inputs once for all samples of a text.
+        """Returns this engine, reading inputs once for all samples of a text.
 
         Over a mesh it is this engine.
 
@@ -328,15 +294,14 @@ class Engine(Generic[PlanT, OutputT]):
         """
         if self.placement.mesh is not None:
             return self
-        engine = self
+        plan = self.plan
         if together > 1:
-            plan = self.placement.laid_out(self.plan, self.rows * together)
-            shared = self if plan == self.plan or "_read" in vars(self) else self.origin
-            engine = self.with_plan(plan, origin=shared, together=together)
+            plan = self.placement.laid_out(plan, self.rows * together)
+        engine = dataclasses.replace(self, plan=plan, together=together)
         return engine._decoding_by(Sampled, together=together)
 
     def refilled(self, widths: Sequence[int]) -> Self:
-        """Returns this engine with a program that refills rows whose texts have ended.
+        """Returns this engine with rows that are refilled as their texts end.
 
         Args:
           widths: the lengths, ascending, that inputs are padded to.
@@ -350,12 +315,11 @@ class Engine(Generic[PlanT, OutputT]):
                 "out one of them"
             )
         engine = self._decoding_by(Refilled, rows=self.rows, widths=widths)
-        _ = engine.program  # raises for one row
+        _ = engine.way  # raises for one row
         return engine
 
-    def _decoding_by(self, kind: type[DecodeProgram], **options: object) -> Self:
-        make = functools.partial(kind, **options)
-        return dataclasses.replace(self, origin=self, program_of=make)
+    def _decoding_by(self, kind: Callable[..., Way], **options: object) -> Self:
+        return dataclasses.replace(self, way_of=functools.partial(kind, **options))
 
     @property
     def given_prefix(self) -> Array | None:
@@ -365,7 +329,7 @@ class Engine(Generic[PlanT, OutputT]):
         return jnp.tile(jnp.array(self.prefix, jnp.int32), (self.rows, 1))
 
     def check(self, length: int, *, compile: bool = False) -> None:
-        """Traces the program for inputs of `length` tokens, to find components that do not fit.
+        """Traces the programs for inputs of `length` tokens, to find components that do not fit.
 
         Args:
           length: S, in tokens.
@@ -379,10 +343,10 @@ class Engine(Generic[PlanT, OutputT]):
         if self.plan.reads_previous:
             _, previous = batch_shapes(target, self.rows, self.plan.max_length, mesh)
             inputs = Revised(inputs, previous)
-        arguments = self.abstract(), keys, inputs
-        self.program.lower(*arguments)
-        if compile:
-            self.program.begin_to_compile(*arguments)
+        for program, arguments in self.way.parts(self.abstract(), keys, inputs):
+            program.lower(*arguments)
+            if compile:
+                program.begin_to_compile(*arguments)
 
     def decode(
         self, batch: tasks.Batch, *, seed: int = 0, sample: int = 0
@@ -434,7 +398,7 @@ class Engine(Generic[PlanT, OutputT]):
                     last, inputs = batch, self.inputs(batch)
                 yield GivenBatch(self.keys(batch, seed, sample), inputs, batch.index >= 0)
 
-        outputs = self.program.outputs(self.params, given())
+        outputs = self.way.outputs(self.params, given())
         for batch, _ in work:
             with decoding.naming_texts(batch.index):
                 yield next(outputs)
@@ -460,9 +424,9 @@ class Engine(Generic[PlanT, OutputT]):
         Raises:
           NonFiniteLogits: with the index of the text.
         """
-        given = self.params["target"], *jax.tree.map(jnp.asarray, (batch.inputs, batch.targets))
+        arguments = self.params["target"], *jax.tree.map(jnp.asarray, (batch.inputs, batch.targets))
         with decoding.naming_texts(batch.index):
-            return jax.device_get(decoding.score(*given, target=self.plan.target, **options))
+            return jax.device_get(decoding.score(*arguments, target=self.plan.target, **options))
 
     @functools.cached_property
     def fingerprints(self) -> dict[str, str]:
@@ -488,8 +452,3 @@ class Engine(Generic[PlanT, OutputT]):
     def drafter_keys(self, drafters: Mapping[str, Drafter]) -> dict[str, dict[str, object]]:
         """Returns, by drafter name, everything that its proposals along a text depend on."""
         return {name: drafter_key(name, x, self.fingerprints) for name, x in drafters.items()}
-
-
-def _alike(one: Model, other: Model) -> bool:
-    """Returns whether two models differ at most in their layouts."""
-    return one.stored() == other.stored() and one.weights == other.weights

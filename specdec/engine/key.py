@@ -38,16 +38,15 @@ def fingerprints(
       weights: role -> directory.
       vocabulary: seqio's.
     """
-    found = {f"fingerprint of {role}": _fingerprint(owned[role], weights[role]) for role in weights}
+    prints = {}
+    for role, path in weights.items():
+        part = owned[role]
+        is_table = isinstance(part, Table)
+        digest = tables.fingerprint(path, part) if is_table else checkpoints.fingerprint(path)
+        prints[f"fingerprint of {role}"] = digest
     if digest := tasks.digest(vocabulary):  # none of UTF-8 bytes
-        found["fingerprint of vocabulary"] = digest[:16]
-    return found
-
-
-def _fingerprint(owned: Weights | Table, path: str | PathLike) -> str:
-    if isinstance(owned, Table):
-        return tables.fingerprint(path, owned)
-    return checkpoints.fingerprint(path)
+        prints["fingerprint of vocabulary"] = digest[:16]
+    return prints
 
 
 def drafter_key(name: str, drafter: Drafter, prints: Mapping[str, str]) -> dict[str, object]:
@@ -59,7 +58,7 @@ def drafter_key(name: str, drafter: Drafter, prints: Mapping[str, str]) -> dict[
       prints: the `fingerprints` of a run.
     """
     names = (f"fingerprint of {role}" for role in drafter.owned())
-    return {one: prints[one] for one in names if one in prints} | flat(name, drafter)
+    return {x: prints[x] for x in names if x in prints} | flat(name, drafter)
 
 
 def flat(name: str, value: object) -> dict[str, object]:
@@ -67,18 +66,18 @@ def flat(name: str, value: object) -> dict[str, object]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [x.name for x in dataclasses.fields(value) if x.name not in PLACEMENT]
         inside: dict[object, object] = {field: getattr(value, field) for field in fields}
-        found: dict[str, object] = {name: type(value).__name__}
+        values: dict[str, object] = {name: type(value).__name__}
     elif isinstance(value, Mapping):
-        inside, found = dict(value), {name: len(value)}
+        inside, values = dict(value), {name: len(value)}
     elif isinstance(value, list | tuple) and any(map(_has_parts, value)):
-        inside, found = dict(enumerate(value)), {name: len(value)}
+        inside, values = dict(enumerate(value)), {name: len(value)}
     elif isinstance(value, list | tuple):
-        return {name: [_plain(one) for one in value]}
+        return {name: [_plain(item) for item in value]}
     else:
         return {name: _plain(value)}
-    for part, one in inside.items():
-        found |= flat(f"{name}.{part}", one)
-    return found
+    for part, item in inside.items():
+        values |= flat(f"{name}.{part}", item)
+    return values
 
 
 def _plain(value: object) -> object:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TypeAlias, TypeVar
+from collections.abc import Mapping
+from os import PathLike
+from typing import TypeVar
 
 import jax
 from jax.sharding import Mesh
@@ -12,16 +14,12 @@ from jax.sharding import Mesh
 from specdec import checkpoints
 from specdec.checkpoints import tables
 from specdec.models import partitioning
-from specdec.models.contract.model import Model, Target, Weights
+from specdec.models.contract.model import Model, Target
 from specdec.models.partitioning import Partitioner, Share
 from specdec.plan import BasePlan, Plan
 from specdec.types import PyTree, Table
 
 PlanT = TypeVar("PlanT", bound=BasePlan)
-
-
-# Parameters that have been read, by model or table and path.
-Trees: TypeAlias = dict[tuple[Weights | Table, str], PyTree]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +60,24 @@ class Placement:
         }
         return plan.with_models(models)
 
+    def of_run(
+        self, plan: Plan, weights: Mapping[str, str | PathLike], rows: int
+    ) -> tuple[Placement, Plan]:
+        """Returns this placement over its mesh, if it has one, and the plan divided over it.
+
+        It looks at the shapes of tables, and over a mesh at those of models, and so raises for
+        those that do not exist or cannot be divided.
+        """
+        placement, mesh = self, self.mesh or self.partitioner.mesh()
+        if mesh is not None:
+            partitioning.check_batch(rows, mesh)
+            placement = self.over(mesh)
+            plan = placement.divided(plan)
+        for role, owned in plan.owned().items():
+            if role in weights and (mesh is not None or role in plan.tables()):
+                placement.shape(owned, str(weights[role]))
+        return placement, plan
+
     def laid_out(self, plan: PlanT, rows: int) -> PlanT:
         """Returns the plan with kernels in the layouts that this device reads fastest.
 
@@ -93,7 +109,7 @@ class Placement:
             return tables.shapes(path, model, sharding=self._whole)
         return partitioning.abstract(model, self.mesh)
 
-    def read(self, model: Target | Table, path: str, trees: Trees | None = None) -> PyTree:
+    def read(self, model: Target | Table, path: str) -> PyTree:
         """Reads a model's parameters, in its dtype and layout.
 
         A host reads only the parts of each array that its devices hold. Every device holds all of a
@@ -102,42 +118,20 @@ class Placement:
         Args:
           model: a model or a table.
           path: its directory.
-          trees: parameters that have been read, by model and path. They are not read again, and
-            newly read ones are added.
         """
-        alone, trees = trees is None, {} if trees is None else trees
         if isinstance(model, Table):
-            if (model, path) not in trees:
-                trees[model, path] = tables.load(
-                    path, model, sharding=self._whole, checksums=self.checksums
-                )
-            return trees[model, path]
+            return tables.load(path, model, sharding=self._whole, checksums=self.checksums)
+        how = {"dtype": model.dtype, "checksums": self.checksums}
         if not isinstance(model, Model):  # a target without a family has no config to compare with
-            if (model, path) not in trees:
-                stored = checkpoints.load(path, dtype=model.dtype, checksums=self.checksums)
-                trees[model, path] = model.from_stored(stored)
-            return trees[model, path]
-        if alone and self.mesh is None and (swapped := model.swapped()) is not None:
-            how = {"dtype": model.dtype, "checksums": self.checksums, "swapped": swapped}
-            return checkpoints.load(path, config=model.config, **how)
-        stored = model.stored()
-        # Parameters do not depend on these.
-        unread = {"orders": (), "least_width": 1, "fused": None, "in_order": False}
-        kept = dataclasses.replace(model, **unread)
-        if (kept, path) not in trees:
-            with self._rounding(model):
-                if (stored, path) not in trees:
-                    trees[stored, path] = checkpoints.load(
-                        path,
-                        config=model.config,
-                        dtype=model.dtype,
-                        shardings=self.mesh and partitioning.shardings(stored, self.mesh),
-                        checksums=self.checksums,
-                    )
-                found = model.from_stored(trees[stored, path])
-            here = model.weights == "stored" or self.mesh is not None
-            trees[kept, path] = found if here else jax.device_put(found, jax.devices()[0])
-        return trees[kept, path]
+            return model.from_stored(checkpoints.load(path, **how))
+        how["config"] = model.config
+        if self.mesh is None and (swapped := model.swapped()) is not None:
+            return checkpoints.load(path, swapped=swapped, **how)
+        shardings = self.mesh and partitioning.shardings(model.stored(), self.mesh)
+        with self._rounding(model):
+            tree = model.from_stored(checkpoints.load(path, shardings=shardings, **how))
+        rounded = model.weights != "stored" and self.mesh is None
+        return jax.device_put(tree, jax.devices()[0]) if rounded else tree
 
     @property
     def _whole(self) -> jax.sharding.Sharding | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,8 +14,8 @@ from specdec.common import notebook
 from specdec.common.environment import hardware, load_average
 from specdec.common.gin_text import MACHINE
 from specdec.common.values import UsageError
+from specdec.engine import Store
 from specdec.engine.key import flat
-from specdec.engine.placement import Trees
 from specdec.measure import printed, recorded_texts, trust
 from specdec.measure.file import File, Generation
 from specdec.measure.measurement import Measurement
@@ -46,10 +45,10 @@ class Timed(NamedTuple):
         return self.variant.run
 
     def measurement(
-        self, texts: Mapping[int, PyTree], file: File, repeats: int, read: Trees
+        self, texts: Mapping[int, PyTree], file: File, repeats: int, store: Store
     ) -> Measurement:
-        """Reads the checkpoints that are not in `read`, compiles, and returns the measurement."""
-        trees = trees_of(self.run, functools.partial(self.run.placement.read, trees=read))
+        """Reads the checkpoints that the store lacks, compiles, and returns the measurement."""
+        trees = trees_of(self.run, store.read)
         seed = self.run.data.seed
         return Measurement(self.workload, trees, texts, file, seed=seed, repeats=repeats)
 
@@ -146,14 +145,15 @@ class Benchmark(NamedTuple):
     def measure(self, repeats: int, profile_dir: str | None = None) -> Iterator[Measured]:
         """Times all variants in turns, and yields the figures of each."""
         load = load_average()  # of others: nothing has been compiled yet
-        read: Trees = {}
         # All files are held before a checkpoint is read.
         files = [
             File(timed.path, timed.variant.settings, len(timed.workload.generations))
             for timed in self.timed
         ]
+        placements = {timed.run.placement for timed in self.timed}
+        stores = {placement: Store(placement) for placement in placements}
         measurements = [
-            timed.measurement(self.texts, file, repeats, read)
+            timed.measurement(self.texts, file, repeats, stores[timed.run.placement])
             for timed, file in zip(self.timed, files, strict=True)
         ]
         if self.split:

@@ -222,13 +222,13 @@ def refuse_other_than_plain(run: Run, *, paths: bool = False) -> None:
 
 
 def refilled(run: Run) -> Refilled | None:
-    """Returns the program that writes the target's texts in refilled rows; None for batches."""
+    """Returns what writes the target's texts in refilled rows; None for batches."""
     if not run.data.refill:
         return None
     alone = dataclasses.replace(run.engine, plan=run.plan.alone())
-    program = alone.refilled(run.data.widths).program
-    assert isinstance(program, Refilled)
-    return program
+    way = alone.refilled(run.data.widths).way
+    assert isinstance(way, Refilled)
+    return way
 
 
 def refuse_adapting(drafter: Drafter) -> None:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from specdec.decoding.beam_plan import AnyPlan
-from specdec.decoding.program import DecodeProgram, Program, batch_shapes
+from specdec.decoding.program import DecodeProgram, Program, Way, batch_shapes
 from specdec.decoding.refilling import Refilled
 from specdec.decoding.states import rows_of
 from specdec.measure.parts import Views, prefill
@@ -115,8 +115,9 @@ def compile_for(
     trees = _abstract(plan, mesh)
     with jax.set_mesh(mesh):
         params = plan.params({**trees, **tables})
-        program = _program(plan, mesh, shape[0], widths)
-        decode, _ = _compiled("decode", program, params, keys, inputs)
+        way = _way(plan, mesh, shape[0], widths)
+        ((program, arguments),) = way.parts(params, keys, inputs)
+        decode, _ = _compiled("decode", program, *arguments)
         compiled_parts = tuple(_parts(plan, trees, inputs, progress)) if parts else ()
 
     def call_of(target: Target, tree: PyTree, length: int = shape[1]) -> tuple[Call, int]:
@@ -200,8 +201,8 @@ def program_count(plan: AnyPlan, parts: bool = True) -> int:
     return 2 + len(_calls_of(plan)) if parts else 1
 
 
-def _program(plan: AnyPlan, mesh: Mesh, rows: int = 1, widths: Sequence[int] = ()) -> Program:
-    """Returns the whole program: (params, keys, inputs) -> output."""
+def _way(plan: AnyPlan, mesh: Mesh, rows: int, widths: Sequence[int]) -> Way:
+    """Returns the way to decode that has one program: in batches, or in refilled rows."""
     if widths and isinstance(plan, Plan):
         return Refilled(plan, rows, widths)
     return DecodeProgram(plan, mesh=mesh)

@@ -14,7 +14,7 @@ import numpy as np
 
 from specdec.common import progress
 from specdec.common.timer import Clock, interleaved
-from specdec.engine.placement import Trees
+from specdec.engine import Store
 from specdec.measure import estimator
 from specdec.measure.alphas import Accepted
 from specdec.measure.parts import MEMORY, MEMORY_READ, PREFILL, PREFILL_ALONE, Key, Turn, by_turns
@@ -52,14 +52,14 @@ def of_run(
     )
     if mesh is not None:
         inputs = partitioning.divided_rows(inputs, mesh)
-    read: Trees = {}
+    store = Store(run.placement)
     placed: dict[tuple[str | None, str], PyTree] = {}
     paths = {"alone": run.checkpoint_path, **run.paths()}
 
     def tree_of(role: str, model: Target) -> PyTree:
         key = model.layout if isinstance(model, Model) else None, paths[role]
         if key not in placed:
-            tree = run.placement.read(model, paths[role], read)
+            tree = store.read(model, paths[role])
             placed[key] = jax.device_put(tree) if mesh is None else tree
         return placed[key]
 

@@ -32,13 +32,7 @@ from specdec.sampling.processors import (
     in_order,
     ordered,
 )
-from specdec.sampling.standard import (
-    Greedy,
-    Sampling,
-    fit_vocabulary,
-    is_distribution,
-    tempered,
-)
+from specdec.sampling.standard import Greedy, Sampling, fit_vocabulary, is_distribution, tempered
 from specdec.sampling.timestamps import Opening, Timestamps
 
 __all__ = [

@@ -34,9 +34,9 @@ class Processed(SamplingRule):
         check_is("Processed.sampling", self.sampling, SamplingRule, "Greedy()")
         if isinstance(self.sampling, Processed):
             raise ValueError("Processed.sampling is Processed itself; give all processors to one")
-        for one in self.processors:
+        for processor in self.processors:
             remedy = "processors, such as NoRepeatNGram(3)"
-            check_is("Processed.processors", one, LogitsProcessor, remedy)
+            check_is("Processed.processors", processor, LogitsProcessor, remedy)
 
     @property
     def greedy(self) -> bool:
@@ -57,10 +57,10 @@ class Processed(SamplingRule):
 
         def row(logits: Array, tokens: Array, length: Array, begin: Array | None) -> Array:
             text = History(tokens, length, history.stop_ids, begin)
-            left = logits
-            for one in self.processors:
-                left = one.process(left, text)
-            return jnp.where(jnp.all(left == -jnp.inf), ends(logits, history.stop_ids), left)
+            result = logits
+            for processor in self.processors:
+                result = processor.process(result, text)
+            return jnp.where(jnp.all(result == -jnp.inf), ends(logits, history.stop_ids), result)
 
         several = history.length.ndim > 1  # one history for each of several next tokens
         of_text = jax.vmap(row, (0, None, 0, None)) if several else row
@@ -154,10 +154,10 @@ def check_ids(sampling: SamplingRule, size: int) -> None:
       sampling: the rule, with or without processors.
       size: the number of ids.
     """
-    for one in sampling.processors if looks_back(sampling) else ():
-        for token in one.ids:
+    for processor in sampling.processors if looks_back(sampling) else ():
+        for token in processor.ids:
             if not 0 <= token < size:
                 raise ValueError(
-                    f"{type(one).__name__} names token {token} but the vocabulary has {size}; give "
-                    f"ids from 0 to {size - 1}"
+                    f"{type(processor).__name__} names token {token} but the vocabulary has "
+                    f"{size}; give ids from 0 to {size - 1}"
                 )

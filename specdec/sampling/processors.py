@@ -98,8 +98,8 @@ class NoRepeatNGram(Checked, LogitsProcessor):
         return logits.at[tokens].min(jnp.where(repeats, -jnp.inf, jnp.inf))
 
 
-def _is_list(given: object) -> bool:
-    return isinstance(given, list | tuple) and bool(given)
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple) and bool(value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,9 +134,9 @@ class NoBadWords(Checked, LogitsProcessor):
         at = length - longest + jnp.arange(longest)
         first = 1 if history.begin is None else 0  # without a prompt, the start token is no word
         newest = jnp.where(at >= first, tokens[jnp.maximum(at, 0)], -2)
-        found = jnp.all((before == -1) | (before == newest[None]), axis=1)
+        matches = jnp.all((before == -1) | (before == newest[None]), axis=1)
         last = jnp.array([sequence[-1] for sequence in self.sequences])
-        return logits.at[last].min(jnp.where(found, -jnp.inf, jnp.inf))
+        return logits.at[last].min(jnp.where(matches, -jnp.inf, jnp.inf))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,7 +286,7 @@ def in_order(
         raise ValueError(
             f"token {min(both)} is in forced_prefix_ids and in suppress_tokens; take it out of one"
         )
-    given = (  # for each kind of _ORDER: whether it is asked for, and its fields
+    asked_for = (  # for each kind of _ORDER: whether it is asked for, and its fields
         (repetition_penalty != 1, repetition_penalty),
         (frequency_penalty != 0, frequency_penalty),
         (presence_penalty != 0, presence_penalty),
@@ -298,8 +298,8 @@ def in_order(
         (suppress_tokens, tuple(suppress_tokens)),
         (begin_suppress_tokens, tuple(begin_suppress_tokens), len(forced_prefix_ids)),
     )
-    made = (kind(*fields) for kind, (asked, *fields) in zip(_ORDER, given, strict=True) if asked)
-    return (*made, *others)
+    kinds = zip(_ORDER, asked_for, strict=True)
+    return (*(kind(*fields) for kind, (asked, *fields) in kinds if asked), *others)
 
 
 def ordered(processors: Sequence[LogitsProcessor]) -> tuple[LogitsProcessor, ...]:
@@ -308,8 +308,8 @@ def ordered(processors: Sequence[LogitsProcessor]) -> tuple[LogitsProcessor, ...
     Args:
       processors: in any order.
     """
-    places = {kind: place for place, kind in enumerate(_ORDER)}
-    return tuple(sorted(processors, key=lambda one: places.get(type(one), len(places))))
+    places = {kind: index for index, kind in enumerate(_ORDER)}
+    return tuple(sorted(processors, key=lambda x: places.get(type(x), len(places))))
 
 
 def filled_in(
@@ -321,5 +321,5 @@ def filled_in(
       own: processors that are all kept.
       others: processors of which missing kinds are added.
     """
-    kinds = {type(one) for one in own}
-    return ordered([*own, *(one for one in others if type(one) not in kinds)])
+    kinds = {type(processor) for processor in own}
+    return ordered([*own, *(x for x in others if type(x) not in kinds)])

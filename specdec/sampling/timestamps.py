@@ -12,10 +12,10 @@ from specdec.common.values import Checked, NonNegativeInt, Rule, is_integer
 from specdec.types import Array, History, LogitsProcessor
 
 
-def _are_ids(given: object) -> bool:
-    if not isinstance(given, tuple) or not all(isinstance(row, tuple) and row for row in given):
+def _are_ids(value: object) -> bool:
+    if not isinstance(value, tuple) or not all(isinstance(row, tuple) and row for row in value):
         return False
-    return all(is_integer(id, 0) for row in given for id in row)
+    return all(is_integer(id, 0) for row in value for id in row)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Opening(Checked, LogitsProcessor):
         return tuple(id for choice in self.choices for id in choice)
 
     def process(self, logits: Array, history: History) -> Array:
-        left, ids = logits, jnp.arange(logits.shape[-1])
+        result, ids = logits, jnp.arange(logits.shape[-1])
         for position, choice in enumerate(self.choices):
             likeliest = jnp.asarray(choice)[jnp.argmax(logits[jnp.asarray(choice)])]
             only = jnp.where(ids == likeliest, 0.0, -jnp.inf).astype(logits.dtype)
-            left = jnp.where(history.position == position, only, left)
-        return left
+            result = jnp.where(history.position == position, only, result)
+        return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +85,9 @@ class Timestamps(Checked, LogitsProcessor):
         banned |= jnp.where(is_open, ids < self.end_id, ends_in_time & is_time)
         late = False if self.latest_first is None else ids > first + self.latest_first
         banned |= (count == 0) & (~is_time | late)
-        left = jnp.where(banned, -jnp.inf, logits)
+        result = jnp.where(banned, -jnp.inf, logits)
 
-        times = jax.nn.logsumexp(jnp.where(is_time, left, -jnp.inf))
-        certain = times > jnp.max(jnp.where(is_time, -jnp.inf, left))
-        left = jnp.where(certain & ~is_time, -jnp.inf, left)
-        return jnp.where(count < 0, logits, left)  # what the text opens with is another rule's
+        times = jax.nn.logsumexp(jnp.where(is_time, result, -jnp.inf))
+        certain = times > jnp.max(jnp.where(is_time, -jnp.inf, result))
+        result = jnp.where(certain & ~is_time, -jnp.inf, result)
+        return jnp.where(count < 0, logits, result)  # what the text opens with is another rule's

@@ -83,8 +83,8 @@ class CostOptimal(Checked, Schedule):
     def want(self, state: Seen) -> Array:
         of_all = jnp.sum(state.tested, axis=1), jnp.sum(state.kept, axis=1)
         anywhere = self._rate(*of_all, self.prior)[:, None]
-        kept = self._rate(state.tested, state.kept, anywhere)
-        time = jnp.array(self._time(), jnp.float32)[None] / tokens_of(kept)
+        rates = self._rate(state.tested, state.kept, anywhere)
+        time = jnp.array(self._time(), jnp.float32)[None] / tokens_of(rates)
         return jnp.argmin(time, axis=1).astype(jnp.int32)
 
     def update(self, state: Seen, draft: Draft, verdict: Verdict) -> Seen:
@@ -93,9 +93,9 @@ class CostOptimal(Checked, Schedule):
         tested = state.tested + ((index < length) & (index <= accepted))
         return Seen(tested, state.kept + (index < accepted))
 
-    def _rate(self, tested: Array, kept: Array, prior: Array | float) -> Array:
+    def _rate(self, tested: Array, accepted: Array, prior: Array | float) -> Array:
         """Returns the share of tested tokens that were kept, starting from a prior."""
-        return (self.strength * prior + kept) / (self.strength + tested)
+        return (self.strength * prior + accepted) / (self.strength + tested)
 
     def _time(self) -> list[float]:
         """Returns the time of an iteration with 0 .. K draft tokens, [1+K]; inf if excluded."""
@@ -140,6 +140,6 @@ class ForeseenCost(UpToLongest):
     def cuts(self) -> bool:
         return True
 
-    def cut(self, kept: Array) -> Array:
+    def cut(self, rates: Array) -> Array:
         time = self.c + jnp.array(time_of(0.0, self.v, self.buckets), jnp.float32)
-        return jnp.argmin(time[None] / tokens_of(kept), axis=1).astype(jnp.int32)
+        return jnp.argmin(time[None] / tokens_of(rates), axis=1).astype(jnp.int32)

@@ -36,10 +36,10 @@ class Fixed(Checked, Schedule):
         check("Fixed.buckets", self.buckets, Buckets)
 
     def __repr__(self) -> str:
-        said = [f"gamma={self.gamma}"]
-        said += ["stop_at_end=True"] if self.stop_at_end else []
-        said += [f"shorter={self.shorter}"] if self.shorter else []
-        return f"Fixed({', '.join(said)})"
+        fields = [f"gamma={self.gamma}"]
+        fields += ["stop_at_end=True"] if self.stop_at_end else []
+        fields += [f"shorter={self.shorter}"] if self.shorter else []
+        return f"Fixed({', '.join(fields)})"
 
     @property
     def buckets(self) -> tuple[int, ...]:

@@ -23,19 +23,16 @@ from specdec.schedules.signals import Signals
 from specdec.types import Array, Draft, Params, PyTree, Table, Verdict
 
 
-def _are_prefills(given: object) -> bool:
-    if not isinstance(given, tuple) or len(given) != 2:
+def _are_prefills(value: object) -> bool:
+    if not isinstance(value, tuple) or len(value) != 2:
         return False
-    return all(map(is_number, given)) and 0 <= given[0] <= given[1]
+    return all(map(is_number, value)) and 0 <= value[0] <= value[1]
 
 
 Limit = Annotated[float, number(lambda x: x > 1, "a number above 1, as in 1.05")]
 Prefill = Annotated[
     tuple[float, float],
-    Rule(
-        _are_prefills,
-        "the target's and that of all models, which is no less, as in (2.0, 2.5)",
-    ),
+    Rule(_are_prefills, "the target's and that of all models, which is no less, as in (2.0, 2.5)"),
 ]
 
 
@@ -90,8 +87,8 @@ class Guard(Checked, Schedule):
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        own = self.schedule.buckets
-        return own if own[0] == 0 else (0, *own)
+        buckets = self.schedule.buckets
+        return buckets if buckets[0] == 0 else (0, *buckets)
 
     def up_to(self, longest: int) -> Guard | None:
         schedule = self.schedule.up_to(longest)
@@ -135,8 +132,8 @@ class Guard(Checked, Schedule):
     def cuts(self) -> bool:
         return self.schedule.cuts
 
-    def cut(self, kept: Array) -> Array:
-        return self.schedule.cut(kept)
+    def cut(self, rates: Array) -> Array:
+        return self.schedule.cut(rates)
 
     @property
     def replayable(self) -> bool:

@@ -43,6 +43,6 @@ class Heuristic(Checked, Schedule):
         return jnp.full([batch], self.start, jnp.int32)
 
     def update(self, state: Array, draft: Draft, verdict: Verdict) -> Array:
-        whole = verdict.num_accepted == draft.length
-        changed = jnp.clip(jnp.where(whole, state + 2, state - 1), 1, self.buckets[-1])
+        all_accepted = verdict.num_accepted == draft.length
+        changed = jnp.clip(jnp.where(all_accepted, state + 2, state - 1), 1, self.buckets[-1])
         return jnp.where(draft.length > 0, changed, state)

@@ -74,13 +74,13 @@ class Schedule:
         """Whether `cut` is asked before a block is drawn."""
         return False
 
-    def cut(self, kept: Array) -> Array:
+    def cut(self, rates: Array) -> Array:
         """Returns [B] int32, how many tokens of a block are enough.
 
         The result must not depend on drawn tokens.
 
         Args:
-          kept: [B, K] float32, the probability that each token is kept if those before it are.
+          rates: [B, K] float32, the probability that each token is kept if those before it are.
         """
         raise NotImplementedError
 

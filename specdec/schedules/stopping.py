@@ -142,11 +142,9 @@ def features(signals: Signals) -> Array:
 
 
 def logit(params: PyTree, features: Values) -> Array:
-    """Returns [...], the log odds that a token is accepted.
+    """Returns [...], the log odds that a token with these features [..., F] is accepted.
 
-    Args:
-      params: mean, scale [F]; hidden [F, H], hidden_bias [H]; out [H], out_bias [].
-      features: [..., F] float32.
+    The parameters are mean, scale [F]; hidden [F, H], hidden_bias [H]; out [H], out_bias [].
     """
     rows = features.reshape(-1, features.shape[-1])
     seen = (rows - params["mean"][None]) / params["scale"][None]

@@ -55,15 +55,15 @@ class Tokenization:
     framing: Framing | None = None  # how inputs begin and end; None for a T5's, which end in EOS
 
 
-def agree(ours: Iterable[AddedToken], theirs: Iterable[AddedToken]) -> bool:
+def agree(tokens: Iterable[AddedToken], others: Iterable[AddedToken]) -> bool:
     """Returns whether each id has one content, and each content one id; either may lack tokens."""
-    ours, theirs = tuple(ours), tuple(theirs)
-    contents = {token.id: token.content for token in ours}
-    ids = {token.content: token.id for token in ours}
+    tokens, others = tuple(tokens), tuple(others)
+    contents = {token.id: token.content for token in tokens}
+    ids = {token.content: token.id for token in tokens}
     return all(
         contents.get(token.id, token.content) == token.content
         and ids.get(token.content, token.id) == token.id
-        for token in theirs
+        for token in others
     )
 
 
@@ -91,27 +91,27 @@ def split(text: str, tokens: Sequence[AddedToken]) -> Iterator[str | AddedToken]
         parts += [text[end : match.start()], match[0]]
         end = match.end()
     parts = [part for part in (*parts, text[end:]) if part]
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if part in by_content:
-            _trim(parts, place, by_content[part])
+            _trim(parts, index, by_content[part])
     return (by_content.get(part, part) for part in parts if part)
 
 
-def _trim(parts: list[str], place: int, token: AddedToken) -> None:
+def _trim(parts: list[str], index: int, token: AddedToken) -> None:
     """Applies the flags of the token at a place to its neighbours.
 
     transformers does this even if the neighbours are added tokens. White space that is an added
     token therefore disappears next to a token that includes white space.
     """
-    left = parts[place - 1] if place else ""
-    right = parts[place + 1] if place + 1 < len(parts) else ""
-    if token.rstrip and right:
-        parts[place + 1] = right.lstrip()
-    if token.lstrip and left:
-        parts[place - 1] = left.rstrip()
-    if token.single_word and left and left[-1] != " ":
-        parts[place - 1] += token.content
-        parts[place] = ""
-    elif token.single_word and right and right[0] != " ":
-        parts[place + 1] = token.content + parts[place + 1]
-        parts[place] = ""
+    before = parts[index - 1] if index else ""
+    after = parts[index + 1] if index + 1 < len(parts) else ""
+    if token.rstrip and after:
+        parts[index + 1] = after.lstrip()
+    if token.lstrip and before:
+        parts[index - 1] = before.rstrip()
+    if token.single_word and before and before[-1] != " ":
+        parts[index - 1] += token.content
+        parts[index] = ""
+    elif token.single_word and after and after[0] != " ":
+        parts[index + 1] = token.content + parts[index + 1]
+        parts[index] = ""

@@ -238,11 +238,11 @@ def check_sizes(
     return widths, lengths.get("targets", 0)
 
 
-def _pad_id(given: int | None, vocabulary: LoadedVocabulary) -> int:
-    found = vocabulary.pad_id if given is None else given
-    if found is None:
+def _pad_id(pad_id: int | None, vocabulary: LoadedVocabulary) -> int:
+    id = vocabulary.pad_id if pad_id is None else pad_id
+    if id is None:
         raise TaskError("the vocabulary has no id of padding; give the model's, as in pad_id=1")
-    return found
+    return id
 
 
 class _Maker(NamedTuple):

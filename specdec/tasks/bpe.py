@@ -88,12 +88,12 @@ class Bpe(PlainVocabulary):
 
     def _id(self, names: Mapping[str, str], role: str) -> int:
         """Returns the id of a special token; raises ValueError if there is no such token."""
-        if (found := self._ids.get(names.get(role, ""))) is None:
+        if (id := self._ids.get(names.get(role, ""))) is None:
             raise ValueError(
                 f"its {role} is {names.get(role)!r}, which is none of its tokens; set {role} in "
                 "tokenizer_config.json"
             )
-        return found
+        return id
 
     def _framing(self, framing: Framing, names: Mapping[str, str]) -> tuple[tuple[int, ...], bool]:
         """Returns the ids before an input, and whether it ends in EOS."""
@@ -101,15 +101,15 @@ class Bpe(PlainVocabulary):
             before = (self._id(names, "bos_token"),) if framing.add_bos else ()
             return before, bool(framing.add_eos)
         text = self._shown([self._any_piece()])
-        inside, whole = self.encode(text), self.backend.encode(text).ids
-        start = next(i for i in range(len(whole)) if whole[i : i + len(inside)] == inside)
-        behind = whole[start + len(inside) :]
+        inside, framed = self.encode(text), self.backend.encode(text).ids
+        start = next(i for i in range(len(framed)) if framed[i : i + len(inside)] == inside)
+        behind = framed[start + len(inside) :]
         if behind not in ([], [self.eos_id]):
             raise ValueError(
                 f"its post-processor puts ids {behind} after a text, and eos_token is "
                 f"{self.eos_id}; use the model's own tokenizer"
             )
-        return tuple(whole[:start]), bool(behind)
+        return tuple(framed[:start]), bool(behind)
 
     def _any_piece(self) -> int:
         """Returns an id whose text is whole characters, whatever comes after it."""
@@ -124,11 +124,11 @@ def from_json(text: str, framing: Framing | None) -> Tokenizer:
     """Returns the tokenizer of a `tokenizer.json`."""
     from tokenizers import Tokenizer, pre_tokenizers
 
-    made = Tokenizer.from_str(text)
-    given = None if framing is None else framing.prefix_space
-    if given is not None and isinstance(made.pre_tokenizer, pre_tokenizers.ByteLevel):
-        made.pre_tokenizer.add_prefix_space = given
-    return made
+    tokenizer = Tokenizer.from_str(text)
+    prefix_space = None if framing is None else framing.prefix_space
+    if prefix_space is not None and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel):
+        tokenizer.pre_tokenizer.add_prefix_space = prefix_space
+    return tokenizer
 
 
 def from_merges(vocab: str, merges: str, framing: Framing | None) -> Tokenizer:
@@ -139,12 +139,12 @@ def from_merges(vocab: str, merges: str, framing: Framing | None) -> Tokenizer:
     lines = [line for line in lines if line and not line.startswith("#version")]
     if broken := next((line for line in lines if line.count(" ") != 1), None):
         raise ValueError(f"merges.txt has the line {broken!r}; copy it again")
-    pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
-    made = Tokenizer(models.BPE(vocab=of_vocab(vocab), merges=pairs))
-    given = framing is not None and bool(framing.prefix_space)
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=given)
-    made.decoder = decoders.ByteLevel()
-    return made
+    pairs = [(first, second) for first, _, second in (line.partition(" ") for line in lines)]
+    tokenizer = Tokenizer(models.BPE(vocab=of_vocab(vocab), merges=pairs))
+    prefix_space = framing is not None and bool(framing.prefix_space)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def is_bpe(serialized: bytes) -> bool:
@@ -168,7 +168,7 @@ def from_sentencepiece(serialized: bytes, legacy: bool) -> Tokenizer:
         )
     ids = {piece.piece: id for id, piece in enumerate(model.pieces)}
     unknown = model.pieces[model.trainer_spec.unk_id].piece
-    made = Tokenizer(
+    tokenizer = Tokenizer(
         models.BPE(
             vocab=ids,
             merges=_merges(ids, {piece.piece: piece.score for piece in model.pieces}),
@@ -179,19 +179,23 @@ def from_sentencepiece(serialized: bytes, legacy: bool) -> Tokenizer:
     )
     if legacy:
         steps = [normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]
-        made.normalizer = normalizers.Sequence(steps)
+        tokenizer.normalizer = normalizers.Sequence(steps)
     else:
-        made.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="first", split=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+            SPACE, prepend_scheme="first", split=False
+        )
     replace, strip = decoders.Replace(SPACE, " "), decoders.Strip(" ", 1, 0)
-    made.decoder = decoders.Sequence([replace, decoders.ByteFallback(), decoders.Fuse(), strip])
-    made.add_tokens(
+    tokenizer.decoder = decoders.Sequence(
+        [replace, decoders.ByteFallback(), decoders.Fuse(), strip]
+    )
+    tokenizer.add_tokens(
         [
             AddedToken(piece.piece, normalized=False, special=piece.type == _CONTROL)
             for piece in model.pieces
             if piece.type in (_CONTROL, _USER_DEFINED)
         ]
     )
-    return made
+    return tokenizer
 
 
 def _merges(ids: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -213,13 +217,13 @@ def _add_tokens(backend: Tokenizer, tokenization: Tokenization) -> None:
     for token in tokenization.added:
         if token.content not in known or known[token.content].special != token.special:
             flags = {name: getattr(token, name) for name in ("lstrip", "rstrip", "single_word")}
-            made = AddedToken(token.content, normalized=False, special=token.special, **flags)
-            backend.add_tokens([made])
-            known[token.content] = made
-        if (found := backend.token_to_id(token.content)) != token.id:
+            added = AddedToken(token.content, normalized=False, special=token.special, **flags)
+            backend.add_tokens([added])
+            known[token.content] = added
+        if (id := backend.token_to_id(token.content)) != token.id:
             raise ValueError(
                 f"the added token {token.content!r} has the id {token.id} in its files and would "
-                f"get {found}; copy the tokenizer's files again"
+                f"get {id}; copy the tokenizer's files again"
             )
     assert tokenization.framing is not None
     for _, name in tokenization.framing.names:

@@ -58,9 +58,13 @@ def rendered(source: str, names: Mapping[str, str], message: str | None) -> str:
     template = _template(source)
     if message is None:
         return ""
-    given = {"messages": [{"role": "user", "content": message}], "tools": None, "documents": None}
+    variables = {
+        "messages": [{"role": "user", "content": message}],
+        "tools": None,
+        "documents": None,
+    }
     parts, length = [], 0
-    for part in template.generate(**given, add_generation_prompt=True, **names):
+    for part in template.generate(**variables, add_generation_prompt=True, **names):
         parts.append(part)
         length += len(part)
         if length > CHARACTERS + len(message):

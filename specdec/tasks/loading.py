@@ -78,12 +78,12 @@ def read_in_time(path: str, read: Callable[[], T]) -> T:
 
     TensorFlow would try for minutes, in the middle of a run.
     """
-    found: list[T] = []
+    results: list[T] = []
     failures = [f"no answer in {PATIENCE} s"]
 
     def run():
         try:
-            found.append(read())
+            results.append(read())
         except Exception as error:  # of TensorFlow's file systems, or of SentencePiece
             failures[0] = str(error).partition("\n")[0]
 
@@ -91,12 +91,12 @@ def read_in_time(path: str, read: Callable[[], T]) -> T:
     with quiet_stderr():
         thread.start()
         thread.join(PATIENCE)
-    if not found:
+    if not results:
         raise TaskError(
             f"vocabulary {path} cannot be read ({failures[0]}); name a copy on this machine "
             "with --vocabulary=FILE, for T5's own tasks with --gin.VOCABULARY_PATH=\"'FILE'\""
         )
-    return found[0]
+    return results[0]
 
 
 def as_seqio(plain: PlainVocabulary) -> Vocabulary:

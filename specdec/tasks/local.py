@@ -92,10 +92,10 @@ def _pairs(
             text = line_text(line, first=not number)
             fields = text.split("\t") if len(columns) > 1 else [text]
             example = dict(zip(columns, fields, strict=True))
-            given = prefix + example.get("inputs", "")
+            source = prefix + example.get("inputs", "")
             if FILES in example:
-                given = with_files(given, _names(files[split], example[FILES]))
-            yield given, example.get("targets")
+                source = with_files(source, _names(files[split], example[FILES]))
+            yield source, example.get("targets")
 
 
 def _names(path: str, column: str) -> list[str]:
@@ -121,26 +121,26 @@ def _examine(path: str, columns: Sequence[str], vocabulary: LoadedVocabulary) ->
 def _examine_line(
     line: bytes, path: str, number: int, columns: Sequence[str], vocabulary: LoadedVocabulary
 ) -> None:
-    place = f"{path}, line {number}"
-    found = line.count(b"\t") + 1
-    if len(columns) > 1 and found != len(columns):
-        without = ", or set TASK_COLUMNS = ('inputs',) for inputs alone" * (found == 1)
+    where = f"{path}, line {number}"
+    count = line.count(b"\t") + 1
+    if len(columns) > 1 and count != len(columns):
+        without = ", or set TASK_COLUMNS = ('inputs',) for inputs alone" * (count == 1)
         raise TaskError(
-            f"{place}: {found} TAB-separated columns, not {len(columns)} ({', '.join(columns)}); "
+            f"{where}: {count} TAB-separated columns, not {len(columns)} ({', '.join(columns)}); "
             f"write one example per line{without}"
         )
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise TaskError(f"{place}: not UTF-8 ({error.reason}); convert the file") from error
+        raise TaskError(f"{where}: not UTF-8 ({error.reason}); convert the file") from error
     fields = line_text(text, first=number == 1).split("\t", len(columns) - 1)
     example = dict(zip(columns, fields, strict=True))
     column = example.get(FILES, "")
     for name in [*column.split(), *files_of(vocabulary, example.get("inputs", ""))]:
-        own_file(place, name, TaskError, folders=True)
+        own_file(where, name, TaskError, folders=True)
     for name in _names(path, column):
         if not os.path.isfile(part_of(name)[0]):
-            raise TaskError(f"{place}: there is no file {name}; check the column 'files'")
+            raise TaskError(f"{where}: there is no file {name}; check the column 'files'")
 
 
 def line_text(line: str, first: bool) -> str:

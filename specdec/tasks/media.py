@@ -86,8 +86,8 @@ class Illustrated(_WithFiles):
         places = max([places, *map(len, files)])
         pixels = np.zeros([rows, places, *picture], np.float32)
         for row, names in zip(pixels, files, strict=False):
-            for place, name in enumerate(names):
-                row[place] = self.own.settings.pixels(name, row.shape[1:])
+            for index, name in enumerate(names):
+                row[index] = self.own.settings.pixels(name, row.shape[1:])
         return {"tokens": ids, "pixels": pixels}
 
 
@@ -173,8 +173,8 @@ def with_files(text: str, names: Sequence[str]) -> str:
             f"the text {text[:60]!r} has {IMAGE} {text.count(IMAGE)} times, and {len(names)} files "
             f"are given; write {IMAGE} for each picture"
         )
-    left = iter(names)
-    return re.sub(IMAGE, lambda _: f"<image:{next(left)}>", text)
+    remaining = iter(names)
+    return re.sub(IMAGE, lambda _: f"<image:{next(remaining)}>", text)
 
 
 def part_of(text: str) -> tuple[str, float | None]:

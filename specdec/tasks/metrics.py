@@ -172,11 +172,11 @@ class WordErrors(SumMetric[str, str]):
 
     def statistics(self, target: str, prediction: str) -> np.ndarray:
         """Returns [2]: the errors, and the target's words."""
-        said, words = np.array(prediction.split()), target.split()
-        places = np.arange(len(said) + 1)
+        predicted, words = np.array(prediction.split()), target.split()
+        places = np.arange(len(predicted) + 1)
         errors = places  # between the words so far and each begin of the prediction
         for number, word in enumerate(words, start=1):
-            either = np.minimum(errors[1:] + 1, errors[:-1] + (said != word))
+            either = np.minimum(errors[1:] + 1, errors[:-1] + (predicted != word))
             errors = np.minimum.accumulate(np.append(number, either) - places) + places
         return np.array([errors[-1], len(words)])
 

@@ -59,8 +59,8 @@ def token_counts(folder: str) -> Counter[int]:
       TaskError: the folder has no predictions, or a malformed line.
     """
     counts: Counter[int] = Counter()
-    for place, line in _lines(_files(folder)):
-        counts.update(_example(place, line)["tokens"])
+    for where, line in _lines(_files(folder)):
+        counts.update(_example(where, line)["tokens"])
     return counts
 
 
@@ -73,7 +73,7 @@ def longest_output(folder: str) -> int:
     Raises:
       TaskError: as `token_counts`, or there is no output.
     """
-    lengths = [len(_example(place, line)["tokens"]) for place, line in _lines(_files(folder))]
+    lengths = [len(_example(where, line)["tokens"]) for where, line in _lines(_files(folder))]
     if not lengths:
         raise TaskError(f"{folder} has no whole prediction; let specdec eval go on")
     return max(lengths)
@@ -81,10 +81,10 @@ def longest_output(folder: str) -> int:
 
 @functools.cache
 def _register(
-    name: str, given: tuple[tuple[str, str], ...], definition: VocabularyDefinition
+    name: str, folders_by_split: tuple[tuple[str, str], ...], definition: VocabularyDefinition
 ) -> Task:
     vocabulary = for_texts(definition)
-    folders = {split: _files(folder) for split, folder in given}
+    folders = {split: _files(folder) for split, folder in folders_by_split}
     sizes = {split: _examine(files, vocabulary) for split, files in folders.items()}
     return registered(TextTask(name, functools.partial(_pairs, folders), sizes, vocabulary))
 
@@ -92,29 +92,29 @@ def _register(
 def _pairs(
     folders: Mapping[str, list[Path]], split: str, start: int
 ) -> Iterator[tuple[str, list[int]]]:
-    for place, line in itertools.islice(_lines(folders[split]), start, None):
-        example = _example(place, line)
+    for where, line in itertools.islice(_lines(folders[split]), start, None):
+        example = _example(where, line)
         yield example["input"], example["tokens"]
 
 
 def _files(folder: str) -> list[Path]:
-    found = sorted(Path(folder).glob("predictions*.jsonl"))
-    if not found:
+    files = sorted(Path(folder).glob("predictions*.jsonl"))
+    if not files:
         raise TaskError(
             f"{folder} has no predictions; give the --output_dir of a run of specdec eval"
         )
-    return found
+    return files
 
 
 def _examine(files: list[Path], vocabulary: LoadedVocabulary) -> int:
     """Counts the examples, and checks that each is well-formed."""
     number, ids = 0, -(-vocabulary.vocab_size // PADDED_TO) * PADDED_TO
-    for place, line in _lines(files):
+    for where, line in _lines(files):
         number += 1
-        largest = max(_example(place, line)["tokens"], default=0)
+        largest = max(_example(where, line)["tokens"], default=0)
         if largest >= ids:
             raise TaskError(
-                f"{place}: token {largest}, but the vocabulary has {vocabulary.vocab_size}; give "
+                f"{where}: token {largest}, but the vocabulary has {vocabulary.vocab_size}; give "
                 "the vocabulary of that run"
             )
     if not number:
@@ -128,7 +128,7 @@ def _lines(files: list[Path]) -> Iterator[tuple[str, bytes]]:
     Files of several hosts take turns, since host k of n has every n-th text from text k on.
     """
     for turn in itertools.zip_longest(*map(_lines_of, files)):
-        yield from (found for found in turn if found is not None)
+        yield from (line for line in turn if line is not None)
 
 
 def _lines_of(file: Path) -> Iterator[tuple[str, bytes]]:
@@ -143,8 +143,8 @@ class _Prediction(TypedDict):
     tokens: list[pieces.Id]
 
 
-def _example(place: str, line: bytes) -> _Prediction:
+def _example(where: str, line: bytes) -> _Prediction:
     try:
         return parsed(line, _Prediction)
     except ValueError as error:
-        raise TaskError(f"{place}: not a prediction, it {error}; run specdec eval again") from error
+        raise TaskError(f"{where}: not a prediction, it {error}; run specdec eval again") from error

@@ -65,13 +65,13 @@ class PictureSettings(Checked):
         """
         if record.get("do_pad"):
             raise ValueError("do_pad is True, and supported is False; use another model")
-        found: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "size": _sides(record.get("size", 224), "shortest_edge"),
             "crop": _sides(record.get("crop_size", 224), None),
         }
         names = {"mean": "image_mean", "std": "image_std", "scale": "rescale_factor"}
         names["resample"] = "resample"
-        found |= {ours: record[name] for ours, name in names.items() if name in record}
+        settings |= {field: record[name] for field, name in names.items() if name in record}
         off: dict[str, dict[str, object]] = {
             "do_resize": {"size": None},
             "do_center_crop": {"crop": None},
@@ -79,8 +79,8 @@ class PictureSettings(Checked):
             "do_normalize": {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)},
         }
         for name, values in off.items():
-            found |= {} if record.get(name, True) else values
-        return cls(**found)
+            settings |= {} if record.get(name, True) else values
+        return cls(**settings)
 
     def pixels(
         self, picture: str | os.PathLike | PillowImage, shape: Sequence[int] | None = None
@@ -97,11 +97,11 @@ class PictureSettings(Checked):
         """
         image = _opened(picture, self._check_size)
         size = self._resized(*image.size)
-        found = [3, *(self.crop or size[::-1])]
-        if shape is not None and found != list(shape):
+        shape_after = [3, *(self.crop or size[::-1])]
+        if shape is not None and shape_after != list(shape):
             raise TaskError(
-                f"picture {picture} becomes {found} pixels, and the target reads {list(shape)}; "
-                "give tasks.PictureSettings its size"
+                f"picture {picture} becomes {shape_after} pixels, and the target reads "
+                f"{list(shape)}; give tasks.PictureSettings its size"
             )
         if self.size is not None:
             image = image.resize(size, resample=self.resample)
@@ -134,17 +134,17 @@ class PictureSettings(Checked):
             )
 
 
-def _sides(given: int | Mapping[str, int], shorter: str | None) -> tuple[int, ...]:
+def _sides(sides: int | Mapping[str, int], shorter: str | None) -> tuple[int, ...]:
     """Returns one side, or height and width, of a setting of transformers."""
-    if isinstance(given, int):
-        return (given,) if shorter else (given, given)
-    if isinstance(given, Mapping):
-        if shorter and given.keys() == {shorter}:
-            return (given[shorter],)
-        if given.keys() == {"height", "width"}:
-            return given["height"], given["width"]
+    if isinstance(sides, int):
+        return (sides,) if shorter else (sides, sides)
+    if isinstance(sides, Mapping):
+        if shorter and sides.keys() == {shorter}:
+            return (sides[shorter],)
+        if sides.keys() == {"height", "width"}:
+            return sides["height"], sides["width"]
     known = f"{shorter}, or height and width" if shorter else "height and width"
-    raise ValueError(f"a size of pictures is {given!r}; supported are {known}")
+    raise ValueError(f"a size of pictures is {sides!r}; supported are {known}")
 
 
 def _opened(
@@ -179,5 +179,5 @@ def _cropped(array: np.ndarray, height: int, width: int) -> np.ndarray:
         missing = max(wanted - there, 0)
         padding.append((math.ceil(missing / 2), missing // 2))
     array = np.pad(array, padding)
-    top, left = (array.shape[1] - height) // 2, (array.shape[2] - width) // 2
-    return array[:, top : top + height, left : left + width]
+    above, beside = (array.shape[1] - height) // 2, (array.shape[2] - width) // 2
+    return array[:, above : above + height, beside : beside + width]

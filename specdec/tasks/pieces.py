@@ -117,8 +117,8 @@ def _growth(part: object) -> int:
     """Returns how many characters a normalizer or a decoder can make of one by replacing."""
     if isinstance(part, dict):
         content = part.get("content")
-        own = len(content) if part.get("type") == "Replace" and isinstance(content, str) else 1
-        return max(own, 1) * math.prod(map(_growth, part.values()))
+        factor = len(content) if part.get("type") == "Replace" and isinstance(content, str) else 1
+        return max(factor, 1) * math.prod(map(_growth, part.values()))
     return math.prod(map(_growth, part)) if isinstance(part, list) else 1
 
 
@@ -137,7 +137,7 @@ def _names(record: TokenizerFile) -> list[str]:
         names = sorted(vocab, key=vocab.__getitem__)
     else:
         names = [name for name, _ in vocab]
-    added = sorted((one["id"], one["content"]) for one in record.get("added_tokens") or ())
+    added = sorted((token["id"], token["content"]) for token in record.get("added_tokens") or ())
     return names + [name for id, name in added if id >= len(names)]
 
 

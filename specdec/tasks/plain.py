@@ -41,7 +41,7 @@ InputsShape: TypeAlias = ArrayShape | Mapping[str, ArrayShape]  # see `Target.in
 def without_media(ids: np.ndarray, shape: InputsShape) -> Inputs:
     """Returns inputs with ids, and zeros for pictures; see `PlainVocabulary.inputs`."""
     if isinstance(shape, Mapping):
-        zeros = {name: np.zeros(one.shape, one.dtype) for name, one in shape.items()}
+        zeros = {name: np.zeros(array.shape, array.dtype) for name, array in shape.items()}
         return zeros | {"tokens": ids}
     if shape.dtype != np.int32:
         raise TaskError(
@@ -155,8 +155,8 @@ class PlainBytes(PlainVocabulary):
         return []
 
     def _text(self, ids: Sequence[int]) -> str:
-        kept = (id - SPECIAL for id in ids if SPECIAL <= id < SPECIAL + BYTES)
-        return bytes(kept).decode("utf-8", errors="ignore")
+        byte_values = (id - SPECIAL for id in ids if SPECIAL <= id < SPECIAL + BYTES)
+        return bytes(byte_values).decode("utf-8", errors="ignore")
 
 
 class PlainSentencePiece(PlainVocabulary):
@@ -246,8 +246,8 @@ class WithAddedTokens(PlainVocabulary):
         )
         self.digest = base.digest
         if self.others:
-            said = f"{base.digest} {self.others}"
-            self.digest = hashlib.sha256(said.encode()).hexdigest()
+            contents = f"{base.digest} {self.others}"
+            self.digest = hashlib.sha256(contents.encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
@@ -287,12 +287,12 @@ class WithAddedTokens(PlainVocabulary):
 
     def _bytes(self, ids: Sequence[int]) -> str:
         """Joins bytes; an added token may stand between the bytes of one character."""
-        found = b""
+        joined = b""
         for id in ids:
             token = self._by_id.get(id)
             is_byte = SPECIAL <= id < SPECIAL + BYTES
-            found += token.content.encode() if token else bytes([id - SPECIAL] * is_byte)
-        return found.decode("utf-8", errors="ignore")
+            joined += token.content.encode() if token else bytes([id - SPECIAL] * is_byte)
+        return joined.decode("utf-8", errors="ignore")
 
 
 def _runs(ids: Sequence[int], added: Iterable[int]) -> list[list[int]]:

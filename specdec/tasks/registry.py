@@ -25,8 +25,8 @@ def check_definition(
 ) -> None:
     """Raises TaskError unless a task's name, paths and vocabulary are valid."""
     check("the task's name", name, Word, TaskError)
-    given = paths.values() if isinstance(paths, Mapping) else ()
-    if not given or not all(map(is_word, given)):
+    locations = paths.values() if isinstance(paths, Mapping) else ()
+    if not locations or not all(map(is_word, locations)):
         raise TaskError(f"{what} of task {name!r} is {paths!r}; give {remedy}")
     if not hasattr(vocabulary, "load"):
         raise TaskError(f"vocabulary of task {name!r} is {vocabulary!r}; give {VOCABULARIES}")
@@ -82,16 +82,17 @@ def get_task(task: str | Task | seqio.Task | seqio.Mixture, split: str | None = 
       TaskError: there is no such task or split, or the task's data set is not on this machine.
     """
     if isinstance(task, str):
-        found = _registered.get(task) or _seqios(task)
+        resolved = _registered.get(task) or _seqios(task)
     else:
-        found = task if isinstance(task, Task) else SeqioTask(task)
+        resolved = task if isinstance(task, Task) else SeqioTask(task)
     if split is not None:
-        found.check_data()
-        if split not in found.splits:
+        resolved.check_data()
+        if split not in resolved.splits:
             raise TaskError(
-                f"task {found.name!r} has no split {split!r}; it has {', '.join(found.splits)}"
+                f"task {resolved.name!r} has no split {split!r}; it has "
+                f"{', '.join(resolved.splits)}"
             )
-    return found
+    return resolved
 
 
 def _seqios(name: str) -> Task:

@@ -72,9 +72,9 @@ def values_of(text: str) -> list[float]:
         if not text.strip():
             raise ValueError
         if (kind := {"[": list, "{": dict}.get(text.lstrip()[0])) is not None:
-            found = parsed(text, kind, nan=True)
-            found = found["target"] if isinstance(found, dict) else found
-            values = [float("nan") if value is None else value for value in found]
+            series = parsed(text, kind, nan=True)
+            series = series["target"] if isinstance(series, dict) else series
+            values = [float("nan") if value is None else value for value in series]
             if not all(type(value) in (int, float) for value in values):
                 raise ValueError
         elif "_" in text or not text.isascii():  # Python's own digits are more than these
@@ -124,8 +124,8 @@ class Series(PlainVocabulary):
         self.centers = _evenly_spaced(limits["low_limit"], limits["high_limit"], number)
         middles = (self.centers[1:] + self.centers[:-1]) / np.float32(2)
         self.boundaries = np.array([-FURTHEST, *middles, FURTHEST], np.float32)
-        said = repr([record[name] for name in _FIELDS if name not in _NO_IDS])
-        self.digest = hashlib.sha256(said.encode()).hexdigest()
+        fields = repr([record[name] for name in _FIELDS if name not in _NO_IDS])
+        self.digest = hashlib.sha256(fields.encode()).hexdigest()
 
     def context(self, text: str) -> np.ndarray:
         """Returns the last `context_length` values of a series, float32."""
@@ -177,8 +177,8 @@ class Series(PlainVocabulary):
     def values(self, ids: Sequence[int], scale: np.float32) -> np.ndarray:
         """Returns the values of ids up to the first EOS, float32: the centers of their bins."""
         ids = list(ids)
-        given = np.array(ids[: ids.index(self.eos_id)] if self.eos_id in ids else ids, int)
-        places = np.clip(given - self._special - 1, 0, len(self.centers) - 1)
+        bins = np.array(ids[: ids.index(self.eos_id)] if self.eos_id in ids else ids, int)
+        places = np.clip(bins - self._special - 1, 0, len(self.centers) - 1)
         return self.centers[places] * scale
 
     def pieces(self) -> list[str]:
@@ -231,8 +231,8 @@ def series_record(content: bytes) -> JsonObject:
     Raises:
       ValueError: it holds something else.
     """
-    found = parsed(content)
-    return found.get(SERIES_KEY, found)
+    record = parsed(content)
+    return record.get(SERIES_KEY, record)
 
 
 def is_series(path: str | os.PathLike | None) -> bool:
@@ -280,6 +280,6 @@ def check_series(record: JsonObject) -> None:
 def _evenly_spaced(low: float, high: float, number: int) -> np.ndarray:
     """Returns numbers as PyTorch's `linspace` does: from both ends, each rounded once."""
     first, last = np.float64(np.float32(low)), np.float64(np.float32(high))
-    step, place = np.float64(np.float32((last - first) / (number - 1))), np.arange(number)
-    falling = last - step * (number - 1 - place)
-    return np.where(place < number // 2, first + step * place, falling).astype(np.float32)
+    step, index = np.float64(np.float32((last - first) / (number - 1))), np.arange(number)
+    falling = last - step * (number - 1 - index)
+    return np.where(index < number // 2, first + step * index, falling).astype(np.float32)

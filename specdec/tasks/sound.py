@@ -148,7 +148,7 @@ class _Wav(NamedTuple):
 
         A program that writes to a pipe does not know the length, and says the longest or none.
         """
-        whole = file.seek(0, os.SEEK_END)
+        length = file.seek(0, os.SEEK_END)
         file.seek(0)
         if file.read(4) != b"RIFF":
             return None
@@ -163,12 +163,12 @@ class _Wav(NamedTuple):
             file.seek(begin + size + size % 2)
         else:
             return None
-        is_open = not size and begin < whole and not begin < end < _UNKNOWN_SIZE
-        ends = [one for one in (end, begin + size) if one < _UNKNOWN_SIZE]
-        size = whole - begin if is_open else min(size, whole - begin)
+        is_open = not size and begin < length and not begin < end < _UNKNOWN_SIZE
+        ends = [x for x in (end, begin + size) if x < _UNKNOWN_SIZE]
+        size = length - begin if is_open else min(size, length - begin)
         code, channels, rate, _, _, bits = struct.unpack("<HHIIHH", form.ljust(16, b"\0"))
         is_plain = (code, rate, bits) == (1, RATE, 16) and channels > 0
-        return cls(is_plain, channels, begin, size, max([0, *(x - whole for x in ends)]), is_open)
+        return cls(is_plain, channels, begin, size, max([0, *(x - length for x in ends)]), is_open)
 
     def repaired(self, file: BinaryIO) -> io.BytesIO | None:
         """Returns the file with the number of bytes that are there; None if the header has it."""
@@ -202,9 +202,9 @@ def log_mel(samples: np.ndarray, mel_bins: int = 80) -> np.ndarray:
     for begin in range(0, frames.shape[1], _AT_ONCE):  # each sample is in several frames
         power = np.abs(np.fft.rfft(frames[:, begin : begin + _AT_ONCE] * hann, axis=-1)) ** 2
         logs.append(np.log10(np.maximum(power @ _mel_filters(mel_bins), _FLOOR)))
-    found = np.concatenate(logs, axis=1).swapaxes(1, 2)
-    found = np.maximum(found, found.max(axis=(1, 2), keepdims=True) - _RANGE)
-    return ((found + 4) / 4).astype(np.float32)
+    mel = np.concatenate(logs, axis=1).swapaxes(1, 2)
+    mel = np.maximum(mel, mel.max(axis=(1, 2), keepdims=True) - _RANGE)
+    return ((mel + 4) / 4).astype(np.float32)
 
 
 @functools.cache

@@ -57,9 +57,9 @@ def _register(name: str, definition: VocabularyDefinition) -> Task:
     seqio, vocabulary = load_seqio(f"task {name!r}"), definition.load()
     if name in seqio.TaskRegistry.names():
         task = seqio.TaskRegistry.get(name)
-        theirs = task.output_features["targets"].vocabulary
-        refuse_unreachable(theirs)
-        if not same_vocabulary(theirs, vocabulary):
+        base = task.output_features["targets"].vocabulary
+        refuse_unreachable(base)
+        if not same_vocabulary(base, vocabulary):
             raise TaskError(
                 f"task {name!r} is registered with another vocabulary than {definition}; use one"
             )

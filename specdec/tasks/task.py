@@ -92,12 +92,12 @@ class Task(abc.ABC):
         examples = list(self.examples(split, lengths))
         if not examples:
             raise TaskError("the split to train on is empty; give it examples")
-        epoch, place = divmod(start, len(examples))
+        epoch, first = divmod(start, len(examples))
         for number in itertools.count(epoch):
             generator = np.random.default_rng([seed, *b"epoch", number])
             order = generator.permutation(len(examples))
-            yield from (examples[i] for i in order[place:])
-            place = 0
+            yield from (examples[i] for i in order[first:])
+            first = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -177,11 +177,11 @@ class Mixture(Task):
         """Yields all examples of all tasks."""
         draws = random.Random(0)
         streams = (part.examples(split, lengths) for part in self.parts)
-        left = dict(zip(streams, self.rates, strict=True))
-        while left:
-            [chosen] = draws.choices(list(left), list(left.values()))
+        rates = dict(zip(streams, self.rates, strict=True))
+        while rates:
+            [chosen] = draws.choices(list(rates), list(rates.values()))
             if (example := next(chosen, None)) is None:
-                del left[chosen]
+                del rates[chosen]
             else:
                 yield example
 

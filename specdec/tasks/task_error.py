@@ -18,8 +18,8 @@ def no_panic(file: str | None) -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        said = str(error).partition("\n")[0][:200]
+        reason = str(error).partition("\n")[0][:200]
         raise TaskError(
-            f"vocabulary {file}: the library tokenizers fails at its rules ({said}); use the "
+            f"vocabulary {file}: the library tokenizers fails at its rules ({reason}); use the "
             "model's own tokenizer"
         ) from error

@@ -89,9 +89,9 @@ class Tokenizer(PlainVocabulary):
             record["model"]["byte_fallback"] = True
             steps = [{"type": "ByteFallback"}, record["decoder"]]
             record["decoder"] = {"type": "Sequence", "decoders": steps}
-        kept = [token for id, token in added.items() if id not in control]
+        ordinary = [token for id, token in added.items() if id not in control]
         record |= dict.fromkeys(["post_processor", "truncation", "padding"])
-        self.backend = Backend.from_str(json.dumps(record | {"added_tokens": kept}))
+        self.backend = Backend.from_str(json.dumps(record | {"added_tokens": ordinary}))
         self._pieces = [self._shown(id, control) for id in range(self.backend.get_vocab_size())]
         self.vocab_size, self.extra_ids = len(self._pieces), pieces.sentinels(text)
 
@@ -106,8 +106,8 @@ class Tokenizer(PlainVocabulary):
         shown = [self._pieces[id] for id in ids]
         with no_panic(self.file):
             text = self.backend.decoder.decode([piece for piece in shown if piece])
-        said = self._tokenization
-        return cleaned_up(text) if said is not None and said.clean_up else text
+        settings = self._tokenization
+        return cleaned_up(text) if settings is not None and settings.clean_up else text
 
     def _shown(self, id: int, control: set[int]) -> str:
         """Returns an id's text, "" for control tokens; a sentinel is a word of its own."""
@@ -125,15 +125,15 @@ def _is_sentinel(name: str) -> bool:
 
 @functools.cache
 def _tokenizer(definition: TokenizerJson) -> PlainVocabulary:
-    path, said = definition.path, definition.tokenization
+    path, tokenization = definition.path, definition.tokenization
     content = read(path, "tokenizer.json")
     try:
         with no_panic(path), quiet_stderr():  # the library reports its panics there
-            made = _made(path, content.decode("utf-8"), said)
+            vocabulary = _made(path, content.decode("utf-8"), tokenization)
             for character in string.printable:  # a pattern that backtracks for ever fails here
                 with contextlib.suppress(Exception):  # a panic is none
-                    made.backend.encode(f"{character * PROBED}\0")
-            return made
+                    vocabulary.backend.encode(f"{character * PROBED}\0")
+            return vocabulary
     except TaskError:
         raise
     except ImportError as error:
@@ -144,17 +144,17 @@ def _tokenizer(definition: TokenizerJson) -> PlainVocabulary:
         raise TaskError(f"vocabulary {definition.path} cannot be used: {error}") from error
 
 
-def _made(path: str, text: str, said: Tokenization | None) -> Tokenizer | Bpe:
+def _made(path: str, text: str, tokenization: Tokenization | None) -> Tokenizer | Bpe:
     if os.path.basename(path) == pieces.VOCAB:
-        return _of_merges(path, text, said or Tokenization())
+        return _of_merges(path, text, tokenization or Tokenization())
     if not pieces.is_bpe(text):
-        return Tokenizer(path, text, said)
-    said = said or Tokenization()
-    return Bpe(path, text.encode(), from_json(text, said.framing), said)
+        return Tokenizer(path, text, tokenization)
+    tokenization = tokenization or Tokenization()
+    return Bpe(path, text.encode(), from_json(text, tokenization.framing), tokenization)
 
 
 def _of_merges(path: str, vocab: str, tokenization: Tokenization) -> Bpe:
     merges = read(path.removesuffix(pieces.VOCAB) + pieces.MERGES, pieces.MERGES)
     merges = merges.decode("utf-8-sig")
-    made = from_merges(vocab, merges, tokenization.framing)
-    return Bpe(path, (vocab + merges).encode(), made, tokenization)
+    tokenizer = from_merges(vocab, merges, tokenization.framing)
+    return Bpe(path, (vocab + merges).encode(), tokenizer, tokenization)

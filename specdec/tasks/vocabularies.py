@@ -142,10 +142,10 @@ def recorded_vocabulary(
       tokenization: the rest of the tokenizer.
       media: how texts name pictures or sound.
     """
-    found: VocabularyDefinition = Bytes(extra_ids, tokenization)
+    definition: VocabularyDefinition = Bytes(extra_ids, tokenization)
     if path is not None:
-        found = vocabulary_file(os.fspath(path), extra_ids, tokenization)
-    return found if media is None else dataclasses.replace(media, text=found)
+        definition = vocabulary_file(os.fspath(path), extra_ids, tokenization)
+    return definition if media is None else dataclasses.replace(media, text=definition)
 
 
 def vocabulary_file(
@@ -170,10 +170,12 @@ def vocabulary_file(
 def _sentencepiece(definition: SentencePiece) -> PlainVocabulary:
     path = definition.path
     serialized = read(path, "SentencePiece .model")
-    said = definition.tokenization
+    tokenization = definition.tokenization
     try:
-        if said is not None and said.framing is not None:
-            return Bpe(path, serialized, from_sentencepiece(serialized, said.legacy), said)
+        if tokenization is not None and tokenization.framing is not None:
+            return Bpe(
+                path, serialized, from_sentencepiece(serialized, tokenization.legacy), tokenization
+            )
         plain = PlainSentencePiece(path, serialized, definition.extra_ids)
     except TaskError:
         raise
@@ -187,7 +189,7 @@ def _sentencepiece(definition: SentencePiece) -> PlainVocabulary:
         raise TaskError(
             f"vocabulary {path} is not a SentencePiece model ({line}); {remedy}"
         ) from error
-    return plain if said is None else WithAddedTokens(plain, said)
+    return plain if tokenization is None else WithAddedTokens(plain, tokenization)
 
 
 @functools.cache
@@ -206,8 +208,8 @@ def special_ids(vocabulary: LoadedVocabulary) -> tuple[int | None, int, int]:
     """
     if _is_sentencepiece(vocabulary):  # seqio's, which always pads with 0
         return pieces.special_ids(vocabulary.tokenizer)
-    own = _own(vocabulary) or vocabulary
-    return own.pad_id, own.eos_id, own.unk_id
+    plain = _own(vocabulary) or vocabulary
+    return plain.pad_id, plain.eos_id, plain.unk_id
 
 
 def input_ids(vocabulary: LoadedVocabulary, text: str, length: int | None = None) -> list[int]:
@@ -218,8 +220,8 @@ def input_ids(vocabulary: LoadedVocabulary, text: str, length: int | None = None
       text: the text.
       length: the longest result, see `PlainVocabulary.framed`; None for any.
     """
-    if (own := _own(vocabulary)) is not None:
-        return own.input_ids(text, length)
+    if (plain := _own(vocabulary)) is not None:
+        return plain.input_ids(text, length)
     ids = vocabulary.encode(text)
     return [*ids[: None if length is None else length - 1], vocabulary.eos_id]
 
@@ -231,8 +233,8 @@ def files_of(vocabulary: LoadedVocabulary, text: str) -> list[str]:
       vocabulary: any vocabulary.
       text: the text.
     """
-    own = _own(vocabulary)
-    return [] if own is None else own.files_of(text)
+    plain = _own(vocabulary)
+    return [] if plain is None else plain.files_of(text)
 
 
 def is_sound(vocabulary: LoadedVocabulary) -> bool:
@@ -258,10 +260,10 @@ def inputs_of(
       texts: the texts of the first rows.
       shape: rows and length -> the shapes of the inputs.
     """
-    own = _own(vocabulary)
-    if own is None:
+    plain = _own(vocabulary)
+    if plain is None:
         return without_media(ids, shape(*ids.shape))
-    return own.inputs(ids, texts, shape(*ids.shape))
+    return plain.inputs(ids, texts, shape(*ids.shape))
 
 
 def inputs_end(vocabulary: LoadedVocabulary) -> bool:
@@ -270,8 +272,8 @@ def inputs_end(vocabulary: LoadedVocabulary) -> bool:
     Args:
       vocabulary: any vocabulary.
     """
-    own = _own(vocabulary)
-    return own is None or own.ends
+    plain = _own(vocabulary)
+    return plain is None or plain.ends
 
 
 def has_prompts(vocabulary: LoadedVocabulary) -> bool:
@@ -280,8 +282,8 @@ def has_prompts(vocabulary: LoadedVocabulary) -> bool:
     Args:
       vocabulary: any vocabulary.
     """
-    own = _own(vocabulary)
-    return own is not None and own.continued
+    plain = _own(vocabulary)
+    return plain is not None and plain.continued
 
 
 def declares_begin(vocabulary: LoadedVocabulary) -> bool:
@@ -290,8 +292,8 @@ def declares_begin(vocabulary: LoadedVocabulary) -> bool:
     Args:
       vocabulary: any vocabulary.
     """
-    own = _text_of(vocabulary)
-    base = own.base if isinstance(own, WithAddedTokens) else own
+    text = _text_of(vocabulary)
+    base = text.base if isinstance(text, WithAddedTokens) else text
     return isinstance(base, PlainSentencePiece) and base.tokenizer.bos_id() >= 0
 
 
@@ -308,11 +310,15 @@ def chatting(definition: VocabularyDefinition) -> VocabularyDefinition:
         assert definition.text is not None
         return dataclasses.replace(definition, text=chatting(definition.text))
     if isinstance(definition, SentencePiece | TokenizerJson):
-        said = definition.tokenization
-        if said is not None and said.framing is not None and said.framing.chat_template is not None:
-            framing = dataclasses.replace(said.framing, chat=True)
-            said = dataclasses.replace(said, framing=framing)
-            return dataclasses.replace(definition, tokenization=said)
+        tokenization = definition.tokenization
+        if (
+            tokenization is not None
+            and tokenization.framing is not None
+            and tokenization.framing.chat_template is not None
+        ):
+            framing = dataclasses.replace(tokenization.framing, chat=True)
+            tokenization = dataclasses.replace(tokenization, framing=framing)
+            return dataclasses.replace(definition, tokenization=tokenization)
     path = getattr(definition, "path", None)
     where = definition if path is None else os.path.dirname(path) or os.curdir
     raise TaskError(
@@ -327,8 +333,8 @@ def tokenization_of(vocabulary: LoadedVocabulary) -> Tokenization | None:
     Args:
       vocabulary: any vocabulary.
     """
-    own = _text_of(vocabulary)
-    return own.tokenization if isinstance(own, WithAddedTokens | Bpe) else None
+    text = _text_of(vocabulary)
+    return text.tokenization if isinstance(text, WithAddedTokens | Bpe) else None
 
 
 def _own(vocabulary: object) -> PlainVocabulary | None:
@@ -339,8 +345,8 @@ def _own(vocabulary: object) -> PlainVocabulary | None:
 
 def _text_of(vocabulary: object) -> PlainVocabulary | None:
     """Returns a vocabulary of ours without pictures and sound; None for seqio's own."""
-    own = _own(vocabulary)
-    return own.base if isinstance(own, Illustrated | Spoken) else own
+    plain = _own(vocabulary)
+    return plain.base if isinstance(plain, Illustrated | Spoken) else plain
 
 
 def _model_of(vocabulary: object) -> bytes | None:
@@ -383,7 +389,7 @@ def same_vocabulary(a: LoadedVocabulary, b: LoadedVocabulary) -> bool:
     if _is_bytes(a) and _is_bytes(b):
         return a.extra_ids == b.extra_ids
     sentinels = a.extra_ids == b.extra_ids or _is_tokenizer(a) or _is_tokenizer(b)
-    return a == b or (sentinels and (found := _pieces(a)) is not None and found == _pieces(b))
+    return a == b or (sentinels and (names := _pieces(a)) is not None and names == _pieces(b))
 
 
 def digest(vocabulary: LoadedVocabulary) -> str | None:
@@ -392,8 +398,8 @@ def digest(vocabulary: LoadedVocabulary) -> str | None:
     Args:
       vocabulary: any vocabulary.
     """
-    if (own := _own(vocabulary)) is not None:
-        return own.digest
+    if (plain := _own(vocabulary)) is not None:
+        return plain.digest
     model = _model_of(vocabulary)
     return None if model is None else hashlib.sha256(model).hexdigest()
 
@@ -404,8 +410,8 @@ def file_of(vocabulary: LoadedVocabulary) -> str | None:
     Args:
       vocabulary: any vocabulary.
     """
-    if (own := _own(vocabulary)) is not None:
-        return own.file
+    if (plain := _own(vocabulary)) is not None:
+        return plain.file
     return getattr(vocabulary, "sentencepiece_model_file", None) or None
 
 
@@ -413,8 +419,8 @@ def _is_bytes(vocabulary: LoadedVocabulary) -> bool:
     """Returns whether ids are bytes and sentinels, without other added tokens."""
     if digest(vocabulary) is not None:
         return False
-    own = _text_of(vocabulary) or vocabulary
-    base = own.base if isinstance(own, WithAddedTokens) else own
+    text = _text_of(vocabulary) or vocabulary
+    base = text.base if isinstance(text, WithAddedTokens) else text
     return type(base).__name__ in ("PlainBytes", "ByteVocabulary")
 
 
@@ -424,8 +430,8 @@ def _is_tokenizer(vocabulary: LoadedVocabulary) -> bool:
 
 def _pieces(vocabulary: LoadedVocabulary) -> list[str] | None:
     """Returns the pieces by id, None for a vocabulary that is not read from a file."""
-    if (own := _own(vocabulary)) is not None:
-        return own.pieces() if own.digest else None
+    if (plain := _own(vocabulary)) is not None:
+        return plain.pieces() if plain.digest else None
     return pieces.of_sentencepiece(vocabulary.tokenizer) if _is_sentencepiece(vocabulary) else None
 
 
@@ -437,8 +443,8 @@ def output_ids(vocabulary: LoadedVocabulary, text: str, source: str) -> list[int
       text: the output.
       source: the text of its input, by which a series is scaled.
     """
-    own = _own(vocabulary)
-    return list(vocabulary.encode(text)) if own is None else own.output_ids(text, source)
+    plain = _own(vocabulary)
+    return list(vocabulary.encode(text)) if plain is None else plain.output_ids(text, source)
 
 
 def detokenize(vocabulary: LoadedVocabulary, ids: Iterable[int], source: str = "") -> str:
@@ -451,5 +457,5 @@ def detokenize(vocabulary: LoadedVocabulary, ids: Iterable[int], source: str = "
       ids: token ids.
       source: the text of the input that they answer, by which a series is scaled.
     """
-    own, ids = _own(vocabulary) if source else None, [int(i) for i in ids]
-    return vocabulary.decode(ids) if own is None else own.output_text(ids, source)
+    plain, ids = _own(vocabulary) if source else None, [int(i) for i in ids]
+    return vocabulary.decode(ids) if plain is None else plain.output_text(ids, source)

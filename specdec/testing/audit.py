@@ -87,9 +87,9 @@ def _gaps(
     output, _ = target.decode(params, fed, target.prefill(params, inputs, fed.shape[1]))
     logits = jnp.take_along_axis(output.logits, at[:, None, None], axis=1)[:, 0]
     history = History(fed, at + 1, stop_ids).after(target.prompt(inputs))
-    left, probs = standardised(sampling, logits, at, history)
+    processed, probs = standardised(sampling, logits, at, history)
     if sampling.greedy:
-        scores = left
+        scores = processed
     else:
         noise = jax.vmap(lambda key, t: gumbel(token_key(key, t), logits.shape[1]))(keys, at)
         scores = jnp.log(probs) + noise

@@ -38,9 +38,9 @@ class HarmfulModel(Target):
         return self.model.prefill(params, inputs, capacity)
 
     def decode(
-        self, params: PyTree, tokens: Array, cache: Cache, **given: Any
+        self, params: PyTree, tokens: Array, cache: Cache, **others: Any
     ) -> tuple[ModelOutput, Cache]:
-        output, fed = self.model.decode(params, tokens, cache, **given)
+        output, fed = self.model.decode(params, tokens, cache, **others)
         return output._replace(logits=self._changed(output.logits)), fed
 
     def _changed(self, logits: Array) -> Array:

@@ -26,16 +26,10 @@ _DEVIATIONS = 2.33  # standard deviations that a normal variable exceeds with th
 
 
 def excess(probs: Array, tokens: Array, *others: Array) -> tuple[Array, Array]:
-    """Returns what tokens did beyond what their distributions say, and its variance.
+    """Returns what tokens [B, N] did beyond their distributions [B, N, V], and its variance.
 
-    Args:
-      probs: [B, N, V], the distributions.
-      tokens: [B, N] int32.
-      *others: [B, N] int32, tokens that were known before; each is one more count, of equal ones.
-
-    Returns:
-      f - mean and variance, [B, N, C] each: of `RANKS` groups by rank, `RESIDUES` groups by id, the
-      log-probability, and one for each of `others`.
+    They are f - mean and variance, [B, N, C] each: of `RANKS` groups by rank, `RESIDUES` groups by
+    id, the log-probability, and equality with each of `others` [B, N], which were known before.
     """
     groups = [by_rank(probs, tokens), _by_residue(probs, tokens)]
     for other in others:
@@ -46,26 +40,18 @@ def excess(probs: Array, tokens: Array, *others: Array) -> tuple[Array, Array]:
     mass = jnp.clip(mass, 0, 1)
     surprise = jnp.minimum(-jnp.log(probs), LOWEST) / LOWEST  # 1 where the probability is 0
     mean = jnp.sum(probs * surprise, axis=2)
-    own = jnp.take_along_axis(surprise, tokens[:, :, None], axis=2)[:, :, 0]
+    drawn = jnp.take_along_axis(surprise, tokens[:, :, None], axis=2)[:, :, 0]
     spread = jnp.sum(probs * (surprise - mean[:, :, None]) ** 2, axis=2)
 
     def with_surprise(counts: Array, value: Array) -> Array:
         at = RANKS + RESIDUES
         return jnp.concatenate([counts[..., :at], value[..., None], counts[..., at:]], axis=2)
 
-    return with_surprise(member - mass, own - mean), with_surprise(mass * (1 - mass), spread)
+    return with_surprise(member - mass, drawn - mean), with_surprise(mass * (1 - mass), spread)
 
 
 def by_rank(probs: Array, tokens: Array) -> Array:
-    """Returns each group's probability, and 1 for the group of the token.
-
-    Args:
-      probs: [B, N, V].
-      tokens: [B, N] int32.
-
-    Returns:
-      [B, N, RANKS, 2].
-    """
+    """Returns each group's probability, and 1 for the group of the token, [B, N, RANKS, 2]."""
     drawn = jnp.take_along_axis(probs, tokens[:, :, None], axis=2)
     before = jnp.arange(probs.shape[-1])[None, None] < tokens[:, :, None]  # breaks ties
     rank = jnp.sum((probs > drawn) | (probs == drawn) & before, axis=2)
@@ -91,10 +77,7 @@ def tail(excess: np.ndarray, variance: np.ndarray | float, tests: int) -> np.nda
 
       P(|sum| >= x) <= 2 exp(-x^2 / (2 (variance + x / 3)))
 
-    Args:
-      excess: [...], sums of `excess`.
-      variance: [...], sums of their variances.
-      tests: the number of sums that are looked at.
+    `excess` [...] are sums of `excess`, and `variance` [...] those of their variances.
     """
     spread = 2 * (variance + np.abs(excess) / 3)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -106,10 +89,6 @@ def seen(variance: np.ndarray | float, tests: int) -> np.ndarray:
     """Returns the mean excess that is detected with probability `DETECTED`.
 
     It is the sum whose `tail` is `FALSE_ALARM`, and 2.33 standard deviations.
-
-    Args:
-      variance: [...], sums of variances.
-      tests: the number of sums that are looked at.
     """
     limit = math.log(2 * tests / FALSE_ALARM)
     threshold = limit / 3 + np.sqrt(limit**2 / 9 + 2 * limit * np.asarray(variance))

@@ -136,8 +136,8 @@ def compare(law: Law, tokens: np.ndarray) -> Comparison:
     tokens = np.asarray(tokens)
     rows = len(tokens)
     cells = {tuple(outcome): i for i, outcome in enumerate(law.tokens.tolist())}
-    found = np.array([cells.get(tuple(row), len(cells)) for row in tokens.tolist()])
-    counts = np.bincount(found, minlength=len(cells) + 1)
+    index = np.array([cells.get(tuple(row), len(cells)) for row in tokens.tolist()])
+    counts = np.bincount(index, minlength=len(cells) + 1)
     impossible = int(counts[-1])
     statistic, cells_left = _chi_square(counts[:-1], law.probs * rows)
     return _compared(statistic, cells_left - 1, rows, rows, impossible)
@@ -267,15 +267,10 @@ def accepted_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
 
 
 class RoundsLaw(NamedTuple):
-    """The output of several independent paths, by enumeration.
+    """The output of several independent paths, by enumeration."""
 
-    Attributes:
-      emitted: [V]*(K+1), as from `output_law`.
-      kept: [K+1], as from `accepted_law`.
-    """
-
-    emitted: np.ndarray
-    kept: np.ndarray
+    emitted: np.ndarray  # [V]*(K+1), as from `output_law`
+    kept: np.ndarray  # [K+1], as from `accepted_law`
 
 
 def rounds_law(verifier: Verifier, trees: Trees, length: int, paths: int) -> RoundsLaw:
@@ -295,24 +290,24 @@ def rounds_law(verifier: Verifier, trees: Trees, length: int, paths: int) -> Rou
     for _ in range(paths):
         after = []
         for text, mass, law in states:
-            given = [trees.q[d][text[:d]][x] for d, x in enumerate(text)]
-            shares = float(np.prod(given)) if len(text) < length else 0.0
+            q_of_text = [trees.q[d][text[:d]][x] for d, x in enumerate(text)]
+            shares = float(np.prod(q_of_text)) if len(text) < length else 0.0
             after.append((text, mass * (1 - shares), law))
             if not mass * shares:
                 continue
-            kept = len(text)
-            rest_p = [law, *(table[text] for table in p[kept + 1 :])]
-            rest = Trees(rest_p, [table[text] for table in trees.q[kept:]], trees.certain)
-            drafts, kept_mass, follow = _enumerated(verifier, rest, length - kept)
-            for n in range(length - kept + 1):
-                same = size ** (longest - kept - n)  # drafts that begin with the same n tokens
+            done = len(text)
+            rest_p = [law, *(table[text] for table in p[done + 1 :])]
+            rest = Trees(rest_p, [table[text] for table in trees.q[done:]], trees.certain)
+            drafts, kept_mass, follow = _enumerated(verifier, rest, length - done)
+            for n in range(length - done + 1):
+                same = size ** (longest - done - n)  # drafts that begin with the same n tokens
                 total = kept_mass[:, n].reshape(-1, same).sum(axis=1)
                 for i in np.flatnonzero(total):
-                    told = tuple(int(x) for x in drafts[i * same, :n])
-                    own = int(np.flatnonzero(kept_mass[i * same : (i + 1) * same, n])[0])
-                    found = follow[i * same + own, n]
-                    after.append(((*text, *told), mass * shares * total[i], found))
-        states = [one for one in after if one[1] > 0]
+                    tokens = tuple(int(x) for x in drafts[i * same, :n])
+                    first = int(np.flatnonzero(kept_mass[i * same : (i + 1) * same, n])[0])
+                    next_law = follow[i * same + first, n]
+                    after.append(((*text, *tokens), mass * shares * total[i], next_law))
+        states = [state for state in after if state[1] > 0]
     emitted = np.zeros([size] * (longest + 1), p[0].dtype)
     count = np.zeros(longest + 1)
     for text, mass, law in states:
@@ -327,12 +322,8 @@ def rounds_law(verifier: Verifier, trees: Trees, length: int, paths: int) -> Rou
 def _enumerated(
     verifier: Verifier, trees: Trees, length: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Enumerates all drafts [M, K].
-
-    Returns:
-      The drafts; the probability that each is drawn and n tokens of it are kept, [M, K+1]; and the
-        distribution of the token that follows, [M, K+1, V].
-    """
+    """Returns all drafts [M, K], the probability that each is drawn and n tokens of it are kept
+    [M, K+1], and the distribution of the token that follows [M, K+1, V]."""
     p, q, certain = trees
     size, longest = p[0].shape[-1], len(q)
     drafts = np.array(list(itertools.product(range(size), repeat=longest)))
@@ -415,7 +406,7 @@ def adversarial_trees(
         return [np.eye(size)[rng.integers(0, size, [size] * d)] for d in range(depth)]
 
     p = tree(longest + 1)
-    left, not_first = np.arange(size) < size // 2, np.arange(size) > 0
+    first_half, not_first = np.arange(size) < size // 2, np.arange(size) > 0
     cases = {
         "random": Trees(p, tree(longest)),
         "sharp q": Trees(p, tree(longest, scale=20.0)),
@@ -428,7 +419,7 @@ def adversarial_trees(
     }
     if not sampling.greedy:  # whose p must stay one-hot
         cases["zeros in p"] = Trees(only(p, not_first), tree(longest))
-        cases["disjoint"] = Trees(only(p, left), only(tree(longest), ~left))
+        cases["disjoint"] = Trees(only(p, first_half), only(tree(longest), ~first_half))
     return cases
 
 
@@ -446,9 +437,9 @@ def broken_trees(seed: int, size: int, longest: int, sampling: SamplingRule) -> 
     """
     trees = adversarial_trees(seed, size, longest, sampling)["random"]
     return {
-        f"{kind} in q at {place}": _with_broken_rows(trees, kind, place)
+        f"{kind} in q at {depth}": _with_broken_rows(trees, kind, depth)
         for kind in BROKEN
-        for place in range(longest)
+        for depth in range(longest)
     }
 
 
@@ -480,11 +471,11 @@ def broken_rows(probs: Array) -> dict[str, Array]:
     return {kind: make(probs, first) for kind, make in BROKEN.items()}
 
 
-def _with_broken_rows(trees: Trees, kind: str, place: int) -> Trees:
+def _with_broken_rows(trees: Trees, kind: str, depth: int) -> Trees:
     """Returns the trees with rows of q at one place broken; see `broken_trees`."""
-    right = trees.q[place]
+    right = trees.q[depth]
     wrong = np.asarray(broken_rows(jnp.asarray(right))[kind])
     size = right.shape[-1]
-    there = np.ones([1], bool) if place == 0 else np.arange(size) == size - 1
-    q = np.where(there[:, None] if place else there, wrong, right)
-    return Trees(trees.p, [*trees.q[:place], q, *trees.q[place + 1 :]])
+    there = np.ones([1], bool) if depth == 0 else np.arange(size) == size - 1
+    q = np.where(there[:, None] if depth else there, wrong, right)
+    return Trees(trees.p, [*trees.q[:depth], q, *trees.q[depth + 1 :]])

@@ -362,15 +362,15 @@ def check_processor(processor: LogitsProcessor, *, seed: int = 0) -> None:
     rules = [Processed(base, (processor,)) for base in (Greedy(), Sampling(), Sampling(0.7))]
     for sampling in rules:
         for drafts in (sampling, sampling.sampling):
-            given = bench._replace(drafter=Autoregressive(bench.target, drafts))
+            drafted = bench._replace(drafter=Autoregressive(bench.target, drafts))
             exact = GreedyMatch() if sampling.greedy else Coupled()
-            plain, ours = given.alone(sampling, 512), given.run(exact, Fixed(3), sampling, 512)
+            plain, ours = drafted.alone(sampling, 512), drafted.run(exact, Fixed(3), sampling, 512)
             differ = int(jnp.sum(jnp.any(ours.tokens != plain.tokens, axis=1)))
             assert not differ, f"{processor}: {differ} of 512 outputs differ under {exact}"
         if not sampling.greedy:
-            result = given.compare(given.run(Block(), Fixed(3), sampling).tokens, sampling)
+            result = drafted.compare(drafted.run(Block(), Fixed(3), sampling).tokens, sampling)
             assert result.passed, f"{processor}: {result}"
-        knows = given._replace(
+        knows = drafted._replace(
             drafter=Autoregressive(bench.target, sampling),
             params=Params(bench.params["target"], bench.params["target"]),
         )
@@ -388,8 +388,8 @@ def check_everything_accepted(
       sampling: the sampling rule.
       rows: the number of rows.
     """
-    own = GreedyMatch() if sampling.greedy else SpeculativeSampling()
-    for verifier in (own,) if bench.drafter.paths else (own, Coupled()):
+    first = GreedyMatch() if sampling.greedy else SpeculativeSampling()
+    for verifier in (first,) if bench.drafter.paths else (first, Coupled()):
         trace = bench.run(verifier, schedule, sampling, rows).trace
         accepted, drafted = int(trace.accepted.sum()), int(trace.drafted.sum())
         assert accepted == drafted > 0, (
@@ -417,5 +417,5 @@ def _check_rows_alone(bench: Bench, schedule: Schedule, output: DecodeOutput, wh
     for row in range(8):
         alone = bench.run(SpeculativeSampling(), schedule, Sampling(), rows=1, first=row)
         pairs = [(alone.tokens, output.tokens), (alone.trace.drafted, output.trace.drafted)]
-        same = all(bool((one[0] == batch[row]).all()) for one, batch in pairs)
+        same = all(bool((values[0] == batch[row]).all()) for values, batch in pairs)
         assert same, f"{what}: a row depends on its batch"

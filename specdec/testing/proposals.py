@@ -38,7 +38,7 @@ class Tally(NamedTuple):
     variance: Array  # [S, K, C] float32
 
 
-class _Drawn(NamedTuple):
+class _LastDraft(NamedTuple):
     """The last draft for the same text, to which the next one is compared."""
 
     tokens: Array  # [B, T] int32
@@ -64,7 +64,9 @@ def tally(params: Params, keys: Array, inputs: PyTree, *, plan: Plan) -> Tally:
     """
     width = plan.nodes_of(plan.longest_draft)
 
-    def draw(number: Array, loop: tuple[Tally, _Drawn], state: DecodeState) -> tuple[Tally, _Drawn]:
+    def draw(
+        number: Array, loop: tuple[Tally, _LastDraft], state: DecodeState
+    ) -> tuple[Tally, _LastDraft]:
         total, last = loop
         of_row = jax.vmap(lambda key: purpose_keys(jax.random.fold_in(key, _FIRST + number)))(keys)
         keys_of = functools.partial(noise, width=width, shared=plan.shared_noise)
@@ -76,7 +78,7 @@ def tally(params: Params, keys: Array, inputs: PyTree, *, plan: Plan) -> Tally:
     def again(loop: tuple[DecodeState, Tally]) -> tuple[DecodeState, Tally]:
         state, total = loop
         shape = len(state.length), width
-        none = _Drawn(
+        none = _LastDraft(
             jnp.zeros(shape, jnp.int32),
             jnp.zeros([*shape, state.vocab_size], jnp.float32),
             jnp.zeros(shape, bool),
@@ -93,8 +95,8 @@ def tally(params: Params, keys: Array, inputs: PyTree, *, plan: Plan) -> Tally:
 
 
 def _counted(
-    draft: Draft, pending: Array, last: _Drawn, compares: Array, vocab_size: int
-) -> tuple[_Drawn, tuple[Array, Array]]:
+    draft: Draft, pending: Array, last: _LastDraft, compares: Array, vocab_size: int
+) -> tuple[_LastDraft, tuple[Array, Array]]:
     """Returns a draft, and the excess and variance of its tokens, [B, T, ALL] each."""
     rows, total = draft.tokens.shape
     tokens = jnp.clip(draft.tokens, 0, vocab_size - 1)
@@ -109,7 +111,7 @@ def _counted(
         there = draft.nodes.valid
         parents = draft.nodes.of_parents(tokens, pending)
         lead = draft.nodes.lead()
-    drawn = _Drawn(tokens, jnp.where(there[:, :, None], probs, certain), there)
+    drawn = _LastDraft(tokens, jnp.where(there[:, :, None], probs, certain), there)
     neighbours = jnp.roll(tokens, 1, axis=1).at[:, 0].set(pending)
     # A draw that differs in a token before this one has another q.
     apart = (tokens != last.tokens) | ~last.there | ~there
@@ -123,7 +125,7 @@ def _counted(
     return drawn, (counts[0], counts[1])
 
 
-def _sums(draft: Draft, drawn: _Drawn, more: Array, variance: Array, plan: Plan) -> Tally:
+def _sums(draft: Draft, drawn: _LastDraft, more: Array, variance: Array, plan: Plan) -> Tally:
     """Returns the sums of one draft, by the source of each row and the depth of each token."""
     depths = plan.longest_draft
     sources = len(plan.sources) or 1

@@ -90,8 +90,8 @@ class TableTarget(LayeredTarget):
                 total = 2 * total - (stream[:, :, 1] - above - 1)
             total = (total + above) % self.vocab_size
             stream = jnp.stack([classes, total, stream[:, :, 2]], axis=-1)
-        left = None if layers is None else stream
-        output = ModelOutput(self.logits(params, stream), stream, left)
+        stream_after = None if layers is None else stream
+        output = ModelOutput(self.logits(params, stream), stream, stream_after)
         return output, cache.rewind(cache.length + tokens.shape[1])
 
     def pass_by(

@@ -15,7 +15,7 @@ def gathered(
     batches: Iterable[list[T]], *, feeds: bool, order: Callable[[T], tuple[int, ...]]
 ) -> Iterator[list[T]]:
     """Yields the texts of each batch of all hosts on the first host, and nothing on the others."""
-    for own in batches:
-        received = hosts.exchanged(own if feeds else [])
+    for texts in batches:
+        received = hosts.exchanged(texts if feeds else [])
         if hosts.is_first():
             yield sorted(itertools.chain.from_iterable(received), key=order)

@@ -25,8 +25,7 @@ class BeamText:
     target: Annotated[str | None, str, REFERENCE]
     predictions: Annotated[tuple[str, ...], "The texts of the beams, up to their EOS."]
     tokens: Annotated[
-        Beams,
-        "Of each beam, its token ids, with its EOS unless it was cut at the longest length.",
+        Beams, "Of each beam, its token ids, with its EOS unless it was cut at the longest length."
     ]
     scores: Annotated[
         tuple[float, ...],
@@ -76,14 +75,14 @@ class BeamText:
             alone = tuple(map(tuple, baseline.texts(row)[:count]))
             same = np.array_equal(baseline.tokens[row], output.tokens[row])
             others = {"alone": texts(alone), "alone_tokens": alone, "same": same}
-        kept = np.flatnonzero(output.length[row][:count])  # the others no text has filled
+        filled = np.flatnonzero(output.length[row][:count])  # the others no text has filled
         return cls(
             index=int(batch.index[row]),
             input=source,
             target=batch.target_texts[row] if batch.target_texts else None,
             predictions=texts(tokens),
             tokens=tokens,
-            scores=tuple(round(float(output.scores[row, i]), 6) for i in kept),
+            scores=tuple(round(float(output.scores[row, i]), 6) for i in filled),
             steps=output.made(row),
             calls=int(output.trace.calls[row]),
             **others,
@@ -120,15 +119,15 @@ class BeamSummary:
         """Returns the summary in lines for people."""
         per_call = self.steps / max(self.calls, 1)
         texts = f"{self.texts} text{'s' * (self.texts != 1)}"
-        found = [
+        lines = [
             f"{texts}, {self.steps} steps of the search in {self.calls} target calls, "
             f"{per_call:.2f} steps per call",
             terminal.whole(spent)
             or f"{self.seconds:.1f} s searching, {self.compile_seconds:.1f} s compiling",
         ]
         if self.compared:
-            found.append(
+            lines.append(
                 f"{self.identical} of {self.texts} with the beams of the target alone, which took "
                 f"{self.baseline_seconds:.1f} s"
             )
-        return found
+        return lines

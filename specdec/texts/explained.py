@@ -80,8 +80,8 @@ class _Call(NamedTuple):
     has_own: bool  # whether the target's own token follows what it accepted
 
 
-def _calls(row: Row, given: int) -> Iterator[_Call]:
-    at = given
+def _calls(row: Row, start: int) -> Iterator[_Call]:
+    at = start
     for proposed, drafted, accepted in zip(row.proposed, row.drafted, row.accepted, strict=True):
         end = at + accepted
         yield _Call(row.tokens[:at], proposed[:drafted], end < len(row.tokens))

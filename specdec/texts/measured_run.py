@@ -21,7 +21,7 @@ from specdec.engine.beam_engine import BeamEngine, beam_plan, searching
 from specdec.models.contract.model import Target, Weights
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
-from specdec.texts.sources import Live, Revised, Sounds, Source
+from specdec.texts.sources import Live, RevisedTexts, Sounds, Source
 from specdec.texts.texts import Data, Previous, TextStream
 from specdec.texts.transcripts import Transcriber, frames_of, has_timestamps
 
@@ -118,13 +118,13 @@ class Run:
         if self.transcriber is not None and self.data.texts is not None:
             sizes = {"batch_size": rows, "limit": self.data.limit}
             return Sounds(self.data.texts, self.transcriber.features, **sizes)
-        found = self.data.source(share, rows, self.engine.vocabulary, self.plan.target)
+        source = self.data.source(share, rows, self.engine.vocabulary, self.plan.target)
         previous, width = self.previous, self.plan.max_length
         if previous is None:
-            return found
+            return source
         if previous.outputs is None:
-            return Live(found, width)
-        return Revised(found, previous.ids(self.engine.vocabulary), width, previous.name)
+            return Live(source, width)
+        return RevisedTexts(source, previous.ids(self.engine.vocabulary), width, previous.name)
 
     def transcribing(self, explained: bool = False) -> Run:
         """Returns the run with a transcriber, if some of its sounds need several windows, or may.

@@ -7,8 +7,7 @@ Series are given texts too, because their vocabulary reads the numbers.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -18,10 +17,13 @@ from specdec.common.values import UsageError
 
 
 class Source:
-    """Texts of one origin, batch by batch, once."""
+    """Texts of one origin, batch by batch, once.
 
-    def __init__(self, batches: Iterable[tasks.Batch]):
-        self._batches = iter(batches)
+    The first batch may be read before it is asked for if `is_there`; a pipe may have none yet.
+    """
+
+    def __init__(self, batches: Iterable[tasks.Batch], *, is_there: bool = True):
+        self._batches, self._is_there = iter(batches), is_there
 
     def __iter__(self) -> Iterator[tasks.Batch]:
         while (batch := next(self._batches, None)) is not None:
@@ -32,38 +34,12 @@ class Source:
 
         None stands for no text, and for a first text that is not there yet.
         """
-        first = list(itertools.islice(self._batches, 1))
+        first = list(itertools.islice(self._batches, self._is_there))
         self._batches = itertools.chain(first, self._batches)
         return first[0].ids.shape[1] if first else None
 
     def answered(self, text: DecodedText) -> None:
         """Takes a decoded text, before the next batch is asked for."""
-
-
-class Examples(Source):
-    """The examples of a task's split; arguments as for `tasks.batches`."""
-
-    def __init__(
-        self, task: str | tasks.Task, split: str, lengths: Mapping[str, int], **sizes: Any
-    ):
-        super().__init__(tasks.batches(task, split, lengths, **sizes))
-
-
-class Stream(Source):
-    """Texts that come one by one, as from a pipe; arguments as for `tasks.text_batches`."""
-
-    def __init__(self, *texts: Any, **sizes: Any):
-        super().__init__(tasks.text_batches(*texts, **sizes))
-
-    def length(self) -> int | None:
-        return None
-
-
-class Lines(Source):
-    """The texts of a list; one that is too long shows now. Arguments as for `Stream`."""
-
-    def __init__(self, *texts: Any, **sizes: Any):
-        super().__init__(list(tasks.text_batches(*texts, **sizes)))
 
 
 class Sounds(Source):
@@ -78,10 +54,7 @@ class Sounds(Source):
         limit: int | None,
     ):
         names = (name for name, _ in itertools.islice(texts, limit))
-        super().__init__(self._read(names, features, batch_size))
-
-    def length(self) -> int | None:
-        return None
+        super().__init__(self._read(names, features, batch_size), is_there=False)
 
     @staticmethod
     def _read(
@@ -96,7 +69,7 @@ class Sounds(Source):
             begin += rows
 
 
-class Revised(Source):
+class RevisedTexts(Source):
     """Texts with previous outputs, from which a drafter drafts the new ones."""
 
     def __init__(self, source: Source, outputs: Sequence[Sequence[int]], width: int, name: str):
@@ -119,7 +92,7 @@ class Revised(Source):
         return self._outputs[index]
 
 
-class Live(Revised):
+class Live(RevisedTexts):
     """Versions of one text: the output for the version before drafts the next one."""
 
     def __init__(self, source: Source, width: int):

@@ -130,8 +130,8 @@ class TextEngine:
         outputs = self.engine.outputs(((x, sample) for x, sample, _ in for_ours), seed=seed)
         baselines = iter(())
         if self.alone is not None:
-            given = ((x, sample) for x, sample, _ in for_alone)
-            baselines = self.alone.outputs(given, seed=seed)
+            work_alone = ((x, sample) for x, sample, _ in for_alone)
+            baselines = self.alone.outputs(work_alone, seed=seed)
         else:
             del for_alone  # which would keep all batches
         stage = "searching" if self.run.beams else "decoding"
@@ -147,8 +147,8 @@ class TextEngine:
                 with progress.stage("the target alone"):
                     baseline, seconds = next(baselines)
                 self.summary.baseline_seconds += seconds
-            engines = [one for one in (self.engine, self.alone) if one is not None]
-            spent = sum(one.compile_seconds for one in engines)
+            engines = [engine for engine in (self.engine, self.alone) if engine is not None]
+            spent = sum(engine.compile_seconds for engine in engines)
             spent += self.again.seconds if self.again is not None else 0
             self.summary.compile_seconds = spent
             yield self._texts(source, batch, sample, rows, (output, baseline), explained)
@@ -169,7 +169,7 @@ class TextEngine:
                 count = self.run.beams.num_return
                 text = BeamText.row(batch, row, *outputs, vocabulary, count)
             elif self.run.transcriber is not None:
-                text = compared(*(one and one[row] for one in outputs))
+                text = compared(*(output and output[row] for output in outputs))
             else:
                 more: dict[str, Any] = {"sample": sample}
                 if explained is not None:
@@ -196,8 +196,8 @@ class TextEngine:
         decided = Decided(output.tokens, trace.proposed, trace.drafted, trace.accepted)
         with progress.stage("explaining"):
             replay, _ = again.fetch(engine.params, keys, (engine.inputs(batch), decided))
-        given = len(engine.prefix)
-        return ExplainedBatch(plan, engine.text_of, given, output, replay, seconds)
+        prefix = len(engine.prefix)
+        return ExplainedBatch(plan, engine.text_of, prefix, output, replay, seconds)
 
 
 def _work(

@@ -11,7 +11,7 @@ from specdec import tasks
 from specdec.common.values import Checked, PositiveInt, Seed, Text, UsageError, check_has, check_is
 from specdec.models.contract.model import Target
 from specdec.models.partitioning import Share
-from specdec.texts.sources import Examples, Lines, Source, Stream
+from specdec.texts.sources import Source
 
 # What each kind has, and what to give.
 _KINDS = {
@@ -163,13 +163,16 @@ class Data(Checked):
         if target is not None:
             sizes |= {"pad_id": target.pad_id, "shape": target.inputs_shape}
         if self.texts is not None:
-            kind = Stream if isinstance(self.texts, TextStream) else Lines
-            return kind(self.texts, vocabulary, self.lengths, **sizes)
+            assert vocabulary is not None, "given texts have one"
+            batches = tasks.text_batches(self.texts, vocabulary, self.lengths, **sizes)
+            if isinstance(self.texts, TextStream):
+                return Source(batches, is_there=False)
+            return Source(list(batches))  # a text that is too long shows now
         if self.task is None:
             raise UsageError(
                 "there is no task and no text; give --input_file or --text, or set TASK"
             )
-        return Examples(self.task, self.split, self.lengths, **sizes)
+        return Source(tasks.batches(self.task, self.split, self.lengths, **sizes))
 
     def within(self, room: int | None) -> Data:
         """Returns the data with inputs no longer than some tokens, if the texts are given.

@@ -14,10 +14,10 @@ from specdec import decoding, tasks
 from specdec.checkpoints.transcription import Transcribed
 from specdec.common.subtitles import TimedText
 from specdec.common.values import UsageError
-from specdec.engine import Engine, WholeSounds, Window
-from specdec.engine.whole_sounds import stamped
+from specdec.engine import Engine
 from specdec.plan import Plan
 from specdec.texts.decoding_texts import Text
+from specdec.texts.whole_sounds import WholeSounds, Window, stamped
 from specdec.types import Array, Params
 
 
@@ -75,8 +75,8 @@ class Transcriber:
     @property
     def compile_seconds(self) -> float:
         """The time of all compilations so far."""
-        whole = self._whole.compile_seconds if "_whole" in vars(self) else 0.0
-        return whole + (0.0 if self._has_stamps else self._engine.compile_seconds)
+        of_windows = self._whole.compile_seconds if "_whole" in vars(self) else 0.0
+        return of_windows + (0.0 if self._has_stamps else self._engine.compile_seconds)
 
     def alone(self) -> Transcriber:
         """Returns what transcribes with the target alone."""
@@ -112,21 +112,21 @@ class Transcriber:
         """Returns the transcript of each sound of a batch, and the seconds without compiling."""
         sounds = batch.inputs
         assert isinstance(sounds, list)
-        is_whole = [self._has_stamps or x.shape[1] > self._frames for x in sounds]
-        found: dict[int, Text] = {}
+        are_long = [self._has_stamps or x.shape[1] > self._frames for x in sounds]
+        texts_by_row: dict[int, Text] = {}
         spent = 0.0
-        for whole in {*is_whole}:
-            rows = [row for row, one in enumerate(is_whole) if one == whole]
+        for is_long in {*are_long}:
+            rows = [row for row, value in enumerate(are_long) if value == is_long]
             index = [int(batch.index[row]) for row in rows]
             padded = jnp.array([*index, *[-1] * (self._engine.rows - len(index))])
             names = [(int(batch.index[row]), batch.input_texts[row]) for row in rows]
             keys = decoding.row_keys(seed, padded, sample)
-            make = self._long if whole else self._short
+            make = self._long if is_long else self._short
             with decoding.naming_texts(np.asarray(padded)):
                 texts, seconds = make(names, [sounds[row] for row in rows], keys, sample)
             spent += seconds
-            found |= zip(rows, texts, strict=True)
-        return [found[row] for row in range(len(sounds))], spent
+            texts_by_row |= zip(rows, texts, strict=True)
+        return [texts_by_row[row] for row in range(len(sounds))], spent
 
     def _short(self, names, sounds, keys: Array, sample: int) -> tuple[list[Text], float]:
         features = np.zeros([self._engine.rows, self._bins, self._frames], np.float32)
@@ -141,14 +141,14 @@ class Transcriber:
         return texts, seconds
 
     def _long(self, names, sounds, keys: Array, sample: int) -> tuple[list[Text], float]:
-        found, seconds = self._whole.transcribe(sounds, keys)
+        windows_of_sounds, seconds = self._whole.transcribe(sounds, keys)
         texts = []
-        for (index, name), windows in zip(names, found, strict=True):
+        for (index, name), windows in zip(names, windows_of_sounds, strict=True):
             segments = [segment for window in windows for segment in window.segments]
             tokens = [token for segment in segments for token in segment.tokens]
             log_probs = [x for window in windows for x in window.log_probs]
             shown = tokens if self._has_stamps else self._words(tokens)
-            own = self._of_text(index, name, sample, shown, log_probs)
+            fields = self._of_text(index, name, sample, shown, log_probs)
             parts = [
                 TimedText(
                     start=round(segment.start, 2),
@@ -157,16 +157,11 @@ class Transcriber:
                 )
                 for segment in segments
             ]
-            texts.append(Text(tokens=tokens, **_calls(windows), **own, segments=parts))
+            texts.append(Text(tokens=tokens, **_calls(windows), **fields, segments=parts))
         return texts, seconds
 
     def _of_text(
-        self,
-        index: int,
-        name: str,
-        sample: int,
-        shown: Sequence[int],
-        log_probs: Sequence[float],
+        self, index: int, name: str, sample: int, shown: Sequence[int], log_probs: Sequence[float]
     ) -> dict[str, Any]:
         return {
             "index": index,
@@ -196,5 +191,6 @@ def compared(text: Text, alone: Text | None) -> Text:
 def _calls(windows: Sequence[Window]) -> dict[str, Any]:
     """Returns the target calls of all windows, also for tokens that were thrown away."""
     names = ("proposed", "drafted", "accepted", "sources", "depths")
-    calls = {name: [x for one in windows for x in getattr(one.decoded, name)] for name in names}
-    return {**calls, "broken_drafts": sum(one.decoded.broken_drafts for one in windows)}
+    texts = [window.decoded for window in windows]
+    calls = {name: [x for text in texts for x in getattr(text, name)] for name in names}
+    return {**calls, "broken_drafts": sum(text.broken_drafts for text in texts)}

@@ -89,14 +89,14 @@ class Align(Objective):
 
     def __post_init__(self):
         super().__post_init__()
-        own = self.divergences
+        weights = self.divergences
         try:
-            pairs = dict(own)
+            pairs = dict(weights)
         except (TypeError, ValueError):
             pairs = {}
         if not pairs:
             raise ValueError(
-                f"Align.divergences is {own!r}; give weights, as {{'forward_kl': 1.0}}"
+                f"Align.divergences is {weights!r}; give weights, as {{'forward_kl': 1.0}}"
             )
         for name, weight in pairs.items():
             if name not in DIVERGENCES:
@@ -161,14 +161,14 @@ class Align(Objective):
           means: the loss and the accuracy.
           parameter_ratio: the drafter's number of parameters divided by the target's.
         """
-        found = {}
+        figures = {}
         for suffix, alpha in (("", min(max(1 - means[0], 0.0), 1.0)), ("_greedy", means[1])):
-            found[f"alpha{suffix}"] = alpha
+            figures[f"alpha{suffix}"] = alpha
             for gamma in GAMMAS:
                 tokens = theory.expected_tokens(alpha, gamma)
-                found[f"tokens_per_call_{gamma}{suffix}"] = tokens
-                found[f"mbsu_{gamma}{suffix}"] = theory.mbsu(tokens, gamma, parameter_ratio)
-        return found
+                figures[f"tokens_per_call_{gamma}{suffix}"] = tokens
+                figures[f"mbsu_{gamma}{suffix}"] = theory.mbsu(tokens, gamma, parameter_ratio)
+        return figures
 
     def _laws(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Laws:
         assert frozen is not None, "TrainRun asks for it"
@@ -190,20 +190,20 @@ class Align(Objective):
             top, p = map(jnp.asarray, pairs.laws)
             return Laws(p, coarse(q, top), top[..., 0] == best, real)
         if cache is None:
-            theirs = teacher_forced(frozen.model, frozen.params, pairs)
+            target_logits = teacher_forced(frozen.model, frozen.params, pairs)
         else:
-            theirs = frozen.model.decode(frozen.params, shifted(frozen.model, pairs), cache)[
+            target_logits = frozen.model.decode(frozen.params, shifted(frozen.model, pairs), cache)[
                 0
             ].logits
-        theirs = jax.lax.stop_gradient(theirs)
-        p = jax.nn.log_softmax(tempered(theirs, self.temperature))
+        target_logits = jax.lax.stop_gradient(target_logits)
+        p = jax.nn.log_softmax(tempered(target_logits, self.temperature))
         return Laws(p, q, p.argmax(axis=-1) == best, real)
 
     def _partly_drawn(
         self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs, key: Array
     ) -> Pairs:
-        own, which = jax.random.split(key)
-        texts = drawn(model, jax.lax.stop_gradient(params), pairs, own, self.temperature, frozen)
+        key, which = jax.random.split(key)
+        texts = drawn(model, jax.lax.stop_gradient(params), pairs, key, self.temperature, frozen)
         rows = jax.random.uniform(which, [len(texts), 1]) < self.on_policy
         there = (frozen.model if frozen else model).active(pairs.inputs)[:, None]
         return pairs._replace(targets=jnp.where(rows & there, texts, pairs.targets))
@@ -223,8 +223,8 @@ def drawn(
     """
     inputs, shape = pairs.inputs, pairs.targets.shape
     ids = (frozen.model if frozen else model).vocab_size
-    given, _ = of_target(model, inputs, jnp.zeros(shape, jnp.int32), frozen)
-    cache = read(model, params, inputs, shape[1], given)
+    from_target, _ = of_target(model, inputs, jnp.zeros(shape, jnp.int32), frozen)
+    cache = read(model, params, inputs, shape[1], from_target)
     there = jnp.arange(ids) != model.pad_id
 
     def write(

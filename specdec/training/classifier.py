@@ -44,24 +44,25 @@ def examples(recordings: Sequence[Recording], longest: int) -> Examples:
     Tokens after a rejected token say nothing, because their prefix is not the text's. A token's
     weight is therefore the probability that the tokens before it in the draft are accepted.
     """
-    found = []
-    for one in recordings:
-        accepted = np.asarray(one["accepted"], np.float32)
+    drafts = []
+    for recording in recordings:
+        accepted = np.asarray(recording["accepted"], np.float32)
         index = np.arange(len(accepted))[:, None] + np.arange(longest)[None]
         inside = index < len(accepted)
         index = np.minimum(index, len(accepted) - 1)
         label = accepted[index]
         reached = np.cumprod(np.pad(label[:, :-1], ((0, 0), (1, 0)), constant_values=1), axis=1)
         depth = np.broadcast_to(np.arange(longest), index.shape)
-        told = {k: np.asarray(one[k], np.float32)[index] for k in ("confidence", "entropy", "top")}
-        seen = np.asarray(features(Signals(**told, index=depth)))
+        names = ("confidence", "entropy", "top")
+        signals = {k: np.asarray(recording[k], np.float32)[index] for k in names}
+        seen = np.asarray(features(Signals(**signals, index=depth)))
         counts = inside & (reached > 0)
-        found.append((seen[counts], label[counts], reached[counts]))
-    return Examples(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+        drafts.append((seen[counts], label[counts], reached[counts]))
+    return Examples(*(np.concatenate(parts) for parts in zip(*drafts, strict=True)))
 
 
 def fit(
-    given: Examples,
+    training: Examples,
     held_out: Examples,
     *,
     steps: int = 2000,
@@ -72,10 +73,10 @@ def fit(
 
     The parameters of the step with the smallest held-out loss are kept.
     """
-    width = given.features.shape[1]
+    width = training.features.shape[1]
     keys = jax.random.split(jax.random.key(seed), 2)
-    scale = np.maximum(np.std(given.features, axis=0), 1e-3)
-    constants = {"mean": np.mean(given.features, axis=0), "scale": scale}
+    scale = np.maximum(np.std(training.features, axis=0), 1e-3)
+    constants = {"mean": np.mean(training.features, axis=0), "scale": scale}
     params = {
         "hidden": jax.random.normal(keys[0], (width, HIDDEN)) / np.sqrt(width),
         "hidden_bias": jnp.zeros(HIDDEN),
@@ -92,7 +93,7 @@ def fit(
     def advance(params: PyTree, state: PyTree, count: int) -> tuple[PyTree, PyTree, Array, Array]:
         def step(carry: tuple[PyTree, PyTree], _: None) -> tuple[tuple[PyTree, PyTree], Array]:
             params, state = carry
-            loss, slope = jax.value_and_grad(loss_of)(params, given)
+            loss, slope = jax.value_and_grad(loss_of)(params, training)
             updates, state = rule.update(slope, state, params)
             return (optax.apply_updates(params, updates), state), loss
 
@@ -117,8 +118,8 @@ def separation(score: np.ndarray, of: Examples) -> float:
     """
     order = np.argsort(score, kind="stable")
     _, tied = np.unique(score[order], return_inverse=True)
-    kept = np.bincount(tied, (of.weight * of.label)[order])
+    accepted = np.bincount(tied, (of.weight * of.label)[order])
     refused = np.bincount(tied, (of.weight * (1 - of.label))[order])
     below = np.cumsum(refused) - refused
-    pairs = kept.sum() * refused.sum()
-    return float(np.sum(kept * (below + refused / 2)) / pairs) if pairs else float("nan")
+    pairs = accepted.sum() * refused.sum()
+    return float(np.sum(accepted * (below + refused / 2)) / pairs) if pairs else float("nan")

@@ -17,10 +17,10 @@ from specdec.training.objectives import Objective, Smoothing, fixed_key
 from specdec.types import Array, ModelOutput, PyTree
 
 
-def _are_shares(given: object) -> bool:
-    if not isinstance(given, tuple | list) or len(given) != 2:
+def _are_shares(value: object) -> bool:
+    if not isinstance(value, tuple | list) or len(value) != 2:
         return False
-    return all(is_number(x) and 0 <= x < 1 for x in given)
+    return all(is_number(x) and 0 <= x < 1 for x in value)
 
 
 Shares = Annotated[tuple[float, float], Rule(_are_shares, "two shares, as in (0.5, 0.3)")]
@@ -119,13 +119,13 @@ class ConfidenceHead(Objective):
         model, params, frozen = learner
         blocks = _Blocks.of(self.of, model, pairs, fixed_key() if key is None else key, frozen)
         output = blocks.output(model, jax.lax.stop_gradient(params))
-        kept = output.logits.argmax(axis=-1) == blocks.targets
-        before = jnp.cumprod(kept, axis=2)[:, :, :-1] > 0
+        agrees = output.logits.argmax(axis=-1) == blocks.targets
+        before = jnp.cumprod(agrees, axis=2)[:, :, :-1] > 0
         counts = jnp.pad(before, ((0, 0), (0, 0), (1, 0)), constant_values=1)
         counts = (blocks.targets != blocks.pad_id) & counts
-        odds = model.confidence(params, output.hidden).reshape(kept.shape)
-        nats = jax.nn.softplus(jnp.where(kept, -odds, odds))
-        right = ((odds > 0) == kept) & counts
+        odds = model.confidence(params, output.hidden).reshape(agrees.shape)
+        nats = jax.nn.softplus(jnp.where(agrees, -odds, odds))
+        right = ((odds > 0) == agrees) & counts
         return Sums(jnp.where(counts, nats, 0.0).sum(), right.sum(), counts.sum())
 
 
@@ -159,7 +159,7 @@ class _Blocks:
         behind = jnp.take_along_axis(targets, inside, axis=1).reshape(places.shape)
         ids = mask_ids(model.vocab_size, objective.masks, objective.distinct)
         text = shifted(model, pairs)
-        given, states = of_target(model, pairs.inputs, text, frozen)
+        from_target, states = of_target(model, pairs.inputs, text, frozen)
         if states is not None:
             of_masks = jnp.repeat(starts, objective.masks, axis=1)[:, :, None]
             of_masks = jnp.take_along_axis(states, of_masks, axis=1)
@@ -173,7 +173,7 @@ class _Blocks:
             before=jnp.take_along_axis(text, inside, axis=1).reshape(places.shape),
             pad_id=model.pad_id,
             cached=objective.cached,
-            given=given,
+            given=from_target,
             states=states,
         )
 
@@ -221,8 +221,8 @@ class _Blocks:
             return visible_in_block(self.starts[:, 0] + 1, size, masks, cached=False)
         text = jnp.tri(size, size + blocks * masks, dtype=bool)
         of_text = jnp.arange(size)[None, None] <= self.starts[:, :, None]  # [B, R, T]
-        own = jnp.eye(blocks, dtype=bool)[None, :, :, None]
-        own = jnp.broadcast_to(own, (rows, blocks, blocks, masks)).reshape(rows, blocks, -1)
-        of_blocks = jnp.repeat(jnp.concatenate([of_text, own], axis=2), masks, axis=1)
+        inside = jnp.eye(blocks, dtype=bool)[None, :, :, None]
+        inside = jnp.broadcast_to(inside, (rows, blocks, blocks, masks)).reshape(rows, blocks, -1)
+        of_blocks = jnp.repeat(jnp.concatenate([of_text, inside], axis=2), masks, axis=1)
         text = jnp.broadcast_to(text, (rows, *text.shape))
         return jnp.concatenate([text, of_blocks], axis=1)

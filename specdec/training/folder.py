@@ -55,8 +55,7 @@ class Folder:
         self._log = Lines(self.path / "log.jsonl", dict[str, float | None])
         self._arguments = ocp.args
         self._checkpoints = ocp.CheckpointManager(
-            self.path / "checkpoints",
-            options=ocp.CheckpointManagerOptions(max_to_keep=KEPT),
+            self.path / "checkpoints", options=ocp.CheckpointManagerOptions(max_to_keep=KEPT)
         )
 
     def __enter__(self) -> Folder:
@@ -98,8 +97,8 @@ class Folder:
             state = self._checkpoints.restore(step, args=arguments)
             recorded = (self._checkpoints.metadata(step).custom_metadata or {}).get(CHECKSUMS, {})
         except Exception as error:  # of any type: Orbax meets what it did not write
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise TrainingError(f"cannot read {where}: {said}; {remedy}") from error
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise TrainingError(f"cannot read {where}: {reason}; {remedy}") from error
         arrays = tree.flatten(serialization.to_state_dict(state))
         for name in sorted(recorded.keys() & arrays.keys()):
             if wrong := checksums.damage(name, hosts.whole(arrays[name]), recorded):
@@ -123,14 +122,7 @@ class Folder:
         with records.naming(self._saving):
             self._checkpoints.wait_until_finished()
 
-    def export(
-        self,
-        step: int,
-        params: PyTree,
-        config: Config,
-        text: Kept,
-        part: str = "",
-    ) -> None:
+    def export(self, step: int, params: PyTree, config: Config, text: Kept, part: str = "") -> None:
         """Writes the parameters where `checkpoints.load(path / 'export' / part)` finds them."""
         export = self.path / "export" / part
         new = export / f"checkpoint_{step}"
@@ -155,7 +147,7 @@ class Folder:
         """Removes the records of steps after `step` from the log."""
 
         def cut() -> None:
-            self._log.replace(one for one in self._log if (one.get("step") or 0) <= step)
+            self._log.replace(record for record in self._log if (record.get("step") or 0) <= step)
 
         hosts.from_first(cut)
 
@@ -167,22 +159,18 @@ class Folder:
     def is_best(self, name: str, value: float) -> bool:
         """Returns whether a figure exceeds all its values in the log."""
         return hosts.from_first(
-            lambda: all(value > x for one in self._log if (x := one.get(name)) is not None)
+            lambda: all(value > x for record in self._log if (x := record.get(name)) is not None)
         )
 
     def _begin(self, settings: Mapping[str, object]) -> None:
-        """Makes, locks and claims the directory."""
-        self._hold()
+        """Makes, locks and claims the directory, unless it is not a run's."""
         file = self.path / "settings.json"
-        text = f"{json.dumps(settings, indent=2)}\n"
-        records.claim(self.path, file, text, begun=None, instead="output directory")
-
-    def _hold(self) -> None:
-        """Makes and locks the directory, unless it is not a run's."""
-        if not (self.path / "settings.json").exists():
+        if not file.exists():
             self._make()
         lock = records.locked(self.path, self.path / LOCK, "output directory", "*")
         self._contexts.enter_context(lock)
+        text = f"{json.dumps(settings, indent=2)}\n"
+        records.claim(self.path, file, text, begun=None, instead="output directory")
 
     def _make(self) -> None:
         if self.path.exists() and not self._is_empty():
@@ -196,5 +184,6 @@ class Folder:
 
     def _is_empty(self) -> bool:
         """Returns whether the directory has only the files of a run killed at its start."""
-        left = (LOCK, ".part")
-        return self.path.is_dir() and all(file.name.endswith(left) for file in self.path.iterdir())
+        return self.path.is_dir() and all(
+            file.name.endswith((LOCK, ".part")) for file in self.path.iterdir()
+        )

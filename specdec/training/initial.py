@@ -21,20 +21,20 @@ def begun_with(
     Vocabularies, and the ids of heads, may differ: shared ids are taken. A shallow decoder of its
     target's width therefore begins with the target's first layers.
     """
-    own: dict[tuple[str, ...], PyTree] = dict(traverse_util.flatten_dict(params))
+    new: dict[tuple[str, ...], PyTree] = dict(traverse_util.flatten_dict(params))
     others: dict[tuple[str, ...], PyTree] = dict(traverse_util.flatten_dict(checkpoints.load(path)))
     heads = head_ids, _head_ids(path)
     taken = {
         name: _with_shared(leaf, others[name], name, heads)
-        for name, leaf in own.items()
+        for name, leaf in new.items()
         if name in others
     }
-    if not any(taken[name] is not own[name] for name in taken):
+    if not any(taken[name] is not new[name] for name in taken):
         raise TrainingError(
             f"nothing of {path} has the shape of the model that is trained; give a model as wide, "
             "or do not begin with that checkpoint"
         )
-    return traverse_util.unflatten_dict(own | taken)
+    return traverse_util.unflatten_dict(new | taken)
 
 
 def _head_ids(path: str | os.PathLike) -> tuple[int, ...] | None:
@@ -46,26 +46,26 @@ def _head_ids(path: str | os.PathLike) -> tuple[int, ...] | None:
 
 
 def _with_shared(
-    own: Array,
+    new: Array,
     other: Array,
     name: tuple[str, ...],
     heads: tuple[tuple[int, ...] | None, tuple[int, ...] | None],
 ) -> Array:
-    """Returns `own` with the shared entries of `other`, including those along a vocabulary's axis.
+    """Returns `new` with the shared entries of `other`, including those along a vocabulary's axis.
 
-    If the shapes do not fit, `own` is returned unchanged.
+    If the shapes do not fit, `new` is returned unchanged.
     """
     module = name[-2] if len(name) > 1 else ""
     axis = {"token_embedder": 0, "logits_dense": 1}.get(module)
-    if axis is None or (own.shape == other.shape and heads[0] == heads[1]):
-        return jnp.asarray(other, own.dtype) if own.shape == other.shape else own
-    if any(own.shape[i] != other.shape[i] for i in range(own.ndim) if i != axis):
-        return own
-    given = heads if module == "logits_dense" else (None, None)
-    mine, theirs = (
+    if axis is None or (new.shape == other.shape and heads[0] == heads[1]):
+        return jnp.asarray(other, new.dtype) if new.shape == other.shape else new
+    if any(new.shape[i] != other.shape[i] for i in range(new.ndim) if i != axis):
+        return new
+    head_ids = heads if module == "logits_dense" else (None, None)
+    new_ids, other_ids = (
         np.arange(x.shape[axis]) if ids is None else np.asarray(ids)
-        for ids, x in zip(given, (own, other), strict=True)
+        for ids, x in zip(head_ids, (new, other), strict=True)
     )
-    _, at, of = np.intersect1d(mine, theirs, return_indices=True)
-    shared = jnp.asarray(jnp.take(other, of, axis), own.dtype)
-    return own.at[(slice(None),) * axis + (at,)].set(shared)
+    _, at, of = np.intersect1d(new_ids, other_ids, return_indices=True)
+    shared = jnp.asarray(jnp.take(other, of, axis), new.dtype)
+    return new.at[(slice(None),) * axis + (at,)].set(shared)

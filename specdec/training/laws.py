@@ -36,7 +36,7 @@ from specdec.common import hosts, records
 from specdec.models.contract.model import Target
 from specdec.sampling import tempered
 from specdec.training.divergences import NOTHING
-from specdec.training.layout import Layout
+from specdec.training.division import Division
 from specdec.training.loss import Pairs, TopLaws, teacher_forced
 from specdec.training.training_batches import TokenPair
 from specdec.training.training_error import TrainingError
@@ -65,7 +65,7 @@ class Asked(NamedTuple):
     params: PyTree
     top: int
     temperature: float
-    layout: Layout = Layout()  # of the parameters and of batches. Store inside `layout.entered()`.
+    layout: Division = Division()  # of parameters and batches. Store inside `layout.entered()`.
 
     def program(self) -> Callable[[PyTree, Pairs], TopLaws]:
         """Returns a jitted function of (params, batch), whose result is whole on each device."""
@@ -109,13 +109,13 @@ class StoredLaws:
 
     def _place(self, text: bytes) -> tuple[int, int]:
         """Returns the table of a text, and its first row there."""
-        place = int(np.searchsorted(self._texts, np.array(text, self._texts.dtype)))
-        if place == len(self._texts) or self._texts[place] != np.array(text, self._texts.dtype):
+        index = int(np.searchsorted(self._texts, np.array(text, self._texts.dtype)))
+        if index == len(self._texts) or self._texts[index] != np.array(text, self._texts.dtype):
             raise TrainingError(
                 f"{self._folders[0].parent} has not all texts of the split, which has changed; "
                 f"delete that folder, or give another {INSTEAD}"
             )
-        return int(self._numbers[place]), int(self._starts[place])
+        return int(self._numbers[index]), int(self._starts[index])
 
 
 def stored(
@@ -131,24 +131,24 @@ def stored(
     if asked.top >= ids:
         raise TrainingError(f"Align.top is {asked.top} and the target has {ids} ids; give fewer")
     folder = Path(os.path.abspath(Path(path).expanduser()))
-    whole = json.dumps({**settings, "top": asked.top, "temperature": asked.temperature}, indent=2)
+    text = json.dumps({**settings, "top": asked.top, "temperature": asked.temperature}, indent=2)
     with contextlib.ExitStack() as held:
 
         def begin() -> dict[str, int]:
             """Returns the number of texts of each table."""
             held.enter_context(records.locked(folder, folder / LOCK, INSTEAD, "*"))
             file = folder / "settings.json"
-            records.claim(folder, file, f"{whole}\n", begun=None, instead=INSTEAD)
+            records.claim(folder, file, f"{text}\n", begun=None, instead=INSTEAD)
             names = (path for path in folder.iterdir() if path.name.isdigit())
             return {path.name: tables.shapes(path, KIND)["lengths"].shape[0] for path in names}
 
-        found = hosts.from_first(begin)
+        sizes = hosts.from_first(begin)
         program = asked.program()
         examples = (example for example in examples if len(example.targets))
         for number in itertools.count():
             table = folder / f"{number:05}"
-            if table.name in found:  # its texts are read past
-                _read_past(examples, found[table.name])
+            if table.name in sizes:  # its texts are read past
+                collections.deque(itertools.islice(examples, sizes[table.name]), maxlen=0)
                 continue
             texts = list(itertools.islice(examples, TEXTS))
             if not texts:
@@ -159,29 +159,23 @@ def stored(
     return StoredLaws((folder / f"{k:05}" for k in range(number)), asked.model.pad_id)
 
 
-def _read_past(examples: Iterator[TokenPair], count: int) -> None:
-    for _ in itertools.islice(examples, count):
-        pass
-
-
 def _add(
-    table: Path,
-    asked: Asked,
-    program: Callable[[PyTree, Pairs], TopLaws],
-    batches: Sequence[Pairs],
+    table: Path, asked: Asked, program: Callable[[PyTree, Pairs], TopLaws], batches: Sequence[Pairs]
 ) -> None:
     """Writes a table, in this process or in another one, which needs this one's rows."""
-    said = (program(asked.params, asked.layout.rows(pairs)) for pairs in batches)
+    laws = (program(asked.params, asked.layout.rows(pairs)) for pairs in batches)
     if hosts.is_first():
-        tables.save(table, KIND.kind, _made(batches, said, asked.model.pad_id))
+        tables.save(table, KIND.kind, _made(batches, laws, asked.model.pad_id))
     else:
-        collections.deque(said, maxlen=0)
+        collections.deque(laws, maxlen=0)
 
 
-def _made(batches: Sequence[Pairs], said: Iterable[TopLaws], pad_id: int) -> dict[str, np.ndarray]:
+def _made(
+    batches: Sequence[Pairs], outputs: Iterable[TopLaws], pad_id: int
+) -> dict[str, np.ndarray]:
     """Returns the arrays of a table: one row per token, all texts one after the other."""
     texts, lengths, ids, log_probs = [], [], [], []
-    for pairs, laws in zip(batches, said, strict=True):
+    for pairs, laws in zip(batches, outputs, strict=True):
         top = jax.device_get(laws)
         for row, (text, length) in enumerate(_texts(pairs, pad_id)):
             if length:
@@ -208,7 +202,9 @@ def _texts(pairs: Pairs, pad_id: int) -> Iterator[tuple[bytes, int]]:
     for row, targets in enumerate(np.asarray(pairs.targets)):
         digest = hashlib.blake2b(digest_size=DIGEST)
         for leaf in inputs:
-            own = leaf[row]
-            digest.update((own[own != pad_id] if own.dtype == np.int32 else own).tobytes())
+            row_of_leaf = leaf[row]
+            if leaf.dtype == np.int32:
+                row_of_leaf = row_of_leaf[row_of_leaf != pad_id]
+            digest.update(row_of_leaf.tobytes())
         digest.update(b"\0" + targets[targets != pad_id].tobytes())
         yield digest.digest(), int((targets != pad_id).sum())

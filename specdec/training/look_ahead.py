@@ -47,17 +47,17 @@ class LookAhead(Objective):
             frozen = Frozen(model.target, params["target"])
         assert frozen is not None, "TrainRun asks for it"
         target = frozen.model
-        own = frozen.params
+        weights = frozen.params
         targets: Array = jnp.asarray(pairs.targets)
         rows, longest = targets.shape
-        cache = target.prefill(own, pairs.inputs, longest)
-        hidden = target.decode(own, shifted(target, pairs), cache)[0].hidden  # of targets[t]
+        cache = target.prefill(weights, pairs.inputs, longest)
+        hidden = target.decode(weights, shifted(target, pairs), cache)[0].hidden  # of targets[t]
         further = jnp.asarray(model.places)
         drawn = key if self.one_head else None
-        one = None if drawn is None else jax.random.randint(drawn, [], 0, further.shape[0])
-        ahead = model.ahead(params, hidden, one)  # [B, T, heads, D]
-        logits = target.logits(own, ahead.reshape(rows, -1, ahead.shape[-1]))
-        further = further if one is None else further[one][None]
+        head = None if drawn is None else jax.random.randint(drawn, [], 0, further.shape[0])
+        ahead = model.ahead(params, hidden, head)  # [B, T, heads, D]
+        logits = target.logits(weights, ahead.reshape(rows, -1, ahead.shape[-1]))
+        further = further if head is None else further[head][None]
         places = jnp.arange(longest)[:, None] + further[None]  # [T, heads]
         behind = jnp.take(targets, jnp.minimum(places, longest - 1), axis=1)
         behind = jnp.where(places < longest, behind, target.pad_id)

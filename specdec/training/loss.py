@@ -107,8 +107,8 @@ def teacher_forced(
       of_inputs: the target's cache after the inputs, if it has read them.
     """
     text = shifted(model, pairs)
-    given, _ = of_target(model, pairs.inputs, text, frozen, of_inputs)
-    cache = read(model, params, pairs.inputs, text.shape[1], given)
+    from_target, _ = of_target(model, pairs.inputs, text, frozen, of_inputs)
+    cache = read(model, params, pairs.inputs, text.shape[1], from_target)
     return model.decode(params, text, cache)[0].logits
 
 

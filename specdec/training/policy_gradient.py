@@ -173,11 +173,11 @@ class FineTuning(Checked):
         models = {role: cast(Model, model) for role, model in self.plan.models().items()}
         target = models["target"]
         rest = self.seed, self.steps
-        found = {"target": Recipe(target, None, PolicyGradient(), self.optimizer, *rest)}
+        recipes = {"target": Recipe(target, None, PolicyGradient(), self.optimizer, *rest)}
         if self.align is not None:
             rest = self.align_optimizer, *rest
-            found["draft"] = Recipe(models["draft"], target, self.align, *rest)
-        return found
+            recipes["draft"] = Recipe(models["draft"], target, self.align, *rest)
+        return recipes
 
     def begin(self, params: Params) -> Policy:
         """Returns the policy before the first update; `params` stay unchanged.
@@ -233,7 +233,7 @@ class FineTuning(Checked):
             policy, _ = self.train("draft", policy, pairs._replace(drawn=None))
         clock.append(time.perf_counter())
         parts = "rewards", "update", "realignment"
-        found = PolicyUpdate(
+        figures = PolicyUpdate(
             reward=float(np.mean(rewards)),
             same=float(sums.correct / max(sums.tokens, 1)),
             tokens=int(output.length.sum()),
@@ -241,15 +241,15 @@ class FineTuning(Checked):
             steps=int(output.trace.steps),
             seconds={"roll-outs": seconds} | dict(zip(parts, np.diff(clock).tolist(), strict=True)),
         )
-        return policy._replace(step=policy.step + 1), found
+        return policy._replace(step=policy.step + 1), figures
 
     def rewards(self, texts: Pairs, output: DecodeOutput, reward: Reward) -> np.ndarray:
         """Returns [B], the reward of each roll-out."""
-        pad, found = self.plan.target.pad_id, []
+        pad, rewards = self.plan.target.pad_id, []
         for row, (tokens, length) in enumerate(zip(output.tokens, output.length, strict=True)):
             target = np.asarray(texts.targets[row // self.samples])
-            found.append(reward(target[target != pad].tolist(), tokens[:length].tolist()))
-        return np.array(found, np.float32)
+            rewards.append(reward(target[target != pad].tolist(), tokens[:length].tolist()))
+        return np.array(rewards, np.float32)
 
     def pairs(self, inputs: PyTree, output: DecodeOutput, rewards: np.ndarray) -> Pairs:
         """Returns roll-outs as `train` reads them."""

@@ -66,17 +66,18 @@ class Batches:
 
     def __getitem__(self, k: int) -> Pairs:
         """Returns inputs [B, S'] and targets [B, T'], as long as the smallest bucket that fits."""
-        number, place = divmod(k, WINDOW)
+        number, index = divmod(k, WINDOW)
         if number != self._window[0]:
             self._window = number, self._batches(number)
-        return self._window[1][place]
+        return self._window[1][index]
 
     def _batches(self, number: int) -> list[Pairs]:
         count = WINDOW * self._size
         examples = list(itertools.islice(self._read(number * count), count))
         sizes = self._size, self._buckets, self._pad_id
         packed = pack(examples, self._lengths, *sizes, self._make)
-        return [packed[i] for i in _random(self._seed, "window", number).permutation(WINDOW)]
+        order = np.random.default_rng([self._seed, *b"window", number]).permutation(WINDOW)
+        return [packed[i] for i in order]
 
 
 def pack(
@@ -108,8 +109,8 @@ def pack(
                 zip(*(row[:2] for row in rows), strict=True), widths, strict=True
             )
         )
-        given = make(inputs, [row.text for row in rows]) if make else inputs
-        packed.append(Pairs(given, targets))
+        model_inputs = make(inputs, [row.text for row in rows]) if make else inputs
+        packed.append(Pairs(model_inputs, targets))
     return packed
 
 
@@ -130,14 +131,14 @@ def reader(
     """
     task = tasks.get_task(task, split)
     rest: Iterator[TokenPair] = iter(())
-    place = -1
+    position = -1
 
     def read(start: int) -> Iterator[TokenPair]:
-        nonlocal rest, place
-        if start != place:
-            rest, place = _pairs(task, task.stream(split, lengths, seed, start)), start
+        nonlocal rest, position
+        if start != position:
+            rest, position = _pairs(task, task.stream(split, lengths, seed, start)), start
         for example in rest:
-            place += 1
+            position += 1
             yield example
 
     return read
@@ -155,8 +156,3 @@ def _padded(rows: Sequence[np.ndarray], size: int, width: int, pad_id: int) -> n
     for i, row in enumerate(rows):
         array[i, : len(row)] = row
     return array
-
-
-def _random(seed: int, purpose: str, number: int) -> np.random.Generator:
-    """Returns a separate generator for each purpose and number."""
-    return np.random.default_rng([seed, *purpose.encode(), number])

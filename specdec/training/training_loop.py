@@ -27,8 +27,8 @@ from specdec.models.contract.inputs import check_room, lengths_of
 from specdec.models.contract.model import Model
 from specdec.models.heads import HeadedTarget
 from specdec.training import laws
+from specdec.training.division import Division
 from specdec.training.folder import Folder
-from specdec.training.layout import Layout
 from specdec.training.loss import Pairs, Sums
 from specdec.training.training_batches import Batches, MakeInputs, TokenPair, pack, read_split
 from specdec.training.training_error import TrainingError
@@ -66,7 +66,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike, in_force: Callable[[], s
       tasks.TaskError: there is no such task or split, or its data are not on this machine.
     """
     run = over_devices(run)
-    with Layout(run.placement.mesh).entered():
+    with Division(run.placement.mesh).entered():
         return _trained(run, output_dir, in_force)
 
 
@@ -98,18 +98,19 @@ def _trained(run: TrainRun, output_dir: str | os.PathLike, in_force: Callable[[]
                 begun = f"{folder.path} holds a run of {counted(step, 'step')}"
                 progress.say(f"{begun}; going on with it")
             if (top := run.objective.top) is not None:
-                said = _laws(run, top, target_params, folder.path, progress.say)
-                given = (said.added_to(batches[k]) for k in itertools.count(step))
+                stored = _laws(run, top, target_params, folder.path, progress.say)
+                stream = (stored.added_to(batches[k]) for k in itertools.count(step))
             else:
-                given = (batches[k] for k in itertools.count(step))
-            updates = _updates(run, state, target_params, reference, given)
+                stream = (batches[k] for k in itertools.count(step))
+            updates = _updates(run, state, target_params, reference, stream)
             for state, update in updates:
                 step = update.step
                 folder.log({name: getattr(update, name) for name in LOGGED})
                 progress.update(*update)
                 if evaluation and (step % run.evaluate_every == 0 or step == run.steps):
-                    given = state.params, target_params
-                    if _evaluate(run, *given, evaluation, step, folder, progress):
+                    if _evaluate(
+                        run, state.params, target_params, evaluation, step, folder, progress
+                    ):
                         _export(run, state.params, step, folder, text)
                 if interrupted():
                     break
@@ -136,11 +137,7 @@ LOGGED = ("step", "loss", "accuracy", "rate")
 
 
 def _updates(
-    run: TrainRun,
-    state: State,
-    target_params: PyTree,
-    reference: PyTree,
-    batches: Iterator[Pairs],
+    run: TrainRun, state: State, target_params: PyTree, reference: PyTree, batches: Iterator[Pairs]
 ) -> Iterator[tuple[State, Update]]:
     """Yields the remaining steps; each state's memory is reused by the next step."""
     first = int(state.step)
@@ -195,25 +192,13 @@ def _size(params: PyTree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def _save(
-    run: TrainRun,
-    state: State,
-    step: int,
-    folder: Folder,
-    text: Kept,
-) -> None:
+def _save(run: TrainRun, state: State, step: int, folder: Folder, text: Kept) -> None:
     folder.save(step, state)
     if run.best_by is None:
         _export(run, state.params, step, folder, text)
 
 
-def _export(
-    run: TrainRun,
-    params: PyTree,
-    step: int,
-    folder: Folder,
-    text: Kept,
-) -> None:
+def _export(run: TrainRun, params: PyTree, step: int, folder: Folder, text: Kept) -> None:
     """Exports the model, or each of its parts."""
     if not isinstance(run.model, HeadedTarget):
         return folder.export(step, params, run.model.config, text)
@@ -274,7 +259,7 @@ def _laws(
             target_params,
             top,
             run.objective.temperature,  # type: ignore[attr-defined]
-            Layout(run.placement.mesh),
+            Division(run.placement.mesh),
         ),
         {
             "target": checkpoints.fingerprint(run.target_path),
@@ -392,11 +377,11 @@ class Progress:
             return
         now, count = time.perf_counter(), step - self._since
         seconds = max(now - self._time, 1e-9)
-        left = round((self._steps - step) * seconds / count)
+        remaining = round((self._steps - step) * seconds / count)
         self.say(
             f"step {step:,} of {self._steps:,}, loss {self._loss / count:.4f}, "
             f"accuracy {self._accuracy / count:.3f}, learning rate {rate:.2e}, "
-            f"{self._tokens / seconds:,.0f} tokens/s, {left // 60}m{left % 60:02}s left",
+            f"{self._tokens / seconds:,.0f} tokens/s, {remaining // 60}m{remaining % 60:02}s left",
             passing=True,
         )
         self._since, self._time = step, now

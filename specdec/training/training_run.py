@@ -166,11 +166,11 @@ class TrainRun(Checked):
                 "has learned; give TrainRun.reference_path, the directory of a trained drafter's "
                 "checkpoint"
             )
-        given = {
+        paths = {
             "reference_path": (self.reference_path, "keep", self.objective.keep),
             "laws_path": (self.laws_path, "top", self.objective.top),
         }
-        for name, (path, reads, asked) in given.items():
+        for name, (path, reads, asked) in paths.items():
             if path is not None and asked is None:
                 raise ValueError(
                     f"TrainRun.{name} is {path!r} and the objective reads nothing "

@@ -15,8 +15,8 @@ from specdec.models import partitioning
 from specdec.models.contract.model import Model
 from specdec.models.heads import HeadedTarget
 from specdec.models.layers.layers import rematerialised
+from specdec.training.division import Division, micro_batches
 from specdec.training.initial import begun_with
-from specdec.training.layout import Layout, micro_batches
 from specdec.training.loss import Frozen, Pairs, Sums
 from specdec.training.objectives import Objective
 from specdec.training.optimizer import Adafactor
@@ -47,7 +47,7 @@ class Recipe(NamedTuple):
     steps: int
     micro_batches: int = 1
     rematerialise: bool = False
-    layout: Layout = Layout()
+    layout: Division = Division()
 
     @classmethod
     def of(cls, run: TrainRun) -> Recipe:
@@ -61,7 +61,7 @@ class Recipe(NamedTuple):
             run.steps,
             run.micro_batches,
             run.rematerialise,
-            Layout(run.placement.mesh),
+            Division(run.placement.mesh),
         )
 
     def frozen(self, params: PyTree, reference: PyTree = ()) -> Frozen | None:
@@ -79,7 +79,7 @@ def over_devices(run: TrainRun) -> TrainRun:
         partitioning.check_batch(run.batch_size // run.micro_batches, mesh)
     except ValueError as error:
         raise TrainingError(str(error)) from error
-    layout, divide = Layout(mesh), placement.partitioner
+    layout, divide = Division(mesh), placement.partitioner
     target = None if run.target is None else layout.divided(run.target, divide)
     model = layout.divided(run.model, divide)
     return dataclasses.replace(run, model=model, target=target, placement=placement.over(mesh))
@@ -198,8 +198,8 @@ def _gradient(
 
     def add(total: PyTree, part: tuple[Pairs, Array]) -> tuple[PyTree, None]:
         pairs, number = part
-        found = gradient_of(state.params, pairs, jax.random.fold_in(key, number))
-        gradient, sums = jax.tree.map(jnp.add, total, found)
+        gradients = gradient_of(state.params, pairs, jax.random.fold_in(key, number))
+        gradient, sums = jax.tree.map(jnp.add, total, gradients)
         return (recipe.layout.kept(gradient, recipe.model), sums), None
 
     nothing = Sums(jnp.float32(0), jnp.int32(0), jnp.int32(0))

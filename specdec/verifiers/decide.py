@@ -114,14 +114,14 @@ def verdict(verifier: Verifier, keys: Noise, draft: Draft, scores: Scores) -> Ve
     >>> int(found.num_accepted), int(found.next_token)
     (1, 0)
     """
-    found = verifier.verdict(keys, draft, scores)
+    decision = verifier.verdict(keys, draft, scores)
     if scores.processed and not verifier.exact:
-        return _without_excluded(verifier, found, keys, draft, scores)
-    return found
+        return _without_excluded(verifier, decision, keys, draft, scores)
+    return decision
 
 
 def _without_excluded(
-    verifier: Verifier, found: Verdict, keys: Noise, draft: Draft, scores: Scores
+    verifier: Verifier, decision: Verdict, keys: Noise, draft: Draft, scores: Scores
 ) -> Verdict:
     """Returns a lossy verifier's verdict up to the first token that a processor excludes.
 
@@ -136,14 +136,14 @@ def _without_excluded(
     """
     rows = jnp.arange(draft.tokens.shape[0])
     possible = scores.logits[rows, draft.tokens] > -jnp.inf
-    n = jnp.minimum(found.num_accepted, leading(possible))
-    own, whole = scores.probs[n], n == found.num_accepted
+    n = jnp.minimum(decision.num_accepted, leading(possible))
+    probs, unchanged = scores.probs[n], n == decision.num_accepted
     if not verifier.by_law or not len(rows):  # by itself, or from p, which excludes alike
-        keeps = whole & (scores.logits[n, found.next_token] > -jnp.inf)
-        return Verdict(n, jnp.where(keeps, found.next_token, draw(keys.correct[n], own)))
-    law = jnp.where(whole, next_distribution(verifier, draft, scores, n), own)
+        keeps = unchanged & (scores.logits[n, decision.next_token] > -jnp.inf)
+        return Verdict(n, jnp.where(keeps, decision.next_token, draw(keys.correct[n], probs)))
+    law = jnp.where(unchanged, next_distribution(verifier, draft, scores, n), probs)
     excluded = scores.logits[n] == -jnp.inf
-    law = jnp.where(excluded, 0, law) + jnp.sum(jnp.where(excluded, law, 0)) * own
+    law = jnp.where(excluded, 0, law) + jnp.sum(jnp.where(excluded, law, 0)) * probs
     return Verdict(n, draw(keys.correct[n], law))
 
 
@@ -178,12 +178,10 @@ def draft_distribution(draft: Draft, i: Array, vocab_size: int, dtype) -> Array:
 
 
 def match(draft: Draft, best: Array, keeps: Array | None = None) -> Verdict:
-    """Returns the longest prefix of the draft that is kept, and the best token after it.
+    """Returns the longest prefix of one row's draft that is kept, and the best token after it.
 
-    Args:
-      draft: one row of a draft.
-      best: [K+1], the target's choice at each place.
-      keeps: [K] bool, which tokens are kept; None for those that equal the best token.
+    `best` [K+1] is the target's choice at each place. `keeps` [K] says which tokens are kept; None
+    stands for those that equal the best token.
     """
     keeps = draft.tokens == best[:-1] if keeps is None else keeps
     n = leading(keeps & _within(draft))
@@ -216,8 +214,8 @@ class ByArgmax(Verifier):
 def gaps(draft: Draft, scores: Scores) -> Array:
     """Returns [K], the likeliest token's logit minus the draft token's, in nats."""
     rows = jnp.arange(draft.tokens.shape[0])
-    own = scores.logits[rows, draft.tokens]
-    return jnp.max(scores.logits[:-1], axis=-1) - own
+    drafted = scores.logits[rows, draft.tokens]
+    return jnp.max(scores.logits[:-1], axis=-1) - drafted
 
 
 def excess(p: Array, q: Array) -> Array:

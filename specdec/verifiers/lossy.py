@@ -110,8 +110,8 @@ class TopK(Checked, ByArgmax):
 def in_top(count: int, draft: Draft, scores: Scores) -> Array:
     """Returns [K] bool, whether fewer than `count` tokens are likelier than the draft's."""
     rows = jnp.arange(draft.tokens.shape[0])
-    own = scores.logits[rows, draft.tokens]
-    return jnp.sum(scores.logits[:-1] > own[:, None], axis=-1) < count
+    drafted = scores.logits[rows, draft.tokens]
+    return jnp.sum(scores.logits[:-1] > drafted[:, None], axis=-1) < count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,11 +171,11 @@ class BigLittle(Checked, Verifier):
     def accept(self, draft: Draft, scores: Scores) -> Array:
         rows = jnp.arange(draft.tokens.shape[0])
         p = jax.nn.softmax(scores.logits[:-1]) if scores.greedy else scores.probs[:-1]
-        kept = -jnp.log(p[rows, draft.tokens]) <= self.rollback
+        keeps = -jnp.log(p[rows, draft.tokens]) <= self.rollback
         believed = draft.beliefs if scores.greedy else draft.probs
         if believed is not None:
-            kept &= believed[rows, draft.tokens] >= self.fallback
-        return kept.astype(scores.probs.dtype)
+            keeps &= believed[rows, draft.tokens] >= self.fallback
+        return keeps.astype(scores.probs.dtype)
 
     def residual(self, draft: Draft, scores: Scores, n: Array) -> Array:
         return scores.probs[n]
@@ -245,8 +245,8 @@ class MinimumBlock(Checked, Verifier):
         return self.verifier.reads_beliefs
 
     def accept(self, draft: Draft, scores: Scores) -> Array:
-        own = self.verifier.accept(draft, scores)
-        return jnp.where(jnp.arange(own.shape[0]) < self.least, 1, own)
+        probs = self.verifier.accept(draft, scores)
+        return jnp.where(jnp.arange(probs.shape[0]) < self.least, 1, probs)
 
     def residual(self, draft: Draft, scores: Scores, n: Array) -> Array:
         return self.verifier.residual(draft, scores, n)

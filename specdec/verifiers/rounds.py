@@ -26,20 +26,15 @@ def choose(verifier: Verifier, keys: Noise, draft: Draft, scores: Scores) -> Pat
     """Returns the verdict about one row of a draft with nodes.
 
     If `scores` are greedy, the target's likeliest tokens are followed through the nodes. Otherwise
-    the paths are verified in rounds, see `by_rounds`.
-
-    Args:
-      verifier: decides about each path.
-      keys: the row's keys, with `accept` [T]: those of the first path first.
-      draft: one row.
-      scores: the target's scores after the pending token and after each node, [1+T, V].
+    the paths are verified in rounds, see `by_rounds`. The keys `accept` [T] are those of the first
+    path first. The scores [1+T, V] are those after the pending token and after each node.
     """
     if not scores.greedy:
         return by_rounds(verifier, keys, draft, scores)
     best = jnp.argmax(scores.logits, axis=-1).astype(jnp.int32)
-    found = follow(draft.tree, draft.tokens, lambda depth, at: best[at + 1])
-    last = jnp.where(found.kept > 0, found.nodes[found.kept - 1] + 1, 0)
-    return PathVerdict(found.nodes, found.length, found.kept, best[last])
+    path = follow(draft.tree, draft.tokens, lambda depth, at: best[at + 1])
+    last = jnp.where(path.kept > 0, path.nodes[path.kept - 1] + 1, 0)
+    return PathVerdict(path.nodes, path.length, path.kept, best[last])
 
 
 def by_rounds(verifier: Verifier, keys: Noise, draft: Draft, scores: Scores) -> PathVerdict:
@@ -55,11 +50,7 @@ def by_rounds(verifier: Verifier, keys: Noise, draft: Draft, scores: Scores) -> 
     With `SpeculativeSampling`, these are the rounds of SpecInfer (Miao et al. 2024, arXiv
     2305.09781). With `Block` each round is block verification.
 
-    Args:
-      verifier: an exact rule that decides by `accept` and `residual`.
-      keys: as for `choose`, and so are the others.
-      draft: independent paths: node k of each depth follows node k of the depth above.
-      scores: the target's.
+    Node k of each depth follows node k of the depth above.
     """
     width, total, q = draft.tree.width, draft.tokens.shape[0], draft.probs
     assert q is not None, "a tree of likely tokens is no draw; a plan refuses it"
@@ -69,35 +60,30 @@ def by_rounds(verifier: Verifier, keys: Noise, draft: Draft, scores: Scores) -> 
     index = jnp.arange(paths.shape[1])
 
     def one_round(state, path):
-        kept, last, law = state
-        shares = jnp.all((tokens[path] == tokens[last]) | (index >= kept))
-        own = Draft(tokens[path], q[paths[path]], lengths[path])
+        count, last, law = state
+        shares = jnp.all((tokens[path] == tokens[last]) | (index >= count))
+        alone = Draft(tokens[path], q[paths[path]], lengths[path])
         rows = jnp.append(0, paths[path] + 1)
-        rest, opinion = remaining(own, Scores(scores.logits[rows], scores.probs[rows]), law, kept)
+        of_path = Scores(scores.logits[rows], scores.probs[rows])
+        rest, opinion = remaining(alone, of_path, law, count)
         passed = uniforms[path] < verifier.accept(rest, opinion)
         n = kept_tokens(verifier, passed & (index < rest.length))
         after = next_distribution(verifier, rest, opinion, n)
         verified = shares & (rest.length > 0)
         law = jnp.where(verified, after, law)
         last = jnp.where(verified & (n > 0), path, last)
-        return (jnp.where(verified, kept + n, kept), last, law), None
+        return (jnp.where(verified, count + n, count), last, law), None
 
     first = jnp.int32(0)
     every = jnp.arange(width, dtype=jnp.int32)
-    (kept, last, law), _ = jax.lax.scan(one_round, (first, first, scores.probs[0]), every)
-    return PathVerdict(paths[last], lengths[last], kept, draw(keys.correct[kept], law))
+    (count, last, law), _ = jax.lax.scan(one_round, (first, first, scores.probs[0]), every)
+    return PathVerdict(paths[last], lengths[last], count, draw(keys.correct[count], law))
 
 
-def remaining(draft: Draft, scores: Scores, law: Array, kept: Array) -> tuple[Draft, Scores]:
-    """Returns what a path proposes after its first `kept` tokens, and the target's scores of it.
-
-    Args:
-      draft: a path.
-      scores: the target's scores of it.
-      law: [V], the distribution of the next token, in place of the target's own.
-      kept: [] int32.
-    """
-    given = scores.logits, scores.probs, draft.tokens, draft.probs
-    logits, probs, tokens, q = jax.tree.map(lambda x: jnp.roll(x, -kept, axis=0), given)
-    length = jnp.maximum(draft.length - kept, 0)
+def remaining(draft: Draft, scores: Scores, law: Array, count: Array) -> tuple[Draft, Scores]:
+    """Returns what a path proposes after its first `count` [] tokens, and the target's scores of
+    it, with `law` [V] as the distribution of the next token."""
+    arrays = scores.logits, scores.probs, draft.tokens, draft.probs
+    logits, probs, tokens, q = jax.tree.map(lambda x: jnp.roll(x, -count, axis=0), arrays)
+    length = jnp.maximum(draft.length - count, 0)
     return Draft(tokens, q, length), Scores(logits, probs.at[0].set(law))

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import few, forget_programs
+from scipy.special import log_softmax
+from support import few, forget_programs, teacher_forced
 
 from specdec.certificate import BeamSubject, certify, refuse
 from specdec.certificate import beam_checks as beams
@@ -22,6 +23,7 @@ from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget
+from specdec.testing.draft_models import HARMS, HarmfulModel
 from specdec.types import Params
 from specdec.verifiers import GreedyMatch
 
@@ -94,6 +96,65 @@ def test_a_beam_a_score_or_a_step_that_differs_fails(monkeypatch):
     assert not found(tokens=1).passed
     monkeypatch.setattr(beams, "_gap", lambda *given: 1e-6)
     assert found(tokens=1).passed and found(tokens=1).figures["identical"] == len(TEXTS) - 1
+
+
+def test_searches_of_the_checks(monkeypatch):
+    """A draft of the target itself does not reuse scores, and hostile drafts have eight texts."""
+    asked: list = []
+
+    def searched(self, plan, params=None, rows=None):
+        asked.append((plan, params, rows))
+        return jax.tree.map(lambda x: x[:rows], output())
+
+    monkeypatch.setattr(BeamSubject, "searched", searched)
+    monkeypatch.setattr(
+        beams, "slowdowns", lambda _, runs: {name: len(runs[name]()[0]) for name in runs}
+    )
+    one, target = subject(), tables()["target"]
+    beams.perfect(one)
+    ((plan, params, rows),) = asked
+    assert plan == dataclasses.replace(one.all_beams, drafter=DraftBeams(TABLE, 4, 2, reuse=False))
+    assert params["target"] is params[plan.drafter.role] is target and rows is None
+    asked.clear()
+    check = beams.hostile(one)
+    assert check.figures["slowdown"] == dict.fromkeys(["alone", *HARMS], 8)
+    assert {rows for plan, _, rows in asked if plan != one.all_beams.alone()} == {8}
+    assert {plan.drafter for plan, *_ in asked} - {None} == {
+        DraftBeams(HarmfulModel(TABLE, harm, SEARCH.stop_ids), 8, 2) for harm in HARMS
+    }
+
+
+def test_the_audit_scores_beams_by_their_tokens():
+    """The log-probabilities of a table's tokens, over ((5 + n) / 6)^0.6 for a finished beam."""
+    rng, made = np.random.default_rng(0), output()
+    tokens = rng.integers(2, 9, made.tokens.shape).astype(np.int32)
+    length = rng.integers(1, LONGEST + 1, made.length.shape).astype(np.int32)
+    finished = rng.random(made.finished.shape) < 0.5
+    rows, width = length.shape
+    inputs = np.repeat(TEXTS, width, axis=0)
+    flat = tokens.reshape(rows * width, LONGEST)
+    fed = np.concatenate([TABLE.start(jnp.asarray(inputs))[:, None], flat[:, :-1]], axis=1)
+    logits = np.asarray(teacher_forced(TABLE, tables()["target"], inputs, fed), np.float64)
+    log_probs = np.take_along_axis(log_softmax(logits, axis=-1), flat[:, :, None], 2)[:, :, 0]
+    total = np.where(np.arange(LONGEST) < length.reshape(-1, 1), log_probs, 0).sum(axis=1)
+    scores = total.reshape(length.shape)
+    scores = np.where(finished, scores / ((5 + length) / 6) ** 0.6, scores)
+    order = np.argsort(-scores, axis=1)
+    tokens, length, finished, scores = (
+        np.take_along_axis(x, order.reshape(order.shape + (1,) * (x.ndim - 2)), axis=1)
+        for x in (tokens, length, finished, scores.astype(np.float32))
+    )
+    one = subject()
+    one.__dict__["drafted_beams"] = made._replace(
+        tokens=tokens, length=length, finished=finished, scores=scores
+    )
+    check = beams.audit(one)
+    assert check.passed and check.figures["beams"] == rows * width, str(check)
+    scores[5, 3] -= 0.5
+    check = beams.audit(one)
+    assert not check.passed and check.figures["score_error"] == pytest.approx(0.5, rel=1e-4)
+    scores[5] = scores[5, ::-1]
+    assert beams.audit(one).figures["out_of_order"] == 3
 
 
 @pytest.mark.slow

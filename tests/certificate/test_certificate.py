@@ -131,17 +131,6 @@ def verify(folder, capsys, tmp_path):
     return run
 
 
-def test_one_token_that_is_not_the_argmax_is_too_many():
-    taught = SimpleNamespace(
-        gap=np.array([0.0, 0.5, 0.0]), log_probs=np.zeros(3), largest=np.ones(3)
-    )
-    output = SimpleNamespace(log_probs=np.zeros(3), length=np.array([3]))
-    subject: Any = SimpleNamespace(speculated=output, taught=taught, tolerance=1e-4, count=3)
-    found = exactness.audit(subject)
-    assert not found.passed and found.figures["largest_gap"] == 0.5
-    assert found.figures["not_argmax"] == 1
-
-
 @pytest.mark.slow
 def test_a_sound_run_is_certified(verify, folder, monkeypatch):
     monkeypatch.setattr(exactness, "LAW_ROWS", 20_000)
@@ -199,45 +188,14 @@ def test_an_interrupted_certificate_goes_on(verify, tmp_path, monkeypatch):
     assert verify()[0] == 0 and ran[3:] == ["first", "second"]  # a finished one begins anew
 
 
-def residual_of_p(self, draft, scores, n):
-    return scores.probs[n]
-
-
-def no_rewind(self, length):
-    return self.replace(length=jnp.maximum(self.length, length))
-
-
-def keys_by_place_in_the_block(of_row, committed, *, width, shared, real=keys.noise):
-    place = jnp.zeros_like(committed) if shared else committed
-    return real(of_row, place, width=width, shared=shared)
-
-
-def other_probs(self, *args, real=Autoregressive.propose):
-    draft, state = real(self, *args)
-    if draft.probs is None:
-        return draft, state
-    other = draft.probs**0.5
-    return draft.replace(probs=other / jnp.sum(other, axis=-1, keepdims=True)), state
-
-
-BUGS = {
-    "correction drawn from p": ("algebra", Block, "residual", residual_of_p),
-    "no rollback": ("greedy", KVCache, "rewind", no_rewind),
-    "keys by place in the block": ("seeds", loop, "noise", keys_by_place_in_the_block),
-    "q is not what was drawn from": ("perfect", Autoregressive, "propose", other_probs),
-}
-
-
-@pytest.mark.parametrize("what", few(BUGS))
 @pytest.mark.planted
-def test_a_planted_bug_fails_its_check(verify, plant, what):
-    check, owner, name, bug = BUGS[what]
-    plant(certificate, "CHECKS", tuple(c for c in certificate.CHECKS if c.__name__ == check))
-    plant(owner, name, bug)
+def test_a_planted_bug_fails_its_check(verify, plant):
+    (algebra, *_) = certificate.CHECKS
+    plant(certificate, "CHECKS", (algebra,))
+    plant(Block, "residual", residual_of_p)
     code, record, out, _ = verify()
-    assert code == 1, out
-    assert out.startswith(f"FAIL {check}")
-    assert out.splitlines()[-1].startswith(f"NOT CERTIFIED: {check} failed")
+    assert code == 1 and out.startswith("FAIL algebra"), out
+    assert out.splitlines()[-1].startswith("NOT CERTIFIED: algebra failed")
     assert not record["passed"] and not record["checks"][0]["passed"]
 
 
@@ -327,7 +285,7 @@ def test_after_an_algebraic_failure_no_other_check_is_run(monkeypatch):
     assert ran == ["greedy", "algebra"]
 
 
-def test_a_ratio_that_is_not_a_number_is_explained():
+def test_a_ratio_that_is_not_a_number_is_explained(monkeypatch):
     class Textbook(SpeculativeSampling):
         def accept(self, draft, scores):
             certain = jax.nn.one_hot(draft.tokens, scores.probs.shape[1])
@@ -338,7 +296,9 @@ def test_a_ratio_that_is_not_a_number_is_explained():
             )
             return jnp.minimum(1, p / q)
 
-    found = outcome("algebra", verifier=Textbook())
+    with monkeypatch.context() as patch:
+        patch.setattr(exactness, "law_errors", lambda *_: [("a law", np.nan)])
+        found = outcome("algebra", verifier=Textbook())
     assert not found.passed and "where q is 0, p / q is not a number" in found.note
     with pytest.raises(AssertionError, match="off by nan; a verifier is asked about every token"):
         bench_checks.check_verifier(Textbook(), gammas=(1,))
@@ -365,21 +325,17 @@ PAIR = (("", "target"), ("DRAFT_", "draft"))
     "flags, message",
     [
         (["--gin.DRAFTER=None", "--gin.DRAFT_CHECKPOINT_PATHS={}"], "no drafter"),
-        (["--limit=0"], "limit is 0"),
         (["--output_file=/nowhere/x.json"], "/nowhere/x.json cannot be written"),
-        (
-            ["--gin_file=sampling/temperature.gin", "--gin_file=verifiers/greedy_match.gin"],
-            "GreedyMatch compares argmaxes",
-        ),
         (["--gin.DECODER_PREFIX='Ein'"], "leave decoder_prefix empty"),
     ],
 )
-def test_a_mistake_is_one_line_before_any_long_work(verify, monkeypatch, flags, message):
+def test_a_mistake_is_one_line_before_any_long_work(capsys, monkeypatch, tmp_path, flags, message):
     monkeypatch.setattr(checkpoints, "load", lambda *_, **__: pytest.fail("long work"))
-    code, record, out, err = verify(*flags)
-    assert code == 2 and record is None and out == ""
+    path = tmp_path / "certificate.json"
+    assert cli.main(["verify", "--gin_file=demo.gin", f"--output_file={path}", *flags]) == 2
+    out, err = capsys.readouterr()
     (line,) = err.splitlines()
-    assert line.startswith("specdec: ") and message in line
+    assert line.startswith("specdec: ") and message in line and out == "" and not path.exists()
 
 
 # On the table model, whose programs compile in no time.
@@ -464,14 +420,6 @@ def test_processors_that_verification_forgets_are_seen(check, plant):
 
 
 @pytest.mark.parametrize(
-    "temperature, gap", [pytest.param(1.5, 1e-4, marks=pytest.mark.slow), (0.5, 2e-4)]
-)
-def test_what_rounding_may_turn_around_grows_as_the_temperature_falls(temperature, gap):
-    result = outcome("seeds", sampling=Sampling(temperature))
-    assert result.passed and result.demands["largest_gap"] == ("<=", pytest.approx(gap))
-
-
-@pytest.mark.parametrize(
     "parts",
     [
         {},
@@ -520,20 +468,12 @@ def test_a_thousand_honest_runs_of_the_law_raise_no_alarm(broken):
     assert 0.45 < np.mean(p_values) < 0.55  # uniform: the mean is off by 0.009
 
 
-class AcceptsAll(SpeculativeSampling):
-    def accept(self, draft, scores):
-        return jnp.ones(draft.tokens.shape, scores.probs.dtype)
-
-
 LYING = Constant(3, claimed=1 / 6)  # says that it draws its one token from all
 
 
-@pytest.mark.parametrize(
-    "parts", [{"verifier": AcceptsAll()}, {"drafter": LYING}], ids=["verifier", "drafter"]
-)
 @pytest.mark.planted
-def test_draws_sees_what_lets_too_much_through(parts):
-    result = outcome("draws", **parts, sampling=Sampling())
+def test_draws_sees_a_drafter_that_lies():
+    result = outcome("draws", drafter=LYING, sampling=Sampling())
     assert not result.passed and result.figures["p_value"] < 1e-12, str(result)  # no chance
 
 
@@ -543,22 +483,6 @@ def test_nothing_else_sees_a_drafter_without_a_model_that_lies():
     """Its q is its own word: `perfect` has the target in its place, `law` a table model."""
     for check in ("algebra", "greedy", "seeds", "perfect", "audit"):
         assert outcome(check, drafter=LYING, sampling=Sampling()).passed, check
-
-
-def loses(state, draft, scored, verdict, *others, real=states.commit):
-    after = real(state, draft, scored, verdict, *others)
-    lost = (verdict.num_accepted > 0) & (after.length > state.length + 1)
-    return after.replace(length=after.length - lost, active=after.active | state.active & lost)
-
-
-@pytest.mark.planted
-def test_a_token_that_a_call_loses_is_seen(plant):
-    plant(states, "commit", loses)
-    result = certificate.hostile(fresh())
-    assert not result.passed
-    assert any(
-        case["figures"]["texts_with_lost_tokens"] for case in result.figures["cases"].values()
-    )
 
 
 @pytest.mark.slow
@@ -681,27 +605,21 @@ def test_a_lossy_verifier_that_says_it_is_exact():
     assert not outcome("algebra", verifier=Liar(), sampling=Sampling()).passed
 
 
-@pytest.mark.planted
-def test_no_catch_up(plant):
-    def forgetful(self, params, context, cache, until, width):
-        return cache.rewind(until)
-
-    plant(Autoregressive, "_catch_up", forgetful)
-    check = outcome("perfect", inputs=np.tile(TABLE.inputs, (8, 1)))
-    assert not check.passed and "drafts cut short" in check.note
-
-
 HYBRID = Hybrid(PromptLookup(shortest=2), Autoregressive(TableTarget(6, classes=3), Sampling()))
 
 
 @pytest.mark.parametrize(
-    "drafter",
-    [pytest.param(HYBRID, id="hybrid", marks=pytest.mark.ci), pytest.param(InputCopy(), id="copy")],
+    "drafter, stop_ids",
+    [pytest.param(HYBRID, (1,), marks=pytest.mark.ci), (InputCopy(), (2,))],
+    ids=["hybrid", "copy"],
 )
-def test_what_a_drafter_remembers_is_what_the_text_says(drafter):
-    check = outcome("afresh", drafter=drafter)
+def test_what_a_drafter_remembers_is_what_the_text_says(drafter, stop_ids):
+    check = outcome("afresh", drafter=drafter, stop_ids=stop_ids)
     assert check.passed and check.figures["different"] == 0, str(check)
     assert check.figures["drafts"] > 50
+    if stop_ids == (2,):
+        # Of ten texts four end with their fourth token; the last call of others has no room.
+        assert check.figures["drafts"] == 4 * 4 + 6 * 8
 
 
 @pytest.mark.slow
@@ -710,11 +628,12 @@ def test_a_drafter_that_has_lost_something(plant):
     """A cache with a hole, and one with tokens that somebody else's draft replaced; the texts are
     right all the same."""
 
-    def forgetful(self, params, context, cache, until, width):
-        return cache.rewind(until)
-
+    check = outcome("perfect", inputs=np.tile(TABLE.inputs, (8, 1)))
+    assert check.passed, str(check)
     catch_up = Autoregressive._catch_up
-    plant(Autoregressive, "_catch_up", forgetful)
+    plant(Autoregressive, "_catch_up", first_kept)
+    check = outcome("perfect", inputs=np.tile(TABLE.inputs, (8, 1)))
+    assert not check.passed and "drafts cut short" in check.note
     check = outcome("afresh", drafter=HYBRID)
     assert not check.passed and "differ from those of a state made anew" in check.note
     plant(Autoregressive, "_catch_up", catch_up)
@@ -748,27 +667,31 @@ def test_a_hostile_drafter_that_gets_through(plant):
     assert failed == {"id beyond the vocabulary, greedy"}
 
 
-def test_wrong_log_probs(plant):
-    real = states._append
-
-    def late(buffer, block, start, count):
-        return real(buffer, block, start, count) * (1.01 if buffer.dtype == jnp.float32 else 1)
-
-    plant(states, "_append", late)
-    check = outcome("audit")
-    assert not check.passed and check.figures["log_prob_error"] > 1e-4
-    assert check.figures["largest_gap"] == 0
+def residual_of_p(self, draft, scores, n):
+    return scores.probs[n]
 
 
-@pytest.mark.slow
-@pytest.mark.planted
-def test_a_wrong_law(plant):
-    def reused(*args, real=keys.noise, **options):
-        noise = real(*args, **options)
-        return Noise(noise.draft, noise.accept, noise.correct.at[:-1].set(noise.draft))
+def no_rewind(self, length):
+    return self.replace(length=jnp.maximum(self.length, length))
 
-    plant(loop, "noise", reused)
-    assert not outcome("law").passed
+
+def keys_by_place_in_the_block(of_row, committed, *, width, shared, real=keys.noise):
+    place = jnp.zeros_like(committed) if shared else committed
+    return real(of_row, place, width=width, shared=shared)
+
+
+def other_probs(self, *args, real=Autoregressive.propose):
+    draft, state = real(self, *args)
+    if draft.probs is None:
+        return draft, state
+    other = draft.probs**0.5
+    return draft.replace(probs=other / jnp.sum(other, axis=-1, keepdims=True)), state
+
+
+def loses(state, draft, scored, verdict, *others, real=states.commit):
+    after = real(state, draft, scored, verdict, *others)
+    lost = (verdict.num_accepted > 0) & (after.length > state.length + 1)
+    return after.replace(length=after.length - lost, active=after.active | state.active & lost)
 
 
 def accept_all(self, draft, scores):
@@ -860,11 +783,19 @@ PARTS: dict[str, dict[str, Any]] = {  # where the check needs other parts, or mo
 }
 
 
-FIRST = {check: (check, bug) for check, bug in reversed(SEEN)}  # of each check
+# Those that run where planted bugs do; the others are slow.
+OFTEN = [
+    ("algebra", "the correction is drawn from p"),
+    ("afresh", "a hole in the drafter's cache"),
+    ("hostile", "a call loses a token"),
+    ("draws", "everything is accepted"),
+]
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("case", few([*dict.fromkeys([*FIRST.values(), *SEEN])]), ids=": ".join)
+@pytest.mark.parametrize(
+    "case", few(dict.fromkeys([*OFTEN, *SEEN]), len(OFTEN)), ids=lambda case: ": ".join(case)
+)
 def test_each_check_sees_what_it_is_there_to_see(case, plant):
     check, bug = case
     plant(exactness, "LAW_ROWS", 100_000)
@@ -886,18 +817,6 @@ def test_the_table_of_planted_bugs_has_every_check():
     table = page.split("## What the certificate sees")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.*) \| yes \|$", table, re.MULTILINE)
     assert rows == list(SEEN)
-
-
-@pytest.mark.parametrize("gap, passed", [(5e-5, True), (2e-4, False), (float("nan"), False)])
-def test_only_near_ties_are_excused(monkeypatch, gap, passed):
-    subject = fresh()
-    output = subject.plain(Greedy())
-    other = output._replace(tokens=np.array(output.tokens))
-    other.tokens[1, 0] += 1
-    monkeypatch.setattr(Subject, "gap", lambda *_: gap)
-    check = certificate.outcome.agreement("greedy", subject, Greedy(), other)
-    assert check.passed is passed and check.figures["identical"] == 24
-    assert "24 of 25 outputs identical" in check.note and "at most" in check.note
 
 
 def test_gaps_are_those_of_the_target():

@@ -22,9 +22,11 @@ from made_outputs import Made, output_of
 
 from specdec import certificate, tasks, testing
 from specdec.certificate import Check, Power, Subject, certifying, drawn, exactness
+from specdec.certificate import subject as subjects
+from specdec.certificate.outcome import agreement
 from specdec.common.environment import environment, hardware
 from specdec.decoding import row_keys
-from specdec.sampling import Greedy, Sampling
+from specdec.sampling import Greedy, MinLength, Processed, Sampling
 from specdec.testing import FALSE_ALARM, Constant, OneOf, Skipping
 from specdec.testing.excess import COUNTS, RANKS, by_rank, excess, seen, tail
 from specdec.testing.proposals import Tally, proposals
@@ -193,11 +195,11 @@ def test_the_share_of_tokens_that_are_not_chosen():
     class Greedily(Given):
         def texts(self, plan):
             assert plan is self.plan
-            return SimpleNamespace(tokens=np.array([[1], [2], [3], [4]]), length=None)
+            return SimpleNamespace(tokens=np.array([[1, 0], [2, 9], [3, 8], [9, 4]]), length=None)
 
         def plain(self, sampling):
             assert sampling == Greedy()
-            return SimpleNamespace(tokens=np.array([[1], [2], [3], [5]]))
+            return SimpleNamespace(tokens=np.array([[1, 0], [2, 9], [3, 8], [9, 5]]))
 
         def compared(self, *_):
             return np.array([1, 0, 0, 2]), np.array([5, 5, 4, 6])
@@ -212,6 +214,38 @@ def test_the_share_of_tokens_that_are_not_chosen():
         f"are not the target's choice (95 % interval {low:.2%} to {high:.2%}); 3 of 4 texts are "
         "the target's own"
     )
+
+
+class Known(Given):
+    """A subject whose comparisons give known sums."""
+
+    def __init__(self, excess: Any, lengths: Any):
+        super().__init__(Parts(verifier="Guess()"))
+        self._found = np.array(excess), np.array(lengths)
+
+    def decode(self, plan: Parts, sample: int = 0) -> Any:
+        return SimpleNamespace(tokens=None, length=None)
+
+    def compared(self, *_: Any) -> tuple[np.ndarray, np.ndarray]:
+        return self._found
+
+
+@pytest.mark.parametrize("lossy", [True, False])
+def test_the_distance_is_half_of_what_the_groups_differ_by(lossy):
+    """Two texts have, in each of four groups, more or fewer tokens than the target's law expects.
+
+    |4| + |-2| + |-2| + |0| of 16 tokens are 8 / 16, and each is missing in another group.
+    """
+    subject: Any = Known([[3.0, -1.0, -2.0, 0.0], [1.0, -1.0, 0.0, 0.0]], [10, 6])
+    check = certificate.divergence(subject, lossy)
+    assert check.figures["distance"] == pytest.approx(0.25)
+    assert check.figures["low"] <= 0.25 <= check.figures["high"]
+    assert check.figures["tokens"] == drawn.SAMPLES * 16 and check.passed == lossy
+    said = f"{drawn.SAMPLES * 16} drawn tokens are at least 0.2500 from the target's"
+    assert said in str(check)
+    nothing_in_common: Any = Known([[8.0, -8.0, 0.0, 0.0]] * 2, [8, 8])
+    found = certificate.divergence(nothing_in_common, lossy=True).figures
+    assert (found["low"], found["distance"], found["high"]) == (1, 1, 1)
 
 
 # The target as its own drafter, its argmax, and its bits.
@@ -300,6 +334,61 @@ def test_the_audit_has_the_largest_differences():
     assert check.passed and check.power == Power.of_texts(2)
     output.log_probs = taught.log_probs + 2e-4
     assert not exactness.audit(subject).passed
+
+
+class Parting(Given):
+    """A subject whose target alone writes zeros, and whose second text parts at a gap."""
+
+    def __init__(self, gap: float, same_bits: bool = False, float32: bool = True):
+        super().__init__(SimpleNamespace(same_bits=same_bits, width=None), float32)
+        self._gap = gap
+
+    def plain(self, sampling: Any) -> Any:
+        self.asked.append(sampling)
+        return SimpleNamespace(tokens=np.zeros([5, 3], int))
+
+    def gap(self, row: int, ours: Any, plain: Any, sampling: Any) -> float:
+        assert (row, ours.tolist(), plain.tolist()) == (1, [0, 7, 0], [0, 0, 0])
+        self.asked.append(sampling)
+        return self._gap
+
+
+@pytest.mark.parametrize(
+    "sampling, limit",
+    [
+        (Greedy(), 1e-4),
+        (Sampling(1.5), 1e-4),
+        (Sampling(0.5), 2e-4),
+        (Processed(Sampling(0.25), (MinLength(3),)), 4e-4),
+    ],
+)
+def test_only_near_ties_are_excused(sampling, limit):
+    """What rounding may reverse grows as the temperature falls."""
+    output: Any = SimpleNamespace(tokens=np.array([[0] * 3, [0, 7, 0], [0] * 3, [0] * 3]))
+    for gap, passed in ((0.9 * limit, True), (1.1 * limit, False), (np.nan, False)):
+        subject: Any = Parting(gap)
+        check = agreement("seeds", subject, sampling, output)
+        assert check.passed == passed and subject.asked == [sampling] * 2
+        figures = {"texts": 4, "identical": 3, "largest_gap": gap}
+        assert str(check.figures) == str(figures)  # NaN is not equal to itself
+        assert check.demands == {"largest_gap": ("<=", pytest.approx(limit))}
+        assert check.power == Power.of_texts(4) and check.note == (
+            "3 of 4 outputs identical to the target alone, the others part at a gap of at most "
+            f"{gap:.1e} nats (threshold {limit:.2g} nats)"
+        )
+    same: Any = Parting(0.0, same_bits=True)
+    found = agreement("seeds", same, sampling, output)
+    assert found.demands["identical"] == ("==", 4) and not found.passed
+    # In bfloat16 rounding may put a token on the other side of top-k.
+    assert agreement("seeds", Parting(np.inf, float32=False), sampling, output).passed  # type: ignore[arg-type]
+
+
+def test_outputs_with_shared_noise_are_compared_with_the_same_keys(monkeypatch):
+    monkeypatch.setattr(exactness, "agreement", lambda *given: given)
+    monkeypatch.setattr(Given, "texts", lambda self, plan: ("texts", plan), raising=False)
+    subject: Any = Given()
+    plan = Parts(sampling=Given.drawn, verifier=Coupled())
+    assert exactness.seeds(subject) == ("seeds", subject, Given.drawn, ("texts", plan))
 
 
 @pytest.mark.parametrize("differ, passed", [([], True), ([(1, 2)], False)])
@@ -782,6 +871,24 @@ def test_the_rows_of_a_batch_are_filled_up():
     block = Subject._block(subject, array, 3, 9)
     np.testing.assert_array_equal(block, [*array[3:], np.full([2, 2], 9)])
     assert Subject._block(subject, array[:, 0, 0], 0, 9).tolist() == [0, 4, 8]
+
+
+def test_texts_are_decoded_on_the_devices_of_the_subject(monkeypatch):
+    meshes: list[Any] = []
+
+    class Program:
+        def __init__(self, plan, mesh):
+            meshes.append((plan, mesh))
+
+        def fetch(self, params, keys, inputs, everywhere):
+            return [np.full(2, len(meshes))]
+
+    monkeypatch.setattr(subjects, "DecodeProgram", Program)
+    subject: Any = Subject("plan", "params", np.zeros([3, 4], np.int32), batch_size=2, mesh="mesh")  # type: ignore[arg-type]
+    monkeypatch.setattr(Subject, "batches", lambda *given: [([0, 1], "inputs")])
+    for plan in ("plan", "other", "plan"):
+        subject.fetched(plan, "params", 2)
+    assert meshes[:2] == [("plan", "mesh"), ("other", "mesh")]
 
 
 def test_keys_of_rows_have_one_kind_and_begin_with_the_first_sample():

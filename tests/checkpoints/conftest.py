@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from checkpoint_files import rewrite
+from support import GOLDEN
 
+from specdec.checkpoints import huggingface_files
 from specdec.models.t5 import T5Config
-
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 
 @pytest.fixture(scope="session")
@@ -34,5 +35,27 @@ def copy(tmp_path) -> Callable[..., Path]:
 
     def copied(checkpoint: str, name: str = "checkpoint_0") -> Path:
         return Path(shutil.copytree(GOLDEN / checkpoint / "checkpoint_0", tmp_path / name))
+
+    return copied
+
+
+@pytest.fixture
+def edited(tmp_path) -> Callable[..., Path]:
+    """Copies a golden directory of transformers, and changes it.
+
+    Fields of a record, `file`, are replaced, or removed where they are None. Arrays get other
+    names, or are added.
+    """
+
+    def copied(model: str, rename=None, more=None, file: str = "config.json", **fields) -> Path:
+        directory = Path(shutil.copytree(GOLDEN / model, tmp_path / model, dirs_exist_ok=True))
+        record = json.loads((directory / file).read_text()) | fields
+        kept = {key: value for key, value in record.items() if value is not None}
+        (directory / file).write_text(json.dumps(kept))
+        if rename or more:
+            arrays = huggingface_files.read(GOLDEN / model) | (more or {})
+            arrays = {(rename or str)(key): array for key, array in arrays.items()}
+            rewrite(directory / "model.safetensors", arrays)
+        return directory
 
     return copied

@@ -7,7 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from checkpoint_files import error_of
+from support import tiny_t5
 
+from specdec import tasks
 from specdec.checkpoints import (
     CheckpointError,
     Vocabulary,
@@ -18,8 +21,9 @@ from specdec.checkpoints import (
     vocabulary_from,
 )
 from specdec.checkpoints.directory import locate
+from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import demo
-from specdec.models.t5 import T5Config, T5DraftConfig, T5Target
+from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 
 BYTES = b"no SentencePiece model but UTF-8 bytes"
 
@@ -40,13 +44,6 @@ def ours(tmp_path, config_of):
         return tmp_path / name
 
     return make
-
-
-def error_of(function, *arguments) -> str:
-    with pytest.raises(CheckpointError) as raised:
-        function(*arguments)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +191,6 @@ def test_the_record_is_readable(ours, config_of):
 
 
 def test_a_record_without_a_family_is_of_a_t5(ours, config_of):
-    """As all are that were written before there were two."""
     path = ours("mine", None)
     record = json.loads((path / "config.json").read_text())
     assert record.pop("family") == "t5"
@@ -213,10 +209,27 @@ def test_a_record_without_a_family_is_of_a_t5(ours, config_of):
     ],
 )
 def test_a_record_of_a_t5_with_additions_is_a_drafts(fields, kind, config_of, tmp_path):
-    """Before they had a family of their own, all T5s had these fields."""
     plain = config_of("v1_1")
     record = {"family": "t5", "model": dataclasses.asdict(plain) | fields}
     (tmp_path / "config.json").write_text(json.dumps(record))
     found = read_config(tmp_path / "config.json")
     assert type(found) is kind
     assert found == (plain if kind is T5Config else T5DraftConfig.of(plain, **fields))
+
+
+def test_a_vocabulary_fits_a_model_with_as_many_ids():
+    vocabulary = tasks.for_texts(tasks.Bytes())
+
+    def draft(size, **fields):
+        return T5Draft(T5DraftConfig.of(tiny_t5(size), **fields))
+
+    check_fit(vocabulary, draft(259), "target")
+    check_fit(vocabulary, draft(259, head_ids=(1, 2)), "draft")
+    check_fit(vocabulary, draft(261), "draft", spare=2)
+    for model, role, spare, says in (
+        (draft(258), "draft", 0, "the draft has 258 output ids but the vocabulary 259; use a"),
+        (draft(260), "draft", 2, "has 260 output ids, of which the vocabulary's 259 leave none fo"),
+        (draft(259, head_ids=(1, 2)), "target", 0, "the target's head has 2 of 259 ids .* drafter"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            check_fit(vocabulary, model, role, spare=spare)

@@ -2,20 +2,24 @@
 tests/checkpoints/test_checkpoint_formats.py"""
 
 import dataclasses
+import errno
 import re
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+from checkpoint_files import assert_identical
 from flax import serialization
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from specdec.checkpoints import (
+    FORMATS,
     CheckpointError,
     arrays,
     config_from,
@@ -28,15 +32,6 @@ from specdec.checkpoints import (
 from specdec.checkpoints.cloud_storage import BucketPath
 
 CONFIG = Path(__file__).resolve().parents[1] / "golden" / "v1_1" / "config.json"
-
-
-def assert_identical(actual, expected):
-    """Same names, dtypes and bits."""
-    actual, expected = tree.flatten(actual), tree.flatten(expected)
-    assert actual.keys() == expected.keys()
-    for name, array in actual.items():
-        assert array.dtype == expected[name].dtype, name
-        assert np.asarray(array).tobytes() == np.asarray(expected[name]).tobytes(), name
 
 
 @pytest.fixture
@@ -107,7 +102,6 @@ def test_orbaxs_layout_without_a_database(tmp_path, params, config_of, mark):
 
 
 def test_what_is_written_for_t5x_has_its_structure(tmp_path, golden, config_of):
-    """Specifications, folders and numbers, as in a checkpoint that T5X's own saver wrote."""
     original = golden / "v1_1" / "t5x_native" / "checkpoint_0"
     save(tmp_path / "checkpoint_0", load(original), config=config_of("v1_1"), format="t5x")
     theirs, ours = (
@@ -134,19 +128,6 @@ def test_large_arrays_are_written_in_pieces():
     assert arrays.chunks((4097, 4097), 4) == [2049, 4097]
 
 
-def test_a_process_reads_what_its_devices_need():
-    """As on one of several hosts, whose devices have rows 2 to 5 of an array."""
-    rows = {"a": (slice(2, 4), slice(None)), "b": (slice(4, 6), slice(None))}
-    sharding = SimpleNamespace(addressable_devices_indices_map=lambda shape: rows)
-    stored = arrays.Stored(np.arange(24).reshape(8, 3), ("x",), (8, 3))
-    box = arrays._needed(stored, {"x": sharding})
-    assert box == (slice(2, 6), slice(0, 3))
-    held = arrays.fetch(stored.data, box)
-    for index in rows.values():
-        piece = held[arrays._within(box, index, stored.shape)]
-        assert (piece == stored.data[index]).all() and piece.shape == (2, 3)
-
-
 def test_what_is_in_flight_is_bounded(monkeypatch):
     """Each item counts as many bytes as it says; one that is too large goes alone."""
     monkeypatch.setattr(arrays, "_IN_FLIGHT", 10)
@@ -165,6 +146,11 @@ def test_what_is_in_flight_is_bounded(monkeypatch):
 
 
 # Buckets.
+
+
+@pytest.mark.parametrize("url, path", [("gs://b", ""), ("gs://b/", ""), ("gs://b/c//d/", "c/d/")])
+def test_the_folder_of_a_bucket(url, path):
+    assert BucketPath.parse(url).kvstore() == {"driver": "gcs", "bucket": "b", "path": path}
 
 
 @pytest.fixture
@@ -230,7 +216,6 @@ def test_a_bucket_that_cannot_be_reached(monkeypatch):
 
 
 def test_equal_trees_are_written_equally(tmp_path, params, config_of):
-    """Whatever the order of their dicts: `load` returns the largest arrays first."""
     upside_down = tree.unflatten(dict(reversed(tree.flatten(params).items())))
     for name, given in {"a": params, "b": upside_down}.items():
         save(tmp_path / name, given, config=config_of("v1_1"), format="huggingface")
@@ -247,3 +232,123 @@ def test_zarr3_of_orbax_is_read(tmp_path, params, ocdbt):
     with ocp.Checkpointer(handler) as checkpointer:
         checkpointer.save(folder / "state", {"target": params, "state": {"step": np.int32(5)}})
     assert_identical(load(folder), params)
+
+
+# Our own format, there and back.
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_there_and_back(tmp_path, golden, config_of, dtype):
+    params = load(golden / "v1_1" / "t5x_native", dtype=dtype)
+    config = config_of("v1_1", dtype=dtype, layer_norm_epsilon=3e-6)
+    save(tmp_path / "new" / "model", params, config=config)
+    assert_identical(load(tmp_path / "new" / "model"), params)
+    assert config_from(tmp_path / "new" / "model") == config
+    assert [entry.name for entry in (tmp_path / "new").iterdir()] == ["model"]
+
+
+def test_leaves_may_be_numpy_sharded_and_of_several_dtypes(tmp_path, params, config_of):
+    mesh = Mesh(np.array(jax.devices()), ("model",))
+    params["decoder"]["decoder_norm"]["scale"] = np.full(32, 2, np.float16)
+    embedding = params["token_embedder"]["embedding"]
+    sharded = jax.device_put(embedding, NamedSharding(mesh, P("model")))
+    params["token_embedder"]["embedding"] = sharded
+    save(tmp_path / "model", params, config=config_of("v1_1"))
+    assert_identical(load(tmp_path / "model"), params)
+
+
+@pytest.mark.filterwarnings("ignore:Sharding info not provided")
+def test_orbax_alone_reads_what_was_saved(tmp_path, params, config_of):
+    import orbax.checkpoint as ocp
+
+    save(tmp_path / "model", params, config=config_of("v1_1"))
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        assert_identical(checkpointer.restore(tmp_path / "model" / "params"), params)
+
+
+def test_a_step_can_be_saved_and_the_vocabulary_comes_along(tmp_path, params, config_of):
+    vocabulary = tmp_path / "pieces.model"
+    vocabulary.write_bytes(b"pieces")
+    run = tmp_path / "run"
+    save(run / "checkpoint_5", params, config=config_of("v1_1"), vocabulary=vocabulary)
+    vocabulary.unlink()
+    assert vocabulary_from(run)[:2] == (run / "checkpoint_5" / "pieces.model", 0)
+    assert_identical(load(run), params)
+
+
+def test_the_recorded_model_is_checked(tmp_path, params, config_of):
+    save(tmp_path / "model", params, config=config_of("v1_1"))
+    record = tmp_path / "model" / "config.json"
+    record.write_text(record.read_text().replace('"emb_dim": 32', '"emb_dim": 48'))
+    with pytest.raises(CheckpointError, match="checkpoint .*/model does not fit the model"):
+        load(tmp_path / "model")
+    assert_identical(load(tmp_path / "model", config=config_of("v1_1")), params)
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        ({"format": "safetensors"}, "unknown format 'safetensors'; known: orbax, t5x, huggingface"),
+        ({"vocabulary": "nowhere.model"}, "vocabulary .*/nowhere.model is not a file"),
+        ({"path": "."}, "exists; give a new directory, or remove this one first"),
+        ({"path": "gs://bucket/model"}, "is a URL, and only local directories can be written"),
+        ({"fields": {"emb_dim": 48}}, "the tree of parameters does not fit the model: 64 misshape"),
+    ],
+)
+def test_what_cannot_be_saved_leaves_nothing(
+    tmp_path, monkeypatch, params, config_of, arguments, complaint
+):
+    monkeypatch.chdir(tmp_path)
+    arguments = {"path": "model", **arguments}
+    config = config_of("v1_1", **arguments.pop("fields", {}))
+    with pytest.raises(CheckpointError) as raised:
+        save(params=params, config=config, **arguments)
+    assert re.search(complaint, str(raised.value)) and "\n" not in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch, params, config_of):
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    (tmp_path / "pieces.model").touch()
+    with pytest.raises(OSError, match="no space"):
+        save(
+            tmp_path / "model",
+            params,
+            config=config_of("v1_1"),
+            vocabulary=tmp_path / "pieces.model",
+        )
+    assert [entry.name for entry in tmp_path.iterdir()] == ["pieces.model"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_full_disk_is_named(tmp_path, params, config_of, small_files, format):
+    given = {"config": config_of("v1_1"), "format": format}
+    with small_files(), pytest.raises(OSError) as caught:
+        save(tmp_path / "model", params, **given)
+    assert caught.value.errno == errno.EFBIG
+    assert caught.value.filename == str(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+    save(tmp_path / "model", params, **given)
+
+
+@pytest.mark.ci
+def test_a_save_that_is_killed_is_no_checkpoint(tmp_path, golden):
+    program = f"""
+import json, os
+from specdec.checkpoints import directory, load, save
+from specdec.models.t5 import T5Config
+
+config = T5Config(**json.load(open({str(golden / "v1_1" / "config.json")!r})))
+params = load({str(golden / "v1_1" / "t5x_native")!r})
+directory.write_json = lambda *_: os._exit(9)
+save({str(tmp_path / "checkpoint_1")!r}, params, config=config)
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 9
+    (staging,) = tmp_path.iterdir()
+    assert list(staging.glob("*/params/manifest.ocdbt"))
+    for path in (tmp_path, staging, staging / "checkpoint_1"):
+        with pytest.raises(CheckpointError, match="no checkpoint in "):
+            load(path)

@@ -1,21 +1,21 @@
 """Reading T5X's two formats, whole and damaged: pytest tests/checkpoints/test_checkpoint_load.py"""
 
 import contextlib
+import functools
 import os
 import re
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorstore as ts
+from checkpoint_files import assert_identical, error_of
 from flax import serialization
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from specdec.checkpoints import CheckpointError, arrays, config_from, load, t5x_format, tree
+from specdec.checkpoints import CheckpointError, arrays, load, t5x_format, tree
 from specdec.models.t5 import T5Target
 from specdec.models.t5.config import SIZES
 from specdec.models.t5.shapes import PRESETS
@@ -24,23 +24,7 @@ MODELS = ("v1_0", "v1_1", "wide_heads")
 FORMATS = ("t5x_native", "t5x_orbax")
 ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 OCDBT_MAGIC = bytes.fromhex("0cdb")
-
-
-def assert_identical(actual, expected):
-    """Same names, dtypes and bits."""
-    actual, expected = tree.flatten(actual), tree.flatten(expected)
-    assert actual.keys() == expected.keys()
-    for name, array in actual.items():
-        assert array.dtype == expected[name].dtype, name
-        assert np.asarray(array).tobytes() == np.asarray(expected[name]).tobytes(), name
-
-
-def error_of(path, **arguments) -> str:
-    """The message `load` fails with: always one line."""
-    with pytest.raises(CheckpointError) as raised:
-        load(path, **arguments)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
+load_error = functools.partial(error_of, load)
 
 
 def rewrite(checkpoint, edit):
@@ -51,19 +35,9 @@ def rewrite(checkpoint, edit):
     file.write_bytes(serialization.msgpack_serialize(contents))
 
 
-def test_the_import_loads_neither_tensorstore_nor_orbax():
-    program = (
-        "import sys, specdec.checkpoints;"
-        "print(*({'tensorstore', 'orbax', 'tensorflow'} & sys.modules.keys()))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
-
-
 @pytest.mark.filterwarnings("ignore:Sharding info not provided")
 @pytest.mark.parametrize("model", MODELS)
 def test_native_orbax_and_orbaxs_own_reader_agree(golden, config_of, model):
-    """Bit for bit; Orbax reads the second independently of us."""
     import orbax.checkpoint as ocp
 
     native, orbax = (load(golden / model / format, config=config_of(model)) for format in FORMATS)
@@ -97,7 +71,7 @@ def test_arrays_are_cast_as_numpy_casts(golden, format, dtype):
 
 
 def test_only_floating_dtypes_are_legal(golden):
-    assert "dtype is int8; give a floating one" in error_of(golden / "v1_0", dtype="int8")
+    assert "dtype is int8; give a floating one" in load_error(golden / "v1_0", dtype="int8")
 
 
 def test_the_latest_complete_step_is_chosen(copy, tmp_path):
@@ -109,7 +83,6 @@ def test_the_latest_complete_step_is_chosen(copy, tmp_path):
 
 
 def test_leaves_inside_the_msgpack_file_and_paths_in_a_bucket(copy, golden):
-    """T5X keeps small arrays in the file, and has named folders in three ways."""
     checkpoint = copy("v1_1/t5x_native")
     expected = tree.flatten(load(checkpoint))
     inline = np.asarray(expected["encoder/encoder_norm/scale"], jnp.bfloat16)
@@ -209,7 +182,7 @@ def test_a_host_reads_only_what_its_devices_are_to_have(golden, model, monkeypat
     ],
 )
 def test_a_misfit_names_counts_shapes_and_cause(golden, config_of, fields, counts, cause):
-    message = error_of(golden / "v1_1/t5x_native", config=config_of("v1_1", **fields))
+    message = load_error(golden / "v1_1/t5x_native", config=config_of("v1_1", **fields))
     assert re.fullmatch(
         f"checkpoint .*checkpoint_0 does not fit the model: {counts}.* likely cause: {cause}.*",
         message,
@@ -217,16 +190,16 @@ def test_a_misfit_names_counts_shapes_and_cause(golden, config_of, fields, count
 
 
 def test_a_misfit_of_a_v1_0_model_and_of_something_else(golden, config_of, copy):
-    message = error_of(golden / "v1_0/t5x_orbax", config=config_of("v1_1", num_decoder_layers=2))
+    message = load_error(golden / "v1_0/t5x_orbax", config=config_of("v1_1", num_decoder_layers=2))
     assert "of a v1.0 T5: mlp_activations=('relu',), not ('gelu', 'linear'), logits_via" in message
     checkpoint = copy("v1_0/t5x_native")
     rewrite(checkpoint, lambda target: target.update(mlp=target.pop("encoder")["encoder_norm"]))
-    assert "an incomplete or altered checkpoint" in error_of(checkpoint, config=config_of("v1_0"))
+    assert "an incomplete or altered checkpoint" in load_error(checkpoint, config=config_of("v1_0"))
     rewrite(checkpoint, lambda target: [target.pop("decoder"), target.pop("token_embedder")])
-    assert "not the parameters of a T5" in error_of(checkpoint, config=config_of("v1_0"))
+    assert "not the parameters of a T5" in load_error(checkpoint, config=config_of("v1_0"))
 
 
-@pytest.mark.parametrize("sizes, preset", [*PRESETS.items()][::5])
+@pytest.mark.parametrize("sizes, preset", [*PRESETS.items()][::8])
 def test_a_misfit_names_the_released_size_that_it_found(sizes, preset, config_of):
     v1_0 = {"mlp_activations": ("relu",)} if "1_0" in preset else {}
     fields = dict(zip(SIZES, sizes, strict=True)) | v1_0
@@ -251,8 +224,8 @@ def damage(checkpoint):
 def test_a_misfit_is_reported_before_data_is_read(copy, config_of, format):
     checkpoint = copy(f"v1_1/{format}")
     damage(checkpoint)
-    assert "does not fit the model" in error_of(checkpoint, config=config_of("v1_1", emb_dim=48))
-    message = error_of(checkpoint, config=config_of("v1_1"))
+    assert "does not fit the model" in load_error(checkpoint, config=config_of("v1_1", emb_dim=48))
+    message = load_error(checkpoint, config=config_of("v1_1"))
     assert re.search(
         "^cannot read (de|en)coder/.* in .*; the copy may be incomplete, make it again$", message
     )
@@ -261,13 +234,13 @@ def test_a_misfit_is_reported_before_data_is_read(copy, config_of, format):
 def test_a_lost_chunk_is_not_read_as_zeros(copy):
     checkpoint = copy("v1_1/t5x_native")
     (checkpoint / "target.encoder.encoder_norm.scale" / "0").unlink()
-    assert re.search("cannot read encoder/encoder_norm/scale .*missing", error_of(checkpoint))
+    assert re.search("cannot read encoder/encoder_norm/scale .*missing", load_error(checkpoint))
 
 
 def test_a_lost_array_is_named(copy):
     checkpoint = copy("v1_1/t5x_native")
     (checkpoint / "target.encoder.encoder_norm.scale" / ".zarray").unlink()
-    assert "cannot open encoder/encoder_norm/scale in" in error_of(checkpoint)
+    assert "cannot open encoder/encoder_norm/scale in" in load_error(checkpoint)
 
 
 def test_bfloat16_kept_as_integers_is_refused(copy):
@@ -275,7 +248,7 @@ def test_bfloat16_kept_as_integers_is_refused(copy):
     checkpoint = copy("v1_1/t5x_native")
     file = checkpoint / "target.encoder.encoder_norm.scale" / ".zarray"
     file.write_text(file.read_text().replace("<f4", "<u2"))
-    message = error_of(checkpoint)
+    message = load_error(checkpoint)
     assert "encoder/encoder_norm/scale" in message and "is uint16" in message
 
 
@@ -283,7 +256,7 @@ def test_bfloat16_kept_as_integers_is_refused(copy):
 def test_a_file_that_is_not_t5xs_is_refused(copy, content):
     checkpoint = copy("v1_1/t5x_native")
     (checkpoint / "checkpoint").write_bytes(content)
-    assert "is not the msgpack file of a T5X checkpoint" in error_of(checkpoint)
+    assert "is not the msgpack file of a T5X checkpoint" in load_error(checkpoint)
 
 
 def test_an_unknown_version_is_refused(copy):
@@ -292,7 +265,7 @@ def test_an_unknown_version_is_refused(copy):
     (checkpoint / "checkpoint").write_bytes(
         serialization.msgpack_serialize(contents | {"version": 1})
     )
-    assert re.search(r"has version 1 .* only \(2, 3\) can be read", error_of(checkpoint))
+    assert re.search(r"has version 1 .* only \(2, 3\) can be read", load_error(checkpoint))
 
 
 def test_an_orbax_state_without_a_model_or_a_database_is_refused(copy, tmp_path):
@@ -300,18 +273,10 @@ def test_an_orbax_state_without_a_model_or_a_database_is_refused(copy, tmp_path)
 
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "checkpoint_1" / "state", {"params": np.ones(3, np.float32)})
-    assert "nothing is stored under 'target'" in error_of(tmp_path)
+    assert "nothing is stored under 'target'" in load_error(tmp_path)
     checkpoint = copy("v1_1/t5x_orbax")
     (checkpoint / "state" / "manifest.ocdbt").write_bytes(b"junk")
-    assert re.search("^cannot read .*/state: ", error_of(checkpoint))
-
-
-def test_a_real_pair_loads_with_the_config_beside_it(shared):
-    for name, parameters in (("target", 7.1e6), ("draft", 1.2e6)):
-        path = shared / "multi30k" / name
-        params = load(path, config=config_from(path))
-        count = sum(leaf.size for leaf in jax.tree.leaves(params))
-        assert count == pytest.approx(parameters, rel=0.05)
+    assert re.search("^cannot read .*/state: ", load_error(checkpoint))
 
 
 @pytest.mark.parametrize("memory, fits", [(32, True), (31, False)])

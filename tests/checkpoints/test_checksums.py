@@ -5,7 +5,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from support import tiny_t5
+from support import GOLDEN, tiny_t5
 
 from specdec import checkpoints, cli
 from specdec.checkpoints import CheckpointError
@@ -16,10 +16,21 @@ from specdec.models.t5 import T5Target
 CONFIG = tiny_t5(512, 8, head_dim=4)
 
 
+def made():
+    """Returns parameters; the scales of norms are 1."""
+    draw, shapes = np.random.default_rng(0), T5Target(CONFIG).parameter_shapes()
+
+    def numbers(leaf):
+        wide = draw.standard_normal(leaf.shape) if leaf.ndim > 1 else np.ones(leaf.shape)
+        return wide.astype(np.float32)
+
+    return jax.tree.map(numbers, shapes)
+
+
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     path = tmp_path_factory.mktemp("checkpoint") / "sound"
-    checkpoints.save(path, T5Target(CONFIG).init(jax.random.key(0)), config=CONFIG)
+    checkpoints.save(path, made(), config=CONFIG)
     return path
 
 
@@ -87,7 +98,6 @@ def test_the_error_names_the_array_and_both_checksums(copy, dtype):
 
 @pytest.mark.parametrize("layout", ["checkpoint", "in_out", "out_in"])
 def test_damage_is_seen_in_every_layout(copy, layout):
-    """Some layouts transpose kernels while they are read, and compare none the less."""
     altered(copy)
     model = T5Target(CONFIG, layout=layout)
     with pytest.raises(CheckpointError, match="is damaged: decoder/decoder_norm/scale has the"):
@@ -119,7 +129,6 @@ def test_bits_and_not_values_count():
 
 @pytest.mark.parametrize("place", [0, 2**18, 2**20 - 1])
 def test_every_element_of_a_large_array_counts(place):
-    """The array has 4 MiB."""
     zeros = np.zeros(2**20, np.float32)
     other = zeros.copy()
     other[place] = 1e-30
@@ -145,7 +154,7 @@ def test_check_finds_damage_and_goes_on(copy, sound, capsys):
 
 
 def test_check_finds_a_number_that_is_none(tmp_path, capsys):
-    params = jax.tree.map(np.array, T5Target(CONFIG).init(jax.random.key(0)))
+    params = made()
     params["token_embedder"]["embedding"][3, :2] = np.nan
     checkpoints.save(tmp_path / "t5x", params, config=CONFIG, format="t5x")
     code, out = check(capsys, tmp_path / "t5x")
@@ -188,3 +197,66 @@ def test_record_is_of_our_own_format_only(sound, tmp_path, capsys):
     checkpoints.save(tmp_path / "copy", checkpoints.load(sound), config=CONFIG, format="t5x")
     assert cli.main(["check", "--record", str(tmp_path / "copy")]) == 2
     assert "format t5x, which has no place for checksums" in capsys.readouterr().err
+
+
+# What tells one checkpoint from another.
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    return shutil.copytree(GOLDEN / "hf_v1_1", tmp_path / "copy")
+
+
+def test_it_is_the_same_wherever_the_checkpoint_lies(theirs):
+    told = checkpoints.fingerprint(theirs)
+    assert told == checkpoints.fingerprint(GOLDEN / "hf_v1_1")
+    assert len(told) == 16 and int(told, 16) >= 0
+
+
+def other_weights(theirs):
+    file = theirs / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def other_config(theirs):
+    file = theirs / "config.json"
+    file.write_text(file.read_text().replace(": 1e-06", ": 1e-05"))
+
+
+def other_name(theirs):
+    (theirs / "model.safetensors").rename(theirs / "other.safetensors")
+    (theirs / "model.safetensors").write_bytes(b"")
+
+
+def longer(theirs):
+    """The same at both ends, and more between them."""
+    file = theirs / "long.bin"
+    file.write_bytes(bytes(1 << 18))
+    before = checkpoints.fingerprint(theirs)
+    file.write_bytes(bytes((1 << 18) + 1))
+    assert checkpoints.fingerprint(theirs) != before
+
+
+@pytest.mark.parametrize("change", [other_weights, other_config, other_name, longer])
+def test_it_is_another_after_a_change(theirs, change):
+    before = checkpoints.fingerprint(theirs)
+    change(theirs)
+    assert checkpoints.fingerprint(theirs) != before
+
+
+@pytest.mark.parametrize("place", [0, (1 << 16) - 1, (1 << 18) - 1])
+def test_both_ends_of_a_file_count(theirs, place):
+    file = theirs / "long.bin"
+    content = bytearray(1 << 18)
+    file.write_bytes(content)
+    before = checkpoints.fingerprint(theirs)
+    content[place] = 1
+    file.write_bytes(content)
+    assert checkpoints.fingerprint(theirs) != before
+
+
+def test_no_checkpoint(tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint|not a checkpoint|does not exist"):
+        checkpoints.fingerprint(tmp_path / "nothing")

@@ -5,6 +5,7 @@ The ids are those of transformers 5.24's `generate` with the same settings.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -13,9 +14,12 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import GOLDEN
 
 from specdec import Plan, autoregressive_decode, checkpoints, cli, row_keys
 from specdec.checkpoints import CheckpointError, generation
+from specdec.checkpoints.generation import changes, start_of
+from specdec.checkpoints.generation import read as settings_of
 from specdec.checkpoints.generation_settings import obeyed, searched
 from specdec.checkpoints.transcription import Transcribed
 from specdec.decoding.beam_plan import BeamPlan
@@ -26,7 +30,6 @@ from specdec.engine.beam_engine import beam_plan, searching
 from specdec.sampling import ForcedEOS, Greedy, NoRepeatNGram, RepetitionPenalty
 from specdec.types import Params
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 TEXT = json.loads((GOLDEN / "generation" / "cases_5.json").read_text())["cases"]["plain"]
 ENDS = [1, 23, 44]  # of the T5, so that texts end early
 SEARCHED = [
@@ -151,7 +154,6 @@ def test_every_setting_that_nothing_takes_is_refused(name, tmp_path):
 
 @pytest.mark.parametrize("language", ["de", "german", "German", "DE", "<|de|>"])
 def test_languages_are_read_as_by_transformers(language, tmp_path):
-    """By code or by name, in the file or by the run; Flemish is Dutch."""
     directory = with_settings(tmp_path, "whisper", language=language)
     by_file = plan_of(directory).sampling.processors[-1]
     by_run = plan_of(GOLDEN / "hf_whisper", Transcribed(language)).sampling.processors[-1]
@@ -265,3 +267,61 @@ def test_a_dry_run_lists_what_is_in_effect(tmp_path, capsys):
     )
     ignored = listed(capsys, directory, "--generation_settings=ignore")
     assert "no_repeat_ngram_size" not in ignored["generation"]
+
+
+# The files.
+
+
+def test_null_in_the_settings_of_our_own_checkpoint_is_no_setting(tmp_path):
+    (tmp_path / "generation_config.json").write_text('{"top_k": null, "bos_token_id": 5}')
+    assert list(settings_of(tmp_path)) == ["bos_token_id"]
+    assert start_of(settings_of(tmp_path)) == 5
+
+
+@pytest.mark.parametrize(
+    "name, value, is_one",
+    [
+        *(("use_cache", False, False), ("top_k", 0, False), ("top_k", 5, True)),
+        *((name, 0, False) for name in ("num_beams", "num_beam_groups", "min_length")),
+        *(("min_length", 1, False), ("unknown", 1, True)),
+    ],
+)
+def test_settings_that_change_something(name, value, is_one):
+    assert changes(name, value) == is_one
+
+
+# What transformers takes where a file says nothing.
+DEFAULTS = {
+    **dict.fromkeys(("do_sample", "early_stopping", "return_timestamps", "token_healing"), False),
+    **dict.fromkeys(("temperature", "top_p", "typical_p", "repetition_penalty"), 1.0),
+    **dict.fromkeys(("length_penalty", "encoder_repetition_penalty", "guidance_scale"), 1.0),
+    **dict.fromkeys(("num_beams", "num_beam_groups", "num_return_sequences"), 1),
+    **dict.fromkeys(("top_k", "min_p", "epsilon_cutoff", "eta_cutoff", "diversity_penalty"), 0),
+    **dict.fromkeys(("penalty_alpha", "no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
+    "encoder_no_repeat_ngram_size": 0,
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_a_default_changes_nothing(name):
+    assert not changes(name, DEFAULTS[name]) and changes(name, 7)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"decoder_start_token_id": True}, {"eos_token_id": []}, {"pad_token_id": [0]}],
+)
+def test_ids_that_are_none(tmp_path, settings):
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    with pytest.raises(CheckpointError, match=f"has {list(settings)[0]} .*; give a token id"):
+        settings_of(tmp_path)
+
+
+def test_a_default_in_one_file_contradicts_nothing(tmp_path):
+    (tmp_path / "generation_config.json").write_text('{"_from_model_config": true}')
+    for size, is_refused in ((0, False), (2, True)):
+        record = {"model_type": "t5", "no_repeat_ngram_size": size}
+        (tmp_path / "config.json").write_text(json.dumps(record))
+        refused = pytest.raises(CheckpointError, match="contradicts itself: no_repeat_ngram_size")
+        with refused if is_refused else contextlib.nullcontext():
+            settings_of(tmp_path)

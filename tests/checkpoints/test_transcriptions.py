@@ -1,22 +1,37 @@
-"""The ids that open outputs of a Whisper: pytest tests/checkpoints/test_transcriptions.py"""
+"""Whisper: the ids that open its outputs, and the model as transformers saves and runs it.
+
+pytest tests/checkpoints/test_transcriptions.py; see tests/golden/README.md for the golden files.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from support import teacher_forced
+from tolerances import LOGITS
 
-from specdec import Plan
-from specdec.checkpoints import generation_settings
-from specdec.checkpoints.errors import CheckpointError
+from specdec import Plan, autoregressive_decode, checkpoints, decode, row_keys
+from specdec.checkpoints import CheckpointError, generation_settings
 from specdec.checkpoints.transcription import Transcribed, transcription
 from specdec.drafters import Autoregressive
+from specdec.models import families
+from specdec.models.families import model_of
+from specdec.models.sizes.kept_parts import Trim
+from specdec.models.whisper import WhisperConfig
 from specdec.sampling import (
     Greedy,
     NoRepeatNGram,
     Opening,
+    Processed,
     Sampling,
     SuppressTokens,
     SuppressTokensAtBegin,
@@ -25,6 +40,7 @@ from specdec.sampling import (
 )
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget
+from specdec.types import History, Params
 from specdec.verifiers import GreedyMatch
 
 END, EN, DE, TRANSLATE, TRANSCRIBE, PLAIN = range(9, 15)
@@ -73,7 +89,6 @@ def put(folder, **changes):
     ],
 )
 def test_what_outputs_open_with(tmp_path, changes, asked, opening):
-    """A language that the model finds is no prefix."""
     choices = tuple(one if isinstance(one, tuple) else (one,) for one in opening)
     rules = SuppressTokensAtBegin((3, END), len(choices)), SuppressTokens((4, 5))
     found = transcription(put(tmp_path, **changes), **asked)
@@ -133,7 +148,6 @@ def test_what_a_checkpoint_lacks_is_one_line(tmp_path, changes, asked, says):
 
 @pytest.mark.parametrize("own", [(), (NoRepeatNGram(3),)])
 def test_timestamps_change_the_rules_of_the_run_and_of_its_draft(tmp_path, own):
-    """Other rules stay, and so does a draft that is drawn otherwise."""
     text, chosen = SimpleNamespace(directory=put(tmp_path)), Transcribed("en")
     sampling = with_processors(Greedy(), own)
     target, draft = TableTarget(20), TableTarget(20, scale=2.0)
@@ -154,3 +168,139 @@ def test_timestamps_change_the_rules_of_the_run_and_of_its_draft(tmp_path, own):
     other = dataclasses.replace(plain, drafter=Autoregressive(draft, Sampling()))
     kept = generation_settings.with_timestamps(other, text, chosen)
     assert kept.drafter == other.drafter and kept.sampling == found.sampling
+
+
+# Whisper as transformers saves and runs it.
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "hf_whisper"
+TEXTS = {
+    "greedy": {"language": "en"},
+    "translated": {"language": "de", "task": "translate"},
+    "timestamps": {"language": "en", "timestamps": True},
+}
+
+
+@functools.cache
+def opened():
+    """Returns the model, its parameters and the golden arrays."""
+    model = model_of(checkpoints.config_from(GOLDEN))
+    params = checkpoints.load(GOLDEN, config=model.config)
+    return model, jax.tree.map(jnp.asarray, params), dict(np.load(GOLDEN / "golden.npz"))
+
+
+def settings_of(name: str):
+    """Returns the prefix of both rows, the sampling rule, and the outputs and their lengths."""
+    _, _, golden = opened()
+    given = transcription(GOLDEN, **TEXTS[name])
+    prefix = jnp.tile(jnp.array(given.prefix, jnp.int32), (2, 1))
+    outputs = golden[name][:, 1:]  # without the start token; filled up with the end
+    lengths = np.minimum((outputs != 45).sum(axis=1) + 1, outputs.shape[1])
+    return prefix, with_processors(Greedy(), given.processors), outputs, lengths
+
+
+def check(output, outputs, lengths) -> None:
+    np.testing.assert_array_equal(output.length, lengths)
+    for row, length in enumerate(lengths):
+        np.testing.assert_array_equal(output.tokens[row, :length], outputs[row, :length])
+
+
+def test_logits_are_those_of_transformers():
+    model, params, golden = opened()
+    fed = np.concatenate([model.start(golden["features"])[:, None], golden["outputs"][:, :-1]], 1)
+    logits = teacher_forced(model, params, golden["features"], fed)
+    np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=LOGITS)
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=pytest.mark.ci) for x in TEXTS])
+def test_texts_are_those_of_generate(name):
+    model, params, golden = opened()
+    prefix, sampling, outputs, lengths = settings_of(name)
+    output = autoregressive_decode(
+        params,
+        row_keys(0, jnp.arange(2)),
+        golden["features"],
+        target=model,
+        sampling=sampling,
+        max_length=outputs.shape[1],
+        prefix=prefix,
+    )
+    check(output, outputs, lengths)
+
+
+@pytest.mark.ci
+def test_a_draft_on_the_shared_encoder_changes_no_text():
+    """A decoder of the target's first layer, without an encoder, and with half of the head.
+
+    A third row is padding.
+    """
+    model, params, golden = opened()
+    prefix, sampling, outputs, lengths = settings_of("greedy")
+    kept = Trim(decoder_layers=(0,), shared_encoder=True, head_ids=tuple(range(20, 50)))
+    small: Any = families.resized(model.config, kept)
+    assert (small.num_encoder_layers, small.encoded_dim) == (0, 16)
+    draft = families.resize(params, model.config, kept)
+    assert "encoder" not in draft
+    plan = Plan(
+        model,
+        Autoregressive(model_of(small), sampling),
+        GreedyMatch(),
+        Fixed(2),
+        sampling,
+        max_length=outputs.shape[1],
+    )
+    features = np.concatenate([golden["features"], np.zeros_like(golden["features"][:1])])
+    prefix = jnp.concatenate([prefix, jnp.full_like(prefix[:1], -1)])
+    output = decode(
+        Params(params, draft), row_keys(0, jnp.arange(3)), features, plan, prefix=prefix
+    )
+    assert output.length[2] == 0
+    check(jax.tree.map(lambda x: x[:2] if x.ndim else x, output), outputs, lengths)
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"activation_function": "relu"}, "activation_function is 'relu', and supported is 'gelu'"),
+        ({"encoder_ffn_dim": 24}, "encoder_ffn_dim is 24 and decoder_ffn_dim 20; use a model in"),
+        ({"decoder_layers": None}, "decoder_layers missing; copy config.json again"),
+        ({"decoder_attention_heads": 5, "encoder_attention_heads": 5}, "does not divide emb_dim 1"),
+    ],
+)
+def test_another_model_is_refused_in_one_line(edited, changes, says):
+    with pytest.raises(CheckpointError, match=says) as raised:
+        checkpoints.config_from(edited("hf_whisper", **changes))
+    assert "\n" not in str(raised.value)
+
+
+def test_timestamps_follow_the_rules_of_transformers():
+    golden = dict(np.load(GOLDEN / "golden.npz"))
+    tokens, lengths = (jnp.asarray(golden[f"stamped_{name}"]) for name in ("tokens", "lengths"))
+    texts = History(tokens, lengths, (45,))
+    # A history begins with the start token; the three tokens are that and a prefix of two.
+    rule = Processed(Greedy(), (Timestamps(51, 45, position=2, latest_first=3),))
+    found = rule.process(jnp.asarray(golden["stamped_logits"]), texts)
+    np.testing.assert_array_equal(found, golden["stamped_processed"])
+
+
+def test_longer_outputs_than_there_are_positions_are_refused():
+    model, nothing = opened()[0], cast(Any, None)
+    with pytest.raises(ValueError, match="max_length is 33, and the target has .* of 32 tokens"):
+        Plan(model, nothing, nothing, nothing, Greedy(), max_length=33)
+
+
+def test_a_draft_without_an_encoder_stands_for_no_model(tmp_path):
+    model, params, golden = opened()
+    kept = Trim(shared_encoder=True)
+    config, own = families.resized(model.config, kept), families.resize(params, model.config, kept)
+    assert isinstance(config, WhisperConfig)
+    with pytest.raises(ValueError, match="this model has no encoder"):
+        model_of(config).prefill(own, golden["features"], 4)
+    with pytest.raises(CheckpointError, match="has no encoder .*choose another format"):
+        checkpoints.save(tmp_path / "out", own, config=config, format="huggingface")
+    for wrong in (Trim(encoder_layers=(0,)), Trim(shared_encoder=True)):
+        with pytest.raises(ValueError, match=r"is about an encoder, and the model reads another"):
+            families.resized(config, wrong)
+    few = Trim(head_ids=(1, 45))
+    with pytest.raises(CheckpointError, match="the head has 2 of 61 ids .*choose another format"):
+        given = {"config": families.resized(model.config, few), "format": "huggingface"}
+        checkpoints.save(tmp_path / "out", families.resize(params, model.config, few), **given)

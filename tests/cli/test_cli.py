@@ -1,92 +1,24 @@
 """`specdec decode`, in process, on tiny random models and bytes: pytest tests/cli/test_cli.py"""
 
 import argparse
-import functools
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
-from support import check_lines, tiny_t5
-from tolerances import LOGITS
+from support import check_lines
+from yard import LINES, records
 
-import specdec
-from specdec import checkpoints, cli, drafters, sampling, schedules, tasks, verifiers
+from specdec import checkpoints, cli, tasks, verifiers
 from specdec.cli import sinks
 from specdec.common import resources, terminal
-from specdec.decoding import Replay, program
-from specdec.models.t5 import T5Target
-from specdec.testing import TableTarget
-from specdec.texts import explained
+from specdec.decoding import program
 from specdec.texts.text_engine import TextEngine
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = ["one\teins", "two words\tzwei Wörter", "three\tdrei", "a\tein", "five\tfünf"]
 INPUTS, OUTPUTS = 16, 8
-
-RUN = """
-from __gin__ import dynamic_registration
-from specdec import cli
-from specdec import tasks
-
-include 'decode.gin'
-include 'drafters/autoregressive.gin'
-include 'models/from_checkpoint.gin'
-include 'tasks/local.gin'
-
-FOLDER = 'the folder'
-CHECKPOINT_PATH = @target/cli.path_in()
-DRAFT_CHECKPOINT_PATH = @draft/cli.path_in()
-VOCABULARY = @tasks.Bytes()
-TASK_NAME = 'the task'
-TASK_FILES = {'test': @test/cli.path_in()}
-TASK_FEATURE_LENGTHS = {'inputs': 16, 'targets': 8}
-GAMMA = 2
-
-cli.path_in.folder = %FOLDER
-target/cli.path_in.name = 'target'
-draft/cli.path_in.name = 'draft'
-test/cli.path_in.name = 'test.tsv'
-"""
-
-
-def model(width: int, vocab_size: int) -> T5Target:
-    return T5Target(tiny_t5(vocab_size, width, head_dim=4))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A run's data: a TSV, and two models of 259 bytes, padded to different widths."""
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "test.tsv").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
-    run = RUN.replace("the folder", str(folder)).replace("the task", folder.name)
-    (folder / "run.gin").write_text(run)
-    for name, width, vocab_size in (("target", 11, 261), ("draft", 7, 263), ("narrow", 7, 100)):
-        target = model(width, vocab_size)
-        params = target.init(jax.random.key(width))
-        checkpoints.save(folder / name, params, config=target.config)
-    return folder
-
-
-@pytest.fixture
-def decode(folder, cache, capsys):
-    """Runs `specdec decode` on the data; returns the exit code, stdout and stderr."""
-
-    def run(*flags, gin_file="run.gin"):
-        capsys.readouterr()
-        kept = f"--compilation_cache_dir={cache}"
-        code = cli.main(["decode", f"--gin_file={folder / gin_file}", kept, *flags])
-        return code, *capsys.readouterr()
-
-    return run
-
-
-def records(path):
-    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
 def test_jsonl(decode, folder, tmp_path):
@@ -105,98 +37,6 @@ def test_jsonl(decode, folder, tmp_path):
     whole, *parts = re.findall(r"(\d+\.\d) s ?([a-z]*)", err.splitlines()[2])
     assert "compiling" in {name for _, name in parts}
     assert float(whole[0]) == pytest.approx(sum(float(seconds) for seconds, _ in parts))
-
-
-def explained_adds_up(text: dict) -> None:
-    """At temperature 1, where p of what was kept is what the loop said of it."""
-    explained, at = text["explained"], 0
-    assert explained["plan"].startswith("Autoregressive, Fixed(gamma=2), Block()")
-    assert explained["given"] == 0 and explained["batch"]["rows"] == 1
-    assert "".join(explained["token_texts"]) == text["prediction"].rstrip("\ufffd")
-    calls = zip(text["drafted"], text["accepted"], explained["p"], explained["own_p"], strict=True)
-    for i, (drafted, accepted, p, own_p) in enumerate(calls):
-        end = at + accepted
-        assert len(p) == drafted and len(explained["proposed_texts"][i]) == drafted
-        assert explained["proposed"][i][:accepted] == text["tokens"][at:end]
-        kept = [*p[:accepted], *([] if own_p is None else [own_p])]
-        np.testing.assert_allclose(np.log(kept), text["log_probs"][at : end + 1], atol=LOGITS)
-        at = end + 1
-    assert at >= len(text["tokens"])
-
-
-def test_an_explained_text_after_a_prefix():
-    """Its calls begin behind the prefix; a letter of two bytes stands where it ends."""
-    tokens = [*"aé".encode()]  # a was given
-    trace = specdec.Trace(
-        proposed=np.array([[[*"éx".encode()], [0, 0, 0]]]),
-        drafted=np.array([[3, 0]]),
-        accepted=np.array([[2, 0]]),
-        calls=np.array([1]),
-        ended_in_draft=np.array([False]),
-        steps=np.array(1),
-        broken_drafts=np.zeros([1], int),
-        failed=np.zeros([1], bool),
-    )
-    output = specdec.DecodeOutput(np.array([tokens]), np.array([3]), np.zeros([1, 3]), trace)
-    of_drafts, own = np.float32([[[0.5, 1e-9, np.nan]] * 2]), np.float32([[0.25, 7]])
-    replay = Replay(of_drafts, of_drafts, of_drafts, own, own)
-    target = TableTarget(7)
-    text_of = functools.partial(str, encoding="utf-8", errors="replace")
-    batch = explained.ExplainedBatch(
-        specdec.Plan(target, None, None, None, sampling.Greedy(), 3),
-        lambda tokens, source: text_of(bytes(tokens)),
-        1,
-        output,
-        replay,
-        0.125,
-    )
-    told = batch.explained(0, "")
-    assert told["token_texts"] == ["a", "", "é"]
-    assert told["proposed"] == [tokens[1:3] + [*b"x"]]
-    assert told["proposed_texts"] == [["", "é", "x"]]
-    assert told["p"] == told["q"] == told["softmax"] == [[0.5, 1e-9, None]]
-    assert told["own_p"] == [None] and told["given"] == 1
-    assert told["batch"] == {"seconds": 0.125, "rows": 1, "calls": 1}
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--explain"], "--explain has no --output_file to write to; give one"),
-        (["--explain", "--output_file={}", "--gin.DRAFTER=None"], "the run has no drafter; set"),
-    ],
-)
-def test_what_cannot_be_explained(decode, tmp_path, flags, message):
-    path = tmp_path / "out.jsonl"
-    code, out, err = decode(*(flag.replace("{}", str(path)) for flag in flags))
-    assert code == 2 and message in err and not out and not path.exists()
-
-
-@pytest.mark.slow
-def test_tokens_are_those_of_the_library(decode, folder, tmp_path):
-    flags = ["--gin_file=sampling/temperature.gin", "--explain"]
-    decode(f"--output_file={tmp_path / 'out.jsonl'}", *flags)
-    target, draft = (T5Target(checkpoints.config_from(folder / m)) for m in ("target", "draft"))
-    params = specdec.Params(checkpoints.load(folder / "target"), checkpoints.load(folder / "draft"))
-    encode = tasks.Bytes().load().encode
-    inputs = np.zeros([len(LINES), INPUTS], np.int32)
-    for row, line in enumerate(LINES):
-        ids = [*encode(line.split("\t")[0]), 1]
-        inputs[row, : len(ids)] = ids
-    rule = sampling.Sampling(1.0)
-    drafter = drafters.Autoregressive(draft, rule)
-    verifier, schedule = verifiers.Block(), schedules.Fixed(2)
-    plan = specdec.Plan(target, drafter, verifier, schedule, rule, OUTPUTS)
-    keys = specdec.row_keys(0, np.arange(len(LINES)))
-    output = specdec.decode(params, keys, inputs, plan)
-    for row, text in enumerate(records(tmp_path / "out.jsonl")):
-        length = output.length[row]
-        assert text["tokens"] == output.tokens[row, :length].tolist()
-        np.testing.assert_allclose(text["log_probs"], output.log_probs[row, :length], atol=LOGITS)
-        calls = text["calls"]
-        assert calls == output.trace.calls[row]
-        assert text["accepted"] == output.trace.accepted[row, :calls].tolist()
-        explained_adds_up(text)
 
 
 def test_a_pipe_gets_the_texts_and_nothing_else(decode, tmp_path):
@@ -221,7 +61,7 @@ def test_a_terminal_gets_a_legend_and_each_text_with_marks_and_alone(decode, tmp
     assert len(records(tmp_path / "out.jsonl")) == len(LINES)
 
 
-@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {}])
 def test_a_terminal_without_colours_has_marks(decode, monkeypatch, environment):
     for name in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
@@ -246,40 +86,6 @@ def test_the_legend_is_there_before_the_bar(decode, monkeypatch):
     assert told == ["legend", "bar"]
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--gin_file=sampling/temperature.gin", "--gin_file=verifiers/coupled.gin"),
-        pytest.param((), marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.slow
-def test_batches_do_not_change_the_output_and_the_target_alone_agrees(decode, tmp_path, flags):
-    _, _, err = decode("--compare", f"--output_file={tmp_path / 'one.jsonl'}", *flags)
-    assert "as fast as the target alone" in err and "all 5 outputs identical" in err
-    check_lines("decode", tmp_path / "one.jsonl")
-    decode("--gin.BATCH_SIZE=3", f"--output_file={tmp_path / 'three.jsonl'}", *flags)
-    one, three = records(tmp_path / "one.jsonl"), records(tmp_path / "three.jsonl")
-    assert [text["tokens"] for text in one] == [text["tokens"] for text in three]
-
-
-@pytest.mark.slow
-def test_buckets_are_used_and_do_not_change_the_output(decode, tmp_path, monkeypatch):
-    fetch, lengths = program.Program.fetch, []
-
-    def noted(self, params, keys, inputs, **others):
-        lengths.append(inputs.shape[1])
-        return fetch(self, params, keys, inputs, **others)
-
-    monkeypatch.setattr(program.Program, "fetch", noted)
-    decode(f"--output_file={tmp_path / 'one.jsonl'}")
-    assert lengths == [INPUTS] * 5
-    decode("--gin.BUCKETS=(5, 8)", f"--output_file={tmp_path / 'buckets.jsonl'}")
-    assert lengths[5:] == [5, INPUTS, 8, 5, 5]
-    one, buckets = records(tmp_path / "one.jsonl"), records(tmp_path / "buckets.jsonl")
-    assert [text["tokens"] for text in one] == [text["tokens"] for text in buckets]
-
-
 def test_compare_counts_differences(decode, monkeypatch):
     class Other(program.DecodeProgram):
         def fetch(self, *arguments):
@@ -291,19 +97,6 @@ def test_compare_counts_differences(decode, monkeypatch):
 
     monkeypatch.setattr("specdec.engine.engine.DecodeProgram", decoder)
     assert "0 of 5 outputs identical" in decode("--compare")[2]
-
-
-@pytest.mark.slow
-def test_limit_and_seed_override_gin(decode, tmp_path):
-    def tokens(*flags):
-        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
-        decode(f"--output_file={path}", "--gin_file=sampling/temperature.gin", *flags)
-        return [text["tokens"] for text in records(path)]
-
-    whole = tokens()
-    assert tokens("--limit=2", "--gin.LIMIT=4") == whole[:2]
-    assert tokens("--gin.LIMIT=3") == whole[:3]
-    assert tokens("--seed=1", "--gin.SEED=0") != whole
 
 
 @pytest.mark.ci
@@ -413,173 +206,6 @@ def test_ctrl_c_keeps_what_is_written(decode, tmp_path, monkeypatch):
     assert len(records(tmp_path / "out.jsonl")) == 2
 
 
-def test_texts_are_written_as_they_come(decode, tmp_path, monkeypatch):
-    texts_of, path = TextEngine.decode, tmp_path / "out.jsonl"
-
-    def watched(*args, **kwargs):
-        for written, text in enumerate(texts_of(*args, **kwargs)):
-            assert not written or len(records(path)) == written
-            yield text
-
-    monkeypatch.setattr(TextEngine, "decode", watched)
-    assert decode(f"--output_file={path}")[0] == 0
-
-
-# Mistakes.
-
-MISTAKES = {
-    "misspelt macro": (["--gin.GAMA=3"], "GAMA is read by nothing; did you mean GAMMA?"),
-    "macro of another fragment": (
-        ["--gin.TEMPERATURE=0.5"],
-        "TEMPERATURE is read by nothing; include the gin file that reads it",
-    ),
-    "misspelt field": (
-        ["--gin.Data.batchsize=2"],
-        "'Data' doesn't have a parameter named 'batchsize'",
-    ),
-    "misspelt class": (["--gin.DecodeRum.batch_size=2"], "No configurable matching 'DecodeRum'"),
-    "misspelt reference": (["--gin.VERIFIER=@Copuled()"], "No configurable .*'@Copuled\\(\\)'"),
-    "macro without value": (["--gin.GAMMA=%NONE"], "%NONE is read but never set; .*--gin.NONE="),
-    "unquoted path": (
-        ["--gin.CHECKPOINT_PATH=/a/b"],
-        r"--gin.CHECKPOINT_PATH=/a/b: /a/b is not a value; .*--gin.CHECKPOINT_PATH=\"'/a/b'\"",
-    ),
-    "unquoted word": (["--gin.SPLIT=test"], "--gin.SPLIT=test: test is not a value; .*\"'test'\""),
-    "no value": (["--gin.SPLIT="], "--gin.SPLIT=: nothing is not a value"),
-    "no equals sign": (["--gin.SPLIT"], "--gin.SPLIT: nothing is not a value"),
-    "missing gin file": (["--gin_file=none.gin"], "gin file none.gin not found in .*search_paths"),
-    "required": (
-        ["--gin_file=tasks/local.gin", "--gin.VOCABULARY=@tasks.Bytes()"],
-        "TASK_FILES is required; set it in a gin file or with --gin.TASK_FILES=VALUE",
-    ),
-    "missing checkpoint": (
-        ["--gin.CHECKPOINT_PATH='/nowhere/target'"],
-        "checkpoint /nowhere/target does not exist",
-    ),
-    "missing file": (
-        ["--gin.TASK_FILES={'test': '/nowhere/x.tsv'}", "--gin.TASK_NAME='missing'"],
-        "/nowhere/x.tsv does not exist",
-    ),
-    "missing vocabulary": (
-        [
-            "--gin.VOCABULARY=@tasks.SentencePiece()",
-            "--gin.tasks.SentencePiece.path='/nowhere/x.model'",
-            "--gin.TASK_NAME='no_vocabulary'",
-        ],
-        "vocabulary /nowhere/x.model is not a file",
-    ),
-    "wrong split": (["--gin.SPLIT='train'"], "no split 'train'; it has test"),
-    "no length": (["--gin.TASK_FEATURE_LENGTHS={'inputs': 8}"], "no sequence length for 'targets'"),
-    "lengths of another kind": (["--gin.TASK_FEATURE_LENGTHS=64"], "lengths is 64; give a Mapping"),
-    "seed of another kind": (["--gin.SEED='x'"], "Data.seed is 'x'; give an integer"),
-    "limit": (["--limit=0"], "limit is 0"),
-    "draft length": (["--gin.GAMMA=0"], "Fixed.gamma is 0; give a positive integer"),
-    "temperature": (
-        ["--gin_file=sampling/temperature.gin", "--gin.TEMPERATURE=0.0"],
-        r"temperature is 0.0; .*use Greedy\(\)",
-    ),
-    "argmax verifier that samples": (
-        ["--gin_file=sampling/temperature.gin", "--gin_file=verifiers/greedy_match.gin"],
-        r"GreedyMatch compares argmaxes but sampling is Sampling\(",
-    ),
-    "comparison of distributions": (
-        ["--gin_file=sampling/temperature.gin", "--compare"],
-        r"compare is set, but Block\(\) keeps the output's distribution",
-    ),
-    "other tokenizer": (
-        [
-            "--gin.DRAFT_VOCABULARY=@other/tasks.Bytes()",
-            "--gin.other/tasks.Bytes.extra_ids=3",
-        ],
-        r"the draft's vocabulary, Bytes\(extra_ids=3\), is not the target's",
-    ),
-    "narrow model": (
-        ["--gin.narrow/cli.path_in.name='narrow'", "--gin.CHECKPOINT_PATH=@narrow/cli.path_in()"],
-        "the target has 100 output ids but the vocabulary 259",
-    ),
-    "model without checkpoint": (
-        ["--gin.DRAFT_CHECKPOINT_PATH=None", "--gin.DRAFT_MODEL=%MODEL"],
-        "DRAFT_CHECKPOINT_PATH is required; set it",
-    ),
-    "drafter without checkpoint": (
-        ["--gin.DRAFT_CHECKPOINT_PATHS={}"],
-        "the drafter has no checkpoint for draft; give one for each of its models",
-    ),
-    "drafter without model": (["--gin.DRAFT_MODEL=None"], "DRAFT_MODEL is required; set it"),
-    "output folder": (["--output_file=/nowhere/out.jsonl"], "/nowhere/out.jsonl cannot be written"),
-}
-
-
-def the_line(code, out, err):
-    """The one line of a mistake, after all that it must not come with."""
-    assert code == 2 and out == ""
-    (line,) = err.splitlines()
-    assert line.startswith("specdec: ")
-    return line
-
-
-@pytest.mark.parametrize("flags, message", MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_line_before_any_long_work(decode, monkeypatch, flags, message):
-    monkeypatch.setattr(checkpoints, "load", lambda *_, **__: pytest.fail("long work"))
-    assert re.search(message, the_line(*decode(*flags)))
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("GAMA = 3", "bad.gin, line 2: GAMA is read by nothing; did you mean GAMMA?"),
-        ("from specdec import verifers", "bad.gin, line 2: No module named 'specdec.verifers'"),
-        ("cli.DecodeRum.seed = 1", "bad.gin, line 2: .*DecodeRum"),
-        ("cli.Data.sed = 1", "bad.gin, line 2: .*doesn't have a parameter named 'sed'"),
-        ("GAMMA 3", "bad.gin, line 2: "),
-        ("SPLIT = test", "bad.gin, line 2: .*test"),
-        ("include 'none.gin'", "bad.gin, line 2: gin file none.gin not found"),
-    ],
-)
-def test_a_mistake_in_a_file_has_its_line(decode, folder, text, message):
-    head = "from __gin__ import dynamic_registration\n"
-    if text.startswith("cli."):
-        head = "from specdec import cli\n"
-    (folder / "bad.gin").write_text(f"{head}{text}\n")
-    assert re.search(message, the_line(*decode(f"--gin_file={folder / 'bad.gin'}")))
-
-
-def test_a_file_that_describes_no_run(decode, folder):
-    (folder / "empty.gin").write_text("")
-    assert "DecodeRun" in the_line(*decode(gin_file="empty.gin"))
-
-
-def test_a_checkpoint_of_another_vocabulary(decode, folder, sentencepiece_model):
-    target = model(7, 300)
-    if not (folder / "recorded").exists():
-        params = target.init(jax.random.key(0))
-        checkpoints.save(
-            folder / "recorded", params, config=target.config, vocabulary=sentencepiece_model
-        )
-    line = the_line(*decode(f"--gin.CHECKPOINT_PATH='{folder / 'recorded'}'"))
-    assert "the target checkpoint" in line and "saved with another vocabulary" in line
-
-
-@pytest.fixture
-def sentencepiece_model(tmp_path):
-    import sentencepiece
-
-    path = tmp_path / "tiny.model"
-    with open(path, "wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(["ein Mann läuft", "ein Haus"] * 20),
-            model_writer=file,
-            vocab_size=20,
-            pad_id=0,
-            eos_id=1,
-            unk_id=2,
-            bos_id=-1,
-            hard_vocab_limit=False,
-            minloglevel=2,
-        )
-    return path
-
-
 def test_traceback_on_request(decode):
     with pytest.raises(cli.UsageError):
         decode("--gin.GAMMA=0", "--traceback")
@@ -587,47 +213,11 @@ def test_traceback_on_request(decode):
 
 def test_an_unexpected_error_keeps_its_traceback(decode, monkeypatch):
     def broken(*_, **__):
-        raise ZeroDivisionError
+        raise RuntimeError("a bug")
 
     monkeypatch.setattr(checkpoints, "load", broken)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(RuntimeError, match="a bug"):
         decode()
-
-
-def test_flags_that_do_not_exist(decode, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        decode("--gin_flie=x")
-    assert stopped.value.code == 2
-
-
-# The runs that come with the package.
-
-
-@pytest.mark.slow
-def test_multi30k_as_its_header_says(capsys, cache, shared, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    code = cli.main(
-        [
-            "decode",
-            "--gin_file=configs/multi30k.gin",
-            f"--compilation_cache_dir={cache}",
-            "--limit=20",
-            "--gin.BATCH_SIZE=4",
-            "--compare",
-        ]
-    )
-    out, err = capsys.readouterr()
-    assert code == 0
-    assert out.splitlines()[0] == "Ein Mann mit einem orangefarbenen Hut starrt auf etwas."
-    assert "all 20 outputs identical" in err
-
-
-def test_the_module_is_the_command():
-    command = [sys.executable, "-m", "specdec", "decode", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    for flag in ("--gin_file", "--gin.NAME", "--gin_search_paths", "--output_file"):
-        assert flag in done.stdout
 
 
 @pytest.mark.ci

@@ -42,6 +42,7 @@ def test_lines_have_the_beams_of_the_library(lines):
         assert line["calls"] <= line["steps"] == int(found.trace.calls[0])
 
 
+@pytest.mark.ci
 def test_the_settings_beside_the_lines_repeat_the_run(lines, tmp_path, capsys):
     again = tmp_path / "again.jsonl"
     assert cli.main(["decode", f"--gin_file={lines}.gin", f"--output_file={again}"]) == 0
@@ -50,6 +51,7 @@ def test_the_settings_beside_the_lines_repeat_the_run(lines, tmp_path, capsys):
     assert "3 beams, HuggingFaceBeams(length_penalty=1.0" in err and "steps per call" in err
 
 
+@pytest.mark.ci
 def test_python_searches_for_the_same_beams(lines):
     texts = [text.removeprefix("--text=") for text in RUN[2:]]
     model = InteractiveModel(FOLDER, FOLDER, lengths={"inputs": 32, "targets": 10})
@@ -119,41 +121,6 @@ def test_a_benchmark_times_plain_and_drafted_beams_and_greedy_speculation(tmp_pa
     assert "is of a beam search, which a report does not show" in capsys.readouterr().err
     before = file.read_text()
     assert cli.main(command) == 0 and file.read_text() == before  # nothing is measured again
-
-
-@pytest.mark.slow
-def test_verify_certifies_beams(tmp_path, capsys):
-    file = tmp_path / "certificate.json"
-    assert cli.main(["verify", *RUN, *SHORT, f"--output_file={file}"]) == 1  # two texts never do
-    out = capsys.readouterr().out
-    assert "NOT ENOUGH TEXTS: all 5 checks passed" in out and "2 of 2 texts the same 3 beams" in out
-    record = json.loads(file.read_text())
-    assert record["beams"].startswith("3 beams, HuggingFaceBeams(") and record["passed"]
-    assert [one["name"] for one in record["checks"]][:2] == ["beams", "best"]
-
-
-@pytest.mark.parametrize("command", ["eval", "bench", "verify"])
-def test_a_drafter_that_drafts_no_beams_is_refused_before_long_work(command, tmp_path, capsys):
-    (tmp_path / "texts.tsv").write_text("A cat.\tEine Katze.\n")
-    where = {
-        "eval": [f"--output_dir={tmp_path / 'out'}", "--metric=bleu"],
-        "bench": [f"--output_file={tmp_path / 'out'}"],
-        "verify": [f"--output_file={tmp_path / 'out'}"],
-    }
-    texts = f"--target={FOLDER}", f"--input_file={tmp_path / 'texts.tsv'}"
-    more = "--max_length=10", "--num_beams=2", "--drafter=prompt_lookup"
-    assert cli.main([command, *texts, *where[command], *more]) == 2
-    says = "beams are drafted by a model of their own, and the drafter is PromptLookup; "
-    assert says in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_beams_of_made_up_acceptance_are_refused(capsys):
-    assert cli.main(["bench", *RUN, *SHORT, "--synthetic_alpha=0.8"]) == 2
-    assert (
-        "--synthetic_alpha is 0.8, and beams are accepted by their scores"
-        in capsys.readouterr().err
-    )
 
 
 @pytest.mark.parametrize(

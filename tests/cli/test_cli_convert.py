@@ -7,8 +7,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from support import tiny_t5
 
 from specdec import checkpoints, cli
+from specdec.models.llama import Llama, LlamaConfig
+from specdec.models.t5 import T5Target
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 FORMATS = ("t5x", "huggingface", "orbax")
@@ -89,25 +92,43 @@ def test_the_dtype_and_the_vocabulary_come_along(tmp_path, t5x, capsys):
     assert checkpoints.vocabulary_from(tmp_path / "c")[:2] == (None, 0)
 
 
-def test_mistakes_end_in_one_line(tmp_path, t5x, capsys, monkeypatch):
-    monkeypatch.setattr(checkpoints, "load", None)  # all of them before anything is read
-    new = tmp_path / "new"
-    assert "does not exist" in error_of(capsys, tmp_path / "x", new, "--format=orbax")
-    assert "exists; give a new directory" in error_of(capsys, t5x, t5x, "--format=orbax")
-    message = error_of(capsys, t5x, "gs://bucket/new", "--format=orbax")
-    assert "only local directories can be written" in message
-    message = error_of(capsys, t5x, new, "--format=orbax", "--vocabulary=nowhere.model")
-    assert "vocabulary nowhere.model is not a file" in message
-    message = error_of(capsys, t5x, new, "--format=orbax", "--config=nowhere.json")
-    assert "config nowhere.json is not a file" in message
-    (t5x / "config.json").unlink()
-    assert "does not record its model" in error_of(capsys, t5x, new, "--format=orbax")
-    assert not new.exists()
-
-
 def test_a_config_that_does_not_fit_is_refused(tmp_path, t5x, capsys, monkeypatch):
     monkeypatch.setattr(checkpoints, "save", None)  # before anything is written
     config = tmp_path / "config.json"
     config.write_text(json.dumps(json.loads((t5x / "config.json").read_text()) | {"emb_dim": 48}))
     message = error_of(capsys, t5x, tmp_path / "new", "--format=t5x", f"--config={config}")
     assert "emb_dim=32, not 48" in message and not (tmp_path / "new").exists()
+
+
+@pytest.fixture
+def trim(tmp_path, capsys):
+    """Trims a checkpoint of zeros; returns the exit code, stdout and stderr."""
+
+    def run(model, *flags):
+        shapes = model.parameter_shapes()
+        params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+        checkpoints.save(tmp_path / "whole", params, config=model.config)
+        capsys.readouterr()
+        paths = f"--input={tmp_path / 'whole'}", f"--output={tmp_path / 'part'}"
+        return cli.main(["trim", *paths, *flags]), *capsys.readouterr()
+
+    return run
+
+
+def test_a_head_says_which_share_of_tokens_it_has(trim, tmp_path):
+    """Of eight tokens, 5 comes four times and 6 twice."""
+    lines = [[5, 6, 7, 5], [5, 8, 6, 5]]
+    rows = (json.dumps({"index": i, "input": "a", "tokens": ids}) for i, ids in enumerate(lines))
+    (tmp_path / "predictions.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    head = "--head_size=2", f"--predictions={tmp_path}"
+    code, out, err = trim(T5Target(tiny_t5(9, 4)), "--shared_encoder", *head)
+    assert (code, err) == (0, "")
+    assert f"its head has 2 of 9 ids, 75.00% of the tokens in {tmp_path}\n" in out
+    assert checkpoints.config_from(tmp_path / "part").num_encoder_layers == 0
+
+
+@pytest.mark.parametrize("flag", ["--shared_encoder", "--encoder_layers=first:1"])
+def test_a_model_without_an_encoder_keeps_none(trim, flag):
+    code, _, err = trim(Llama(LlamaConfig(9, 4, 1, 1, 4, 4, 1)), flag)
+    said = f"{flag.partition('=')[0]} is about an encoder, and the model has none; leave it out"
+    assert (code, err) == (2, f"specdec: {said}\n")

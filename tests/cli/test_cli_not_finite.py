@@ -10,17 +10,16 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import test_cli
 from support import few
-from test_cli import LINES, folder, the_line  # noqa: F401
+from yard import LINES
 
 from specdec import checkpoints, cli
 
-PACKAGE = Path(test_cli.__file__).parents[2] / "specdec"
+PACKAGE = Path(__file__).parents[2] / "specdec"
 
 
 @pytest.fixture(scope="module")
-def broken(folder, tmp_path_factory):  # noqa: F811
+def broken(folder, tmp_path_factory):
     """A target whose head is NaN throughout, and a drafter whose table has one row of NaN."""
     out = tmp_path_factory.mktemp("broken")
     for role, path, rows in (
@@ -37,7 +36,7 @@ def broken(folder, tmp_path_factory):  # noqa: F811
 
 
 @pytest.fixture
-def command(folder, broken, cache, capsys):  # noqa: F811
+def command(folder, broken, cache, capsys):
     """Runs a command on a target and a drafter, each sound or broken."""
 
     def run(name, *flags, target="sound", draft="sound"):
@@ -116,6 +115,8 @@ def test_every_json_file_is_written_by_one_function():
     found = set()
     for file in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("json.dumps", "json.dump"):
+            if isinstance(node, ast.Attribute) and node.attr in ("dumps", "dump"):
+                if ast.unparse(node.value) != "json":
+                    continue
                 found.add(str(file.relative_to(PACKAGE)))
     assert found == others

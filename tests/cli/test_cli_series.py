@@ -10,7 +10,6 @@ import pytest
 from support import few
 
 from specdec import checkpoints, cli, tasks
-from specdec.tasks.series_metrics import LEVELS
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "hf_chronos"
 SERIES = ("1, 2, nan, 4, 5, 6, 7, 8", "300, 100, 200")
@@ -49,35 +48,6 @@ def test_samples_and_their_quantiles(said, tmp_path):
         values = np.array([bins.values(sample, bins.scale(text)) for sample in ids])
         quantiles = np.quantile(values, [0.1, 0.5, 0.9], axis=0)
         np.testing.assert_allclose(list(shown[index].values()), quantiles, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_an_evaluation_has_the_metrics_of_all_samples(said, tmp_path):
-    lines = [[0, *[3, 1] * 9, 5, 4], [*range(20)], [8] * 17 + [9, 7]]
-    (tmp_path / "test.jsonl").write_text("\n".join(map(str, lines)))
-    files = f"--gin.TASK_FILES={{'test': '{tmp_path}/test.jsonl'}}"
-    of_task = ["--gin_file=tasks/series.gin", files, "--gin.BATCH_SIZE=3", "--gin.NUM_SAMPLES=5"]
-    drafts = ["--drafter=autoregressive", f"--draft={GOLDEN}", "--compare"]
-    folder = tmp_path / "out"
-    code, out, err = said("eval", *RUN, *of_task, *drafts, f"--output_dir={folder}")
-    assert code == 0, err
-    report = json.loads((folder / "metrics.json").read_text())
-    assert report["speculation"]["alpha"] == 1
-    records = [json.loads(line) for line in (folder / "predictions.jsonl").open()]
-    for way, field in (("speculative", "prediction"), ("alone", "alone")):
-        losses, sizes, errors = 0.0, 0.0, []
-        for index, line in enumerate(lines):
-            future, past = np.array(line[-8:]), np.array(line[:-8])
-            samples = [tasks.values_of(one[field]) for one in records if one["index"] == index]
-            quantiles = np.quantile(samples, LEVELS, axis=0)
-            for level, values in zip(LEVELS, quantiles, strict=True):
-                over = np.where(future > values, level, 1 - level)
-                losses += 2 * (over * np.abs(future - values)).sum() / len(LEVELS)
-            sizes += np.abs(future).sum()
-            if naive := np.abs(np.diff(past)).mean():
-                errors.append(np.abs(future - np.median(samples, axis=0)).mean() / naive)
-        expected = {"wql": losses / sizes, "mase": np.mean(errors)}
-        assert report["metrics"][way] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from specdec import checkpoints, cli, tasks
-from specdec.engine.whole_sounds import segments_of
+from specdec.models.whisper.segments import segments_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SENTENCES = ("go left two steps and stop", "call anna at ten forty", "turn off the red lamp")

@@ -3,19 +3,15 @@
 import argparse
 import dataclasses
 import json
-import os
 import random
 import re
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from support import tiny_t5
-from test_cli import the_line
+from support import tiny_t5, two_hosts
+from yard import the_line
 
 import specdec
 from specdec import checkpoints, cli
@@ -92,21 +88,6 @@ def test_a_certified_pair_comes_out(made):
     assert (made / "tuned/tried.jsonl").exists()
 
 
-@pytest.mark.slow
-def test_the_drafter_learns_from_what_the_target_draws(made):
-    texts = {}
-    for split in ("train", "validation"):
-        lines = (made / f"texts/{split}/predictions.jsonl").read_text().splitlines()
-        texts[split] = {json.loads(line)["input"] for line in lines}
-        assert len(texts[split]) == len(lines)
-        assert all(text.startswith(PREFIX) for text in texts[split])
-    assert not texts["train"] & texts["validation"] and len(texts["validation"]) >= 20
-    settings = json.loads((made / "draft/settings.json").read_text())
-    assert settings["objective"]["temperature"] == 1.5
-    assert settings["best_by"] == "mbsu_5" and settings["lengths"]["targets"] == 9
-    assert "TEMPERATURE = 1.5" in (made / "texts/train/run.gin").read_text()
-
-
 def written(folder, split):
     """The tokens that the target wrote, by input."""
     lines = [
@@ -168,21 +149,7 @@ def test_a_mesh_makes_a_certified_pair(made, meshed):
 @pytest.mark.slow
 def test_two_processes_make_the_same_pair(meshed, over_mesh, tmp_path):
     """Each writes its own texts, and one of them everything else."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    devices = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-m", "specdec", "distill", *over_mesh]
-            + [f"--output_dir={tmp_path / 'two'}", f"--distributed={address},2,{k}"],
-            env=os.environ | {"XLA_FLAGS": devices},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for k in (0, 1)
-    ]
+    both = two_hosts("distill", *over_mesh, f"--output_dir={tmp_path / 'two'}")
     outs, errs = zip(*(process.communicate(timeout=900) for process in both), strict=True)
     assert all(process.returncode == 0 for process in both), errs
     assert "CERTIFIED" in outs[0] and not outs[1].replace("[Gloo]", "").count("PASS")
@@ -229,13 +196,6 @@ def test_a_finished_run_is_not_made_again(made, flags, command):
 
 
 @pytest.mark.slow
-def test_a_drafter_that_does_not_pay_is_not_used(made, command):
-    """Tiny models never gain: the settings of the pair do not draft."""
-    out = command("decode", f"--gin_file={made / 'pair.gin'}", "--limit=1")[2]
-    assert "the target alone" in out
-
-
-@pytest.mark.slow
 def test_a_folder_of_another_run_is_refused(made, flags, command):
     more = "--gin.DRAFT_STEPS=50", *SMALL[1:], *DRAWN
     code, out, err = command("distill", *flags, *more, f"--output_dir={made}")
@@ -271,36 +231,3 @@ def test_what_cannot_be_is_said_before_any_work(folder, command, tmp_path, more,
     code, out, err = command("distill", *given, f"--task_prefix={PREFIX}", out_dir, *more)
     assert the_line(code, out, err) == f"specdec: {line}"
     assert not (tmp_path / "out/texts").exists()
-
-
-GIVEN = ["--target={target}", "--inputs={words}", "--output_dir={out}"]
-
-
-@pytest.mark.parametrize(
-    "flags, line",
-    [
-        ([], "nothing says what to run; give --target=DIR and --inputs=FILE, or --gin_file=FILE"),
-        (GIVEN[:1], "--target=DIR and --inputs=FILE go together; give both"),
-        (GIVEN[1:2], "--target=DIR and --inputs=FILE go together; give both"),
-        (["--gin_file=x.gin"], "--output_dir is missing; give a folder for the results"),
-        (
-            [GIVEN[0], "--inputs=/none", GIVEN[2]],
-            "--inputs /none cannot be read: No such file or directory; give a file of one input "
-            "per line",
-        ),
-        (
-            GIVEN,
-            "config.json of {target} names prefixes ('spell: ') and the inputs have none; give "
-            "--task_prefix='...', or --task_prefix='' for none",
-        ),
-        (
-            [*GIVEN, "--gin.TASK_PREFIX='a'"],
-            "--gin.TASK_PREFIX is for gin files; give --task_prefix",
-        ),
-    ],
-)
-def test_what_the_recipe_lacks_is_one_line(folder, tmp_path, command, flags, line):
-    paths = {"target": folder / "target", "words": folder / "words.txt", "out": tmp_path / "out"}
-    code, out, err = command("distill", *(flag.format(**paths) for flag in flags))
-    assert the_line(code, out, err) == f"specdec: {line.format(**paths)}"
-    assert not (tmp_path / "out").exists()

@@ -2,10 +2,11 @@
 
 import ast
 
-import following
 import pytest
+from support import script
 
-# Stays, files and returns at most. `python tests/cli/following.py decode` shows the way.
+following = script("checks/following.py")
+# Stays, files and returns at most. `python scripts/checks/following.py decode` shows the way.
 MOST = {
     "decode": (21, 9, 12),
     "eval": (21, 9, 12),

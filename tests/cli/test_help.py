@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 
@@ -66,12 +65,6 @@ def test_version(capsys):
 def test_examples_are_understood(example):
     args = cli.overview().parse_args(settings.joined(shlex.split(example)[1:]))
     assert runs.described(args).plan.exact
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("example", help.EXAMPLES)
-def test_examples_run(example, cache):
-    assert cli.main([*shlex.split(example)[1:], f"--compilation_cache_dir={cache}"]) == 0
 
 
 MISTAKES = {
@@ -259,39 +252,6 @@ def test_bash_completes_commands_flags_and_gin_files(said, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
     expected = ["decode", "--verifier", "coupled", "demo_sampled.gin", "macros", "leviathan"]
     assert done.stdout.splitlines() == expected
-
-
-TYPE = r"""
-zmodload zsh/zpty
-zpty -b shell TERM=dumb COLUMNS=200 zsh -f -i
-said() {  # reads until the pattern comes, at most 10 seconds
-  local part= all= left=200
-  while [[ $all != *$~1* ]] && (( left-- )); do
-    zpty -r -t shell part && all+=$part || sleep 0.05
-  done
-  [[ $all == *$~1* ]] && print "said $1" || print -r "$1 does not come: $all"
-}
-zpty -w shell "cd $1; PS1=; fpath=($1 \$fpath); autoload -U compinit; compinit -u -D; echo rea''dy"
-said ready
-for words last in "specdec dec" "decode " "specdec decode --verif" "--verifier " \
-    "specdec decode --verifier co" "coupled " "specdec decode --gin_file demo_s" "sampled.gin " \
-    "specdec check my_m" "my_model/" "specdec list mac" "macros "; do
-  zpty -w -n shell "$words"$'\t'
-  said $last
-  zpty -w -n shell $'\x15'
-done
-zpty -d shell
-"""
-
-
-@pytest.mark.skipif(not shutil.which("zsh"), reason="zsh is not here")
-def test_zsh_completes_commands_flags_files_and_folders(said, tmp_path):
-    (tmp_path / "_specdec").write_text(said("completion", "zsh"))
-    (tmp_path / "my_model").mkdir()
-    command = ["zsh", "-f", "-c", TYPE, "zsh", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    expected = ["ready", "decode", "--verifier", "coupled", "sampled.gin", "my_model/", "macros"]
-    assert [line.rstrip() for line in done.stdout.splitlines()] == [f"said {x}" for x in expected]
 
 
 def test_zsh_lists_commands_with_a_short_line(said):

@@ -164,39 +164,6 @@ def test_texts_replace_the_task(flags):
     assert first.inputs.shape == (1, 32) and second.target_texts == ["Eine Katze."]
 
 
-MISTAKES = {
-    "a draft that is not read": (
-        (f"--target={TARGET}", f"--draft={DRAFT}", "--drafter=prompt_lookup"),
-        "--draft is .*reads no such checkpoint; give --drafter=autoregressive",
-    ),
-    "both": (
-        (f"--target={TARGET}", "--text=a", "--input_file=b"),
-        "both give texts; leave one",
-    ),
-    "twice": (
-        (f"--target={TARGET}", "--gin.CHECKPOINT_PATH='x'"),
-        "say the same twice; give one",
-    ),
-    "no file": ((f"--target={TARGET}", "--input_file=none"), "none cannot be read: .*; give"),
-    "standard input": ((f"--target={TARGET}", "--text=-"), "decode` reads; give --input_file"),
-    "no target": (("--input_file=x",), "--input_file x needs --target; give"),
-}
-
-
-@pytest.mark.parametrize("given, message", MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_named(given, message):
-    with pytest.raises(cli.UsageError, match=message):
-        runs.described(parsed("verify", *given))
-
-
-@pytest.mark.parametrize("second", ["no tab", "a\tb\tc"])
-def test_references_are_on_all_lines_or_on_none(tmp_path, second):
-    file = tmp_path / "pairs.tsv"
-    file.write_text(f"a\tb\n{second}\n")
-    with pytest.raises(cli.UsageError, match="line 2 has . TABs and the first line 1; give"):
-        cli.given_texts(str(file))
-
-
 def test_a_vocabulary_of_none_is_the_targets(tmp_path):
     (tmp_path / "test.tsv").write_text("a\tb\n")
     args = parsed(

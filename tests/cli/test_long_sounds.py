@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 
 from specdec import checkpoints, cli
-from specdec.common.subtitles import subtitles
-from specdec.engine.whole_sounds import segments_of
 from specdec.integrations.interactive import InteractiveModel
 
 GOLDEN = json.loads(
@@ -142,19 +140,6 @@ def test_what_is_for_one_window_reads_such_sounds_of_standard_input(piped):
     assert code == 2 and not out and "reads 30 in one window" in err[-1]
 
 
-@pytest.mark.slow
-def test_a_terminal_shows_who_wrote_the_words_of_one_window(piped, folder):
-    """Of a long sound some words were thrown away, and it is shown plainly."""
-    trim = ["--shared_encoder", "--decoder_layers=0", f"--output={folder / 'painted'}"]
-    assert cli.main(["trim", f"--input={folder / 'model'}", *trim]) == 0
-    names = ["2.wav", "31.wav"]
-    _, (short, long), _ = piped(names)
-    code, out, err = piped(names, "--draft=painted", "--color=always")
-    assert code == 0, err
-    assert "2.wav" in out and out[-1] == long
-    assert "".join(short.split()) in "".join("".join(out[: out.index("31.wav")]).split())
-
-
 @pytest.mark.ci
 def test_python_transcribes_what_the_command_does(folder):
     model = InteractiveModel(
@@ -182,23 +167,6 @@ def test_files_of_other_kinds_are_read_and_resampled(kind, decode, folder):
         check(lines[0], GOLDEN["resampled"])
     else:
         assert lines[0]["segments"][-1]["end"] > 40
-
-
-def test_subtitles_are_made_of_segments():
-    segments = [
-        {"start": 0.0, "end": 2.5, "text": " a <b>\nc & d"},
-        {"start": 2.5, "end": 3, "text": " "},
-        {"start": 3661.25, "end": 3662.999, "text": "e"},
-    ]
-    assert subtitles(segments, "srt").split("\n") == [
-        *("1", "00:00:00,000 --> 00:00:02,500", "a <b> c & d", ""),
-        *("2", "01:01:01,250 --> 01:01:02,999", "e", ""),
-    ]
-    assert subtitles(segments, "vtt").split("\n") == [
-        *("WEBVTT", "", "00:00:00.000 --> 00:00:02.500", "a &lt;b&gt; c &amp; d", ""),
-        *("01:01:01.250 --> 01:01:02.999", "e", ""),
-    ]
-    assert subtitles([], "srt") == "" and subtitles([], "vtt") == "WEBVTT\n"
 
 
 @pytest.mark.ci
@@ -258,33 +226,6 @@ def test_subtitles_of_texts_are_refused(capsys, tmp_path):
     given = ["--target=model", "--text=a", f"--subtitles={tmp_path / 'a.srt'}"]
     assert cli.main(["decode", *given]) == 2
     assert "is for sound; give --gin_file=transcribe.gin as well" in capsys.readouterr().err
-
-
-ZERO = 100  # the id of the first timestamp
-
-
-@pytest.mark.parametrize(
-    "tokens, frames, segments, step",
-    [
-        ([], 3000, [(0, 30, [])], 3000),
-        ([1, 2], 900, [(0, 9, [1, 2])], 900),
-        ([100, 1, 150], 3000, [(0, 1, [100, 1, 150])], 3000),
-        ([100, 1, 2], 3000, [(0, 30, [100, 1, 2])], 3000),
-        ([100, 1, 150, 160, 2], 3000, [(0, 1, [100, 1, 150, 160])], 100),
-        ([100, 1, 150, 150, 2, 200], 3000, [(0, 1, [100, 1, 150]), (1, 2, [150, 2, 200])], 3000),
-        (
-            [100, 1, 150, 150, 2, 200, 210],
-            3000,
-            [(0, 1, [100, 1, 150]), (1, 2, [150, 2, 200, 210])],
-            200,
-        ),
-        ([100, 100], 3000, [(0, 0, [100, 100])], 2),
-    ],
-)
-def test_timestamps_say_where_segments_end(tokens, frames, segments, step):
-    found, then = segments_of(tokens, ZERO, 500, frames)
-    assert [(one.start - 5, one.end - 5, list(one.tokens)) for one in found] == segments
-    assert then == step
 
 
 def test_a_cut_file_is_named_and_read(folder, decode, monkeypatch):

@@ -185,37 +185,6 @@ def test_tables_are_made_of_the_target_alone(monkeypatch, capsys, given, asked):
     assert capsys.readouterr().err == "a line\n"
 
 
-@pytest.mark.parametrize(
-    "given, says",
-    [
-        ({"tokens": 5}, "--tokens is 5 without --table; name what is to be made"),
-        ({"passes": "p"}, "--passes is p without --table; name what is to be made"),
-        (
-            {"table": "ngram", "distributed": ""},
-            "--distributed is of a model, not of --table; leave one of them out",
-        ),
-        (
-            {"table": "classifier"},
-            "--table=classifier needs --passes=FILE; make it with `specdec acceptance "
-            "--output_file=FILE` of this run",
-        ),
-        (
-            {"table": "ngram", "passes": "p"},
-            "--passes is of a classifier, not of ngram; leave it out",
-        ),
-        (
-            {"table": "store", "steps": 5},
-            "--steps is of a model, and --table makes none; leave one of them out",
-        ),
-        ({"table": "store", "tokens": 0}, "--tokens is 0; give a positive integer"),
-    ],
-)
-def test_flags_of_what_is_not_made_are_refused(given, says):
-    with pytest.raises(UsageError) as error:
-        train._refuse_flags_of_others(flags_of_training(**given))
-    assert str(error.value) == says
-
-
 def test_mistakes_are_found_before_hosts_join_and_programs_are_kept(monkeypatch):
     """So that no host waits for one that has ended with a mistake."""
     done: list[object] = []

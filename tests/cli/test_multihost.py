@@ -6,8 +6,6 @@ import pytest
 from support import started, two_hosts
 from tolerances import PROBABILITIES
 
-from specdec import cli
-
 LIMIT, ROWS = 7, 4  # the last batch has a row of padding
 RUN = [
     "--gin_file=demo.gin",
@@ -104,16 +102,3 @@ def test_two_hosts_measure_the_acceptance_of_one_process(tmp_path):
         assert one["output"] == other["output"]
         for name, rates in one["accepted"].items():
             assert other["accepted"][name] == pytest.approx(rates, abs=PROBABILITIES)
-
-
-def test_a_malformed_address_is_one_line(tmp_path, capsys):
-    command = [
-        "eval",
-        *RUN,
-        "--metric=bleu",
-        f"--output_dir={tmp_path}",
-        "--distributed=localhost:1,2",
-    ]
-    assert cli.main(command) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "--distributed=localhost:1,2 is not ADDRESS,COUNT,INDEX, as in" in line

@@ -2,85 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from types import SimpleNamespace
 
 import pytest
 
 from specdec import cli
 from specdec.cli import run as runs
-from specdec.common.values import UsageError
-from specdec.texts.texts import Data, Previous, TextList, TextStream
+from specdec.texts.texts import Data, TextList, TextStream
 
 LENGTHS = {"inputs": 64, "targets": 8}
-
-
-class Drafter(SimpleNamespace):
-    def __str__(self):
-        return "Drafter()"
-
-
-def unsuited(previous=None, beams=0, flags=("num_beams",), reads=False, **data) -> str:
-    plan = SimpleNamespace(drafter=Drafter(), reads_previous=reads)
-    fields = {"batch_size": 1, "refill": False} | data
-    beams = SimpleNamespace(num_beams=beams)
-    run = SimpleNamespace(beams=beams, plan=plan, data=SimpleNamespace(**fields))
-    try:
-        runs._refuse_unsuited(argparse.Namespace(**dict.fromkeys(flags)), run, previous)
-    except UsageError as error:
-        return str(error)
-    return ""
-
-
-FILE, LIVE = Previous("--previous x", []), Previous("--live", None)
-
-
-def test_runs_that_suit_each_other():
-    for how in (
-        {},
-        {"previous": FILE, "reads": True, "batch_size": 4},
-        {"previous": LIVE, "reads": True},
-        {"beams": 2, "batch_size": 4},
-        {"refill": True, "batch_size": 4},
-    ):
-        assert unsuited(**how) == ""
-
-
-@pytest.mark.parametrize(
-    "how, says",
-    [
-        (
-            {"beams": 2, "flags": ()},
-            "NUM_BEAMS is 2, and this command does no beam search; leave it out, or use `specdec "
-            "decode`, `eval`, `bench` or `verify`",
-        ),
-        (
-            {"reads": True},
-            "Drafter() drafts from previous outputs, which are missing; give --previous=FILE or "
-            "--live to `specdec decode`",
-        ),
-        (
-            {"previous": FILE},
-            "Drafter() drafts from no previous output; leave --drafter out, or give "
-            "--drafter=hybrid --gin.HYBRID_FIRST=@drafters.PreviousOutput()",
-        ),
-        (
-            {"previous": LIVE, "reads": True, "batch_size": 2},
-            "--live decodes one text at a time and --batch_size is 2; leave it out",
-        ),
-        (
-            {"previous": FILE, "reads": True, "refill": True},
-            "REFILL knows no previous outputs and the drafter is Drafter(); leave out REFILL, or "
-            "give another drafter",
-        ),
-        (
-            {"beams": 2, "refill": True},
-            "REFILL is for decoding and NUM_BEAMS is 2; leave out one of them",
-        ),
-    ],
-)
-def test_runs_that_do_not_are_refused(how, says):
-    assert unsuited(**how) == says
 
 
 def noted(capsys, text="a text", prefixes=("translate: ",), **flags) -> str:

@@ -96,6 +96,11 @@ def test_a_shorter_output_is_of_the_plan_and_not_of_the_data(run):
     assert shortened.data.lengths == run().data.lengths == {"inputs": 48, "targets": 48}
 
 
+def test_a_flag_comes_before_a_setting(run):
+    given = run("--limit=2", "--gin.LIMIT=4", "--seed=1", "--gin.SEED=0", "--gin.BATCH_SIZE=3").data
+    assert (given.limit, given.seed, given.batch_size) == (2, 1, 3)
+
+
 def test_what_is_not_given_stays_as_the_files_say(plan, warm):
     sampled = plan(warm, "--top_k=4")
     assert sampled.sampling == Sampling(0.5, top_k=4, top_p=0.9)
@@ -119,55 +124,3 @@ def test_a_fragment_of_ones_own(plan, tmp_path):
     path = f"--gin_search_paths={tmp_path}"
     assert plan(path, "--verifier=mine").verifier == Coupled()
     assert plan(path).verifier == GreedyMatch()
-
-
-TWICE = {
-    "macro": ("--gamma=3", "--gin.GAMMA=4"),
-    "choice": ("--temperature=1", "--gin.SAMPLING=@sampling.Greedy()"),
-    "fragment": ("--verifier=coupled", "--gin.VERIFIER=@verifiers.GreedyMatch()"),
-    "field": ("--max_length=8", "--gin.plan.Plan.max_length=9"),
-}
-
-
-@pytest.mark.parametrize("flag, binding", TWICE.values(), ids=TWICE)
-def test_both_ways_at_once_is_refused(plan, flag, binding):
-    with pytest.raises(cli.UsageError) as raised:
-        plan(flag, binding)
-    assert str(raised.value) == f"{flag} and {binding} say the same twice; give one".replace(
-        "--temperature=1 ", "--temperature=1.0 "
-    )
-
-
-MISTAKES = {
-    "--verifier=copuled": "no verifiers/copuled.gin; did you mean coupled?",
-    "--verifier=xyz": "give one of big_little, block, coupled, distance",
-    "--gamma=0": "Fixed.gamma is 0",
-    "--max_length=0": "max_length is 0; give a positive integer",
-    "--top_p=2": "top_p is 2.0",
-    "--temperature=-1": "temperature is -1.0",
-}
-
-
-@pytest.mark.parametrize("flag", MISTAKES)
-def test_a_mistake_is_named(plan, flag):
-    with pytest.raises(cli.UsageError, match=MISTAKES[flag]):
-        plan(flag)
-
-
-def test_greedy_draws_nothing(plan):
-    with pytest.raises(cli.UsageError, match="--temperature=0 is greedy, and --top_k=4"):
-        plan("--temperature=0", "--top_k=4")
-
-
-def test_shorthands_alone_are_no_run(capsys):
-    assert cli.main(["decode", "--temperature=0.5"]) == 2
-    assert "nothing says what to run" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("value", ["hot", "nan", "inf"])
-def test_no_number(value, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["decode", "--gin_file=demo.gin", f"--temperature={value}"])
-    assert stopped.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"specdec: argument --temperature: '{value}' is not a number")

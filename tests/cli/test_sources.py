@@ -14,7 +14,7 @@ from specdec.common.values import UsageError
 from specdec.models.families import model_of
 from specdec.models.gpt2 import Gpt2Config
 from specdec.models.partitioning import Share
-from specdec.texts.sources import Lines, Live, Revised, Source, Stream
+from specdec.texts.sources import Live, RevisedTexts, Source
 from specdec.texts.texts import Data, Previous, TextList, TextStream
 
 POSITIONS, OUTPUTS = 40, 8
@@ -95,7 +95,7 @@ def test_a_stream_reads_no_further_than_it_is_asked():
     stream = TextStream(pairs())
     assert (stream.first, read) == ("a", ["a"])
     found = source(data(stream))
-    assert isinstance(found, Stream) and found.length() is None and read == ["a"]
+    assert found.length() is None and read == ["a"]
     assert [batch.input_texts for batch in found] == [["a"], ["b"], ["c"]]
 
 
@@ -104,7 +104,7 @@ def test_given_texts_are_known_at_once():
     with pytest.raises(tasks.TaskError, match="text 3 is 65 tokens long"):
         source(data(texts))
     found = source(data(texts, limit=2, buckets=(4, 16)))
-    assert isinstance(found, Lines) and found.length() == 4
+    assert found.length() == 4
     assert [batch.ids.shape[1] for batch in found] == [4, 16]
 
 
@@ -122,11 +122,11 @@ def test_previous_outputs_go_with_their_texts():
     previous = Previous("--previous x", ["ab", (), (7, 8)])
     ids = previous.ids(vocabulary)
     assert list(map(list, ids)) == [[*vocabulary.encode("ab"), 1], [], [7, 8]]
-    found = Revised(source(data(texts)), ids, 2, previous.name)
+    found = RevisedTexts(source(data(texts)), ids, 2, previous.name)
     rows = [batch.previous for batch in found]
     np.testing.assert_array_equal(rows, [[vocabulary.encode("ab")], [[0, 0]]])
     with pytest.raises(UsageError, match="--previous x has 1 outputs, and there is a text 2; give"):
-        list(Revised(source(data(texts)), ids[:1], 2, previous.name))
+        list(RevisedTexts(source(data(texts)), ids[:1], 2, previous.name))
 
 
 def test_a_live_text_is_drafted_from_the_answer_before_it():

@@ -6,7 +6,6 @@ The texts are made here, so no model runs.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import sys
 import types
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from specdec.cli import given, shorthands, sinks
+from specdec.cli import sinks
 from specdec.common.values import UsageError
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.tasks.media import Spoken
@@ -23,7 +22,7 @@ from specdec.tasks.plain import PlainBytes
 from specdec.texts.beam_texts import BeamText
 from specdec.texts.decoding_texts import Text
 from specdec.texts.measured_run import GivenBeams
-from specdec.texts.texts import Data, Previous, TextList, TextStream
+from specdec.texts.texts import Data, TextList, TextStream
 
 LENGTHS = {"inputs": 64, "targets": 8}
 SEGMENTS: list[Any] = [
@@ -205,111 +204,3 @@ def test_a_text_is_watched_where_nothing_else_is_written(
 
 
 # What is given.
-
-
-def stdin(monkeypatch, *lines: str) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
-
-
-def asked(**flags: Any) -> argparse.Namespace:
-    none = {"text": None, "target": "t", "distributed": None, "live": False, "previous": None}
-    return argparse.Namespace(**{"reads_stdin": True, "task_prefix": None} | none | flags)
-
-
-@pytest.mark.parametrize(
-    "flags, expected",
-    [
-        ({}, ["one", "two"]),
-        ({"task_prefix": "say: "}, ["say: one", "say: two"]),
-        ({"text": ["a", "-", "b"]}, ["a", "one", "two", "b"]),
-        ({"text": ["a", "-"], "task_prefix": "say: "}, ["say: a", "say: one", "say: two"]),
-    ],
-)
-def test_texts_of_standard_input_have_the_prefix(monkeypatch, flags, expected):
-    stdin(monkeypatch, "one", "two")
-    data, previous = given.filled(asked(**flags), Data(None, "", LENGTHS))
-    assert [pair for pair in data.texts] == [(text, None) for text in expected]
-    assert previous is None
-
-
-def test_previous_outputs_are_the_first_samples_of_each_text(tmp_path):
-    """The first of three texts has two samples, and the second has none."""
-    lines = [(0, [4, 5]), (0, [6, 7]), (2, [8, 1])]
-    path = tmp_path / "before.jsonl"
-    records = ({"index": index, "tokens": tokens} for index, tokens in lines)
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    texts = Data(None, "", LENGTHS, TextList([("a", None)] * 3))
-    _, previous = given.filled(asked(previous=str(path)), texts)
-    assert previous == Previous(f"--previous {path}", [[4, 5], (), [8, 1]])
-    path.write_text('{"index": 0, "tokens": [1]}\n{"index": 1}\n')
-    says = f"--previous {path}, line 2 is no such JSON object: object missing required field tokens"
-    with pytest.raises(UsageError, match=says):
-        given.filled(asked(previous=str(path)), texts)
-    (tmp_path / "before.txt").write_text("one\n\nthree\n")
-    _, previous = given.filled(asked(previous=str(tmp_path / "before.txt")), texts)
-    assert previous is not None and previous.outputs == ["one", "", "three"]
-    assert given.filled(asked(live=True), texts)[1] == Previous("--live", None)
-
-
-def test_texts_of_a_file_have_the_prefix_and_their_references(tmp_path):
-    path = tmp_path / "pairs.tsv"
-    path.write_text("one\teins\ntwo\tzwei\n")
-    assert given.given_texts(str(path), prefix="say: ") == (
-        ("say: one", "eins"),
-        ("say: two", "zwei"),
-    )
-    assert given.given_texts(texts=("a", "b")) == (("a", None), ("b", None))
-    path.write_text("one\teins\ntwo\n")
-    with pytest.raises(UsageError, match="line 2 has 0 TABs and the first line 1; give inputs"):
-        given.given_texts(str(path))
-
-
-def settings(*flags: str) -> tuple[list[str], list[str]]:
-    """Returns the gin files and settings that flags of `specdec decode` stand for."""
-    from specdec import cli
-
-    parsed = cli.overview().parse_args(cli.settings.joined(["decode", "--target=t", *flags]))
-    files, bindings = shorthands.settings_of(parsed)
-    return files, [one for one in [*parsed.gin_bindings, *bindings] if "DRAFTER=" not in one]
-
-
-def test_what_shorthands_stand_for():
-    """Previous outputs are drafted in 16 tokens at a time, unless something else is given."""
-    target = "CHECKPOINT_PATH='t'"
-    assert settings("--text=a", "--text=b", "--task_prefix=say: ") == (
-        ["text.gin"],
-        [target, "INPUT_TEXTS=('say: a', 'say: b')"],
-    )
-    assert settings("--input_file=f", "--task_prefix=say: ") == (
-        ["text.gin"],
-        [target, "INPUT_FILE='f'", "TASK_PREFIX='say: '"],
-    )
-    assert settings("--text=-", "--task_prefix=say: ") == (
-        ["text.gin"],
-        [target, "TASK_PREFIX='say: '"],
-    )
-    files, found = settings("--draft=d", "--batch_size=4")
-    assert files == ["text.gin", "drafters/autoregressive.gin"]
-    assert found == [target, "DRAFT_CHECKPOINT_PATH='d'", "BATCH_SIZE=4"]
-
-
-@pytest.mark.parametrize(
-    "flags, gamma",
-    [
-        ([], ["GAMMA=16"]),
-        (["--gamma=3"], ["GAMMA=3"]),
-        (["--gin.GAMMA=5"], ["GAMMA=5"]),
-        (["--gin.GAMMA = 5"], ["GAMMA = 5"]),
-        (["--schedule=heuristic"], []),
-        (["--gin.BATCH_SIZE=1"], ["GAMMA=16"]),
-    ],
-)
-@pytest.mark.parametrize("draft", [False, True])
-def test_previous_outputs_have_a_length_of_drafts(flags, gamma, draft):
-    files, found = settings("--previous=f", *flags, *["--draft=d"] * draft)
-    assert [one for one in found if one.startswith("GAMMA")] == gamma
-    assert (shorthands.PREVIOUS_FIRST in found) == draft
-    assert ("drafters/hybrid.gin" in files, "drafters/previous_output.gin" in files) == (
-        draft,
-        not draft,
-    )

@@ -12,6 +12,7 @@ import pytest
 from scipy.special import log_softmax
 
 from specdec.decoding import draft_beams
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import HuggingFaceBeams, T5XBeams
 from specdec.decoding.draft_beams import Continued, DraftBeams, rooted
 from specdec.models.contract.beam_tree import Slots
@@ -130,3 +131,14 @@ def test_scores_that_are_no_numbers_are_never_drafted():
     logits = jnp.array([[0.0, jnp.nan, 1.0], [0.0, -jnp.inf, 1.0]])
     found = np.asarray(jax.jit(draft_beams.usable, static_argnums=1)(logits, 2))
     assert np.isneginf(found[0]).all() and found[1].tolist() == [0.0, -np.inf]
+
+
+def test_a_timed_call_is_of_beams_that_do_not_see_each_other():
+    """Three equal tokens have equal logits; one after the other, their sum would grow."""
+    model = TableTarget(7, classes=3, scale=2.0)
+    tree, inputs = model.init(jax.random.key(5)), jnp.array([[2, 3]])
+    plan = BeamPlan(model, 3, T5XBeams(), 6)
+    cache = model.prefill(tree, inputs, plan.slots.capacity)
+    found, _ = plan.call_of("target")({"target": tree}, jnp.full([1, 3], 4), cache)
+    best = np.argmax(tree["logits"][5 % 3, :, 4], axis=1)
+    assert found.tolist() == [[best[4]] * 3] and len({best[4], best[8 % 7], best[12 % 7]}) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 import by_definition
@@ -13,10 +12,9 @@ import pytest
 from tolerances import PROBABILITIES
 
 from specdec import score
-from specdec.decoding.forcing import given_lengths
+from specdec.decoding.forcing import given_lengths, unpadded
 from specdec.sampling import Greedy, MinLength, Processed, Sampling, SuppressTokens
 from specdec.testing import TableTarget
-from specdec.types import LogitsProcessor
 
 V = 7
 INPUTS = jnp.array([[2, 3], [3, 3]])
@@ -58,11 +56,8 @@ def test_a_text_ends_with_its_last_token_that_is_not_padding(pad_id, lengths):
     Pads.pad_id = pad_id
     tokens = jnp.array([[2, 5, 3, 5], [5, 5, 5, 5], [2, 0, 0, 0], [0, 0, 5, 2]])
     assert given_lengths(Pads(V), tokens).tolist() == lengths
-
-
-def test_without_a_sampling_scores_are_of_the_raw_logits():
-    found = score(TREE, INPUTS, TEXTS, target=TARGET)
-    np.testing.assert_allclose(found, expected(jax.nn.log_softmax(logits())), atol=PROBABILITIES)
+    kept = np.arange(4) < np.array(lengths)[:, None]
+    np.testing.assert_array_equal(unpadded(Pads(V), tokens), np.where(kept, tokens, 0))
 
 
 @pytest.mark.parametrize("base", [Sampling(0.7), Greedy()], ids=["drawn", "greedy"])
@@ -77,23 +72,6 @@ def test_scores_are_of_what_the_sampling_leaves(base, stop_ids):
     found = score(TREE, INPUTS, TEXTS, target=TARGET, sampling=sampling, stop_ids=stop_ids)
     np.testing.assert_allclose(found, right, atol=PROBABILITIES)
     assert np.isneginf(found).any()
-
-
-@dataclasses.dataclass(frozen=True)
-class NotAgain(LogitsProcessor):
-    """Excludes the token that was the last one."""
-
-    def process(self, logits, history):
-        return logits.at[history.tokens[history.length - 1]].set(-jnp.inf)
-
-
-def test_processors_see_the_start_token_and_the_text_before_each_token():
-    fed = np.concatenate([[[6], [6]], TEXTS[:, :-1]], axis=1)
-    left = logits()
-    np.put_along_axis(left, fed[:, :, None], -np.inf, axis=2)
-    sampling = Processed(Greedy(), (NotAgain(),))
-    found = score(TREE, INPUTS, TEXTS, target=TARGET, sampling=sampling)
-    np.testing.assert_allclose(found, expected(jax.nn.log_softmax(left)), atol=PROBABILITIES)
 
 
 def test_scores_are_as_defined():

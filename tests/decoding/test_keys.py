@@ -10,13 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
 
 from specdec.decoding import keys, row_keys
-from specdec.sampling import Sampling
-from specdec.schedules import Fixed
-from specdec.testing import FALSE_ALARM, Bench
-from specdec.verifiers import Coupled, SpeculativeSampling
 
 COUNT = 20_000
 EXAMPLES = jnp.arange(COUNT)
@@ -52,14 +47,3 @@ def test_neighbours_are_uncorrelated(name):
     for column in range(ours.shape[1]):
         found = np.corrcoef(ours[:, column], theirs[:, column])[0, 1]
         assert abs(found) < 5.2 / np.sqrt(len(ours)), f"{name}: correlation {found:.3f}"
-
-
-@pytest.mark.parametrize("verifier", [SpeculativeSampling(), Coupled()])
-@pytest.mark.slow
-def test_outputs_of_neighbouring_rows_are_independent(verifier):
-    """First tokens of rows 2i and 2i + 1, which have one input: a contingency table."""
-    tokens = Bench.create().run(verifier, Fixed(3), Sampling(), rows=COUNT).tokens[:, 0]
-    table = np.zeros((6, 6))
-    np.add.at(table, (np.asarray(tokens[::2]), np.asarray(tokens[1::2])), 1)
-    table = table[table.sum(axis=1) > 0][:, table.sum(axis=0) > 0]
-    assert stats.chi2_contingency(table).pvalue > FALSE_ALARM

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from support import few, tiny_t5
+from support import tiny_t5
 from tolerances import SMALL_LOGITS
 
 from specdec.decoding import (
@@ -81,8 +81,8 @@ def with_nan_after(token, params=BENCH.params["target"]):
     return {"logits": params["logits"].at[:, :, token].set(jnp.nan)}
 
 
-@pytest.mark.parametrize("sampling", few([Sampling(), Greedy()]))
-def test_broken_drafts_are_counted_and_change_nothing(sampling):
+def test_broken_drafts_are_counted_and_change_nothing():
+    sampling = Sampling()
     params = Params(BENCH.params["target"], with_nan_after(4, BENCH.params["draft"]))
     drafter, verifier = Autoregressive(BENCH.target, sampling), Coupled()
     plan = Plan(BENCH.target, drafter, verifier, Fixed(3), sampling, 7)
@@ -163,16 +163,15 @@ def test_processors_do_not_hide_logits_that_are_not_finite(value):
     assert output.trace.broken_drafts.sum() > 0 and output.trace.drafted.sum() == 0
 
 
-@pytest.mark.parametrize("sampling", few([Sampling(), Greedy()]))
-def test_only_texts_that_reach_the_token_fail_and_they_end_there(sampling):
+def test_only_texts_that_reach_the_token_fail_and_they_end_there():
     """The target's logits behind token 2 are NaN, and the drafter proposes nothing else."""
+    sampling = Sampling()
     params = Params(with_nan_after(2))
     plan = Plan(BENCH.target, Constant(2), Coupled(), Fixed(3), sampling, 7)
     ours, alone = traced(params, plan), traced(params, plan.alone())
     assert (ours.tokens == alone.tokens).all() and (ours.length == alone.length).all()
     assert (ours.trace.failed == alone.trace.failed).all()
-    if not sampling.greedy:
-        assert 0 < alone.trace.failed.sum() < ROWS
+    assert 0 < alone.trace.failed.sum() < ROWS
     beyond = jnp.arange(3)[None, None] >= ours.trace.drafted[:, :, None]
     assert not jnp.any(jnp.where(beyond, ours.trace.proposed, 0))
     last = jnp.take_along_axis(ours.tokens, ours.length[:, None] - 1, axis=1)[:, 0]

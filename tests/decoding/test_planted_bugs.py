@@ -9,53 +9,42 @@ and the perfect-drafter test. `test_control` shows that the same runs pass when 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 import support
-from support import AvoidsWhatWasUnlikely, StopAfterUnlikely, few
 
-from specdec import verifiers
 from specdec.decoding import loop, states
 from specdec.decoding.keys import purpose_keys
-from specdec.drafters import Autoregressive, Steps, draft_loop
+from specdec.drafters import Autoregressive
 from specdec.models.contract.cache import KVCache
 from specdec.plan import Plan
 from specdec.sampling import Sampling
 from specdec.schedules import Confidence, Fixed
-from specdec.testing import Bench, Constant, Skipping, check_everything_accepted, check_schedule
-from specdec.types import Draft, Noise
+from specdec.testing import Bench, Constant, Skipping, check_everything_accepted
 from specdec.verifiers import SpeculativeSampling
 
 pytestmark = pytest.mark.planted
 
 BENCH = Bench.create()
-FILTERED = Sampling(temperature=0.7, top_p=0.9)
 
 
 def measure(
     bench=BENCH,
     verifier=SpeculativeSampling(),  # noqa: B008 (frozen)
     schedule=Fixed(3),  # noqa: B008
-    sampling=Sampling(),  # noqa: B008
-    right=None,
 ):
-    """What is decoded, compared with the law of `right`, the sampling that was asked for."""
-    output = bench.run(verifier, schedule, sampling)
-    return bench.compare(output.tokens, right or sampling)
+    """What is decoded, compared with the law of the target."""
+    return bench.compare(bench.run(verifier, schedule, Sampling()).tokens, Sampling())
 
 
 def assert_rejected(result):
     assert not result.passed, f"the planted bug was not seen: {result}"
 
 
-@pytest.mark.parametrize("sampling", few([Sampling(), FILTERED]))
-@pytest.mark.parametrize("schedule", few([Fixed(3), StopAfterUnlikely(3)]))
-def test_control(sampling, schedule):
-    result = measure(schedule=schedule, sampling=sampling)
+def test_control():
+    result = measure()
     assert result.passed, str(result)
     assert result.degrees > 20 and result.detectable_tv < 0.06
 
@@ -69,39 +58,12 @@ def test_correction_drawn_from_p():
     assert_rejected(measure(verifier=Wrong()))
 
 
-@pytest.mark.slow
-def test_bonus_drawn_from_the_residual_of_a_short_draft():
-    @dataclasses.dataclass(frozen=True)
-    class Lengthless(SpeculativeSampling):
-        """Forgets that the draft may be shorter than its buffer."""
-
-        def verdict(self, keys, draft, scores):
-            whole = draft.replace(length=jnp.full_like(draft.length, draft.tokens.shape[0]))
-            verdict = verifiers.verdict(SpeculativeSampling(), keys, whole, scores)
-            n = jnp.minimum(verdict.num_accepted, draft.length)
-            return verdict._replace(num_accepted=n)
-
-    assert_rejected(measure(verifier=Lengthless()))
-
-
 def test_draft_noise_reused_for_the_correction(plant):
     real = loop.noise
 
     def reused(*args, **kwargs):
         noise = real(*args, **kwargs)
         return noise._replace(correct=noise.correct.at[:-1].set(noise.draft))
-
-    plant(loop, "noise", reused)
-    assert_rejected(measure())
-
-
-@pytest.mark.slow
-def test_accept_noise_reused_within_the_iteration(plant):
-    real = loop.noise
-
-    def reused(*args, **kwargs):
-        noise = real(*args, **kwargs)
-        return noise._replace(accept=jnp.broadcast_to(noise.accept[0], noise.accept.shape))
 
     plant(loop, "noise", reused)
     assert_rejected(measure())
@@ -117,18 +79,6 @@ def test_q_from_another_temperature():
 
     drafter = Misreporting(BENCH.target, Sampling())
     assert_rejected(measure(BENCH._replace(drafter=drafter)))
-
-
-@pytest.mark.slow
-def test_filters_in_another_order_when_verifying():
-    @dataclasses.dataclass(frozen=True)
-    class FilterFirst(Sampling):
-        def probabilities(self, logits, positions=None):
-            kept = Sampling(top_p=self.top_p).probabilities(logits) > 0
-            return jax.nn.softmax(jnp.where(kept, logits / self.temperature, -jnp.inf), axis=-1)
-
-    wrong = FilterFirst(temperature=FILTERED.temperature, top_p=FILTERED.top_p)
-    assert_rejected(measure(sampling=wrong, right=FILTERED))
 
 
 def test_tokens_past_eos(plant):
@@ -155,41 +105,6 @@ def test_one_key_for_the_whole_batch(plant):
     assert_rejected(measure())
 
 
-@pytest.mark.slow
-def test_position_keys_with_an_adaptive_length(plant):
-    # A drafter without context proposes the same token again when it is given the same noise.
-    table = BENCH.params["draft"]["logits"]
-    unigram = {"logits": jnp.broadcast_to(table[:, :1, :1], table.shape)}
-    bench = BENCH._replace(params=BENCH.params | {"draft": unigram})
-    schedule = AvoidsWhatWasUnlikely(3)
-    result = measure(bench, schedule=schedule)
-    assert result.passed, str(result)
-
-    real = loop.noise
-
-    def by_position(keys, committed, *, width, shared):
-        """Each purpose has keys of its own, but they depend on the position alone."""
-        rows = [real(keys[i : i + 1], committed, width=width, shared=True) for i in (1, 2, 3)]
-        return Noise(rows[0].draft, rows[1].accept, rows[2].correct)
-
-    support.forget_programs()
-    plant(loop, "noise", by_position)
-    assert_rejected(measure(bench, schedule=schedule))
-
-
-@pytest.mark.slow
-def test_discarding_a_token_by_its_value():
-    @dataclasses.dataclass(frozen=True)
-    class Choosy(Autoregressive):
-        def propose(self, *args):
-            draft, state = super().propose(*args)
-            drawn = jnp.take_along_axis(draft.probs, draft.tokens[:, :, None], axis=2)[:, :, 0]
-            kept = jnp.sum(jnp.cumprod(drawn > 0.4, axis=1), axis=1)
-            return draft.replace(length=jnp.minimum(draft.length, kept)), state
-
-    assert_rejected(measure(BENCH._replace(drafter=Choosy(BENCH.target, Sampling()))))
-
-
 def test_a_stop_that_drops_the_token_it_saw(plant):
     schedule = Confidence(0.4, buckets=(1, 3))
     result = measure(schedule=schedule)
@@ -209,7 +124,6 @@ def test_a_stop_that_drops_the_token_it_saw(plant):
     assert_rejected(measure(schedule=schedule))
 
 
-@pytest.mark.slow
 def test_a_length_that_peeks_at_the_targets_noise(plant):
     real = loop.propose
 
@@ -221,51 +135,6 @@ def test_a_length_that_peeks_at_the_targets_noise(plant):
 
     plant(loop, "propose", peeking)
     assert_rejected(measure())
-
-
-@pytest.mark.slow
-def test_a_length_by_the_clock():
-    """No law sees it: the same keys give another text on another day."""
-    clock = itertools.count()
-
-    @dataclasses.dataclass(frozen=True)
-    class Slow(Fixed):
-        def want(self, state):
-            late = jax.ShapeDtypeStruct([], jnp.int32)
-            late = jax.pure_callback(lambda _: np.int32(next(clock) % 3), late, state[0])
-            return state - late
-
-    assert measure(schedule=Slow(3)).passed
-    with pytest.raises(AssertionError, match="a row depends on its batch"):
-        check_schedule(Slow(3))
-
-
-@pytest.mark.slow
-def test_shared_noise_with_the_ratio_rule():
-    @dataclasses.dataclass(frozen=True)
-    class Shared(SpeculativeSampling):
-        shared_noise = True
-
-    assert_rejected(measure(verifier=Shared()))
-
-
-@dataclasses.dataclass(frozen=True)
-class NarrowFirstStep(Autoregressive):
-    """Feeds only the pending token, one wide: full acceptance leaves a hole in the cache."""
-
-    def propose(self, params, request, state):
-        context = request.context
-        pending = context.length - 1
-        token = jnp.take_along_axis(context.tokens, pending[:, None], axis=1)
-        output, cache = self.model.decode(params["draft"], token, state.cache.rewind(pending))
-
-        def advance(cache, tokens):
-            output, cache = self.model.decode(params["draft"], tokens[:, None], cache)
-            return output.logits[:, 0], cache
-
-        steps = Steps(output.logits[:, 0], advance, cache)
-        draft, cache = draft_loop(steps, request, self.sampling)
-        return draft, state.replace(cache=cache)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,14 +150,6 @@ def with_perfect(drafter):
     return BENCH._replace(params=params, drafter=drafter, max_length=12)
 
 
-@pytest.mark.slow
-def test_missing_two_wide_first_step():
-    bench = with_perfect(NarrowFirstStep(BENCH.target, Sampling()))
-    assert measure(bench._replace(max_length=4)).passed, "no output test can see it"
-    with pytest.raises(AssertionError, match="accepted only"):
-        check_everything_accepted(bench, Fixed(3), Sampling())
-
-
 def test_missing_catch_up():
     check_everything_accepted(
         with_perfect(NoCatchUp(BENCH.target, Sampling())), Fixed(3), Sampling()
@@ -296,19 +157,3 @@ def test_missing_catch_up():
     with pytest.raises(AssertionError, match="accepted only"):
         skipped = Skipping(NoCatchUp(BENCH.target, Sampling()))
         check_everything_accepted(with_perfect(skipped), Fixed(3), Sampling())
-
-
-@pytest.mark.slow
-def test_a_drafter_that_keeps_unverified_tokens():
-    @dataclasses.dataclass(frozen=True)
-    class Lengthened(Autoregressive):
-        """Claims more tokens than it drew: the rest of its buffer is zeros drawn from nothing."""
-
-        def propose(self, params, request, state):
-            keys = request.keys
-            draft, state = super().propose(params, request, state)
-            fake = jnp.arange(keys.shape[1])[None] >= 1
-            tokens = jnp.where(fake, 0, draft.tokens)
-            return Draft(tokens, draft.probs, draft.length), state
-
-    assert_rejected(measure(BENCH._replace(drafter=Lengthened(BENCH.target, Sampling()))))

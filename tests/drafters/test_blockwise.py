@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import t5_in_numpy
-from support import cells, tiny_t5
+from support import tiny_t5
 
 from specdec import checkpoints
 from specdec.decoding import decode, row_keys
@@ -30,7 +30,7 @@ V, K, N = 40, 3, 24
 CONFIG = tiny_t5(
     V, 16, 24, decoder=2, relative_attention_num_buckets=8, relative_attention_max_distance=12
 )
-TARGET, TIED = T5Target(CONFIG), T5Target(dataclasses.replace(CONFIG, logits_via_embedding=True))
+TARGET = T5Target(CONFIG)
 HEADS = Heads(HeadsConfig(vocab_size=V, states_dim=16, heads=K, mlp_dim=8))
 INPUTS = np.random.default_rng(0).integers(2, V, [3, 7]).astype(np.int32)
 
@@ -41,30 +41,21 @@ def params(target: T5Target) -> Params:
     return Params(target.init(jax.random.key(1)), heads | {"wo": 10 * heads["wo"]})
 
 
-def in_numpy(given: Params, target: T5Target, row: int, text: np.ndarray) -> np.ndarray:
+def in_numpy(given: Params, row: int, text: np.ndarray) -> np.ndarray:
     """[T, K, V] float64 logits of the heads at each place of a text, start token first."""
-    config, inputs = dataclasses.asdict(target.config), INPUTS[row : row + 1]
+    config, inputs = dataclasses.asdict(CONFIG), INPUTS[row : row + 1]
     state = t5_in_numpy.hidden(given["target"], config, inputs, text[None])[0]
     heads = t5_in_numpy.in_float64(given["draft"])
     hidden = np.maximum(np.einsum("td,kdm->tkm", state, heads["wi"]), 0)
     ahead = state[:, None] + np.einsum("tkm,kmd->tkd", hidden, heads["wo"])
-    if target is TIED:
-        return ahead @ np.asarray(given["target"]["token_embedder"]["embedding"], float).T / 4
     return ahead @ np.asarray(given["target"]["decoder"]["logits_dense"]["kernel"], float)
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    "target",
-    [pytest.param(TARGET, id="own head"), pytest.param(TIED, id="tied", marks=pytest.mark.slow)],
-)
-@pytest.mark.parametrize("least, skipped", cells([1, 3], [False, True], often=[(1, True)]))
-def test_each_head_guesses_from_the_state_of_the_pending_token(target, least, skipped):
+def test_each_head_guesses_from_the_state_of_the_pending_token():
     """Whatever is kept: the state is the one of the last kept token, not of a rejected one."""
-    ours, drafter = params(target), Blockwise(HEADS, Greedy())
-    kept = MinimumBlock(GreedyMatch(), least)
-    asked = Skipping(drafter) if skipped else drafter
-    plan = Plan(target, asked, kept, Fixed(K), Greedy(), N, ())
+    ours, asked = params(TARGET), Skipping(Blockwise(HEADS, Greedy()))
+    plan = Plan(TARGET, asked, MinimumBlock(GreedyMatch(), 1), Fixed(K), Greedy(), N, ())
     keys = row_keys(0, jnp.arange(len(INPUTS)))
     output, seen = decode(ours, keys, jnp.asarray(INPUTS), plan), 0
     for row in range(len(INPUTS)):
@@ -73,7 +64,7 @@ def test_each_head_guesses_from_the_state_of_the_pending_token(target, least, sk
             assert done or not drafted  # nothing before the first call
             if drafted:
                 text = np.array([0, *found.tokens[: done - 1]], np.int32)
-                logits = in_numpy(ours, target, row, text)[-1, :drafted]
+                logits = in_numpy(ours, row, text)[-1, :drafted]
                 best = np.sort(logits, axis=1)
                 clear = best[:, -1] - best[:, -2] > 1e-4  # rounding decides no other
                 assert (np.array(proposed[:drafted]) == logits.argmax(axis=1))[clear].all()
@@ -91,7 +82,7 @@ def test_what_is_trained_is_what_is_drafted_with(one_head):
     losses = np.zeros([3, K])  # nats of each row and head
     for row, length in enumerate(lengths):
         text = np.concatenate([[0], targets[row, : length - 1]]).astype(np.int32)
-        logits = in_numpy(ours, TARGET, row, text)
+        logits = in_numpy(ours, row, text)
         logits -= np.log(np.exp(logits).sum(axis=2, keepdims=True))
         for head in range(K):
             for place in range(length - 1 - head):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import StopAfterUnlikely, context_of, few
+from support import StopAfterUnlikely, context_of
 from tolerances import PROBABILITIES
 
 from specdec import checkpoints
@@ -27,7 +27,7 @@ from specdec.drafters import (
     PromptLookup,
     WithoutPictures,
 )
-from specdec.drafters.committee import LEAST, VoteRecord
+from specdec.drafters.committee import LEAST
 from specdec.measure import recorded_texts
 from specdec.models.families import model_of
 from specdec.models.llama import Llama, LlamaConfig
@@ -57,7 +57,7 @@ def first_q(drafter, **trees):
     @jax.jit
     def propose(params):
         state = prefill(params, KEYS, INPUTS, plan)
-        request = Request(state.context(plan), keys, jnp.full([3], 2))
+        request = Request(plan.context(state), keys, jnp.full([3], 2))
         return drafter.propose(params, request, state.drafter)[0]
 
     return np.asarray(propose(Params(TREE, **trees)).probs[:, 0])
@@ -143,7 +143,7 @@ def check_scores(found, greedy=False):
         np.testing.assert_allclose(state.drafter[1].scores, right, atol=PROBABILITIES)
 
 
-@pytest.mark.parametrize("greedy", few([False, True]))
+@pytest.mark.parametrize("greedy", [False, pytest.param(True, marks=pytest.mark.ci)])
 def test_scores_are_of_the_committed_tokens_and_weights_move_to_the_better_member(greedy):
     """A row has the same scores and calls with other neighbours."""
     found, moved = states(greedy), states(greedy, first=2)
@@ -156,51 +156,6 @@ def test_scores_are_of_the_committed_tokens_and_weights_move_to_the_better_membe
     for name in ("accepted", "drafted", "proposed"):
         ours, theirs = (getattr(x[-1].trace, name) for x in (found, moved))
         np.testing.assert_array_equal(ours[2:], theirs[:-2])
-
-
-def as_drafted(record, context):
-    """The text as if every drafted token had been accepted."""
-    at = jnp.arange(context.tokens.shape[1])[None] - record.start[:, None]
-    drafted = jnp.take_along_axis(record.tokens, jnp.clip(at, 0, record.tokens.shape[1] - 1), 1)
-    tokens = jnp.where((at >= 0) & (at < record.length[:, None]), drafted, context.tokens)
-    length = jnp.maximum(context.length, record.start + record.length)
-    return context.replace(tokens=tokens, length=length)
-
-
-BUGS = {
-    "nothing": lambda record, context: (record, context),
-    "another row": lambda record, context: (
-        record.replace(votes=jnp.roll(record.votes, 1, axis=0)),
-        context,
-    ),
-    "the next token": lambda record, context: (record.replace(start=record.start + 1), context),
-    "rejected tokens": lambda record, context: (record, as_drafted(record, context)),
-    "the token after a whole draft": lambda record, context: (
-        record.replace(length=record.length + 1),
-        context,
-    ),
-}
-
-
-@pytest.mark.planted
-@pytest.mark.parametrize("bug", few(BUGS))
-def test_planted_bugs_in_the_scores_are_seen(bug):
-    """Each state's draft is scored once more, by a record with the bug."""
-
-    @jax.jit
-    def scored(record, tokens, length):
-        return VoteRecord.scored(*BUGS[bug](record, context_of(tokens, length)), DECAY)
-
-    def planted(state):
-        record = scored(state.drafter[1], state.tokens, state.length)
-        return state.replace(drafter=(state.drafter[0], record))
-
-    found = states(False)
-    after = [found[0], *map(planted, found[:-1])]
-    if bug == "nothing":
-        return check_scores(after)
-    with pytest.raises(AssertionError):
-        check_scores(after)
 
 
 def test_what_is_not_finite_is_not_scored():

@@ -11,19 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import t5_in_numpy
-from support import few, forget_programs, load, teacher_forced, tiny_t5
-from tolerances import SMALL_LOGITS
+from support import load, teacher_forced, tiny_t5
 
-from specdec.decoding import decode, loop, prefill, row_keys, step
+from specdec.decoding import decode, prefill, row_keys, step
 from specdec.drafters import EarlyExit, Hybrid, PromptLookup
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Confidence, Fixed
-from specdec.testing import check_drafter
+from specdec.schedules import Fixed
+from specdec.testing import Bench, TableTarget
 from specdec.types import Params
-from specdec.verifiers import Block, Coupled, GreedyMatch
+from specdec.verifiers import Block, GreedyMatch
 
 V, N = 40, 24
 CONFIG = tiny_t5(
@@ -45,16 +44,14 @@ def decoded(plan: Plan):
     return jax.device_get(decode(params(), keys, jnp.asarray(INPUTS), plan))
 
 
-def plan(drafter, schedule=Fixed(4), sampling=Greedy(), verifier=None) -> Plan:  # noqa: B008
-    verifier = verifier or (GreedyMatch() if sampling.greedy else Coupled())
-    return Plan(TARGET, drafter, verifier, schedule, sampling, N)
+def plan(drafter, verifier=GreedyMatch(), sampling=Greedy()) -> Plan:  # noqa: B008
+    return Plan(TARGET, drafter, verifier, Fixed(4), sampling, N)
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("name", ["v1_1", pytest.param("v1_0", marks=pytest.mark.slow)])
-def test_layers_apart_are_the_whole_network(name):
+def test_layers_apart_are_the_whole_network():
     """In blocks of random widths, each split at random places, over 170 positions."""
-    model, own, golden = load(name)
+    model, own, golden = load("v1_1")
     inputs, tokens = (
         jnp.asarray(golden["encoder_input_tokens"]),
         jnp.asarray(golden["decoder_input_tokens"]),
@@ -80,43 +77,10 @@ def test_layers_apart_are_the_whole_network(name):
     np.testing.assert_allclose(jnp.concatenate(logits, axis=1), whole, rtol=0, atol=4e-4)
 
 
-@pytest.mark.slow
-def test_an_exit_is_the_network_that_ends_there():
-    """Against a float64 T5 of fewer layers, whose drafts the exit's must be."""
-    output = decoded(plan(EarlyExit(2, Greedy())))
-    shallow = TARGET.first(2)
-    tree, config = shallow.part_of(params()["target"]), dataclasses.asdict(shallow.config)
-    for row in range(len(INPUTS)):
-        found, done = output.row(row), 0
-        for proposed, drafted, accepted in zip(*found[1:4], strict=True):
-            text = np.array([0, *found.tokens[:done], *proposed[: max(drafted - 1, 0)]], np.int32)
-            logits = t5_in_numpy.logits(tree, config, INPUTS[row : row + 1], text[None])[0]
-            assert logits[done : done + drafted].argmax(axis=-1).tolist() == proposed[:drafted]
-            done += accepted + 1
-
-
-STOPPING = Confidence(0.3, buckets=(0, 1, 4))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("schedule", [Fixed(4), STOPPING])
-@pytest.mark.parametrize("layers", [1, 2, 3])
-def test_texts_are_the_targets_own(layers, schedule):
-    drafter = EarlyExit(layers, Greedy(), HEAD if layers == 2 else None)
-    output, alone = decoded(plan(drafter, schedule)), decoded(plan(drafter).alone())
-    np.testing.assert_array_equal(output.tokens, alone.tokens)
-    np.testing.assert_allclose(output.log_probs, alone.log_probs, rtol=0, atol=SMALL_LOGITS)
-    drafted, accepted = output.trace.drafted.sum(), output.trace.accepted.sum()
-    assert drafted > 0
-    if layers == 3:
-        assert accepted == drafted
-
-
 @pytest.mark.ci
-@pytest.mark.parametrize("verifier", few([Block(), Coupled()]), ids=str)
-def test_all_layers_have_everything_accepted_at_a_temperature(verifier):
+def test_all_layers_have_everything_accepted_at_a_temperature():
     rule = Sampling(0.8)
-    trace = decoded(plan(EarlyExit(3, rule), sampling=rule, verifier=verifier)).trace
+    trace = decoded(plan(EarlyExit(3, rule), Block(), rule)).trace
     assert trace.accepted.sum() == trace.drafted.sum() > 0
 
 
@@ -172,6 +136,19 @@ def _is_jaxpr(x) -> bool:
     return hasattr(x, "eqns")
 
 
+def test_texts_are_the_targets_own():
+    """Of a table of three layers whose logits depend on no sum, so that the first layer drafts the
+    target's own tokens; the call of the others finishes all five of them."""
+    table = TableTarget(6, classes=3, num_layers=3)
+    logits = table.init(jax.random.key(0))["logits"].at[..., 1].set(-9)  # no text ends early
+    tree = {"logits": jnp.broadcast_to(logits[:, :1], logits.shape)}
+    bench = Bench(table, Params(tree), EarlyExit(1, Greedy()), 12)
+    output = bench.run(GreedyMatch(), Fixed(5), Greedy(), rows=16)
+    np.testing.assert_array_equal(output.tokens, bench.alone(Greedy(), 16).tokens)
+    np.testing.assert_array_equal(output.trace.accepted, output.trace.drafted)
+    assert output.trace.accepted[0, :2].tolist() == [5, 5]
+
+
 def test_calls_are_parts_of_the_target():
     drafter = EarlyExit(2, Greedy())
     assert {(role, width): n for role, width, n in plan(drafter).parts()} == {
@@ -201,47 +178,3 @@ def test_calls_are_parts_of_the_target():
 def test_mistakes(make, says):
     with pytest.raises(ValueError, match=says):
         make()
-
-
-@pytest.mark.slow
-@pytest.mark.planted
-@pytest.mark.parametrize("bug", ["upper", "lower", "skipped", "position"])
-def test_bugs_in_the_begun_call_are_seen(bug, monkeypatch):
-    """An upper layer that skips a kept position, a lower one that keeps there what a rejected token
-    has left, one that does not run for the last drafted token, and a cache of another length."""
-    real = loop.finish
-
-    def planted(target, params, tokens, resume, length):
-        before = resume.cache
-        if bug == "skipped":
-            return real(target, params, tokens, resume, jnp.maximum(length - 1, 0))
-        if bug == "position":
-            resume = resume.replace(cache=before.rewind(before.length + 1))
-            return real(target, params, tokens, resume, length)
-        output, fed = real(target, params, tokens, resume, length)
-        slots = jnp.arange(before.capacity)[None, None, :, None]
-        last = slots == (before.length + length)[:, None, None, None]
-        layer = int(bug == "upper")
-        keys = list(fed.keys)
-        keys[layer] = jnp.where(last, before.keys[layer], keys[layer])
-        return output, fed.replace(keys=tuple(keys))
-
-    monkeypatch.setattr(loop, "finish", planted)
-    forget_programs()
-    with pytest.raises(AssertionError):
-        check_drafter(EarlyExit(1, Sampling()), gammas=(3,))
-    forget_programs()
-
-
-@dataclasses.dataclass(frozen=True)
-class Halved(EarlyExit):
-    """Whose drafts are shorter than wanted, and have gone further than they say."""
-
-    def propose(self, *args):
-        draft, state = super().propose(*args)
-        return draft.replace(length=draft.length // 2), state
-
-
-@pytest.mark.slow
-def test_a_draft_may_be_shorter_than_what_was_computed():
-    check_drafter(Halved(1, Sampling()), gammas=(3,))

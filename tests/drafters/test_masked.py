@@ -10,19 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import context_of, few, tiny_t5
-from tolerances import SMALL_LOGITS
+from support import context_of, tiny_t5
 
-from specdec.decoding import decode, prefill, row_keys
+from specdec.decoding import decode, row_keys
 from specdec.drafters import Masked
 from specdec.drafters.block_drafts import check_states, mask_ids, visible_in_block
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Fixed, ForeseenCost
+from specdec.schedules import Fixed
 from specdec.testing import Skipping, TableTarget
-from specdec.types import Params, Request
-from specdec.verifiers import GreedyMatch, MinimumBlock, SpeculativeSampling
+from specdec.types import Params
+from specdec.verifiers import GreedyMatch, MinimumBlock
 
 V, K, N = 40, 3, 24
 CONFIG = tiny_t5(
@@ -38,7 +37,6 @@ CONFIG = tiny_t5(
 TARGET = T5Target(CONFIG)
 FILLING = T5Target(dataclasses.replace(CONFIG, vocab_size=V + K))
 MODERN = T5Draft(T5DraftConfig.of(FILLING.config, states_dim=16, markov_rank=4))
-CONFIDENT = T5Draft(T5DraftConfig.of(MODERN.config, confidence_head=True))
 INPUTS = np.random.default_rng(0).integers(2, V, [3, 7]).astype(np.int32)
 
 
@@ -55,17 +53,9 @@ def modern_params() -> Params:
     return params() | {"draft": drafter}
 
 
-@functools.cache
-def confident_params() -> Params:
-    """With a head that thinks well of some places."""
-    drafter = CONFIDENT.init(jax.random.key(2))
-    drafter["decoder"]["confidence_head"]["weight"] = jax.random.normal(jax.random.key(5), [16])
-    return params() | {"draft": drafter}
-
-
-def plan(drafter, least: int = 2) -> Plan:
+def plan(drafter) -> Plan:
     """Most drafts are kept, whatever they are, so that all that a cache can lack happens."""
-    kept = MinimumBlock(GreedyMatch(), least)
+    kept = MinimumBlock(GreedyMatch(), 2)
     return Plan(TARGET, drafter, kept, Fixed(K), Greedy(), N, ())
 
 
@@ -85,33 +75,17 @@ def filled_in(drafter: Masked, row: int, text: np.ndarray, drafted: np.ndarray) 
     return found[:, :V]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "drafter",
-    [
-        pytest.param(Masked(FILLING, Greedy(), K), marks=pytest.mark.ci),
-        pytest.param(Masked(FILLING, Greedy(), K, distinct=False), marks=pytest.mark.slow),
-        pytest.param(Masked(FILLING, Greedy(), K, reread=N), marks=pytest.mark.slow),
-        pytest.param(Skipping(Masked(FILLING, Greedy(), K)), marks=pytest.mark.slow),
-        pytest.param(Masked(MODERN, Greedy(), K), marks=pytest.mark.slow),
-        pytest.param(Masked(MODERN, Greedy(), K, reread=N), marks=pytest.mark.slow),
-        pytest.param(Skipping(Masked(MODERN, Greedy(), K)), marks=pytest.mark.slow),
-    ],
-    ids=[
-        "distinct",
-        "one mask",
-        "reread",
-        "sometimes asked",
-        "target's states",
-        "target's states, reread",
-        "target's states, sometimes asked",
-    ],
+    [Masked(FILLING, Greedy(), K), Skipping(Masked(MODERN, Greedy(), K, reread=N))],
+    ids=type,
 )
-@pytest.mark.parametrize("least", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_every_draft_is_what_the_text_alone_leads_to(drafter, least):
+def test_every_draft_is_what_the_text_alone_leads_to(drafter):
     keys = row_keys(0, jnp.arange(len(INPUTS)))
     inner = getattr(drafter, "drafter", drafter)
     ours = modern_params() if inner.model is MODERN else params()
-    output, seen = decode(ours, keys, jnp.asarray(INPUTS), plan(drafter, least)), 0
+    output, seen = decode(ours, keys, jnp.asarray(INPUTS), plan(drafter)), 0
     for row in range(len(INPUTS)):
         found, done = output.row(row), 0
         for proposed, drafted, accepted in zip(*found[1:4], strict=True):
@@ -125,80 +99,6 @@ def test_every_draft_is_what_the_text_alone_leads_to(drafter, least):
                 seen += int(clear.sum())
             done += accepted + 1
     assert seen > 30
-
-
-@pytest.mark.slow
-def test_an_opinion_of_a_text_is_behind_the_texts_own_neighbours():
-    """What the model drafts itself leads nowhere there: q of a place is by the taught token before
-    it."""
-    drafter = Masked(MODERN, Sampling(), K)
-    made = Plan(TARGET, drafter, SpeculativeSampling(), Fixed(K), Sampling(), N, ())
-    ours, keys = modern_params(), row_keys(0, jnp.arange(len(INPUTS)))
-    state = prefill(ours, keys, jnp.asarray(INPUTS), made)
-    context = state.context(made)
-    keys = jnp.broadcast_to(keys[:, None], (len(keys), K))
-    texts = np.random.default_rng(3).integers(2, V, [2, 3, K])
-    logs = []
-    for taught in texts:
-        asked = context.replace(taught=jnp.asarray(taught, jnp.int32))
-        request = Request(asked, keys, jnp.full(3, K))
-        draft, _ = drafter.propose(ours, request, state.drafter)
-        logs.append(np.log(draft.probs))
-    neighbours = MODERN.markov(ours["draft"], jnp.asarray(texts[0], jnp.int32))
-    others = MODERN.markov(ours["draft"], jnp.asarray(texts[1], jnp.int32))
-    expected = np.asarray(neighbours - others)[:, : K - 1, :V]  # of the place behind each
-    found = (logs[0] - logs[1])[:, 1:]
-    centred = [x - x.mean(axis=2, keepdims=True) for x in (found, expected)]
-    np.testing.assert_allclose(*centred, atol=SMALL_LOGITS)
-    np.testing.assert_allclose(logs[0][:, 0], logs[1][:, 0], atol=SMALL_LOGITS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sampling", [Greedy(), Sampling()])
-def test_a_block_is_cut_by_what_its_states_foresee(sampling):
-    """Whatever is drawn: by the text alone, in float64."""
-    cuts = ForeseenCost(0.3, (1.0, 1.2, 1.5), buckets=(1, 2, K))
-    whole = MinimumBlock(GreedyMatch(), 1) if sampling.greedy else SpeculativeSampling()
-    made = Plan(TARGET, Masked(CONFIDENT, sampling, K), whole, cuts, sampling, N, ())
-    ours, keys = confident_params(), row_keys(0, jnp.arange(len(INPUTS)))
-    output, lengths = decode(ours, keys, jnp.asarray(INPUTS), made), []
-    ids = np.asarray(mask_ids(V + K, K, True))
-    for row in range(len(INPUTS)):
-        found, done = output.row(row), 0
-        for drafted, accepted in zip(found.drafted, found.accepted, strict=True):
-            text = np.array([0, *found.tokens[:done]], np.int32)
-            given = CONFIDENT.config, INPUTS[row : row + 1], text, ids, (ours["target"], CONFIG)
-            kept = blocks_in_numpy.confidence(ours["draft"], *given)
-            yields = np.cumsum([1, *np.cumprod(kept)])
-            times = np.array([1.3, 1.3, 1.5, 1.8]) / yields
-            clear = np.diff(np.sort(times))[0] > 1e-5
-            if clear and N - done > K:
-                assert drafted == times.argmin()
-                lengths.append(drafted)
-            done += accepted + 1
-    assert len(lengths) > 20 and {1, K} <= set(lengths)
-
-
-@pytest.mark.slow
-def test_without_a_head_nothing_is_cut():
-    cuts = ForeseenCost(0.3, (1.0, 9.0), buckets=(1, K))
-    made = dataclasses.replace(plan(Masked(MODERN, Greedy(), K)), schedule=cuts)
-    keys = row_keys(0, jnp.arange(len(INPUTS)))
-    drafted = decode(modern_params(), keys, jnp.asarray(INPUTS), made).trace.drafted
-    assert (drafted[:, :3] == K).all()
-
-
-@pytest.mark.slow
-def test_with_one_layer_rereading_the_text_changes_nothing():
-    """What a text's first keys and values are made of sees nothing yet."""
-    one = T5Target(dataclasses.replace(FILLING.config, num_decoder_layers=1))
-    ours = Params(params()["target"], one.init(jax.random.key(3)))
-    keys = row_keys(0, jnp.arange(len(INPUTS)))
-    both = [
-        decode(ours, keys, jnp.asarray(INPUTS), plan(Masked(one, Greedy(), K, reread=n)))
-        for n in (None, N)
-    ]
-    np.testing.assert_array_equal(both[0].trace.proposed, both[1].trace.proposed)
 
 
 def test_who_sees_what():
@@ -221,16 +121,20 @@ def test_masks_are_the_last_ids_of_the_table():
     assert (distinct.spare_ids(), same.spare_ids()) == ({"draft": 4}, {"draft": 1})
 
 
-@pytest.mark.parametrize("longest", few([4, 8, 9]))
-def test_a_block_may_be_longer_than_the_output(longest):
-    """Its cache has room for the tokens of a call, of which a shorter text fills a part."""
+def of_tables(fields, longest):
+    """Returns what two tables write, and the target alone."""
     target, model = TableTarget(6), TableTarget(6 + 9)
     ours = Params(target.init(jax.random.key(0)), model.init(jax.random.key(1)))
-    drafter = Masked(model, Greedy(), masks=9)
+    drafter = Masked(model, Greedy(), **fields)
     made = Plan(target, drafter, GreedyMatch(), Fixed(3), Greedy(), longest, ())
     given = row_keys(0, jnp.arange(2)), jnp.array([[2, 3], [3, 3]])
-    output = decode(ours, *given, made)
-    assert output.tokens.tolist() == decode(ours, *given, made.alone()).tokens.tolist()
+    return [decode(ours, *given, one) for one in (made, made.alone())]
+
+
+def test_a_block_may_be_longer_than_the_output():
+    """Its cache has room for the tokens of a call, of which a shorter text fills a part."""
+    output, alone = of_tables({"masks": 9}, longest=4)
+    assert output.tokens.tolist() == alone.tokens.tolist()
     assert (output.trace.drafted[:, 0] == 3).all()
 
 
@@ -240,16 +144,15 @@ def test_a_block_is_one_call():
 
 
 @pytest.mark.parametrize(
-    "drafter, message",
+    "fields, message",
     [
-        (Masked(FILLING, Greedy(), 2), "masks is 2 and the schedule drafts 3 tokens"),
-        (Masked(FILLING, Greedy(), K, reread=9), "reread is 9 and outputs have 24"),
+        ({"masks": 2}, "masks is 2 and the schedule drafts 3 tokens"),
+        ({"masks": K, "reread": 9}, "reread is 9 and outputs have 24"),
     ],
 )
-def test_a_block_that_does_not_fit_is_refused(drafter, message):
-    keys = row_keys(0, jnp.arange(len(INPUTS)))
+def test_a_block_that_does_not_fit_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
-        decode(params(), keys, jnp.asarray(INPUTS), plan(drafter))
+        of_tables(fields, longest=24)
 
 
 @pytest.mark.parametrize("width, found", [(None, "not there"), (5, "5 wide"), (7, "7 wide")])

@@ -20,7 +20,7 @@ from specdec.decoding.beam_rules import HuggingFaceBeams, T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.decoding.row_bits import NotTheSameBits
 from specdec.drafters import Autoregressive, PreviousOutput
-from specdec.engine import Engine
+from specdec.engine import Engine, Placement
 from specdec.engine.beam_engine import beam_plan, searching
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Sampling, with_processors
@@ -57,7 +57,7 @@ def plan_of(target, draft=None, **parts) -> Plan:
 
 def engine_of(plan: Plan, rows: int) -> Engine:
     nothing: Any = None
-    return Engine(plan, nothing, {}, rows=rows)
+    return Engine(plan, nothing, dict.fromkeys(plan.owned(), "a path"), rows=rows)
 
 
 def calls_of(engine) -> dict:
@@ -105,11 +105,7 @@ def test_as_many_samples_are_decoded_together_as_divide_their_number(samples, mo
 def read(monkeypatch):
     """Engines have random parameters."""
 
-    def random(self):
-        owned = self.plan.owned()
-        return Params(**{role: one.init(jax.random.key(0)) for role, one in owned.items()})
-
-    monkeypatch.setattr(Engine, "read", random)
+    monkeypatch.setattr(Placement, "read", lambda self, one, path: one.init(jax.random.key(0)))
 
 
 class Counts(TableTarget):
@@ -152,7 +148,7 @@ def test_every_program_draws_with_seed_index_and_sample_of_a_text(read):
 def test_logits_that_are_not_finite_name_the_text(monkeypatch):
     """Inputs of class 1 have NaN, and the second row is of that class; indexes are of the task."""
     broken = {"logits": jnp.zeros([2, 9, 9, 9]).at[1].set(jnp.nan)}
-    monkeypatch.setattr(Engine, "read", lambda self: Params(broken))
+    monkeypatch.setattr(Placement, "read", lambda *_: broken)
     plan = plan_of(TableTarget(9, classes=2), max_length=2).alone()
     inputs = np.array([[2, 2], [2, 3]], np.int32)
     batch = tasks.Batch(inputs, inputs, np.array([4, 9], np.int32), [""] * 2, None, None)

@@ -1,58 +1,71 @@
 """What an engine resolves, shares and depends on: pytest tests/engine"""
 
+import contextlib
 import dataclasses
 import types
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+import rotary
 from support import tiny_t5
 from tolerances import LOGITS
 
 from specdec import checkpoints, tasks
 from specdec.common import demo
 from specdec.drafters import Autoregressive, Drafter, PromptLookup
-from specdec.engine import Engine, NotExact, Placement, drafter_key
+from specdec.engine import Engine, NotExact, Placement, Store, drafter_key, opening
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
-from specdec.sampling import Greedy, MinLength, Sampling, with_processors
+from specdec.sampling import Greedy, MinLength, Sampling, SuppressTokens, with_processors
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget
 from specdec.types import Table
 from specdec.verifiers import Block, Coupled, GreedyMatch, SyntheticAcceptance
 
-PATHS = {"target": demo.path("target"), "draft": demo.path("draft")}
-TEXT = "translate English to German: Three bakers must prepare a tasty cherry that is small."
+PAIR = T5Target(tiny_t5(2048, 8, 12))
 
 
 def plan(sampling=Greedy(), verifier=None, max_length=24):  # noqa: B008
-    target, draft = (checkpoints.model_from(path) for path in PATHS.values())
-    drafter = Autoregressive(draft, sampling)
+    drafter = Autoregressive(PAIR, sampling)
     verifier = verifier or (GreedyMatch() if sampling.greedy else Coupled())
-    return Plan(target, drafter, verifier, Fixed(3), sampling, max_length, stop_ids=(7,))
+    return Plan(PAIR, drafter, verifier, Fixed(3), sampling, max_length, stop_ids=(7,))
 
 
 @pytest.fixture(scope="module")
-def engine():
-    return Engine.open(plan(), PATHS)
+def paths(tmp_path_factory):
+    """A target and a draft that is near it, with the demo's vocabulary."""
+    folder = tmp_path_factory.mktemp("engine")
+    vocabulary = checkpoints.Vocabulary(Path(demo.path("vocabulary.model")))
+    params = PAIR.init(jax.random.key(0))
+    for name, factor in (("target", 1.0), ("draft", 1.01)):
+        scaled = jax.tree.map(lambda x, factor=factor: factor * x, params)
+        checkpoints.save(folder / name, scaled, config=PAIR.config, vocabulary=vocabulary)
+    return {name: str(folder / name) for name in ("target", "draft")}
+
+
+@pytest.fixture(scope="module")
+def engine(paths):
+    return Engine.open(plan(), paths)
 
 
 def batch_of(engine):
     lengths = {"inputs": 48, "targets": 24}
-    pairs = [(TEXT, "Drei Bäcker.")]
+    pairs = [("Three bakers must prepare a tasty cherry.", "Drei Bäcker.")]
     (batch,) = tasks.text_batches(pairs, engine.vocabulary, lengths, batch_size=1)
     return batch
 
 
-def test_a_plan_is_resolved_for_its_checkpoint_and_these_devices(engine):
+def test_a_plan_is_resolved_for_its_checkpoint_and_these_devices(engine, paths):
     """The vocabulary is the one saved with the target; texts end as the checkpoint says."""
     given = plan()
     assert engine.vocabulary.vocab_size == 2048 and engine.plan.stop_ids == (1,)
     assert engine.plan == dataclasses.replace(given, stop_ids=(1,)).laid_out(1)
-    rounded = Engine.open(given, PATHS, int8=("target",))
-    four = Engine.open(given, PATHS, rows=4)
+    rounded = Engine.open(given, paths, int8=("target",))
+    four = Engine.open(given, paths, rows=4)
     assert four.plan == dataclasses.replace(given, stop_ids=(1,)).laid_out(4) != engine.plan
     assert rounded.plan.models()["target"].weights == "int8"
     assert rounded.plan.models()["draft"].weights == "stored"
@@ -93,28 +106,24 @@ def test_alone_and_variants_share_what_was_read(engine, monkeypatch):
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), kept, again))
 
 
-def test_a_key_is_what_an_output_depends_on(engine):
+def test_a_key_is_what_an_output_depends_on(engine, paths):
     key = engine.key()
-    assert key == Engine.open(plan(), PATHS).key()
+    assert key == Engine.open(plan(), paths).key()
     assert {"fingerprint of target", "fingerprint of vocabulary"} < key.keys()
     # What drafts, in which layout, and how many texts at once: nothing of it changes an output.
     assert key == engine.variant(drafter=PromptLookup()).key() == engine.alone().key()
-    assert key == Engine.open(plan(), PATHS, rows=8, layouts=False).key()
+    assert key == Engine.open(plan(), paths, rows=8, layouts=False).key()
+    alone = Plan(PAIR, PromptLookup(), GreedyMatch(), Fixed(3), Greedy(), 24)
     others = {
-        "length": Engine.open(plan(max_length=23), PATHS),
-        "sampling": Engine.open(plan(Sampling(0.7)), PATHS),
-        "processors": Engine.open(plan(with_processors(Greedy(), (MinLength(3),))), PATHS),
-        "eight bits": Engine.open(plan(), PATHS, int8=("target",)),
-        "tokens too": Engine.open(plan(), PATHS, int8=("target",), int8_tokens=True),
-        "weights": Engine.open(plan_of_drafts(), {"target": PATHS["draft"]}),
+        "length": Engine.open(plan(max_length=23), paths),
+        "sampling": Engine.open(plan(Sampling(0.7)), paths),
+        "processors": Engine.open(plan(with_processors(Greedy(), (MinLength(3),))), paths),
+        "eight bits": Engine.open(plan(), paths, int8=("target",)),
+        "tokens too": Engine.open(plan(), paths, int8=("target",), int8_tokens=True),
+        "weights": Engine.open(alone, {"target": paths["draft"]}),
     }
     keys = [key, *(one.key() for one in others.values())]
     assert all(one not in keys[:i] for i, one in enumerate(keys)), list(others)
-
-
-def plan_of_drafts():
-    model = checkpoints.model_from(PATHS["draft"])
-    return Plan(model, PromptLookup(), GreedyMatch(), Fixed(3), Greedy(), 24)
 
 
 def test_recordings_of_a_drafter_depend_on_its_own_weights(engine):
@@ -156,26 +165,50 @@ def test_recordings_of_a_drafter_depend_on_all_that_it_owns():
     }
 
 
-def test_what_is_not_exact_is_opened_only_if_it_may_be_lossy():
+def test_what_is_not_exact_is_opened_only_if_it_may_be_lossy(paths):
     lossy = plan(verifier=SyntheticAcceptance(0.5))
     with pytest.raises(NotExact):
-        Engine.open(lossy, PATHS)
-    assert not Engine.open(lossy, PATHS, lossy=True).plan.exact
+        Engine.open(lossy, paths)
+    assert not Engine.open(lossy, paths, lossy=True).plan.exact
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"weights": {"target": PATHS["target"]}}, "the parameters of 'draft' are; give a direct"),
-        ({"weights": PATHS | {"draft": "/nowhere"}}, "/nowhere does not exist"),
+        ({"weights": {"draft": None}}, "the parameters of 'draft' are; give a direct"),
+        ({"weights": {"draft": "/nowhere"}}, "/nowhere does not exist"),
         ({"prefix": 30 * "Drei Bäcker "}, "the prefix has .* tokens but outputs hold 24"),
         ({"vocabulary": tasks.for_texts(tasks.Bytes())}, "saved with another vocabulary"),
     ],
 )
-def test_what_does_not_go_together_is_refused(change, message):
-    given = {"weights": PATHS} | change
+def test_what_does_not_go_together_is_refused(paths, change, message):
+    weights = {k: v for k, v in (paths | change.pop("weights", {})).items() if v is not None}
     with pytest.raises(ValueError, match=message):
-        Engine.open(plan(), **given)
+        Engine.open(plan(), weights, **change)
+
+
+def test_an_id_of_the_model_without_a_text_may_be_suppressed(tmp_path):
+    """The vocabulary has 259 ids, and the model 261."""
+    model = T5Target(tiny_t5(261, 8))
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), model.parameter_shapes())
+    checkpoints.save(tmp_path / "model", zeros, config=model.config)
+    parts = PromptLookup(), GreedyMatch(), Fixed(3)
+    for token in (260, 261):
+        rule = with_processors(Greedy(), (SuppressTokens((token,)),))
+        wrong = pytest.raises(ValueError, match="token 261 but the vocabulary has 261; give ids")
+        with wrong if token == 261 else contextlib.nullcontext():
+            plan = Plan(model, *parts, rule, 8)
+            Engine.open(plan, {"target": tmp_path / "model"}, tasks.for_texts(tasks.Bytes(0)))
+
+
+@pytest.mark.parametrize(
+    "model", [TableTarget(5), rotary.Rotary(rotary.RotaryConfig(8, 4, 1, 4, 4, 1))]
+)
+def test_only_some_families_have_eight_bits(model):
+    plan = Plan(model, PromptLookup(), GreedyMatch(), Fixed(3), Greedy(), 8)
+    says = f"int8 names the target, but {type(model).__name__} has no such kernels"
+    with pytest.raises(ValueError, match=says):
+        opening.check_eight_bits(plan, ("target",), False)
 
 
 TINY = T5Target(tiny_t5(259, 8, 12, decoder=1))
@@ -251,31 +284,23 @@ LLAMA = Llama(LlamaConfig(9, 4, 1, 1, 4, 4, 1))
 
 
 @pytest.mark.parametrize(
-    "theirs, own, same_path, found",
+    "theirs, own, path, found",
     [
-        (TINY, TINY, False, "theirs"),
-        (TINY, dataclasses.replace(TINY, layout="out_in"), False, "read"),
-        (TINY, dataclasses.replace(TINY, orders=(("1", "in_out"),)), True, "theirs"),
-        (TINY, dataclasses.replace(TINY, weights="int8"), True, "read"),
-        (TINY, LLAMA, True, "read"),
-        (TableTarget(4), TableTarget(5), True, "read"),
-        (TableTarget(4), TINY, True, "read"),
-        (TINY, TableTarget(5), True, "read"),
+        (TINY, TINY, "a", "theirs"),
+        (TINY, TINY, "b", "read"),
+        (TINY, dataclasses.replace(TINY, orders=(("1", "in_out"),)), "a", "theirs"),
+        (TINY, dataclasses.replace(TINY, weights="int8"), "a", "read"),
+        (TINY, LLAMA, "a", "read"),
+        (TableTarget(4), TableTarget(5), "a", "read"),
+        (TableTarget(4), TINY, "a", "read"),
+        (TINY, TableTarget(5), "a", "read"),
     ],
 )
-def test_parameters_of_another_engine_are_taken_where_only_the_layout_differs(
-    theirs, own, same_path, found
-):
-    """And only from the same path, unless the models are the same."""
-    origin = types.SimpleNamespace(
-        plan=types.SimpleNamespace(owned=lambda: {"target": theirs}),
-        _read={"target": "theirs"},
-        weights={"target": "a"},
+def test_parameters_are_shared_where_only_the_layout_differs(theirs, own, path, found):
+    """And only if they come from the same path."""
+    placement: Any = types.SimpleNamespace(
+        read=lambda model, path: "theirs" if (model, path) == (theirs, "a") else "read"
     )
-    placement = types.SimpleNamespace(read=lambda model, path: "read" if model is own else None)
-    engine: Any = types.SimpleNamespace(
-        origin=origin, weights={"target": "a" if same_path else "b"}, placement=placement
-    )
-    assert Engine._tree(engine, "target", own) == found
-    engine.weights["draft"] = "a"
-    assert Engine._tree(engine, "draft", own) == "read"
+    store = Store(placement)
+    store.read(theirs, "a")
+    assert store.read(own, path, "draft") == found

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from specdec import checkpoints, testing
-from specdec.engine import Placement, placement
+from specdec.engine import Placement, Store, placement
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.placement.layouts import Layout
 from specdec.models.t5 import T5Config, T5Target
@@ -32,12 +32,8 @@ def test_parameters_in_a_layout_are_those_of_the_checkpoint(name, layout, format
     model = dataclasses.replace(MODELS[name], layout=layout)
     stored = model.stored().init(jax.random.key(3))
     checkpoints.save(tmp_path / "model", stored, config=model.config, format=format)
-    path, trees = str(tmp_path / "model"), {}
-    found = Placement().read(model, path)
+    found = Placement().read(model, str(tmp_path / "model"))
     jax.tree.map(np.testing.assert_array_equal, found, model.from_stored(stored))
-    shared = Placement().read(model, path, trees)
-    jax.tree.map(np.testing.assert_array_equal, found, shared)
-    assert (model.stored(), path) in trees
 
 
 def test_a_transposed_kernel_is_in_memory_once(tmp_path, monkeypatch):
@@ -78,7 +74,7 @@ def test_the_matrices_that_a_reader_transposes():
 @pytest.mark.parametrize("checksums", [True, False])
 def test_a_model_is_read_once_in_its_dtype_and_layout(monkeypatch, checksums):
     """A target without a family is read as it is stored. A layout that a reader can transpose is
-    made by the reader, unless parameters are shared with other layouts."""
+    made by the reader, and another one in memory."""
     asked: list = []
 
     def load(path, **how):
@@ -87,19 +83,22 @@ def test_a_model_is_read_once_in_its_dtype_and_layout(monkeypatch, checksums):
 
     monkeypatch.setattr(placement.checkpoints, "load", load)
     monkeypatch.setattr(Llama, "from_stored", lambda self, stored: f"{self.layout} {stored}")
+    monkeypatch.setattr(Llama, "to_stored", lambda self, tree: f"back from {self.layout} {tree}")
     monkeypatch.setattr(Llama, "swapped", lambda self: transposed)
     transposed: Any = frozenset({"a kernel"})
-    table, place, trees = testing.TableTarget(5), Placement(checksums=checksums), {}
+    table, store = testing.TableTarget(5), Store(Placement(checksums=checksums))
     how = {"dtype": "float32", "checksums": checksums}
     for _ in range(2):
-        assert place.read(table, "a", trees) == "stored 1"
+        assert store.read(table, "a") == "stored 1"
     assert asked == [("a", how)]
     llama = dataclasses.replace(MODELS["LLaMA"], layout="out_in")
     how["config"] = llama.config
-    assert place.read(llama, "b") == "stored 2"
+    for orders in ((), ((1, "kernel_first"),)):
+        assert store.read(dataclasses.replace(llama, orders=orders), "b") == "stored 2"
     assert asked[1:] == [("b", how | {"swapped": transposed})]
+    other = dataclasses.replace(llama, layout="in_out")
     for _ in range(2):
-        assert place.read(llama, "b", trees) == "out_in stored 3"
-    assert asked[2:] == [("b", how)]
+        assert store.copy().read(other, "b") == "in_out back from out_in stored 2"
+    assert len(store.trees) == 2 and len(asked) == 2
     transposed = None  # as in eight bits
-    assert place.read(llama, "b") == "out_in stored 4" and asked[3:] == [("b", how)]
+    assert store.read(llama, "c") == "out_in stored 3" and asked[2:] == [("c", how)]

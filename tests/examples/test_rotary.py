@@ -26,8 +26,6 @@ PARAMS = MODEL.init(jax.random.key(0))
 PROMPTS = jnp.array([[7, 3, 9, 4, 5, 8], [6, 2, 0, 0, 0, 0], [9, 0, 0, 0, 0, 0]], jnp.int32)
 LENGTHS = (6, 2, 1)
 TOKENS = jax.random.randint(jax.random.key(1), (3, 9), 2, 64)
-WIDTHS = (1, 3, 2)
-
 decode = jax.jit(MODEL.decode)
 
 
@@ -83,23 +81,6 @@ def test_logits_are_those_of_the_equations():
         assert_close(logits[row], reference(text)[length - 1 :])
 
 
-def test_a_text_goes_on_behind_its_prompt():
-    """Prompt and output fed as one text, whose first token is the prompt's first."""
-    start = MODEL.start(PROMPTS)
-    assert start.tolist() == [8, 2, 9]
-    tokens = TOKENS.at[:, 0].set(start)
-    logits = fed(PROMPTS, tokens, (9,))
-    for row, length in enumerate(LENGTHS):
-        text = jnp.concatenate([PROMPTS[row, : length - 1], tokens[row]])[None]
-        whole = fed(text[:, :1], text, (text.shape[1],), capacity=15)
-        assert_close(logits[row], whole[0, length - 1 :])
-
-
-def test_blocks_equal_single_steps():
-    single = fed(PROMPTS, TOKENS, (1,) * 6)
-    assert_close(fed(PROMPTS, TOKENS, WIDTHS), single)
-
-
 def test_blocks_at_ragged_positions_after_rejected_tokens_equal_single_steps():
     single = fed(PROMPTS, TOKENS, (1,) * 9)
     cache = MODEL.prefill(PARAMS, PROMPTS, 12)
@@ -114,43 +95,6 @@ def test_blocks_at_ragged_positions_after_rejected_tokens_equal_single_steps():
         length = np.minimum(length + kept, 6)
         cache = cache.rewind(jnp.asarray(length))
         assert np.array_equal(cache.length, length)
-
-
-@pytest.mark.slow
-def test_padding_and_other_rows_do_not_matter():
-    batch = fed(PROMPTS, TOKENS, WIDTHS)
-    wider = jnp.pad(PROMPTS, ((0, 0), (0, 5)))
-    assert_close(fed(wider, TOKENS, WIDTHS), batch)
-    for row, length in enumerate(LENGTHS):
-        alone = fed(PROMPTS[row : row + 1, :length], TOKENS[row : row + 1], WIDTHS)
-        assert_close(alone[0], batch[row])
-
-
-def test_the_prompt_matters_and_so_does_its_order():
-    logits = fed(PROMPTS, TOKENS, (3,))
-    swapped = PROMPTS.at[0, :2].set(jnp.array([3, 7]))
-    assert np.abs(fed(swapped, TOKENS, (3,))[0] - logits[0]).max() > 1e-3
-
-
-def test_capacity_is_of_outputs():
-    cache = MODEL.prefill(PARAMS, PROMPTS, 7)
-    assert cache.capacity == 7 and np.array_equal(cache.length, [0, 0, 0])
-    output, _ = MODEL.decode(PARAMS, TOKENS[:, :7], cache)
-    assert_close(output.logits, fed(PROMPTS, TOKENS, (1,) * 7))
-
-
-def test_rotations_depend_on_distances():
-    x, y = jax.random.normal(jax.random.key(2), (2, 1, 1, 1, 8))
-    rates = np.array([1, 0.3, 0.1, 0.03], np.float32)
-
-    def product(a: int, b: int) -> float:
-        turned = (rotary.rotated(z, jnp.full([1, 1], at), rates) for z, at in ((x, a), (y, b)))
-        return float(jnp.vdot(*turned))
-
-    # Sums of eight float32 products below 4.
-    assert product(5, 2) == pytest.approx(product(13, 10), abs=1e-5)
-    assert product(5, 2) != pytest.approx(product(5, 3), abs=1e-3)  # by 0.9
-    assert product(0, 0) == pytest.approx(float(jnp.vdot(x, y)), abs=1e-5)  # as above
 
 
 @pytest.fixture

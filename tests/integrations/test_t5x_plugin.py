@@ -258,25 +258,6 @@ def test_greedy_decodes_are_t5xs_under_its_generator(golden):
 
 
 @pytest.mark.slow
-def test_processors_are_those_of_a_plan(golden):
-    sampling = Processed(Greedy(), (RepetitionPenalty(1.3), NoRepeatNGram(2)))
-    decodes, aux = golden.model(sampling=sampling).predict_batch_with_aux(
-        golden.params, golden.batch
-    )
-    alone = autoregressive_decode(
-        golden.params,
-        bridge.row_keys(None, ROWS, 1),
-        golden.batch["encoder_input_tokens"],
-        target=golden.target,
-        sampling=sampling,
-        max_length=golden.greedy.shape[1],
-    )
-    np.testing.assert_array_equal(decodes, alone.tokens)
-    np.testing.assert_array_equal(aux["accepted"], aux["tested"])  # the target drafts for itself
-    assert not np.array_equal(decodes, golden.greedy)
-
-
-@pytest.mark.slow
 def test_samples_come_from_the_rows_own_keys(golden):
     sampling, rng = Sampling(temperature=0.7), words(3, "threefry2x32")
     model = golden.model(sampling=sampling, verifier=Coupled())
@@ -313,18 +294,10 @@ def test_beams_are_those_of_t5x(golden):
     np.testing.assert_allclose(aux["scores"], right["beam4_scores"][:ROWS, -1], **SCORES)
 
 
-@pytest.mark.parametrize(
-    "given, message",
-    [
-        (
-            {"decoder_params": {"topk": 0, "temperature": 0.5}},
-            "has topk, temperature, which",
-        ),
-    ],
-)
-def test_a_call_that_means_something_else(golden, given, message):
-    with pytest.raises(ValueError, match=message):
-        golden.model().predict_batch_with_aux(golden.params, golden.batch, **given)
+def test_a_call_that_means_something_else(golden):
+    given = {"topk": 0, "temperature": 0.5}
+    with pytest.raises(ValueError, match="has topk, temperature, which"):
+        golden.model().predict_batch_with_aux(golden.params, golden.batch, decoder_params=given)
 
 
 @pytest.mark.parametrize(
@@ -345,6 +318,25 @@ def test_a_call_that_means_something_else(golden, given, message):
 def test_a_model_that_cannot_work(golden, given, message):
     with pytest.raises((ValueError, checkpoints.CheckpointError), match=message):
         golden.model(**given)
+
+
+def test_what_a_call_asks_of_the_decoder(golden, monkeypatch):
+    """Two decodes are beams. Targets are a prompt only if that is said, and without their EOS."""
+    plugin, asked = sys.modules[golden.make.__module__], []
+    for name, seen in (("decode", "predictions"), ("beam_search", "beams")):
+        monkeypatch.setattr(plugin, name, lambda *_, prefix=None, **__: asked.append(prefix))
+        monkeypatch.setattr(bridge, seen, lambda *_, seen=seen: seen)
+    model = golden.model()
+    targets = golden.batch["decoder_input_tokens"].at[:, 1:4].set(jnp.array([7, 8, 1]))
+    ask = functools.partial(
+        model.predict_batch_with_aux,
+        golden.params,
+        golden.batch | {"decoder_input_tokens": targets},
+    )
+    assert [ask(num_decodes=count) for count in (1, 2)] == ["predictions", "beams"]
+    assert asked == [None, None]
+    ask(prompt_with_targets=True)
+    assert asked[2][:, :4].tolist() == [[7, 8, 0, 0]] * ROWS
 
 
 def test_parameters_of_another_model(golden):
@@ -516,14 +508,39 @@ def assert_greedy(model: Path, decodes: list[list[int]], lengths: list[int]) -> 
         assert not t5xs[length:].any()
 
 
+def inferred(folder, name: str, *flags: str, drafter="Autoregressive", mode="predict_with_aux"):
+    """Returns the records that T5X's script writes."""
+    given = ["--gin_file=run.gin", f"--gin_search_paths=.,{ROOT / 'gin'}", *flags]
+    given += [f"--gin.INFER_OUTPUT_DIR={str(folder / name)!r}", f"--gin.infer.mode={mode!r}"]
+    in_t5x(folder, "-m", "t5x.infer", *given, drafter=drafter)
+    (file,) = (folder / name).glob("*.jsonl-00000-of-00001")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+FRAGMENT = "--gin_file=drafters/{}.gin", "--gin_file=schedules/fixed.gin"
+NO_MODEL = ("--gin.DRAFT_MODEL=None", "--gin.DRAFT_CHECKPOINT_PATH=None")
+
+
 @with_t5x
-def test_infer_gives_t5xs_own_greedy_decodes(t5x_run):
-    flags = ["--gin_file=run.gin", f"--gin_search_paths=.,{ROOT / 'gin'}"]
-    in_t5x(t5x_run, "-m", "t5x.infer", *flags, "--gin.infer.mode='predict_with_aux'")
-    (file,) = (t5x_run / "out").glob("*.jsonl-00000-of-00001")
-    records = [json.loads(line) for line in file.read_text().splitlines()]
+@pytest.mark.parametrize(
+    "name, drafter, flags",
+    [
+        ("autoregressive", "Autoregressive", ()),
+        ("prompt_lookup", "PromptLookup", (*FRAGMENT, *NO_MODEL)),
+        ("hybrid", "Hybrid", (*FRAGMENT, "--gin.LOOKUP_SHORTEST=1")),
+        ("ngram", "NGram", (*FRAGMENT, *NO_MODEL, "--gin.DRAFT_TABLE_PATH='table'")),
+    ],
+)
+def test_infer_gives_t5xs_own_greedy_decodes(t5x_run, name, drafter, flags):
+    """With a table in the folder, of T5X's own texts."""
+    if not (t5x_run / "table").exists():
+        figures = np.load(GOLDEN / "golden.npz")["greedy"]
+        table = tables.count([[0, *row] for row in figures.tolist()], 128)
+        tables.save(t5x_run / "table", "ngram", table)
+    records = inferred(t5x_run, name, *(flag.format(name) for flag in flags), drafter=drafter)
     lengths = [record["aux"]["tokens"] for record in records]
     assert_greedy(GOLDEN, [record["prediction"] for record in records], lengths)
+    assert drafter == "Autoregressive" or sum(one["aux"]["accepted"] for one in records) > 0
 
 
 BEAMS = """
@@ -541,57 +558,18 @@ models.DecoderParams.return_all_decodes = True
 @with_t5x
 def test_infer_searches_for_t5xs_own_beams(t5x_run):
     (t5x_run / "beams.gin").write_text(BEAMS)
-    flags = ["--gin_file=run.gin", "--gin_file=beams.gin"]
-    flags += [f"--gin_search_paths=.,{ROOT / 'gin'}"]
-    flags += [f"--gin.INFER_OUTPUT_DIR={str(t5x_run / 'beams')!r}"]
-    in_t5x(t5x_run, "-m", "t5x.infer", *flags, "--gin.infer.mode='predict_with_aux'")
-    (file,) = (t5x_run / "beams").glob("*.jsonl-00000-of-00001")
-    records = [json.loads(line) for line in file.read_text().splitlines()]
+    records = inferred(t5x_run, "beams", "--gin_file=beams.gin")
     right = np.load(GOLDEN / "golden.npz")
     for record, beams, scores in zip(records, right["beam4"], right["beam4_scores"], strict=True):
         np.testing.assert_array_equal(record["prediction"], beams)
         np.testing.assert_allclose(record["aux"]["scores"], scores, **SCORES)
 
 
-NO_MODEL = ("--gin.DRAFT_MODEL=None", "--gin.DRAFT_CHECKPOINT_PATH=None")
-
-
-@with_t5x
-@pytest.mark.parametrize(
-    "name, drafter, flags",
-    [
-        ("prompt_lookup", "PromptLookup", NO_MODEL),
-        ("hybrid", "Hybrid", ("--gin.LOOKUP_SHORTEST=1",)),
-        ("ngram", "NGram", (*NO_MODEL, "--gin.DRAFT_TABLE_PATH='table'")),
-    ],
-)
-def test_infer_with_other_drafters(t5x_run, name, drafter, flags):
-    """With a table in the folder, of T5X's own texts."""
-    figures = np.load(GOLDEN / "golden.npz")["greedy"]
-    table = tables.count([[0, *row] for row in figures.tolist()], 128)
-    if not (t5x_run / "table").exists():
-        tables.save(t5x_run / "table", "ngram", table)
-    fragments = [f"--gin_file=drafters/{name}.gin", "--gin_file=schedules/fixed.gin"]
-    given = ["--gin_file=run.gin", f"--gin_search_paths=.,{ROOT / 'gin'}", *fragments, *flags]
-    given += [f"--gin.INFER_OUTPUT_DIR={str(t5x_run / name)!r}"]
-    mode = "--gin.infer.mode='predict_with_aux'"
-    in_t5x(t5x_run, "-m", "t5x.infer", *given, mode, drafter=drafter)
-    (file,) = (t5x_run / name).glob("*.jsonl-00000-of-00001")
-    records = [json.loads(line) for line in file.read_text().splitlines()]
-    lengths = [record["aux"]["tokens"] for record in records]
-    assert_greedy(GOLDEN, [record["prediction"] for record in records], lengths)
-    assert sum(record["aux"]["accepted"] for record in records) > 0
-
-
 @with_t5x
 def test_infer_with_penalties_and_bans(t5x_run, golden):
     """By the macros of every other run, in T5X's own script."""
-    flags = ["--gin_file=run.gin", f"--gin_search_paths=.,{ROOT / 'gin'}"]
-    flags += ["--gin.NO_REPEAT_NGRAM_SIZE=2", "--gin.REPETITION_PENALTY=1.3"]
-    flags += [f"--gin.INFER_OUTPUT_DIR={str(t5x_run / 'penalties')!r}"]
-    in_t5x(t5x_run, "-m", "t5x.infer", *flags, "--gin.infer.mode='predict'")
-    (file,) = (t5x_run / "penalties").glob("*.jsonl-00000-of-00001")
-    records = [json.loads(line) for line in file.read_text().splitlines()]
+    flags = "--gin.NO_REPEAT_NGRAM_SIZE=2", "--gin.REPETITION_PENALTY=1.3"
+    records = inferred(t5x_run, "penalties", *flags, mode="predict")
     inputs = np.load(GOLDEN / "golden.npz")["encoder_input_tokens"]
     alone = autoregressive_decode(
         golden.params,

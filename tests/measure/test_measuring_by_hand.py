@@ -56,6 +56,7 @@ class Settings:
     asked: list
     settings: str = "settings"
     path: str | None = "lines.jsonl"
+    run = SimpleNamespace(placement="devices")
 
     @property
     def variant(self) -> Settings:
@@ -105,22 +106,17 @@ def test_a_measurement_reads_what_no_other_has_read(monkeypatch):
     asked: list = []
 
     def trees_of(run, tree_of):
-        assert tree_of.func == "read" and tree_of.keywords == {"trees": {"other": 1}}
+        assert tree_of == "read"
         return "trees"
 
     monkeypatch.setattr(benchmarking, "trees_of", trees_of)
     measured = lambda *given, **how: asked.append((given, how)) or "measurement"  # noqa: E731
     monkeypatch.setattr(benchmarking, "Measurement", measured)
-    monkeypatch.setattr(benchmarking.functools, "partial", partial)
-    run = SimpleNamespace(placement=SimpleNamespace(read="read"), data=SimpleNamespace(seed=5))
+    run, store = SimpleNamespace(data=SimpleNamespace(seed=5)), SimpleNamespace(read="read")
     timed = Timed(Variant("", run, ""), "workload", None)  # type: ignore[arg-type]
     file: Any = "file"
-    assert timed.measurement({1: "x"}, file, 3, {"other": 1}) == "measurement"  # type: ignore
+    assert timed.measurement({1: "x"}, file, 3, store) == "measurement"  # type: ignore
     assert asked == [(("workload", "trees", {1: "x"}, "file"), {"seed": 5, "repeats": 3})]
-
-
-def partial(function: Any, **keywords: Any) -> Any:
-    return SimpleNamespace(func=function, keywords=keywords)
 
 
 @pytest.mark.parametrize("found", [None, SimpleNamespace(milliseconds="times")])
@@ -257,8 +253,9 @@ def test_runs_are_put_into_batches_of_one_text_with_one_note(capsys):
         change(One(Data("task", "test", lengths, decoder_prefix="x")))
 
 
-def test_the_parts_that_are_timed():
-    """Each with the part that it starts from, and the steps that one run of it takes."""
+def test_the_parts_that_are_timed(monkeypatch):
+    """Each with the part that it starts from, and the steps that one run of it takes; texts are
+    generated on the devices of a mesh."""
     target = TableTarget(5)
     drafter = Autoregressive(target, Greedy())
     plan = Plan(target, drafter, GreedyMatch(), Fixed(2), Greedy(), max_length=40)
@@ -275,3 +272,9 @@ def test_the_parts_that_are_timed():
         turn: ("prefill", 8),
     }
     assert {name: (part.source, part.steps) for name, part in found.items()} == expected
+    monkeypatch.setattr(workload, "DecodeProgram", lambda plan, mesh: (plan, mesh))
+    greedy, mesh = plan.alone(2), SimpleNamespace()
+    whole = workload.Workload.of(plan, plan.alone(), mesh, greedy)  # type: ignore[arg-type]
+    modes = {"alone": plan.alone(), "speculative": plan, "greedy": greedy}
+    assert whole.generations == {mode: (one, mesh) for mode, one in modes.items()}
+    assert whole.mesh is mesh

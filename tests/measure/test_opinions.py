@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import few
 from tolerances import PROBABILITIES
 
 from specdec.checkpoints import tables
@@ -124,7 +125,7 @@ def test_a_row_that_is_no_distribution_is_no_proposal(row):
         assert found.confidence == 0 and found.entropy == 0 and not any(found.top)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(0.7), Greedy()], ids=["drawn", "greedy"])
+@pytest.mark.parametrize("sampling", few([Greedy(), Sampling(0.7)]), ids=["greedy", "drawn"])
 def test_all_layers_of_the_target_say_what_it_says(sampling):
     """It is asked again and again, each time with the cache of the text so far."""
     taught, found = asked(EarlyExit(2, sampling))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import Cycle
 
 from specdec.common.statistics import Estimate
 from specdec.decoding.beam_plan import BeamPlan
@@ -18,7 +19,6 @@ from specdec.decoding.draft_beams import DraftBeams
 from specdec.drafters import Autoregressive
 from specdec.measure import printed, trust
 from specdec.measure.file import Generation, Timing
-from specdec.measure.parts import key_of
 from specdec.measure.summary import (
     Baseline,
     BenchmarkPrediction,
@@ -28,7 +28,6 @@ from specdec.measure.summary import (
     PredictedByOthers,
     Quantiles,
     Speedup,
-    summarize,
 )
 from specdec.measure.trust import Spread
 from specdec.plan import Plan
@@ -139,18 +138,35 @@ PLAN = Plan(
 MACHINE: Any = {"backend": "cpu", "cores": 2, "cpu": "AMD EPYC", "features": ["avx2"]}
 
 
+SAME, LENGTHS = "14 of 15 texts identical", "3 tokens per draft"
+ON = "2 cores of AMD EPYC (avx2)"
+
+
 @pytest.mark.parametrize(
-    "summary, says",
+    "summary, schedule, machine, says",
     [
-        (SUMMARY, "14 of 15 texts identical"),
-        (dataclasses.replace(SUMMARY, identical=None), "outputs of the same distribution"),
-        (INEXACT, "outputs NOT EXACT"),
+        (SUMMARY, Fixed(3), MACHINE, (SAME, LENGTHS, ON)),
+        (
+            dataclasses.replace(SUMMARY, identical=None),
+            *(Fixed(3), MACHINE, ("outputs of the same distribution", LENGTHS, ON)),
+        ),
+        (INEXACT, Fixed(3), MACHINE, ("outputs NOT EXACT", LENGTHS, ON)),
+        (
+            *(SUMMARY, Fixed(1), MACHINE | {"cores": 1}),
+            (SAME, "1 token per draft", "1 core of AMD EPYC (avx2)"),
+        ),
+        (
+            *(SUMMARY, Cycle((1, 3)), {"backend": "tpu", "devices": 1, "device": "TPU v4"}),
+            (SAME, "up to 3 tokens per draft", "1 x TPU v4"),
+        ),
     ],
 )
-def test_the_sentence_of_a_benchmark(summary, says):
-    assert printed.sentence(summary, PLAN, MACHINE) == (
-        f"1.61 times as fast as the target alone (1.51 to 1.71), {says}, Autoregressive, "
-        "3 tokens per draft, on 2 cores of AMD EPYC (avx2)"
+def test_the_sentence_of_a_benchmark(summary, schedule, machine, says):
+    plan = dataclasses.replace(PLAN, schedule=schedule)
+    texts, lengths, device = says
+    assert printed.sentence(summary, plan, machine) == (
+        f"1.61 times as fast as the target alone (1.51 to 1.71), {texts}, Autoregressive, "
+        f"{lengths}, on {device}"
     )
 
 
@@ -188,9 +204,21 @@ def test_from_when_on_a_machine_is_busy(load, cores, high, busy, meaning):
 
 
 def generation(mode: str, text: int, seconds: float, repeat: int = 0, calls: int = 2) -> Any:
-    drafted = [3 if mode == "speculative" else 0] * calls
-    made = {"tokens": [2] * 8, "drafted": drafted, "accepted": [0] * calls}
+    made = {"tokens": [2] * 4, "drafted": [1] * calls, "accepted": [1] * calls}
     return Generation(**made, mode=mode, text=text, repeat=repeat, seconds=seconds)
+
+
+def test_the_spread_is_of_work_that_is_the_same():
+    """A part in steps of 1 and 2 s, and a text in 10 and 30 s; a third text took other calls."""
+    parts = [Timing("prefill", 0, 0, 4.0, 4), Timing("prefill", 0, 1, 8.0, 4)]
+    texts = [generation("alone", 0, seconds) for seconds in (10.0, 30.0)]
+    texts.append(generation("alone", 0, 1e9, calls=3))
+    # Multiples of 1.5 and 20: 2/3, 4/3, 1/2, 3/2.
+    assert Spread.of([*parts, *texts]) == (pytest.approx(0.55), pytest.approx(1.45), 4)
+    assert Spread.of(texts[1:]) is None
+    first, second = trust.lines(0.1, None, cores=1)
+    assert "0.1 on 1 core before, nothing was timed twice" in first
+    assert "more texts or repeats" in second
 
 
 def test_work_is_compared_with_the_same_work():
@@ -206,26 +234,3 @@ def test_work_is_compared_with_the_same_work():
     found = Spread.of(records)
     assert found is not None and found.timings == 10
     assert (found.low, found.high) == (pytest.approx(0.99), pytest.approx(1.01))
-
-
-PARTS = {"memory_read": 1.0, "alone prefill": 5.0, "prefill": 7.0, "alone 1": 10.0}
-PARTS |= {"target 4": 15.0, "draft 2": 2.0, "draft 1": 1.0}
-
-
-def test_the_first_token_of_each_text_is_no_later_one():
-    """Alone each of two texts takes 5 s, and 10 s for each of eight tokens by as many calls.
-
-    With speculation a text is two calls of 15 + 4 s after 7 s, so four tokens are later.
-    """
-    records: list[Any] = [Timing(key_of(name), 0, 0, seconds, 1) for name, seconds in PARTS.items()]
-    for text in range(2):
-        records.append(generation("alone", text, 5 + 8 * 10, calls=8))
-        records.append(generation("speculative", text, 7 + 2 * (15 + 4)))
-    found = summarize(
-        records, parts=PLAN.parts, gamma=3, same_output=True, exact=True, step_bytes=None
-    )
-    alone, speculative = (found.latency[mode] for mode in ("alone", "speculative"))
-    assert (alone.first_token, speculative.first_token) == (15, pytest.approx(7 + 15 + 4))
-    assert alone.per_token == pytest.approx(10) and found.tau == 4
-    assert speculative.per_token == pytest.approx((15 + 4) / 4)
-    assert (found.texts, found.repeats, found.identical) == (2, 1, 2)

@@ -28,6 +28,15 @@ LINES = sorted((ROOT / "docs" / "results").glob("*/*.jsonl"))
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "pages" / "make_tables.py"))
 
 
+def page_of(*names: str) -> str:
+    return ROOT.joinpath("docs", *names).read_text(encoding="utf-8")
+
+
+def stored(*names: str) -> list[dict[str, Any]]:
+    """The lines of a file in docs/results."""
+    return [json.loads(line) for line in page_of("results", *names).splitlines()]
+
+
 def agree(again: Any, written: Any) -> bool:
     """Whether both say the same, to 9 digits: the last ones depend on how NumPy adds."""
     if isinstance(written, dict):
@@ -38,7 +47,14 @@ def agree(again: Any, written: Any) -> bool:
     return again == (pytest.approx(written, rel=1e-9) if isinstance(written, float) else written)
 
 
-@pytest.mark.parametrize("path", LINES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+OFTEN = LINES[::4] + [x for x in LINES if x.stem == "large_ende_t0_gamma10"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(x, marks=[pytest.mark.slow] * (x not in OFTEN)) for x in LINES],
+    ids=[f"{path.parent.name}-{path.stem}" for path in LINES],
+)
 def test_figures_are_those_of_the_lines(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     written = json.loads(Path(f"{path}.summary.json").read_text(encoding="utf-8"))
@@ -98,18 +114,17 @@ def cell(device: str, name: str) -> str:
 
 
 def test_the_first_table_has_the_committed_measurements():
-    page = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
+    page = page_of("explanation", "performance.md")
     table = page.split("\n|", 1)[1].split("\n\n")[0].splitlines()[2:]
     shown = [tuple(one.strip() for one in line.split("|")[5:7]) for line in table]
     assert shown == [(cell("avx512", one), cell("avx2", other)) for one, other in LEAD]
 
 
 def test_batches_are_those_of_the_lines():
-    path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "batches" / "lines.jsonl"
-    page = (ROOT / "docs" / "log" / "performance-log.md").read_text(encoding="utf-8")
-    summary = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
+    page = page_of("log", "performance-log.md")
+    summary = page_of("explanation", "performance.md")
     shown = 1, 4, 8, 16, 32  # of the shorter table
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = stored("amd_epyc_avx512_2_cores", "batches", "lines.jsonl")
     for rows in sorted({line["rows"] for line in lines}):
         own = sorted((x for x in lines if x["rows"] == rows), key=lambda x: x["gamma"])
         speedups = [f"{x[name]:.2f}" for x in own for name in ("forecast", "measured")]
@@ -121,14 +136,8 @@ def test_batches_are_those_of_the_lines():
             assert f"| {' | '.join(short)} |" in summary
 
 
-def stored(*names: str) -> list[dict[str, Any]]:
-    """The lines of a file in docs/results."""
-    text = ROOT.joinpath("docs", "results", *names).read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
-
-
 def test_refilled_rows_are_those_of_the_lines():
-    page = (ROOT / "docs" / "log" / "performance-log.md").read_text(encoding="utf-8")
+    page = page_of("log", "performance-log.md")
     for line in stored("amd_epyc_avx512_2_cores", "batches", "refill.jsonl"):
         figures = interval(line["speedup"]), f"{line['equal']} of {line['texts']}"
         assert f"| {line['way']} | {line['steps'] or '-'} | {' | '.join(figures)} |" in page
@@ -155,7 +164,7 @@ def interval(given: list[float], digits: int = 2) -> str:
 
 def cells_behind(mark: str) -> list[list[str]]:
     """Rows of the first table behind a mark in docs/log/methods-log.md."""
-    page = (ROOT / "docs" / "log" / "methods-log.md").read_text(encoding="utf-8")
+    page = page_of("log", "methods-log.md")
     table = page.split(mark)[1].split("\n|", 1)[1].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
@@ -418,7 +427,7 @@ def test_what_previous_outputs_draft_is_in_the_lines():
 
 
 def test_forecasts_are_those_of_the_lines():
-    page = (ROOT / "docs" / "log" / "performance-log.md").read_text(encoding="utf-8")
+    page = page_of("log", "performance-log.md")
     lines = stored("amd_epyc_avx512_2_cores", "forecast", "lines.jsonl")
     found = {(x["pair"], x["temperature"], x["gamma"]): x for x in lines}
     pairs = "ende", "highlights", "captions"
@@ -487,7 +496,7 @@ def test_predicted_steps_of_beams_are_close_to_measured_ones():
 
 
 def test_the_short_table_of_a_gpu_has_the_committed_measurements():
-    page = (ROOT / "docs" / "reference" / "gpu-tables.md").read_text(encoding="utf-8")
+    page = page_of("reference", "gpu-tables.md")
     names = ("grown_ende_t0_gamma5", "grown_ende_t0_gamma7", "grown_ende_t1_gamma7")
     table = page.split("target's step, ms |\n")[1].split("\n\n")[0].splitlines()[1:]
     for row, name in zip(table, (*names, "ende_small_t0", "ende_small_t1"), strict=True):
@@ -501,7 +510,7 @@ def test_the_short_table_of_a_gpu_has_the_committed_measurements():
 
 
 def test_beams_on_a_gpu_are_those_of_the_lines():
-    page = (ROOT / "docs" / "reference" / "gpu-tables.md").read_text(encoding="utf-8")
+    page = page_of("reference", "gpu-tables.md")
     rows = page.split("times as fast as plain beams |\n")[1].split("\n\n")[0].splitlines()[1:]
     lines = stored("nvidia_h200", "beams", "lines.jsonl")
     names = ("steps per call", "ms per call", "times as fast")

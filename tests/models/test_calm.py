@@ -4,42 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import few, inside, load
-from tolerances import LOGITS, SMALL_LOGITS
+from support import few, tiny_t5
+from tolerances import SMALL_LOGITS
 
-from specdec import cli
 from specdec.decoding import autoregressive_decode, decode, row_keys
-from specdec.decoding.program import DecodeProgram, batch_shapes
 from specdec.drafters import Autoregressive, EarlyExit
 from specdec.measure import recording, written
 from specdec.models.t5 import Calm, T5Draft, T5DraftConfig, T5Target, calm
 from specdec.plan import Plan
-from specdec.predict import hlo, schedule_replay
-from specdec.sampling import Greedy, Sampling
+from specdec.predict import schedule_replay
+from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.types import Params, Part, TargetCall
-from specdec.verifiers import Coupled, GreedyMatch
+from specdec.verifiers import GreedyMatch
 
 V, N, ROWS = 30, 12, 5
-WHOLE = T5Draft(
-    T5DraftConfig(
-        vocab_size=V,
-        emb_dim=16,
-        num_heads=2,
-        head_dim=8,
-        mlp_dim=24,
-        num_encoder_layers=1,
-        num_decoder_layers=5,
-        exit_classifier=True,
-    )
-)
+WHOLE = T5Draft(T5DraftConfig.of(tiny_t5(V, 16, 24, decoder=5), exit_classifier=True))
 INPUTS = jnp.asarray(np.random.default_rng(0).integers(2, V, [ROWS, 7]), jnp.int32)
 KEYS = row_keys(0, jnp.arange(ROWS))
 SETTINGS = {
@@ -71,7 +56,7 @@ def both() -> dict:
 @functools.cache
 def params() -> dict:
     """Whose logits are far enough apart for exits to be sure of some."""
-    own = WHOLE.init(jax.random.key(1))
+    own = jax.jit(WHOLE.init)(jax.random.key(1))
     own["decoder"]["exit_classifier"]["weight"] = jax.random.normal(jax.random.key(2), [16])
     own["decoder"]["logits_dense"]["kernel"] *= 2
     return own
@@ -138,8 +123,7 @@ def token_by_token(target: Calm, row: int, tokens) -> tuple[list[int], np.ndarra
     return depths, np.array(logits)
 
 
-@pytest.mark.slow
-@every("some exits")
+@every()
 def test_each_token_leaves_by_its_own_confidence(name):
     target = calm(WHOLE, **SETTINGS[name])
     tokens = fed(decoded(target).tokens)
@@ -154,7 +138,6 @@ def test_each_token_leaves_by_its_own_confidence(name):
 
 @every()
 def test_no_row_and_no_draft_token_changes_another(name):
-    """Rows alone, and texts that are verified in calls of four tokens, whoever drafts."""
     target = calm(WHOLE, **SETTINGS[name])
     output = decoded(target)
     for row in range(ROWS):
@@ -169,33 +152,8 @@ def test_no_row_and_no_draft_token_changes_another(name):
     assert not plan.exact and not plan.alone().exact
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("drafts", [0, 3])
-def test_a_call_goes_as_deep_as_the_deepest_of_its_tokens(drafts):
-    """Also those that are drafted and refused, and what fills up a draft."""
-    target = calm(WHOLE, **SETTINGS["some exits"])
-    plan = Plan(target, Autoregressive(WHOLE, Greedy()), GreedyMatch(), Fixed(3), Greedy(), N)
-    plan = plan if drafts else plan.alone()
-    output = jax.device_get(decode(plan.params(both()), KEYS, INPUTS, plan))
-    assert len(set(output.trace.depth.ravel().tolist())) > 2, "calls of several depths, and none"
-    width = 1 + N + plan.longest_draft  # of all that is fed, garbage at its end
-
-    @jax.jit
-    def depths(inputs, tokens):
-        cache = target.prefill(params(), inputs[None], width)
-        return target.decode(params(), tokens[None], cache)[0].depth[0]
-
-    for row in range(ROWS):
-        calls, start = output.row(row), 0
-        for call, depth in enumerate(calls.depths):
-            given = [0, *calls.tokens[:start], *calls.proposed[call]]
-            seen = depths(INPUTS[row], jnp.zeros(width, jnp.int32).at[: len(given)].set(given))
-            assert depth == seen[start : len(given)].max()
-            start += calls.accepted[call] + 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["some exits", "state", "classifier"])
+@pytest.mark.ci
+@pytest.mark.parametrize("name", few(["some exits", "state", "classifier"]))
 def test_tokens_that_always_leave_there(name):
     """Their logits are those of a model of so many layers: layers see nothing of those above."""
     target = calm(WHOLE, **SETTINGS[name])
@@ -217,7 +175,7 @@ def test_tokens_that_always_leave_there(name):
 def test_what_a_call_of_a_depth_reads():
     """Two layers and their head, one more head for the exit before, and what makes keys and values
     of the three layers above."""
-    own = params()
+    own = WHOLE.parameter_shapes()
     always = calm(WHOLE, threshold=0.5).always(2)
     first, head = WHOLE.first(2), own["decoder"]["logits_dense"]["kernel"].size
     below = sum(x.size for x in jax.tree.leaves(first.read_by_decode(first.part_of(own))))
@@ -232,7 +190,6 @@ def test_what_a_call_of_a_depth_reads():
     "weights, second", [("stored", False), ("int8", False), ("int8_tokens", True)]
 )
 def test_an_exit_of_a_tied_model_asks_its_table_of_tokens_or_the_second_one(weights, second):
-    """Logits in eight bits have a table of their own."""
     config = dataclasses.replace(WHOLE.config, logits_via_embedding=True, exit_classifier=False)
     target = calm(T5Draft(config, weights=weights), threshold=0.5)
     shapes = target.parameter_shapes()
@@ -267,7 +224,6 @@ def test_the_parts_of_a_plan_are_calls_by_depth():
 
 @pytest.mark.parametrize("drafts", [ci("alone"), *few(["itself", "whole"], 0)])
 def test_a_replay_knows_how_deep_calls_go(drafts):
-    """Of what was drafted and kept exactly, and of a refused token by the text's own."""
     target = calm(WHOLE, **SETTINGS["some exits"])
     drafter = Autoregressive(WHOLE if drafts == "whole" else target, Greedy())
     plan = Plan(target, drafter, GreedyMatch(), Fixed(3), Greedy(), N)
@@ -290,34 +246,6 @@ def test_a_replay_knows_how_deep_calls_go(drafts):
         schedule_replay.replay(plan, without, vocab_size=V)
 
 
-@pytest.mark.slow
-def test_commands_measure_it_against_the_whole_model(tmp_path, capsys):
-    """Passes, a forecast and a benchmark of the embedded target, whose tokens leave early."""
-    run = ["--gin_file=demo.gin", "--gin_file=models/calm.gin", "--gin.EXIT_THRESHOLD=0.3"]
-    run += ["--gin.LOSSY=True", "--compilation_cache_dir="]
-    passes, lines = tmp_path / "passes.jsonl", tmp_path / "bench.jsonl"
-    alone = [*run, "--gin.DRAFTER=None"]
-    assert cli.main(["acceptance", *alone, "--tokens=40", f"--output_file={passes}"]) == 0
-    assert "layers, mean" in capsys.readouterr().out
-    assert cli.main(["forecast", *alone, f"--passes={passes}"]) == 0
-    assert "gamma 0, " in capsys.readouterr().out
-    given = ["--limit=2", "--repeats=1", f"--output_file={lines}"]
-    assert cli.main(["bench", *run, "--gamma=2", *given]) == 0
-    found = json.loads(Path(f"{lines}.summary.json").read_text())
-    roles = {role for role, _, _ in found["prediction"]["parts"]}
-    assert roles <= {"draft", "target/1", "target/2", "target/3"} and 1 <= found["depth"] <= 3
-    assert cli.main(["forecast", *alone, f"--passes={passes}", "--gin.EXIT_THRESHOLD=0.4"]) == 2
-    assert "is of target.threshold = 0.3, and the run has 0.4" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_drawn_texts_are_its_own_for_every_seed():
-    target, rule = calm(WHOLE, **SETTINGS["softmax"]), Sampling(0.8)
-    plan = Plan(target, Autoregressive(WHOLE, rule), Coupled(), Fixed(3), rule, N)
-    ours = decode(Params(params(), params()), KEYS, INPUTS, plan)
-    np.testing.assert_array_equal(ours.tokens, decoded(target, sampling=rule).tokens)
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("confidence", few(["softmax", "state", "classifier"]))
 def test_without_exits_it_is_the_whole_model(confidence):
@@ -327,42 +255,11 @@ def test_without_exits_it_is_the_whole_model(confidence):
     np.testing.assert_allclose(ours.log_probs, whole.log_probs, rtol=0, atol=SMALL_LOGITS)
 
 
-@pytest.mark.slow
-def test_without_exits_over_long_texts():
-    """Relative positions past the exact buckets, in one call."""
-    model, own, golden = load("v1_1")
-    given = [jnp.asarray(golden[f"{x}coder_input_tokens"]) for x in ("en", "de")]
-    logits = [
-        target.decode(own, given[1], target.prefill(own, given[0], 170))[0].logits
-        for target in (model, calm(model, threshold=None))
-    ]
-    np.testing.assert_allclose(*logits, rtol=0, atol=LOGITS)
-
-
-@pytest.mark.slow
-def test_a_layer_that_may_be_skipped_copies_no_cache():
-    """As many arrays of a cache are copied as in the whole model, whose products of one token XLA's
-    CPU backend lays out anew: the loops of no or one trip add none."""
-    assert 0 < copies(WHOLE) == copies(calm(WHOLE, threshold=0.5))
-
-
-def copies(target: T5Target) -> int:
-    plan = Plan(target, None, None, None, Greedy(), 50)  # type: ignore[arg-type]
-    shapes = plan.params({"target": target.parameter_shapes()})
-    compiled = DecodeProgram(plan).lower(shapes, *batch_shapes(plan.target, 1, 8)).compile()
-    operations = inside(hlo.read(compiled.as_text() or "").operations, "decode")
-    caches = [x for x in operations if f"[1,2,{plan.capacity},8]" in x.shape]
-    return sum(x.opcode == "copy" for x in caches)
-
-
 @pytest.mark.parametrize(
     "make, says",
     [
         (lambda: calm(WHOLE, threshold=1.5), "Calm.threshold is 1.5; give a probability"),
-        (
-            lambda: calm(WHOLE, confidence="best"),
-            "Calm.confidence is 'best'; give one of 'softmax', ",
-        ),
+        (lambda: calm(WHOLE, confidence="best"), "Calm.confidence is 'best'; give one of 'softmax"),
         (lambda: calm(WHOLE, exits=(0, 2)), r"Calm.exits is \(0, 2\); give layers from 1 on"),
         (lambda: calm(WHOLE, exits=(6,)), r"Calm.exits is \(6,\); give layers from 1 to 5"),
         (lambda: calm(WHOLE, decay=4.0), "decay is 4.0 and decay_length None; give both"),

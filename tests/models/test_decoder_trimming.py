@@ -18,7 +18,8 @@ from specdec.checkpoints import CheckpointError, tree
 from specdec.models import families
 from specdec.models.sizes.kept_parts import Trim
 
-each_model = pytest.mark.parametrize("name", ["llama", *few(["opt", "gpt2", "t5gemma"], 1)])
+OPT = pytest.param("opt", marks=pytest.mark.ci)
+each_model = pytest.mark.parametrize("name", ["llama", OPT, *few(["gpt2", "t5gemma"], 0)])
 IDS = (3, 7, 8, 63)
 
 
@@ -29,37 +30,22 @@ def of_part(name, kept):
     return part, own
 
 
-def logits_of(model, params):
-    cache = model.prefill(params, INPUTS, 4)
-    return model.decode(params, TOKENS, cache)[0].logits[:2]
-
-
-@pytest.mark.slow
-@each_model
-def test_a_head_of_some_ids_says_what_the_whole_one_says_of_them(name):
-    whole = logits_of(families.model_of(TINY[name]), params_of(name))
-    part, own = of_part(name, Trim(head_ids=IDS))
-    found = logits_of(part, own)
-    np.testing.assert_allclose(found[..., IDS], whole[..., IDS], rtol=0, atol=SMALL_LOGITS)
-    others = np.setdiff1d(np.arange(64), IDS)
-    assert np.all(np.isneginf(found[..., others])) and part.head_ids == IDS
-    smaller, params = of_part(name, Trim(head_ids=IDS))[0].config, own
-    again = families.resize(params, smaller, Trim(head_ids=IDS[1:]))
-    kernels = (one["decoder"]["logits_dense"]["kernel"] for one in (again, own))
-    assert np.array_equal(next(kernels), next(kernels)[:, 1:])
-
-
 @each_model
 @pytest.mark.parametrize("layer", few([1, 0]))
 def test_a_layer_of_a_model_is_a_model(name, layer):
-    """Its stream is that of the whole model's layer on the same embeddings."""
     model, params = families.model_of(TINY[name]), params_of(name)
     part, own = of_part(name, Trim(decoder_layers=(layer,)))
     tokens, empty = TOKENS[:, :1], jnp.zeros([3, 1], jnp.int32)
-    embedded = model.decode(params, tokens, model.prefill(params, empty, 1), layers=(0, 0))[0]
-    given = {"layers": (layer, layer + 1), "resume": embedded.stream if layer else None}
-    whole = model.decode(params, tokens, model.prefill(params, empty, 1), **given)[0]
-    found = part.decode(own, tokens, part.prefill(own, empty, 1))[0]
+
+    @jax.jit
+    def run(params, own):
+        cache = model.prefill(params, empty, 1)
+        embedded = model.decode(params, tokens, cache, layers=(0, 0))[0]
+        resume = embedded.stream if layer else None
+        whole = model.decode(params, tokens, cache, layers=(layer, layer + 1), resume=resume)[0]
+        return whole, part.decode(own, tokens, part.prefill(own, empty, 1))[0]
+
+    whole, found = run(params, own)
     np.testing.assert_allclose(found.logits, whole.logits, rtol=0, atol=SMALL_LOGITS)
 
 
@@ -72,9 +58,8 @@ def test_a_trimmed_checkpoint_comes_back(name, tmp_path):
     assert type(config)(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_decoder_that_reads_the_whole_models_encoder():
-    """It computes the same as the whole model."""
     model, params = families.model_of(TINY["t5gemma"]), params_of("t5gemma")
     part, own = of_part("t5gemma", Trim(shared_encoder=True))
     assert (part.encoded_dim, "encoder" in own) == (16, False)
@@ -86,17 +71,6 @@ def test_a_decoder_that_reads_the_whole_models_encoder():
     assert tree.shapes_of(part).keys() == tree.shapes(own).keys()
     with pytest.raises(ValueError, match="this model has no encoder"):
         part.prefill(own, INPUTS, 4)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    "kept, says",
-    [(Trim(shared_encoder=True), "no encoder"), (Trim(head_ids=IDS), "has 4 of 64 ids")],
-)
-def test_transformers_has_no_part_of_a_t5gemma(kept, says, tmp_path):
-    part, own = of_part("t5gemma", kept)
-    with pytest.raises(CheckpointError, match=says):
-        checkpoints.save(tmp_path / "theirs", own, config=part.config, format="huggingface")
 
 
 def test_transformers_has_no_such_heads(tmp_path):
@@ -123,21 +97,19 @@ def test_a_trimmed_head_has_no_other_ids():
     config = families.resized(TINY["gpt2"], Trim(head_ids=IDS))
     with pytest.raises(ValueError, match="Trim.head_ids has 1 ids that the model's head lacks"):
         families.resized(config, Trim(head_ids=(3, 4)))
-    assert jax.tree.leaves(families.model_of(config).init(jax.random.key(0)))
+    families.resized(config, Trim(head_ids=IDS[:2]))
 
 
 @pytest.mark.parametrize(
     "name, width", [("t5gemma", 16), ("t5gemma2", 24), ("t5", 24), ("whisper", 24)]
 )
 def test_a_part_without_an_encoder_reads_what_the_whole_models_encoder_writes(name, width):
-    """Of which the width may be another than the decoder's."""
     config = families.resized(TINY[name], Trim(shared_encoder=True))
     assert (config.encoded_dim, config.num_encoder_layers, config.emb_dim) == (width, 0, 24)
 
 
 @pytest.mark.parametrize("name", ["t5", "t5gemma", "llama"])
 def test_a_head_is_trimmed_twice(name):
-    """The columns of ids are counted in the head that there is."""
     draw = np.random.default_rng(0)
     shapes = families.model_of(TINY[name]).parameter_shapes()
     params = jax.tree.map(lambda x: draw.normal(size=x.shape).astype(np.float32), shapes)

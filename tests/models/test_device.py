@@ -47,9 +47,9 @@ def cache(tmp_path, monkeypatch):
     device._this.cache_clear()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def measured():
-    return device.measure()
+    return device_of(dict.fromkeys(device.TOKENS, "in_out"))
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 4, 5, 8, 11, 300])
@@ -65,33 +65,33 @@ def test_a_product_is_the_product(order, tokens, dtype, wide):
     np.testing.assert_array_equal(found, x.astype(wide) @ kernel.astype(wide))
 
 
-@pytest.mark.parametrize("tokens", [2, 5, 8, 64])
-def test_unsigned_kernels_are_multiplied_exactly(tokens):
+@pytest.mark.parametrize(
+    "order, tokens, program",
+    [
+        *(
+            ("unsigned", n, [f"s32[20,{n}]{{1,0}} dot(", " u8[20,12]", f" s8[{n},12]"])
+            for n in (2, 5, 8, 64)
+        ),
+        *(
+            ("unsigned_many", n, [f"s32[{n + 1},20]{{1,0}} dot(", f"u8[{n + 1},12]"])
+            for n in (2, 300)
+        ),
+    ],
+)
+def test_unsigned_kernels_are_multiplied_exactly(order, tokens, program):
     """The operands keep their kinds in the compiled program, for which XLA has faster code."""
     draw = np.random.default_rng(tokens)
     x = draw.integers(-127, 128, [tokens, 12], np.int8)
     kernel = draw.integers(-127, 128, [20, 12], np.int8)
-    kept = shifted(jnp.asarray(kernel))
-    np.testing.assert_array_equal(int8.signed(kept), kernel)
-    found = product(jnp.asarray(x), kept, "unsigned")
+    kept = shifted(jnp.asarray(kernel)) if order == "unsigned" else jnp.asarray(kernel)
+    if order == "unsigned":
+        np.testing.assert_array_equal(int8.signed(kept), kernel)
+    found = product(jnp.asarray(x), kept, order)
     assert found.dtype == jnp.int32
     np.testing.assert_array_equal(found, x.astype(np.int32) @ kernel.T.astype(np.int32))
-    compiled = jax.jit(product, static_argnums=2).lower(x, kept, "unsigned").compile()
-    text = str(compiled.as_text())
-    assert f"s32[20,{tokens}]{{1,0}} dot(" in text and " u8[20,12]" in text
-    assert f" s8[{tokens},12]" in text and not re.search(r"= s(8|32)\[20,12\]", text)
-
-
-@pytest.mark.parametrize("tokens", [2, 300])
-def test_many_unsigned_tokens_are_multiplied_exactly(tokens):
-    draw = np.random.default_rng(tokens)
-    x = draw.integers(-127, 128, [tokens, 12], np.int8)
-    kernel = draw.integers(-127, 128, [20, 12], np.int8)
-    found = product(jnp.asarray(x), jnp.asarray(kernel), "unsigned_many")
-    np.testing.assert_array_equal(found, x.astype(np.int32) @ kernel.T.astype(np.int32))
-    compiled = jax.jit(product, static_argnums=2).lower(x, kernel, "unsigned_many").compile()
-    text = str(compiled.as_text())
-    assert f"s32[{tokens + 1},20]{{1,0}} dot(" in text and f"u8[{tokens + 1},12]" in text
+    text = str(jax.jit(product, static_argnums=2).lower(x, kept, order).compile().as_text())
+    assert all(part in text for part in program)
+    assert order != "unsigned" or not re.search(r"= s(8|32)\[20,12\]", text)
 
 
 def test_the_kernel_stays_the_first_operand():
@@ -120,17 +120,6 @@ def test_orders_hold_for_calls_of_so_many_tokens():
     assert Kernels().order(2) == "in_out"
 
 
-def test_a_measurement_has_all_and_comes_back_from_its_file(measured, tmp_path):
-    assert measured.milliseconds.keys() == {size.name for size in SIZES}
-    for times in measured.milliseconds.values():
-        assert times.keys() == set(ORDERS)
-        for each in times.values():
-            assert tuple(each) == device.TOKENS and min(each.values()) > 0
-    file = tmp_path / "device.json"
-    file.write_text(json.dumps(measured.as_json()))
-    assert device.read(file) == measured
-
-
 def test_this_device_is_measured_once(cache, measured, monkeypatch):
     times = []
     monkeypatch.setattr(device, "measure", lambda int8: times.append(1) or measured)
@@ -147,7 +136,6 @@ def test_this_device_is_measured_once(cache, measured, monkeypatch):
 def test_what_was_measured_beside_others_is_measured_again_without_them(
     cache, measured, monkeypatch
 ):
-    """And not before: it would be measured by each process of a busy machine."""
     now, times = [3.0], []
 
     def measure(int8):
@@ -215,19 +203,23 @@ def test_products_in_eight_bits_are_measured_when_they_are_needed(cache, measure
     assert device.file() != device.file(int8=True)
 
 
-def test_a_measurement_of_eight_bits_has_both(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "TOKENS", (1,))
+@pytest.mark.parametrize("rounded", [False, True])
+def test_a_measurement_has_all_and_comes_back_from_its_file(rounded, tmp_path, monkeypatch):
+    monkeypatch.setattr(device, "TOKENS", (1, 2))
     monkeypatch.setattr(device, "SIZES", TINY)
-    one = device.measure(int8=True)
-    names = {*ORDERS, *(device.INT8 + order for order in INT8_ORDERS)}
-    assert all(times.keys() == names for times in one.milliseconds.values())
+    one = device.measure(int8=rounded)
+    names = {*ORDERS, *(device.INT8 + order for order in INT8_ORDERS if rounded)}
+    assert one.milliseconds.keys() == {size.name for size in TINY}
+    for times in one.milliseconds.values():
+        assert times.keys() == names
+        assert all(tuple(each) == (1, 2) and min(each.values()) > 0 for each in times.values())
     file = tmp_path / "device.json"
     file.write_text(json.dumps(one.as_json()))
     assert device.read(file) == one
-    narrow = one.in_int8()
-    times = one.milliseconds["small"]
-    assert narrow is not None
-    assert narrow.milliseconds["small"] == {o: times[device.INT8 + o] for o in INT8_ORDERS}
+    if rounded:
+        narrow, times = one.in_int8(), one.milliseconds["small"]
+        assert narrow is not None
+        assert narrow.milliseconds["small"] == {o: times[device.INT8 + o] for o in INT8_ORDERS}
 
 
 def test_large_kernels_come_from_memory(monkeypatch):
@@ -290,7 +282,6 @@ def test_load_is_of_each_core(monkeypatch):
 
 
 def test_a_measurement_without_an_order_is_made_again(cache, monkeypatch):
-    """Files are older than the orders that were added since."""
     monkeypatch.setattr(device, "load", lambda: 0.0)
     times = {order: {1: 1.0} for order in device._names(int8=True)}
     full = Device({}, {size.name: times for size in SIZES})
@@ -355,7 +346,6 @@ def test_what_unsigned_kernels_save_in_prefill_counts_for_them(step, prefill, la
     ids=str,
 )
 def test_eight_bits_are_widened_where_they_are_no_faster(int8, calls, widened):
-    """`{}`: a device that was measured without them."""
     times = {"in_out": {1: 3.0, 8: 3.0}, "out_in": {1: 1.0, 8: 1.0}}
     if int8:
         times |= {f"int8_{order}": int8 for order in ("in_out", "out_in")}

@@ -50,16 +50,8 @@ TINY = {
         mlp_activations=("relu",),
         logits_via_embedding=True,
     ),
-    "t5_draft": T5DraftConfig(
-        vocab_size=64,
-        emb_dim=24,
-        num_heads=4,
-        head_dim=4,
-        mlp_dim=40,
-        num_encoder_layers=1,
-        num_decoder_layers=2,
-        markov_rank=2,
-        confidence_head=True,
+    "t5_draft": T5DraftConfig.of(
+        tiny_t5(64, 24, 40, heads=4, head_dim=4, decoder=2), markov_rank=2, confidence_head=True
     ),
     "t5gemma": T5GemmaConfig(
         **DECODER,
@@ -216,12 +208,14 @@ def test_a_call_on_one_token_may_be_computed_with_two(name):
     pair = dataclasses.replace(model, least_width=2)
     assert pair.stored() == model
     given = params_of(name), inputs_of(name), TOKENS.shape[1]
-    expected, whole = model.decode(given[0], TOKENS, model.prefill(*given))
-    cache = pair.prefill(*given)
+    prefill = functools.partial(jax.jit, static_argnums=2)
+    expected, whole = jax.jit(model.decode)(given[0], TOKENS, prefill(model.prefill)(*given))
+    cache = prefill(pair.prefill)(*given)
     assert cache.capacity == TOKENS.shape[1]
     atol = 1e-5 * np.abs(expected.logits).max()  # other widths, of tiny networks
+    decode = jax.jit(pair.decode)
     for i in range(TOKENS.shape[1]):
-        output, cache = pair.decode(given[0], TOKENS[:, i : i + 1], cache)
+        output, cache = decode(given[0], TOKENS[:, i : i + 1], cache)
         assert output.logits.shape[1] == output.hidden.shape[1] == 1
         logits = expected.logits[:2, i]
         np.testing.assert_allclose(output.logits[:2, 0], logits, rtol=0, atol=atol)
@@ -273,7 +267,6 @@ def test_what_a_step_reads_is_of_the_parameters(name):
 @pytest.mark.parametrize("name", ["t5", "t5gemma", "whisper"])
 @pytest.mark.parametrize("weights", ["stored", "int8"])
 def test_a_step_reads_all_but_the_kernels_of_its_inputs(name, weights):
-    """With their biases and scales; and the table of tokens, if it projects to the logits."""
     model = dataclasses.replace(model_of(TINY[name]), weights=weights)
     paths = set(checkpoints.tree.flatten(model.parameter_shapes()))
     read = set(checkpoints.tree.flatten(model.read_by_decode(model.parameter_shapes())))
@@ -286,7 +279,6 @@ def test_a_step_reads_all_but_the_kernels_of_its_inputs(name, weights):
 @each_family
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_bytes_of_a_cache(name, dtype):
-    """Counted in the cache itself; a mesh divides them by rows and heads."""
     model = model_of(dataclasses.replace(TINY[name], dtype=dtype))
     shapes = jax.eval_shape(lambda p: model.prefill(p, inputs_of(name), 6), params_of(name))
     arrays = [leaf for leaf in jax.tree.leaves(shapes) if leaf.ndim == 4]
@@ -316,7 +308,6 @@ def test_the_usual_rules_divide_it(name):
 
 @each_family
 def test_parameters_are_expected_in_the_dtype_of_the_model(name):
-    """Of which they are read, whatever a checkpoint has; also without a mesh."""
     model = model_of(dataclasses.replace(TINY[name], dtype="bfloat16"))
     for mesh in (None, partitioning.make_mesh(2)):
         kinds = {leaf.dtype.name for leaf in jax.tree.leaves(partitioning.abstract(model, mesh))}

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import t5_in_numpy
+from support import tiny_t5
 
 from specdec.models import families
 from specdec.models.sizes.growing import Difference, Stream, alike, key_of_streams, opposed
@@ -55,17 +56,7 @@ def test_a_difference_in_words():
     )
 
 
-SMALL = T5Config(
-    vocab_size=11,
-    emb_dim=6,
-    num_heads=2,
-    head_dim=3,
-    mlp_dim=5,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    mlp_activations=("relu",),
-    logits_via_embedding=True,
-)
+SMALL = tiny_t5(11, 6, 5, head_dim=3, mlp_activations=("relu",), logits_via_embedding=True)
 LARGE = dataclasses.replace(
     SMALL, emb_dim=13, num_heads=3, head_dim=6, mlp_dim=8, num_encoder_layers=2, vocab_size=14
 )

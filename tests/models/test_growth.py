@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import rotary
 from flax import traverse_util
 from support import tiny_t5
 
 from specdec import checkpoints, cli, testing, verifiers
 from specdec.checkpoints import Vocabulary
 from specdec.cli import grow as command
-from specdec.decoding import autoregressive_decode, decode, row_keys
+from specdec.decoding import decode, row_keys
 from specdec.drafters import Blockwise, Masked
 from specdec.models import families
 from specdec.models.heads import Heads, HeadsConfig
@@ -117,59 +116,12 @@ def test_a_grown_model_computes_the_same(name, request):
     assert relative(logit_difference(params, config, grown, to, KEY)) == SAME
 
 
-@either
-def test_it_has_the_new_shapes_and_no_zeros(name, request):
-    _, grown = request.getfixturevalue(name)
-    to = MODELS[name][1]
-    shapes = T5Target(to).parameter_shapes()
-    assert jax.tree.map(jnp.shape, grown) == jax.tree.map(jnp.shape, shapes)
-    for leaf in jax.tree.leaves(grown):
-        assert leaf.dtype == jnp.float32
-        assert np.abs(leaf).min() > 1e-9  # far from denormal numbers too
-
-
 def test_added_weights_have_the_scale_of_t5(tied):
-    """Those of a layer that is new: 1 / sqrt(inputs), for queries also over sqrt(head_dim)."""
     layer = traverse_util.flatten_dict(tied[1]["decoder"]["layers_1"])
     for path, leaf in layer.items():
         if path[-1] == "kernel":
             dims = TIED_GROWN.head_dim if path[-2] == "query" else 1
             assert 0.8 < np.std(leaf) * np.sqrt(leaf.shape[0] * dims) < 1.25, path
-
-
-@pytest.mark.slow
-def test_greedy_texts_are_the_same_and_added_ids_never_win(untied):
-    params, grown = untied
-    inputs = jax.random.randint(jax.random.key(4), (32, 7), 1, UNTIED.vocab_size)
-    texts = [
-        autoregressive_decode(
-            params,
-            row_keys(0, jnp.arange(32)),
-            inputs,
-            target=T5Target(config),
-            sampling=Greedy(),
-            max_length=10,
-        ).tokens
-        for params, config in ((params, UNTIED), (grown, UNTIED_GROWN))
-    ]
-    assert len(np.unique(texts[0], axis=0)) > 16
-    np.testing.assert_array_equal(*texts)
-
-
-@pytest.mark.slow
-def test_added_ids_are_means(untied):
-    """Of logits: they are below the largest, and have some 1.5 / V of the others' mass at most."""
-    more = grow(trained(TINY), TINY, dataclasses.replace(TINY, vocab_size=45), KEY)
-    for table in (
-        more["token_embedder"]["embedding"],
-        untied[1]["decoder"]["logits_dense"]["kernel"].T,
-    ):
-        hidden = jax.random.normal(KEY, (table.shape[1], 1000))
-        logits = np.asarray(table @ hidden, np.float64)
-        old, added = np.split(5 * logits / np.std(logits), [30])
-        assert (added < old.max(axis=0)).all()
-        assert (np.exp(added) < 1.7 / 30 * np.exp(old).sum(axis=0)).all()
-        assert len(np.unique(table, axis=0)) == 45
 
 
 def test_growing_to_the_same_size_changes_nothing():
@@ -184,66 +136,6 @@ def test_weights_keep_their_dtype(tied):
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), tied[0])
     grown = jax.eval_shape(lambda params: grow(params, TIED, TIED_GROWN, KEY), half)
     assert {leaf.dtype for leaf in jax.tree.leaves(grown)} == {jnp.dtype("bfloat16")}
-
-
-# What cancels or is absorbed: a place in the grown tied model, by head where there are heads.
-PLANTED = {
-    "an MLP's inputs": ("decoder/layers_0/mlp/wi", np.s_[:, 10]),
-    "an MLP's outputs": ("decoder/layers_0/mlp/wo", np.s_[11]),
-    "an MLP's odd input": ("encoder/layers_1/mlp/wi", np.s_[:, -1]),
-    "an MLP's odd output": ("encoder/layers_1/mlp/wo", np.s_[-1]),
-    "what unit 0 gives up": ("encoder/layers_1/mlp/wo", np.s_[0]),
-    "a new layer's MLP": ("encoder/layers_0/mlp/wo", np.s_[3]),
-    "a new layer's odd unit": ("decoder/layers_1/mlp/wo", np.s_[-1]),
-    "a new layer's attention": ("encoder/layers_0/attention/out", np.s_[0, 2]),
-    "a new layer's cross-attention": (
-        "decoder/layers_1/encoder_decoder_attention/value",
-        np.s_[:, 1, 3],
-    ),
-    "an old head's query": ("decoder/layers_2/self_attention/query", np.s_[:, 0, 4]),
-    "an old head's key": ("encoder/layers_1/attention/key", np.s_[:, :2, 5]),
-    "an old head's odd key": ("encoder/layers_1/attention/key", np.s_[:, :2, -1]),
-    "an old head's value": ("decoder/layers_2/self_attention/value", np.s_[:, 1, 4]),
-    "an old head's output": ("decoder/layers_0/encoder_decoder_attention/out", np.s_[1, 5]),
-    "an old head's odd output": ("decoder/layers_0/self_attention/out", np.s_[0, -1]),
-    "an added head's value": ("decoder/layers_0/self_attention/value", np.s_[:, 2, 0]),
-    "an added head's output": ("encoder/layers_1/attention/out", np.s_[2, 1]),
-    "an added head's odd output": ("encoder/layers_1/attention/out", np.s_[2, -1]),
-    "a repeated dimension": ("token_embedder/embedding", np.s_[:, 17]),
-    "a repeated scale": ("decoder/layers_2/pre_mlp_layer_norm/scale", np.s_[17]),
-    "the scale of the logits": ("decoder/decoder_norm/scale", np.s_[:]),
-}
-FREE = {
-    "an added head's query": ("decoder/layers_0/self_attention/query", np.s_[:, 2]),
-    "an added head's key": ("encoder/layers_1/attention/key", np.s_[:, 2, 1]),
-    "an added head's bias": ("decoder/relpos_bias/rel_embedding", np.s_[2]),
-    "an unread scale": ("decoder/layers_1/pre_mlp_layer_norm/scale", np.s_[5]),
-}
-
-
-def changed(grown: dict, place: str, index) -> dict:
-    """Half as much again of some entries."""
-    flat = dict(traverse_util.flatten_dict(grown, sep="/"))
-    name = place if place in flat else f"{place}/kernel"
-    heads = {"query": (-1, 3, 7), "key": (-1, 3, 7), "value": (-1, 3, 7), "out": (3, 7, -1)}
-    leaf = flat[name]
-    by_head = leaf.reshape(heads.get(place.split("/")[-1], leaf.shape))
-    flat[name] = by_head.at[index].multiply(1.5).reshape(leaf.shape)
-    return traverse_util.unflatten_dict(flat, sep="/")
-
-
-@pytest.mark.parametrize("what", PLANTED)
-def test_without_a_cancellation_the_logits_differ(what, tied):
-    params, grown = tied
-    grown = changed(grown, *PLANTED[what])
-    assert relative(logit_difference(params, TIED, grown, TIED_GROWN, KEY)) > 10 * TOLERANCE
-
-
-@pytest.mark.parametrize("what", FREE)
-def test_what_is_silent_may_be_anything(what, tied):
-    params, grown = tied
-    grown = changed(grown, *FREE[what])
-    assert relative(logit_difference(params, TIED, grown, TIED_GROWN, KEY)) == SAME
 
 
 @pytest.mark.parametrize(
@@ -261,15 +153,6 @@ def test_what_is_silent_may_be_anything(what, tied):
 def test_what_cannot_grow_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         families.growth_of(TIED).grow({}, TIED, dataclasses.replace(TIED, **changes), KEY)
-
-
-@pytest.mark.parametrize(
-    "field, more", [("head_dim", {"num_heads": 3}), ("mlp_dim", {"num_encoder_layers": 2})]
-)
-def test_what_cannot_cancel_is_refused(field, more):
-    single = dataclasses.replace(TIED, **{field: 1})
-    with pytest.raises(ValueError, match=f"{field} is 1, and an added .* give 2"):
-        families.growth_of(single).check_growth(single, dataclasses.replace(single, **more))
 
 
 # Synthetic acceptance.
@@ -317,28 +200,6 @@ def test_none_and_all():
     assert (verdicts(SyntheticAcceptance(1), 3)[0] == 3).all()
 
 
-class OneNumberForAll(SyntheticAcceptance):
-    """Decides once about the whole draft."""
-
-    def verdict(self, keys, draft, scores):
-        first = jax.tree.map(lambda key: jnp.broadcast_to(key[:1], key.shape), keys.accept)
-        plain = SyntheticAcceptance(self.alpha)
-        return verifiers.verdict(plain, keys._replace(accept=first), draft, scores)
-
-
-class AnyPlace(SyntheticAcceptance):
-    """Counts what passes behind a rejected token."""
-
-    rule = "last"
-
-
-@pytest.mark.parametrize(
-    "wrong", [SyntheticAcceptance(0.75), OneNumberForAll(0.8), AnyPlace(0.8)], ids=str
-)
-def test_another_law_is_seen(wrong):
-    assert not follows(verdicts(wrong)[0], 0.8).passed
-
-
 def test_it_says_that_it_is_not_exact():
     assert "alpha=0.5: NOT EXACT" in repr(SyntheticAcceptance(0.5))
     assert "NOT EXACT" in (SyntheticAcceptance.__doc__ or "")
@@ -351,7 +212,6 @@ def test_a_rate_that_is_none_is_refused(alpha):
 
 
 def test_texts_without_an_end_have_the_whole_length():
-    """And the loop counts what the verifier keeps of drafts that a real one would reject."""
     target = testing.TableTarget(4)
     params = target.init(jax.random.key(0))
     params = {"logits": params["logits"].at[..., 1].set(9)}  # EOS, always
@@ -395,28 +255,19 @@ def test_the_command_writes_a_grown_checkpoint(saved, tied, tmp_path, capsys, mo
     assert "exists; give a new directory" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "preset, message",
-    [
-        ("google/t5-v1_1-base", "scope of models/t5.gin: flan_t5_base, "),
-        ("t5_1_1_bas", "scope of models/t5.gin: flan_t5_base, "),
-        ("t5_1_1_base", "does not grow to t5_1_1_base: T5Config.emb_dim is 800 and would become"),
-    ],
-)
-def test_the_command_refuses_in_one_line(preset, message, saved, tmp_path, capsys, monkeypatch):
+def test_the_command_refuses_in_one_line(saved, tmp_path, capsys, monkeypatch):
     wide = dataclasses.replace(TIED, emb_dim=800)
     monkeypatch.setattr(checkpoints, "model_from", lambda path: T5Target(wide))
-    argv = ["grow", f"--input={saved}", f"--preset={preset}", f"--output={tmp_path / 'large'}"]
+    argv = ["grow", f"--input={saved}", "--preset=t5_1_1_base", f"--output={tmp_path / 'large'}"]
     assert cli.main(argv) == 2
     out, err = capsys.readouterr()
+    message = "does not grow to t5_1_1_base: T5Config.emb_dim is 800 and would become"
     assert not out and err.count("\n") == 1 and message in err
     assert not (tmp_path / "large").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tied", "untied"])
+@either
 def test_a_drafter_grows_with_the_target_that_it_reads(name, request):
-    """Its encoder's output and its states, by the loop: with one key both grow alike."""
     (config, to), (small, large) = MODELS[name], request.getfixturevalue(name)
     reading = T5DraftConfig.of(
         config,
@@ -475,8 +326,7 @@ def heads_of(config: HeadsConfig) -> dict:
     return params | {"wo": 60 * params["wo"]}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tied", pytest.param("untied", marks=pytest.mark.slow)])
+@either
 def test_heads_grow_with_the_target_whose_states_they_read(name, request):
     (config, to), (small, large) = MODELS[name], request.getfixturevalue(name)
     own, larger = heads_of(HEADS), families.resized(HEADS, to)
@@ -506,10 +356,7 @@ def test_heads_grow_with_the_target_whose_states_they_read(name, request):
 @pytest.mark.parametrize(
     "heads, message",
     [
-        (
-            {"states_dim": 30},
-            "HeadsConfig.states_dim is 30 and would become 29; a model",
-        ),
+        ({"states_dim": 30}, "HeadsConfig.states_dim is 30 and would become 29; a model"),
         ({"mlp_dim": 16}, "HeadsConfig.mlp_dim is 16 and would become 15; a model only"),
         ({"activation": "gelu"}, "HeadsConfig.activation is 'gelu', and states of a grown target"),
     ],
@@ -522,8 +369,6 @@ def test_heads_that_cannot_grow_are_refused(heads, message):
 def test_heads_grow_by_the_command_to_the_sizes_of_a_t5(tmp_path, capsys):
     checkpoints.save(tmp_path / "small", heads_of(HEADS), config=HEADS)
     argv = ["grow", f"--input={tmp_path / 'small'}", f"--output={tmp_path / 'large'}"]
-    assert cli.main([*argv, "--preset=t5_1_1_smal"]) == 2
-    assert "give a scope of models/t5.gin: flan_t5_base, " in capsys.readouterr().err
     assert cli.main([*argv, "--preset=t5_1_1_small"]) == 0
     assert "states of random texts differ by at most" in capsys.readouterr().out
     assert checkpoints.config_from(tmp_path / "large") == dataclasses.replace(
@@ -550,15 +395,3 @@ def test_a_drafter_that_cannot_grow_is_refused(changes, message):
     )
     with pytest.raises(ValueError, match=message):
         families.growth_of(reading).check_growth(reading, dataclasses.replace(reading, **changes))
-
-
-def test_a_family_that_does_not_grow_is_refused(tmp_path, capsys):
-    config = rotary.RotaryConfig(8, 4, 1, 4, 4, 1)
-    params = rotary.Rotary(config).init(KEY)
-    checkpoints.save(tmp_path / "small", params, config=config)
-    flags = [f"--input={tmp_path / 'small'}", "--preset=t5", f"--output={tmp_path / 'large'}"]
-    assert cli.main(["grow", *flags]) == 2
-    assert (
-        "models of the family 'rotary' do not grow; give one of t5, t5_draft, heads"
-        in capsys.readouterr().err
-    )

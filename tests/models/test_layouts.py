@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
-from jax.sharding import PartitionSpec
 from support import cells, device_of, opcodes, tiny_t5
 
 from specdec import Plan, autoregressive_decode, decode, row_keys
@@ -58,7 +57,6 @@ WAYS = {
         "orders": tuple((ROWS * width, "kernel_first") for width in WIDTHS),
     },
 }
-each_way = pytest.mark.parametrize("way", WAYS)
 
 
 @functools.cache
@@ -197,35 +195,18 @@ def test_in_out_adds_the_transposed_table_to_tied_models_and_shares_the_rest(nam
     assert all(after[path] is before[path] for path in before)
 
 
-def test_in_out_projects_with_the_second_table():
-    target = T5Target(CONFIGS["v1_0"], layout="in_out")
-    params = from_stored(checkpoint("v1_0"), target.config, "in_out")
-    doubled = {"logits_dense": jax.tree.map(lambda x: 2 * x, params["decoder"]["logits_dense"])}
-    other = params | {"decoder": params["decoder"] | doubled}
-    once, twice = (logits(target, each, *texts()) for each in (params, other))
-    np.testing.assert_array_equal(2 * once, twice)
-
-
 @each_model
 @each_layout
-def test_there_and_back_is_bit_for_bit(name, layout):
+def test_shapes_axes_and_initial_values_agree_and_come_back(name, layout):
     def both(params):
         serving = from_stored(params, CONFIGS[name], layout)
         return serving, to_stored(serving, CONFIGS[name], layout)
 
-    params = checkpoint(name)
-    serving, back = both(params)
-    assert_same(back, params)
-    for found, expected in zip(jax.jit(both)(params), (serving, params), strict=True):
-        assert_same(found, expected)
-
-
-@each_model
-@each_layout
-def test_shapes_axes_and_initial_values_agree(name, layout):
     target = T5Target(CONFIGS[name], layout=layout)
-    params = target.init(jax.random.key(0))
-    assert_same(params, from_stored(checkpoint(name), CONFIGS[name], layout))
+    params, stored = target.init(jax.random.key(0)), checkpoint(name)
+    for convert in (both, jax.jit(both)):
+        for found, expected in zip(convert(stored), (params, stored), strict=True):
+            assert_same(found, expected)
     axes = flat(target.axes())
     shapes = {path: tuple(SIZES[axis] for axis in names) for path, names in axes.items()}
     assert {path: leaf.shape for path, leaf in flat(params).items()} == shapes
@@ -235,18 +216,6 @@ def eloquent(name: str):
     """Parameters with a small table: a tied model then does not repeat its last token for ever."""
     params = checkpoint(name)
     return params | {"token_embedder": jax.tree.map(lambda x: 0.2 * x, params["token_embedder"])}
-
-
-@pytest.mark.parametrize("name", [pytest.param("v1_1", marks=pytest.mark.slow), "v1_0"])
-def test_decoded_tokens_are_the_same(name):
-    inputs, outputs = texts()[0], []
-    for way in ({}, *WAYS.values()):
-        target = T5Target(CONFIGS[name], **way)
-        params = target.from_stored(eloquent(name))
-        outputs.append(autoregressive_decode(params, KEYS, inputs, target=target, **GREEDY))
-    assert len(set(np.asarray(outputs[0].tokens).ravel().tolist())) > 3
-    for output in outputs[1:]:
-        assert_equal_output(output, outputs[0])
 
 
 def serving(target, params, calls, device):
@@ -337,19 +306,18 @@ def test_what_is_not_measured_stays_as_stored(monkeypatch):
     assert target.laid_out({1: 1.0}) == T5Target(V1_1)
 
 
-@pytest.mark.parametrize("call", ["T5Target.layout", "from_stored", "to_stored"])
-def test_a_wrong_layout_is_named(call):
-    name = call if call == "T5Target.layout" else "layout"
-    message = (
-        f"^{name} is 'transposed'; give one of 'checkpoint', 'in_out', 'out_in', 'all_out_in', "
-        "'unsigned'$"
-    )
-    convert = {"from_stored": from_stored, "to_stored": to_stored}
-    with pytest.raises(ValueError, match=message):
-        if call in convert:
-            convert[call](checkpoint("v1_1"), V1_1, "transposed")
-        else:
-            T5Target(V1_1, layout="transposed")
+@pytest.mark.parametrize(
+    "name, convert",
+    [
+        ("T5Target.layout", lambda layout: T5Target(V1_1, layout=layout)),
+        ("layout", lambda layout: from_stored(checkpoint("v1_1"), V1_1, layout)),
+        ("layout", lambda layout: to_stored(checkpoint("v1_1"), V1_1, layout)),
+    ],
+)
+def test_a_wrong_layout_is_named(name, convert):
+    known = "'checkpoint', 'in_out', 'out_in', 'all_out_in', 'unsigned'"
+    with pytest.raises(ValueError, match=f"^{name} is 'transposed'; give one of {known}$"):
+        convert("transposed")
 
 
 @pytest.mark.parametrize("calls", [{}, {0: 1.0}])
@@ -357,49 +325,6 @@ def test_calls_of_no_tokens_are_refused(calls):
     message = f"calls is {calls}; give how often there is a call of 1 or more tokens"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         T5Target(V1_1).laid_out(calls, device_of({1: "in_out"}))
-
-
-def test_the_layout_is_part_of_a_static_argument():
-    targets = [T5Target(V1_1, layout=layout) for layout in LAYOUTS]
-    assert len(set(targets)) == 4 and targets[0] == T5Target(V1_1)
-    assert dataclasses.replace(targets[1], layout="out_in") == targets[2]
-    assert dataclasses.replace(targets[2], axis_rules=STANDARD).layout == "out_in"
-
-
-@functools.cache
-def on_one_device(name: str):
-    return logits(T5Target(CONFIGS[name]), checkpoint(name), *texts())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["v1_1", pytest.param("v1_0", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "layout", [LAYOUTS[1], *(pytest.param(x, marks=pytest.mark.slow) for x in LAYOUTS[2:])]
-)
-def test_a_mesh_divides_what_it_divides_in_the_checkpoint_layout(name, layout):
-    """Parameters of a layout lie where the converted ones do, and the logits are one device's."""
-    config, mesh = CONFIGS[name], partitioning.make_mesh(4)
-    target, whole = T5Target(config, STANDARD, layout), T5Target(config, STANDARD)
-    places = partitioning.shardings(target, mesh)
-    for path, axes in flat(target.axes()).items():
-        divided = [axis in ("vocab", "heads", "joined_kv", "mlp") for axis in axes]
-        assert flat(places)[path].spec == PartitionSpec(*("model" if d else None for d in divided))
-    params = jax.device_put(checkpoint(name), partitioning.shardings(whole, mesh))
-    serving = from_stored(params, config, layout)
-    back = to_stored(serving, config, layout)
-    for found, expected in ((serving, places), (back, params)):
-        jax.tree.map(assert_placed, found, expected)
-    given = partitioning.abstract(target, mesh)
-    assert jax.tree.map(jnp.shape, serving) == jax.tree.map(jnp.shape, given)
-    with jax.set_mesh(mesh):
-        rows = jax.device_put(texts(), partitioning.rows(mesh))
-        found = jax.jit(logits, static_argnums=0)(target, serving, *rows)
-    assert_near(found, on_one_device(name), ROUNDING)
-
-
-def assert_placed(leaf, expected):
-    place = expected if isinstance(expected, jax.sharding.Sharding) else expected.sharding
-    assert leaf.sharding.is_equivalent_to(place, leaf.ndim)
 
 
 @pytest.mark.parametrize("name, layout", [("v1_1", "out_in"), ("v1_0", "in_out")])

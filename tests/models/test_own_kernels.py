@@ -5,6 +5,7 @@ queries, keys, values, the weights and the result of an attention, and both side
 """
 
 import dataclasses
+import functools
 import itertools
 import types
 
@@ -14,25 +15,16 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from support import tiny_t5
 from t5_in_numpy import gelu
 from tolerances import SMALL_LOGITS
 
 from specdec.models.contract.cache import KVCache
 from specdec.models.layers.layers import MASKED
-from specdec.models.t5 import T5Config, fused, streamed
+from specdec.models.t5 import T5Target, fused, network, streamed
 
 # No size but a head's is a power of two, so that a block of one reaches beyond an array's end.
-CONFIG = T5Config(
-    vocab_size=9,
-    emb_dim=24,
-    num_heads=3,
-    head_dim=16,
-    mlp_dim=96,
-    num_encoder_layers=1,
-    num_decoder_layers=3,
-    dtype="float32",
-    layer_norm_epsilon=0.1,
-)
+CONFIG = tiny_t5(9, 24, 96, heads=3, head_dim=16, decoder=3, layer_norm_epsilon=0.1)
 LENGTH, SLOTS, INPUTS = 3, 7, 5
 CACHED = ("keys", "values")
 GATES = dataclasses.replace(CONFIG, mlp_activations=("linear", "gelu", "relu"))
@@ -182,6 +174,23 @@ def test_a_kernel_computes_the_layers(name, monkeypatch, capfd):
             one = np.asarray(one, np.float64)
             np.testing.assert_allclose(one, other, rtol=0, atol=SMALL_LOGITS)
     assert "RACE" not in capfd.readouterr().out
+
+
+def test_a_decoder_asks_its_own_kernels(monkeypatch):
+    """And its layers where a token sees something else than the text before it."""
+    seen = []
+    kernels = types.SimpleNamespace(
+        run=lambda config, params, x, cache, *_: (seen.append(x), (x, cache))[1]
+    )
+    monkeypatch.setattr(network, "_own_kernels", lambda *given: kernels)
+    model = T5Target(CONFIG, fused="triton")
+    shapes = model.parameter_shapes()
+    cache = jax.eval_shape(lambda p: model.prefill(p, np.ones([1, 4], np.int32), 5), shapes)
+    assert not seen
+    for ancestors in (None, np.eye(2, dtype=bool)):
+        tokens = jax.ShapeDtypeStruct((1, 2), "int32")
+        jax.eval_shape(functools.partial(model.decode, ancestors=ancestors), shapes, tokens, cache)
+        assert len(seen) == 1
 
 
 def calls(monkeypatch, module, config, tokens):

@@ -14,6 +14,7 @@ import pytest
 
 from specdec.models import families
 from specdec.models.gpt2.gpt2_checkpoints import Gpt2Checkpoints
+from specdec.models.heads import HeadedTarget
 from specdec.models.layers.products import STORED
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.llama.llama_checkpoints import LlamaCheckpoints
@@ -36,7 +37,6 @@ CLIP = ClipConfig(image_size=4, patch_size=2, emb_dim=8, num_heads=2, mlp_dim=12
 
 
 def test_which_models_have_kernels_of_their_own():
-    """T5 has joined and fused ones, and takes one of both with kernels as in checkpoints."""
     sizes = {"vocab_size": 9, "emb_dim": 4, "num_heads": 1, "head_dim": 4, "mlp_dim": 4}
     t5 = T5Target(T5Config(**sizes, num_encoder_layers=1, num_decoder_layers=1))
     assert dataclasses.replace(t5, joined=True).joined
@@ -77,7 +77,6 @@ def test_a_llava_has_room_for_one_picture_or_more():
 
 
 def test_attention_of_a_whisper_in_numpy():
-    """Of each position over all, with a bias of queries, values and outputs, and none of keys."""
     config = WhisperConfig(5, 12, 3, 8, 1, 1)
     layer = WhisperAttention(config, STORED, STORED)
     x = np.random.default_rng(0).standard_normal([2, 5, 12]).astype(np.float32)
@@ -193,6 +192,29 @@ def test_wavelengths_of_lengthened_contexts():
     np.testing.assert_allclose(config.rotary_rates(), expected, rtol=1e-6)
 
 
+def test_a_gpt2_of_a_record():
+    record = {"vocab_size": 9, "n_embd": 6, "n_head": 1, "n_layer": 2}
+    one = Gpt2Checkpoints().described(record)
+    assert (one.num_heads, one.num_kv_heads, one.head_dim, one.mlp_dim) == (1, 1, 6, 24)
+    two = Gpt2Checkpoints().described(record | {"n_head": 2, "n_inner": 5})
+    assert (two.num_heads, two.num_kv_heads, two.head_dim, two.mlp_dim) == (2, 2, 3, 5)
+
+
+def test_one_place_of_a_target_with_heads():
+    """Place 0 is the target's own state, and place n is that of head n - 1."""
+
+    def ahead(params, states, only=None):
+        every = states[:, :, None] * jnp.array([10.0, 100.0])[None, None, :, None]
+        return every if only is None else every[:, :, only][:, :, None]
+
+    model: Any = types.SimpleNamespace(heads=types.SimpleNamespace(ahead=ahead))
+    states = jnp.arange(1.0, 7.0).reshape(1, 3, 2)
+    for only, factors in ((None, [1, 10, 100]), (0, [1]), (1, [10]), (2, [100])):
+        place = None if only is None else jnp.int32(only)
+        found = HeadedTarget.ahead(model, {"heads": ()}, states, place)
+        np.testing.assert_array_equal(found, np.stack([x * states for x in factors], axis=2))
+
+
 def test_queries_begin_smaller_than_keys():
     """By the root of a head's size, so that attention needs no scale of its own (T5, section 2)."""
     layer = Attention(num_heads=4, head_dim=16, emb_dim=64, dtype="float32")
@@ -220,7 +242,6 @@ FORMATS = {
 
 @pytest.mark.parametrize("name", [*FORMATS, "t5", "t5_draft", "heads"])
 def test_the_parts_of_a_family(name):
-    """Its checkpoints, what is trimmed of its models, and what they grow by."""
     family = families.named(name)
     assert family.name == name
     assert type(family.huggingface) is FORMATS.get(
@@ -253,7 +274,6 @@ def test_a_model_is_resized_by_growth_or_by_trimming():
 
 
 def test_kinds_of_layers_in_a_record():
-    """Every second one, or every third, has no window; a record of too many layers is refused."""
     both, kinds = (
         {"s": "sliding_attention", "f": "full_attention"},
         T5GemmaCheckpoints().layer_types,
@@ -266,7 +286,6 @@ def test_kinds_of_layers_in_a_record():
 
 
 def test_samples_of_a_text_share_its_keys_in_a_merged_layer():
-    """Rows 0 and 1 are samples of the first text, rows 2 and 3 of the second one."""
     seen = []
 
     class Cache(types.SimpleNamespace):
@@ -311,11 +330,11 @@ def test_samples_of_a_text_share_its_keys_in_a_merged_layer():
         ("spread:2", 6, (0, 5)),
         ("spread:3", 6, (0, 2, 5)),
         ("spread:6", 6, (0, 1, 2, 3, 4, 5)),
+        ("spread:4", 24, (0, 7, 15, 23)),
         ("0, 3,5", 6, (0, 3, 5)),
-        *(
-            (given, 6, None)
-            for given in ("first:0", "last:7", "3,0", "0,0", "0,6", "", "a:1", "-1")
-        ),
+        ("2", 6, (2,)),
+        *((x, 6, None) for x in ("first:0", "last:7", "first", "middle:2", "a:1", "-1", "", "²")),
+        *((x, 6, None) for x in ("3,0", "0,0", "0,6", "0;3")),
     ],
 )
 def test_numbers_of_layers_in_an_argument(given, of, found):

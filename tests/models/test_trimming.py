@@ -16,7 +16,6 @@ from tolerances import SMALL_LOGITS
 from specdec import checkpoints, cli
 from specdec.checkpoints import Vocabulary, tree
 from specdec.models import families
-from specdec.models.sizes import kept_parts
 from specdec.models.sizes.kept_parts import Trim
 from specdec.models.t5 import T5DraftConfig, T5Target
 
@@ -38,7 +37,8 @@ either = pytest.mark.parametrize("name", CONFIGS)
 
 @functools.cache
 def whole(name):
-    return T5Target(CONFIGS[name]), T5Target(CONFIGS[name]).init(jax.random.key(2))
+    target = T5Target(CONFIGS[name])
+    return target, jax.jit(target.init)(jax.random.key(2))
 
 
 def of_part(name, kept):
@@ -68,7 +68,6 @@ def test_a_part_computes_what_those_layers_of_the_whole_compute(name, kept):
 
 @either
 def test_an_encoder_keeps_the_layers_that_are_named(name):
-    """The whole one with nothing added to the stream by the others."""
     model, params = whole(name)
     encoder = dict(params["encoder"])
     silent = {"attention": ("out",), "mlp": ("wo",)}
@@ -104,64 +103,6 @@ def test_what_is_kept_is_shared_and_the_whole_stays_as_it_was():
     assert own["decoder"]["layers_1"] is params["decoder"]["layers_3"]
     assert own["encoder"] is params["encoder"]
     assert tree.shapes(params) == before
-
-
-@pytest.mark.slow
-def test_one_function_grows_and_trims():
-    """A part of a grown model, and a grown part."""
-    model, params = whole("tied")
-    larger = dataclasses.replace(TIED, emb_dim=25, mlp_dim=14)
-    key = jax.random.key(5)
-    grown, to = families.resize(params, TIED, larger, key), families.resized(TIED, larger)
-    assert to == larger
-    growth = families.growth_of(TIED)
-    ours, theirs = (
-        params["decoder"]["layers_0"]["mlp"]["wo"]["kernel"]
-        for params in (grown, growth.grow(params, TIED, larger, key))
-    )
-    np.testing.assert_array_equal(ours, theirs)
-    kept = Trim(decoder_layers=(0, 3))
-    small = families.resized(TIED, kept)
-    both = families.resize(grown, larger, kept), families.resized(larger, kept)
-    first = families.resize(params, TIED, kept)
-    difference = growth.logit_difference(first, small, *both, key)
-    # The bound of tests/models/test_growth.py.
-    assert difference.largest == pytest.approx(0, abs=1e-4 * difference.spread)
-
-
-def test_a_part_does_not_grow_back():
-    small = families.resized(TIED, Trim(decoder_layers=(0, 3)))
-    shallow = dataclasses.replace(TIED, num_decoder_layers=1)
-    with pytest.raises(
-        ValueError, match="num_decoder_layers is 2 and would become 1; a model only"
-    ):
-        families.resized(small, shallow)
-
-
-@pytest.mark.parametrize(
-    "given, of, found",
-    [
-        ("first:2", 4, (0, 1)),
-        ("last:2", 4, (2, 3)),
-        ("spread:1", 4, (0,)),
-        ("spread:2", 4, (0, 3)),
-        ("spread:3", 4, (0, 1, 3)),
-        ("spread:4", 4, (0, 1, 2, 3)),
-        ("spread:4", 24, (0, 7, 15, 23)),
-        ("0,3", 4, (0, 3)),
-        ("2", 4, (2,)),
-    ],
-)
-def test_layers_are_named_by_words_and_numbers(given, of, found):
-    assert kept_parts.layers("--decoder_layers", given, of) == found
-
-
-@pytest.mark.parametrize(
-    "given", ["first:5", "first:0", "first", "middle:2", "3,0", "1,1", "4", "", "-1", "0;3", "²"]
-)
-def test_other_words_are_refused(given):
-    with pytest.raises(ValueError, match=r"--decoder_layers is .*has 4 layers; give first:N"):
-        kept_parts.layers("--decoder_layers", given, 4)
 
 
 READING = T5DraftConfig.of(UNTIED, num_encoder_layers=0, encoded_dim=12)

@@ -1,13 +1,17 @@
-"""Arrangements of tokens and sums of rows, by hand: pytest tests/models/test_views_by_hand.py"""
+"""Arrangements of tokens, sums of rows, and what is computed in parts: pytest tests/models"""
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tolerances import SMALL_LOGITS
 
+from specdec.models.contract import cache
 from specdec.models.contract.blocks import View, filled_up, view, widened
-from specdec.models.layers import rowwise
+from specdec.models.layers import layers, rowwise
+from specdec.models.layers.layers import attend, attend_to_all
 
 TREE = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], bool)  # two tokens follow the first
 
@@ -48,7 +52,6 @@ def test_a_view_is_widened_by_slots_that_no_token_sees():
 
 
 def test_positions_and_slots_of_a_tree():
-    """From slots 2 and 1 on, in a cache of 6: both followers have the position after the first."""
     found = view(jnp.array([2, 1]), 6, 3, TREE)
     assert found.queries.tolist() == [[2, 3, 3], [1, 2, 2]]
     assert found.keys.tolist() == [[0, 1, 2, 3, 3, 5], [0, 1, 2, 2, 4, 5]]
@@ -65,7 +68,6 @@ def test_positions_and_slots_of_a_tree():
 
 @pytest.mark.parametrize("shape", [(1, 5), (2, 3, 5), (32, 4), (33, 4), (2, 40, 3), (3,)])
 def test_sums_of_rows_of_any_number(shape):
-    """Of small integers, whose sums are exact; more than 32 rows are several products."""
     given = np.random.default_rng(0).integers(-50, 50, shape).astype(np.float32)
     found = rowwise.sums(jnp.array(given))
     np.testing.assert_array_equal(found, given.sum(axis=-1, keepdims=True))
@@ -82,3 +84,59 @@ def test_the_softmax_of_rows():
     weights[given - given.max(axis=1, keepdims=True) < -100] = 0
     expected = weights / weights.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(rowwise.softmax(jnp.array(given)), expected, rtol=1e-6)
+
+
+# A cache's rows in a loop, as on a TPU.
+
+ROWS, HEADS, SLOTS, SIZE, WIDTH, KEPT = 18, 2, 7, 3, 4, 2
+KEYS = jax.random.split(jax.random.key(0), 4)
+ARRAY = jax.random.normal(KEYS[0], [ROWS, HEADS, SLOTS, SIZE])
+START = jax.random.randint(KEYS[1], [ROWS], 0, SLOTS - WIDTH + 1)
+
+
+def test_rows_are_written_in_a_loop_as_together():
+    block = jax.random.normal(KEYS[2], [ROWS, HEADS, WIDTH, SIZE])
+    given = ARRAY, block, START
+    found = cache._written_in_a_loop(*given, place=lambda x: x)
+    np.testing.assert_array_equal(found, cache._written_together(*given))
+    assert ROWS > cache.ONE_BY_ONE
+    np.testing.assert_array_equal(found, cache.write_rows(ARRAY, block.swapaxes(1, 2), START))
+
+
+def test_kept_slots_are_moved_in_a_loop_as_together():
+    kept = jnp.sort(jax.random.randint(KEYS[3], [ROWS, KEPT], 0, WIDTH), axis=1)
+    given = ARRAY, START, kept, WIDTH
+    found = cache._moved_in_a_loop(*given)
+    np.testing.assert_array_equal(found, cache._moved_together(*given))
+    few = slice(cache.ONE_BY_ONE)
+    alone = cache.moved_rows(ARRAY[few], START[few], kept[few], WIDTH)
+    np.testing.assert_array_equal(found[few], alone)
+
+
+# Attention over all positions, in blocks of heads.
+
+ATTENDED = 3, 20, 6, 8  # rows, positions, heads and their size
+
+
+def given() -> list[jax.Array]:
+    """Returns queries, keys and values [B, S, H, head_dim]."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    return [jax.random.normal(key, ATTENDED) for key in keys]
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 6])
+def test_blocks_of_heads_are_the_attention(heads, monkeypatch):
+    """Four heads are no divisor of six, so three are computed at a time."""
+    monkeypatch.setattr(layers, "BLOCK_BYTES", heads * 4 * 20**2)
+    query, keys, values = given()
+    found = jax.jit(attend_to_all)(query, keys, values)
+    expected = attend(query, keys.swapaxes(1, 2), values.swapaxes(1, 2), jnp.zeros([1, 1, 1, 1]))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=SMALL_LOGITS)
+
+
+def test_a_row_has_the_same_bits_in_each_batch(monkeypatch):
+    monkeypatch.setattr(layers, "BLOCK_BYTES", 2 * 4 * 20**2)
+    together = attend_to_all(*given())
+    for row in range(3):
+        alone = attend_to_all(*(x[row : row + 1] for x in given()))
+        np.testing.assert_array_equal(alone[0], together[row])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from support import tiny_t5
 
@@ -26,15 +27,17 @@ SHAPE = Shape(2, 8, 24)
 CACHE = 2 * 2 * (8 + 24) * 16 * 4  # of a layer: two rows, keys and values
 
 
-def plan_of(rules) -> Plan:
+@functools.cache
+def counted(rules, devices: int) -> Counted:
+    """Returns the figures of a target and a draft."""
     target = T5Target(tiny_t5(32, decoder=3), axis_rules=rules)
     draft = T5Target(tiny_t5(32, decoder=1), axis_rules=rules)
     drafter = Autoregressive(draft, Greedy())
-    return Plan(target, drafter, GreedyMatch(), Fixed(3), Greedy(), 8)
+    return count(Plan(target, drafter, GreedyMatch(), Fixed(3), Greedy(), 8), SHAPE, devices)
 
 
 def test_a_plan_on_one_device():
-    found = count(plan_of(()), SHAPE, 1)
+    found = counted((), 1)
     numbers = 3 * LAYER + REST, LAYER + REST
     assert found == Counted(
         calls={
@@ -53,7 +56,7 @@ def test_a_target_on_two_devices():
     of tokens: 16 float32 each. Then 32 logits are gathered.
     """
     rules = partitioning.standard_logical_axis_rules()
-    target = count(plan_of(rules), SHAPE, 2).calls["target"]
+    target = counted(rules, 2).calls["target"]
     numbers = 3 * (9 * 128 + 3 * 16) + 16 + 16 * 16 + 32
     assert target == Call(
         bytes=4 * numbers + 3 * CACHE // 2,
@@ -69,8 +72,7 @@ def test_a_target_on_two_devices():
 
 def test_three_devices_divide_nothing():
     """No size is a multiple of three, so each device has everything, and nothing is summed."""
-    plan = plan_of(partitioning.standard_logical_axis_rules())
-    alone, found = count(plan_of(()), SHAPE, 1), count(plan, SHAPE, 3)
+    alone, found = counted((), 1), counted(partitioning.standard_logical_axis_rules(), 3)
     assert found[1:] == alone[1:]
     for role, call in alone.calls.items():
         assert found.calls[role] == dataclasses.replace(call, devices=3)

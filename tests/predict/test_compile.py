@@ -32,7 +32,7 @@ from specdec.plan import Plan
 from specdec.predict.calls import silent_call
 from specdec.predict.compilation import compile_for, program_count
 from specdec.predict.compile_record import record
-from specdec.predict.compile_report import explanation, lines, markdown
+from specdec.predict.compile_report import explanation, lines
 from specdec.predict.hardware import CHIPS, HOP_SECONDS, LAYER_SECONDS, Call, Topology
 from specdec.predict.roofline import PAPER_ALPHAS, predict
 from specdec.sampling import Greedy, Sampling
@@ -153,30 +153,32 @@ def test_collectives_of_the_decode_program(four_chips):
     assert call["gathered"] == VOCABULARY * 4
 
 
-@pytest.mark.slow
-def test_the_compiler_estimates_each_part(four_chips):
-    """Each part has cycles, and fusions in its layers; prefill has none of a decoder layer."""
-    made = four_chips["compiler"]
-    assert made["parts"].keys() == four_chips["programs"].keys() - {"decode"}
-    for name, part in made["parts"].items():
-        assert part["cycles"] > 0 and part["fusions"] > 0, name
-        layers = {"target": LAYERS, "draft": 2}.get(name.split()[0])
-        if layers:
-            assert 5 < part["fusions_per_layer"] < part["fusions"] / layers, name
-    alone, last = (made["parts"][f"target {n}"]["cycles"] for n in (1, GAMMA + 1))
-    assert made["verify_cost"] == pytest.approx(last / alone)
+def caches(*heads, rows=1, slots=(MAX_LENGTH + GAMMA, LENGTH)):
+    """Returns the shapes of caches with these heads."""
+    return {f"bf16[{rows},{h},{n},{HEAD_DIM}]" for h in heads for n in slots}
+
+
+def copied(found, shapes):
+    """Returns the loops that copy an array with one of these shapes."""
+    copies = counts(found, "copies").items()
+    return [loop for loop, made in copies if loop and made.keys() & set(shapes)]
+
+
+def leaves(found):
+    """Returns how often a program leaves the device, or has sizes known only when it runs."""
+    whole = found["programs"]["decode"]
+    return whole["host_transfers"] + whole["dynamic_shapes"]
 
 
 @pytest.mark.slow
 def test_no_cache_and_no_kernel_is_copied(four_chips):
     """Neither in a loop nor before it, but for kernels that only the drafter's encoder reads."""
-    slots = (MAX_LENGTH + GAMMA, LENGTH)
-    caches = {f"bf16[1,{heads},{n},{HEAD_DIM}]" for heads in (HEADS // 4, 6) for n in slots}
     sides = {(256, HEADS // 4 * HEAD_DIM), (256, 512 // 4), (128, 6 * HEAD_DIM), (128, 256)}
     kernels = {f"bf16[{a},{b}]" for pair in sides for a, b in (pair, pair[::-1])}
-    for loop, copies in counts(four_chips, "copies").items():
-        allowed = set() if loop else {f"bf16[128,{6 * HEAD_DIM}]"}
-        assert not copies.keys() & (caches | kernels) - allowed, loop
+    shapes = caches(HEADS // 4, 6) | kernels
+    assert not copied(four_chips, shapes)
+    outside = counts(four_chips, "copies").get("", {})
+    assert not outside.keys() & shapes - {f"bf16[128,{6 * HEAD_DIM}]"}
 
 
 @pytest.mark.slow
@@ -194,14 +196,11 @@ def test_a_draft_in_one_kernel(chip, report, tmp_path):
         assert (parts[name]["kernels"], parts[name]["fusions_per_layer"]) == (1, None)
     assert parts["target 4"]["kernels"] == 0 and found["compiler"]["cost_ratio"] is None
     sides = [(4, n, HEAD_DIM) for n in (MAX_LENGTH + GAMMA, LENGTH)]
-    caches = {f"bf16[1,{h},{n},{d}]" for h, n, d in sides} | {
-        f"bf16[{h},{d},{n}]" for h, n, d in sides
+    others = {f"bf16[{h},{d},{n}]" for h, n, d in sides} | {
+        f"bf16[{h * d},{n}]" for h, n, d in sides
     }
-    caches |= {f"bf16[{h * d},{n}]" for h, n, d in sides}
-    loops = counts(found, "copies")
-    assert {"decode", "decode/extend"} <= loops.keys()
-    for loop, copies in loops.items():
-        assert not loop or not copies.keys() & caches, loop
+    assert {"decode", "decode/extend"} <= counts(found, "copies").keys()
+    assert not copied(found, caches(4) | others)
 
 
 @pytest.mark.slow
@@ -210,9 +209,7 @@ def test_processors_copy_nothing_and_gather_nothing_more(report, four_chips):
     given = ("--no_repeat_ngram_size=3", "--repetition_penalty=1.2", "--min_length=4")
     found = report("v4:2x2x1", "--whole_only", *given)
     assert counts(found, "collectives") == counts(four_chips, "collectives")
-    caches = {f"bf16[1,{heads},{MAX_LENGTH + GAMMA},{HEAD_DIM}]" for heads in (HEADS // 4, 6)}
-    for loop, copies in counts(found, "copies").items():
-        assert not loop or not copies.keys() & caches, loop
+    assert not copied(found, caches(HEADS // 4, 6))
 
 
 @pytest.mark.slow
@@ -221,13 +218,10 @@ def test_processors_copy_nothing_and_gather_nothing_more(report, four_chips):
 def test_no_cache_is_copied_with_several_rows(rows, paths, report):
     flags = ["--drafter=multi_path", f"--gin.NUM_PATHS={paths}"] if paths > 1 else []
     found = report("v4:1x1x1", "--whole_only", f"--gin.BATCH_SIZE={rows}", *flags)
-    slots = (MAX_LENGTH + paths * GAMMA, LENGTH)
-    caches = {f"bf16[{rows},{heads},{n},{HEAD_DIM}]" for heads in (HEADS, 6) for n in slots}
-    loops = counts(found, "copies")
     drafting = "decode/extend" if paths == 1 else "decode/draft"
-    assert {"decode", "decode/catch_up", drafting} <= loops.keys()
-    for loop, copies in loops.items():
-        assert not loop or not copies.keys() & caches, loop
+    assert {"decode", "decode/catch_up", drafting} <= counts(found, "copies").keys()
+    slots = MAX_LENGTH + paths * GAMMA, LENGTH
+    assert not copied(found, caches(HEADS, 6, rows=rows, slots=slots))
 
 
 @pytest.mark.slow
@@ -236,12 +230,11 @@ def test_no_cache_is_copied_where_rows_are_refilled(report):
     rows = 32
     flags = "--whole_only", f"--gin.BATCH_SIZE={rows}", "--gin.REFILL=True"
     found = report("v4:1x1x1", *flags)
-    slots = MAX_LENGTH + GAMMA, LENGTH
-    pairs = [pair for n in slots for pair in ((n, HEAD_DIM), (HEAD_DIM, n))]
-    caches = {f"bf16[{rows},{heads},{n},{m}]" for heads in (HEADS, 6) for n, m in pairs}
+    pairs = [pair for n in (MAX_LENGTH + GAMMA, LENGTH) for pair in ((n, HEAD_DIM), (HEAD_DIM, n))]
+    shapes = {f"bf16[{rows},{heads},{n},{m}]" for heads in (HEADS, 6) for n, m in pairs}
     loops = counts(found, "copies")
     assert {"", "refill", "refill/catch_up", "refill/extend"} <= loops.keys()
-    assert not [loop for loop, copies in loops.items() if copies.keys() & caches]
+    assert not [loop for loop, copies in loops.items() if copies.keys() & shapes]
     assert found["memory"]["donated"] > found["memory"]["caches"]
 
 
@@ -280,79 +273,6 @@ heads.HeadsConfig:
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("chips", ["1x1x1", "2x2x1"])
-@pytest.mark.parametrize("kind", BLOCKS)
-def test_a_drafter_on_the_targets_states(kind, chips, report, tmp_path):
-    """One call for a block, no cache copied, nor the states of all tokens; what devices say to each
-    other is what the target's calls say, and one more gathering where heads project with it."""
-    file = tmp_path / "blocks.gin"
-    file.write_text(f"from __gin__ import dynamic_registration\n{BLOCKS[kind]}")
-    found = report(f"v4:{chips}", f"--gin_file={file}")
-    slots = (MAX_LENGTH + GAMMA, LENGTH, MAX_LENGTH + 1 + GAMMA)
-    caches = {f"bf16[1,{heads},{n},{HEAD_DIM}]" for heads in (HEADS, HEADS // 4, 6) for n in slots}
-    states = {f"bf16[1,{1 + MAX_LENGTH + GAMMA + 1},{width}]" for width in (256, 64)}
-    for loop, copies in counts(found, "copies").items():
-        assert not loop or not copies.keys() & (caches | states), loop
-    whole = found["programs"]["decode"]
-    assert whole["host_transfers"] == whole["dynamic_shapes"] == 0
-    said = counts(found, "collectives").get("decode", {})
-    heads = int(kind == "heads")
-    target = {"all-reduce": 3 * LAYERS + 1, "all-gather": 1 + heads} if chips == "2x2x1" else {}
-    assert said == target
-    assert found["calls"]["draft"]["layers"] == 2 - heads
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("chips", ["1x1x1", "2x2x1"])
-def test_the_targets_first_layers_as_a_drafter(chips, report, tmp_path):
-    """They run with the pending token, with each draft token, and with the last one when it is
-    verified; the others once. No cache is copied in a loop."""
-    file = tmp_path / "exit.gin"
-    file.write_text(
-        "from __gin__ import dynamic_registration\n"
-        "include 'drafters/early_exit.gin'\nEXIT_LAYERS = 1\n"
-    )
-    found = report(f"v4:{chips}", f"--gin_file={file}")
-    heads = HEADS // 4 if chips == "2x2x1" else HEADS
-    caches = {f"bf16[1,{heads},{slots},{HEAD_DIM}]" for slots in (MAX_LENGTH + GAMMA, LENGTH)}
-    for loop, copies in counts(found, "copies").items():
-        assert not loop or not copies.keys() & caches, loop
-    whole = found["programs"]["decode"]
-    assert whole["host_transfers"] == whole["dynamic_shapes"] == 0
-    said, lower = counts(found, "collectives"), 3 + 1  # a layer, and the embedding
-    if chips == "2x2x1":
-        both = {"all-reduce": 2 * lower + 3 * (LAYERS - 1), "all-gather": 2}
-        assert said["decode"] == both
-        assert said["decode/extend"] == {"all-reduce": lower, "all-gather": 1}
-    assert found["calls"]["exit"]["layers"] == 1
-    assert found["calls"]["exit"]["bytes"] < found["calls"]["target"]["bytes"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("chips", ["1x1x1", "2x2x1"])
-def test_tokens_that_leave_the_target_early(chips, report, tmp_path):
-    """Layers that nobody needs are loops of no trip, and no cache is copied for them."""
-    file = tmp_path / "calm.gin"
-    file.write_text(
-        "from __gin__ import dynamic_registration\nfrom specdec.models import t5\n"
-        "MODEL = @t5.calm()\nt5.calm.model = @target/t5.T5Target()\nLOSSY = True\n"
-    )
-    found = report(f"v4:{chips}", f"--gin_file={file}")
-    heads = HEADS // 4 if chips == "2x2x1" else HEADS
-    caches = {f"bf16[1,{heads},{slots},{HEAD_DIM}]" for slots in (MAX_LENGTH + GAMMA, LENGTH)}
-    loops = counts(found, "copies")
-    assert any(loop.startswith("decode/verify") for loop in loops)
-    for loop, copies in loops.items():
-        assert not loop or not copies.keys() & caches, loop
-    whole = found["programs"]["decode"]
-    assert whole["host_transfers"] == whole["dynamic_shapes"] == 0
-    assert [one["layers"] for one in found["exits"]] == list(range(1, LAYERS + 1))
-    calls = [found["calls"][f"target/{depth}"] for depth in range(1, LAYERS + 1)]
-    assert calls == sorted(calls, key=lambda call: (call["bytes"], call["reductions"]))
-    assert bool(calls[0]["reductions"]) == (chips == "2x2x1")
-
-
 DECODERS = f"""
 from __gin__ import dynamic_registration
 from specdec.models import llama
@@ -379,6 +299,74 @@ draft/llama.LlamaConfig:
 """
 
 
+GIN = {
+    **BLOCKS,
+    "exit": "include 'drafters/early_exit.gin'\nEXIT_LAYERS = 1\n",
+    "calm": "from specdec.models import t5\nMODEL = @t5.calm()\n"
+    "t5.calm.model = @target/t5.T5Target()\nLOSSY = True\n",
+}
+
+
+@pytest.fixture
+def reported(report, tmp_path):
+    """What the command says of a run with more gin; what it copies and sends is looked at."""
+
+    def one(kind, chips):
+        file = tmp_path / "more.gin"
+        file.write_text(f"from __gin__ import dynamic_registration\n{GIN[kind]}")
+        found = report(f"v4:{chips}", f"--gin_file={file}")
+        slots = (MAX_LENGTH + GAMMA, LENGTH, MAX_LENGTH + 1 + GAMMA)
+        assert not copied(found, caches(HEADS, HEADS // 4, 6, slots=slots)) and not leaves(found)
+        return found, counts(found, "collectives")
+
+    return one
+
+
+CHIPS_OF_V4 = pytest.mark.parametrize("chips", ["1x1x1", "2x2x1"])
+
+
+@pytest.mark.slow
+@CHIPS_OF_V4
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_drafter_on_the_targets_states(kind, chips, reported):
+    """One call for a block, and the states of all tokens are not copied; what devices say to each
+    other is what the target's calls say, and one more gathering where heads project with it."""
+    found, said = reported(kind, chips)
+    slots = 1 + MAX_LENGTH + GAMMA + 1
+    assert not copied(found, {f"bf16[1,{slots},{width}]" for width in (256, 64)})
+    heads = int(kind == "heads")
+    target = {"all-reduce": 3 * LAYERS + 1, "all-gather": 1 + heads} if chips == "2x2x1" else {}
+    assert said.get("decode", {}) == target
+    assert found["calls"]["draft"]["layers"] == 2 - heads
+
+
+@pytest.mark.slow
+@CHIPS_OF_V4
+def test_the_targets_first_layers_as_a_drafter(chips, reported):
+    """They run with the pending token, with each draft token, and with the last one when it is
+    verified; the others once."""
+    found, said = reported("exit", chips)
+    lower = 3 + 1  # a layer, and the embedding
+    if chips == "2x2x1":
+        both = {"all-reduce": 2 * lower + 3 * (LAYERS - 1), "all-gather": 2}
+        assert said["decode"] == both
+        assert said["decode/extend"] == {"all-reduce": lower, "all-gather": 1}
+    assert found["calls"]["exit"]["layers"] == 1
+    assert found["calls"]["exit"]["bytes"] < found["calls"]["target"]["bytes"]
+
+
+@pytest.mark.slow
+@CHIPS_OF_V4
+def test_tokens_that_leave_the_target_early(chips, reported):
+    """Layers that nobody needs are loops of no trip."""
+    found, _ = reported("calm", chips)
+    assert any(loop.startswith("decode/verify") for loop in counts(found, "copies"))
+    assert [one["layers"] for one in found["exits"]] == list(range(1, LAYERS + 1))
+    calls = [found["calls"][f"target/{depth}"] for depth in range(1, LAYERS + 1)]
+    assert calls == sorted(calls, key=lambda call: (call["bytes"], call["reductions"]))
+    assert bool(calls[0]["reductions"]) == (chips == "2x2x1")
+
+
 @pytest.mark.slow
 def test_decoders_without_an_encoder(report, tmp_path):
     """Two sums for each layer and one for the embedding, the logits gathered once."""
@@ -387,14 +375,11 @@ def test_decoders_without_an_encoder(report, tmp_path):
     inside = counts(found, "collectives")
     assert inside.pop("") == {"all-reduce": 2 * LAYERS - 1}  # the last layer's MLP is not read
     assert inside == {"decode": {"all-reduce": 2 * LAYERS + 1, "all-gather": 1}}
-    slots = LENGTH - 1 + MAX_LENGTH + GAMMA
-    caches = {f"bf16[1,{heads},{slots},{HEAD_DIM}]" for heads in (HEADS // 4, 6)}
-    for loop, copies in counts(found, "copies").items():
-        assert not loop or not copies.keys() & caches, loop
+    assert not copied(found, caches(HEADS // 4, 6, slots=[LENGTH - 1 + MAX_LENGTH + GAMMA]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chips", ["1x1x1", "2x2x1"])
+@CHIPS_OF_V4
 def test_beams(chips, report):
     """Chips say what they say in one target call, no cache is copied, and nothing has the size of
     the inputs' keys for every beam. Inputs are long, so that this is much."""
@@ -402,31 +387,26 @@ def test_beams(chips, report):
     lengths = f"--gin.TASK_FEATURE_LENGTHS={{'inputs': {inputs}, 'targets': {MAX_LENGTH}}}"
     found = report(f"v4:{chips}", lengths, f"--gin.NUM_BEAMS={beams}")
     heads = HEADS // 4 if chips == "2x2x1" else HEADS
-    slots = beams * MAX_LENGTH + width * steps
-    caches = {f"bf16[{h},{n},{HEAD_DIM}]" for h in (heads, 6) for n in (slots, inputs)}
+    shapes = caches(heads, 6, slots=(beams * MAX_LENGTH + width * steps, inputs))
     assert "search" in counts(found, "copies")
-    for loop, copies in counts(found, "copies").items():
-        assert not loop or not {shape.replace("[1,", "[") for shape in copies} & caches, loop
+    assert not copied(found, shapes | {shape.replace("[1,", "[") for shape in shapes})
     each_call = {"all-reduce": 3 * LAYERS + 1, "all-gather": 1}
     said = counts(found, "collectives")
     assert said.get("search", {}) == (each_call if chips == "2x2x1" else {})
-    assert "search/replay" not in said
-    whole = found["programs"]["decode"]
-    assert whole["host_transfers"] == whole["dynamic_shapes"] == 0
+    assert "search/replay" not in said and not leaves(found)
     of_target, of_draft = (f"f32[1,{n * VOCABULARY}]" for n in (beams, width))
     sorted_by = counts(found, "top_k")
     assert sorted_by["search"] == {of_target: 1, of_draft: 1}
     assert sorted_by["search/replay"][of_target] == 1
-    for loop, largest in whole["largest"].items():
+    for loop, largest in found["programs"]["decode"]["largest"].items():
         assert not loop or largest["bytes"] < beams * heads * HEAD_DIM * inputs * 2, largest
     assert [one["pays_from"] >= 1 for one in found["beams_predicted"]] == [True, True]
 
 
 @pytest.mark.slow
 def test_the_program_stays_on_the_device(four_chips):
-    whole = four_chips["programs"]["decode"]
-    assert whole["host_transfers"] == whole["dynamic_shapes"] == 0
-    (loop,) = whole["loops"]
+    assert not leaves(four_chips)
+    (loop,) = four_chips["programs"]["decode"]["loops"]
     assert loop["name"] == "decode"
     assert sorted(inner["name"] for inner in loop["loops"]) == ["catch_up", "extend"]
 
@@ -445,15 +425,6 @@ def test_memory_of_a_device(four_chips):
     for part in ("target 1", f"target {GAMMA + 1}", "draft 2", "draft 1"):  # updated where it lies
         donated = four_chips["programs"][part]["memory"]["donated"]
         assert donated > 0
-
-
-@pytest.mark.slow
-def test_without_the_rules_the_collectives_are_others(report):
-    """So the test above can fail: here the residual stream is divided too."""
-    rules = "(('batch', 'data'), ('heads', 'model'), ('joined_kv', 'model'), ('length', 'model'))"
-    found = report("v4:2x2x1", "--whole_only", f"--gin.LOGICAL_AXIS_RULES={rules}")
-    expected = {"all-reduce": 3 * LAYERS + 1, "all-gather": 1}
-    assert counts(found, "collectives")["decode"] != expected
 
 
 @pytest.mark.slow
@@ -500,18 +471,12 @@ def test_mistakes_are_one_line(gin_file, capsys, flags, message):
     assert message in line
 
 
-def test_without_libtpu_the_install_command_is_told(gin_file, capsys, monkeypatch):
+@pytest.mark.parametrize("flags", [(), ("--whole_only", *ALONE)])
+def test_without_libtpu_the_install_command_is_told(gin_file, capsys, monkeypatch, flags):
+    """A target alone, which writes the texts for a drafter, can be compiled as a whole."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert cli.main(["compile", f"--gin_file={gin_file}", "--topology=v4:2x2x1"]) == 2
+    assert cli.main(["compile", f"--gin_file={gin_file}", "--topology=v4:2x2x1", *flags]) == 2
     assert "v4:2x2x1: compiling for a TPU needs libtpu; pip install" in capsys.readouterr().err
-
-
-def test_the_whole_program_of_a_target_alone_can_be_compiled(gin_file, capsys, monkeypatch):
-    """A target writes the texts for a drafter with such a program."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    flags = ["--topology=v4:2x2x1", "--whole_only", *ALONE]
-    assert cli.main(["compile", f"--gin_file={gin_file}", *flags]) == 2
-    assert "compiling for a TPU needs libtpu" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -650,8 +615,13 @@ SMALL, LARGE = Table(5), Table(7)
 TABLES = dataclasses.replace(PLAN, target=LARGE, drafter=Autoregressive(SMALL, Sampling()))
 
 
-def compiled(plan, tables=None):
+@functools.cache
+def compiled(plan):
     """On one CPU, as if it were a chip."""
+    return compiled_with(plan)
+
+
+def compiled_with(plan, tables=None):
     mesh = partitioning.make_mesh(1, jax.devices()[:1])
     told = []
     compilation = compile_for(plan, (2, 16), mesh, tables=tables, progress=told.append)
@@ -682,7 +652,6 @@ def test_a_drafter_has_any_number_of_models(drafter, parts, models):
         size = model.vocab_size**3
         assert found.calls[role] == Call(4 * size + caches, 2 * 2 * size, layers=1)
     told = record(Topology.parse("v4:1x1x1"), found, {"0.8": 0.8})
-    assert "alpha" in "\n".join(lines(told)) and "| 0.8 |" in markdown([told])
     assert (told["roofline"]["draft"] > 0) == bool(parts)
 
 
@@ -735,7 +704,7 @@ def test_every_width_of_a_schedule_is_compiled(schedule, tables):
         role: {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in arrays.items()}
         for role, arrays in tables.items()
     }
-    found = compiled(dataclasses.replace(TABLES, schedule=schedule), shapes)
+    found = compiled_with(dataclasses.replace(TABLES, schedule=schedule), shapes)
     widths = {"target 1", "target 2", f"target {GAMMA + 1}"}
     assert found.parts.keys() == {"prefill", "draft 1", "draft 2", *widths}
     told = record(Topology.parse("v4:1x1x1"), found, {"0.8": 0.8})
@@ -789,8 +758,6 @@ def test_the_steps_from_which_drafted_beams_pay():
         step = target.seconds(v4, 4, layer)
         iteration = target.seconds(v4, 20, layer) + 2 * draft.seconds(v4, 8, layer)
         assert one["pays_from"] == pytest.approx(iteration / step)
-    assert "it pays from" in "\n".join(lines(told)) and "pays from" in markdown([told])
-    assert "top-k: how often" in "\n".join(explanation([told]))
     plain = record(Topology.parse("v4:1x1x1"), compiled(plan.alone()), {})
     assert [one["pays_from"] for one in plain["beams_predicted"]] == [1.0, 1.0]
 
@@ -814,8 +781,6 @@ def test_tokens_that_leave_the_target_are_predicted_by_their_layers():
         assert one["seconds"] == (call.seconds(v4, 1), call.seconds(v4, 1, LAYER_SECONDS))
     fast, _, slow = (one["speedup"] for one in told["exits"])
     assert fast[0] > 1 > slow[0] and fast[1] > 1 > slow[1]
-    assert "1 layers" in "\n".join(lines(told)) and "| 1 |" in markdown([told])
-    assert "exits: the time of a token" in "\n".join(explanation([told]))
 
 
 def test_every_label_is_explained():

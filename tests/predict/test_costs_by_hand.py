@@ -63,16 +63,16 @@ def test_a_topology_of_a_compilation(tmp_path):
     }
     path = tmp_path / "compile.json"
     path.write_text(json.dumps({"topologies": [one]}))
-    found = stored_costs.of_compile(str(path), None)
+    found = stored_costs.read(str(path), None)
     assert found.step == pytest.approx(seconds("target", 1, 1e-5))
     assert found.source == f"{path}, a roofline of v4:1x1x1 and 10 us for each layer, no prefill"
     two = one | {"topology": "v5e:1x1", "assumed": {"layer_seconds": 2e-5}}
     path.write_text(json.dumps({"topologies": [one, two, {**one, "topology": "x", "calls": {}}]}))
-    found = stored_costs.of_compile(str(path), "v5e:1x1")
+    found = stored_costs.read(str(path), "v5e:1x1")
     assert found.step == pytest.approx(seconds("target", 1, 2e-5))
     for name in (None, "x"):
         with pytest.raises(RecordsError, match="give one of v4:1x1x1, v5e:1x1, --topology=NAME"):
-            stored_costs.of_compile(str(path), name)
+            stored_costs.read(str(path), name)
 
 
 def test_names_of_parts_in_files():

@@ -16,9 +16,8 @@ from specdec.models import partitioning
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.predict import compilation
-from specdec.predict.compilation import compile_for
+from specdec.predict.compilation import Compilation, Compiled, DeviceMemory
 from specdec.predict.compile_record import record
-from specdec.predict.compile_report import explanation, lines, markdown
 from specdec.predict.cycles import ProgramCycles, estimate, of_module
 from specdec.predict.hardware import Topology
 from specdec.predict.hlo import read
@@ -37,6 +36,7 @@ PLAN = Plan(
     Sampling(),
     max_length=8,
 )
+MEMORY = DeviceMemory(1, 0, 2, 3, 0)
 CYCLES = {"prefill": 5000, "target 1": 1000, "target 4": 1200, "draft 2": 100, "draft 1": 130}
 
 
@@ -75,29 +75,23 @@ def test_cycles_and_fusions_of_a_program():
     assert of_module(encoder) == ProgramCycles(9, 1, None) == ProgramCycles(9, 1, None, kernels=0)
 
 
-@pytest.fixture(scope="module")
-def estimated():
-    """A plan compiled for one CPU, with programs that state cycles in place of its own."""
-    mesh = partitioning.make_mesh(1, jax.devices()[:1])
-    compilation = compile_for(PLAN, (1, 8), mesh)
-    assert compilation.parts.keys() == CYCLES.keys()
-    assert estimate(compilation, {}) is None  # a CPU's compiler states none
+def compiled(cycles=CYCLES, **modules):
+    """Returns a plan's compilation whose parts state these cycles, or have other contents."""
     scope = "T5.run/decoder/layers_0/mlp/wi/dot_general"
-    parts = {
-        name: dataclasses.replace(part, module=program(("fusion", scope, CYCLES[name])))
-        for name, part in compilation.parts.items()
-    }
-    return dataclasses.replace(compilation, parts=parts)
+    made = {name: program(("fusion", scope, count)) for name, count in cycles.items()} | modules
+    parts = {name: Compiled(name, 1.0, MEMORY, module) for name, module in made.items()}
+    whole, mesh = Compiled("decode", 2.0, MEMORY), {"data": 1, "model": 1}
+    return Compilation(PLAN, 1, 8, mesh, whole, parts, parameter_bytes=4, cache_bytes=5, calls={})
 
 
-@pytest.mark.slow
-def test_costs_follow_from_the_cycles(estimated):
-    found = estimate(estimated, {"0.8": 0.8})
+def test_costs_follow_from_the_cycles():
+    found = estimate(compiled(), {"0.8": 0.8})
     assert found is not None
     assert {name: part.cycles for name, part in found.parts.items()} == CYCLES
     assert found.cost_ratio == pytest.approx((100 + 2 * 130) / 3 / 1000)
     assert found.verify_cost == pytest.approx(1.2)
     assert found.speedups["0.8"] == pytest.approx(theory.speedup(0.8, 3, 0.12, 1.2))
+    assert estimate(compiled(dict.fromkeys(CYCLES, 0)), {"0.8": 0.8}) is None  # of a CPU
 
 
 OWN = program(
@@ -106,45 +100,15 @@ OWN = program(
 )
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("name, module", [("target 4", None), ("draft 1", OWN)])
-def test_a_part_without_all_cycles_leaves_the_costs_out(estimated, name, module):
+def test_a_part_without_all_cycles_leaves_the_costs_out(name, module):
     """It does not fit, or has a kernel whose cycles the compiler does not state."""
-    parts = dict(estimated.parts)
-    parts[name] = dataclasses.replace(parts[name], module=module)
-    changed = dataclasses.replace(estimated, parts=parts)
+    changed = compiled(**{name: module})
     found = estimate(changed, {"0.8": 0.8})
     assert found is not None and found.cost_ratio is None and not found.speedups
-    if module is not None:
-        text = list(lines(record(Topology.parse("v4:1x1x1"), changed, {"0.8": 0.8})))
-        own = ", 1 kernel of our own without cycles"
-        assert f"  compiler    draft 1: 50 cycles, 1 fusions{own}" in text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("of_draft, width, joined", [([3, 2, 1], 2, 1), ([100, 300, 200], 1, 0)])
-def test_the_cycles_decide_how_calls_on_one_token_are_computed(
-    of_draft, width, joined, monkeypatch
-):
-    """With one token, with two, and a draft's with joined kernels; no CPU's compiler is asked."""
-    real, cycles = compilation._compiled, iter([300, 100, *of_draft])
-    scope = "T5.run/decoder/layers_0/mlp/wi/dot_general"
-
-    def compiled(name, *given):
-        part, executable = real(name, *given)
-        if name in ("target", "draft"):
-            part = dataclasses.replace(part, module=program(("fusion", scope, next(cycles))))
-        return part, executable
-
-    monkeypatch.setattr(compilation, "_platform", lambda mesh: "tpu")
-    monkeypatch.setattr(compilation, "_compiled", compiled)
-    mesh = partitioning.make_mesh(1, jax.devices()[:1])
-    found = compile_for(PLAN, (1, 8), mesh)
-    models = found.plan.models()
-    assert (models["target"].least_width, models["draft"].least_width) == (2, width)
-    assert (models["target"].joined, models["draft"].joined) == (False, joined)
-    assert "draft 2" in found.parts and ("draft 1" in found.parts) == (width == 1)
-    assert compile_for(PLAN, (2, 8), mesh, parts=False).plan == PLAN
+    assert found.parts.keys() == {one for one in CYCLES if module or one != name}
+    told = record(Topology.parse("v4:1x1x1"), changed, {"0.8": 0.8})
+    assert told["compiler"] == dataclasses.asdict(found)
 
 
 PAIR = Plan(
@@ -206,18 +170,6 @@ def test_calls_with_the_fewest_cycles_are_chosen(monkeypatch, target, draft, wid
     assert compilation._fewest_cycles(PAIR, one, mesh) is PAIR  # the prefill does not fit
     monkeypatch.undo()
     assert compilation._fewest_cycles(PAIR, one, mesh) is PAIR  # a CPU states no cycles
-
-
-def test_the_report_names_the_estimate_and_keeps_it_apart(estimated):
-    told = record(Topology.parse("v4:1x1x1"), estimated, {"0.8": 0.8})
-    text = list(lines(told))
-    assert "  compiler    target 1: 1,000 cycles, 1 fusions (1)" in text
-    (costs,) = (line for line in text if "c 0.120, v(3) 1.20" in line)
-    assert costs.startswith("  compiler ")
-    assert any(line.startswith("compiler: its own estimate") for line in explanation([told]))
-    tables = markdown([told])
-    assert "v4:1x1x1: the compiler's own estimate, not a time. c 0.120" in tables
-    assert "| target 1 | 1,000 | 1 | 1.0 |" in tables
 
 
 def test_the_tables_are_those_of_the_results():

@@ -12,10 +12,16 @@ import pytest
 from made_outputs import Made, output_of
 
 from specdec.common.values import UsageError
+from specdec.drafters import Autoregressive
 from specdec.predict import draft_lengths, timed_costs
 from specdec.predict.costs import Costs
 from specdec.predict.draft_lengths import DraftLengths
+from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
+from specdec.testing import TableTarget
+from specdec.verifiers import Block, Coupled, SpeculativeSampling, Typical
+
+TABLE = TableTarget(5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +174,36 @@ def test_draft_lengths_that_outputs_have_room_for(monkeypatch, asked, own, gamma
     monkeypatch.setattr(replay, "check", damaged)
     with pytest.raises(UsageError, match="--passes a.jsonl: too old"):
         DraftLengths.of([variant], "a.jsonl", gammas, **how)
+
+
+@pytest.mark.parametrize("drawn", [(True,), (False, True), (False,)])
+@pytest.mark.parametrize("verifier", [Coupled(), Block(), SpeculativeSampling(), Typical()])
+@pytest.mark.parametrize("sampling", [Greedy(), Sampling()])
+def test_what_does_not_follow_from_recorded_texts_is_refused(
+    monkeypatch, drawn, verifier, sampling
+):
+    """If any drafter draws, two verifiers are known."""
+
+    def checked(plan, texts):
+        raise ValueError("is compared next")
+
+    given = [(str(x), Autoregressive(TABLE, Sampling() if x else Greedy())) for x in drawn]
+    monkeypatch.setattr(draft_lengths.opinions, "recorded", lambda drafter: given)
+    text = SimpleNamespace(tokens=1)
+    monkeypatch.setattr(draft_lengths.recorded_texts, "read", lambda path: [text])
+    monkeypatch.setattr(draft_lengths.recorded_texts, "check", lambda *given: True)
+    monkeypatch.setattr(draft_lengths.schedule_replay, "longest", lambda plan: 3)
+    monkeypatch.setattr(draft_lengths.schedule_replay, "check", checked)
+    drafter = SimpleNamespace(adapts=False, paths=0)
+    plan = SimpleNamespace(drafter=drafter, verifier=verifier, sampling=sampling)
+    variant: Any = SimpleNamespace(run=SimpleNamespace(plan=plan))
+    says = "--passes a.jsonl: is compared next"
+    if any(drawn) and not sampling.greedy and verifier == Coupled():
+        says = "VERIFIER is Coupled.*; give verifiers/block.gin"
+    if verifier == Typical():
+        says = "VERIFIER is Typical.*, which is not exact"
+    with pytest.raises(UsageError, match=says):
+        DraftLengths.of([variant], "a.jsonl", (1,), asked=True, costs=None, rows=1)
 
 
 @dataclasses.dataclass(frozen=True)

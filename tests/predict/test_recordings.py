@@ -7,12 +7,15 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import context_of
 
 from specdec.drafters import Autoregressive, Hybrid, Masked, PromptLookup
 from specdec.measure.alphas import Accepted
 from specdec.plan import Plan
+from specdec.predict.recorded import ByStart, Recorded
 from specdec.predict.schedule_replay import (
     Replayed,
     bound,
@@ -24,6 +27,7 @@ from specdec.predict.schedule_replay import (
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Confidence, Fixed
 from specdec.testing import TableTarget
+from specdec.types import Params, Request
 from specdec.verifiers import Block, GreedyMatch, SpeculativeSampling
 
 replays: Any = sys.modules[replay.__module__]  # whose name is its function's too
@@ -68,6 +72,8 @@ def test_the_second_token_of_a_block_is_kept_by_what_the_first_left():
     assert kept.tolist() == [[False, True], [True, True]]
     kept = replays._kept_of_blocks(ratios, tossing(0.61, 0.61))
     assert kept.tolist() == [[False, False], [True, False]]
+    # A token that could be afforded is worth no more than one: 0.9 of 1 is above 0.8.
+    assert replays._kept_of_blocks(np.array([[0.5, 0.9]]), tossing(0.8)).tolist() == [[False, True]]
     at = np.zeros([2, 2], int)
     by_block = replays._agrees(plan(verifier=Block()), MODEL, {}, ratios, at, tossing(0.5, 0.55))
     assert by_block.tolist() == [[False, True], [True, True]]
@@ -149,13 +155,40 @@ def test_another_token_is_neither_the_texts_nor_a_stop_id(stop_ids):
 
 
 def test_a_batch_takes_the_calls_of_its_slowest_row():
-    """Two samples of five texts make two batches of two each; the fifth text fills none."""
-    calls = np.array([1, 4, 2, 3, 9, 5, 1, 1, 6, 9])
+    """Two samples of seven texts make three batches of two each; the last text fills none."""
+    calls = np.array([1, 4, 2, 3, 9, 5, 99, 1, 1, 6, 9, 2, 7, 99])
     drafted = np.stack([calls, 10 - calls], axis=1)
-    found = grouped(Replayed(calls, calls, drafted, drafted, None), texts=5, rows=2)
-    assert found.calls.tolist() == [4, 3, 5, 6]
-    assert found.drafted.tolist() == [[4, 9], [3, 8], [5, 9], [6, 9]]
+    found = grouped(Replayed(calls, calls, drafted, drafted, None), texts=7, rows=2)
+    assert found.calls.tolist() == [4, 3, 9, 1, 9, 7]
+    assert found.drafted.tolist() == [[4, 9], [3, 8], [9, 5], [1, 9], [9, 4], [7, 8]]
     assert found.source is None
+
+
+def test_a_recording_is_repeated_along_a_text_and_its_last_token_beyond():
+    model, params = Recorded(8), {"tokens": jnp.array([[3, 4, 5], [6, 7, 2]])}
+    cache = model.prefill(params, None, 9)
+    for width, expected in ((2, [[3, 4], [6, 7]]), (3, [[5, 5, 5], [2, 2, 2]])):
+        output, cache = model.decode(params, jnp.zeros([2, width], jnp.int32), cache)
+        np.testing.assert_array_equal(output.logits, np.eye(8)[np.array(expected)])
+    assert cache.length.tolist() == [5, 5]
+
+
+@pytest.mark.parametrize("length, drafted, count", [(1, [3, 4], 2), (2, [5, 6], 1), (4, [5, 6], 1)])
+def test_a_block_is_that_of_the_token_it_starts_with(length, drafted, count):
+    """Of a text that is complete, that of its last token."""
+    tokens, lengths = jnp.array([[[3, 4], [5, 6]]]), jnp.array([[2, 1]])
+    params = Params(**{"draft": {"tokens": tokens, "length": lengths}})
+    request = Request(context_of([[0, 3, 5, 1]], [length]), jnp.zeros([1, 2]), jnp.array([2]))
+    draft, _ = ByStart(Recorded(8), Greedy()).propose(params, request, ())
+    assert (draft.tokens.tolist(), draft.length.tolist()) == ([drafted], [count])
+
+
+def test_behind_its_text_a_recording_has_no_stop_id():
+    """Drafting would end there, and would have cost less."""
+    greedy = Autoregressive(TARGET, Greedy())
+    one = plan(greedy, Fixed(5, stop_at_end=True), GreedyMatch())
+    found = replay(one, [text_of([3, 4, 5])], vocab_size=8)
+    assert (found.drafted[0, 0], found.accepted[0, 0], found.calls[0]) == (5, 2, 1)
 
 
 def test_a_call_is_as_deep_as_the_deepest_token_that_it_looks_at():

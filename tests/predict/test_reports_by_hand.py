@@ -21,7 +21,7 @@ from specdec.plan import Plan
 from specdec.predict import hlo, update_report
 from specdec.predict.compilation import Compilation, Compiled, DeviceMemory
 from specdec.predict.compile_record import contents, record
-from specdec.predict.compile_report import lines, markdown
+from specdec.predict.compile_report import explanation, lines, markdown
 from specdec.predict.hardware import CHIPS, GIB, Call, Topology
 from specdec.predict.update import CompiledUpdate, Sizes, abstract_pairs
 from specdec.predict.update_report import update_lines, update_markdown, update_record
@@ -216,6 +216,82 @@ def test_the_report_of_programs():
     assert markdown(records) == golden("compiled.md")
 
 
+BARE: Any = {
+    **{name: WHOLE[name] for name in ("topology", "devices", "mesh", "chip", "rows")},
+    "memory": {"parameters": 4 * GIB, "caches": GIB, "limit": 5 * GIB, "too_large": "no room"},
+    "compile_seconds": {"draft 1": 3.6},
+    "programs": {},
+}
+EMPTY = {
+    **{name: {} for name in ("collectives", "operations", "largest", "sparse_core")},
+    **{"host_transfers": 0, "dynamic_shapes": 0, "loops": []},
+    "top_k": {"": {"f32[9]": kind(1, 36)}},
+}
+
+
+def test_a_program_that_does_not_fit():
+    """It is too much for the device, or the compiler refused it and knows no sizes."""
+    assert list(lines(BARE)) == [
+        "v4:2x2x1: 4 devices (2 data x 2 model) of 32.00 GiB at 1,200 GB/s, 250 TFLOP/s in "
+        "bfloat16",
+        "  memory      does not fit: no room; parameters 4.00 GiB, caches 1.00 GiB",
+        "  compiled    in seconds, draft 1: 4",
+    ]
+    sizes = {"fits": False, "total": 6 * GIB, "left": -GIB, "temporaries": 3 * GIB, "code": GIB}
+    larger = BARE | {"memory": BARE["memory"] | sizes}
+    assert list(lines(larger))[1] == (
+        "  memory      6.00 GiB of 5.00 GiB, 1.00 GiB too much (parameters 4.00 GiB, caches 1.00 "
+        "GiB, other temporaries 2.00 GiB, code 1.00 GiB)"
+    )
+    assert markdown([BARE, larger]).splitlines()[2:4] == [
+        "| v4:2x2x1 | 2 x 2 | 6 | 4.00 GiB | 1.00 GiB | no room | 5.00 GiB | does not fit |",
+        "| v4:2x2x1 | 2 x 2 | 6 | 4.00 GiB | 1.00 GiB | 6.00 GiB | 5.00 GiB | -1.00 GiB |",
+    ]
+
+
+def test_a_program_without_anything():
+    bare = BARE | {"programs": {"decode": EMPTY | {"top_k": {}}}}
+    assert list(lines(bare))[3:] == [
+        "  no loop     no collectives",
+        "  loops       none",
+        "  operations  ",
+        "  also        0 host transfers, 0 dynamic shapes, 0 on a SparseCore",
+    ]
+
+
+def test_a_legend_has_what_records_have():
+    def firsts(*records: Any) -> list[str]:
+        return [line.split(":")[0] for line in explanation(records)]
+
+    bare = {"programs": {}}
+    own = ["", "memory", "no loop, or the name of a loop", "operations"]
+    assert firsts(bare) == own[:2]
+    assert firsts(bare, {"programs": {"decode": EMPTY | {"top_k": {}}}}) == own
+    assert firsts({"programs": {"decode": EMPTY}, "paths": 2}) == [*own, "top-k", "paths"]
+    assert firsts(bare | {"exits": []}) == [*own[:2], "roofline", "exits"]
+    assert firsts(bare | {"beams_predicted": []}) == [*own[:2], "roofline", "beams"]
+    assert firsts(bare | {"compiler": {}}) == [*own[:2], "compiler"]
+    predicted = bare | {"gamma": 2, "roofline": {}}
+    assert firsts(predicted) == [*own[:2], "roofline", "c", "tokens/s", "speed-up"]
+    (line,) = (x for x in explanation([predicted]) if x.startswith("c: "))
+    assert line.endswith("v(2): the call on a draft of 2 over one of one")
+
+
+def test_kernels_without_cycles_are_counted():
+    part = {"cycles": 4321, "fusions": 4, "fusions_per_layer": None, "kernels": 2}
+    other = BARE | {"compiler": {"parts": {"draft 1": part}, "cost_ratio": None}}
+    assert list(lines(other))[3:] == [
+        "  compiler    draft 1: 4,321 cycles, 4 fusions, 2 kernels of our own without cycles"
+    ]
+    assert markdown([other]).splitlines()[-5:] == [
+        "v4:2x2x1: the compiler's own estimate, not a time.",
+        "",
+        "| program | cycles | fusions | fusions in a decoder layer |",
+        "|---|---:|---:|---:|",
+        "| draft 1 | 4,321 | 4 |  |",
+    ]
+
+
 @pytest.mark.parametrize(
     "texts, model, rematerialise, parameters, remedies",
     [
@@ -323,19 +399,47 @@ def test_the_contents_of_a_program():
     assert memory.total == 100 + 20 + 30 + 4 - 5
 
 
-@pytest.mark.parametrize("used", [20, 40])
-def test_the_memory_that_is_left(used):
+class Half(TableTarget):
+    dtype = "bfloat16"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("left", [10 * GIB, 1, 0, -GIB, None])
+def test_the_memory_that_is_left(left):
     """A v4 has 30.75 GiB for a program, and a plan's caches are among its temporaries."""
-    plan = Plan(TableTarget(6), None, None, None, Greedy(), max_length=32)
-    whole = Compiled("decode", 2.25, DeviceMemory(3 * GIB, 0, (used - 4) * GIB, GIB, 0))
-    sizes = {"rows": 2, "length": 64, "mesh": {"data": 1, "model": 4}, "parts": {}, "calls": {}}
-    made = Compilation(plan, program=whole, parameter_bytes=3 * GIB, cache_bytes=5 * GIB, **sizes)
+    plan = Plan(Half(6), None, None, None, Greedy(), max_length=32)
+    limit = int(30.75 * GIB)
+    parts, memory, too_large = {}, None, "no room"
+    if left is not None:
+        sizes = {"arguments": 3 * GIB, "outputs": 0, "temporaries": limit - 4 * GIB - left}
+        parts, too_large = sizes | {"code": GIB, "donated": 0}, None
+        memory = DeviceMemory(**parts)
+    whole = Compiled("decode", 2.25, memory, too_large=too_large)
+    shape = {"rows": 2, "length": 64, "mesh": {"data": 1, "model": 4}, "parts": {}, "calls": {}}
+    made = Compilation(plan, program=whole, parameter_bytes=3 * GIB, cache_bytes=5 * GIB, **shape)
     told = record(Topology.parse("v4:2x2x1"), made, {})
-    memory = told["memory"]
-    assert memory["total"] == used * GIB and memory["limit"] == int(30.75 * GIB)
-    assert memory["left"] == int((30.75 - used) * GIB) and memory["fits"] == (used < 30.75)
-    assert (memory["parameters"], memory["caches"]) == (3 * GIB, 5 * GIB)
-    assert told["compile_seconds"] == {"decode": 2.2} and told["devices"] == 4
+    assert (
+        told.pop("chip")
+        and told.pop("assumed")
+        and told
+        == {
+            "topology": "v4:2x2x1",
+            "devices": 4,
+            "mesh": {"data": 1, "model": 4},
+            "memory": {
+                **{"parameters": 3 * GIB, "caches": 5 * GIB, "limit": limit},
+                **({"fits": False, "too_large": too_large} if left is None else {"fits": left > 0}),
+                **({} if left is None else parts | {"total": limit - left, "left": left}),
+            },
+            "compile_seconds": {"decode": 2.2},
+            "programs": {},
+            "dtype": "bfloat16",
+            "rows": 2,
+            "inputs": 64,
+            "outputs": 32,
+            "gamma": 0,
+            "calls": {},
+        }
+    )
 
 
 def test_the_time_of_an_update():
@@ -355,13 +459,14 @@ def test_the_time_of_an_update():
         micro_batches=3,
         lengths={"inputs": 12, "targets": 10},
         rematerialise=False,
-        model=types.SimpleNamespace(dtype="float32"),
+        model=types.SimpleNamespace(dtype="bfloat16"),
         target=None,
     )
     sizes = Sizes(GIB, 2 * GIB, 3 * GIB, 4 * GIB, 5 * GIB, 6 * GIB)
     mesh = {"data": 2, "model": 2}
     update = CompiledUpdate(run, mesh, whole, optimizer, sizes, frozenset())
     found = update_record(Topology.parse("v4:2x2x1"), update, update)
+    assert found["dtype"] == "bfloat16" and found["target_dtype"] is None
     assert found["collectives"] == {"all-reduce": kind(6, 192), "all-gather": kind(1, 16)}
     computing, reading = (5e13 + 2 * 3e13) / chip.flops, (3e11 + 2 * 2e11) / chip.bandwidth
     assert reading > computing > 0.3

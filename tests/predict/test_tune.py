@@ -20,7 +20,6 @@ from specdec.measure.parts import Calls
 from specdec.plan import Plan
 from specdec.predict import schedule_replay, search, tuning
 from specdec.predict.costs import Costs
-from specdec.predict.hardware import LAYER_SECONDS, Call, Topology
 from specdec.predict.tuning import Candidate, Result, Tried
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import (
@@ -45,30 +44,36 @@ COSTS = Costs(
 )
 
 
-def tried(kind: str, setting: float, schedule: object, seconds: list[float]) -> Tried:
-    return Tried("", Candidate(kind, setting, schedule), 2.0, np.array(seconds))
+def tried(
+    kind: str, setting: float, schedule: object, seconds: list[float], tokens: float = 2.0
+) -> Tried:
+    return Tried("", Candidate(kind, setting, schedule), tokens, np.array(seconds))
 
 
 def test_what_is_best_is_chosen_on_one_half_and_judged_on_the_other():
     """By hand: confidence 0.4 is best where it is decided, 0.6 on the other texts."""
     all_tried = [
-        tried("fixed", 2, Fixed(2, stop_at_end=True), [5, 6, 5, 6]),
-        tried("fixed", 3, Fixed(3, stop_at_end=True), [6, 5, 6, 5]),
-        tried("confidence", 0.4, Confidence(0.4), [3, 5, 3, 5]),
-        tried("confidence", 0.6, Confidence(0.6), [4, 4, 4, 4]),
+        tried("fixed", 2, Fixed(2), [5, 6, 5, 6], 2.25),
+        tried("fixed", 3, Fixed(3), [6, 5, 6, 5], 2.5),
+        tried("confidence", 0.4, Confidence(0.4), [3, 5, 3, 5], 2.75),
+        tried("confidence", 0.6, Confidence(0.6), [4, 4, 4, 4], 3.0),
     ]
-    alone, oracle = np.full(4, 10.0), np.full(4, 2.0)
     even = np.array([True, False, True, False])
-    found = Result.of("", all_tried, alone, oracle, even, ~even)
+    found = Result.of("", all_tried, np.full(4, 10.0), np.full(4, 2.0), even, ~even)
     assert found.best.candidate.setting == 0.4 and found.static.candidate.setting == 2
     assert found.speedup(found.best) == (2.0, 2.0, 2.0)  # 20 / 10, of texts that are alike
     assert found.regret == pytest.approx(10 / 8 - 1)
     assert found.headroom == pytest.approx((12 - 10) / (12 - 4))
     assert ratio(found.static.seconds, found.best.seconds).value == pytest.approx(1.2)
-    assert found.in_words().startswith("2.00 times as fast as the target alone")
-    text = "\n".join(tuning.lines(found))
-    assert "+20.0% (+20.0% to +20.0%) over Fixed(gamma=2, stop_at_end=True), 25% of" in text
-    assert "25.0% behind the fastest" in text
+    assert list(tuning.lines(found)) == [
+        "predicted   95 % interval  tokens/call  schedule",
+        f"     2.50    2.50 to 2.50         3.00  {Confidence(0.6)}",
+        "     2.00    2.00 to 2.00         2.50  Fixed(gamma=3)",
+        "     5.00    5.00 to 5.00               an oracle of refusals",
+        f"best     {Confidence(0.4)}: 2.00 times as fast as the target alone (2.00 to 2.00)",
+        "         +20.0% (+20.0% to +20.0%) over Fixed(gamma=2), 25% of what an oracle would gain; "
+        "25.0% behind the fastest on these texts",
+    ]
 
 
 def test_a_long_schedule_does_not_break_the_table():
@@ -81,6 +86,16 @@ def test_a_long_schedule_does_not_break_the_table():
     columns = head.index("schedule")
     assert {row[:columns].count(" to ") for row in rows} == {1}
     assert [row[columns:] for row in rows] == [str(long), "Fixed(gamma=2)", "an oracle of refusals"]
+
+
+def test_costs_in_steps_of_the_target():
+    """One more draft token takes 1 s, and a step of the target 10."""
+    model = TableTarget(6)
+    one = Plan(model, Autoregressive(model, Greedy()), GreedyMatch(), Fixed(2), Greedy(), 8)
+    calls = {Calls("target", width): 9.0 + width for width in (1, 2, 3)}
+    calls |= {Calls("draft", 2): 2.0, Calls("draft", 1): 1.0}
+    costs = COSTS._replace(calls=calls, step=10.0)
+    assert tuning.units(one, costs, (1, 2)) == (0.1, (1.1, 1.2))
 
 
 def test_where_no_draft_pays_it_says_so():
@@ -256,48 +271,12 @@ def test_drafters_are_compared(run, tmp_path, monkeypatch, capsys):
     assert "was begun with --longest = 2, and now it is 1" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_pair_is_tuned_for_a_tpu_that_is_not_there(run, tmp_path, monkeypatch, capsys):
-    """By the calls that `specdec compile` has written of one of its topologies."""
-    monkeypatch.setattr(tuning, "CONFIDENCES", (0.3,))
-    monkeypatch.setattr(tuning, "ENTROPIES", ())
-    calls = {"target": Call(1e9, 1e9, 24), "draft": Call(1e8, 1e8, 8)}
-    topologies = [Topology.parse(name) for name in ("v5e:1x1", "v4:1x1x1")]
-    file = tmp_path / "compiled.json"
-    written = [
-        {
-            "topology": topology.name,
-            "chip": dataclasses.asdict(topology.chip),
-            "calls": {role: dataclasses.asdict(call) for role, call in calls.items()},
-            "assumed": {"layer_seconds": LAYER_SECONDS},
-        }
-        for topology in topologies
-    ]
-    file.write_text(json.dumps({"topologies": written}))
-    out, flags = tmp_path / "out", [*run[1], f"--costs={file}", "--longest=2"]
-    assert cli.main(["tune", *flags, f"--output_dir={out}"]) == 2
-    assert "no calls of topology None; give one of v5e:1x1, v4:1x1x1" in capsys.readouterr().err
-    assert cli.main(["tune", *flags, "--topology=v4:1x1x1", f"--output_dir={out}"]) == 0
-    assert "a roofline of v4:1x1x1 and 14 us for each layer" in capsys.readouterr().out
-    assert "include 'schedules/" in (out / "tuned.gin").read_text()
-    texts = [json.loads(line)["tokens"] for line in (out / "passes.jsonl").read_text().splitlines()]
-    lines = [json.loads(line) for line in (out / "tried.jsonl").read_text().splitlines()]
-    (line,) = [one for one in lines if one["schedule"] == "Fixed(gamma=1, stop_at_end=True)"]
-    a_call = sum(
-        call.seconds(topologies[1].chip, width=2, layer_seconds=LAYER_SECONDS)
-        for call in calls.values()
-    )
-    expected = sum(texts) / line["tokens_per_call"] * a_call
-    assert sum(line["seconds"]) == pytest.approx(expected, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     "flags, message",
     [
         (["--tokens=0"], "--tokens is 0; give a positive integer"),
         (["--longest=0"], "--longest is 0; give a positive integer"),
         (["--longest=60"], "--longest is 60 but outputs hold 48; give a shorter one"),
-        (["--limit=3"], "has 3 texts; raise --limit or --tokens, 20 are"),
         (["--gin.LOSSY=True", "--verifier=top_beta"], "VERIFIER is TopBeta.*not exact"),
         (["--gin.DRAFTER=None"], "the run has no drafter"),
         (["--variant=GAMMA=2", "--variant=GAMMA=2"], "--variant=GAMMA=2 is given twice"),
@@ -341,22 +320,17 @@ def test_a_classifier_is_trained_saved_and_decoded_with(run, done, trained, caps
 
 
 @pytest.mark.slow
-def test_a_trained_schedule_is_benchmarked(trained, tmp_path):
-    path = tmp_path / "bench.jsonl"
-    flags = [*trained[0], "--limit=3", "--repeats=1", f"--output_file={path}"]
-    assert cli.main(["bench", *flags]) == 0
+def test_a_trained_schedule_is_measured_and_certified(trained, tmp_path):
+    path, flags = tmp_path / "bench.jsonl", trained[0]
+    assert cli.main(["bench", *flags, "--limit=3", "--repeats=1", f"--output_file={path}"]) == 0
     found = json.loads((tmp_path / "bench.jsonl.summary.json").read_text())
     assert found["run"]["schedule"].startswith("Disco(") and found["run"]["gamma"] is None
     assert found["identical"] == found["texts"] == 3
     assert "fingerprint of schedule" in (tmp_path / "bench.jsonl.gin").read_text()
-
-
-@pytest.mark.slow
-def test_a_trained_schedule_is_certified(trained, tmp_path):
     path = tmp_path / "certificate.json"
-    assert cli.main(["verify", *trained[0], "--limit=2", f"--output_file={path}"]) == 0
+    assert cli.main(["verify", *flags, "--limit=2", f"--output_file={path}"]) == 1
     found = json.loads(path.read_text())
-    assert found["passed"] and len(found["checks"]) == 9
+    assert found["passed"] and not found["certified"]  # two texts are too few
     assert "SCHEDULE = @schedules.Disco()" in found["settings"]
 
 

@@ -206,7 +206,8 @@ class Table(HTMLParser):
 
 def test_each_figure_of_a_file_has_its_place_on_the_page(tmp_path, monkeypatch):
     """In Markdown, HTML and LaTeX, and in page.json, with which a later page is compared."""
-    monkeypatch.setattr(page.summaries, "read", lambda *_: [])  # figures of `report` have own tests
+    read: list[str] = []  # figures of `report` have tests of their own
+    monkeypatch.setattr(page.summaries, "read", lambda paths: read.extend(paths) or [])
     monkeypatch.chdir(tmp_path)
     rows = written(Path("now"))
     Path("then").mkdir()
@@ -218,6 +219,7 @@ def test_each_figure_of_a_file_has_its_place_on_the_page(tmp_path, monkeypatch):
 
     expected = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
     assert Path("now", "page.md").read_text() == expected
+    assert read == [f"now/{name}.jsonl.summary.json" for name in ("one", "two", "three")]
     lines = [line for line in expected.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     cells = [row for row in cells if row[0] != "---"]

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from specdec.common.records import Lines
 from specdec.common.tables import PageTable, escaped
 from specdec.common.values import UsageError
 from specdec.report.replicate import (
-    page,
     replication,
     results,
     running,
@@ -312,27 +310,6 @@ def test_latex_reads_every_character_as_itself():
     assert made.splitlines()[1:4] == ["a & b \\\\", "\\hline", "1\\_ & 2 \\\\"]
 
 
-def test_a_page_says_the_same_again_and_compares(tmp_path, monkeypatch):
-    rows = [found(), found("ende_base_t0", marks=("GROWN",))]
-    rows[0].steps = [Step("ende_small_t0", "bench", ("bench", "--gin_file=demo.gin"))]
-    monkeypatch.setattr(page.summaries, "read", lambda *_: [])  # their files are not here
-    first, second = tmp_path / "first", tmp_path / "second"
-    for folder in (first, second):
-        folder.mkdir()
-        page.write_all(LEVIATHAN, rows, folder, None)
-    for name in ("page.md", "page.html", "page.tex", "page.json"):
-        assert (first / name).read_bytes() == (second / name).read_bytes()
-        text = (first / name).read_text()
-        assert "GROWN" in text and "ende" in text
-    html = (first / "page.html").read_text()
-    assert "specdec bench --gin_file=demo.gin" in html and "<svg" in html
-    assert "## Next to" not in (first / "page.md").read_text()
-    rows[0].measured |= {"speedup": 2.5, "high": 2.7}
-    page.write_all(LEVIATHAN, rows, second, results.earlier(str(first), LEVIATHAN))
-    text = (second / "page.md").read_text().partition("## Next to")[2]
-    assert re.search(r"\| ende_small_t0 \| 2 \| 2.5 \|", text)
-
-
 def test_a_name_has_one_colour_in_the_figure():
     """A row that lacks a prediction changes nothing for the others."""
     figure = pytest.importorskip("specdec.report.replicate.figure")
@@ -379,30 +356,6 @@ def test_wrong_flags_of_a_row_are_one_line(tmp_path, capsys, flag, says):
     argv = ["replicate", str(tmp_path / "mine.toml"), f"--output_dir={tmp_path / 'out'}"]
     assert cli.main(argv) == 2
     assert re.fullmatch(f"specdec: {says}.*\n", capsys.readouterr().err)
-
-
-def test_depth_is_compared_with_width():
-    deep, wide = found(), found("ende_base_t0")
-    for one in (deep, wide):
-        one.row = dataclasses.replace(one.row, needs=["t"])
-    deep.layers, deep.parameters = 24, 1_345_000_000
-    wide.layers, wide.parameters = 5, 1_274_000_000
-    deep.places, wide.places = ({"v4:2x2x2": Place(pays_from=x)} for x in (1.5, 1.2))
-    (line,) = results.depth_or_width([deep, wide])
-    assert "ende_small_t0 has 24 layers, ende_base_t0 has 5" in line
-    assert "1.25 times as many tokens per call" in line
-    wide.parameters = 700_000_000
-    assert not list(results.depth_or_width([deep, wide]))
-
-
-def test_beams_are_next_to_greedy_search():
-    greedy, beams = found(), found("ende_base_t0")
-    greedy.measured |= {"seconds_alone": 1.0, "beams": 0}
-    beams.measured |= {"seconds_alone": 2.5, "beams": 5}
-    results.relative_to_greedy([beams, greedy])
-    assert beams.measured["speedup"] == 0.4 and beams.measured["tokens_per_call"] == 1.0
-    assert not {"low", "high", "per_token"} & beams.measured.keys()
-    assert greedy.measured["speedup"] == 2.0 and greedy.measured["low"] == 1.9
 
 
 class Fake:
@@ -497,30 +450,6 @@ def test_memory_is_that_of_the_compiler_if_there_is_one(tmp_path, monkeypatch):
     assert one.at("v4:1x1x1").given and not one.at("v5e:1x1").given
 
 
-def test_a_folder_keeps_its_settings(tmp_path, capsys, monkeypatch):
-    """Those that each figure depends on; rows, topologies and certificates may come later."""
-    monkeypatch.setattr(replication.Replication, "plan", lambda self: [])
-    argv = ["replicate", "demo", "--dry_run", f"--output_dir={tmp_path}"]
-    assert cli.main([*argv, "--limit=3"]) == 0
-    (tmp_path / "replicate.jsonl").touch()  # the first command has ended
-    assert cli.main([*argv, "--limit=3", "--certify", "--rows=ende_t0", "--topology=v4:2x2x1"]) == 0
-    assert cli.main([*argv, "--limit=4"]) == 2
-    assert "was begun with limit = 3, and now it is 4" in capsys.readouterr().err
-    assert cli.main([*argv, "--limit=3", "--gin.DTYPE='bfloat16'"]) == 2
-
-
-TIMES = {"speedup", "low", "high", "per_token", "cost_ratio", "seconds_alone"}
-
-
-def steady(folder: Path) -> list:
-    """Returns the rows of a page without the figures that depend on time."""
-    rows = json.loads((folder / "page.json").read_text())["rows"]
-    for row in rows:
-        row["measured"] = {k: v for k, v in row["measured"].items() if k not in TIMES}
-        row["places"] = {k: sorted(place) for k, place in row["places"].items()}
-    return rows
-
-
 def start_demo(folder: Path) -> subprocess.Popen:
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "specdec", "replicate", "demo", "--limit=2", "--rows=ende_t0"]
@@ -537,21 +466,3 @@ def test_the_demo_given_again_changes_nothing(tmp_path):
     rows = json.loads(before[-1])["rows"]
     assert [row["row"] for row in rows] == ["ende_t0"]
     assert rows[0]["measured"]["speedup"] > 0 and rows[0]["measured"]["alpha"] > 0.5
-
-
-@pytest.mark.slow
-def test_the_demo_killed_twice_ends_in_the_same_page(tmp_path):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert start_demo(whole).wait() == 0
-    compiled = Path("replicate_demo", "cache")
-    shutil.copytree(whole / compiled, killed / compiled)
-    for lines in (1, 4):
-        process, file = start_demo(killed), killed / "replicate_demo" / "replicate.jsonl"
-        while not file.exists() or file.read_text().count("\n") < lines:
-            assert process.poll() is None
-            time.sleep(0.2)
-        time.sleep(2)
-        process.kill()
-        process.wait()
-    assert start_demo(killed).wait() == 0
-    assert steady(killed / "replicate_demo") == steady(whole / "replicate_demo")

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import chromium
 import pytest
+from test_figures import bench
 
 from specdec import cli, report
+from specdec.report import run_tables
+from specdec.report.summaries import ReportedRun
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "amd_epyc_avx512_2_cores"
 SUMMARIES = [str(RESULTS / f"{name}.jsonl.summary.json") for name in ("ende_t0", "ende_t1")]
@@ -180,9 +183,10 @@ def dated(tmp_path):
     return str(path)
 
 
-def test_the_page_begins_with_the_result(make, dated):
+def test_the_page_begins_with_the_result(make, dated, capsys):
     """For several runs it is a range, and what they do not share is left to the table."""
-    page = make(dated).read_text(encoding="utf-8")
+    page = (path := make(dated)).read_text(encoding="utf-8")
+    assert capsys.readouterr() == ("", f"wrote {path}\n")
     assert "<h1>2.64 times as fast as the target alone</h1>" in page
     facts = dict(re.findall(r"<dt>(.*?)</dt><dd><bdi>(.*?)</bdi></dd>", page.split("<nav")[0]))
     assert facts.pop("drafts").startswith("Autoregressive, Heuristic(buckets=(1, 2, ")
@@ -198,6 +202,12 @@ def test_the_page_begins_with_the_result(make, dated):
     both = make(*SUMMARIES).read_text(encoding="utf-8")
     assert "<h1>2.33 to 2.64 times as fast as the target alone, in 2 runs</h1>" in both
     assert "<dt>95 % interval</dt>" not in both and "<dt>date</dt>" not in both
+
+
+def test_a_fact_has_three_values_at_most():
+    runs = [ReportedRun(name, bench(sampling=f"Sampling({name})")) for name in "abcd"]
+    assert run_tables.facts(runs[:3])["sampling"] == ["Sampling(a)", "Sampling(b)", "Sampling(c)"]
+    assert "sampling" not in run_tables.facts(runs)
 
 
 @pytest.mark.parametrize("width", [400, 800, 1400])
@@ -243,32 +253,6 @@ def luminance(colour: str) -> float:
     shares = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in shares]
     return sum(x * weight for x, weight in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
-
-
-def test_tokens_of_a_call_with_p_and_q(make, browser):
-    browser.open(make(lines=[line(0)]).as_uri())
-    rows = browser.value(
-        "[...document.querySelectorAll('.tokens tbody')].map(body => [...body.rows]"
-        ".map(row => [...row.cells].map(cell => cell.textContent.trim().replace(/\\s+/g, ' '))))"
-    )
-    assert rows == [
-        [
-            ["1", "A", "✓ accepted", "0.5000", "0.2500", "1.0000"],
-            ["2", "wrong", "✗ rejected", "0.1250", "0.5000", "0.2500"],
-            ["2", "word", "➜ the target's correction", "0.6250", "0.3750", "– none"],
-        ],
-        [
-            ["3", "word", "✓ accepted", "0.7500", "1.0000", "0.7500"],
-            ["4", "B", "✓ accepted", "0.5000", "– none", "– none"],
-            ["5", "C", "+ the target's own", "0.8750", "– none", "– none"],
-        ],
-        [
-            ["6", "D", "✓ accepted", "0.2500", "0.5000", "0.5000"],
-            ["7", "⟨end⟩", "✓ accepted", "1.0000", "1.0000", "1.0000"],
-        ],
-    ]
-    facts = browser.value("document.querySelector('.facts').innerText").split()
-    assert "10.0 ms" in " ".join(facts) and "30.0 ms" in " ".join(facts)
 
 
 def test_what_is_untrusted_is_text(make, browser):
@@ -339,7 +323,6 @@ def test_so_many_texts_and_no_more(make, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "there is nothing to report on; give a FILE.summary.json"),
         (["--generations=x"], "--generations are shown in a page; give --html=FILE as well"),
         (["--html={}", "--headline", "x"], "--html has tables and figures in it; leave --out"),
         (["--html={}", "--generations={}/no"], "/no cannot be read: No such file or directory"),

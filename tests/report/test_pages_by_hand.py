@@ -166,6 +166,8 @@ def test_intervals_have_one_scale(tmp_path):
         (0.375, 1.0, 0.5, 0.25),
         (0.125, 0.5, 0.25, 0.25),
     ]
+    slow = page([ReportedRun("c", summary(0.5, 0.25, 0.75))], [], tmp_path)
+    assert "--low: 0.25; --high: 0.75; --at: 0.5; --one: 1.0" in slow  # one ends the scale then
     rows = [row for row in cells(made) if row[0] in "ab"]
     how = "GreedyMatch(), Greedy()"
     assert rows == [

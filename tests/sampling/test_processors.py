@@ -3,7 +3,6 @@ pytest tests/sampling/test_processors.py"""
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from pathlib import Path
@@ -12,10 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import teacher_forced
 
-from specdec import Plan, autoregressive_decode, checkpoints, decode, row_keys, score
-from specdec.drafters import Autoregressive
-from specdec.models.t5 import T5Target
+from specdec import checkpoints, score
 from specdec.sampling import (
     ForcedEOS,
     ForcedTokens,
@@ -32,16 +30,16 @@ from specdec.sampling import (
     SuppressTokens,
     SuppressTokensAtBegin,
     Timestamps,
+    before_each,
     check_ids,
     in_order,
     instead,
+    standardised,
     unprocessed,
     with_processors,
 )
-from specdec.schedules import Fixed
 from specdec.testing import TableTarget
-from specdec.types import History, Params
-from specdec.verifiers import GreedyMatch
+from specdec.types import History
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 SIZE, ROOM, STOP = 7, 14, (1, 5)
@@ -271,53 +269,6 @@ def test_without_settings_there_is_nothing_in_the_way():
     assert in_order() == () and with_processors(Greedy(), in_order()) == Greedy()
 
 
-def of_huggingface(settings: dict) -> tuple:
-    """The processors of settings of transformers' `generate`."""
-    given = dict(settings)
-    if "forced_eos_token_id" in given:
-        given["forced_eos_length"] = given.pop("forced_eos_token_id") * 20
-    if "forced_bos_token_id" in given:
-        given["forced_prefix_ids"] = (given.pop("forced_bos_token_id"),)
-    given["min_length"] = given.pop("min_new_tokens", 0)
-    return in_order(**given)
-
-
-@functools.cache
-def golden():
-    found = np.load(GOLDEN / "processors.npz")
-    return found, json.loads(str(found["settings"]))
-
-
-@functools.cache
-def model(name):
-    target = checkpoints.model_from(GOLDEN / name)
-    assert isinstance(target, T5Target)
-    return target, checkpoints.load(GOLDEN / name, config=target.config)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["hf_v1_1", "hf_v1_0"])
-def test_greedy_texts_are_those_of_hugging_face(name):
-    """200 of each setting, by the target alone and speculatively, the other model drafting."""
-    arrays, settings = golden()
-    target, params = model(name)
-    other, draft = model({"hf_v1_0": "hf_v1_1", "hf_v1_1": "hf_v1_0"}[name])
-    inputs = jnp.asarray(arrays[f"{name}/inputs"], jnp.int32)
-    keys = row_keys(0, jnp.arange(len(inputs)))
-    for case, given in settings[name].items():
-        sampling = Processed(Greedy(), of_huggingface(given))
-        right = arrays[f"{name}/{case}"].astype(np.int32)
-        alone = autoregressive_decode(
-            params, keys, inputs, target=target, sampling=sampling, max_length=right.shape[1]
-        )
-        assert alone.tokens.tolist() == right.tolist(), case
-        if case in ("no_repeat_2", "all"):
-            drafter = Autoregressive(other, sampling)
-            plan = Plan(target, drafter, GreedyMatch(), Fixed(4), sampling, right.shape[1])
-            ours = decode(Params(params, draft), keys, inputs, plan)
-            assert ours.tokens.tolist() == right.tolist(), case
-
-
 def test_the_order_is_that_of_hugging_face():
     everything = in_order(
         repetition_penalty=1.2,
@@ -361,3 +312,33 @@ def test_a_score_is_of_what_is_drawn():
     drawn = score(params, inputs, targets, sampling=Sampling(0.5), **given)
     table = np.asarray(params["logits"], np.float64)[0, 0, 0] / 0.5
     np.testing.assert_allclose(drawn[0, 0], table[3] - np.log(np.exp(table).sum()), rtol=1e-5)
+
+
+def of_huggingface(settings: dict) -> tuple:
+    """The processors of settings of transformers' `generate`, for outputs of 20 tokens."""
+    given = dict(settings)
+    if "forced_eos_token_id" in given:
+        given["forced_eos_length"] = given.pop("forced_eos_token_id") * 20
+    if "forced_bos_token_id" in given:
+        given["forced_prefix_ids"] = (given.pop("forced_bos_token_id"),)
+    return in_order(min_length=given.pop("min_new_tokens", 0), **given)
+
+
+@pytest.mark.ci
+def test_each_token_is_the_one_that_hugging_face_chooses():
+    """In 200 texts of a T5 for each setting, and for all of them together."""
+    arrays, name = np.load(GOLDEN / "processors.npz"), "hf_v1_1"
+    settings = json.loads(str(arrays["settings"]))[name]
+    target = checkpoints.model_from(GOLDEN / name)
+    params = checkpoints.load(GOLDEN / name, config=target.config)
+    right = np.stack([arrays[f"{name}/{case}"] for case in settings]).astype(np.int32)
+    fed = np.pad(right[:, :, :-1], ((0, 0), (0, 0), (1, 0)))
+    inputs = np.tile(arrays[f"{name}/inputs"].astype(np.int32), (len(settings), 1))
+    logits = teacher_forced(target, params, inputs, fed.reshape(-1, fed.shape[2]))
+    logits = logits.reshape(*fed.shape, -1)
+    assert "all" in settings and len(settings) == 12
+    for i, given in enumerate(settings.values()):
+        rule, text = Processed(Greedy(), of_huggingface(given)), jnp.asarray(fed[i])
+        left, _ = standardised(rule, logits[i], *before_each(text, (1,), None))
+        ended = np.cumsum(fed[i] == 1, axis=1) > 0
+        assert np.array_equal(left.argmax(-1)[~ended], right[i][~ended]), given

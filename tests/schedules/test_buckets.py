@@ -31,12 +31,6 @@ def test_a_draft_yields_what_is_kept_of_it_and_one_token_more():
     np.testing.assert_allclose(found, [[1, 1.5, 1.75, 2], [1, 1, 1, 1]])
 
 
-@pytest.mark.parametrize("v", [(1.0, 2.0), (1.0, 2.0, 3.0, 4.0)])
-def test_each_bucket_has_a_time_of_its_own(v):
-    with pytest.raises(ValueError, match=r"Guard.v is .*one for each of the buckets \(0, 2, 5\)"):
-        Guard(Fixed(5, shorter=(2,)), 0.1, v)
-
-
 @pytest.mark.parametrize(
     "longest, buckets", [(1, (0, 1)), (2, (0, 2)), (3, (0, 2, 3)), (5, (0, 2, 5)), (9, (0, 2, 5))]
 )

@@ -28,7 +28,6 @@ RUN = ["--gin_file=demo.gin", "--gin.BATCH_SIZE=4"]
 
 @pytest.mark.parametrize("kept", [ngrams.SUCCESSORS, 2])
 def test_every_distribution_is_one(monkeypatch, kept):
-    """Also where not all successors are kept: the others share what is left."""
     monkeypatch.setattr(ngrams, "SUCCESSORS", kept)
     table = {name: jnp.asarray(x) for name, x in tables.count(TEXTS, V).items()}
     assert table["next_2"].shape[1] == min(kept, 8)
@@ -54,6 +53,10 @@ def test_a_store_is_sorted_by_what_is_before():
     before = [tokens[:place][::-1][: tables.stores.DEPTH] for place in order]
     assert before == sorted(before)
     assert sorted(order) == [at for at, token in enumerate(tokens) if token != 0]
+    order = tables.store([[0, *[5, 3] * 500]])["order"]
+    for parity in (0, 1):  # places with equal tokens before them stay in order
+        same = order[(order % 2 == parity) & (order > 2 * tables.stores.DEPTH)]
+        assert (np.diff(same) > 0).all()
 
 
 @pytest.mark.parametrize("texts, message", [([], "no token"), ([[0, 3], [0, 12]], "the id 12")])
@@ -146,7 +149,6 @@ def test_an_order_that_was_not_counted_is_refused():
 
 @pytest.mark.ci
 def test_train_makes_tables_that_decode_drafts_with(tmp_path, capfd):
-    """Both kinds of the same texts, which are written once."""
     out, table = tmp_path / "out", tmp_path / "out" / "table"
     made = ["train", *RUN, f"--output_dir={out}", "--tokens=120"]
     assert cli.main([*made, "--table=ngram"]) == 0

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import faulthandler
+import io
+import json
 import re
+import resource
+import sys
 
 import pytest
 
 from specdec.tasks import TaskError, chat, chat_process
+from specdec.tasks.chat_process import rendered
 
 pytest.importorskip("jinja2")
 
@@ -54,17 +60,6 @@ def test_memory_and_length_are_limited(source):
     assert prompt(ECHO) == "<s>a"  # by another process
 
 
-def test_a_template_adds_at_most_so_many_characters():
-    most = "{{ 'x' * MANY }}{{ messages[0].content }}".replace("MANY", f"{chat_process.CHARACTERS}")
-    assert len(prompt(most, "abc")) == chat_process.CHARACTERS + 3
-    refused(f"y{most}")
-
-
-@pytest.mark.slow
-def test_time_is_limited():
-    refused(LOOP.replace("BODY", ""))
-
-
 @pytest.mark.ci
 def test_time_is_limited_within_a_step():
     number = "{% set n = 99999998 + messages|length %}"  # no constant, which Jinja would compute
@@ -91,3 +86,90 @@ def test_a_process_that_was_interrupted_answers_nothing_later(monkeypatch):
         patched.setattr(chat._process().stdout, "readline", interrupted)
         render("first")
     assert render("second") == "second"
+
+
+# What a template makes of a message, as in transformers.
+
+NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+@pytest.mark.parametrize(
+    "source, expected",
+    [
+        # A line that has a tag alone leaves neither its indent nor its end.
+        ("{% if true %}\n  x\n  {% endif %}\ny\n", "  x\ny"),
+        ("a\n   {# note #}\nb", "a\nb"),
+        ("  {{ 1 }}\n", "  1"),
+        ("{{ messages[0].content|tojson }}", '"h\u00e4 <b> \\"c\\""'),
+        ("{{ {'b': 1, 'a': 'h\u00e4'}|tojson(indent=1) }}", '{\n "b": 1,\n "a": "h\u00e4"\n}'),
+        ("{{ 'h\u00e4'|tojson(ensure_ascii=True) }}", '"h\\u00e4"'),
+        ("{{ tools is none }} {{ documents is none }}", "True True"),
+        ("{{ add_generation_prompt }} {{ messages|length }}", "True 1"),
+        ("{{ bos_token }}{{ messages[0].role }}{{ eos_token }}", "<s>user</s>"),
+        ("{% generation %}x{% endgeneration %}y", "xy"),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("{{ undefined_name }}|", "|"),
+    ],
+)
+def test_a_template_reads_as_in_transformers(source, expected):
+    assert rendered(source, NAMES, 'h\u00e4 <b> "c"') == expected
+
+
+@pytest.mark.parametrize(
+    "source, says",
+    [
+        ("{{ raise_exception('one\\ntwo') }}", "one"),
+        ("{{ messages[1].content }}", "list object has no element 1"),
+        ("{% if %}", "Expected an expression, got 'end of statement block'"),
+    ],
+)
+def test_what_a_template_refuses_is_one_line(source, says):
+    with pytest.raises(TaskError) as error:
+        chat.prompts_of(source, NAMES, "FILE")("a")
+    assert str(error.value) == (
+        f"the chat template of FILE cannot be used ({says}); correct it, or decode without chat"
+    )
+
+
+# The process by itself.
+
+
+def own_prompt(template: str, message: str) -> str:
+    return chat_process.rendered(template, {}, message)
+
+
+def test_a_template_may_add_so_many_characters():
+    """As many as the limit to a message of any length, in however many parts."""
+    limit = chat_process.CHARACTERS
+    assert limit == 1_000_000 and chat_process.LIMITS == (
+        "it takes more than 10 seconds or 1 GiB, or adds more than 1,000,000 characters"
+    )
+    half = "{{ 'a' * 500000 }}"
+    assert len(own_prompt(f"{half}{{{{ messages[0].content }}}}{half}", "bb")) == limit + 2
+    with pytest.raises(MemoryError):
+        own_prompt(f"{half}{{{{ messages[0].content }}}}{half}x", "bb")
+
+
+def test_requests_are_answered_until_a_prompt_is_too_long(monkeypatch, capsys):
+    """A request takes ten seconds and one GiB at most. An error is cut to 300 characters."""
+    requests = [
+        ["{{ messages[0].content }}{{ end }}", {"end": "!"}, "hi"],
+        ["{{ raise_exception('x' * 301 ~ '\\n y') }}", {}, "hi"],
+        ["{{ messages[0].content }}", {}, None],
+        ["{{ 'a' * 1000001 }}", {}, ""],
+        ["no answer", {}, "hi"],
+    ]
+    limits, watched = [], []
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (7, 8))
+    monkeypatch.setattr(resource, "setrlimit", lambda *given: limits.append(given))
+    monkeypatch.setattr(
+        faulthandler, "dump_traceback_later", lambda *a, **named: watched.append((a, named))
+    )
+    monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", lambda: watched.append(None))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{json.dumps(x)}\n" for x in requests)))
+    chat_process.main()
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert answers == [{"prompt": "hi!"}, {"error": "x" * 300}, {"prompt": ""}]
+    assert limits == [(resource.RLIMIT_AS, (2**30, 8))]
+    begun = (10,), {"exit": True}
+    assert watched == [begun, None] * 3 + [begun]

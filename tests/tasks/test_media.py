@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import wave
+import os
+import socket
+import struct
+import sys
+import threading
+import zlib
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from long_sounds import write_sound
+from PIL import Image
 
-from specdec import tasks
-from specdec.tasks import media
+from specdec import cli, tasks
+from specdec.tasks import TaskError, media
+from specdec.tasks.loading import quiet_stderr
+from specdec.tasks.media import heard
+from specdec.tasks.pictures import PictureSettings
 from specdec.tasks.plain import PlainBytes
-from specdec.tasks.sound import RATE, log_mel
+from specdec.tasks.sound import RATE, log_mel, read_sound
 
 IMAGE, PATCHES, SIDE = 63, 2, 4  # '<' of bytes is id 63
 
@@ -96,21 +107,10 @@ def test_prompts_that_cannot_be_read(files, text, length, places, message):
         batch([text.format(files)], pictures(), lambda *x: shape(*x, places), length)
 
 
-def test_a_picture_of_another_size_than_the_model_reads(files):
-    settings = tasks.PictureSettings(size=(8,), crop=(8, 8))
-    vocabulary = media.Illustrated(Letters(0), tasks.WithPictures(IMAGE, PATCHES, settings))
-    with pytest.raises(tasks.TaskError, match=r"becomes \[3, 8, 8\] pixels, .* \[3, 4, 4\]"):
-        batch([f"<image:{files}/red.png>b"], vocabulary, shape)
-
-
-def write(path, seconds, loud=1000):
+def write(path, seconds):
     """Writes a tone."""
-    samples = loud * np.sin(np.arange(int(seconds * RATE)) / 20)
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE)
-        file.writeframes(samples.astype("<i2").tobytes())
+    samples = 1000 * np.sin(np.arange(int(seconds * RATE)) / 20)
+    write_sound(path, samples.astype("<i2"))
 
 
 def sound_shape(rows, length):
@@ -135,10 +135,6 @@ def test_sound_is_read_from_the_file_that_a_text_names(tmp_path):
 @pytest.mark.parametrize(
     "name, message",
     [
-        (
-            "long.wav",
-            "1.5 s long, and the target reads 1 in one window; .*name its parts, as in",
-        ),
         ("long.wav#9", "long.wav#9' has no samples; give a file or a part that has some"),
         ("gone.wav", "gone.wav' cannot be read"),
     ],
@@ -193,3 +189,199 @@ def test_vocabularies_with_files_mean_what_their_texts_mean():
     for definition in own:
         assert tasks.same_vocabulary(tasks.for_texts(definition), plain)
         assert tasks.detokenize(definition.plain(), plain.encode("hi")) == "hi"
+
+
+# Pictures as pixels. The golden ones are those of transformers' image processor.
+
+PIXELS = Path(__file__).resolve().parents[1] / "golden" / "hf_llava" / "golden.npz"
+SHORTER = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}
+RECORDS = {
+    "wide": SHORTER,
+    "high": SHORTER | {"size": 28, "crop_size": 28},  # as older files say it
+    "small": SHORTER | {"size": {"shortest_edge": 21}},
+    "stretched": SHORTER | {"size": {"height": 28, "width": 28}},
+    "grey": SHORTER,
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_pixels_are_those_of_transformers(name, tmp_path):
+    golden = np.load(PIXELS)
+    image = Image.fromarray(golden[f"{name}_bytes"])
+    image.save(tmp_path / "picture.png")
+    settings = PictureSettings.from_record(RECORDS[name])
+    for picture in (image, tmp_path / "picture.png"):
+        found = settings.pixels(picture)
+        assert found.dtype == np.float32
+        atol = 1e-5  # some roundings of numbers up to 2.2
+        np.testing.assert_allclose(found, golden[f"{name}_pixels"], rtol=0, atol=atol)
+
+
+def test_steps_can_be_left_out():
+    off = dict.fromkeys(("do_resize", "do_center_crop", "do_rescale", "do_normalize"), False)
+    array = np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3)
+    found = PictureSettings.from_record(SHORTER | off).pixels(Image.fromarray(array))
+    np.testing.assert_array_equal(found, array.transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize(
+    "record, says",
+    [
+        ({"do_pad": True}, "do_pad is True, and supported is False; use another model"),
+        ({"size": {"longest_edge": 5}}, "a size of pictures is .'longest_edge': 5.; supported are"),
+        ({"image_mean": 0.5}, "PictureSettings.mean is 0.5; give three numbers, for red"),
+        ({"size": 0}, r"PictureSettings.size is \(0,\); give a side, as in \(336,\)"),
+    ],
+)
+def test_other_settings_are_refused_in_one_line(record, says):
+    with pytest.raises(ValueError, match=says) as raised:
+        PictureSettings.from_record(record)
+    assert "\n" not in str(raised.value)
+
+
+def test_pillow_is_needed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(TaskError, match="pictures need Pillow; pip install pillow"):
+        PictureSettings().pixels("a.png")
+
+
+# Files that are not what they say.
+
+UNCHANGED = PictureSettings(
+    size=None, crop=None, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), scale=1.0
+)
+
+
+CLIP = PictureSettings(size=(336,), crop=(336, 336))
+
+
+# The upright picture, by EXIF orientation.
+UPRIGHT = {
+    1: lambda a: a,
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.transpose(1, 0, 2),
+    6: lambda a: a[::-1].transpose(1, 0, 2),
+    7: lambda a: a[::-1, ::-1].transpose(1, 0, 2),
+    8: lambda a: a[:, ::-1].transpose(1, 0, 2),
+    9: lambda a: a,  # no orientation
+}
+
+
+def png(width: int, height: int, rows: int | None = None) -> bytes:
+    """Returns a black picture of one bit; `rows` are there, by default all."""
+    row = bytes(1 + -(-width // 8))
+    data = zlib.compress(row * (height if rows is None else rows), 9)
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)), (b"IDAT", data)]
+    parts += [(b"IEND", b"")]
+    chunks = (
+        struct.pack(">I", len(x)) + k + x + struct.pack(">I", zlib.crc32(k + x)) for k, x in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp"])
+def test_pictures_are_turned_as_their_exif_data_say(kind, tmp_path):
+    array = np.random.default_rng(0).integers(0, 256, [5, 9, 3], dtype=np.uint8)
+    more = {"lossless": True} if kind == "webp" else {}
+    for orientation, upright in UPRIGHT.items():
+        exif, file = Image.Exif(), tmp_path / f"{orientation}.{kind}"
+        exif[0x0112] = orientation
+        Image.fromarray(array).save(file, exif=exif, **more)
+        stored = np.asarray(Image.open(file))
+        right = upright(stored).transpose(2, 0, 1)
+        np.testing.assert_array_equal(UNCHANGED.pixels(file), right)
+        with Image.open(file) as opened:
+            np.testing.assert_array_equal(UNCHANGED.pixels(opened), right)
+
+
+@pytest.mark.parametrize(
+    "name, data, says",
+    [
+        ("thin", png(1, 10_000), "has 1 x 10000 pixels, and would become 336 x 3360000, cut to"),
+        ("flat", png(10_000, 1), "has 10000 x 1 pixels, and would become 3360000 x 336, cut to"),
+        ("thinner", png(1, 2**30, 1), "has 1 x 1073741824 pixels, and|exceeds limit"),
+        ("bomb", png(2**31 - 1, 2**31 - 1, 0), "bomb is no picture .*exceeds limit of 178956970"),
+        ("cut", png(500, 500)[:-30], "cut is no picture that can be read .image file is truncated"),
+        ("none", b"P6\n0 0\n255\n", "none is no picture that can be read"),
+        ("drawing", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "cannot identify image"),
+        ("page", b"<!DOCTYPE html>", "page is no picture that can be read .cannot identify image"),
+    ],
+    ids=lambda x: x if isinstance(x, str) and x.isalpha() else "",
+)
+def test_pictures_that_cannot_be_read_are_one_line(name, data, says, tmp_path, recwarn, capfd):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(TaskError, match=says) as raised:
+        CLIP.pixels(tmp_path / name)
+    assert "\n" not in str(raised.value) and name in str(raised.value)
+    assert not recwarn.list and capfd.readouterr() == ("", "")
+
+
+def test_sizes_of_a_checkpoint_are_compared_before_pixels_are_made(tmp_path):
+    (tmp_path / "a.png").write_bytes(png(30, 2000))
+    file = tmp_path / "a.png"
+    off = {"do_resize": False, "do_center_crop": False}
+    with pytest.raises(TaskError, match=r"becomes \[3, 2000, 30\] pixels, and the target reads"):
+        PictureSettings.from_record(off).pixels(file, [3, 336, 336])
+    assert PictureSettings.from_record(off).pixels(file, [3, 2000, 30]).shape == (3, 2000, 30)
+    kept = PictureSettings.from_record(off | {"do_center_crop": True, "crop_size": 25})
+    assert kept.pixels(file).shape == (3, 25, 25)
+    for record in ({"size": 10**6}, {"crop_size": 10**9}):
+        with pytest.raises(TaskError, match="would become .*; cut it to a part that is less narr"):
+            PictureSettings.from_record(record).pixels(file)
+    for most, more in (
+        ({"size": (2**13, 2**13), "crop": None}, {"size": (2**13, 2**13 + 1), "crop": None}),
+        ({"size": None, "crop": (2**13, 2**13)}, {"size": None, "crop": (2**13, 2**13 + 1)}),
+    ):
+        PictureSettings(**most)._check_size("a.png", 30, 20)
+        width, height = (8193, 8192) if more["size"] else (30, 20)
+        said = f"would become {width} x {height}, cut to 8193 x 8192; cut it to a part"
+        with pytest.raises(TaskError, match=f"^picture a.png has 30 x 20 pixels, and {said}"):
+            PictureSettings(**more)._check_size("a.png", 30, 20)
+    with pytest.raises(ValueError, match="PictureSettings.resample is 7; give one of 0, 1, 2, 3"):
+        PictureSettings.from_record({"resample": 7})
+
+
+@pytest.mark.parametrize("read", [CLIP.pixels, heard, read_sound])
+def test_names_of_what_is_no_file_are_refused_at_once(read, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("fifo")
+    (tmp_path / "folder").mkdir()
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(tmp_path / "socket"))
+    kinds = {"fifo": "pipe", "link": "pipe", "folder": "folder", "socket": "socket"}
+    for name, kind in [*kinds.items(), ("/dev/zero", "device")]:
+        with pytest.raises((TaskError, OSError), match=f"it is a {kind}, and not a regular file"):
+            read(str(tmp_path / name))
+
+
+def test_a_fifo_of_texts_is_refused_and_a_pipe_of_the_shell_is_read(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for name, kind in ((str(tmp_path / "fifo"), "pipe"), ("/dev/zero", "device")):
+        with pytest.raises(cli.UsageError, match=f"{name} cannot be read: it is a {kind}, and not"):
+            cli.given_texts(name)
+    reading, writing = os.pipe()
+    os.write(writing, b"one\ntwo\n")
+    os.close(writing)
+    assert [text for text, _ in cli.given_texts(f"/dev/fd/{reading}")] == ["one", "two"]
+    os.close(reading)
+
+
+def test_threads_that_silence_libraries_leave_stderr_open(capfd):
+    inside, ended = threading.Event(), threading.Event()
+
+    def second():
+        with quiet_stderr():
+            inside.set()
+            ended.wait(5)
+
+    other = threading.Thread(target=second)
+    with quiet_stderr():
+        other.start()
+        inside.wait(0.1)
+        os.write(2, b"not heard")
+    ended.set()
+    other.join()
+    os.write(2, b"still here")
+    assert capfd.readouterr().err == "still here"

@@ -64,12 +64,14 @@ def test_others_are_told_apart(definition):
             assert definition.plain() != other.plain()
 
 
-def test_texts_need_no_tensorflow():
+def test_texts_and_checkpoints_import_no_large_library():
     code = (
-        "import sys; from specdec.tasks import Bytes, SentencePiece, TokenizerJson; "
+        "import sys, specdec.checkpoints; "
+        "from specdec.tasks import Bytes, SentencePiece, TokenizerJson; "
         f"found = [d.plain() for d in {list(DEFINITIONS.values())!r}]; "
         "[one.decode(one.encode('Ei')) for one in found]; "
-        "print([name for name in ('tensorflow', 'seqio') if name in sys.modules])"
+        "print([name for name in ('tensorflow', 'seqio', 'tensorstore', 'orbax') "
+        "if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

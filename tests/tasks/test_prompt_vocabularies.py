@@ -75,7 +75,6 @@ def test_a_chat_template_is_rendered_as_in_transformers(name):
 
 
 def test_settings_of_tokenizer_config_are_obeyed(edited):
-    """The ids are those of transformers 4 and 5 for these settings."""
     newer = definition(edited("llama2", legacy=False)).plain()
     assert newer.input_ids("a</s>b <s> c") == [1, 262, 2, 384, 369, 1, 357]
     assert newer.input_ids(" a") == [1, 262]
@@ -189,10 +188,8 @@ def test_half_of_vocab_and_merges_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("file", ("tokenizer_config.json", "chat_template.jinja"))
-@pytest.mark.parametrize(
-    "source", ("{{ raise_exception('no user') }}", "{{ messages[3].content }}", "{% if %}")
-)
-def test_a_chat_template_that_cannot_be_used_is_named(edited, source, file):
+def test_a_chat_template_that_cannot_be_used_is_named(edited, file):
+    source = "{{ raise_exception('no user') }}"
     folder = edited("llama2", chat_template=source if file.endswith("json") else "unread")
     if not file.endswith("json"):
         (folder / file).write_text(source)

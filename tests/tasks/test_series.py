@@ -18,7 +18,7 @@ from specdec.engine import Engine
 from specdec.measure import output_metrics
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
-from specdec.tasks import TaskError, mase, series, wql
+from specdec.tasks import TaskError, mase, series
 from specdec.tasks.series_tasks import Future
 from specdec.verifiers import Block
 
@@ -41,13 +41,13 @@ def batch(bins):
     return next(tasks.text_batches(pairs, bins, LENGTHS, batch_size=len(pairs)))
 
 
-def check_bins():
+def test_the_bins_are_those_of_chronos_forecasting():
     bins = vocabulary()
     assert np.array_equal(bins.centers, THEIRS["centers"])
     assert np.array_equal(bins.boundaries, THEIRS["boundaries"])
 
 
-def check_inputs():
+def test_inputs_are_filled_up_behind():
     """Rows are the package's, but filled up behind; see test_the_side_of_padding."""
     given = batch(vocabulary()).inputs
     for ours, theirs in zip(given, THEIRS["ids"], strict=True):
@@ -55,19 +55,19 @@ def check_inputs():
         assert np.array_equal(ours, np.roll(theirs, -first))
 
 
-def check_scales():
+def test_scales():
     bins = vocabulary()
     scales = [bins.scale(text) for text in TEXTS]
     np.testing.assert_allclose(scales, THEIRS["scales"], rtol=1e-6)
 
 
-def check_labels():
+def test_labels():
     bins, label = vocabulary(), text_of(np.linspace(-2, 40, 8))
     for text, theirs in zip(TEXTS, THEIRS["labels"], strict=True):
         assert [*tasks.output_ids(bins, label, text), bins.eos_id] == theirs.tolist()
 
 
-def check_values():
+def test_values_and_quantiles():
     bins = vocabulary()
     for text, ids, values, quantiles in zip(
         TEXTS, *(THEIRS[name] for name in ("samples", "values", "quantiles")), strict=True
@@ -80,64 +80,6 @@ def check_values():
 
 def text_of(values):
     return ", ".join(map(str, values))
-
-
-CHECKS = (check_bins, check_inputs, check_scales, check_labels, check_values)
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_chronos_forecasting_has_the_same(check):
-    check()
-
-
-def off_by_one(series_class):
-    bins = series_class.bins
-    return {"bins": lambda self, values, scale: [id + 1 for id in bins(self, values, scale)]}
-
-
-def head_kept(series_class):
-    def context(self, text):
-        return np.array(series.values_of(text)[: self.context_length], np.float32)
-
-    return {"context": context}
-
-
-def one_scale(series_class):
-    scale = series_class.scale
-    return {"scale": lambda self, text: scale(self, TEXTS[0])}
-
-
-def padding_before_eos(series_class):
-    ids = series_class.input_ids
-
-    def input_ids(self, text, length=None):
-        *found, end = ids(self, text, length)
-        return [*found, *[self.pad_id] * (LENGTHS["inputs"] - len(found) - 1), end]
-
-    return {"input_ids": input_ids}
-
-
-def missing_are_zero(series_class):
-    bins = series_class.bins
-    return {"bins": lambda self, values, scale: bins(self, np.nan_to_num(values), scale)}
-
-
-PLANTED = {
-    off_by_one: (check_inputs, check_labels),
-    head_kept: (check_inputs, check_scales),
-    one_scale: (check_inputs, check_scales, check_labels, check_values),
-    padding_before_eos: (check_inputs,),
-    missing_are_zero: (check_inputs,),
-}
-
-
-@pytest.mark.parametrize("bug", PLANTED)
-def test_a_planted_bug_is_seen(monkeypatch, bug):
-    for name, planted in bug(series.Series).items():
-        monkeypatch.setattr(series.Series, name, planted)
-    for check in PLANTED[bug]:
-        with pytest.raises(AssertionError):
-            check()
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +154,6 @@ def test_bins_that_cannot_be(tmp_path, change, message):
 
 
 def test_the_fewest_bins():
-    """Two special tokens and three bins."""
     record = json.loads((GOLDEN / "config.json").read_text())["chronos_config"] | {"n_tokens": 5}
     assert series.Series(record, "").vocab_size == 5
 
@@ -264,12 +205,13 @@ def test_the_last_values_of_a_series_are_its_target(task):
     [
         ("1,2,3\n1,2\n", "line 2 has 2 values, and the last 2 are predicted; give longer series"),
         ("1,2,3\na\n", "line 2: series 'a"),
+        (b"1,2,3\n1,\xff\n", "line 2: series '1,\ufffd"),
         ("", "is empty; write one series per line"),
     ],
 )
 def test_files_that_are_refused(tmp_path, lines, message):
     path = tmp_path / "short.csv"
-    path.write_text(lines)
+    path.write_bytes(lines if isinstance(lines, bytes) else lines.encode())
     with pytest.raises(TaskError, match=message):
         tasks.series_task("series_refused", {"test": str(path)}, DEFINITION, horizon=2)
 
@@ -280,7 +222,6 @@ def test_a_task_of_texts_has_no_bins():
 
 
 def test_weighted_quantile_loss_by_hand():
-    """Two series and three samples, levels 0.5 and 0.9, of which the quantiles are exact."""
     metric = tasks.WeightedQuantileLoss(levels=(0.5, 0.9))
     targets = [Future(np.array([10.0, np.nan]), 1.0), Future(np.array([-2.0, 4.0]), 1.0)]
     samples = [
@@ -296,19 +237,8 @@ def test_weighted_quantile_loss_by_hand():
 
 
 def test_mean_absolute_scaled_error_by_hand():
-    """The median of each series, by its own naive error; a constant series does not count."""
     future = np.array([1.0, 2.0])
     targets = [Future(future, 0.5), Future(future, 2.0), Future(future, 0.0)]
     samples = [[future + 9] * 3, [future + 1] * 3, [future] * 3]
     expected = (1 / 0.5 + 1 / 2) / 2
     assert output_metrics.values(mase, targets, samples) == {"mase": pytest.approx(expected)}
-
-
-def test_samples_that_are_all_the_same_have_a_larger_loss():
-    random = np.random.default_rng(0)
-    targets = [Future(random.normal(size=4), 1.0) for _ in range(50)]
-    samples = [[random.normal(size=4) for _ in targets] for _ in range(20)]
-    spread, same = (
-        output_metrics.values(wql, targets, given)["wql"] for given in (samples, samples[:1] * 20)
-    )
-    assert same > 1.3 * spread

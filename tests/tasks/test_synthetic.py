@@ -3,7 +3,6 @@ tests/tasks/test_synthetic.py"""
 
 import bz2
 import itertools
-import re
 from pathlib import Path
 
 import pytest
@@ -39,7 +38,6 @@ def scripts():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_script_writes_the_same_files(scripts, name):
-    """All texts, and therefore every rule of the grammar that they follow."""
     for split in SIZES:
         data = bz2.decompress(scripts[0].text_file(name, split)).decode()
         assert [tuple(line.split("\t")) for line in data.splitlines()] == pairs(name, split)
@@ -75,34 +73,6 @@ def test_splits_share_nothing(name):
     )
     assert all(len(split) == 500 for split in held_out)  # nor is anything in there twice
     assert not train & held_out[0] and not train & held_out[1] and not held_out[0] & held_out[1]
-
-
-def test_highlights_say_what_the_article_says_twice():
-    for article, summary in pairs("specdec_highlights", "test"):
-        sentences = re.findall(r"[^.]+\.", article)
-        assert 3 <= len(sentences) <= 8 and len(article.split()) <= 121
-        assert 1 <= len(re.findall(r"\.", summary)) <= 3
-        assert "{" not in article + summary
-        for number in re.findall(r"\d+", summary):
-            assert len(re.findall(rf"\b{number}\b", article)) >= 2, (article, summary)
-        for name in re.findall(r"(?<=[a-z] )[A-Z]\w+", summary):
-            assert name in article
-
-
-def test_an_answer_stands_in_its_article():
-    """As one sentence; and the question names only what the article names."""
-    for source, answer in pairs("specdec_qa", "test"):
-        question, _, article = source.removeprefix("question: ").partition(" context: ")
-        assert answer in re.findall(r"[A-Z0-9][^.]+\.", article) and article.count(answer) == 1
-        assert question.endswith("?") and "{" not in source
-        assert all(name in article for name in re.findall(r"(?<= )[A-Z]\w+", question))
-        assert 5 <= len(answer.split()) <= 20
-
-
-def test_an_article_goes_on_after_its_first_sentence():
-    articles = [article for article, _ in pairs("specdec_highlights", "test")]
-    for (first, rest), article in zip(pairs("specdec_articles", "test"), articles, strict=True):
-        assert f"summarize: {first} {rest}" == article and first.count(".") == 1
 
 
 # Tasks

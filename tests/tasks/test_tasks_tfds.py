@@ -1,6 +1,5 @@
 """T5's tasks, on TFDS data sets made here and on TFDS's mock: pytest tests/tasks"""
 
-import numpy as np
 import pytest
 from support import make, translations
 
@@ -108,38 +107,6 @@ def test_two_files_are_read_in_order_and_counted(there):
     assert tasks.count(task, "test") == 7
 
 
-def test_a_mixture_of_two(there):
-    names = ["wmt_t2t_ende_v003", "wmt14_ende_v003"]
-    parts = [tasks.t5_task(name, tasks.Bytes()) for name in names]
-    mixture = tasks.mixture("two", parts, [1, 1])
-    assert tasks.mixture("two", names, [1, 1]) is mixture
-    texts = [b.target_texts[0] for b in tasks.batches("two", "test", LENGTHS, batch_size=1)]
-    again = [b.target_texts[0] for b in tasks.batches("two", "test", LENGTHS, batch_size=1)]
-    assert texts == again and "Zwei Häus" in {text[:9] for text in texts}
-    with pytest.raises(tasks.TaskError, match="'two' exists with other rates"):
-        tasks.mixture("two", parts, [1, 2])
-    with pytest.raises(tasks.TaskError, match="2 tasks but 1 rates"):
-        tasks.mixture("three", parts, [1])
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_the_mock_of_tfds(tmp_path, name):
-    """The features that TFDS declares for the version are those that the task reads."""
-    import tensorflow_datasets as tfds
-
-    folder, split, *_ = SETS[name]
-    make(tmp_path, folder, split, [])
-    with tfds.testing.mock_data(num_examples=3, data_dir=str(tmp_path)):
-        tasks.use_tfds_data_dir(str(tmp_path))
-        batches = list(
-            tasks.batches(
-                tasks.t5_task(name, tasks.Bytes()), split, LENGTHS, batch_size=2, shard=(1, 2)
-            )
-        )
-    assert [batch.index.tolist() for batch in batches] == [[1, -1]]
-    assert batches[0].inputs.shape == (2, 60) and batches[0].inputs[0].any()
-
-
 def test_a_missing_data_set_is_named_at_the_call(tmp_path):
     tasks.use_tfds_data_dir(str(tmp_path))
     for call in (
@@ -196,7 +163,6 @@ def test_a_task_of_the_same_name_is_taken_if_its_vocabulary_is_the_same():
 
 
 def test_a_vocabulary_that_is_far_away(monkeypatch):
-    """Whatever TensorFlow does about it: one line, soon."""
     import threading
 
     import seqio
@@ -227,18 +193,3 @@ def test_a_vocabulary_that_is_far_away(monkeypatch):
     monkeypatch.setattr(seqio.TaskRegistry, "get", lambda name: theirs)
     with pytest.raises(tasks.TaskError, match="gs://specdec-other-bucket"):
         tasks.t5_task("xsum_v110", tasks.Bytes(7))
-
-
-def test_hosts_divide_a_split(there):
-    task = tasks.t5_task("wmt_t2t_ende_v003", tasks.Bytes())
-    (whole,) = tasks.batches(task, "test", LENGTHS, batch_size=7)
-    texts = dict(zip(whole.index.tolist(), whole.target_texts, strict=True))
-    found = {}
-    for host in range(3):
-        for batch in tasks.batches(task, "test", LENGTHS, batch_size=2, shard=(host, 3)):
-            index = batch.index[batch.index >= 0]
-            assert (index % 3 == host).all()
-            found |= dict(zip(index.tolist(), batch.target_texts, strict=True))
-            assert not batch.inputs[len(index) :].any()
-            np.testing.assert_array_equal(batch.inputs[: len(index)], whole.inputs[index])
-    assert found == texts

@@ -33,11 +33,11 @@ HOSTILE = (
 
 
 def texts() -> list[str]:
-    """Some thousands of lines: the two tasks' data, and the project's documents."""
+    """Returns hundreds of lines: the two tasks' data, and the project's first pages."""
     pairs = tasks.synthetic_task("specdec_ende").source("train", 0)
     more = tasks.synthetic_task("specdec_highlights").source("train", 0)
-    lines = [*itertools.chain(*itertools.islice(pairs, 600), *itertools.islice(more, 100))]
-    for file in sorted(Path(__file__).resolve().parents[2].glob("**/*.md")):
+    lines = [*itertools.chain(*itertools.islice(pairs, 100), *itertools.islice(more, 20))]
+    for file in sorted(Path(__file__).resolve().parents[2].glob("*.md")):
         lines += file.read_text(encoding="utf-8").splitlines()
     return lines
 
@@ -82,7 +82,7 @@ def test_ids_and_texts_are_sentencepieces(ours, sentencepiece, edited):
     assert (plain.vocab_size, plain.extra_ids) == (2048, 0)
     assert (ours.vocab_size, ours.extra_ids) == (2052, 4)
     lines = [*texts(), *HOSTILE]
-    assert len(lines) > 2000
+    assert len(lines) > 500
     for line in lines:
         ids = sentencepiece.encode(line)
         assert plain.encode(line) == ours.encode(line) == ids, line

@@ -191,7 +191,7 @@ def test_metrics_are_written_at_the_step_of_the_checkpoint(monkeypatch):
     scalars = {"speculative/bleu": 30.5, "speculative/same": 1.0, "alone/bleu": 29.5}
     assert written == ["a folder", (1200, scalars), "closed"]
     assert evaluation.step_of("models/t5") == evaluation.step_of("models/t5_v1.1") == 0
-    assert (evaluation.step_of("12"), evaluation.step_of("a/7")) == (12, 7)
+    assert (evaluation.step_of("12"), evaluation.step_of("a/7/")) == (12, 7)
     monkeypatch.setitem(sys.modules, "clu", None)
     with pytest.raises(UsageError, match="pip install clu tensorboard"):
         evaluation._scalars("a folder", "")

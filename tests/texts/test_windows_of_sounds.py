@@ -14,9 +14,8 @@ import numpy as np
 from made_outputs import Made, output_of
 
 from specdec import decoding, tasks
-from specdec.engine import whole_sounds
 from specdec.sampling import Opening, Sampling, Timestamps, with_processors
-from specdec.texts import transcripts
+from specdec.texts import transcripts, whole_sounds
 from specdec.texts.transcripts import Transcriber, compared
 
 ROWS, BINS, FRAMES = 3, 2, 8

@@ -18,8 +18,6 @@ from specdec.sampling import Processed, Sampling, SuppressTokens
 from specdec.testing import TableTarget
 from specdec.testing.law import compare, sequence_law
 from specdec.training import Align, Frozen, Pairs, TrainRun, alignment
-from specdec.training.optimizer import Adafactor, LearningRate
-from specdec.training.updates import Recipe, State, train_step
 
 V = 12
 CONFIG = tiny_t5(V, 16, 24)
@@ -122,27 +120,6 @@ def test_the_adaptive_loss_is_a_mean_of_two():
     np.testing.assert_allclose(found, right, rtol=1e-5)  # float32
 
 
-def test_only_acceptance_by_its_logarithm_starts_from_nothing():
-    """Where the laws have next to nothing in common, TV does not move and its logarithm does."""
-    p = np.full([1, 1, V], -20.0)
-    p[..., 3] = 0
-    start = np.roll(p, 1, axis=-1)
-
-    def after(name: str) -> float:
-        def loss(logits):
-            return alignment.DIVERGENCES[name](p, jax.nn.log_softmax(logits), np.ones([1, 1], bool))
-
-        logits = jnp.asarray(start)
-        step = jax.jit(lambda x: x - jax.grad(lambda y: loss(y).sum())(x))
-        for _ in range(100):
-            logits = step(logits)
-        return float(overlap(softmax(p), softmax(np.asarray(logits, float)))[0, 0])
-
-    assert after("total_variation") < 1e-6  # it stays at e^-20 or so
-    for name in ("log_acceptance", "adaptive", "forward_kl"):
-        assert after(name) > 0.9, name
-
-
 @functools.cache
 def batch() -> tuple[Pairs, Frozen, dict]:
     generator = np.random.default_rng(0)
@@ -207,30 +184,6 @@ def test_the_target_is_not_trained():
     assert not any(leaf.any() for leaf in jax.tree.leaves(jax.jit(jax.grad(loss))(frozen.params)))
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    "name",
-    [
-        "log_acceptance",
-        pytest.param("forward_kl", marks=pytest.mark.slow),
-        pytest.param("adaptive", marks=pytest.mark.slow),
-    ],
-)
-def test_a_drafter_learns_what_its_target_says(name):
-    pairs, frozen, params = batch()
-    optimizer = Adafactor(LearningRate(peak=0.03, warmup=1))
-    objective = Align({name: 1.0})
-    recipe = Recipe(MODEL, TARGET, objective, optimizer, 0, 200)
-    start = jax.tree.map(jnp.copy, params)
-    state = State(start, optimizer.transformation().init(start), jnp.zeros([], jnp.int32))
-    measure = jax.jit(lambda params: objective.measure(MODEL, params, frozen, pairs))
-    before = measure(params)
-    for _ in range(200):
-        state, _ = train_step(state, pairs, frozen.params, recipe=recipe)
-    after = measure(state.params)
-    assert after.loss < 0.25 * before.loss
-
-
 def test_texts_are_drawn_from_the_drafter():
     """By their law, of every text that there may be; padding is never drawn."""
     model, rows, longest = TableTarget(4), 20_000, 3
@@ -241,24 +194,6 @@ def test_texts_are_drawn_from_the_drafter():
     law = sequence_law(model, tree, inputs[0], sampling=rule, max_length=longest)
     found = compare(law, np.asarray(texts))
     assert found.passed and found.degrees > 10, found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("share", [0.5, 1.0])
-def test_on_policy_texts_are_the_drafters_own(share):
-    pairs, frozen, params = batch()
-    key, now = jax.random.key(7), jnp.float32(0)
-    mixed = Align(FORWARD, on_policy=share).loss(MODEL, params, frozen, pairs, key, now)
-    own, which = jax.random.split(key)
-    texts = alignment.drawn(MODEL, params, pairs, own, 1.0, frozen)
-    rows = (np.asarray(jax.random.uniform(which, [4, 1])) < share) & (pairs.inputs[:, :1] > 0)
-    assert rows.any() and texts.max() < V
-    right = pairs._replace(targets=jnp.where(rows, texts, pairs.targets))
-    given = Align(FORWARD).loss(MODEL, params, frozen, right, key, now)
-    np.testing.assert_allclose(mixed.loss, given.loss, rtol=1e-6)
-    assert mixed.tokens == given.tokens
-    untouched = Align(FORWARD).loss(MODEL, params, frozen, pairs, key, now)
-    assert abs(mixed.loss - untouched.loss) > 1e-3
 
 
 @pytest.mark.parametrize(

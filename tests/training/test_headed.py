@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import random
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import t5_in_numpy
-from support import fails_at, tiny_t5
+from support import tiny_t5
 
-from specdec import autoregressive_decode, checkpoints, row_keys, tasks, training
-from specdec.decoding import decode
-from specdec.drafters import Blockwise
+from specdec import checkpoints, tasks, training
 from specdec.models.heads import HeadedTarget, Heads, HeadsConfig
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
-from specdec.plan import Plan
-from specdec.sampling import Greedy
-from specdec.schedules import Fixed
 from specdec.training import Adafactor, ExitHead, LearningRate, LookAhead, Pairs, TrainRun
 from specdec.training.updates import Recipe, State, train_step
-from specdec.types import Params
-from specdec.verifiers import GreedyMatch
 
 V, K = 259, 3
 CONFIG = tiny_t5(V, 16, 24, decoder=2)
@@ -116,7 +107,7 @@ def test_gradients_reach_the_target_and_the_heads():
     assert seen == {(), (0,), (1,), (2,)}  # none for the target's own token
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_target_learns_at_its_own_rate():
     pairs, params = batch()
 
@@ -148,8 +139,6 @@ def run(tmp_path_factory) -> TrainRun:
     letters = random.Random(0)
     words = ["".join(letters.choices("abcd", k=letters.randint(1, 6))) for _ in range(300)]
     (folder / "train.tsv").write_text("".join(f"{word}\t{word}\n" for word in words))
-    params = TARGET.init(jax.random.key(5))
-    checkpoints.save(folder / "target", params, config=CONFIG)
     return TrainRun(
         model=BOTH,
         task=tasks.local_task("words", {"train": f"{folder}/train.tsv"}, tasks.Bytes()),
@@ -162,78 +151,6 @@ def run(tmp_path_factory) -> TrainRun:
         buckets=1,
         checkpoint_every=5,
     )
-
-
-@pytest.fixture(scope="module")
-def whole(run, tmp_path_factory) -> Path:
-    """A run that nobody disturbed."""
-    output = tmp_path_factory.mktemp("whole") / "out"
-    training.train(run, output)
-    return output
-
-
-def exported(output: Path, part: str) -> dict:
-    (folder,) = (output / "export" / part).iterdir()
-    assert folder.name == "checkpoint_12" or part == "target" and folder.name == "checkpoint_1"
-    model = {"target": TARGET, "heads": HEADS}[part]
-    assert checkpoints.config_from(folder.parent) == model.config
-    return checkpoints.load(folder.parent, config=model.config)
-
-
-def texts(target: dict, heads: dict | None = None) -> list[list[int]]:
-    """What they write of 16 words, greedily."""
-    words = np.random.default_rng(3).integers(100, 104, [16, 5])
-    inputs = jnp.asarray(np.pad(words, ((0, 0), (0, 1)), constant_values=1), jnp.int32)
-    keys = row_keys(0, jnp.arange(16))
-    if heads is None:
-        output = autoregressive_decode(
-            target, keys, inputs, target=TARGET, sampling=Greedy(), max_length=12
-        )
-    else:
-        plan = Plan(TARGET, Blockwise(HEADS, Greedy()), GreedyMatch(), Fixed(K), Greedy(), 12)
-        output = decode(Params(target, heads), keys, inputs, plan)
-        assert int(output.trace.calls.sum()) < int(output.length.sum())  # some drafts are kept
-    return [output.row(row).tokens for row in range(16)]
-
-
-@pytest.mark.slow
-def test_a_target_that_learns_nothing_is_the_one_it_began_with(run, tmp_path):
-    still = Adafactor(LearningRate(peak=1e-30, warmup=1))
-    training.train(dataclasses.replace(run, steps=1, optimizer=still), tmp_path / "out")
-    own, begun = exported(tmp_path / "out", "target"), checkpoints.load(run.initial_path["target"])
-    jax.tree.map(np.testing.assert_array_equal, own, begun)
-    assert texts(own) == texts(begun)
-
-
-@pytest.mark.slow
-def test_both_parts_may_begin_with_a_checkpoint(run, whole):
-    paths = {part: str(whole / "export" / part) for part in ("target", "heads")}
-    begun = training.training_loop.init(dataclasses.replace(run, initial_path=paths)).params
-    jax.tree.map(np.testing.assert_array_equal, begun, {x: exported(whole, x) for x in paths})
-
-
-@pytest.mark.slow
-def test_what_is_exported_writes_what_its_own_target_writes(run, whole):
-    target, heads = exported(whole, "target"), exported(whole, "heads")
-    assert texts(target, heads) == texts(target)
-    begun = checkpoints.load(run.initial_path["target"])
-    assert texts(target) != texts(begun)  # it is another target
-    for own, first in zip(jax.tree.leaves(target), jax.tree.leaves(begun), strict=True):
-        assert np.any(np.asarray(own) != np.asarray(first))
-
-
-@pytest.mark.slow
-def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path):
-    with fails_at(9), pytest.raises(RuntimeError, match="planted"):
-        training.train(run, tmp_path / "out")
-    training.train(run, tmp_path / "out")
-    logs = [(path / "log.jsonl").read_text() for path in (whole, tmp_path / "out")]
-    assert logs[0] == logs[1] and len(logs[0].splitlines()) == 12
-    for part in ("target", "heads"):
-        both = exported(whole, part), exported(tmp_path / "out", part)
-        jax.tree.map(np.testing.assert_array_equal, *both)
-    settings = json.loads((tmp_path / "out" / "settings.json").read_text())
-    assert settings["model"]["heads"]["heads"] == K and settings["target"] is None
 
 
 @pytest.mark.parametrize(

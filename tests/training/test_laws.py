@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
-import socket
-import subprocess
-import sys
 import weakref
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import few, tiny_t5
-from tolerances import LOGITS
+from support import tiny_t5
 
 from specdec import checkpoints, tasks, training
 from specdec.checkpoints import tables
 from specdec.common.records import RecordsError
-from specdec.models import partitioning
 from specdec.models.t5 import T5Target
-from specdec.predict import hlo
 from specdec.testing import TableTarget
 from specdec.training import Align, Frozen, Pairs, TrainingError, TrainRun, laws
-from specdec.training.alignment import DIVERGENCES, highest
-from specdec.training.layout import Layout
+from specdec.training.alignment import highest
 from specdec.training.training_batches import TokenPair, pack
 from specdec.training.training_loop import _laws as laws_of_run
 
@@ -80,10 +72,9 @@ def test_laws_are_the_likeliest_ids_and_the_rest(tmp_path, top):
         assert not ids[~real].any() and not log_probs[~real].any()
 
 
-@pytest.mark.parametrize("name", few(DIVERGENCES))
-def test_all_ids_but_one_are_the_whole_law(tmp_path, name):
+def test_all_ids_but_one_are_the_whole_law(tmp_path):
     """Then the rest is one id, and loss and gradient are those of the target as it runs."""
-    found, objective = stored(tmp_path, V - 1), Align({name: 1.0}, top=V - 1)
+    found, objective = stored(tmp_path, V - 1), Align(FORWARD, top=V - 1)
     frozen = Frozen(TARGET, asked(1).params)
     params = DRAFT.init(jax.random.key(5))
 
@@ -117,21 +108,6 @@ def test_few_ids_say_less(tmp_path):
             best.loss(DRAFT, params, frozen, x, key, now) for x in (pairs, found.added_to(pairs))
         ]
         np.testing.assert_allclose(told[0].loss, told[1].loss, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_text_is_known_by_its_input_too(tmp_path):
-    """The same words are as likely as they are for their own input."""
-    model, words = T5Target(CONFIG), np.array([5, 6, 1], np.int32)
-    texts = [TokenPair(np.array([x, 1], np.int32), words) for x in (7, 8)]
-    given = laws.Asked(model, model.init(jax.random.key(0)), 3, 1.0)
-    found = laws.stored(tmp_path, given, {}, texts, batches)
-    (pairs,) = batches(texts)
-    logits = training.teacher_forced(model, given.params, pairs)
-    right = jax.lax.top_k(jax.nn.log_softmax(logits), 3)[0]
-    told = found.added_to(pairs).laws.log_probs
-    np.testing.assert_allclose(told[:2, :3, :3], right[:2, :3], rtol=1e-5)
-    assert abs(told[0] - told[1]).max() > 1e-3
 
 
 def test_what_was_interrupted_goes_on(tmp_path, monkeypatch):
@@ -211,113 +187,6 @@ def test_a_text_that_is_not_stored_is_one_line(tmp_path):
         found.added_to(other)
 
 
-DIVIDED = T5Target(tiny_t5(64, 16, 32, heads=8, head_dim=2, decoder=2, encoder=2))
-TEXTS_OF_MESHES = 30  # the last batch has rows of padding
-
-
-def over(mesh, path) -> laws.StoredLaws:
-    """Stores a target's distributions over a mesh, in batches of 8."""
-    rules = partitioning.standard_logical_axis_rules() if mesh else ()
-    model = dataclasses.replace(DIVIDED, axis_rules=rules)
-    params = jax.jit(model.init)(jax.random.key(0))
-    params = jax.tree.map(lambda x: 2 * x, params)  # distributions are not flat
-    if mesh:
-        params = jax.device_put(params, partitioning.shardings(model, mesh))
-    given = laws.Asked(model, params, 5, 1.0, Layout(mesh))
-    packed = lambda texts: pack(texts, LENGTHS, 8, 2, pad_id=0)  # noqa: E731
-    texts = examples(TEXTS_OF_MESHES)
-    return laws.stored(path, given, {}, texts, packed)
-
-
-def assert_same_laws(one, other) -> None:
-    """The same texts and ids, and log-probabilities but for the order of sums."""
-    for path in sorted(one.glob("0*")):
-        first, second = (tables.mapped(folder / path.name, laws.KIND) for folder in (one, other))
-        for name in ("texts", "lengths", "ids"):
-            np.testing.assert_array_equal(first[name], second[name])
-        low = laws.NOTHING / 2  # what has no probability
-        a, b = (np.maximum(x["log_probs"], low) for x in (first, second))
-        np.testing.assert_allclose(a, b, rtol=0, atol=LOGITS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("parts", [2, 4])
-def test_a_mesh_stores_what_one_device_does(tmp_path, parts, monkeypatch):
-    """The target stays divided, and of its distributions only the stored numbers are fetched."""
-    monkeypatch.setattr(laws, "TEXTS", 16)
-    mesh, programs, fetched = partitioning.make_mesh(parts), [], []
-    add, get = laws._add, jax.device_get
-
-    def looked_at(table, asked, program, batches):
-        programs.append((asked, program, asked.layout.rows(batches[0])))
-        add(table, asked, program, batches)
-
-    monkeypatch.setattr(laws, "_add", looked_at)
-    monkeypatch.setattr(jax, "device_get", lambda tree: fetched.append(tree) or get(tree))
-    with jax.set_mesh(mesh):
-        over(mesh, tmp_path / "mesh")
-        asked, jitted, pairs = programs[0]
-        program = jitted.lower(asked.params, pairs).compile()
-    monkeypatch.undo()
-    monkeypatch.setattr(laws, "TEXTS", 16)
-    over(None, tmp_path / "one")
-    assert_same_laws(tmp_path / "one", tmp_path / "mesh")
-    widths = {leaf.shape[-1] for tree in fetched for leaf in jax.tree.leaves(tree)}
-    assert widths == {5, 6} and pairs.inputs.sharding.is_equivalent_to(partitioning.rows(mesh), 2)
-    gathered = [x for x in hlo.read(program.as_text() or "").collectives if "gather" in x.opcode]
-    shapes = {f"[{','.join(map(str, x.shape))}]" for x in jax.tree.leaves(asked.params)}
-    assert gathered and not any(shape in x.shape for x in gathered for shape in shapes)
-
-
-HOST = """
-import sys
-from pathlib import Path
-
-import jax
-
-sys.path[:0] = sys.argv[4:]
-jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
-
-import test_laws
-from specdec.models import partitioning
-
-test_laws.laws.TEXTS = 16
-for parts in (2, 8):
-    mesh = partitioning.make_mesh(parts)
-    with jax.set_mesh(mesh):
-        found = test_laws.over(mesh, Path(sys.argv[3]) / str(parts))
-        pairs = test_laws.pack(test_laws.examples(8), test_laws.LENGTHS, 8, 2, pad_id=0)[0]
-        assert found.added_to(pairs).laws.ids.any()
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_store_what_one_does(tmp_path, monkeypatch):
-    """They feed different rows, or the same ones of a target that is divided over both."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
-    own = os.path.dirname(__file__)
-    paths = [own, os.path.dirname(own)]
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", HOST, address, str(k), str(tmp_path), *paths],
-            env=os.environ | {"XLA_FLAGS": flags},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for k in (0, 1)
-    ]
-    said = [process.communicate(timeout=300)[1] for process in both]
-    assert all(process.returncode == 0 for process in both), said
-    monkeypatch.setattr(laws, "TEXTS", 16)
-    over(None, tmp_path / "one")
-    for parts in ("2", "8"):
-        assert len(list((tmp_path / parts).glob("0*"))) == 2
-        assert_same_laws(tmp_path / "one", tmp_path / parts)
-
-
 def test_the_highest_are_kept():
     values = np.array([[3.0, 1.0, 2.0], [5.0, 9.0, 4.0]])
     real = np.array([[1, 1, 1], [1, 0, 1]], bool)
@@ -376,24 +245,6 @@ def run(tmp_path_factory) -> TrainRun:
     )
 
 
-@pytest.mark.slow
-def test_runs_share_what_is_stored(run, tmp_path, monkeypatch):
-    """A run with another objective and seed stores nothing; one that is told nothing keeps its own.
-    What is interrupted and resumed is what it would have been."""
-    state = training.train(run, tmp_path / "a")
-    monkeypatch.setattr(laws, "_made", None)
-    other = dataclasses.replace(run, objective=Align({"greedy": 1.0}, top=4, keep=0.5), seed=1)
-    training.train(other, tmp_path / "b")
-    monkeypatch.undo()
-    own = dataclasses.replace(run, laws_path=None, steps=3)
-    training.train(own, tmp_path / "c")
-    assert (tmp_path / "c" / "laws" / "00000" / "ids.npy").exists()
-    again = training.train(dataclasses.replace(own, steps=6), tmp_path / "c")
-    # The same tokens, whatever the rate of learning: it grows for a thousand steps.
-    for a, b in zip(*map(jax.tree.leaves, (again.params, state.params)), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 @pytest.fixture(scope="module")
 def kept(run, tmp_path_factory) -> TrainRun:
     """The run, whose laws are stored."""
@@ -401,27 +252,11 @@ def kept(run, tmp_path_factory) -> TrainRun:
     return run
 
 
-@pytest.mark.parametrize(
-    "objective, says",
-    [
-        pytest.param(
-            Align(FORWARD, top=259, keep=0.5),
-            "top is 259 and the target has 259 ids; give fewer",
-            marks=pytest.mark.slow,
-        ),
-        (Align(FORWARD, top=5, keep=0.5), "was begun with top = 4, and now it is 5"),
-        pytest.param(
-            Align(FORWARD, 2.0, top=4, keep=0.5),
-            "begun with temperature = 1.0, and now it is 2.0; .* or give another laws_path",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_a_folder_of_other_laws_is_refused(kept, objective, says):
-    given = dataclasses.replace(kept, objective=objective)
+def test_a_folder_of_other_laws_is_refused(kept):
+    given = dataclasses.replace(kept, objective=Align(FORWARD, top=5, keep=0.5))
     params = kept.model.init(jax.random.key(0))
-    with pytest.raises((TrainingError, RecordsError), match=says):
-        laws_of_run(given, objective.top, params, None, print)
+    with pytest.raises(RecordsError, match="was begun with top = 4, and now it is 5"):
+        laws_of_run(given, 5, params, None, print)
 
 
 def test_a_split_without_end_is_refused(run, monkeypatch):

@@ -197,3 +197,17 @@ def test_a_classifier_stops_one_drafter_token_by_token(monkeypatch, drafters, sa
     only = "a", SimpleNamespace(block=None)
     monkeypatch.setattr(made_tables.opinions, "recorded", lambda drafter: iter([only]))
     assert made_tables._recorded("drafter", "a.jsonl") == only  # type: ignore[arg-type]
+
+
+def test_the_losses_of_a_fit_are_weighted_means(monkeypatch):
+    """Features that do not vary leave one number to learn: the bias, by one step of Adam."""
+    monkeypatch.setattr(classifier, "HIDDEN", 2)
+    same, said = np.full([2, 3], 7, np.float32), []
+    given = classifier.Examples(same, np.array([1.0, 0.0]), np.array([1.0, 3.0]))
+    held_out = classifier.Examples(same, np.array([1.0, 1.0]), np.array([2.0, 2.0]))
+    found = classifier.fit(given, held_out, steps=1, say=said.append)
+    bias = -classifier.LEARNING_RATE
+    assert float(found["out_bias"]) == pytest.approx(bias, rel=1e-4)
+    held = np.log(1 + np.exp(-bias))
+    assert said == [f"step 1 of 1, loss {np.log(2):.4f}, held out {held:.4f}"]
+    assert f"{held:.4f}" != f"{np.log(2):.4f}"

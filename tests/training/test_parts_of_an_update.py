@@ -16,8 +16,8 @@ from specdec.checkpoints import tables
 from specdec.models.partitioning import Partitioner, make_mesh
 from specdec.models.t5 import T5Target
 from specdec.training import exits, initial, laws, updates
-from specdec.training.layout import Layout, micro_batches
-from specdec.training.loss import Frozen, Pairs, Sums, TopLaws, of_target
+from specdec.training.division import Division, micro_batches
+from specdec.training.loss import Frozen, Pairs, Sums, TopLaws, cross_entropy, of_target
 from specdec.training.objectives import fixed_key
 from specdec.training.optimizer import Adafactor, LearningRate
 from specdec.training.training_error import TrainingError
@@ -63,7 +63,7 @@ def test_gradients_of_micro_batches_are_those_of_all_tokens():
 def test_a_layout_divides_parameters_and_what_is_shaped_like_them():
     divide = Partitioner(num_partitions=2)
     mesh = make_mesh(2)
-    layout = Layout(mesh)
+    layout = Division(mesh)
     model = layout.divided(MODEL, divide)
     recipe = Recipe(model, None, None, Adafactor(LearningRate(0.1)), 0, 10, layout=layout)
     state = abstract_state(recipe)
@@ -81,7 +81,7 @@ def test_a_layout_divides_parameters_and_what_is_shaped_like_them():
     traced = jax.make_jaxpr(lambda tree: layout.kept(tree, model))(placed)
     names = {equation.primitive.name for equation in traced.eqns}
     assert names == {"sharding_constraint"} and len(traced.eqns) == len(jax.tree.leaves(placed))
-    one = Layout()
+    one = Division()
     assert one.placed(params, MODEL) is params and one.kept(params, MODEL) is params
     assert one.divided(MODEL, divide) is MODEL
 
@@ -200,3 +200,10 @@ def test_the_loss_of_a_classifier_is_a_mean_over_exits(monkeypatch):
     second = (0 + (soft(-3.0) + soft(4.0)) / 2) / 2  # no place agrees
     np.testing.assert_allclose(sums.loss, (first + second) / 2 * 2, rtol=1e-6)  # of float32
     assert (int(sums.correct), int(sums.tokens)) == ((2 + 1) // 2, 2)
+
+
+def test_labels_are_not_smoothed_unless_that_is_asked_for():
+    logits = jnp.log(jnp.array([[[0.25, 0.5, 0.25], [0.125, 0.125, 0.75], [1.0, 1.0, 1.0]]]))
+    found = cross_entropy(logits, jnp.array([[1, 1, 0]]), 0)
+    assert float(found.loss) == pytest.approx(4 * np.log(2), rel=1e-6)
+    assert (int(found.correct), int(found.tokens)) == (1, 2)

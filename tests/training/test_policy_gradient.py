@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import few
 from tolerances import PROBABILITIES
 
 from specdec.drafters import Autoregressive
@@ -22,9 +21,7 @@ from specdec.sampling import Sampling
 from specdec.schedules import Fixed
 from specdec.testing import FALSE_ALARM, TableTarget, Trees, output_law
 from specdec.training import Align, Drawn, FineTuning, Pairs, PolicyGradient, leave_one_out
-from specdec.training.loss import Frozen, Learner
-from specdec.training.optimizer import Adafactor, LearningRate
-from specdec.training.policy_gradient import padded
+from specdec.training.loss import Learner
 from specdec.types import Params
 from specdec.verifiers import Block, Coupled, SpeculativeSampling
 
@@ -125,11 +122,10 @@ def law(verifier) -> np.ndarray:
 
 
 @pytest.mark.parametrize("bug", BUGS)
-@pytest.mark.parametrize("verifier", few([Block(), SpeculativeSampling()]))
-def test_the_expected_gradient_is_that_of_the_expected_reward(verifier, bug):
+def test_the_expected_gradient_is_that_of_the_expected_reward(bug):
     """Over all pairs of outputs of a text, with the probabilities of speculation."""
     pairs = np.array(list(itertools.product(range(len(outputs())), repeat=2)))
-    weights = law(verifier)[pairs].prod(axis=1)
+    weights = law(Block())[pairs].prod(axis=1)
     tokens = np.array([[*text, *[0] * (N - len(text))] for text in outputs()])[pairs.ravel()]
     rewards = np.array([reward([3], list(text)) for text in outputs()])[pairs.ravel()]
     advantages = leave_one_out(rewards, 2) * np.repeat(weights, 2) * len(pairs)
@@ -149,23 +145,21 @@ ROWS = 8_000  # pairs of outputs
 
 
 @functools.cache
-def rolled_out(way: str):
+def rolled_out():
     """Returns the tokens of pairs of outputs, and what is recorded about them."""
-    own = plan(SpeculativeSampling())
-    tuning = FineTuning(own.alone() if way == "alone" else own, steps=1, samples=2)
+    tuning = FineTuning(plan(SpeculativeSampling()), steps=1, samples=2)
     inputs, output, _ = tuning.roll_out(PARAMS, texts(ROWS), 0)
     pairs = tuning.pairs(inputs, output, tuning.rewards(texts(ROWS), output, reward))
     return pairs.targets, pairs.drawn
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("bug", few(BUGS, 2))
-@pytest.mark.parametrize("way", few(["draft", "alone"]))
-def test_roll_outs_estimate_the_gradient(way, bug):
+@pytest.mark.parametrize("bug", BUGS[:2])
+def test_roll_outs_estimate_the_gradient(bug):
     """By a z-test of each entry, with one false alarm in `FALSE_ALARM` of all together."""
     from scipy import special
 
-    tokens, drawn = rolled_out(way)
+    tokens, drawn = rolled_out()
     drawn = bug(drawn, tokens)
 
     def of_one(tokens, drawn):
@@ -196,23 +190,6 @@ def test_a_shared_noise_makes_the_same_update():
         found.append(((first.reward, second.reward), policy.params["target"]["logits"]))
     assert found[0][0] == found[1][0]
     np.testing.assert_allclose(found[0][1], found[1][1], atol=PROBABILITIES)
-
-
-@pytest.mark.slow
-def test_alignment_brings_the_draft_closer_to_the_moving_target():
-    align, rate = Align({"forward_kl": 1.0}), Adafactor(LearningRate(peak=0.03, warmup=1))
-    tuning = FineTuning(plan(Block()), steps=8, align=align, align_optimizer=rate, align_every=2)
-    policy, _ = tuning.update(tuning.begin(PARAMS), texts(4), reward)
-    assert (policy.params["draft"]["logits"] == PARAMS["draft"]["logits"]).all()
-    for _ in range(7):
-        policy, update = tuning.update(policy, texts(4), reward)
-    assert update.same == 1 and policy.step == 8
-    inputs, output, _ = tuning.roll_out(policy.params, texts(4), 8)
-    written = Pairs(inputs, padded(output, MODEL.pad_id))
-    frozen = Frozen(MODEL, policy.params["target"])
-    drafts = PARAMS["draft"], policy.params["draft"]
-    before, after = (align.measure(MODEL, draft, frozen, written).loss for draft in drafts)
-    assert after < 0.95 * before
 
 
 @pytest.mark.parametrize(

@@ -8,29 +8,21 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from support import fails_at, few, tiny_t5
-from tolerances import PROBABILITIES, SMALL_LOGITS
+from support import fails_at, tiny_t5
 
-from specdec import autoregressive_decode, checkpoints, cli, row_keys, tasks, training
+from specdec import checkpoints, cli, tasks, training
 from specdec.common import hosts
 from specdec.common.records import RecordsError
 from specdec.models.t5 import T5Target
-from specdec.sampling import Greedy
 from specdec.training import (
     Adafactor,
     Batches,
     LearningRate,
-    Pairs,
     TeacherForced,
     TrainRun,
     training_loop,
@@ -40,7 +32,6 @@ from specdec.training.training_loop import Progress
 
 pytestmark = pytest.mark.ci
 
-ROOT = Path(__file__).resolve().parents[2]
 LENGTHS = {"inputs": 8, "targets": 8}
 CONFIG = tiny_t5(259, 32, 64, head_dim=16)
 RUN = """
@@ -74,16 +65,6 @@ CHECKPOINT_EVERY = 5
 cli.path_in.folder = 'the folder'
 train/cli.path_in.name = 'train.tsv'
 """
-
-
-def drafting(folder: Path, fields: dict) -> list[str]:
-    """Flags that train a model with additions in place of the run's."""
-    sizes = {"emb_dim": 32, "num_heads": 2, "head_dim": 16, "mlp_dim": 64, "num_decoder_layers": 1}
-    lines = ["from __gin__ import dynamic_registration", "from specdec.models import t5"]
-    lines += ["MODEL = @t5.T5Draft()", "t5.T5Draft.config = @t5.T5DraftConfig()"]
-    lines += [f"t5.T5DraftConfig.{name} = {value}" for name, value in (sizes | fields).items()]
-    (folder / "drafting.gin").write_text("\n".join(lines))
-    return [f"--gin_file={folder / 'drafting.gin'}"]
 
 
 @pytest.fixture(scope="module")
@@ -165,48 +146,7 @@ def test_predicting_the_smoothed_label_costs_nothing():
     assert float(loss) == pytest.approx(0, abs=1e-5)  # float32 sums of 777 logarithms below 8
 
 
-@pytest.mark.slow
-def test_teacher_forcing_sees_the_past_alone(run):
-    """Logits t are those of decoding token by token, whatever comes at t and after."""
-    pairs = batches_of(run)[0]
-    model, params = run.model, run.model.init(jax.random.key(3))
-    logits = training.teacher_forced(model, params, pairs)
-    cache = model.prefill(params, pairs.inputs, pairs.targets.shape[1])
-    token = model.start(pairs.inputs)
-    for t in range(pairs.targets.shape[1]):
-        output, cache = model.decode(params, token[:, None], cache)
-        np.testing.assert_allclose(logits[:, t], output.logits[:, 0], rtol=0, atol=SMALL_LOGITS)
-        token = pairs.targets[:, t]
-
-
 # Optimizer
-
-
-@pytest.mark.slow
-def test_a_step_is_optax_by_hand(run):
-    pairs = batches_of(run)[0]
-    state = training.training_loop.init(run)
-    params = jax.tree.map(jnp.copy, state.params)
-
-    def loss(params):
-        logits = jax.nn.log_softmax(training.teacher_forced(run.model, params, pairs))
-        labels = jax.nn.one_hot(pairs.targets, 259) * (0.9 - 0.1 / 258) + 0.1 / 258
-        real = (pairs.targets > 0)[..., None]
-        return -(labels * logits * real).sum() / real.sum()
-
-    gradient = jax.grad(loss)(params)
-    by_hand = optax.adafactor(0.003)
-    updates, _ = by_hand.update(gradient, by_hand.init(params), params)
-    expected = optax.apply_updates(params, updates)
-    new, _ = training.train_step(state, pairs, recipe=training.training_loop.Recipe.of(run))
-    assert int(new.step) == 1
-    # A thirtieth of a step, whose size is 0.003 times a parameter's: rounding of its gradient.
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), new.params, expected)
-    # The first step of Adafactor has beta2 = 0: the size of an entry is the rate times the root
-    # mean square of the parameter.
-    scale, slope = (tree["encoder"]["encoder_norm"]["scale"] for tree in (params, gradient))
-    found = new.params["encoder"]["encoder_norm"]["scale"]
-    np.testing.assert_allclose(found, scale - 0.003 * np.sign(slope), rtol=1e-5)
 
 
 # Data
@@ -239,13 +179,11 @@ def test_batches_have_few_shapes(run):
     assert shapes == {((8, 4), (8, 4)), ((8, 8), (8, 8))}
 
 
-@pytest.mark.parametrize("mixed", few([True, False]))
-def test_an_endless_task_is_read_on_from_any_place(mixed):
+def test_an_endless_task_is_read_on_from_any_place():
     import seqio
     import tensorflow as tf  # its hundreds of megabytes stay, so a test that has it imports it
 
-    name = f"endless_{mixed}"
-    numbers = "abcdefghij"
+    name, numbers = "endless", "abcdefghij"
 
     def text(i):
         return tf.gather(list(numbers), i % 10)
@@ -261,29 +199,13 @@ def test_an_endless_task_is_read_on_from_any_place(mixed):
         preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
         output_features={f: seqio.Feature(vocabulary) for f in ("inputs", "targets")},
     )
-    if mixed:
-        task = seqio.MixtureRegistry.add(f"{name}_mixture", [(name, 1)])
+    task = seqio.MixtureRegistry.add(f"{name}_mixture", [(name, 1)])
     options = {"batch_size": 2, "seed": 0, "buckets": 1, "pad_id": 0}
     ahead, direct = (Batches(task, "train", LENGTHS, **options) for _ in range(2))
     in_order = [ahead[k] for k in range(70)]
     for k in (69, 40):
         np.testing.assert_array_equal(direct[k].inputs, in_order[k].inputs)
         np.testing.assert_array_equal(direct[k].targets, in_order[k].targets)
-    if not mixed:  # the first window holds the first 64 examples
-        shown = sorted(int(row[0]) for pairs in in_order[:32] for row in pairs.inputs)
-        assert shown == sorted(ord(numbers[i % 10]) + 3 for i in range(64))
-
-
-def test_a_mixture_is_read_on_from_any_place(run):
-    mixture = tasks.mixture("copies_mixture", [run.task], [1])
-    options = {"batch_size": 8, "buckets": 1, "pad_id": 0}
-    ahead, direct, other = (
-        Batches(mixture, "train", LENGTHS, seed=seed, **options) for seed in (0, 0, 1)
-    )
-    in_order = [ahead[k].inputs for k in range(70)]
-    for k in (69, 40):
-        np.testing.assert_array_equal(direct[k].inputs, in_order[k])
-    assert any(not np.array_equal(other[k].inputs, in_order[k]) for k in range(3))
 
 
 # Runs
@@ -299,30 +221,6 @@ def whole(run, tmp_path_factory):
     return steps
 
 
-@pytest.mark.slow
-def test_the_log_of_an_alignment_has_acceptance(run, tmp_path, capsys):
-    """Of a drafter that is its target, which there are two copies of the parameters of."""
-    target = tmp_path / "target"
-    start = training.train(dataclasses.replace(run, steps=1), target)
-    aligned = dataclasses.replace(
-        run,
-        steps=1,
-        optimizer=Adafactor(LearningRate(peak=1e-9)),
-        objective=training.Align({"total_variation": 1.0}),
-        target=run.model,
-        target_path=str(target / "export"),
-        initial_path=str(target / "export"),
-        evaluation_split="validation",
-    )
-    training.train(aligned, tmp_path / "out")
-    found = json.loads(log(tmp_path / "out")[-1])
-    # A step of 1e-9 leaves both models the same, up to float32.
-    assert start.step == 1 and found["validation_alpha"] == pytest.approx(1, abs=PROBABILITIES)
-    assert found["validation_tokens_per_call_3"] == pytest.approx(4, abs=4 * PROBABILITIES)
-    assert found["validation_mbsu_3_greedy"] == pytest.approx(1, abs=PROBABILITIES)
-    assert "accuracy 1.000, alpha 1.000" in capsys.readouterr().err
-
-
 def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path):
     with fails_at(9), pytest.raises(RuntimeError, match="planted"):
         training.train(run, tmp_path / "out")
@@ -333,10 +231,9 @@ def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path):
     assert log(tmp_path / "out") == whole
 
 
-@pytest.mark.slow
 def test_the_best_evaluation_is_exported(run, tmp_path, monkeypatch):
     """And stays, if a run that goes on finds nothing better."""
-    right = iter([5, 9, 7, 9, 8])  # of ten tokens
+    right = iter([5, 9, 7, 9, 8, 6])  # of ten tokens
 
     def evaluated(*_, **__):
         return Sums(jnp.float32(0), jnp.int32(next(right)), jnp.int32(10))
@@ -344,12 +241,15 @@ def test_the_best_evaluation_is_exported(run, tmp_path, monkeypatch):
     monkeypatch.setattr(training_loop, "evaluate_step", evaluated)
     monkeypatch.setattr(training_loop, "_evaluation", lambda run: [None])
     asked = dataclasses.replace(
-        run, evaluation_split="validation", best_by="accuracy", evaluate_every=4, steps=12
+        run, evaluation_split="validation", best_by="accuracy", evaluate_every=4, steps=11
     )
     training.train(asked, tmp_path / "out")
     assert [entry.name for entry in (tmp_path / "out/export").iterdir()] == ["checkpoint_8"]
-    longer = dataclasses.replace(asked, steps=20)
+    longer = dataclasses.replace(asked, steps=17)
     training.train(longer, tmp_path / "out")
+    lines = map(json.loads, log(tmp_path / "out"))
+    evaluated_at = [line["step"] for line in lines if "validation_loss" in line]
+    assert evaluated_at == [4, 8, 11, 12, 16, 17]
     assert [entry.name for entry in (tmp_path / "out/export").iterdir()] == ["checkpoint_8"]
     assert checkpoints.load(tmp_path / "out/export", config=CONFIG)
 
@@ -364,44 +264,6 @@ def test_the_best_evaluation_is_exported(run, tmp_path, monkeypatch):
 def test_what_cannot_be_the_best_is_refused(run, fields, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         dataclasses.replace(run, **fields)
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(folder, run, whole, tmp_path):
-    """In a process of its own, since Orbax's threads and asyncio report what they meet, too. No
-    file may have more than 8 KiB, and the parameters' have."""
-    out, command = tmp_path / "out", [sys.executable, "-m", "specdec", "train"]
-    command += [f"--gin_file={folder / 'run.gin'}", f"--output_dir={out}"]
-    limited = ["bash", "-c", 'ulimit -f 8; exec "$@"', "bash", *command]
-    done = subprocess.run(limited, capture_output=True, text=True, cwd=ROOT)
-    remedy = "File too large; raise the limit of file sizes (ulimit -f) and give the command again"
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == f"specdec: {out / 'export/checkpoint_5'}: {remedy}"
-    assert done.stderr.count("too large") == 1 and "Traceback" not in done.stderr, done.stderr
-    training.train(run, out)
-    assert log(out) == whole
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_as_if_it_had_not_been(run, folder, tmp_path):
-    flags = [f"--gin_file={folder / 'run.gin'}", f"--output_dir={tmp_path / 'out'}"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "specdec", "train", *flags, "--steps=1000000"],
-        stderr=subprocess.DEVNULL,
-        cwd=ROOT,
-    )
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "out/log.jsonl").exists() or len(log(tmp_path / "out")) < 8:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    steps = len(log(tmp_path / "out")) + 3
-    longer = dataclasses.replace(run, steps=steps)
-    training.train(longer, tmp_path / "out")
-    training.train(longer, tmp_path / "undisturbed")
-    assert len(log(tmp_path / "out")) == steps
-    assert log(tmp_path / "out") == log(tmp_path / "undisturbed")
 
 
 @pytest.mark.parametrize(
@@ -446,15 +308,6 @@ def test_a_signal_to_another_host_acts_here(command, whole, tmp_path, monkeypatc
     assert log(tmp_path / "out") == whole
 
 
-@pytest.mark.slow
-def test_two_checkpoints_and_one_export_are_kept(run, tmp_path):
-    state = training.train(dataclasses.replace(run, steps=17), tmp_path)
-    assert {entry.name for entry in (tmp_path / "checkpoints").iterdir()} == {"15", "17"}
-    assert [entry.name for entry in (tmp_path / "export").iterdir()] == ["checkpoint_17"]
-    exported = checkpoints.load(tmp_path / "export", config=CONFIG)
-    jax.tree.map(np.testing.assert_array_equal, exported, state.params)
-
-
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -484,31 +337,6 @@ def test_a_run_goes_on_that_began_before_a_field_was_there(run, tmp_path):
     assert training.train(dataclasses.replace(run, steps=2), tmp_path).step == 2
 
 
-@pytest.mark.slow
-def test_a_copy_task_is_learnt(run, tmp_path):
-    """Loss per byte below 0.2 nats in 400 steps; guessing one of four letters costs 1.4."""
-    rate = LearningRate(warmup=50, hold=150, decay="linear", end=401)
-    learnt = dataclasses.replace(
-        run,
-        steps=400,
-        batch_size=32,
-        optimizer=Adafactor(rate),
-        objective=TeacherForced(0.0),
-        buckets=1,
-        checkpoint_every=400,
-    )
-    state = training.train(learnt, tmp_path)
-    losses = [json.loads(line)["loss"] for line in log(tmp_path)]
-    assert np.mean(losses[-20:]) < 0.2 < 1.4 < losses[0]
-    examples = list(training.training_batches.read_split(run.task, "train", LENGTHS))[:50]
-    (pairs,) = training.training_batches.pack(examples, LENGTHS, 50, 1, pad_id=0)
-    keys = row_keys(0, jnp.arange(50))
-    rules = {"target": run.model, "sampling": Greedy(), "max_length": 8}
-    decoded = autoregressive_decode(state.params, keys, jnp.asarray(pairs.inputs), **rules)
-    assert (np.asarray(decoded.tokens) == pairs.targets).all(axis=1).mean() > 0.8
-
-
-@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run(run, tmp_path):
     wild = dataclasses.replace(run, optimizer=Adafactor(LearningRate(1e30, warmup=1)))
     with pytest.raises(training.TrainingError, match="loss is nan at step .*; lower the learning"):
@@ -522,25 +350,6 @@ def test_a_model_with_other_padding_than_its_target_is_refused(run):
 
 
 # Command line
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--gin.SPLIT='test'"], "has no split 'test'; it has train, validation"),
-        (["--gin.DECAY='cosine'"], "one of 'constant', 'rsqrt', 'linear'"),
-        (["--gin.BATCH_SIZE=0"], "TrainRun.batch_size is 0; give a positive integer"),
-        (["--gin.WARMUPS=3"], "did you mean WARMUP?"),
-        (["--gin.t5.T5Config.vocab_size=100"], "100 output ids but the vocabulary 259"),
-        (["--gin.TASK_FEATURE_LENGTHS={'inputs': 8}"], "no sequence length for 'targets'"),
-        (["--gin.TASK_FILES={'train': 'nowhere.tsv'}"], "nowhere.tsv does not exist"),
-    ],
-)
-def test_a_mistake_is_one_line(command, tmp_path, flags, message):
-    code, err = command(tmp_path / "out", *flags)
-    assert code == 2 and err.startswith("specdec: ") and err.count("\n") == 1
-    assert message in err
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_of_something_else_is_refused(command, tmp_path):
@@ -566,129 +375,3 @@ def test_the_command_reports_and_keeps_its_settings(command, tmp_path, whole):
     assert log(tmp_path / "out")[:-1] == whole
     kept = (tmp_path / "out" / "train.gin").read_text()
     assert "WARMUP = 10" in kept
-
-
-def test_padding_rows_count_for_nothing(run):
-    pairs = batches_of(run)[0]
-    wider = Pairs(*(np.concatenate([x, np.zeros_like(x)]) for x in pairs[:2]))
-    params = run.model.init(jax.random.key(0))
-    step = training.training_loop.evaluate_step
-    recipe = training.training_loop.Recipe.of(run)
-    a, b = (step(params, p, recipe=recipe) for p in (pairs, wider))
-    np.testing.assert_allclose(a.loss, b.loss, rtol=1e-5)
-    assert a.tokens == b.tokens and a.correct == b.correct
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("encoder", ["the target's", "its own"])
-def test_a_drafter_of_blocks_is_trained_saved_and_decoded_with(
-    encoder, folder, command, capsys, tmp_path
-):
-    """From the command line: masks that the vocabulary has no room for are named first."""
-    fill = ["--gin_file=objectives/fill_masks.gin", "--gin.MASKS=3", "--gin.MASKED_BLOCKS=2"]
-    code, err = command(tmp_path / "small", *fill)
-    assert code == 2 and "259 ids and the vocabulary 259" in err and "vocab_size = 262" in err
-    assert not (tmp_path / "small").exists()
-    assert command(tmp_path / "target")[0] == 0
-    fill += ["--gin.T5Config.vocab_size=262"]
-    if encoder == "the target's":
-        fill += drafting(tmp_path, {"vocab_size": 262, "num_encoder_layers": 0, "encoded_dim": 32})
-        code, err = command(tmp_path / "masked", *fill)
-        assert code == 2 and "(encoded_dim) or states (states_dim); give that target" in err
-        fill += ["--gin_file=models/frozen_target.gin"]
-        fill += [f"--gin.TARGET_CHECKPOINT_PATH='{tmp_path / 'target' / 'export'}'"]
-    assert command(tmp_path / "masked", *fill)[0] == 0
-    made = tmp_path / "target" / "export", tmp_path / "masked" / "export"
-    decoding = decoding_file(folder, tmp_path, "masked", *made)
-    flags = ["decode", f"--gin_file={decoding}", "--compare", "--verifier=block"]
-    assert cli.main(flags) == 0, capsys.readouterr().err
-    said = "".join(capsys.readouterr())
-    assert "Masked, Fixed(gamma=3)" in said and "all 8 outputs identical" in said
-    assert cli.main([*flags, "--gamma=4"]) == 2
-    assert "masks is 3 and the schedule drafts 4" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["blockwise", "masked", "tuned"])
-def test_a_drafter_on_the_targets_states_learns_from_what_the_target_writes(
-    kind, folder, command, capsys, tmp_path
-):
-    """From the command line: decoded, trained on that, begun with the target, certified."""
-    assert command(tmp_path / "target")[0] == 0
-    target = tmp_path / "target" / "export"
-    alone = decoding_file(folder, tmp_path, "uniform", target, target)
-    given = ["eval", f"--gin_file={alone}", "--gin.LIMIT=None", "--metric=bleu"]
-    assert cli.main([*given, f"--output_dir={tmp_path / 'written'}"]) == 0
-    train = ["--gin_file=models/frozen_target.gin", "--gin_file=tasks/predictions.gin"]
-    train += [f"--gin.TARGET_CHECKPOINT_PATH='{target}'", f"--gin.TASK_NAME='written_{kind}'"]
-    train += [f"--gin.PREDICTIONS={{'train': '{tmp_path / 'written'}'}}"]
-    train += ["--gin.VOCABULARY=@tasks.Bytes()", "--gin.EVALUATION_SPLIT=None"]
-    if kind == "masked":
-        train += ["--gin_file=objectives/fill_masks.gin", "--gin.MASKS=3", "--gin.MASKED_BLOCKS=2"]
-        fields = {"vocab_size": 262, "num_encoder_layers": 0, "encoded_dim": 32, "states_dim": 32}
-        train += drafting(tmp_path, {**fields, "markov_rank": 4})
-        train += [f"--gin.INITIAL_CHECKPOINT_PATH='{target}'"]
-    else:
-        heads = {"vocab_size": 259, "states_dim": 32, "heads": 3, "mlp_dim": 8}
-        (tmp_path / "heads.gin").write_text(
-            "from __gin__ import dynamic_registration\nfrom specdec.models import heads\n"
-            "MODEL = @heads.Heads()\nheads.Heads.config = @heads.HeadsConfig()\n"
-            + "".join(f"heads.HeadsConfig.{k} = {v}\n" for k, v in heads.items())
-            + TUNED * (kind == "tuned")
-        )
-        train += ["--gin_file=objectives/look_ahead.gin", f"--gin_file={tmp_path / 'heads.gin'}"]
-    code, err = command(tmp_path / "draft", *train)
-    assert code == 0, err
-    draft = tmp_path / "draft" / "export"
-    if kind == "tuned":
-        kind, target, draft = "blockwise", draft / "target", draft / "heads"
-    if kind == "masked":
-        begun = train.index(f"--gin.INITIAL_CHECKPOINT_PATH='{target}'")
-        train[begun] = f"--gin.INITIAL_CHECKPOINT_PATH='{draft}'"
-        train += ["--gin_file=objectives/confidence_head.gin"]
-        train += ["--gin.T5DraftConfig.confidence_head=True"]
-        code, err = command(tmp_path / "confident", *train)
-        assert code == 0, err
-        draft = tmp_path / "confident" / "export"
-    decoding = decoding_file(folder, tmp_path, kind, target, draft)
-    flags = ["decode", f"--gin_file={decoding}", "--compare", "--verifier=block"]
-    assert cli.main(flags) == 0, capsys.readouterr().err
-    assert "all 8 outputs identical" in "".join(capsys.readouterr())
-    if kind == "masked":
-        costs = ["--gin.DRAFT_LENGTHS=(1, 3)", "--gin.DRAFT_COST=0.1"]
-        costs += ["--gin.VERIFY_COSTS=(1.0, 1.2)", "--schedule=foreseen_cost"]
-        assert cli.main([*flags, *costs]) == 0, capsys.readouterr().err
-        assert "all 8 outputs identical" in "".join(capsys.readouterr())
-    flags = ["--gin.GAMMA=2", "--verifier=block", f"--output_dir={tmp_path / 'alpha'}"]
-    wrong = [f"--gin.DRAFT_CHECKPOINT_PATH='{target}'", *flags[:2]]
-    assert cli.main(["decode", f"--gin_file={decoding}", *wrong]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-TUNED = """
-from specdec import checkpoints
-MODEL = @heads.HeadedTarget()
-heads.HeadedTarget.target = @target/checkpoints.model_from()
-heads.HeadedTarget.heads = @heads.Heads()
-TARGET = None
-INITIAL_CHECKPOINT_PATH = {'target': %TARGET_CHECKPOINT_PATH}
-"""
-
-
-def decoding_file(folder, path, drafter, target, draft):
-    """A gin file that decodes the first of the run's texts."""
-    task = (folder / "run.gin").read_text().split("VOCABULARY", 1)[1].split("STEPS", 1)[0]
-    last = (folder / "run.gin").read_text().split("CHECKPOINT_EVERY = 5", 1)[1]
-    includes = ("decode", f"drafters/{drafter}", "models/from_checkpoint", "tasks/local")
-    file = path / f"decode_{drafter}.gin"
-    own = {"masked": "MASKS = 3\n"}.get(drafter, "")
-    if drafter != "uniform":
-        own += f"DRAFT_CHECKPOINT_PATH = '{draft}'\n"
-    file.write_text(
-        "from __gin__ import dynamic_registration\nfrom specdec import cli\n"
-        "from specdec import tasks\n"
-        + "".join(f"include '{name}.gin'\n" for name in includes)
-        + f"VOCABULARY{task}{last}"
-        + f"SPLIT = 'validation'\nLIMIT = 8\nGAMMA = 3\n{own}CHECKPOINT_PATH = '{target}'\n"
-    )
-    return file

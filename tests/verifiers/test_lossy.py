@@ -27,7 +27,7 @@ from tolerances import FLOAT64
 
 from specdec import verifiers
 from specdec.decoding import decode, row_keys
-from specdec.drafters import Autoregressive, Hybrid, PromptLookup
+from specdec.drafters import Autoregressive
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import Bench, Law, adversarial_trees, compare, output_law
@@ -92,16 +92,9 @@ def test_lenience_is_bounded(lenience):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    "name",
-    [
-        "token cascade",
-        *(pytest.param(x, marks=pytest.mark.slow) for x in ("lenient 0.1", "typical", "ensemble")),
-    ],
-)
-def test_whole_outputs_have_the_stated_law(name):
+def test_whole_outputs_have_the_stated_law():
     """Through the loop, call after call, against an enumeration that knows nothing of it."""
-    verifier, rule = DRAWN[name]
+    verifier, rule = DRAWN["token cascade"]
     bench, sampling = Bench.create(), Sampling()
     output = bench.run(verifier, Fixed(2), sampling)
     inputs = int(np.sum(bench.inputs(1)))
@@ -128,17 +121,6 @@ def test_whole_outputs_have_the_stated_law(name):
     assert not bench.compare(output.tokens, sampling).passed, "it is another law than the target's"
 
 
-@pytest.mark.slow
-def test_the_minimum_is_kept_whatever_the_target_says():
-    trace = (
-        Bench.create()
-        .run(MinimumBlock(SpeculativeSampling(), 2), Fixed(3), Sampling(), rows=500)
-        .trace
-    )
-    assert np.all(trace.accepted >= np.minimum(trace.drafted, 2))
-    assert np.any(trace.accepted < trace.drafted)
-
-
 # What keeps a draft token, of a target's and a drafter's logits, and what comes in its place.
 def argmax(p, q):
     return int(np.argmax(p))
@@ -163,27 +145,15 @@ def likelier(p, x):
 
 GREEDY = {
     TopBeta(3, 1.0): (lambda p, q, x: likelier(p, x) < 3 and p.max() - p[x] <= 1.0, argmax),
-    TopBeta(2, 0.6): (lambda p, q, x: likelier(p, x) < 2 and p.max() - p[x] <= 0.6, argmax),
-    TopBeta(1, 9.0): (lambda p, q, x: x == np.argmax(p), argmax),
     TopK(2): (lambda p, q, x: likelier(p, x) < 2, argmax),
-    Distance(1): (lambda p, q, x: abs(x - np.argmax(p)) <= 1, argmax),
     Distance(2, ordered=(2, 5)): (
         lambda p, q, x: (
             x == np.argmax(p) or (min(x, np.argmax(p)) >= 2 and abs(x - np.argmax(p)) <= 2)
         ),
         argmax,
     ),
-    Lenient(0.4): (lambda p, q, x: softmax(p)[x] >= 0.4 * softmax(p).max(), argmax),
-    BigLittle(0.35, 1.5): (
-        lambda p, q, x: softmax(q)[x] >= 0.35 and -np.log(softmax(p)[x]) <= 1.5,
-        argmax,
-    ),
     MinimumBlock(GreedyMatch(), 1): (None, argmax),
-    Ensemble(0.5): by_choice(chosen(linear(0.5))),
-    Ensemble(0.5, logits=True): by_choice(chosen(logits(0.5))),
     SpeculativeCascade("token", 0.3): by_choice(chosen(token_rule(0.3))),
-    SpeculativeCascade("chow", 0.7): by_choice(chosen(chow(0.7))),
-    SpeculativeCascade("optimal", 0.3): by_choice(chosen(optimal(0.3))),
 }
 
 
@@ -192,7 +162,8 @@ OFTEN = (TopBeta(3, 1.0), SpeculativeCascade("token", 0.3))
 
 @pytest.mark.parametrize(
     "verifier",
-    [pytest.param(v, marks=[pytest.mark.slow] * (v not in OFTEN), id=str(v)) for v in GREEDY],
+    [pytest.param(v, marks=[pytest.mark.ci] * (v not in OFTEN)) for v in GREEDY],
+    ids=str,
 )
 def test_greedy_texts_are_those_of_a_plain_loop(verifier):
     keeps, choice = GREEDY[verifier]
@@ -227,22 +198,11 @@ def test_greedy_texts_are_those_of_a_plain_loop(verifier):
         assert int(output.trace.calls[0]) == calls
         alone = of_one_row(bench, plan.alone(), inputs)
         differs |= output.tokens.tolist() != alone.tokens.tolist()
-    assert differs or verifier == TopBeta(1, 9.0), "it is never lossy here, so nothing was tested"
+    assert differs, "it is never lossy here, so nothing was tested"
 
 
 def of_one_row(bench, plan, inputs):
     return jax.device_get(decode(bench.params, row_keys(0, jnp.arange(1)), inputs, plan))
-
-
-@pytest.mark.slow
-def test_what_copies_is_certain_in_a_mixture():
-    """Greedy, a drafter without probabilities has one vote for each of its tokens."""
-    bench = Bench.create()
-    model = Autoregressive(bench.target, Greedy())
-    for drafter in (PromptLookup(), Hybrid(PromptLookup(), model)):
-        one = bench._replace(drafter=drafter, params=bench.params)
-        output = one.run(SpeculativeCascade("token", 0.5), Fixed(2), Greedy(), rows=50)
-        assert output.length.min() > 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,19 +304,6 @@ def test_lenience_of_one_is_exact():
         for trees in adversarial_trees(0, 3, 2, Sampling()).values():
             ratio = output_law(SpeculativeSampling(), trees, 2)
             np.testing.assert_allclose(output_law(Lenient(1.0), trees, 2), ratio, atol=FLOAT64)
-
-
-@pytest.mark.planted
-def test_a_wrong_residual_is_seen():
-    @dataclasses.dataclass(frozen=True)
-    class ResidualOfTheTarget(SpeculativeCascade):
-        def residual(self, draft, scores, n):
-            return SpeculativeSampling().residual(draft, scores, n)
-
-    with jax.enable_x64(True):
-        trees = adversarial_trees(0, 3, 1, Sampling())["random"]
-        law = output_law(ResidualOfTheTarget("token", 0.3), trees, 1)
-        assert np.max(np.abs(law - emitted(mixture(token_rule(0.3)), trees.p, trees.q, 1))) > 1e-3
 
 
 HALF, QUARTER = (float(-jnp.log(jnp.float32(x))) for x in (0.5, 0.25))

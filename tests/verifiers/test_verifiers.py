@@ -8,15 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import coupled_acceptance_rate, few
+from support import coupled_acceptance_rate
 from tolerances import FLOAT64
 
 from specdec import verifiers
-from specdec.decoding import states
 from specdec.sampling import Greedy, Sampling, draw
-from specdec.schedules import Fixed
 from specdec.testing import (
-    Bench,
     Trees,
     accepted_law,
     adversarial_trees,
@@ -43,22 +40,19 @@ VERIFIERS = (Block(), SpeculativeSampling(), GreedyMatch(), Coupled())
 
 verdict = jax.jit(verifiers.verdict, static_argnums=0)
 
-ALL: dict = {}
-SOME = {"samplings": (Sampling(1.2, top_k=3, top_p=0.7),), "gammas": (2,)}
 
-
-@pytest.mark.parametrize("cases", [SOME, pytest.param(ALL, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "verifier",
     [
-        pytest.param(v, marks=[pytest.mark.slow] * (v in (Coupled(), SpeculativeSampling())))
+        pytest.param(v, marks=[pytest.mark.ci] * (v in (Coupled(), SpeculativeSampling())))
         for v in VERIFIERS
     ],
 )
-def test_the_law_of_the_output_is_the_target(verifier, cases):
-    """For samplings, gammas, random and adversarial p and q, whole and short drafts: in float64
+def test_the_law_of_the_output_is_the_target(verifier):
+    """For random and adversarial p and q, whole and short drafts: in float64
     within 1e-12, and through the jitted loop within what a chi-square test sees."""
-    assert check_verifier(verifier, **cases) == pytest.approx(0, abs=FLOAT64)
+    some = {"samplings": (Sampling(1.2, top_k=3, top_p=0.7),), "gammas": (2,)}
+    assert check_verifier(verifier, **some) == pytest.approx(0, abs=FLOAT64)
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS, ids=str)
@@ -83,16 +77,6 @@ def test_a_draft_that_goes_on_beyond_a_broken_row_is_seen(monkeypatch):
     with pytest.raises(AssertionError, match="emits a wrong law for NaN in q at 0"):
         check_verifier(Block(), samplings=(Sampling(),), gammas=(2,))
     law._decisions.clear_cache()
-
-
-@pytest.mark.planted
-@pytest.mark.parametrize("verifier", few([Block(), SpeculativeSampling(), Coupled()]), ids=str)
-def test_a_loop_that_goes_on_beyond_a_broken_row_is_seen(plant, verifier):
-    """Shared noise never reads q, so nothing can bias it."""
-    plant(states, "usable_tokens", lambda draft: jnp.ones(draft.tokens.shape, bool))
-    bench = Bench.create().broken()
-    result = bench.compare(bench.run(verifier, Fixed(3), Sampling()).tokens, Sampling())
-    assert result.passed == (verifier == Coupled()), str(result)
 
 
 def test_the_law_of_shared_noise():
@@ -132,8 +116,34 @@ class SlightlyLenient(SpeculativeSampling):
         return jnp.minimum(super().accept(draft, scores) * (1 + 1e-9), 1)
 
 
+@dataclasses.dataclass(frozen=True)
+class WithoutTheCap(Block):
+    """Credit that is not lost where a product exceeds 1."""
+
+    def _reach(self, draft, scores):
+        p, q = token_probs(draft, scores)
+        return jnp.append(1.0, jnp.minimum(jnp.cumprod(p / q), 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstRefusalEnds(Block):
+    rule = "first"
+
+
+@dataclasses.dataclass(frozen=True)
+class LastTestOfTheLongest(Block):
+    """A shortened draft is judged as if it went on."""
+
+    def accept(self, draft, scores):
+        return super().accept(draft.replace(length=draft.tokens.shape[0]), scores)
+
+
 @pytest.mark.parametrize(
-    "wrong", [ResidualIsP(), RatioUpsideDown(), ResidualOfTheNextPosition(), SlightlyLenient()]
+    "wrong",
+    [
+        *(ResidualIsP(), RatioUpsideDown(), ResidualOfTheNextPosition(), SlightlyLenient()),
+        *(WithoutTheCap(), FirstRefusalEnds(), LastTestOfTheLongest()),
+    ],
 )
 def test_a_wrong_law_is_seen_by_the_algebra(wrong):
     with pytest.raises(AssertionError, match="emits a wrong law for .* off by"):
@@ -363,31 +373,3 @@ def test_a_block_with_more_credit_than_it_needs_is_kept():
     draft, scores = row(p, q, tokens=[0, 0])
     np.testing.assert_allclose(Block().accept(draft, scores), [0.15 / 0.65, 1.0], rtol=1e-6)
     np.testing.assert_allclose(SpeculativeSampling().accept(draft, scores), [0.5, 1.0], rtol=1e-6)
-
-
-@dataclasses.dataclass(frozen=True)
-class WithoutTheCap(Block):
-    """Credit that is not lost where a product exceeds 1."""
-
-    def _reach(self, draft, scores):
-        p, q = token_probs(draft, scores)
-        return jnp.append(1.0, jnp.minimum(jnp.cumprod(p / q), 1))
-
-
-@dataclasses.dataclass(frozen=True)
-class FirstRefusalEnds(Block):
-    rule = "first"
-
-
-@dataclasses.dataclass(frozen=True)
-class LastTestOfTheLongest(Block):
-    """A shortened draft is judged as if it went on."""
-
-    def accept(self, draft, scores):
-        return super().accept(draft.replace(length=draft.tokens.shape[0]), scores)
-
-
-@pytest.mark.parametrize("wrong", [WithoutTheCap(), FirstRefusalEnds(), LastTestOfTheLongest()])
-def test_a_wrong_block_is_seen_by_the_algebra(wrong):
-    with pytest.raises(AssertionError, match="emits a wrong law for .* off by"):
-        check_verifier(wrong, samplings=(Sampling(),), gammas=(2,))

@@ -73,10 +73,10 @@ def check_output(path: str | os.PathLike) -> Path:
     Raises:
       TableError: the path exists.
     """
-    found = Path(os.path.abspath(Path(path).expanduser()))
-    if found.exists():
+    folder = Path(os.path.abspath(Path(path).expanduser()))
+    if folder.exists():
         raise TableError(f"{path} exists; give a new folder, or remove this one first")
-    return found
+    return folder
 
 
 def load(
@@ -114,14 +114,14 @@ def mapped(
     Raises:
       TableError: as `load` does.
     """
-    found = {}
+    arrays = {}
     for name, described in _record(path, table)["arrays"].items():
         array = _mapped(path, name, described)
         recorded = {name: described["crc32"]} if checksums else {}
         if wrong := damage(name, array, recorded):
             raise TableError(f"{path}: {wrong}; make the table again")
-        found[name] = array
-    return found
+        arrays[name] = array
+    return arrays
 
 
 def shapes(

@@ -57,14 +57,14 @@ def count(
 def _level(following: dict[tuple[int, ...], collections.Counter], size: int) -> dict:
     """Returns the arrays of contexts of one size."""
     contexts = sorted(following)
-    kept = min(SUCCESSORS, max(map(len, following.values()), default=1))
+    width = min(SUCCESSORS, max(map(len, following.values()), default=1))
     rows = max(len(contexts), 1)  # of one that nothing matches, if there are none
     context = np.full([rows, size], np.iinfo(np.int32).max, np.int32)
-    next_ = np.zeros([rows, kept], np.int32)
-    share = np.zeros([rows, kept], np.float32)
+    next_ = np.zeros([rows, width], np.int32)
+    share = np.zeros([rows, width], np.float32)
     for row, words in enumerate(contexts):
         counts = following[words]
-        best = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:kept]
+        best = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:width]
         context[row] = words
         next_[row, : len(best)] = [token for token, _ in best]
         share[row, : len(best)] = [times / (counts.total() + len(counts)) for _, times in best]

@@ -177,28 +177,32 @@ class Distilling(NamedTuple):
             self._write(split)
         say(steps.begin("learn", "the drafter learns"))
         self._train(say)
-        with _own(folder) as own:
-            return self._tried(own, steps, say, started)
+        with _own(folder) as results:
+            return self._tried(results, steps, say, started)
 
     def _tried(
-        self, own: Path, steps: TimeLeft, say: Callable[[str], None], started: Callable[[str], None]
+        self,
+        results: Path,
+        steps: TimeLeft,
+        say: Callable[[str], None],
+        started: Callable[[str], None],
     ) -> Distilled:
         """Tunes and certifies the drafter, and returns the pair; results go to a folder."""
         recipe, folder = self.recipe, self.folder
-        draft, pair, tuned = folder / "draft" / "export", own / "pair.gin", own / "tuned"
+        draft, pair, tuned = folder / "draft" / "export", results / "pair.gin", results / "tuned"
         drafter = {"DRAFT_CHECKPOINT_PATH": os.path.abspath(draft)}
         say(steps.begin("tune", "how long to draft"))
         held_out = {**drafter, "SPLIT": recipe.held_out}
-        found = Search.of([self.settings.run(held_out, lines="acceptance")], tuned).run()
-        say("\n".join(found.lines()))
-        found.write(tuned, self.settings.files)
+        search = Search.of([self.settings.run(held_out, lines="acceptance")], tuned).run()
+        say("\n".join(search.lines()))
+        search.write(tuned, self.settings.files)
         recommended = [str(tuned / "tuned.gin")]
         records.write(pair, self.settings.text(drafter, recommended))
         say(steps.begin("certify", "the certificate"))
-        files = recommended * found.pays  # otherwise the drafter is certified as the user set it
+        files = recommended * search.pays  # otherwise the drafter is certified as the user set it
         run = self.settings.run(drafter, files=files, limit=certifying.LIMIT)
-        certificate = certifying.certify(run, say, started, own / "checks.jsonl")
-        best = found.best
+        certificate = certifying.certify(run, say, started, results / "checks.jsonl")
+        best = search.best
         speedup, schedule = best.speedup(best.best), best.best.candidate.schedule
         return Distilled(draft, folder / pair.name, speedup, schedule, certificate)
 
@@ -239,11 +243,11 @@ class Distilling(NamedTuple):
 
     def _write(self, split: str) -> None:
         """Lets the target answer the inputs of a split."""
-        own = {"DRAFTER": None, "SPLIT": split, "BATCH_SIZE": self.recipe.batch_size}
-        one = self.settings.run(own, lines="eval")
-        evaluating = Evaluation.without_metrics(one)
-        share = one.run.placement.share()
-        folder = PredictionsFolder(str(self.folder / "texts" / split), one.settings, share[:2])
+        macros = {"DRAFTER": None, "SPLIT": split, "BATCH_SIZE": self.recipe.batch_size}
+        variant = self.settings.run(macros, lines="eval")
+        evaluating = Evaluation.without_metrics(variant)
+        share = variant.run.placement.share()
+        folder = PredictionsFolder(str(self.folder / "texts" / split), variant.settings, share[:2])
         if share.first:
             folder.hold(alone=jax.process_count() == 1)
         evaluating.write(folder)
@@ -253,8 +257,8 @@ class Distilling(NamedTuple):
         """Returns the drafter's model."""
         layers = tuple(range(self.recipe.layers))
         shared = families.trimming_of(target.config).has_encoder
-        kept = Trim(layers, shared_encoder=shared, head_ids=head_ids)
-        return families.model_of(families.resized(target.config, kept))
+        parts = Trim(layers, shared_encoder=shared, head_ids=head_ids)
+        return families.model_of(families.resized(target.config, parts))
 
     def _train(self, say: Callable[[str], None]) -> None:
         """Trains the drafter on the target's outputs."""
@@ -278,7 +282,7 @@ class Distilling(NamedTuple):
         rate = training.LearningRate(
             recipe.learning_rate, max(1, recipe.steps // 10), decay="linear", end=recipe.steps
         )
-        made = training.TrainRun(
+        run_of_drafter = training.TrainRun(
             model=self._model(target, head_ids),
             task=task,
             lengths={**run.data.lengths, "targets": min(-(-longest // 8) * 8, most)},
@@ -298,7 +302,7 @@ class Distilling(NamedTuple):
             placement=run.placement,
         )
         try:
-            training.train(made, self.folder / "draft")
+            training.train(run_of_drafter, self.folder / "draft")
         except training.TrainingError as error:
             raise UsageError(str(error)) from error
 
@@ -307,13 +311,13 @@ class Distilling(NamedTuple):
 def _own(folder: Path) -> Iterator[Path]:
     """Yields the folder on the first host, and a copy of what later steps keep on the others."""
     with tempfile.TemporaryDirectory() as copy:
-        own = folder if hosts.is_first() else Path(copy)
-        if own is not folder:
+        results = folder if hosts.is_first() else Path(copy)
+        if results is not folder:
             for part in [*folder.glob("tuned/*"), *folder.glob("checks.jsonl*")]:
-                (there := own / part.relative_to(folder)).parent.mkdir(exist_ok=True)
+                (there := results / part.relative_to(folder)).parent.mkdir(exist_ok=True)
                 shutil.copy(part, there)
         hosts.exchanged(None)  # nothing changes until all have their copies
-        yield own
+        yield results
 
 
 class TimeLeft:
@@ -332,10 +336,10 @@ class TimeLeft:
         number, elapsed = names.index(name), self._clock() - self._start
         before = sum(seconds[:number])
         minutes = max(1, round(sum(seconds[number:]) * (elapsed / before if before else 1) / 60))
-        left = f"{minutes} minute{'s' * (minutes > 1)}"
+        duration = f"{minutes} minute{'s' * (minutes > 1)}"
         if minutes >= 120:
-            left = f"{round(minutes / 60)} hours"
-        return f"\nstep {number + 1} of {len(names)}: {about}, about {left} left"
+            duration = f"{round(minutes / 60)} hours"
+        return f"\nstep {number + 1} of {len(names)}: {about}, about {duration} left"
 
 
 def _check(run: Run, recipe: Distillation) -> None:

@@ -84,14 +84,14 @@ class Inputs(NamedTuple):
         self, folder: Path, target: str, prefix: str, vocabulary: str | None, length: int
     ) -> str:
         """Returns the run as gin text."""
-        said = ["VOCABULARY = @cli.saved_vocabulary()"]
-        said += ["cli.saved_vocabulary.path = %CHECKPOINT_PATH"]
+        vocabulary_lines = ["VOCABULARY = @cli.saved_vocabulary()"]
+        vocabulary_lines += ["cli.saved_vocabulary.path = %CHECKPOINT_PATH"]
         if vocabulary == "bytes":
-            said = ["VOCABULARY = @tasks.Bytes()"]
+            vocabulary_lines = ["VOCABULARY = @tasks.Bytes()"]
         elif vocabulary is not None:
             kind = type(tasks.vocabulary_file(vocabulary)).__name__
-            said = [f"VOCABULARY = @tasks.{kind}()"]
-            said += [f"tasks.{kind}.path = {os.path.abspath(vocabulary)!r}"]
+            vocabulary_lines = [f"VOCABULARY = @tasks.{kind}()"]
+            vocabulary_lines += [f"tasks.{kind}.path = {os.path.abspath(vocabulary)!r}"]
         digest = hashlib.sha256("\n".join(self.all).encode()).hexdigest()[:16]
         macros = {
             "CHECKPOINT_PATH": target,
@@ -116,7 +116,7 @@ class Inputs(NamedTuple):
                 "include 'distill.gin'",
                 "include 'tasks/local.gin'",
                 "",
-                *said,
+                *vocabulary_lines,
                 *(f"{name} = {value!r}" for name, value in macros.items()),
                 "",
             ]
@@ -153,8 +153,8 @@ def _recorded_prefix(folder: Path) -> str | None:
     file = folder / SETTINGS
     if _begun(folder) is None or not file.is_file():
         return None
-    found = settings_in(file.read_text(encoding="utf-8"))
-    return ast.literal_eval(str(found["TASK_PREFIX"])) if "TASK_PREFIX" in found else None
+    settings = settings_in(file.read_text(encoding="utf-8"))
+    return ast.literal_eval(str(settings["TASK_PREFIX"])) if "TASK_PREFIX" in settings else None
 
 
 def _begun(folder: Path) -> Path | None:
@@ -163,10 +163,7 @@ def _begun(folder: Path) -> Path | None:
 
 
 def chosen_prefix(
-    texts: Sequence[str],
-    known: Mapping[str, str],
-    ask: Callable[[str], str] | None,
-    target: str,
+    texts: Sequence[str], known: Mapping[str, str], ask: Callable[[str], str] | None, target: str
 ) -> str:
     """Returns the text that is put before every input, if none was given."""
     named = tuple(dict.fromkeys(known.values()))

@@ -31,7 +31,7 @@ HELD_OUT = 5  # one text in five is held out
 FEWEST = 2 * HELD_OUT  # texts
 
 
-class Counted(NamedTuple):
+class CountedTable(NamedTuple):
     """A table that was made, and the size of its texts."""
 
     path: Path  # the table
@@ -55,17 +55,17 @@ def make(
     if kind == "classifier":
         fitted = {} if steps is None else {"steps": steps}
         return Classifier.of(variant, passes).fit(folder, seed=seed, say=say, **fitted)
-    found = count(variant, kind, folder, tokens)
-    if found.tokens < tokens:
+    table = count(variant, kind, folder, tokens)
+    if table.tokens < tokens:
         say(
-            f"train: the run's texts end after {found.tokens} of {tokens} tokens; another SPLIT "
+            f"train: the run's texts end after {table.tokens} of {tokens} tokens; another SPLIT "
             "may have more"
         )
-    size = f"{found.bytes / 1e6:.1f} MB"
-    return f"{found.path}: {found.tokens} tokens of {counted(found.texts, 'text')}, {size}"
+    size = f"{table.bytes / 1e6:.1f} MB"
+    return f"{table.path}: {table.tokens} tokens of {counted(table.texts, 'text')}, {size}"
 
 
-def count(variant: Variant, kind: str, folder: Path, tokens: int) -> Counted:
+def count(variant: Variant, kind: str, folder: Path, tokens: int) -> CountedTable:
     """Writes texts of the target to texts.jsonl, and makes a table from all of them."""
     run = variant.run
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def count(variant: Variant, kind: str, folder: Path, tokens: int) -> Counted:
     )
     path = _save(folder, kind, arrays, variant.vocabulary)
     written = sum(len(text) - 1 for text in texts)
-    return Counted(path, written, len(texts), sum(array.nbytes for array in arrays.values()))
+    return CountedTable(path, written, len(texts), sum(array.nbytes for array in arrays.values()))
 
 
 def _save(
@@ -97,15 +97,15 @@ def _texts(variant: Variant, lines: Lines, tokens: int) -> Iterator[list[int]]:
     before: dict[int, list[int]] = dict(lines.map(_line, "train"))
     lines.replace({"index": index, "tokens": text} for index, text in before.items())
     yield from before.values()
-    left = tokens - sum(len(text) - 1 for text in before.values())
-    if left <= 0:
+    missing = tokens - sum(len(text) - 1 for text in before.values())
+    if missing <= 0:
         return
     run, params = variant.run, variant.engine.read()
-    given = ((batch.index, batch.inputs) for batch in run.batches())
+    batches = ((batch.index, batch.inputs) for batch in run.batches())
     texts = generate(
-        run.plan, params["target"], given, seed=run.data.seed, tokens=left, skip=list(before)
+        run.plan, params["target"], batches, seed=run.data.seed, tokens=missing, skip=list(before)
     )
-    with tqdm(total=left, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
+    with tqdm(total=missing, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
         for batch in texts:
             for row in np.flatnonzero(batch.length):
                 text = batch.tokens[row, : 1 + batch.length[row]].tolist()
@@ -118,11 +118,11 @@ def _line(fields: JsonObject) -> tuple[int, list[int]]:
     """Returns the index and the tokens of a line; raises TypeError for a line of something else."""
     if fields.keys() != {"index", "tokens"}:
         raise TypeError(fields)
-    check_kind(fields, _Line)
+    check_kind(fields, _TokensLine)
     return fields["index"], fields["tokens"]
 
 
-class _Line(TypedDict):
+class _TokensLine(TypedDict):
     index: int
     tokens: list[Annotated[int, Meta(ge=0, lt=2**31)]]
 
@@ -149,9 +149,9 @@ class Classifier(NamedTuple):
 
         longest = self.variant.run.plan.longest_draft
         parts: tuple[list, list] = ([], [])
-        for number, one in enumerate(self.recordings):
-            parts[number % HELD_OUT == 0].append(one)
-        given, held_out = (classifier.examples(part, longest) for part in parts)
+        for number, recording in enumerate(self.recordings):
+            parts[number % HELD_OUT == 0].append(recording)
+        training, held_out = (classifier.examples(part, longest) for part in parts)
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "train.log", "w", encoding="utf-8") as log:
 
@@ -159,42 +159,43 @@ class Classifier(NamedTuple):
                 print(line, file=log, flush=True)
                 say(line)
 
-            arrays = classifier.fit(given, held_out, seed=seed, say=logged, **steps)
+            arrays = classifier.fit(training, held_out, seed=seed, say=logged, **steps)
         path = _save(folder, "classifier", arrays, self.variant.vocabulary)
-        found = classifier.separation(np.asarray(logit(arrays, held_out.features)), held_out)
+        fitted = classifier.separation(np.asarray(logit(arrays, held_out.features)), held_out)
         surest = classifier.separation(held_out.features[:, 0], held_out)
         return (
             f"{path}: of {len(self.recordings)} texts, drafts of {longest} tokens. Of two tokens, "
-            f"one accepted and one not, it finds which in {found:.1%}, and the draft's confidence "
+            f"one accepted and one not, it finds which in {fitted:.1%}, and the draft's confidence "
             f"in {surest:.1%}, of texts that were held out"
         )
 
 
 def _recorded(drafter: Drafter, path: str) -> tuple[str, Drawing]:
     """Returns the name and the only drafter that recorded texts must have a recording of."""
-    found = list(opinions.recorded(drafter))
-    if len(found) != 1:
+    drafters = list(opinions.recorded(drafter))
+    if len(drafters) != 1:
         raise UsageError(
-            f"{type(drafter).__name__} has {len(found)} drafters whose opinions --passes {path} "
+            f"{type(drafter).__name__} has {len(drafters)} drafters whose opinions --passes {path} "
             "would have recorded; train the classifier with the one model that is to be stopped"
         )
-    if found[0][1].block is not None:
+    [(name, recorded)] = drafters
+    if recorded.block is not None:
         raise UsageError(
-            f"{found[0][0]} drafts a block in one call, which a classifier cannot stop; train it "
+            f"{name} drafts a block in one call, which a classifier cannot stop; train it "
             "with a drafter that goes token by token"
         )
-    return found[0]
+    return name, recorded
 
 
 def recording(text: Accepted, name: str, kind: str, path: str) -> Recording:
     """Returns the signals of each token, and the probability that it is accepted."""
-    told = text.drafts.get(name, {})
+    signals = text.drafts.get(name, {})
     needed = ("confidence", "entropy", "top", kind)
-    if missing := [one for one in needed if len(told.get(one, ())) != len(text.output)]:
+    if missing := [signal for signal in needed if len(signals.get(signal, ())) != len(text.output)]:
         raise UsageError(
             f"--passes {path}: text {text.index} has no recording {missing[0]!r} of {name}; make "
             "the passes anew with `specdec acceptance`"
         )
-    confidence, entropy, top = (told[one] for one in needed[:3])
+    confidence, entropy, top = (signals[signal] for signal in needed[:3])
     accepted = text.kept(name, kind)
     return Recording(confidence=confidence, entropy=entropy, top=top, accepted=accepted)

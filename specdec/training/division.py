@@ -27,8 +27,8 @@ M = TypeVar("M", Model, HeadedTarget)
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """The layout of a run's arrays."""
+class Division:
+    """The division of a run's arrays."""
 
     mesh: Mesh | None = None  # the devices, with the axes `data` and `model`; None for one device
 
@@ -52,8 +52,8 @@ class Layout:
             return params
 
         def place(leaf: Array, sharding: NamedSharding) -> jax.Array:
-            whole = np.asarray(leaf)
-            return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
+            values = np.asarray(leaf)
+            return jax.make_array_from_callback(values.shape, sharding, lambda part: values[part])
 
         return jax.tree.map(place, params, self.shardings(model))
 
@@ -65,11 +65,11 @@ class Layout:
         Arrays with the shape of their parameter are divided like it. Others are vectors of sums,
         and whole on every device.
         """
-        whole = self.whole
+        everywhere = self.whole
         params = model.parameter_shapes()
 
         def place(leaf: Array, param: Array, sharding: NamedSharding) -> NamedSharding:
-            return sharding if leaf.shape == param.shape else whole
+            return sharding if leaf.shape == param.shape else everywhere
 
         return optax.tree_utils.tree_map_params(
             optimizer,
@@ -77,7 +77,7 @@ class Layout:
             state,
             params,
             self.shardings(model),
-            transform_non_params=lambda _: whole,
+            transform_non_params=lambda _: everywhere,
         )
 
     def kept(self, params: PyTree, model: Model | HeadedTarget) -> PyTree:

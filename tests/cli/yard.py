@@ -1,4 +1,4 @@
-"""The folder that the mistakes are made in: a run of two tiny models, and damaged files."""
+"""A run of two tiny models of bytes, what commands write and say, and the files of mistakes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,40 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from test_cli import LINES, RUN, model
+from support import tiny_t5
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints import tables
 from specdec.common import demo
+from specdec.models.t5 import T5Target
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl.summary.json"
+LINES = ["one\teins", "two words\tzwei Wörter", "three\tdrei", "a\tein", "five\tfünf"]
+RUN = """
+from __gin__ import dynamic_registration
+from specdec import cli
+from specdec import tasks
+
+include 'decode.gin'
+include 'drafters/autoregressive.gin'
+include 'models/from_checkpoint.gin'
+include 'tasks/local.gin'
+
+FOLDER = 'the folder'
+CHECKPOINT_PATH = @target/cli.path_in()
+DRAFT_CHECKPOINT_PATH = @draft/cli.path_in()
+VOCABULARY = @tasks.Bytes()
+TASK_NAME = 'the task'
+TASK_FILES = {'test': @test/cli.path_in()}
+TASK_FEATURE_LENGTHS = {'inputs': 16, 'targets': 8}
+GAMMA = 2
+
+cli.path_in.folder = %FOLDER
+target/cli.path_in.name = 'target'
+draft/cli.path_in.name = 'draft'
+test/cli.path_in.name = 'test.tsv'
+"""
 TRAIN = """
 from __gin__ import dynamic_registration
 from specdec import tasks
@@ -45,11 +71,32 @@ BATCH_SIZE = 2
 """
 
 
-def pair(folder: Path, task: str) -> Path:
-    """Fills an empty folder with a run of two models, without a mistake."""
+def records(path):
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def the_line(code, out, err):
+    """The one line of a mistake, after all that it must not come with."""
+    assert code == 2 and out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("specdec: ")
+    return line
+
+
+def model(width: int, vocab_size: int) -> T5Target:
+    return T5Target(tiny_t5(vocab_size, width, head_dim=4))
+
+
+def write_run(folder: Path, task: str) -> None:
+    """Writes the gin file and the texts of a run."""
     (folder / "test.tsv").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     run = RUN.replace("the folder", str(folder)).replace("the task", task)
     (folder / "run.gin").write_text(run)
+
+
+def pair(folder: Path, task: str) -> Path:
+    """Fills an empty folder with a run of two models, without a mistake."""
+    write_run(folder, task)
     _save(folder / "target", 11, 261)
     _save(folder / "draft", 7, 263)
     return folder
@@ -101,6 +148,7 @@ def _texts(yard: Path) -> None:
         "empty.tsv": b"",
         "elsewhere.tsv": b"../yard/test.tsv\t<image>\n",
         "inputs.txt": b"one\ntwo\n",
+        "many.txt": b"".join(b"%d\n" % number for number in range(40)),
         "blank.tsv": b"a\tb\n\nc\td\n",
         "long.tsv": b"a text of many more bytes than sixteen\tb\n",
         "noise.bin": bytes(range(256)) * 9,
@@ -126,6 +174,10 @@ def _gin_files(yard: Path) -> None:
         "module.gin": b"from __gin__ import dynamic_registration\nfrom specdec import verifers\n",
         "own.gin": b"from __gin__ import dynamic_registration\nimport own_drafter\n",
         "misspelt.gin": b"from __gin__ import dynamic_registration\nGAMA = 3\n",
+        "class.gin": b"from specdec import cli\ncli.DecodeRum.seed = 1\n",
+        "field.gin": b"from specdec import cli\ncli.Data.sed = 1\n",
+        "syntax.gin": b"from __gin__ import dynamic_registration\nGAMMA 3\n",
+        "unquoted.gin": b"from __gin__ import dynamic_registration\nSPLIT = test\n",
     }
     for name, content in contents.items():
         (yard / name).write_bytes(content)
@@ -261,6 +313,7 @@ _DAMAGED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "hf_config_text": ("hf", _write("config.json", b"{")),
     "hf_config_fields": ("hf", _record(d_model=None)),
     "hf_config_word": ("hf", _record(d_model="eleven")),
+    "hf_names_prefix": ("hf", _record(task_specific_params={"spelling": {"prefix": "spell: "}})),
     "hf_no_arrays": ("hf", _without("model.safetensors")),
     "hf_padding": ("hf", _generation(pad_token_id=261)),
     "hf_prefix": ("hf", _header({"module.shared.weight": _ENTRY}, b"\0" * 8)),

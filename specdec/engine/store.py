@@ -1,0 +1,57 @@
+"""The parameters that the engines of a run share."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from specdec.common import progress
+from specdec.engine.placement import Placement
+from specdec.models.contract.model import Model, Target, Weights
+from specdec.types import PyTree, Table
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Store:
+    """Reads each pair of model and path once, and hands it out in any layout.
+
+    Parameters in another layout are rewritten in memory.
+
+    Attributes:
+      placement: the devices.
+      trees: what was read, by the model or table and its path.
+    """
+
+    placement: Placement = Placement()
+    trees: dict[tuple[Weights | Table, str], PyTree] = dataclasses.field(default_factory=dict)
+
+    def read(self, owned: Target | Table, path: str, name: str = "") -> PyTree:
+        """Returns the parameters of a model or table, and keeps them; `name` is for progress."""
+        key = _as_read(owned), path
+        if key not in self.trees:
+            tree = self._rewritten(owned, path)
+            if tree is None:
+                with progress.stage("reading", name and f"reading the {name}"):
+                    tree = self.placement.read(owned, path)
+            self.trees[key] = tree
+        return self.trees[key]
+
+    def copy(self) -> Store:
+        """Returns a store that shares what was read so far, for parameters that are not kept."""
+        return Store(self.placement, dict(self.trees))
+
+    def _rewritten(self, owned: Target | Table, path: str) -> PyTree | None:
+        """Returns parameters that were read in another layout; None if there are none."""
+        if not isinstance(owned, Model):
+            return None
+        for (model, model_path), tree in self.trees.items():
+            alike = isinstance(model, Model) and model.stored() == owned.stored()
+            if alike and model_path == path and model.weights == owned.weights:
+                return owned.from_stored(model.to_stored(tree))
+        return None
+
+
+def _as_read(owned: Target | Table) -> Target | Table:
+    """Returns a model without the fields that its parameters do not depend on."""
+    if not isinstance(owned, Model):
+        return owned
+    return dataclasses.replace(owned, orders=(), least_width=1, fused=None, in_order=False)
