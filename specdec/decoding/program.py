@@ -228,7 +228,7 @@ class Way(Protocol):
         """The time of all compilations."""
         ...
 
-    def parts(self, params: PyTree, keys: Array, inputs: PyTree) -> Iterator[ProgramCall]:
+    def parts(self, params: PyTree, keys: PyTree, inputs: PyTree) -> Iterator[ProgramCall]:
         """Yields the programs that can be compiled ahead, with the shapes of their arguments."""
         ...
 
@@ -288,7 +288,7 @@ class DecodeProgram(Program):
         for batch in batches:
             yield self.fetch(params, batch.keys, batch.inputs)
 
-    def parts(self, params: PyTree, keys: Array, inputs: PyTree) -> Iterator[ProgramCall]:
+    def parts(self, params: PyTree, keys: PyTree, inputs: PyTree) -> Iterator[ProgramCall]:
         """Yields this program with its arguments."""
         yield self, (params, keys, inputs)
 
@@ -328,7 +328,7 @@ class Sampled(_InTwoParts):
         super().__init__(plan, prefix, Program(functools.partial(decoding.sample, plan=plan)))
         self._together = together
 
-    def parts(self, params: PyTree, keys: Array, inputs: PyTree) -> Iterator[ProgramCall]:
+    def parts(self, params: PyTree, keys: PyTree, inputs: PyTree) -> Iterator[ProgramCall]:
         """Yields the programs of a batch, and their arguments or these arguments' shapes."""
         yield self._prefill, (params, keys, inputs)
         state = _shapes(self._prefill.lower(params, keys, inputs))
@@ -379,7 +379,7 @@ class Stepwise(_InTwoParts):
         super().__init__(plan, prefix, step)
         self._watch = watch
 
-    def parts(self, params: PyTree, keys: Array, inputs: PyTree) -> Iterator[ProgramCall]:
+    def parts(self, params: PyTree, keys: PyTree, inputs: PyTree) -> Iterator[ProgramCall]:
         """Yields the programs of a batch, and their arguments or these arguments' shapes."""
         yield self._prefill, (params, keys, inputs)
         yield self._rest, (params, _shapes(self._prefill.lower(params, keys, inputs)))

@@ -136,7 +136,9 @@ class Refilled:
         """The time of all compilations."""
         return self._begin.seconds + (self._loop.seconds if self._loop else 0.0)
 
-    def parts(self, params: PyTree, *_: PyTree) -> Iterator[ProgramCall]:
+    def parts(
+        self, params: PyTree, keys: PyTree = None, inputs: PyTree = None
+    ) -> Iterator[ProgramCall]:
         """Yields the program of the token loop; the shapes of batches do not matter."""
         states = [self._shapes(params, rows) for rows in (self.rows, self.count)]
         if self._loop is None:

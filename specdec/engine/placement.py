@@ -65,8 +65,8 @@ class Placement:
     ) -> tuple[Placement, Plan]:
         """Returns this placement over its mesh, if it has one, and the plan divided over it.
 
-        It looks at the shapes of tables, and over a mesh at those of models, and so raises for
-        those that do not exist or cannot be divided.
+        It looks at the shapes of tables, and over a mesh at those of models. So it raises for those
+        that do not exist or cannot be divided.
         """
         placement, mesh = self, self.mesh or self.partitioner.mesh()
         if mesh is not None:

@@ -44,8 +44,9 @@ class Store:
         if not isinstance(owned, Model):
             return None
         for (model, model_path), tree in self.trees.items():
-            alike = isinstance(model, Model) and model.stored() == owned.stored()
-            if alike and model_path == path and model.weights == owned.weights:
+            if not isinstance(model, Model) or model_path != path:
+                continue
+            if model.stored() == owned.stored() and model.weights == owned.weights:
                 return owned.from_stored(model.to_stored(tree))
         return None
 

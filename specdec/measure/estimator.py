@@ -47,13 +47,14 @@ class MeasuredParts(NamedTuple):
         for record in records:
             if isinstance(record, Generation):
                 by_mode[record.mode if record.split is None else "elsewhere"].append(record)
-        generated = [by_mode[mode] for mode in ("alone", "speculative", "greedy", "elsewhere")]
-        if not all(any(text.tokens for text in texts) for texts in generated[:2]):
+        alone, speculative = by_mode["alone"], by_mode["speculative"]
+        if not all(any(text.tokens for text in texts) for texts in (alone, speculative)):
             raise ValueError("no token was generated; benchmark texts that are not empty")
         seconds = seconds_per_call(record for record in records if isinstance(record, Timing))
         medians = {part: statistics.median(values) for part, values in seconds.items()}
         bandwidth = READ_BYTES / min(seconds[MEMORY_READ])
-        return cls(*generated, medians, costs_of(medians), bandwidth, Spread.of(records))
+        spread, others = Spread.of(records), (by_mode["greedy"], by_mode["elsewhere"])
+        return cls(alone, speculative, *others, medians, costs_of(medians), bandwidth, spread)
 
     @property
     def by_turns(self) -> float:

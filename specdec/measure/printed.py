@@ -87,7 +87,7 @@ def _seconds(summary: BenchmarkSummary) -> Iterator[str]:
     if summary.beams:
         names = {"alone": "plain beams", "speculative": "drafted beams", "greedy": "drafted greedy"}
     latencies = ("TTFT", "TPOT") if summary.latency else ()
-    rows = [("ms per text", "p10", "p50", "p90", "p99", *latencies)]
+    rows: list[tuple[str, ...]] = [("ms per text", "p10", "p50", "p90", "p99", *latencies)]
     for mode, name in names.items():
         cells = [f"{1e3 * x:.1f}" for x in dataclasses.astuple(summary.seconds[mode])]
         if latency := summary.latency.get(mode):

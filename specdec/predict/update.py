@@ -189,7 +189,8 @@ def largest_batch(
     # The search ends where the largest that fits and the smallest that does not are at most an
     # eighth apart, or where memory leaves room for less than an eighth more.
     step = mesh.shape[partitioning.DATA]
-    best, fitting, high, tried = None, [(0, begun.sizes.fixed)], None, begun
+    best, high, tried = None, None, begun
+    fitting: list[tuple[int, float]] = [(0, begun.sizes.fixed)]
     while True:
         if fits(tried, chip):
             best = tried

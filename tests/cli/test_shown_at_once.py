@@ -38,12 +38,12 @@ def test_the_forecasts_of_a_variant_are_shown_before_the_next(monkeypatch):
                 shown.append(written())
                 yield variant, SimpleNamespace(costs=f"costs of {gamma}", gamma=gamma)
 
-    ready = SimpleNamespace(variants=[SimpleNamespace(settings="")], forecasts=forecasts)
+    ready = SimpleNamespace(variants=[SimpleNamespace(settings="")], predictions=forecasts)
     for name in ("variants", "costs_of", "rows_of"):
         monkeypatch.setattr(forecast, name, lambda *_, **__: None)
-    monkeypatch.setattr(forecast.Forecasting, "of", lambda *_, **__: ready)
+    monkeypatch.setattr(forecast.DraftLengths, "of", lambda *_, **__: ready)
     monkeypatch.setattr(
-        forecast.promise, "lines", lambda found: [f"gamma {x.gamma}" for x in found]
+        forecast.predicted_speedup, "lines", lambda found: [f"gamma {x.gamma}" for x in found]
     )
     assert cli.main(["forecast", "--gin_file=demo.gin", "--passes=x"]) == 0
     first = "str, Greedy(), costs of 2\ngamma 2\ngamma 4\n"

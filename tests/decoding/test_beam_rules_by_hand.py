@@ -140,5 +140,5 @@ def test_a_timed_call_is_of_beams_that_do_not_see_each_other():
     plan = BeamPlan(model, 3, T5XBeams(), 6)
     cache = model.prefill(tree, inputs, plan.slots.capacity)
     found, _ = plan.call_of("target")({"target": tree}, jnp.full([1, 3], 4), cache)
-    best = np.argmax(tree["logits"][5 % 3, :, 4], axis=1)
+    best = np.argmax(tree["logits"][5 % 3, :, 4], axis=1).tolist()
     assert found.tolist() == [[best[4]] * 3] and len({best[4], best[8 % 7], best[12 % 7]}) == 3

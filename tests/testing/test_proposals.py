@@ -30,7 +30,7 @@ from specdec.sampling import Sampling, draw
 from specdec.schedules import Fixed
 from specdec.testing import FALSE_ALARM, Bench, Constant, check_drafter, proposals, tally
 from specdec.testing.excess import COUNTS, LOWEST, RANKS, by_rank, excess, seen, tail
-from specdec.testing.proposals import ALL, DRAWS, Tally, _counted, _Drawn
+from specdec.testing.proposals import ALL, DRAWS, Tally, _counted, _LastDraft
 from specdec.types import Draft
 from specdec.verifiers import SpeculativeSampling
 
@@ -230,7 +230,7 @@ Q = np.array([[0.5, 0.25, 0.125, 0.125], [0.125, 0.125, 0.25, 0.5]], np.float32)
 def two(tokens, last, length=2, compares=True):
     """Counts of a draft of two tokens after token 2, compared with another draft."""
     draft = Draft(jnp.array([tokens], jnp.int32), jnp.asarray(Q)[None], jnp.array([length]))
-    before = _Drawn(jnp.array([last], jnp.int32), jnp.asarray(Q)[None], jnp.ones([1, 2], bool))
+    before = _LastDraft(jnp.array([last], jnp.int32), jnp.asarray(Q)[None], jnp.ones([1, 2], bool))
     drawn, counts = _counted(draft, jnp.array([2]), before, jnp.bool_(compares), 4)
     return drawn, *(np.asarray(x)[0] for x in counts)
 
@@ -261,7 +261,7 @@ def test_the_node_of_a_path_is_counted_if_it_repeats_its_parent_or_the_node_befo
     q = jnp.full([1, 4, 4], 0.25)
     parents = jnp.array([[-1, -1, 0, 1]], jnp.int32)
     draft = Draft(tokens, q, jnp.array([2]), nodes=Nodes(parents, jnp.ones([1, 4], bool), 2))
-    none = _Drawn(tokens, q, jnp.zeros([1, 4], bool))
+    none = _LastDraft(tokens, q, jnp.zeros([1, 4], bool))
     _, (more, _) = _counted(draft, jnp.array([3]), none, jnp.bool_(False), 4)
     own = np.asarray(more)[0, :, COUNTS : COUNTS + 2]
     np.testing.assert_allclose(own, [[-0.25, -0.25], [0.75, -0.25], [0.75, -0.25], [0.75, -0.25]])

@@ -159,7 +159,7 @@ def of_rows(
 ) -> PageTable:
     """Returns a table with a line for each row, without what is empty."""
     name: dict[str, Cell] = {"row": lambda figures: figures.row.name}
-    return PageTable.of(caption, rows, name | columns, legend).filled()
+    return PageTable.of(caption, rows, {**name, **columns}, legend).filled()
 
 
 def at(where: str, name: str, form: str = ".2f") -> Cell:
