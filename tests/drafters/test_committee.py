@@ -224,9 +224,7 @@ def test_one_member_sees_the_pictures_and_one_does_not():
 def test_what_adapts_has_no_recorded_texts():
     plan = adaptive_plan(True)
     hybrid = dataclasses.replace(plan, drafter=Hybrid(PromptLookup(), plan.drafter))
-    run: Any = SimpleNamespace(
-        plan=hybrid, data=SimpleNamespace(num_samples=1, decoder_prefix=None)
-    )
+    run: Any = SimpleNamespace(plan=hybrid, data=SimpleNamespace(num_samples=1, decoder_prefix=""))
     with pytest.raises(UsageError, match="DRAFTER adapts .*; leave out COMMITTEE_DECAY"):
         draft_lengths._refuse(plan)
     with pytest.raises(UsageError, match="DRAFTER adapts"):

@@ -317,7 +317,7 @@ def test_remedies_for_an_update_that_does_not_fit(
 ):
     """Parameters that alone need more than a chip's 30.75 GiB are not helped by smaller batches."""
     run = types.SimpleNamespace(batch_size=32, micro_batches=4, rematerialise=rematerialise)
-    sizes = types.SimpleNamespace(parameters=parameters * GIB, optimizer=GIB, gradients=0, target=0)
+    sizes = types.SimpleNamespace(fixed=(parameters + 1) * GIB)
     update: Any = types.SimpleNamespace(
         run=run, sizes=sizes, texts=texts, mesh={"data": 2, "model": model}
     )
