@@ -135,7 +135,7 @@ def test_samples(command, folder, tmp_path, monkeypatch):
     command("decode", "--text=one", "--num_samples=3", f"--output_file={path}", *flags)
     texts = records(path)
     assert [(text["index"], text["sample"]) for text in texts] == [(0, 0), (0, 1), (0, 2)]
-    assert len(read) == 1, "all samples share one prefill"
+    assert len(read) == 2, "all samples share one prefill of each model"
     target = T5Target(checkpoints.config_from(folder / "target"))
     inputs = np.zeros([1, 16], np.int32)
     inputs[0, :4] = [*tasks.Bytes().load().encode("one"), 1]
