@@ -1,4 +1,4 @@
-"""What tests of checkpoints share: one-line errors, equal trees, files that are replaced."""
+"""Helpers of tests of checkpoints: one-line errors, equal trees, files that are replaced."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _call(
     committed = state.length - 1
     # The drafter's proposal with the keys of this call, without a stopping rule.
     keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
-    keys = jax.vmap(keys_of)(state.keys, committed)
+    keys = jax.vmap(keys_of)(state.keys, state.length - 1)
     request = Request(plan.context(state), keys.draft, length)
     asked, drafter = plan.drafter.propose(params, request, state.drafter)
 

@@ -63,10 +63,10 @@ class Retrieval(Checked, Drafter):
         """Returns [width], the tokens with most votes, and whether any place matches."""
         longest = jnp.int32(self.longest)
         index_of_last = _first_not_before(tokens, order, last, longest, after=False)
-        beside = jnp.stack([index_of_last - 1, index_of_last])
-        there = (beside >= 0) & (beside < order.shape[0])
+        neighbours = jnp.stack([index_of_last - 1, index_of_last])
+        there = (neighbours >= 0) & (neighbours < order.shape[0])
         same = jax.vmap(lambda i: _common(tokens, order[i], last))(
-            jnp.clip(beside, 0, order.shape[0] - 1)
+            jnp.clip(neighbours, 0, order.shape[0] - 1)
         )
         depth = jnp.max(jnp.where(there, same, 0))
         low = _first_not_before(tokens, order, last, depth, after=False)

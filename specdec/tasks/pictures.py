@@ -179,5 +179,5 @@ def _cropped(array: np.ndarray, height: int, width: int) -> np.ndarray:
         missing = max(wanted - there, 0)
         padding.append((math.ceil(missing / 2), missing // 2))
     array = np.pad(array, padding)
-    above, beside = (array.shape[1] - height) // 2, (array.shape[2] - width) // 2
-    return array[:, above : above + height, beside : beside + width]
+    top, side = (array.shape[1] - height) // 2, (array.shape[2] - width) // 2
+    return array[:, top : top + height, side : side + width]

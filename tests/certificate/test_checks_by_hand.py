@@ -363,7 +363,7 @@ class Parting(Given):
     ],
 )
 def test_only_near_ties_are_excused(sampling, limit):
-    """What rounding may reverse grows as the temperature falls."""
+    """Rounding may reverse more as the temperature falls."""
     output: Any = SimpleNamespace(tokens=np.array([[0] * 3, [0, 7, 0], [0] * 3, [0] * 3]))
     for gap, passed in ((0.9 * limit, True), (1.1 * limit, False), (np.nan, False)):
         subject: Any = Parting(gap)
@@ -884,7 +884,7 @@ def test_texts_are_decoded_on_the_devices_of_the_subject(monkeypatch):
             return [np.full(2, len(meshes))]
 
     monkeypatch.setattr(subjects, "DecodeProgram", Program)
-    subject: Any = Subject("plan", "params", np.zeros([3, 4], np.int32), batch_size=2, mesh="mesh")  # type: ignore[arg-type]
+    subject: Any = Subject("plan", "params", np.zeros([3, 4], np.int32), batch_size=2, mesh="mesh")  # type: ignore
     monkeypatch.setattr(Subject, "batches", lambda *given: [([0, 1], "inputs")])
     for plan in ("plan", "other", "plan"):
         subject.fetched(plan, "params", 2)

@@ -116,7 +116,7 @@ def trim(tmp_path, capsys):
 
 
 def test_a_head_says_which_share_of_tokens_it_has(trim, tmp_path):
-    """Of eight tokens, 5 comes four times and 6 twice."""
+    """Token 5 comes four times among eight, and 6 twice."""
     lines = [[5, 6, 7, 5], [5, 8, 6, 5]]
     rows = (json.dumps({"index": i, "input": "a", "tokens": ids}) for i, ids in enumerate(lines))
     (tmp_path / "predictions.jsonl").write_text("".join(f"{row}\n" for row in rows))

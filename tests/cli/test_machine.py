@@ -274,8 +274,8 @@ def test_predictions_without_a_prediction(command, capsys, tmp_path):
 def test_measurements_that_are_damaged(command, capsys, tmp_path, name):
     file = tmp_path / "out.jsonl"
     begun(command, name, f"--output_file={file}")
-    beside = Path(f"{file}.gin").read_text().splitlines()
-    assert f"# format of {name} = {schemas.version(name)}" in beside
+    settings = Path(f"{file}.gin").read_text().splitlines()
+    assert f"# format of {name} = {schemas.version(name)}" in settings
     file.write_text('{"mode": "alone", "text": 0, "weather": "fine"}\n')
     line = the_line(command(name, f"--output_file={file}"), *capsys.readouterr())
     assert f"{file}, line 1, is not of `specdec {name}`; delete" in line

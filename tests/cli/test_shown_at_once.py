@@ -1,4 +1,4 @@
-"""What `forecast` and `compile` print, as it is measured: pytest tests/cli/test_shown_at_once.py"""
+"""Output of `forecast` and `compile` while they measure: pytest tests/cli/test_shown_at_once.py"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def measure(
     verifier=SpeculativeSampling(),  # noqa: B008 (frozen)
     schedule=Fixed(3),  # noqa: B008
 ):
-    """What is decoded, compared with the law of the target."""
+    """Decoded texts are compared with the target's distribution."""
     return bench.compare(bench.run(verifier, schedule, Sampling()).tokens, Sampling())
 
 

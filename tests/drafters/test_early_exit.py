@@ -137,8 +137,8 @@ def _is_jaxpr(x) -> bool:
 
 
 def test_texts_are_the_targets_own():
-    """Of a table of three layers whose logits depend on no sum, so that the first layer drafts the
-    target's own tokens; the call of the others finishes all five of them."""
+    """The logits of this table depend on no sum of layers, so the first one drafts the target's
+    own tokens; the call of the others finishes all five of them."""
     table = TableTarget(6, classes=3, num_layers=3)
     logits = table.init(jax.random.key(8))["logits"].at[..., 1].set(-9)  # no text ends early
     tree = {"logits": jnp.broadcast_to(logits[:, :1], logits.shape)}

@@ -14,7 +14,7 @@ from support import tiny_t5
 from tolerances import LOGITS
 
 from specdec import checkpoints, tasks
-from specdec.common import demo
+from specdec.common import demo, progress
 from specdec.drafters import Autoregressive, Drafter, PromptLookup
 from specdec.engine import Engine, NotExact, Placement, Store, drafter_key, opening
 from specdec.models.llama import Llama, LlamaConfig
@@ -296,11 +296,17 @@ LLAMA = Llama(LlamaConfig(9, 4, 1, 1, 4, 4, 1))
         (TINY, TableTarget(5), "a", "read"),
     ],
 )
-def test_parameters_are_shared_where_only_the_layout_differs(theirs, own, path, found):
-    """And only if they come from the same path."""
+def test_parameters_are_shared_where_only_the_layout_differs(monkeypatch, theirs, own, path, found):
+    """And only if they come from the same path. The stage of reading names what is read."""
+    stages = []
     placement: Any = types.SimpleNamespace(
         read=lambda model, path: "theirs" if (model, path) == (theirs, "a") else "read"
+    )
+    monkeypatch.setattr(
+        progress, "stage", lambda *given: stages.append(given) or contextlib.nullcontext()
     )
     store = Store(placement)
     store.read(theirs, "a")
     assert store.read(own, path, "draft") == found
+    read = [("reading", "reading the draft")] * (found == "read")
+    assert stages == [("reading", ""), *read]

@@ -532,7 +532,7 @@ NO_MODEL = ("--gin.DRAFT_MODEL=None", "--gin.DRAFT_CHECKPOINT_PATH=None")
     ],
 )
 def test_infer_gives_t5xs_own_greedy_decodes(t5x_run, name, drafter, flags):
-    """With a table in the folder, of T5X's own texts."""
+    """The folder has a table of T5X's own texts."""
     if not (t5x_run / "table").exists():
         figures = np.load(GOLDEN / "golden.npz")["greedy"]
         table = tables.count([[0, *row] for row in figures.tolist()], 128)

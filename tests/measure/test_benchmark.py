@@ -193,7 +193,7 @@ def test_the_letters():
 
 
 def test_the_headline_is_a_ratio_of_sums_with_a_paired_interval():
-    """Of two texts, a quarter of the resamples holds one twice, a quarter the other. Texts of very
+    """A quarter of the resamples of two texts holds one twice, a quarter the other. Texts of very
     different lengths with one ratio leave nothing uncertain."""
     speedup = summary_of((100, 100), (900, 300)).speedup
     assert speedup.over_texts.value == speedup.per_token == pytest.approx(1000 / 400)
