@@ -196,6 +196,24 @@ def test_texts_are_drawn_from_the_drafter():
     assert found.passed and found.degrees > 10, found
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_on_policy_texts_are_the_drafters_own(share):
+    pairs, frozen, params = batch()
+    key, now = jax.random.key(7), jnp.float32(0)
+    mixed = Align(FORWARD, on_policy=share).loss(MODEL, params, frozen, pairs, key, now)
+    own, which = jax.random.split(key)
+    texts = alignment.drawn(MODEL, params, pairs, own, 1.0, frozen)
+    rows = (np.asarray(jax.random.uniform(which, [4, 1])) < share) & (pairs.inputs[:, :1] > 0)
+    assert rows.any() and texts.max() < V
+    right = pairs._replace(targets=jnp.where(rows, texts, pairs.targets))
+    given = Align(FORWARD).loss(MODEL, params, frozen, right, key, now)
+    np.testing.assert_allclose(mixed.loss, given.loss, rtol=1e-6)
+    assert mixed.tokens == given.tokens
+    untouched = Align(FORWARD).loss(MODEL, params, frozen, pairs, key, now)
+    assert abs(mixed.loss - untouched.loss) > 1e-3
+
+
 @pytest.mark.parametrize(
     "make, says",
     [

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
+import socket
+import subprocess
+import sys
 import weakref
 
 import jax
@@ -11,14 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import tiny_t5
+from tolerances import LOGITS
 
 from specdec import checkpoints, tasks, training
 from specdec.checkpoints import tables
 from specdec.common.records import RecordsError
+from specdec.models import partitioning
 from specdec.models.t5 import T5Target
+from specdec.predict import hlo
 from specdec.testing import TableTarget
 from specdec.training import Align, Frozen, Pairs, TrainingError, TrainRun, laws
 from specdec.training.alignment import highest
+from specdec.training.division import Division
 from specdec.training.training_batches import TokenPair, pack
 from specdec.training.training_loop import _laws as laws_of_run
 
@@ -185,6 +193,115 @@ def test_a_text_that_is_not_stored_is_one_line(tmp_path):
     (other,) = batches([TokenPair(np.array([2], np.int32), np.array([3] * 5, np.int32))])
     with pytest.raises(TrainingError, match="has not all texts of the split.*delete that folder"):
         found.added_to(other)
+
+
+DIVIDED = T5Target(tiny_t5(64, 16, 32, heads=8, head_dim=2, decoder=2, encoder=2))
+
+
+TEXTS_OF_MESHES = 30  # the last batch has rows of padding
+
+
+def over(mesh, path) -> laws.StoredLaws:
+    """Stores a target's distributions over a mesh, in batches of 8."""
+    rules = partitioning.standard_logical_axis_rules() if mesh else ()
+    model = dataclasses.replace(DIVIDED, axis_rules=rules)
+    params = jax.jit(model.init)(jax.random.key(0))
+    params = jax.tree.map(lambda x: 2 * x, params)  # distributions are not flat
+    if mesh:
+        params = jax.device_put(params, partitioning.shardings(model, mesh))
+    given = laws.Asked(model, params, 5, 1.0, Division(mesh))
+    packed = lambda texts: pack(texts, LENGTHS, 8, 2, pad_id=0)  # noqa: E731
+    texts = examples(TEXTS_OF_MESHES)
+    return laws.stored(path, given, {}, texts, packed)
+
+
+def assert_same_laws(one, other) -> None:
+    """The same texts and ids, and log-probabilities but for the order of sums."""
+    for path in sorted(one.glob("0*")):
+        first, second = (tables.mapped(folder / path.name, laws.KIND) for folder in (one, other))
+        for name in ("texts", "lengths", "ids"):
+            np.testing.assert_array_equal(first[name], second[name])
+        low = laws.NOTHING / 2  # what has no probability
+        a, b = (np.maximum(x["log_probs"], low) for x in (first, second))
+        np.testing.assert_allclose(a, b, rtol=0, atol=LOGITS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [2, 4])
+def test_a_mesh_stores_what_one_device_does(tmp_path, parts, monkeypatch):
+    """The target stays divided, and of its distributions only the stored numbers are fetched."""
+    monkeypatch.setattr(laws, "TEXTS", 16)
+    mesh, programs, fetched = partitioning.make_mesh(parts), [], []
+    add, get = laws._add, jax.device_get
+
+    def looked_at(table, asked, program, batches):
+        programs.append((asked, program, asked.layout.rows(batches[0])))
+        add(table, asked, program, batches)
+
+    monkeypatch.setattr(laws, "_add", looked_at)
+    monkeypatch.setattr(jax, "device_get", lambda tree: fetched.append(tree) or get(tree))
+    with jax.set_mesh(mesh):
+        over(mesh, tmp_path / "mesh")
+        asked, jitted, pairs = programs[0]
+        program = jitted.lower(asked.params, pairs).compile()
+    monkeypatch.undo()
+    monkeypatch.setattr(laws, "TEXTS", 16)
+    over(None, tmp_path / "one")
+    assert_same_laws(tmp_path / "one", tmp_path / "mesh")
+    widths = {leaf.shape[-1] for tree in fetched for leaf in jax.tree.leaves(tree)}
+    assert widths == {5, 6} and pairs.inputs.sharding.is_equivalent_to(partitioning.rows(mesh), 2)
+    gathered = [x for x in hlo.read(program.as_text() or "").collectives if "gather" in x.opcode]
+    shapes = {f"[{','.join(map(str, x.shape))}]" for x in jax.tree.leaves(asked.params)}
+    assert gathered and not any(shape in x.shape for x in gathered for shape in shapes)
+
+
+HOST = """
+import sys
+from pathlib import Path
+
+import jax
+
+sys.path[:0] = sys.argv[4:]
+jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+
+import test_laws
+from specdec.models import partitioning
+
+test_laws.laws.TEXTS = 16
+for parts in (2, 8):
+    mesh = partitioning.make_mesh(parts)
+    with jax.set_mesh(mesh):
+        found = test_laws.over(mesh, Path(sys.argv[3]) / str(parts))
+        pairs = test_laws.pack(test_laws.examples(8), test_laws.LENGTHS, 8, 2, pad_id=0)[0]
+        assert found.added_to(pairs).laws.ids.any()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_store_what_one_does(tmp_path, monkeypatch):
+    """They feed different rows, or the same ones of a target that is divided over both."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
+    own = os.path.dirname(__file__)
+    paths = [own, os.path.dirname(own)]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOST, address, str(k), str(tmp_path), *paths],
+            env=os.environ | {"XLA_FLAGS": flags},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for k in (0, 1)
+    ]
+    said = [process.communicate(timeout=300)[1] for process in both]
+    assert all(process.returncode == 0 for process in both), said
+    monkeypatch.setattr(laws, "TEXTS", 16)
+    over(None, tmp_path / "one")
+    for parts in ("2", "8"):
+        assert len(list((tmp_path / parts).glob("0*"))) == 2
+        assert_same_laws(tmp_path / "one", tmp_path / parts)
 
 
 def test_the_highest_are_kept():

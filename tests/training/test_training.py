@@ -8,10 +8,15 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from support import fails_at, tiny_t5
 
@@ -31,6 +36,9 @@ from specdec.training.loss import Sums
 from specdec.training.training_loop import Progress
 
 pytestmark = pytest.mark.ci
+
+
+ROOT = Path(__file__).resolve().parents[2]
 
 LENGTHS = {"inputs": 8, "targets": 8}
 CONFIG = tiny_t5(259, 32, 64, head_dim=16)
@@ -144,6 +152,33 @@ def test_predicting_the_smoothed_label_costs_nothing():
     np.put_along_axis(labels, targets[..., None], 0.9, axis=-1)
     loss = training.cross_entropy(jnp.log(labels), jnp.asarray(targets), 0, 0.1).loss
     assert float(loss) == pytest.approx(0, abs=1e-5)  # float32 sums of 777 logarithms below 8
+
+
+@pytest.mark.slow
+def test_a_step_is_optax_by_hand(run):
+    pairs = batches_of(run)[0]
+    state = training.training_loop.init(run)
+    params = jax.tree.map(jnp.copy, state.params)
+
+    def loss(params):
+        logits = jax.nn.log_softmax(training.teacher_forced(run.model, params, pairs))
+        labels = jax.nn.one_hot(pairs.targets, 259) * (0.9 - 0.1 / 258) + 0.1 / 258
+        real = (pairs.targets > 0)[..., None]
+        return -(labels * logits * real).sum() / real.sum()
+
+    gradient = jax.grad(loss)(params)
+    by_hand = optax.adafactor(0.003)
+    updates, _ = by_hand.update(gradient, by_hand.init(params), params)
+    expected = optax.apply_updates(params, updates)
+    new, _ = training.train_step(state, pairs, recipe=training.training_loop.Recipe.of(run))
+    assert int(new.step) == 1
+    # A thirtieth of a step, whose size is 0.003 times a parameter's: rounding of its gradient.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), new.params, expected)
+    # The first step of Adafactor has beta2 = 0: the size of an entry is the rate times the root
+    # mean square of the parameter.
+    scale, slope = (tree["encoder"]["encoder_norm"]["scale"] for tree in (params, gradient))
+    found = new.params["encoder"]["encoder_norm"]["scale"]
+    np.testing.assert_allclose(found, scale - 0.003 * np.sign(slope), rtol=1e-5)
 
 
 # Optimizer
@@ -264,6 +299,28 @@ def test_the_best_evaluation_is_exported(run, tmp_path, monkeypatch):
 def test_what_cannot_be_the_best_is_refused(run, fields, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         dataclasses.replace(run, **fields)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_as_if_it_had_not_been(run, folder, tmp_path):
+    flags = [f"--gin_file={folder / 'run.gin'}", f"--output_dir={tmp_path / 'out'}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specdec", "train", *flags, "--steps=1000000"],
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+    )
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "out/log.jsonl").exists() or len(log(tmp_path / "out")) < 8:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    steps = len(log(tmp_path / "out")) + 3
+    longer = dataclasses.replace(run, steps=steps)
+    training.train(longer, tmp_path / "out")
+    training.train(longer, tmp_path / "undisturbed")
+    assert len(log(tmp_path / "out")) == steps
+    assert log(tmp_path / "out") == log(tmp_path / "undisturbed")
 
 
 @pytest.mark.parametrize(

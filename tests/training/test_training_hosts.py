@@ -2,7 +2,9 @@
 
 import json
 import random
+import signal
 import subprocess
+import time
 
 import jax
 import numpy as np
@@ -97,3 +99,34 @@ def test_two_hosts_train_what_one_process_does(run, tmp_path):
         flags = f"--output_dir={tmp_path / folder}", f"--steps={steps}"
         assert cli.main(["train", *run, *flags]) == 0
     close(tmp_path / "both", tmp_path / "alone", 8)
+
+
+@pytest.mark.slow
+def test_hosts_that_were_stopped_go_on_as_if_they_had_not_been(run, tmp_path):
+    """The signals are: to one host, which both obey, and deaths of either."""
+    out, begun = tmp_path / "out", 0
+    for host, number, codes in (
+        (1, signal.SIGTERM, {143}),
+        (0, signal.SIGINT, {130}),
+        (1, signal.SIGKILL, {-signal.SIGKILL, 2, -signal.SIGABRT}),
+        (0, signal.SIGKILL, {-signal.SIGKILL, 2, -signal.SIGABRT}),
+    ):
+        both, deadline = start(run, out, 100_000), time.monotonic() + 300
+        while len(log(out)) < begun + 6:
+            ended = [one.communicate()[1] for one in both if one.poll() is not None]
+            assert time.monotonic() < deadline and not ended, (host, ended)
+            time.sleep(0.01)
+        both[host].send_signal(number)
+        said = [process.communicate(timeout=120)[1] for process in both]
+        assert {process.returncode for process in both} <= codes, said
+        if number != signal.SIGKILL:
+            last = log(out)[-1]["step"]
+            assert str(last) in {path.name for path in (out / "checkpoints").iterdir()}
+            assert all("; to go on: specdec train" in lines for lines in said)
+        begun = len(log(out))
+    steps = log(out)[-1]["step"] + 3
+    assert "going on with it" in trained(run, out, steps)
+    trained(run, tmp_path / "calm", steps)
+    assert log(out) == log(tmp_path / "calm")
+    both = [checkpoints.load(folder / "export") for folder in (out, tmp_path / "calm")]
+    jax.tree.map(np.testing.assert_array_equal, *both)
