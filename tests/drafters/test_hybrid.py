@@ -13,13 +13,13 @@ import pytest
 from support import context_of
 
 from specdec.decoding import decode, prefill, row_keys
-from specdec.drafters import Autoregressive, Hybrid, InputCopy, PromptLookup
+from specdec.drafters import Autoregressive, Hybrid, InputCopy, PromptLookup, Uniform
 from specdec.drafters.drafter import shared_roles
 from specdec.drafters.hybrid import _merged
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
-from specdec.testing import Constant, TableTarget
+from specdec.testing import Bench, Constant, TableTarget
 from specdec.types import Draft, Params, Request, Stop, Table, TargetCall
 from specdec.verifiers import SpeculativeSampling
 
@@ -224,6 +224,25 @@ def test_parts_are_the_calls_that_a_program_makes():
     parts = {part[:2]: part.calls for part in plan.parts(TargetCall.each(row.drafted, sources))}
     for width in (1, 2):
         assert parts["draft", width] * len(sources) == pytest.approx(calls[width])
+
+
+@pytest.mark.slow
+def test_a_uniform_draft_is_kept_as_often_as_theory_says():
+    """alpha = sum_x min(p(x), 1 / V) (Leviathan et al. 2022, section 3.6)."""
+    bench = Bench.create(max_length=20, rows=2_000)._replace(drafter=Uniform())
+    output = bench.run(SpeculativeSampling(), Fixed(1), Sampling())
+    inputs, tokens = bench.inputs(bench.rows), output.tokens
+    cache = bench.target.prefill(bench.params["target"], inputs, 20)
+    fed = jnp.pad(tokens[:, :-1], ((0, 0), (1, 0)))
+    logits = bench.target.decode(bench.params["target"], fed, cache)[0].logits
+    rates = np.minimum(jax.nn.softmax(logits), 1 / 6).sum(axis=2)
+    emitted = np.array(output.trace.accepted) + 1
+    starts = np.cumsum(emitted, axis=1) - emitted  # of each call, in tokens
+    tested = np.array(output.trace.drafted) > 0
+    expected = np.take_along_axis(rates, np.minimum(starts, 19), axis=1)[tested]
+    kept = int(output.trace.accepted.sum())
+    deviations = (kept - expected.sum()) / np.sqrt((expected * (1 - expected)).sum())
+    assert tested.sum() > 1000 and abs(deviations) < 4.5  # false alarm: 7e-6
 
 
 @dataclasses.dataclass(frozen=True)

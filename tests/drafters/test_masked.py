@@ -18,10 +18,10 @@ from specdec.drafters.block_drafts import check_states, mask_ids, visible_in_blo
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Fixed
+from specdec.schedules import Fixed, ForeseenCost
 from specdec.testing import Skipping, TableTarget
 from specdec.types import Params
-from specdec.verifiers import GreedyMatch, MinimumBlock
+from specdec.verifiers import GreedyMatch, MinimumBlock, SpeculativeSampling
 
 V, K, N = 40, 3, 24
 CONFIG = tiny_t5(
@@ -37,6 +37,9 @@ CONFIG = tiny_t5(
 TARGET = T5Target(CONFIG)
 FILLING = T5Target(dataclasses.replace(CONFIG, vocab_size=V + K))
 MODERN = T5Draft(T5DraftConfig.of(FILLING.config, states_dim=16, markov_rank=4))
+
+
+CONFIDENT = T5Draft(T5DraftConfig.of(MODERN.config, confidence_head=True))
 INPUTS = np.random.default_rng(0).integers(2, V, [3, 7]).astype(np.int32)
 
 
@@ -50,6 +53,14 @@ def modern_params() -> Params:
     """With neighbours that matter."""
     drafter = MODERN.init(jax.random.key(2))
     drafter["decoder"]["markov_dense"]["kernel"] *= 20
+    return params() | {"draft": drafter}
+
+
+@functools.cache
+def confident_params() -> Params:
+    """With a head that thinks well of some places."""
+    drafter = CONFIDENT.init(jax.random.key(2))
+    drafter["decoder"]["confidence_head"]["weight"] = jax.random.normal(jax.random.key(5), [16])
     return params() | {"draft": drafter}
 
 
@@ -99,6 +110,54 @@ def test_every_draft_is_what_the_text_alone_leads_to(drafter):
                 seen += int(clear.sum())
             done += accepted + 1
     assert seen > 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [Greedy(), Sampling()])
+def test_a_block_is_cut_by_what_its_states_foresee(sampling):
+    """Whatever is drawn: by the text alone, in float64."""
+    cuts = ForeseenCost(0.3, (1.0, 1.2, 1.5), buckets=(1, 2, K))
+    whole = MinimumBlock(GreedyMatch(), 1) if sampling.greedy else SpeculativeSampling()
+    made = Plan(TARGET, Masked(CONFIDENT, sampling, K), whole, cuts, sampling, N, ())
+    ours, keys = confident_params(), row_keys(0, jnp.arange(len(INPUTS)))
+    output, lengths = decode(ours, keys, jnp.asarray(INPUTS), made), []
+    ids = np.asarray(mask_ids(V + K, K, True))
+    for row in range(len(INPUTS)):
+        found, done = output.row(row), 0
+        for drafted, accepted in zip(found.drafted, found.accepted, strict=True):
+            text = np.array([0, *found.tokens[:done]], np.int32)
+            given = CONFIDENT.config, INPUTS[row : row + 1], text, ids, (ours["target"], CONFIG)
+            kept = blocks_in_numpy.confidence(ours["draft"], *given)
+            yields = np.cumsum([1, *np.cumprod(kept)])
+            times = np.array([1.3, 1.3, 1.5, 1.8]) / yields
+            clear = np.diff(np.sort(times))[0] > 1e-5
+            if clear and N - done > K:
+                assert drafted == times.argmin()
+                lengths.append(drafted)
+            done += accepted + 1
+    assert len(lengths) > 20 and {1, K} <= set(lengths)
+
+
+@pytest.mark.slow
+def test_without_a_head_nothing_is_cut():
+    cuts = ForeseenCost(0.3, (1.0, 9.0), buckets=(1, K))
+    made = dataclasses.replace(plan(Masked(MODERN, Greedy(), K)), schedule=cuts)
+    keys = row_keys(0, jnp.arange(len(INPUTS)))
+    drafted = decode(modern_params(), keys, jnp.asarray(INPUTS), made).trace.drafted
+    assert (drafted[:, :3] == K).all()
+
+
+@pytest.mark.slow
+def test_with_one_layer_rereading_the_text_changes_nothing():
+    """What a text's first keys and values are made of sees nothing yet."""
+    one = T5Target(dataclasses.replace(FILLING.config, num_decoder_layers=1))
+    ours = Params(params()["target"], one.init(jax.random.key(3)))
+    keys = row_keys(0, jnp.arange(len(INPUTS)))
+    both = [
+        decode(ours, keys, jnp.asarray(INPUTS), plan(Masked(one, Greedy(), K, reread=n)))
+        for n in (None, N)
+    ]
+    np.testing.assert_array_equal(both[0].trace.proposed, both[1].trace.proposed)
 
 
 def test_who_sees_what():
