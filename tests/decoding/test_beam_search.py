@@ -156,6 +156,60 @@ def test_the_best_text_of_t5x_alone_takes_fewer_steps():
     assert np.sum(best.trace.steps) < np.sum(every.trace.steps)
 
 
+def brute_force(params, inputs, rule, beams, longest):
+    """The search as it is defined, on the host: whole texts, no cache, no arrays of beams."""
+    logits = np.asarray(params["logits"], np.float32)
+
+    def log_probs(words):
+        total = sum(words) % TABLE.vocab_size
+        row = logits[int(np.sum(inputs)) % TABLE.classes, total, words[-1]]
+        return np.asarray(jax.nn.log_softmax(jnp.asarray(row)))
+
+    live, done = [(0.0, [0])], []
+    for _ in range(longest):
+        found = [
+            (np.float32(score + p), [*words, token])
+            for score, words in live
+            for token, p in enumerate(log_probs(words))
+        ]
+        found = sorted(found, key=lambda one: -one[0])[: 2 * beams]
+        for rank, (score, words) in enumerate(found):
+            full = rule.ends_at_limit and len(words) == longest + 1
+            if (words[-1] == 1 or full) and (rule.best_last or rank < beams):
+                done.append((score / rule.penalty(len(words) - 1), words))
+        done = sorted(done, key=lambda one: -one[0])[:beams]
+        live = [one for one in found if one[1][-1] != 1][:beams]
+        reach = live[0][0] / rule.penalty(longest + 1 if rule.best_last else len(live[0][1]) - 1)
+        if len(done) == beams and done[-1][0] > reach:
+            break
+        if not rule.best_last and len(done) == beams and done[-1][0] >= reach:
+            break
+    return [words[1:] for _, words in done], [score for score, _ in done]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        T5XBeams(1.0),
+        pytest.param(HuggingFaceBeams(), marks=pytest.mark.ci),
+        pytest.param(T5XBeams(0.0), marks=pytest.mark.slow),
+        pytest.param(HuggingFaceBeams(0.0), marks=pytest.mark.slow),
+    ],
+)
+def test_the_search_as_it_is_defined(rule):
+    plan = BeamPlan(TABLE, 3, rule, 10, DraftBeams(TABLE, 6, 2))
+    params = tables()
+    found = beam_search(params, TEXTS, plan)
+    for row in range(len(TEXTS)):
+        texts, scores = brute_force(params["target"], TEXTS[row], rule, 3, 10)
+        lengths = np.asarray(found.length[row])[: len(texts)]
+        ours = [
+            np.asarray(found.tokens[row, i, :length]).tolist() for i, length in enumerate(lengths)
+        ]
+        assert ours == texts
+        np.testing.assert_allclose(found.scores[row, : len(texts)], scores, **SCORES)
+
+
 @pytest.mark.parametrize("check", [by_definition.check_beams, by_definition.check_draft_beams])
 def test_beams_are_as_defined(check):
     """Processors read prompts, rows are full before others, and some beams have NaN."""
@@ -177,6 +231,18 @@ def test_beams_over_a_mesh():
         found = beam_search(Params(placed, placed), inputs, over)
     assert found.tokens[:, ::-1].tolist() == expected.tolist()  # T5X's, as above
     np.testing.assert_allclose(found.scores[:, ::-1], golden["beam4_scores"][:2], **SCORES)
+
+
+@pytest.mark.slow
+def test_beams_in_bfloat16():
+    """Calls of another width round otherwise, so beams may differ: the rows, though, end."""
+    target, params, golden = load("v1_0", dtype="bfloat16")
+    inputs = jnp.asarray(golden["encoder_input_tokens"])
+    plan = BeamPlan(target, 4, T5XBeams(0.6), 20, DraftBeams(target, 8, 2))
+    found = beam_search(Params(params, params), inputs, plan)
+    plain = beam_search(Params(params), inputs, plan.alone())
+    assert np.mean(np.asarray(found.tokens[:, 0]) == np.asarray(plain.tokens[:, 0])) > 0.5
+    assert np.sum(found.trace.calls) < np.sum(plain.trace.calls)
 
 
 def test_logits_that_are_not_finite_name_the_row():

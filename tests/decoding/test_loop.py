@@ -93,6 +93,19 @@ def test_greedy_is_the_targets_own_output(pair):
         np.testing.assert_allclose(scored, output.log_probs, rtol=0, atol=LOGITS)
 
 
+@pytest.mark.slow
+def test_bfloat16_equals_the_baseline_of_the_same_width():
+    """Same width, same program: equal also where a wider matrix product rounds differently."""
+    target, params, golden = load("wide_heads", dtype="bfloat16")
+    model, draft_params, _ = load("v1_0", dtype="bfloat16")
+    half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), Params(params, draft_params))
+    inputs = jnp.asarray(golden["encoder_input_tokens"])[:, :30]
+    pair = Pair(target, model, half, inputs)
+    ours = pair.decode(Greedy(), GreedyMatch(), Fixed(3))
+    plain = pair.alone(Greedy(), width=4)
+    np.testing.assert_array_equal(ours.tokens, plain.tokens)
+
+
 @pytest.mark.parametrize(
     "lengths, message",
     [
