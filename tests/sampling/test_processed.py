@@ -13,11 +13,13 @@ from specdec import Plan, autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
 from specdec.sampling import (
     ForcedEOS,
+    ForcedTokens,
     FrequencyPenalty,
     Greedy,
     MinLength,
     NoBadWords,
     NoRepeatNGram,
+    Opening,
     PresencePenalty,
     Processed,
     RepetitionPenalty,
@@ -25,23 +27,46 @@ from specdec.sampling import (
     SuppressTokens,
     SuppressTokensAtBegin,
 )
-from specdec.schedules import Fixed
+from specdec.schedules import Confidence, Fixed
 from specdec.testing import Bench, Law, check_processor, compare
 from specdec.types import LogitsProcessor
 from specdec.verifiers import (
     Block,
+    Coupled,
+    GreedyMatch,
     Lenient,
     SpeculativeCascade,
     SpeculativeSampling,
     TopBeta,
 )
 
+PROCESSORS = {
+    "no repeat 1": NoRepeatNGram(1),
+    "no repeat 2": NoRepeatNGram(2),
+    "repetition": RepetitionPenalty(1.7),
+    "frequency": FrequencyPenalty(0.8),
+    "presence": PresencePenalty(1.0),
+    "bad words": NoBadWords(((3, 2), (2, 2, 4), (5,))),
+    "shortest": MinLength(2),
+    "forced": ForcedTokens((3,), 1),
+    "forced end": ForcedEOS(3),
+    "suppressed": SuppressTokens((2,)),
+    "not first": SuppressTokensAtBegin((2, 3)),
+    "opening": Opening(((4, 2), (3,))),
+}
+
 ALL = (
     *(NoRepeatNGram(2), RepetitionPenalty(1.7), FrequencyPenalty(0.8), PresencePenalty(1.0)),
     *(NoBadWords(((3, 2), (2, 2, 4), (5,))), MinLength(2), ForcedEOS(4)),
     SuppressTokensAtBegin((2,)),
 )
+
+
+SETS = {name: (one,) for name, one in PROCESSORS.items()} | {"all": ALL}
 BENCH = Bench.create(vocab_size=6, rows=20_000, max_length=4)
+
+
+STOPPING = Confidence(0.3, buckets=(4,))
 
 
 def bench_of(sampling, drafts=None, **parts):
@@ -97,6 +122,21 @@ def test_the_law_is_the_definitions():
     tokens = np.asarray(bench.run(SpeculativeSampling(), Fixed(3), sampling).tokens)
     result = compare(by_definition(bench.params["target"], left), tokens)
     assert result.passed and result.degrees > 100, result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["all", "no repeat 2"])
+def test_texts_are_those_of_the_target_alone(name):
+    """Greedy, and drawn with the same noise; in a batch and by itself."""
+    for base, verifier in ((Greedy(), GreedyMatch()), (Sampling(0.8), Coupled())):
+        sampling = Processed(base, SETS[name])
+        for drafts in (sampling, base):
+            bench = bench_of(sampling, drafts)
+            ours = bench.run(verifier, STOPPING, sampling, 2_000)
+            assert bool((ours.tokens == bench.alone(sampling, 2_000).tokens).all())
+            one = bench.run(verifier, STOPPING, sampling, 1, first=7)
+            assert one.tokens[0].tolist() == ours.tokens[7].tolist()
+        assert len(np.unique(ours.tokens, axis=0)) > 20 or sampling.greedy
 
 
 @pytest.mark.parametrize(
