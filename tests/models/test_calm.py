@@ -18,10 +18,10 @@ from specdec.measure import recording, written
 from specdec.models.t5 import Calm, T5Draft, T5DraftConfig, T5Target, calm
 from specdec.plan import Plan
 from specdec.predict import schedule_replay
-from specdec.sampling import Greedy
+from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.types import Params, Part, TargetCall
-from specdec.verifiers import GreedyMatch
+from specdec.verifiers import Coupled, GreedyMatch
 
 V, N, ROWS = 30, 12, 5
 WHOLE = T5Draft(T5DraftConfig.of(tiny_t5(V, 16, 24, decoder=5), exit_classifier=True))
@@ -244,6 +244,14 @@ def test_a_replay_knows_how_deep_calls_go(drafts):
     without = [one._replace(depths=()) for one in passes]
     with pytest.raises(ValueError, match="text 0 has no layers of its tokens; make the passes"):
         schedule_replay.replay(plan, without, vocab_size=V)
+
+
+@pytest.mark.slow
+def test_drawn_texts_are_its_own_for_every_seed():
+    target, rule = calm(WHOLE, **SETTINGS["softmax"]), Sampling(0.8)
+    plan = Plan(target, Autoregressive(WHOLE, rule), Coupled(), Fixed(3), rule, N)
+    ours = decode(Params(params(), params()), KEYS, INPUTS, plan)
+    np.testing.assert_array_equal(ours.tokens, decoded(target, sampling=rule).tokens)
 
 
 @pytest.mark.ci

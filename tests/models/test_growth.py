@@ -14,7 +14,7 @@ from support import tiny_t5
 from specdec import checkpoints, cli, testing, verifiers
 from specdec.checkpoints import Vocabulary
 from specdec.cli import grow as command
-from specdec.decoding import decode, row_keys
+from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Blockwise, Masked
 from specdec.models import families
 from specdec.models.heads import Heads, HeadsConfig
@@ -122,6 +122,25 @@ def test_added_weights_have_the_scale_of_t5(tied):
         if path[-1] == "kernel":
             dims = TIED_GROWN.head_dim if path[-2] == "query" else 1
             assert 0.8 < np.std(leaf) * np.sqrt(leaf.shape[0] * dims) < 1.25, path
+
+
+@pytest.mark.slow
+def test_greedy_texts_are_the_same_and_added_ids_never_win(untied):
+    params, grown = untied
+    inputs = jax.random.randint(jax.random.key(4), (32, 7), 1, UNTIED.vocab_size)
+    texts = [
+        autoregressive_decode(
+            params,
+            row_keys(0, jnp.arange(32)),
+            inputs,
+            target=T5Target(config),
+            sampling=Greedy(),
+            max_length=10,
+        ).tokens
+        for params, config in ((params, UNTIED), (grown, UNTIED_GROWN))
+    ]
+    assert len(np.unique(texts[0], axis=0)) > 16
+    np.testing.assert_array_equal(*texts)
 
 
 def test_growing_to_the_same_size_changes_nothing():

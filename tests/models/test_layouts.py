@@ -218,6 +218,18 @@ def eloquent(name: str):
     return params | {"token_embedder": jax.tree.map(lambda x: 0.2 * x, params["token_embedder"])}
 
 
+@pytest.mark.parametrize("name", [pytest.param("v1_1", marks=pytest.mark.slow), "v1_0"])
+def test_decoded_tokens_are_the_same(name):
+    inputs, outputs = texts()[0], []
+    for way in ({}, *WAYS.values()):
+        target = T5Target(CONFIGS[name], **way)
+        params = target.from_stored(eloquent(name))
+        outputs.append(autoregressive_decode(params, KEYS, inputs, target=target, **GREEDY))
+    assert len(set(np.asarray(outputs[0].tokens).ravel().tolist())) > 3
+    for output in outputs[1:]:
+        assert_equal_output(output, outputs[0])
+
+
 def serving(target, params, calls, device):
     """The target in the layout for its calls, and parameters of its own layout in that one."""
     laid_out = target.laid_out(calls, device)
