@@ -9,10 +9,18 @@ from pathlib import Path
 
 import jax
 import pytest
+from tolerances import FLOAT64
 
 from specdec import certificate, checkpoints, cli
+from specdec.drafters import Autoregressive
+from specdec.models import partitioning
 from specdec.models.t5 import T5Config, T5Target
-from specdec.testing import check_drafter
+from specdec.plan import Plan
+from specdec.predict.compilation import compile_for
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed
+from specdec.testing import check_drafter, check_verifier
+from specdec.verifiers import GreedyMatch
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LINES = ["one two\teins", "two two words\tzwei Wörter", "three three\tdrei", "a b a b\tein"]
@@ -136,6 +144,28 @@ def test_a_verifier_of_ones_own_decodes(specdec, run):
 
 
 @pytest.mark.slow
+def test_a_verifier_of_ones_own_is_certified(specdec, run, tmp_path):
+    certificate = tmp_path / "certificate.json"
+    printed = specdec(
+        "verify",
+        run,
+        "sampling/temperature.gin",
+        f"{EXAMPLES}/own_draw.gin",
+        more=(f"--output_file={certificate}",),
+        code=1,  # four texts
+    )
+    assert "NOT ENOUGH TEXTS: all" in printed and "OwnDraw() is off by" in printed
+
+
+@pytest.mark.slow
+def test_a_verifier_of_ones_own_has_the_targets_law():
+    from own_draw import OwnDraw
+
+    error = check_verifier(OwnDraw(), samplings=(Sampling(),), gammas=(1, 2))
+    assert error == pytest.approx(0, abs=FLOAT64)
+
+
+@pytest.mark.slow
 def test_a_verifier_that_does_not_say_it_is_exact_is_not(run, tmp_path, capsys, monkeypatch):
     (tmp_path / "silent.py").write_text(
         "import own_draw\nclass Silent(own_draw.OwnDraw):\n    exact = False\n"
@@ -168,8 +198,33 @@ def test_a_family_of_ones_own_decodes(specdec, rotary_run, sampled):
     assert identical(printed) and "4 texts" in printed
 
 
+@pytest.mark.slow
+def test_a_family_of_ones_own_is_certified(specdec, rotary_run, tmp_path):
+    output = f"--output_file={tmp_path / 'certificate.json'}"
+    printed = specdec("verify", rotary_run, more=(output, "--gin.BATCH_SIZE=2"), code=1)
+    assert "NOT ENOUGH TEXTS: all" in printed
+
+
+@pytest.mark.slow
+def test_a_family_of_ones_own_is_measured(specdec, rotary_run):
+    printed = specdec("bench", rotary_run, more=("--repeats=1", "--limit=2"))
+    assert identical(printed) and "predicted speed-up" in printed
+
+
 def test_a_family_of_ones_own_is_scored_and_converted(specdec, rotary_run, tmp_path, capsys):
     assert "perplexity" in specdec("score", rotary_run)
     target = str(Path(rotary_run).parent / "target")
     assert cli.main(["convert", target, str(tmp_path / "copy"), "--format=orbax"]) == 0
     assert checkpoints.model_from(tmp_path / "copy") == rotary(16)
+
+
+@pytest.mark.slow
+def test_a_family_of_ones_own_is_compiled_for_a_mesh():
+    """The programs of `specdec compile`; the devices are this machine's."""
+    rules = partitioning.standard_logical_axis_rules()
+    models = [type(model)(model.config, rules) for model in (rotary(16), rotary(8))]
+    drafter = Autoregressive(models[1], Greedy())
+    plan = Plan(models[0], drafter, GreedyMatch(), Fixed(2), Greedy(), 8)
+    compilation = compile_for(plan, (4, 6), partitioning.make_mesh(2))
+    assert {"prefill", "target 1", "target 3", "draft 1", "draft 2"} <= set(compilation.parts)
+    assert compilation.cache_bytes > 0 and compilation.calls["target"].layers == 2
