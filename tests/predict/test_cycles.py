@@ -16,7 +16,7 @@ from specdec.models import partitioning
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.predict import compilation
-from specdec.predict.compilation import Compilation, Compiled, DeviceMemory
+from specdec.predict.compilation import Compilation, Compiled, DeviceMemory, compile_for
 from specdec.predict.compile_record import record
 from specdec.predict.cycles import ProgramCycles, estimate, of_module
 from specdec.predict.hardware import Topology
@@ -109,6 +109,32 @@ def test_a_part_without_all_cycles_leaves_the_costs_out(name, module):
     assert found.parts.keys() == {one for one in CYCLES if module or one != name}
     told = record(Topology.parse("v4:1x1x1"), changed, {"0.8": 0.8})
     assert told["compiler"] == dataclasses.asdict(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of_draft, width, joined", [([3, 2, 1], 2, 1), ([100, 300, 200], 1, 0)])
+def test_the_cycles_decide_how_calls_on_one_token_are_computed(
+    of_draft, width, joined, monkeypatch
+):
+    """With one token, with two, and a draft's with joined kernels; no CPU's compiler is asked."""
+    real, cycles = compilation._compiled, iter([300, 100, *of_draft])
+    scope = "T5.run/decoder/layers_0/mlp/wi/dot_general"
+
+    def compiled(name, *given):
+        part, executable = real(name, *given)
+        if name in ("target", "draft"):
+            part = dataclasses.replace(part, module=program(("fusion", scope, next(cycles))))
+        return part, executable
+
+    monkeypatch.setattr(compilation, "_platform", lambda mesh: "tpu")
+    monkeypatch.setattr(compilation, "_compiled", compiled)
+    mesh = partitioning.make_mesh(1, jax.devices()[:1])
+    found = compile_for(PLAN, (1, 8), mesh)
+    models = found.plan.models()
+    assert (models["target"].least_width, models["draft"].least_width) == (2, width)
+    assert (models["target"].joined, models["draft"].joined) == (False, joined)
+    assert "draft 2" in found.parts and ("draft 1" in found.parts) == (width == 1)
+    assert compile_for(PLAN, (2, 8), mesh, parts=False).plan == PLAN
 
 
 PAIR = Plan(

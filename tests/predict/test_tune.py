@@ -20,6 +20,7 @@ from specdec.measure.parts import Calls
 from specdec.plan import Plan
 from specdec.predict import schedule_replay, search, tuning
 from specdec.predict.costs import Costs
+from specdec.predict.hardware import LAYER_SECONDS, Call, Topology
 from specdec.predict.tuning import Candidate, Result, Tried
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import (
@@ -269,6 +270,41 @@ def test_drafters_are_compared(run, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("\nbest     ") == 4
     assert cli.main(["tune", *flags, "--longest=1"]) == 2
     assert "was begun with --longest = 2, and now it is 1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_pair_is_tuned_for_a_tpu_that_is_not_there(run, tmp_path, monkeypatch, capsys):
+    """By the calls that `specdec compile` has written of one of its topologies."""
+    monkeypatch.setattr(tuning, "CONFIDENCES", (0.3,))
+    monkeypatch.setattr(tuning, "ENTROPIES", ())
+    calls = {"target": Call(1e9, 1e9, 24), "draft": Call(1e8, 1e8, 8)}
+    topologies = [Topology.parse(name) for name in ("v5e:1x1", "v4:1x1x1")]
+    file = tmp_path / "compiled.json"
+    written = [
+        {
+            "topology": topology.name,
+            "chip": dataclasses.asdict(topology.chip),
+            "calls": {role: dataclasses.asdict(call) for role, call in calls.items()},
+            "assumed": {"layer_seconds": LAYER_SECONDS},
+        }
+        for topology in topologies
+    ]
+    file.write_text(json.dumps({"topologies": written}))
+    out, flags = tmp_path / "out", [*run[1], f"--costs={file}", "--longest=2"]
+    assert cli.main(["tune", *flags, f"--output_dir={out}"]) == 2
+    assert "no calls of topology None; give one of v5e:1x1, v4:1x1x1" in capsys.readouterr().err
+    assert cli.main(["tune", *flags, "--topology=v4:1x1x1", f"--output_dir={out}"]) == 0
+    assert "a roofline of v4:1x1x1 and 14 us for each layer" in capsys.readouterr().out
+    assert "include 'schedules/" in (out / "tuned.gin").read_text()
+    texts = [json.loads(line)["tokens"] for line in (out / "passes.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (out / "tried.jsonl").read_text().splitlines()]
+    (line,) = [one for one in lines if one["schedule"] == "Fixed(gamma=1, stop_at_end=True)"]
+    a_call = sum(
+        call.seconds(topologies[1].chip, width=2, layer_seconds=LAYER_SECONDS)
+        for call in calls.values()
+    )
+    expected = sum(texts) / line["tokens_per_call"] * a_call
+    assert sum(line["seconds"]) == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(
