@@ -667,6 +667,17 @@ def test_a_hostile_drafter_that_gets_through(plant):
     assert failed == {"id beyond the vocabulary, greedy"}
 
 
+@pytest.mark.slow
+@pytest.mark.planted
+def test_a_wrong_law(plant):
+    def reused(*args, real=keys.noise, **options):
+        noise = real(*args, **options)
+        return Noise(noise.draft, noise.accept, noise.correct.at[:-1].set(noise.draft))
+
+    plant(loop, "noise", reused)
+    assert not outcome("law").passed
+
+
 def residual_of_p(self, draft, scores, n):
     return scores.probs[n]
 

@@ -7,6 +7,7 @@ import hashlib
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -122,6 +123,18 @@ def files_of(model: str, *more: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in files if file.name != "golden.npz"}
 
 
+def cached(folder: Path, name: str, model: str, *more: Path) -> None:
+    """A repository as huggingface_hub keeps it."""
+    store = folder / "hf" / "hub" / f"models--{name.replace('/', '--')}"
+    snapshot = store / "snapshots" / COMMIT
+    for directory in (store / "refs", store / "blobs", snapshot):
+        directory.mkdir(parents=True)
+    (store / "refs" / "main").write_text(COMMIT)
+    for file, content in files_of(model, *more).items():
+        (store / "blobs" / file).write_bytes(content)
+        (snapshot / file).symlink_to(store / "blobs" / file)
+
+
 @pytest.mark.ci
 def test_only_what_is_read_is_downloaded_and_kept(hub, found, tmp_path):
     tokenizer = GOLDEN / "tokenizer" / "tokenizer.json"
@@ -176,6 +189,28 @@ def test_only_what_is_read_is_downloaded_and_kept(hub, found, tmp_path):
     # The next time nobody is asked.
     Hub.asked.clear()
     assert found(*names[:3], HF_ENDPOINT=hub)[0] == lines[:3] and not Hub.asked
+
+
+@pytest.mark.slow
+def test_without_a_network_the_cache_has_to_have_it(found, tmp_path):
+    cached(tmp_path, "google/small", "hf_v1_1", GOLDEN / "tokenizer" / "tokenizer.json")
+    cached(tmp_path, "google/mute", "hf_v1_0")  # nothing says whether it has a tokenizer
+    cached(tmp_path, "google/torn", "hf_byt5")
+    next(tmp_path.glob("**/snapshots/*/model-00002*")).unlink()
+    here = tmp_path / "google" / "here"
+    shutil.copytree(GOLDEN / "hf_byt5", here)
+    names = ["google/small", "google/mute", "google/torn", "google/here", "google/away"]
+    lines, _ = found(*names, HF_HUB_OFFLINE="1")
+    assert (
+        lines[:2] == ["found 16 tokenizer.json 1", "found 16 None 1"]
+        and lines[3] == "found 16 None 1"
+    )
+    for name, line in ((names[2], lines[2]), (names[4], lines[4])):
+        assert line.startswith(f"checkpoint {name} does not exist here, is not in {tmp_path}")
+        assert "offline mode is enabled" in line
+    assert len(lines) == len(names)
+    lines, _ = found("google/away", "google/mute", HF_ENDPOINT="http://127.0.0.1:9")
+    assert "cannot be had from http://127.0.0.1:9" in lines[0] and lines[1] == "found 16 None 1"
 
 
 def test_the_package_is_named_where_it_is_missing(monkeypatch):
