@@ -220,6 +220,25 @@ def test_an_unexpected_error_keeps_its_traceback(decode, monkeypatch):
         decode()
 
 
+@pytest.mark.slow
+def test_multi30k_as_its_header_says(capsys, cache, shared, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    code = cli.main(
+        [
+            "decode",
+            "--gin_file=configs/multi30k.gin",
+            f"--compilation_cache_dir={cache}",
+            "--limit=20",
+            "--gin.BATCH_SIZE=4",
+            "--compare",
+        ]
+    )
+    out, err = capsys.readouterr()
+    assert code == 0
+    assert out.splitlines()[0] == "Ein Mann mit einem orangefarbenen Hut starrt auf etwas."
+    assert "all 20 outputs identical" in err
+
+
 @pytest.mark.ci
 def test_a_reader_that_has_enough_is_no_error():
     program = """

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -450,6 +451,18 @@ def test_memory_is_that_of_the_compiler_if_there_is_one(tmp_path, monkeypatch):
     assert one.at("v4:1x1x1").given and not one.at("v5e:1x1").given
 
 
+TIMES = {"speedup", "low", "high", "per_token", "cost_ratio", "seconds_alone"}
+
+
+def steady(folder: Path) -> list:
+    """Returns the rows of a page without the figures that depend on time."""
+    rows = json.loads((folder / "page.json").read_text())["rows"]
+    for row in rows:
+        row["measured"] = {k: v for k, v in row["measured"].items() if k not in TIMES}
+        row["places"] = {k: sorted(place) for k, place in row["places"].items()}
+    return rows
+
+
 def start_demo(folder: Path) -> subprocess.Popen:
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "specdec", "replicate", "demo", "--limit=2", "--rows=ende_t0"]
@@ -466,3 +479,21 @@ def test_the_demo_given_again_changes_nothing(tmp_path):
     rows = json.loads(before[-1])["rows"]
     assert [row["row"] for row in rows] == ["ende_t0"]
     assert rows[0]["measured"]["speedup"] > 0 and rows[0]["measured"]["alpha"] > 0.5
+
+
+@pytest.mark.slow
+def test_the_demo_killed_twice_ends_in_the_same_page(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert start_demo(whole).wait() == 0
+    compiled = Path("replicate_demo", "cache")
+    shutil.copytree(whole / compiled, killed / compiled)
+    for lines in (1, 4):
+        process, file = start_demo(killed), killed / "replicate_demo" / "replicate.jsonl"
+        while not file.exists() or file.read_text().count("\n") < lines:
+            assert process.poll() is None
+            time.sleep(0.2)
+        time.sleep(2)
+        process.kill()
+        process.wait()
+    assert start_demo(killed).wait() == 0
+    assert steady(killed / "replicate_demo") == steady(whole / "replicate_demo")
