@@ -1,17 +1,39 @@
 """The pair that ships with the project: pytest tests/test_demo.py"""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from tolerances import LOGITS
 
-from specdec import checkpoints, cli
+from specdec import Params, Plan, checkpoints, cli, decode, row_keys, tasks
 from specdec.common import demo
+from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
+from specdec.sampling import Greedy
+from specdec.schedules import Fixed
+from specdec.testing import divergences
+from specdec.verifiers import GreedyMatch
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+TEXTS = 100
+
+
+LENGTHS = {"inputs": 48, "targets": 48}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    configs = [checkpoints.config_from(demo.path(role)) for role in ("target", "draft")]
+    trees = (checkpoints.load(demo.path(role), dtype="float32") for role in ("target", "draft"))
+    return *(T5Target(config) for config in configs), Params(*trees)
 
 
 def test_it_is_small_and_rounded():
@@ -41,6 +63,32 @@ def test_pages_and_results_state_its_parameters():
         of_demo = [one for one in lines if one.get("pair") in ("ende", "highlights")]
         counts = {one["parameters"] for one in of_demo if one["drafter"] == "draft"}
         assert counts <= {count}, file
+
+
+@pytest.mark.slow
+def test_the_target_is_better_and_speculation_does_not_change_it(pair):
+    target, draft, params = pair
+    task = tasks.synthetic_task("specdec_ende")
+    vocabulary = tasks.demo_vocabulary().load()
+    (batch,) = tasks.batches(task, "test", LENGTHS, batch_size=TEXTS, limit=TEXTS)
+    keys, inputs = row_keys(0, jnp.asarray(batch.index)), jnp.asarray(batch.inputs)
+    drafter = Autoregressive(draft, Greedy())
+    plan = Plan(target, drafter, GreedyMatch(), Fixed(7), Greedy(), LENGTHS["targets"])
+
+    def bleu(output):
+        texts = [tasks.detokenize(vocabulary, row) for row in output.tokens]
+        return tasks.bleu(batch.target_texts, texts)["bleu"]
+
+    plain = decode(params, keys, inputs, plan.alone())
+    of_drafter = dataclasses.replace(plan.alone(), target=draft)
+    drafts = decode(Params(params["draft"]), keys, inputs, of_drafter)
+    assert bleu(plain) > bleu(drafts) + 5
+    ours = decode(params, keys, inputs, plan)
+    found = divergences(
+        target, params["target"], keys, inputs, ours.tokens, plain.tokens, sampling=Greedy()
+    )
+    assert len(found) <= 1 and all(divergence.gap < LOGITS for divergence in found)
+    assert np.sum(ours.length) / np.sum(ours.trace.calls) > 3
 
 
 def test_the_demo_is_one_command(tmp_path, capsys):

@@ -18,6 +18,7 @@ from specdec.common.theory import empirical_alpha
 from specdec.decoding.beam_rules import HuggingFaceBeams
 from specdec.integrations.interactive import Decoded, InteractiveModel, _buckets
 from specdec.integrations.shown_texts import Explained
+from specdec.models.partitioning import Partitioner
 from specdec.models.t5 import T5Target
 from specdec.sampling import Sampling
 from specdec.tasks import TaskError
@@ -318,6 +319,16 @@ def test_a_revised_text_is_drafted_from_its_last_output(tiny):
 def test_eight_bits_that_cannot_be(given, message):
     with pytest.raises(ValueError, match=message):
         InteractiveModel.demo(**given)
+
+
+@pytest.mark.slow
+def test_a_mesh_changes_no_text(decoded):
+    given = {"gamma": 3, "sampling": Sampling(1.0), "lengths": LENGTHS, "batch_size": 4}
+    model = InteractiveModel.demo(**given, partitioner=Partitioner(2))
+    assert model._engine.placement.mesh is not None
+    assert [one.tokens for one in model.decode(TEXTS, seed=SEED)] == [x.tokens for x in decoded]
+    (score,) = model.score(TEXTS[:1], [decoded[0].text])
+    np.testing.assert_allclose(score, decoded[0].log_prob, atol=LOGITS)
 
 
 def test_models_in_eight_bits():

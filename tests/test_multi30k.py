@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sentencepiece
+from support import coupled_acceptance_rate
+from tolerances import LOGITS
 
 from specdec import DecodeOutput, Params, Plan, checkpoints, decode, row_keys
 from specdec.common import theory
@@ -22,7 +24,7 @@ from specdec.models.t5 import T5Config, T5Target
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import divergences
-from specdec.verifiers import Coupled, GreedyMatch
+from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
 
 LENGTH, BATCH = 64, 100
 NEAR_TIE = 1e-4
@@ -125,3 +127,54 @@ def test_coupled_texts_are_the_baselines_of_the_same_seed(captions, sampling):
     ours = captions.speculate(sampling, Coupled())
     assert captions.differences(ours.tokens, plain.tokens, sampling) == []
     assert ours.trace.calls.sum() < 0.55 * plain.trace.calls.sum()
+
+
+@pytest.mark.slow
+def test_alpha_is_what_was_measured_with_t5x(every_caption):
+    """Teacher-forced on the target's greedy outputs: the figures in the data's README."""
+    captions = every_caption
+    greedy = captions.alone(Greedy())
+    within = np.arange(LENGTH)[None] < greedy.length[:, None]
+    target = captions.logits(captions.target, captions.params["target"], greedy.tokens)[within]
+    draft = captions.logits(captions.model, captions.params["draft"], greedy.tokens)[within]
+    p, q = (np.asarray(jax.nn.softmax(x, axis=-1)) for x in (target, draft))
+    one_hot = np.eye(p.shape[1], dtype=np.float32)
+    best_p, best_q = (one_hot[np.argmax(x, axis=-1)] for x in (p, q))
+
+    def alpha(p, q):
+        return np.minimum(p, q).sum(-1, dtype=np.float64).mean()
+
+    # The README has three digits, of another T5's outputs: near-ties may be decided otherwise.
+    assert alpha(best_p, best_q) == pytest.approx(0.718, abs=0.01)
+    assert alpha(p, q) == pytest.approx(0.694, abs=0.01)  # so too
+    assert alpha(p, best_q) == pytest.approx(0.573, abs=0.01)  # and here
+    coupled = np.mean(coupled_acceptance_rate(p, q))
+    assert coupled == pytest.approx(0.663, abs=0.01)  # and here
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["greedy", "sampled"])
+def test_log_probs_are_those_of_teacher_forcing(captions, rule):
+    if rule == "greedy":
+        ours = captions.speculate(Greedy(), GreedyMatch())
+    else:
+        ours = captions.speculate(Sampling(temperature=0.7, top_p=0.9), SpeculativeSampling())
+    logits = captions.logits(captions.target, captions.params["target"], ours.tokens)
+    within = np.arange(LENGTH)[None] < ours.length[:, None]
+    expected = np.asarray(jax.nn.log_softmax(jnp.asarray(logits[within]), axis=-1))
+    expected = np.take_along_axis(expected, ours.tokens[within][:, None], axis=1)[:, 0]
+    np.testing.assert_allclose(ours.log_probs[within], expected, rtol=0, atol=LOGITS)
+
+
+@pytest.mark.slow
+def test_sampled_translations_are_as_good_as_the_baselines(every_caption):
+    """BLEU at temperature 1 over 3 seeds: the means differ by less than the seeds do."""
+    captions = every_caption
+    plain = [captions.bleu(captions.alone(Sampling(), seed)) for seed in range(3)]
+    ours = [
+        captions.bleu(captions.speculate(Sampling(), SpeculativeSampling(), seed))
+        for seed in range(3)
+    ]
+    print("BLEU alone", plain, "speculative", ours)
+    spread = np.sqrt((np.var(plain, ddof=1) + np.var(ours, ddof=1)) / 3)
+    assert abs(np.mean(plain) - np.mean(ours)) < 3 * max(spread, 0.15)

@@ -249,6 +249,28 @@ def test_collectives_of_a_step(stepped):
     check_verify_call(collectives, stepped.mesh)
 
 
+@pytest.mark.slow
+def test_constraints_are_in_the_lowered_program():
+    """Linen leaves them out without a word where it sees no mesh or no rules."""
+    shapes = jax.eval_shape(arguments)
+
+    def lowered(rules, mesh) -> str:
+        plan = planned(rules, rules, "greedy")
+        with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
+            state = jax.eval_shape(functools.partial(prefill, plan=plan), *shapes)
+            return step.lower(shapes[0], state, plan).as_text()
+
+    text = lowered(STANDARD, make_mesh(4))
+    residual = f'[{{"data"}}, {{}}, {{}}]> : tensor<{ROWS}x{GAMMA + 1}x{TINY.emb_dim}xf32>'
+    layers = (LAYERS, TINIER.num_decoder_layers)  # of the verify call, and of one to catch up
+    assert text.count(residual) == sum(1 + 3 * count for count in layers)
+    cache = f'[{{"data"}}, {{"model"}}, {{}}, {{}}]> : tensor<{ROWS}x{TINY.num_heads}x'
+    assert text.count(cache) >= 4 * sum(layers)
+    divided = re.compile(r'sharding_constraint .*"(?:data|model)"')
+    for rules, mesh in (((), make_mesh(4)), (STANDARD, None)):
+        assert not divided.search(lowered(rules, mesh))
+
+
 @pytest.mark.parametrize(
     "parts, devices, message",
     [
