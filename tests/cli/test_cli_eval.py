@@ -3,6 +3,9 @@
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -309,3 +312,33 @@ def test_hosts_that_are_not_there_are_one_line(evaluate, tmp_path, monkeypatch, 
     assert "--distributed: JAX finds no other hosts (none)" in line
     assert not (tmp_path / "out").exists()
     jax.config.update("jax_enable_preemption_service", True)  # as it is without hosts
+
+
+KILLED = """
+import os, signal, sys
+from specdec import cli
+from specdec import decoding
+
+check_finite, calls = decoding.check_finite, []
+
+def killed(*args, **others):
+    calls.append(args)
+    if len(calls) == 6:  # the target alone, on the second batch
+        os.kill(os.getpid(), signal.SIGKILL)
+    return check_finite(*args, **others)
+
+decoding.check_finite = killed
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_where_it_stopped(evaluate, flags, whole, tmp_path):
+    command = ["eval", *flags, *COMPARED, f"--output_dir={tmp_path}"]
+    done = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(records(tmp_path / "predictions.jsonl")) == 6
+    assert not (tmp_path / "metrics.json").exists()
+    code, _, err = evaluate(tmp_path, *COMPARED)
+    assert code == 0 and "\n4 texts, " in err
+    assert files(tmp_path) == files(whole)

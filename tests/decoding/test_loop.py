@@ -30,7 +30,7 @@ from specdec.drafters import Autoregressive, Drafter
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
-from specdec.testing import Constant, TableTarget
+from specdec.testing import Constant, OneOf, TableTarget, hostile
 from specdec.types import Draft
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
 
@@ -53,12 +53,13 @@ class Pair:
         given = {"target": self.target, "sampling": sampling, "max_length": N} | options
         return autoregressive_decode(self.params["target"], self.keys(), self.inputs, **given)
 
-    def plan(self, sampling, verifier, schedule):
-        drafter = Autoregressive(self.model, sampling)
+    def plan(self, sampling, verifier, schedule, drafter=None):
+        drafter = drafter or Autoregressive(self.model, sampling)
         return Plan(self.target, drafter, verifier, schedule, sampling, N)
 
-    def decode(self, *parts, prefix=None):
-        return decode(self.params, self.keys(), self.inputs, self.plan(*parts), prefix=prefix)
+    def decode(self, *parts, drafter=None, params=None, prefix=None):
+        plan = self.plan(*parts, drafter=drafter)
+        return decode(params or self.params, self.keys(), self.inputs, plan, prefix=prefix)
 
 
 @pytest.fixture(scope="module")
@@ -348,3 +349,41 @@ def test_keys_of_an_iteration_follow_the_contract():
 def test_texts_are_as_defined():
     """One token after the other, by position, history, prompt and key, with rows that fail."""
     by_definition.check_plain()
+
+
+@pytest.mark.slow
+def test_coupled_text_does_not_depend_on_the_drafter(pair):
+    expected = pair.alone(Sampling())
+    hostiles = hostile(pair.target, 128)
+    constant = [one for one in hostiles.values() if isinstance(one, Constant)]
+    others = [one for one in hostiles.values() if not isinstance(one, Constant)]
+    cases = [(one, pair.params) for one in (*others, Autoregressive(pair.model, Greedy()))]
+    for number in range(len(constant)):  # one program for them all
+        params = Params(pair.params["target"], number=jnp.int32(number))
+        cases.append((OneOf(tuple(constant)), params))
+    for drafter, params in cases:
+        output = pair.decode(Sampling(), Coupled(), Fixed(3), drafter=drafter, params=params)
+        same(output, expected)
+        assert np.all(output.trace.calls <= expected.trace.calls)
+
+
+@pytest.mark.slow
+def test_vocabularies_padded_to_other_widths(pair):
+    """Drafter ids beyond the target's are never proposed; missing ones have no probability."""
+    config = pair.model.config
+    for extra in (16, -16):
+        model = T5Target(dataclasses.replace(config, vocab_size=config.vocab_size + extra))
+        resized = dict(pair.params["draft"])
+        table = resized["token_embedder"]["embedding"]
+        padding = 100 * jnp.ones([max(extra, 0), table.shape[1]])
+        table = jnp.concatenate([table, padding])[: config.vocab_size + extra]
+        params = pair.params | {"draft": resized | {"token_embedder": {"embedding": table}}}
+        for sampling, verifier in ((Greedy(), GreedyMatch()), (Sampling(), Coupled())):
+            output = pair.decode(
+                sampling,
+                verifier,
+                Fixed(3),
+                drafter=Autoregressive(model, sampling),
+                params=params,
+            )
+            same(output, pair.alone(sampling))

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import context_of, tiny_t5
+from tolerances import SMALL_LOGITS
 
-from specdec.decoding import decode, row_keys
+from specdec.decoding import decode, prefill, row_keys
 from specdec.drafters import Masked
 from specdec.drafters.block_drafts import check_states, mask_ids, visible_in_block
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
@@ -20,7 +21,7 @@ from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed, ForeseenCost
 from specdec.testing import Skipping, TableTarget
-from specdec.types import Params
+from specdec.types import Params, Request
 from specdec.verifiers import GreedyMatch, MinimumBlock, SpeculativeSampling
 
 V, K, N = 40, 3, 24
@@ -234,3 +235,29 @@ def test_states_of_another_width_are_refused(width, found):
 def test_a_mistake_says_what_to_do(fields, message):
     with pytest.raises(ValueError, match=message):
         Masked(**{"model": FILLING, "sampling": Sampling()} | fields)
+
+
+@pytest.mark.slow
+def test_an_opinion_of_a_text_is_behind_the_texts_own_neighbours():
+    """What the model drafts itself leads nowhere there: q of a place is by the taught token before
+    it."""
+    drafter = Masked(MODERN, Sampling(), K)
+    made = Plan(TARGET, drafter, SpeculativeSampling(), Fixed(K), Sampling(), N, ())
+    ours, keys = modern_params(), row_keys(0, jnp.arange(len(INPUTS)))
+    state = prefill(ours, keys, jnp.asarray(INPUTS), made)
+    context = made.context(state)
+    keys = jnp.broadcast_to(keys[:, None], (len(keys), K))
+    texts = np.random.default_rng(3).integers(2, V, [2, 3, K])
+    logs = []
+    for taught in texts:
+        asked = context.replace(taught=jnp.asarray(taught, jnp.int32))
+        request = Request(asked, keys, jnp.full(3, K))
+        draft, _ = drafter.propose(ours, request, state.drafter)
+        logs.append(np.log(draft.probs))
+    neighbours = MODERN.markov(ours["draft"], jnp.asarray(texts[0], jnp.int32))
+    others = MODERN.markov(ours["draft"], jnp.asarray(texts[1], jnp.int32))
+    expected = np.asarray(neighbours - others)[:, : K - 1, :V]  # of the place behind each
+    found = (logs[0] - logs[1])[:, 1:]
+    centred = [x - x.mean(axis=2, keepdims=True) for x in (found, expected)]
+    np.testing.assert_allclose(*centred, atol=SMALL_LOGITS)
+    np.testing.assert_allclose(logs[0][:, 0], logs[1][:, 0], atol=SMALL_LOGITS)
