@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sacrebleu
 import sentencepiece
 from support import coupled_acceptance_rate
 from tolerances import LOGITS
@@ -35,6 +36,8 @@ class Captions(NamedTuple):
     model: T5Target
     params: Params
     inputs: jax.Array  # [1000, 64]
+    references: list[str]
+    pieces: sentencepiece.SentencePieceProcessor
     t5x_greedy: np.ndarray
 
     def plan(self, sampling, verifier) -> Plan:
@@ -70,13 +73,35 @@ class Captions(NamedTuple):
         )
         return [d for d in found if d.gap >= NEAR_TIE]
 
+    def logits(self, model, params, tokens):
+        """Teacher-forced, [1000, 64, V]."""
+        fed = jnp.pad(jnp.asarray(tokens)[:, :-1], ((0, 0), (1, 0)))
+
+        @jax.jit
+        def forward(inputs, fed):
+            return model.decode(params, fed, model.prefill(params, inputs, LENGTH))[0].logits
+
+        batches = range(0, len(fed), BATCH)
+        return np.concatenate(
+            [forward(self.inputs[i : i + BATCH], fed[i : i + BATCH]) for i in batches]
+        )
+
+    def bleu(self, output) -> float:
+        texts = [
+            self.pieces.decode(
+                [int(t) for t in row[:length] if 1 < t < self.pieces.get_piece_size()]
+            )
+            for row, length in zip(output.tokens, output.length, strict=True)
+        ]
+        return sacrebleu.corpus_bleu(texts, [self.references]).score
+
 
 @pytest.fixture(scope="module")
 def every_caption(shared) -> Captions:
     data = shared / "multi30k"
     pieces = sentencepiece.SentencePieceProcessor(str(data / "multi30k_ende_3k.model"))
     lines = (data / "test_2016.tsv").read_text().splitlines()
-    english = [line.split("\t")[0] for line in lines]
+    english, german = zip(*(line.split("\t") for line in lines), strict=True)
     inputs = np.zeros((len(lines), LENGTH), np.int32)
     for row, text in zip(inputs, english, strict=True):
         ids = (pieces.encode(f"translate English to German: {text}") + [1])[:LENGTH]
@@ -93,6 +118,8 @@ def every_caption(shared) -> Captions:
         T5Target(configs["draft"]),
         params,
         jnp.asarray(inputs),
+        list(german),
+        pieces,
         np.load(data / "target" / "t5x_greedy_test2016.npy"),
     )
 
@@ -103,6 +130,7 @@ def captions(every_caption, request) -> Captions:
     few = slice(request.param)
     return every_caption._replace(
         inputs=every_caption.inputs[few],
+        references=every_caption.references[few],
         t5x_greedy=every_caption.t5x_greedy[few],
     )
 
