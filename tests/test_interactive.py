@@ -16,7 +16,8 @@ from specdec.certificate import Check, certifying
 from specdec.common import demo, notebook
 from specdec.common.theory import empirical_alpha
 from specdec.decoding.beam_rules import HuggingFaceBeams
-from specdec.integrations.interactive import Decoded, InteractiveModel, _buckets
+from specdec.integrations.interactive import Decoded, InteractiveModel
+from specdec.integrations.pair import buckets_below
 from specdec.integrations.shown_texts import Explained
 from specdec.models.partitioning import Partitioner
 from specdec.models.t5 import T5Target
@@ -253,7 +254,7 @@ def test_texts_that_are_measured_have_the_rows_and_lengths_of_the_model(model):
     "longest, buckets", [(512, (32, 64, 128, 256)), (48, (32,)), (33, (32,)), (32, ()), (8, ())]
 )
 def test_buckets(longest, buckets):
-    assert _buckets(longest) == buckets
+    assert buckets_below(longest) == buckets
 
 
 @pytest.mark.parametrize(

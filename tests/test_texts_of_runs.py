@@ -10,15 +10,18 @@ import pytest
 
 from specdec.common import hosts, terminal
 from specdec.common.values import UsageError
+from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.beam_search import BeamOutput
 from specdec.texts import (
     beam_texts,
+    beams,
     decoding_texts,
     measured_run,
     sources,
 )
 from specdec.texts.all_hosts import gathered
 from specdec.texts.beam_texts import BeamSummary, BeamText
+from specdec.texts.beams import Beams
 from specdec.texts.decoding_texts import Text
 from specdec.texts.texts import Previous, TextList, TextStream
 from specdec.types import DecodeOutput, Trace
@@ -215,10 +218,9 @@ def test_sounds_of_several_windows_are_transcribed(sounds):
 
 def test_what_is_for_sounds_of_one_window_is_refused_by_name(sounds, monkeypatch):
     stream, long = TextStream([("l", None)]), TextList([("l", None)])
-    beams = measured_run.GivenBeams(4, 2, "rule")  # type: ignore[arg-type]
     for name, explained, others in (
         ("--explain", True, {}),
-        ("NUM_BEAMS", False, {"beams": beams}),
+        ("NUM_BEAMS", False, {"beams": Beams(4, 2)}),
         ("--live", False, {"previous": Previous("--live", None)}),
         ("--previous", False, {"previous": Previous("--previous x", [])}),
     ):
@@ -240,12 +242,12 @@ def test_what_is_for_sounds_of_one_window_is_refused_by_name(sounds, monkeypatch
 
 def test_a_search_has_its_own_numbers(monkeypatch):
     asked = []
-    monkeypatch.setattr(measured_run, "beam_plan", lambda *a, **b: asked.append((a, b)) or "plan")
-    assert measured_run.GivenBeams(4, 1, "rule", 6, 3).plan("of") == "plan"  # type: ignore[arg-type]
-    assert measured_run.GivenBeams(4, 4, "rule").plan("of") == "plan"  # type: ignore[arg-type]
+    monkeypatch.setattr(beams, "beam_plan", lambda *a, **b: asked.append((a, b)) or "plan")
+    assert Beams(4, draft_beams=6, draft_steps=3).plan("of") == "plan"  # type: ignore[arg-type]
+    assert Beams(4, 4).plan("of") == "plan"  # type: ignore[arg-type]
     assert asked == [
-        (("of", 4, "rule"), {"width": 6, "depth": 3, "best_only": True}),
-        (("of", 4, "rule"), {"width": None, "depth": 2, "best_only": False}),
+        (("of", 4, T5XBeams()), {"width": 6, "depth": 3, "best_only": True}),
+        (("of", 4, T5XBeams()), {"width": None, "depth": 2, "best_only": False}),
     ]
     with pytest.raises(ValueError, match="num_return is 5 but num_beams 4; give no more texts"):
-        measured_run.GivenBeams(4, 5, "rule")  # type: ignore[arg-type]
+        Beams(4, 5)

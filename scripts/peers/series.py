@@ -69,7 +69,7 @@ def _compare(args: argparse.Namespace) -> None:
 def _ours(target: Any, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     from specdec import Plan, checkpoints
     from specdec.drafters import Autoregressive
-    from specdec.engine import Engine
+    from specdec.engine import Engine, Settings
     from specdec.models.t5 import T5Draft, T5DraftConfig
     from specdec.sampling import Sampling
     from specdec.schedules import Fixed
@@ -87,7 +87,8 @@ def _ours(target: Any, folder: Path, args: argparse.Namespace) -> dict[str, Any]
     plan = Plan(target, Autoregressive(draft, drawn), *rules, stop_ids=())
     weights = {"target": folder, "draft": first}
     roles = ("target", "draft") if args.weights == "int8_tokens" else ()
-    engine = Engine.open(plan, weights, num_samples=SAMPLES, int8=roles, int8_tokens=bool(roles))
+    settings = Settings(int8=roles, int8_tokens=bool(roles))
+    engine = Engine.open(plan, weights, settings=settings, num_samples=SAMPLES)
     return {
         "alone": _Specdec(engine.alone(), args.new),
         "speculative": _Specdec(engine, args.new),

@@ -37,7 +37,6 @@ from specdec.cli import (
     tune,
     verify,
 )
-from specdec.cli.beams import Beams
 from specdec.cli.data import longest_target, saved_vocabulary, task_vocabulary, token_ids
 from specdec.cli.given import given_texts
 from specdec.cli.help import Overview
@@ -48,6 +47,7 @@ from specdec.common.records import RecordsError, holding
 from specdec.common.terminal import visible
 from specdec.common.values import UsageError
 from specdec.engine import Placement
+from specdec.texts.beams import Beams
 from specdec.texts.texts import Data
 from specdec.training.distillation.distillation import Distillation
 
@@ -135,10 +135,10 @@ def _run(argv: Sequence[str] | None) -> int:
         machine.leave_stdout()
         return 141
     except (OSError, RuntimeError, ValueError) as error:
-        said = machine.of(error)
-        if args.traceback or said is None:
+        line = machine.of(error)
+        if args.traceback or line is None:
             raise
-        print(f"specdec: {visible(said)}", file=sys.stderr)
+        print(f"specdec: {visible(line)}", file=sys.stderr)
         return 2
 
 

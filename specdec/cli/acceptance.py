@@ -57,16 +57,16 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     check("--tokens", args.tokens, PositiveInt, UsageError)
     output.check(args)
-    one = variant(args, lines="acceptance")
-    machine.refuse_no_mesh(args, one.run.placement.mesh)
-    recorded_texts.refuse_other_than_plain(one.run)
-    batches = recorded_texts.batches_of(one.run, "measure")
-    settings = recorded_texts.with_record(one)
+    measured = variant(args, lines="acceptance")
+    machine.refuse_no_mesh(args, measured.run.placement.mesh)
+    recorded_texts.refuse_other_than_plain(measured.run)
+    batches = recorded_texts.batches_of(measured.run, "measure")
+    settings = recorded_texts.with_record(measured)
     lines = None
     if (path := args.output_file) is not None:
         lines = hosts.from_first(lambda: Lines.of(Path(path), settings))
     # All that can be wrong has been looked at; from here on it takes long.
-    texts = recorded_texts.record(one, batches, args.tokens, lines, args.tables)
+    texts = recorded_texts.record(measured, batches, args.tokens, lines, args.tables)
     summary = alphas.summarize(texts)
     if not hosts.is_first():
         return
@@ -78,6 +78,6 @@ def _command(args: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     if lines:
-        report = recorded_texts.report(one.run, summary, args.tokens)
+        report = recorded_texts.report(measured.run, summary, args.tokens)
         text = records.as_json(report, indent=2)
         records.write(Path(f"{lines.path}.summary.json"), f"{text}\n")

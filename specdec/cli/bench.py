@@ -76,11 +76,11 @@ def _command(args: argparse.Namespace) -> None:
     file = args.output_file
     timed = variants(args, file, lines="bench", change=one_text_at_a_time())
     ready = Benchmark.of(
-        ((one, path_of(file, one.name)) for one in timed),
+        ((variant, path_of(file, variant.name)) for variant in timed),
         synthetic_alpha=args.synthetic_alpha,
         split=args.forecast_split,
     )
-    for one in ready.measure(args.repeats, args.profile_dir):
+    for measured in ready.measure(args.repeats, args.profile_dir):
         if len(ready.timed) > 1:
-            print(f"\n{one.variant.name}")
-        print(*one.lines(), sep="\n")
+            print(f"\n{measured.variant.name}")
+        print(*measured.lines(), sep="\n")

@@ -41,8 +41,8 @@ def _check(path: str, record: bool) -> bool:
 
     sound = True
     for finding in contents.examine(path):
-        said = "PASS" if finding.sound else "FAIL"
-        print(visible(f"{said} {finding.what:<10} {finding.note}"), flush=True)
+        verdict = "PASS" if finding.sound else "FAIL"
+        print(visible(f"{verdict} {finding.what:<10} {finding.note}"), flush=True)
         sound &= finding.sound
     if sound and record:
         print(f"recorded the checksums of {contents.record_checksums(path)} arrays")

@@ -99,9 +99,9 @@ def _command(args: argparse.Namespace) -> None:
     if args.largest_batch:
         raise UsageError("--largest_batch is of training runs, gin files of `specdec train`")
     args.gin_bindings.append("TASK=None")  # it would ask for its data set and its vocabulary
-    given, args.text, args.input_file = args.text or args.input_file, None, None
+    has_texts, args.text, args.input_file = args.text or args.input_file, None, None
     run = runs.described(args, unneeded=dict.fromkeys(UNREAD, "(none)"))
-    if given:
+    if has_texts:
         lengths = {**run.data.lengths, "targets": run.plan.max_length}
         print(
             f"compile: no text is read; programs are for the lengths {lengths}, which "
@@ -110,10 +110,10 @@ def _command(args: argparse.Namespace) -> None:
         )
     plan = run.placement.divided(in_eight_bits(run.plan, run.int8, run.int8_tokens))
     alphas = acceptance_rates(args.alpha, run)
-    if searched := run.beams.given():
+    if run.beams:
         if args.alpha:
             raise UsageError("--alpha is of tokens, and the run searches with beams; leave it out")
-        plan = searched.plan(plan)
+        plan = run.beams.plan(plan)
     elif not args.whole_only:  # the target alone has no speed-up to predict
         runs.require_baseline(run)
     records, parts = [], not args.whole_only
@@ -128,14 +128,15 @@ def _command(args: argparse.Namespace) -> None:
     print(*compile_report.explanation(records), sep="\n")
 
 
-def acceptance_rates(given: list[float] | None, run: DecodeRun) -> dict[str, float]:
+def acceptance_rates(alphas: list[float] | None, run: DecodeRun) -> dict[str, float]:
     """Returns the acceptance rates to predict for, by label; those of a paper if none are given."""
     models = run.plan.models().values()
-    target, *drafts = (one for one in models if isinstance(one, Model))
-    if given is None and len(drafts) == 1 and families.family_of(target.config).presets == OF_PAPER:
+    target, *drafts = (model for model in models if isinstance(model, Model))
+    is_pair = alphas is None and len(drafts) == 1
+    if is_pair and families.family_of(target.config).presets == OF_PAPER:
         if of_paper := PAPER_ALPHAS.get(drafts[0].sizes.get("emb_dim", 0)):
             return dict(of_paper)
-    return {f"{alpha:g}": alpha for alpha in given or (0.5, 0.6, 0.7, 0.8, 0.9)}
+    return {f"{alpha:g}": alpha for alpha in alphas or (0.5, 0.6, 0.7, 0.8, 0.9)}
 
 
 def _compiled(

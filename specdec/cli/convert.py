@@ -54,8 +54,8 @@ def _command(args: argparse.Namespace) -> None:
     start = time.perf_counter()
     params = checkpoints.load(args.input, config=config, dtype=args.dtype)
     loaded = time.perf_counter()
-    kept = {**text.kept(), "vocabulary": vocabulary}
-    checkpoints.save(output, params, config=config, format=args.format, **kept)
+    text_side = {**text.kept(), "vocabulary": vocabulary}
+    checkpoints.save(output, params, config=config, format=args.format, **text_side)
     leaves = jax.tree.leaves(params)
     size, dtypes = sum(leaf.nbytes for leaf in leaves), {leaf.dtype.name for leaf in leaves}
     print(
@@ -89,16 +89,16 @@ def _lost(args: argparse.Namespace, text: TextModel) -> str | None:
 
 def _unread_by_t5x(vocabulary: Vocabulary | None, text: TextModel) -> list[str]:
     """Returns the parts that T5X's format cannot store."""
-    found = [f"generation settings ({', '.join(text.in_effect)})"] if text.in_effect else []
+    parts = [f"generation settings ({', '.join(text.in_effect)})"] if text.in_effect else []
     if vocabulary is not None and vocabulary.added:
-        found.append(f"{len(vocabulary.added)} added tokens")
+        parts.append(f"{len(vocabulary.added)} added tokens")
     if text.start_id:
-        found.append(f"the start id {text.start_id}")
+        parts.append(f"the start id {text.start_id}")
     if text.pad_id:
-        found.append(f"the padding id {text.pad_id}")
+        parts.append(f"the padding id {text.pad_id}")
     if len(text.stop_ids) > 1:
-        found.append(f"the end ids {', '.join(map(str, text.stop_ids))}")
-    return found
+        parts.append(f"the end ids {', '.join(map(str, text.stop_ids))}")
+    return parts
 
 
 def _vocabulary(args: argparse.Namespace, text: TextModel) -> Vocabulary | None:

@@ -17,7 +17,7 @@ from specdec.cli.run import DecodeRun
 from specdec.cli.sinks import Texts
 from specdec.common.terminal import visible
 from specdec.common.values import UsageError
-from specdec.texts.measured_run import GivenBeams, Run
+from specdec.texts.measured_run import Run
 from specdec.texts.text_engine import TextEngine
 
 
@@ -51,6 +51,21 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "--num_samples", type=int, metavar="N", help="outputs for each text, if it samples"
     )
     sinks.add_flags(parser)
+    _add_output_flags(parser)
+    machine.add_distributed_flag(
+        parser,
+        "share the texts with the other hosts that run this command; the first prints and writes "
+        "all of them. With NUM_PARTITIONS one mesh spans the devices of all hosts",
+    )
+    runs.add_refill_flag(parser)
+    beams.add_flags(parser)
+    given.add_previous_flags(parser)
+    parser.set_defaults(command=_command, reads_stdin=True)
+    return parser
+
+
+def _add_output_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that say what is written about each text."""
     parser.add_argument(
         "--output_file",
         metavar="FILE",
@@ -81,16 +96,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="'auto' has colours on terminals, unless NO_COLOR is set or TERM is dumb; 'always' "
         "shows who wrote each word also where there is no terminal (default: auto)",
     )
-    machine.add_distributed_flag(
-        parser,
-        "share the texts with the other hosts that run this command; the first prints and writes "
-        "all of them. With NUM_PARTITIONS one mesh spans the devices of all hosts",
-    )
-    runs.add_refill_flag(parser)
-    beams.add_flags(parser)
-    given.add_previous_flags(parser)
-    parser.set_defaults(command=_command, reads_stdin=True)
-    return parser
 
 
 def _command(args: argparse.Namespace) -> None:
@@ -98,7 +103,7 @@ def _command(args: argparse.Namespace) -> None:
     if args.dry_run:
         return _show(args)
     run = runs.opened(args)
-    _check(args, run, run.beams)
+    _check(args, run)
     source, sink = run.source(), sinks.opened(args, run)
     length, explained = source.length(), args.explain
     engine = TextEngine.open(run, length=length, watch=sink.watch, explained=explained)
@@ -108,8 +113,8 @@ def _command(args: argparse.Namespace) -> None:
             sink.write(text)
 
 
-def _check(args: argparse.Namespace, run: DecodeRun | Run, beams: GivenBeams | None) -> None:
-    """Raises UsageError for flags that exclude each other, the run or its beams."""
+def _check(args: argparse.Namespace, run: DecodeRun | Run) -> None:
+    """Raises UsageError for flags that exclude each other, or the run."""
     plan = run.plan
     if run.data.refill and jax.process_count() > 1:
         raise UsageError(
@@ -120,7 +125,7 @@ def _check(args: argparse.Namespace, run: DecodeRun | Run, beams: GivenBeams | N
         if args.output_file is None:
             raise UsageError("--explain has no --output_file to write to; give one")
         runs.require_drafter(run)
-        if beams is not None:
+        if run.beams:
             raise UsageError(
                 "--explain tells of drafted tokens, not of beams; leave out one of them"
             )
@@ -137,9 +142,8 @@ def _show(args: argparse.Namespace) -> None:
     No parameters are read, and for a task no checkpoint is asked for its vocabulary.
     """
     run = runs.resolved(args)
-    beams = run.beams.given()
-    Texts(run.data, beams, functools.partial(runs.vocabulary_of, run)).check(args)
-    _check(args, run, beams)
+    Texts(run.data, run.beams, functools.partial(runs.vocabulary_of, run)).check(args)
+    _check(args, run)
     vocabulary = None if run.data.texts is None else runs.vocabulary_of(run)
     source = run.data.source(run.placement.share(), None, vocabulary, run.plan.target)
     batch = next(iter(source), None)
@@ -154,14 +158,13 @@ def _text_lines(run: DecodeRun) -> Iterator[str]:
     if (text := runs.text_of(run.checkpoint_path)) is not None:
         yield visible(f"# The target's text side, from {text.directory}:")
         ignored, beams = run.generation_settings == "ignore", run.beams.num_beams
-        search = run.beams.given()
-        rule = None if search is None else search.rule
+        rule = run.beams.beam_rule() if run.beams else None
         if rule is not None and not ignored:
             rule = generation.searched(rule, text)
         taken = {} if ignored else generation.taking_part(run.plan, text, beams)
-        own = generation.replaced(run.plan, run.generation_settings, rule, beams)
-        taken = {x: one for x, one in taken.items() if own.get(x, one.value) == one.value}
-        for what, note in text.lines(taken):
+        ours = generation.replaced(run.plan, run.generation_settings, rule, beams)
+        in_effect = {k: x for k, x in taken.items() if ours.get(k, x.value) == x.value}
+        for what, note in text.lines(in_effect):
             yield visible(f"#   {what}: {note}")
         if ignored:
             yield "#   its generation settings are ignored, ids aside"

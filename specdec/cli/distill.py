@@ -54,15 +54,15 @@ def _command(args: argparse.Namespace) -> int:
         )
     lines = None
     if args.input_file is not None:
-        found = file_lines("--inputs", args.input_file, "one input per line")
-        lines = [line.partition("\t")[0] for line in found]
+        texts = file_lines("--inputs", args.input_file, "one input per line")
+        lines = [text.partition("\t")[0] for text in texts]
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
     machine.join_other_hosts(args)
-    found = distilled(args, lines, ask)
-    if not found.certificate.passed:
+    pair = distilled(args, lines, ask)
+    if not pair.certificate.passed:
         return 1
     if hosts.is_first():
-        print(found.summary())
+        print(pair.summary())
     return 0
 
 
@@ -121,8 +121,8 @@ def distill(
     """
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_flags(parser)
-    given = [f"--target={os.fspath(target)}", f"--output_dir={os.fspath(output_dir)}", *flags]
-    args = parser.parse_args(settings.joined(given))
+    paths = f"--target={os.fspath(target)}", f"--output_dir={os.fspath(output_dir)}"
+    args = parser.parse_args(settings.joined([*paths, *flags]))
     args.task_prefix = task_prefix if args.task_prefix is None else args.task_prefix
     with records.holding(), contextlib.ExitStack() as args.contexts:
         return distilled(args, inputs, None)
@@ -145,20 +145,20 @@ def distilled(
         args.target = args.vocabulary = args.input_file = args.task_prefix = None
     shorthands.add_input_settings(args)
     args.task_prefix = args.batch_size = None
-    given, folder = Given(args), Path(args.output_dir)
+    flags, folder = Given(args), Path(args.output_dir)
     alone = {"DRAFTER": None}
-    recipe = settings.build(Distillation, given.flags(alone), {})
-    run = runs.opened(given.flags(alone))
+    recipe = settings.build(Distillation, flags.flags(alone), {})
+    run = runs.opened(flags.flags(alone))
     if "distributed" in args:  # a flag of the command, and not of `distill`
         machine.refuse_no_mesh(args, run.placement.mesh)
     ready_run, definition = ready(run), runs.definition_of(run)
-    distilling = Distilling.of(given, recipe, ready_run, definition, folder)
-    found = distilling.distill(say, announce)
+    distilling = Distilling.of(flags, recipe, ready_run, definition, folder)
+    pair = distilling.distill(say, announce)
     path = folder / "certificate.json"
     if hosts.is_first():
-        found.certificate.write(path)
-        say(f"{found.certificate.verdict}; figures in {path}\n")
-    return found
+        pair.certificate.write(path)
+        say(f"{pair.certificate.verdict}; figures in {path}\n")
+    return pair
 
 
 def _described(
@@ -186,16 +186,16 @@ class Given:
 
     def flags(self, more: Mapping[str, object], files: Sequence[str] = ()) -> argparse.Namespace:
         """Returns the flags, overridden by further settings, and by files from tuning."""
-        own = copy.copy(self.args)
+        args = copy.copy(self.args)
         bindings = self.args.gin_bindings
         if files:  # flags for the length of drafts would override them
-            own.gamma = own.schedule = None
+            args.gamma = args.schedule = None
             texts = (Path(file).read_text(encoding="utf-8") for file in files)
-            tuned = {"SCHEDULE", *(one.name for text in texts for one in statements(text))}
-            bindings = [one for one in bindings if one.partition("=")[0].strip() not in tuned]
-        own.gin_file = [*self.args.gin_file, *(Own(os.path.abspath(file)) for file in files)]
-        own.gin_bindings = [*bindings, *(f"{k}={x!r}" for k, x in more.items())]
-        return own
+            tuned = {"SCHEDULE", *(setting.name for text in texts for setting in statements(text))}
+            bindings = [x for x in bindings if x.partition("=")[0].strip() not in tuned]
+        args.gin_file = [*self.args.gin_file, *(Own(os.path.abspath(file)) for file in files)]
+        args.gin_bindings = [*bindings, *(f"{k}={x!r}" for k, x in more.items())]
+        return args
 
     def run(
         self,
@@ -206,18 +206,18 @@ class Given:
         limit: int | None = None,
     ) -> Variant:
         """Returns a run, see `Settings`."""
-        own = self.flags(more, files)
+        args = self.flags(more, files)
         if limit is not None:
-            own.limit = min(own.limit or limit, limit)
-        return ready(runs.opened(own), lines=lines)
+            args.limit = min(args.limit or limit, limit)
+        return ready(runs.opened(args), lines=lines)
 
     def text(self, more: Mapping[str, object], files: Sequence[str]) -> str:
         """Returns the settings as a gin file."""
-        own = self.flags(more, files)
-        before, after = shorthands.settings_of(own)
-        found = [
+        args = self.flags(more, files)
+        before, after = shorthands.settings_of(args)
+        paths = (
             os.path.abspath(x) if os.path.exists(x) and not isinstance(x, Own) else str(x)
-            for x in [*before, *own.gin_file]
-        ]
-        bindings = [binding.replace("=", " = ", 1) for binding in [*own.gin_bindings, *after]]
-        return "\n".join([*(f"include {file!r}" for file in found), "", *bindings, ""])
+            for x in [*before, *args.gin_file]
+        )
+        bindings = (binding.replace("=", " = ", 1) for binding in [*args.gin_bindings, *after])
+        return "\n".join([*(f"include {path!r}" for path in paths), "", *bindings, ""])

@@ -71,27 +71,27 @@ def _command(args: argparse.Namespace) -> None:
     # All that can be wrong has been looked at; from here on it takes long.
     lines = settings.json_lines(args.output_file, ready.variants[0].settings)
     for variant, group in itertools.groupby(ready.predictions(), key=operator.itemgetter(0)):
-        found = []
-        for _, one in group:
-            found.append(one)
+        predicted = []
+        for _, prediction in group:
+            predicted.append(prediction)
             if lines:
-                lines.append(one.record())
+                lines.append(prediction.record())
         if variant.name:
             print(f"\n{variant.name}")
         plan = variant.run.plan
         name = type(plan.drafter).__name__ if plan.drafts else plan.target
-        print(f"{name}, {plan.sampling}, {found[0].costs}")
-        print(*predicted_speedup.lines(found), sep="\n", flush=True)
+        print(f"{name}, {plan.sampling}, {predicted[0].costs}")
+        print(*predicted_speedup.lines(predicted), sep="\n", flush=True)
 
 
 def _gammas(text: str) -> list[int]:
     """Returns draft lengths, ascending."""
-    found = set()
+    lengths: set[int] = set()
     for part in text.split(","):
         ends = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if ends is None or int(ends[1]) < 1 or int(ends[2] or ends[1]) < int(ends[1]):
             raise UsageError(
                 f"--gammas is {text!r}; give draft lengths from 1 on, as 1,2,4 or 1-10"
             )
-        found |= set(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
-    return sorted(found)
+        lengths |= set(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
+    return sorted(lengths)

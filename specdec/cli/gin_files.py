@@ -1,14 +1,15 @@
-"""Gin files by name: which ones exist, and the macros that they set."""
+"""Gin files by name: which ones exist, where they are, and the macros that they set."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from specdec.common import gin_text, resources, values
 from specdec.common.gin_text import Statement
+from specdec.common.values import UsageError
 
 
 class Own(str):
@@ -21,18 +22,18 @@ class Own(str):
 
 def macros(path: str | os.PathLike) -> list[Statement]:
     """Returns the macros that a file sets itself, in its order."""
-    return [one for one in gin_text.statements(_text(path)) if one.is_macro]
+    return [statement for statement in gin_text.statements(_text(path)) if statement.is_macro]
 
 
 def headings(path: str | os.PathLike) -> dict[str, str]:
     """Returns the heading of each macro: the last comment of one word before it."""
-    found, heading = {}, ""
+    by_macro, heading = {}, ""
     for line in _text(path).splitlines():
         if title := re.fullmatch(r"# ([A-Z][a-z]+)", line):
             heading = title[1]
         elif macro := re.match(r"([A-Z][A-Z0-9_]*) =", line):
-            found[macro[1]] = heading
-    return found
+            by_macro[macro[1]] = heading
+    return by_macro
 
 
 def summary(path: str | os.PathLike) -> str:
@@ -46,23 +47,23 @@ def _text(path: str | os.PathLike) -> str:
 
 def names(folders: Iterable[str | os.PathLike], under: str = "") -> list[str]:
     """Returns the gin files in and below some folders, by their names for `--gin_file`."""
-    found = {
-        file.relative_to(folder).as_posix()
-        for folder in map(Path, folders)
-        for file in sorted((folder / under).rglob("*.gin"))
-    }
-    return sorted(found)
+    return sorted(
+        {
+            file.relative_to(folder).as_posix()
+            for folder in map(Path, folders)
+            for file in (folder / under).rglob("*.gin")
+        }
+    )
+
+
+def own_folders() -> list[Path]:
+    """Returns the folders of the gin files that ship with the project."""
+    return [resources.folder("gin"), resources.folder("configs")]
 
 
 def own_names() -> list[str]:
     """Returns the names of the gin files that ship with the project."""
-    return names([resources.folder("gin"), resources.folder("configs")])
-
-
-def did_you_mean(name: str) -> str:
-    """Returns the hint for a missing file, comparing names without their common suffix."""
-    known = (own.removesuffix(".gin") for own in own_names())
-    return values.did_you_mean(name.removesuffix(".gin"), known).replace("?", ".gin?")
+    return names(own_folders())
 
 
 def all_macros(files: Iterable[str]) -> set[str]:
@@ -83,3 +84,35 @@ def path(name: str, folders: Iterable[str | os.PathLike] = ()) -> Path:
     """Returns the path of a file that `names` found in the folders, or among our own fragments."""
     candidates = (Path(folder) / name for folder in [*folders, resources.folder("gin")])
     return next(filter(Path.is_file, candidates))
+
+
+def found(file: str, folders: Sequence[str], where: str = "") -> str:
+    """Returns the path of a gin file; `where` begins an error."""
+    if (path := path_of(file, folders)) is not None:
+        return path
+    searched = (str(folder) or "." for folder in (*folders, *own_folders()))
+    hint = _did_you_mean(file) or "; check the name, or add its folder with --gin_search_paths"
+    looked_in = ", ".join(dict.fromkeys(searched))
+    raise UsageError(f"{where}gin file {file} not found in {looked_in}{hint}")
+
+
+def path_of(file: str, folders: Sequence[str]) -> str | None:
+    """Returns the path of a gin file, None if there is none; specdec's own folders come last."""
+    for folder in () if isinstance(file, Own) else folders:
+        if os.path.isfile(path := os.path.join(folder, file)):
+            return Own(path) if _is_own(path) else path
+    path = resources.gin_file(file)
+    return None if path is None else Own(path)
+
+
+def _is_own(path: str) -> bool:
+    """Returns whether a path is inside the folders that ship with the project."""
+    return any(
+        Path(os.path.realpath(path)).is_relative_to(os.path.realpath(x)) for x in own_folders()
+    )
+
+
+def _did_you_mean(name: str) -> str:
+    """Returns the hint for a missing file, comparing names without their common suffix."""
+    known = (own_name.removesuffix(".gin") for own_name in own_names())
+    return values.did_you_mean(name.removesuffix(".gin"), known).replace("?", ".gin?")

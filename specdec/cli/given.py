@@ -67,8 +67,8 @@ def _lines(texts: Sequence[str], args: argparse.Namespace) -> Iterator[tuple[str
     """Yields texts as they come; - stands for standard input."""
     if sys.stdin.isatty():
         print("one text per line; Ctrl-D ends", file=sys.stderr)
-    given = (lines_of(None, sys.stdin) if text == "-" else [utf8(text)] for text in texts)
-    for line in not_nothing(itertools.chain.from_iterable(given), STDIN, "to decode"):
+    lines = (lines_of(None, sys.stdin) if text == "-" else [utf8(text)] for text in texts)
+    for line in not_nothing(itertools.chain.from_iterable(lines), STDIN, "to decode"):
         yield (args.task_prefix or "") + line, None
 
 
@@ -77,7 +77,7 @@ def file_outputs(path: str) -> Previous:
     lines, name = file_lines(PREVIOUS, path, "previous outputs, one a line"), f"{PREVIOUS} {path}"
     if not path.endswith(".jsonl"):
         return Previous(name, lines)
-    found: dict[int, Sequence[int]] = {}
+    outputs: dict[int, Sequence[int]] = {}
     for number, line in enumerate(lines, start=1):
         try:
             record = parsed(line, _Output)
@@ -85,8 +85,8 @@ def file_outputs(path: str) -> Previous:
             raise UsageError(
                 f"{name}, line {number} {error}; give the --output_file of `specdec decode`"
             ) from error
-        found.setdefault(record["index"], record["tokens"])
-    return Previous(name, [found.get(index, ()) for index in range(max(found, default=-1) + 1)])
+        outputs.setdefault(record["index"], record["tokens"])
+    return Previous(name, [outputs.get(i, ()) for i in range(max(outputs, default=-1) + 1)])
 
 
 class _Output(TypedDict):
@@ -145,11 +145,7 @@ def file_lines(flag: str, path: str, content: str) -> list[str]:
 
 
 def lines_of(flag: str | None, stream: TextIO, path: str = "-") -> Iterator[str]:
-    """Yields the lines of a file that a flag names, or of standard input, as they come.
-
-        stream: a file is opened with newline="
-    ".
-    """
+    """Yields the lines of a file that a flag names, or of standard input, as they come."""
     if isinstance(stream, io.TextIOWrapper):
         with contextlib.suppress(io.UnsupportedOperation):  # something was read before
             stream.reconfigure(newline="\n")

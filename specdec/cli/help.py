@@ -95,9 +95,9 @@ class Parser(OneLine):
 
     def _value(self, flag: str) -> str:
         """Returns the value given with a flag, in gin's syntax."""
-        place = next(i for i, arg in enumerate(self._given) if arg.partition("=")[0] == flag)
-        _, equals, value = self._given[place].partition("=")
-        following = self._given[place + 1 : place + 2]
+        index = next(i for i, arg in enumerate(self._given) if arg.partition("=")[0] == flag)
+        _, equals, value = self._given[index].partition("=")
+        following = self._given[index + 1 : index + 2]
         if not equals and following and not following[0].startswith("--"):
             value = following[0]
         try:

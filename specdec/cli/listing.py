@@ -100,13 +100,13 @@ def models() -> Iterator[Item]:
 
 def _presets(file: Path) -> Iterator[Item]:
     sizes: dict[str, str] = {}
-    for one in gin_text.statements(file.read_text(encoding="utf-8")):
-        scope, slash, _ = one.name.partition("/")
-        if slash and one.value.startswith("@"):
-            sizes[scope] = f"as {one.value[1:].partition('/')[0]}"
-        elif slash and one.value.isdigit():
+    for setting in gin_text.statements(file.read_text(encoding="utf-8")):
+        scope, slash, _ = setting.name.partition("/")
+        if slash and setting.value.startswith("@"):
+            sizes[scope] = f"as {setting.value[1:].partition('/')[0]}"
+        elif slash and setting.value.isdigit():
             before = f"{sizes[scope]}, " if scope in sizes else ""
-            sizes[scope] = f"{before}{one.field} {one.value}"
+            sizes[scope] = f"{before}{setting.field} {setting.value}"
     for scope, described in sizes.items():
         yield Item(scope, f"{described} (models/{file.name})")
 
@@ -122,11 +122,10 @@ def tasks() -> Iterator[Item]:
 
 
 def macros() -> Iterator[Item]:
-    """Returns every macro by topic, with its default and meaning: those of runs and those of
-    training."""
-    found = list(_macros())
-    topics = dict.fromkeys(one.topic for one in found)
-    return (one for topic in topics for one in found if one.topic == topic)
+    """Returns every macro of runs and of training by topic, with its default and meaning."""
+    items = list(_macros())
+    topics = dict.fromkeys(item.topic for item in items)
+    return (item for topic in topics for item in items if item.topic == topic)
 
 
 def _macros() -> Iterator[Item]:
@@ -135,14 +134,14 @@ def _macros() -> Iterator[Item]:
     for name in (SKELETONS[0], *others, SKELETONS[1]):
         skeleton = name in SKELETONS
         headings = gin_files.headings(folder / name)
-        found = [macro for macro in gin_files.macros(folder / name) if macro.meaning]
-        found = [macro for macro in found if skeleton or macro.name not in seen]
-        for macro in found:
+        listed = [macro for macro in gin_files.macros(folder / name) if macro.meaning]
+        listed = [macro for macro in listed if skeleton or macro.name not in seen]
+        for macro in listed:
             required = macro.value == "%gin.REQUIRED"
             default = "required" if required else f"default {macro.value}"
             topic = TOPICS.get(name.partition("/")[0]) or headings[macro.name]
             yield Item(macro.name, f"{macro.meaning} ({default}; {name})", topic)
-        seen |= {macro.name for macro in found}
+        seen |= {macro.name for macro in listed}
 
 
 def formats() -> Iterator[Item]:
@@ -186,17 +185,19 @@ _TEXTS = {
 def device() -> Iterator[Item]:
     """Yields the milliseconds of products of a few tokens on this device; the least is marked."""
     with one_line():
-        found = devices.this(int8=devices.file(int8=True).is_file())  # if a run has needed it
-    if found is None:
+        measured = devices.this(int8=devices.file(int8=True).is_file())  # if a run has needed it
+    if measured is None:
         yield Item("not measured", "kernels stay as checkpoints have them")
         return
-    about = (f"{name} {value}" for name, value in found.about.items() if value not in ("", []))
+    about = (f"{name} {value}" for name, value in measured.about.items() if value not in ("", []))
     yield Item("device", ", ".join(about))
-    kept = devices.file(found.in_int8() is not None)
-    yield Item("kept in", os.environ.get(devices.SETTING) or str(kept))
-    if found.busy:
-        yield Item("load then", f"{found.load} of a core; at {devices.BUSY} it is measured again")
-    for size, times in found.milliseconds.items():
+    file = devices.file(measured.in_int8() is not None)
+    yield Item("kept in", os.environ.get(devices.SETTING) or str(file))
+    if measured.busy:
+        yield Item(
+            "load then", f"{measured.load} of a core; at {devices.BUSY} it is measured again"
+        )
+    for size, times in measured.milliseconds.items():
         for tokens in devices.TOKENS:
             known = {order: times[order][tokens] for order in times if tokens in times[order]}
             shown = (f"{o} {ms:.3f}{'*' * (ms == min(known.values()))}" for o, ms in known.items())

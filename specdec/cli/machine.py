@@ -159,7 +159,7 @@ def cache_folder() -> str:
     return folder and str(Path(folder) / "xla")
 
 
-def refuse_unwritable_folder(flag: str, path: str | None, remedy: str = "give another") -> None:
+def refuse_unwritable_folder(flag: str, path: str | None) -> None:
     """Raises UsageError, before any long work, if a folder cannot be made or written."""
     if not path or "://" in path:
         return
@@ -167,7 +167,7 @@ def refuse_unwritable_folder(flag: str, path: str | None, remedy: str = "give an
     while not os.path.lexists(nearest):
         nearest = nearest.parent
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise UsageError(f"{flag} {path} cannot be written, {nearest} is in the way; {remedy}")
+        raise UsageError(f"{flag} {path} cannot be written, {nearest} is in the way; give another")
 
 
 def leave_stdout() -> None:
@@ -207,17 +207,17 @@ def join_other_hosts(args: argparse.Namespace) -> None:
 
     Once they have joined, nothing happens.
     """
-    told = vars(args).get("distributed")
-    if told is None or jax.distributed.is_initialized():
+    hosts = vars(args).get("distributed")
+    if hosts is None or jax.distributed.is_initialized():
         return
     address, count, index = None, None, None
-    if told:
+    if hosts:
         try:
-            address, *numbers = told.split(",")
+            address, *numbers = hosts.split(",")
             count, index = map(int, numbers)
         except ValueError as error:
             raise UsageError(
-                f"--distributed={told} is not ADDRESS,COUNT,INDEX, as in 10.0.0.1:8476,2,0; "
+                f"--distributed={hosts} is not ADDRESS,COUNT,INDEX, as in 10.0.0.1:8476,2,0; "
                 "give all three"
             ) from error
     _end_in_one_line_when_aborted()
@@ -244,7 +244,7 @@ def join_other_hosts(args: argparse.Namespace) -> None:
         late.cancel()
 
 
-_kept: list[object] = []  # the handler in use
+_handlers: list[object] = []  # the handler in use
 
 
 def _end_in_one_line_when_aborted() -> None:
@@ -257,10 +257,10 @@ def _end_in_one_line_when_aborted() -> None:
         return
     import ctypes
 
-    _kept[:] = [ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: _end(ENDED))]
+    _handlers[:] = [ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: _end(ENDED))]
     handle = ctypes.CDLL(None).signal
     handle.restype = ctypes.c_void_p
-    handle(int(signal.SIGABRT), _kept[0])
+    handle(int(signal.SIGABRT), _handlers[0])
 
 
 def _end(line: str) -> None:

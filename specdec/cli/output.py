@@ -49,10 +49,10 @@ def check(args: argparse.Namespace, inputs: Iterable[str] = (), holding: str | N
         raise UsageError(
             f"--output_file: {path} exists and is of another kind; delete it, or give another file"
         )
-    given = vars(args)
+    flags = vars(args)
     if os.path.exists(path) and not holding and not os.path.exists(f"{path}.gin"):
         return  # another's file: the command refuses it, and no lock is left next to it
-    if not given.get("dry_run") and given.get("distributed") is None:  # the first host holds it
+    if not flags.get("dry_run") and flags.get("distributed") is None:  # the first host holds it
         records.hold(Path(path))
 
 

@@ -93,20 +93,24 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--compare", metavar="DIR", help="also show the figures of an earlier folder"
     )
-    parser.add_argument("--gin.NAME", dest="gin_bindings", **_BINDINGS)
-    parser.add_argument(
-        "--tfds_data_dir", metavar="DIR", help="where TFDS data sets have been prepared"
-    )
+    _add_run_flags(parser)
     parser.set_defaults(command=_command, resumes_from="study")
     return parser
 
 
-_BINDINGS = {
-    "action": "append",
-    "default": [],
-    "metavar": "VALUE",
-    "help": "one setting of every run that is measured, such as --gin.DTYPE=\"'bfloat16'\"",
-}
+def _add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of all runs that are measured."""
+    parser.add_argument(
+        "--gin.NAME",
+        dest="gin_bindings",
+        action="append",
+        default=[],
+        metavar="VALUE",
+        help="one setting of every run that is measured, such as --gin.DTYPE=\"'bfloat16'\"",
+    )
+    parser.add_argument(
+        "--tfds_data_dir", metavar="DIR", help="where TFDS data sets have been prepared"
+    )
 
 
 def _command(args: argparse.Namespace) -> None:
@@ -193,16 +197,16 @@ def _described(
 ) -> Described:
     """Returns the run of some flags, its models resized to presets; raises UsageError."""
     argv = ["eval", "--output_dir=-", *flags, "--gin.TASK=None"]
-    said = io.StringIO()
+    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
-            own = args.overview.parse_args(settings.joined(argv))
+        with contextlib.redirect_stderr(errors):
+            parsed = args.overview.parse_args(settings.joined(argv))
     except SystemExit as error:
-        raise UsageError(said.getvalue().removeprefix("specdec: ").strip()) from error
-    own.input_file = None
-    own.gin_file = [Own(file) if resources.gin_file(file) else file for file in own.gin_file]
-    run = runs.described(own, UNREAD)
-    models = {role: one for role, one in run.plan.models().items() if isinstance(one, Model)}
+        raise UsageError(errors.getvalue().removeprefix("specdec: ").strip()) from error
+    parsed.input_file = None
+    parsed.gin_file = [Own(file) if resources.gin_file(file) else file for file in parsed.gin_file]
+    run = runs.described(parsed, UNREAD)
+    models = {role: model for role, model in run.plan.models().items() if isinstance(model, Model)}
     larger = {
         role: families.model_of(
             families.resized(models[role].config, preset("--grown", name, models[role]).config)

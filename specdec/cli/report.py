@@ -85,7 +85,7 @@ def _command(args: argparse.Namespace) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from error
     if args.output_file:
-        text += "".join(f"\n{_link(one, args.output_file)}\n" for one in drawn)
+        text += "".join(f"\n{_link(figure, args.output_file)}\n" for figure in drawn)
         records.write(Path(args.output_file), text)
     else:
         print(text, end="")

@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -17,19 +17,26 @@ import jax
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints import TextModel
-from specdec.checkpoints import generation_settings as generation
 from specdec.cli import given, machine, settings, shorthands
-from specdec.cli.beams import Beams
 from specdec.cli.data import saved_vocabulary
 from specdec.common import progress, records, schemas
 from specdec.common.environment import version
 from specdec.common.terminal import visible
-from specdec.common.values import Checked, UsageError, is_word
+from specdec.common.values import UsageError, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
-from specdec.engine import Engine, NotExact, Placement, check_eight_bits, in_eight_bits, obeying
+from specdec.engine import (
+    Engine,
+    NotExact,
+    Placement,
+    Settings,
+    check_eight_bits,
+    in_eight_bits,
+    obeying,
+)
 from specdec.models.contract.inputs import check_room
 from specdec.plan import RESERVED, Plan
 from specdec.sampling import MinLength, looks_back
+from specdec.texts.beams import Beams
 from specdec.texts.measured_run import Run
 from specdec.texts.texts import Data, Previous, TextList, TextStream
 
@@ -51,8 +58,8 @@ FLAGS: Mapping[str, str] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class DecodeRun(Checked):
-    """Everything that the output of a run depends on; gin builds it.
+class DecodeRun(Settings):
+    """Everything that the output of a run depends on; gin builds it, with the fields of `Settings`.
 
     Args:
       plan: target, drafter, verifier, schedule and sampling.
@@ -62,13 +69,7 @@ class DecodeRun(Checked):
       draft_checkpoint_paths: role -> path, for each model and table of the drafter; others may be
         present.
       schedule_table_path: the schedule's table, if it has one.
-      int8: the roles of models whose kernels are rounded to eight bits, which makes them other
-        models.
-      int8_tokens: whether the tokens of these models' products are rounded as well.
-      lossy: whether the output may have another distribution than the target's.
       compare: whether to run the target alone as well.
-      generation_settings: "obey" the generation settings in the target's checkpoint, or "ignore"
-        them. The ids that outputs start and end with are always the checkpoint's.
       beams: the search for the likeliest texts, if there is to be one.
     """
 
@@ -78,11 +79,7 @@ class DecodeRun(Checked):
     checkpoint_path: str
     draft_checkpoint_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
     schedule_table_path: str | None = None
-    int8: Sequence[str] = ()
-    int8_tokens: bool = False
-    lossy: bool = False
     compare: bool = False
-    generation_settings: generation.Choice = "obey"
     beams: Beams = Beams()
 
     def __post_init__(self):
@@ -120,23 +117,19 @@ class DecodeRun(Checked):
                 "compare is set, but without a drafter the target is alone anyway; leave it out"
             )
         check_eight_bits(self.plan, self.int8, self.int8_tokens)
-        longest = self.plan.max_length
-        sampling = self.plan.sampling
-        for one in sampling.processors if looks_back(sampling) else ():
-            if isinstance(one, MinLength) and one.length >= longest:
+        sampling, longest = self.plan.sampling, self.plan.max_length
+        for processor in sampling.processors if looks_back(sampling) else ():
+            if isinstance(processor, MinLength) and processor.length >= longest:
                 raise ValueError(
-                    f"MIN_LENGTH is {one.length} but targets hold {longest}; give a number of "
-                    "tokens that leaves room for EOS"
+                    f"MIN_LENGTH is {processor.length} but targets hold {longest}; give a number "
+                    "of tokens that leaves room for EOS"
                 )
 
     def paths(self) -> dict[str, str]:
         """Returns the checkpoints and tables of everything in `Plan.owned`, by role."""
-        given: dict[str, Any] = {
-            "target": self.checkpoint_path,
-            **self.draft_checkpoint_paths,
-        }
-        given |= dict.fromkeys(self.plan.schedule.tables(), self.schedule_table_path)
-        return {role: path for role, path in given.items() if role in self.plan.owned()}
+        paths: dict[str, Any] = {"target": self.checkpoint_path, **self.draft_checkpoint_paths}
+        paths |= dict.fromkeys(self.plan.schedule.tables(), self.schedule_table_path)
+        return {role: path for role, path in paths.items() if role in self.plan.owned()}
 
 
 def _required(role: str, macro: str) -> str:
@@ -165,15 +158,15 @@ def opened(
     run = change(_fitted(dataclasses.replace(run, data=data)))
     _refuse_unsuited(args, run, previous)
     with progress.stage("starting", "starting"):
-        found = dataclasses.replace(with_engine(run, unmarked), previous=previous)
+        ready = dataclasses.replace(with_engine(run, unmarked), previous=previous)
         if "subtitles" in args:
-            found = found.transcribing(args.explain)
-    if found.placement.mesh is not None:
-        args.contexts.enter_context(jax.set_mesh(found.placement.mesh))
-    args.contexts.enter_context(_naming_target(found))
+            ready = ready.transcribing(args.explain)
+    if ready.placement.mesh is not None:
+        args.contexts.enter_context(jax.set_mesh(ready.placement.mesh))
+    args.contexts.enter_context(_naming_target(ready))
     if data.texts is not None:
-        note_missing_prefix(args, found.engine.text, data.texts.first)
-    return found
+        note_missing_prefix(args, ready.engine.text, data.texts.first)
+    return ready
 
 
 def _fitted(run: DecodeRun) -> DecodeRun:
@@ -241,14 +234,11 @@ def with_engine(run: DecodeRun, unmarked: bool = False) -> Run:
             run.paths(),
             vocabulary_of(run),
             run.placement,
+            dataclasses.replace(run, lossy=run.lossy or unmarked),
             rows=data.batch_size,
-            int8=run.int8,
-            int8_tokens=run.int8_tokens,
-            generation_settings=run.generation_settings,
             num_samples=data.num_samples,
             num_beams=run.beams.num_beams,
             prefix=data.decoder_prefix,
-            lossy=run.lossy or unmarked,
         )
     except checkpoints.CheckpointError:
         raise
@@ -258,7 +248,7 @@ def with_engine(run: DecodeRun, unmarked: bool = False) -> Run:
         raise UsageError(f"--decoder_prefix {data.decoder_prefix!r}: {error}") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return Run(engine, data, run.compare, run.lossy, run.beams.given())
+    return Run(engine, data, run.compare, run.lossy, run.beams)
 
 
 @contextlib.contextmanager
@@ -320,9 +310,8 @@ def resolved(args: argparse.Namespace) -> DecodeRun:
     text = text_of(run.checkpoint_path)
     if data.texts is not None:
         note_missing_prefix(args, text, data.texts.first)
-    beams = run.beams.num_beams
-    given_prefix, samples = bool(data.decoder_prefix), data.num_samples
-    plan = obeying(run.plan, text, run.generation_settings, given_prefix, samples, beams)
+    of_texts = bool(data.decoder_prefix), data.num_samples, run.beams.num_beams
+    plan = obeying(run.plan, text, run.generation_settings, *of_texts)
     plan = in_eight_bits(plan, run.int8, run.int8_tokens)
     return dataclasses.replace(run, plan=plan, data=data)
 
@@ -341,20 +330,17 @@ def note_missing_prefix(args: argparse.Namespace, known: TextModel | None, text:
 
     It prints nothing if the user gave a prefix.
     """
-    given = any(binding.startswith("TASK_PREFIX=") for binding in args.gin_bindings)
-    if known is None or args.target is None or args.task_prefix is not None or given:
+    in_gin = any(binding.startswith("TASK_PREFIX=") for binding in args.gin_bindings)
+    if known is None or args.target is None or args.task_prefix is not None or in_gin:
         return
-    named = tuple(dict.fromkeys(known.prefixes.values()))
-    if named and not text.startswith(named):
-        prefixes = ", ".join(map(repr, named))
+    prefixes = tuple(dict.fromkeys(known.prefixes.values()))
+    if prefixes and not text.startswith(prefixes):
         note = (
-            f"specdec: config.json of {args.target} names prefixes ({prefixes}) "
-            "and the first text has none; give --task_prefix='...', or --task_prefix='' for none"
+            f"specdec: config.json of {args.target} names prefixes "
+            f"({', '.join(map(repr, prefixes))}) and the first text has none; give "
+            "--task_prefix='...', or --task_prefix='' for none"
         )
-        print(
-            visible(note),
-            file=sys.stderr,
-        )
+        print(visible(note), file=sys.stderr)
 
 
 def _shortened(run: DecodeRun) -> DecodeRun:
@@ -426,10 +412,10 @@ def vocabulary_of(run: DecodeRun) -> tasks.LoadedVocabulary:
         vocabulary = tasks.get_task(run.data.task).vocabulary
     else:
         vocabulary = tasks.for_texts(definition_of(run))
-    given = run.data.draft_vocabulary
-    if given and not tasks.same_vocabulary(tasks.for_texts(given), vocabulary):
+    drafts = run.data.draft_vocabulary
+    if drafts and not tasks.same_vocabulary(tasks.for_texts(drafts), vocabulary):
         raise UsageError(
-            f"the draft's vocabulary, {given}, is not the target's, {vocabulary}; "
+            f"the draft's vocabulary, {drafts}, is not the target's, {vocabulary}; "
             "a draft is read as the target's ids: use models of one vocabulary"
         )
     return vocabulary
@@ -441,16 +427,17 @@ def in_force(run: Run, lines: str | None = None) -> str:
     The comments are fingerprints of the checkpoints and the vocabulary, and the versions of the
     code and of the lines that a command writes (`schemas.KINDS`). `records` compares those too.
     """
-    prints = run.engine.fingerprints.items()
-    made_of: dict[str, str | None] = {f"# {name}": value for name, value in prints}
-    made_of[f"{records.VERSION}specdec"] = version("specdec")
+    facts: dict[str, object] = {
+        f"# {name}": value for name, value in run.engine.fingerprints.items()
+    }
+    facts[f"{records.VERSION}specdec"] = version("specdec")
     if lines is not None:
-        made_of[f"{records.FORMAT}{lines}"] = str(schemas.version(lines))
-    comments = "".join(f"{name} = {value}\n" for name, value in made_of.items())
+        facts[f"{records.FORMAT}{lines}"] = schemas.version(lines)
+    comments = "".join(f"{name} = {value}\n" for name, value in facts.items())
     return f"{settings.in_force()}\n{comments}"
 
 
 def definition_of(run: DecodeRun | Run) -> tasks.VocabularyDefinition:
     """Returns the run's vocabulary, or else the one saved with the target."""
-    found = run.data.vocabulary or saved_vocabulary(run.checkpoint_path)
-    return tasks.chatting(found) if run.data.chat else found
+    definition = run.data.vocabulary or saved_vocabulary(run.checkpoint_path)
+    return tasks.chatting(definition) if run.data.chat else definition

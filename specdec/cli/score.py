@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, TypedDict
 
 import jax
@@ -94,15 +93,11 @@ def _command(args: argparse.Namespace) -> None:
 def _pairs(path: str) -> Iterator[tuple[str, str]]:
     """Returns the pairs of standard input as they come, or those of a file, checked first."""
     if path == "-":
-        lines = lines_of("--pairs", sys.stdin)
-        return map(_pair, itertools.repeat(path), itertools.count(1), _some(lines, STDIN))
+        lines = not_nothing(lines_of("--pairs", sys.stdin), STDIN, "to score")
+        return map(_pair, itertools.repeat(path), itertools.count(1), lines)
     lines = file_lines("--pairs", path, "input TAB output")
-    found = list(_some(lines, f"--pairs {path}"))
-    return iter([_pair(path, number, line) for number, line in enumerate(found, start=1)])
-
-
-def _some(lines: Iterable[str], name: str) -> Iterator[str]:
-    return not_nothing(lines, name, "to score")
+    lines = not_nothing(lines, f"--pairs {path}", "to score")
+    return iter([_pair(path, number, line) for number, line in enumerate(lines, start=1)])
 
 
 def _pair(path: str, number: int, line: str) -> tuple[str, str]:
@@ -122,8 +117,8 @@ def _scores_of(plan: Plan) -> Callable[..., dict[str, jax.Array]]:
         rules["processed_log_probs"] = plan.sampling
 
     def scores(*args) -> dict[str, jax.Array]:
-        one = functools.partial(score, *args, target=plan.target, stop_ids=plan.stop_ids)
-        return {name: one(sampling=rule) for name, rule in rules.items()}
+        options = {"target": plan.target, "stop_ids": plan.stop_ids}
+        return {name: score(*args, **options, sampling=rule) for name, rule in rules.items()}
 
     return jax.jit(scores)
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import re
 import sys
-import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import gin
-from gin import config as gin_config
-from gin import config_parser
 from specdec import tasks
-from specdec.cli import gin_files
+from specdec.cli import gin_files, gin_statements
 from specdec.cli.gin_files import Own
-from specdec.common import resources
+from specdec.cli.gin_statements import REQUIRED, GinStatement
 from specdec.common.records import Lines
 from specdec.common.values import UsageError, did_you_mean
 
@@ -74,6 +73,10 @@ def path_in(folder: str, name: str) -> str:
     return os.path.join(folder, name)
 
 
+# What gin, the modules that it imports, and the objects that it makes may raise.
+_ERRORS = SyntaxError, ImportError, AttributeError, NameError, TypeError, ValueError
+
+
 def build(
     cls: type[T],
     args: argparse.Namespace,
@@ -95,40 +98,34 @@ def build(
         if "://" not in args.tfds_data_dir and not os.path.isdir(args.tfds_data_dir):
             raise UsageError(f"--tfds_data_dir {args.tfds_data_dir} is no folder; give one")
         tasks.use_tfds_data_dir(args.tfds_data_dir)
-    folders = _folders(args)
+    statements = _read(args)
+    _refuse_unread_macros(statements)
+    for owner, message in needed.items():
+        if not _bound(statements, owner):
+            raise UsageError(message)
+    _make_importable(args)
+    values = {statement.macro: statement.value for statement in statements}
+    for name, value in unneeded.items():
+        if name in values and values[name] in (REQUIRED, None):
+            statements.append(gin_statements.of_value(f"{name}/gin.macro.value", value))
+    for key, value in overrides.items():
+        if value is not None:
+            statements.append(gin_statements.of_value(key, value))
     gin.clear_config()
-    try:
-        _refuse_unread_macros(args.gin_file, args.gin_bindings, folders)
-        for name, says in needed.items():
-            if not binds(args, name):
-                raise UsageError(says)
-        _make_importable(args.gin_file, folders)
-        with _finding(folders):
-            for file in args.gin_file:
-                gin_config.parse_config_file(file)
-        gin.parse_config(args.gin_bindings)
-        for name, value in unneeded.items():
-            if str(gin.query_parameter(f"%{name}")) in ("%gin.REQUIRED", "None"):
-                gin.bind_parameter(f"%{name}", value)
-        for name, value in overrides.items():
-            if value is not None:
-                gin.bind_parameter(name, value)
-        gin.finalize()
-        return gin.get_configurable(cls)()
-    except UsageError as error:  # gin adds lines to what a function raises that it calls
-        raise UsageError(str(error).partition("\n")[0]) from error
-    except (SyntaxError, ImportError, AttributeError, NameError, TypeError, ValueError) as error:
-        raise UsageError(_with_remedy(_explain(error))) from error
+    for statement in statements:
+        _tell_gin(statement)
+    _refuse_unset(statements)
+    gin.finalize()
+    return _construct(cls)
 
 
-def binds(args: argparse.Namespace, name: str) -> bool:
+def binds(args: argparse.Namespace, owner: str) -> bool:
     """Returns whether the gin files bind fields of a class."""
-    folders, recorder = _folders(args), _Recorder()
-    return any(
-        isinstance(statement, config_parser.BindingStatement) and statement.selector == name
-        for file in args.gin_file
-        for statement in _statements(file, folders, recorder)
-    )
+    return _bound(_read(args), owner)
+
+
+def _bound(statements: Iterable[GinStatement], owner: str) -> bool:
+    return any(statement.owner == owner and statement.file for statement in statements)
 
 
 def in_force() -> str:
@@ -148,14 +145,26 @@ def json_lines(path: str | None, in_force: str) -> Lines[Mapping[str, object]] |
     return lines
 
 
+def _read(args: argparse.Namespace) -> list[GinStatement]:
+    """Returns the statements of the gin files of a command, and of its flags, in their order."""
+    folders = _folders(args)
+    paths = (gin_files.found(file, ["", *folders]) for file in args.gin_file)
+    of_flags = (gin_statements.of_flag(binding) for binding in args.gin_bindings)
+    try:
+        of_files = [s for path in paths for s in gin_statements.of_file(path, folders)]
+    except SyntaxError as error:
+        raise UsageError(_message(error)) from error
+    return [*of_files, *itertools.chain.from_iterable(of_flags)]
+
+
 def files_of(args: argparse.Namespace) -> list[str]:
     """Returns the paths of the gin files of a command, which may read none."""
-    folders, names = _folders(args), vars(args).get("gin_file", [])
-    return [path for file in names if (path := _path(file, ["", *folders])) is not None]
+    folders, names = ["", *_search_paths(args)], vars(args).get("gin_file", [])
+    return [path for name in names if (path := gin_files.path_of(name, folders)) is not None]
 
 
-def _own_folders() -> list[str]:
-    return [str(resources.folder(name)) for name in ("gin", "configs")]
+def _search_paths(args: argparse.Namespace) -> list[str]:
+    return [*filter(None, vars(args).get("gin_search_paths", "").split(","))]
 
 
 def _folders(args: argparse.Namespace) -> list[str]:
@@ -163,207 +172,130 @@ def _folders(args: argparse.Namespace) -> list[str]:
 
     The current folder is none of them, unless the user named a gin file of it.
     """
-    folders = [*filter(None, vars(args).get("gin_search_paths", "").split(","))]
-    found = [_path(file, ["", *folders]) for file in vars(args).get("gin_file", [])]
-    theirs = (path for path in found if path is not None and not isinstance(path, Own))
-    here = any(os.path.dirname(os.path.abspath(path)) == os.getcwd() for path in theirs)
-    return [*folders, "."] if here else folders
+    of_user = (path for path in files_of(args) if not isinstance(path, Own))
+    is_here = any(os.path.dirname(os.path.abspath(path)) == os.getcwd() for path in of_user)
+    return [*_search_paths(args), "."] if is_here else _search_paths(args)
 
 
-@contextlib.contextmanager
-def _finding(folders: Sequence[str]) -> Iterator[None]:
-    """Makes gin find files as `_found` does.
-
-    Gin itself would begin in the current folder, and import Python packages in search of files.
-    """
-    within: list[str] = []
-
-    def parse(name: str, skip_unknown: bool = False, *_: object) -> object:
-        path = _included(name, within[-1], folders) if within else _found(name, ["", *folders])
-        within.append(path)
-        with open(path, encoding="utf-8") as text:
-            includes, imports = gin_config.parse_config(text, skip_unknown)
-        within.pop()
-        return gin_config.ParsedConfigFileIncludesAndImports(name, imports, includes)
-
-    before, gin_config.parse_config_file = gin_config.parse_config_file, parse
-    try:
-        yield
-    finally:
-        gin_config.parse_config_file = before
-
-
-_Statement: TypeAlias = (
-    config_parser.BindingStatement
-    | config_parser.BlockDeclaration
-    | config_parser.ImportStatement
-    | config_parser.IncludeStatement
-)
-
-
-class _Recorder(config_parser.ParserDelegate):
-    """Replaces gin while a file is examined."""
-
-    def __init__(self):
-        self.read: set[str] = set()
-
-    def configurable_reference(self, scoped_configurable_name, evaluate):
-        return None
-
-    def macro(self, macro_name):
-        self.read.add(macro_name)
-
-
-def _refuse_unread_macros(
-    files: Sequence[str], bindings: Sequence[str], folders: Sequence[str]
-) -> None:
+def _refuse_unread_macros(statements: Sequence[GinStatement]) -> None:
     """Raises UsageError for a misspelt macro, which gin would accept without effect.
 
     Macros of our own files may have no reader, because the run decides which drafter reads them.
     """
-    recorder = _Recorder()
-    statements = [s for file in files for s in _statements(file, folders, recorder)]
-    statements += [_binding(binding, recorder) for binding in bindings]
+    read = {name for statement in statements for name in statement.macros()}
     for statement in statements:
-        if not isinstance(statement, config_parser.BindingStatement) or statement.arg_name:
+        name = statement.macro
+        if name is None or name in read or isinstance(statement.file, Own):
             continue
-        if os.path.realpath(statement.location.filename or "").startswith(_inside_own()):
-            continue
-        name = "/".join(filter(None, (statement.scope, statement.selector)))
-        if name not in recorder.read:
-            hint = did_you_mean(name, recorder.read) or "; include the gin file that reads it"
-            if file := gin_files.setting(name):
-                hint = f"; include the gin file that reads it, {file}"
-            raise UsageError(f"{_place(statement.location)}{name} is read by nothing{hint}")
+        hint = did_you_mean(name, read) or "; include the gin file that reads it"
+        if file := gin_files.setting(name):
+            hint = f"; include the gin file that reads it, {file}"
+        raise UsageError(f"{statement.where}{name} is read by nothing{hint}")
 
 
-def _make_importable(files: Sequence[str], folders: Sequence[str]) -> None:
+def _make_importable(args: argparse.Namespace) -> None:
     """Lets a gin file of the user import the modules next to it, for example a drafter."""
-    for file in files:
-        path = _found(file, ["", *folders])
+    for path in files_of(args):
         folder = os.path.dirname(os.path.abspath(path))
         if not isinstance(path, Own) and folder not in sys.path:
             sys.path.append(folder)
 
 
-def _path(file: str, folders: Sequence[str]) -> str | None:
-    """Returns the path of a gin file, None if there is none; specdec's own folders come last."""
-    for folder in () if isinstance(file, Own) else folders:
-        if os.path.isfile(path := os.path.join(folder, file)):
-            return Own(path) if os.path.realpath(path).startswith(_inside_own()) else path
-    own = resources.gin_file(file)
-    return None if own is None else Own(own)
-
-
-def _inside_own() -> tuple[str, ...]:
-    return tuple(os.path.join(os.path.realpath(folder), "") for folder in _own_folders())
-
-
-def _found(file: str, folders: Sequence[str], place: str = "") -> str:
-    """Returns the path of a gin file."""
-    path = _path(file, folders)
-    if path is None:
-        searched = (folder or "." for folder in (*folders, *_own_folders()))
-        looked_in = ", ".join(dict.fromkeys(searched))
-        raise UsageError(
-            f"{place}gin file {file} not found in {looked_in}"
-            + (
-                gin_files.did_you_mean(file)
-                or "; check the name, or add its folder with --gin_search_paths"
-            )
-        )
-    return path
-
-
-def _included(name: str, within: str, folders: Sequence[str], place: str = "") -> str:
-    """Returns the path of a file that another one includes."""
-    return _found(Own(name) if isinstance(within, Own) else name, folders, place)
-
-
-def _statements(
-    file: str, folders: Sequence[str], recorder: _Recorder, within: tuple[str, ...] = ()
-) -> Iterator[_Statement]:
-    """Yields the statements of a gin file and of those it includes."""
-    path = file if within else _found(file, ["", *folders])
-    with _readable(path), open(path, encoding="utf-8") as text:
-        for statement in config_parser.ConfigParser(text, recorder):
-            if isinstance(statement, config_parser.IncludeStatement):
-                place = _place(statement.location)
-                included = _included(statement.filename, path, folders, place)
-                if included in (*within, path):
-                    raise UsageError(
-                        f"{place}{statement.filename} includes itself; leave that line out"
-                    )
-                yield from _statements(included, folders, recorder, (*within, path))
-            else:
-                yield statement
-
-
-@contextlib.contextmanager
-def _readable(path: str) -> Iterator[None]:
-    """Raises UsageError, with its name, for a file that is not gin's."""
+def _tell_gin(statement: GinStatement) -> None:
+    """Gives gin one statement, so that its errors belong to the statement's place."""
     try:
-        yield
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not text; give a gin file in UTF-8") from error
-    except tokenize.TokenError as error:
-        raise UsageError(f"{path}: a bracket or quote is never closed; close it") from error
+        if statement.source:
+            gin.parse_config([*statement.imports, statement.source])
+        else:
+            gin.bind_parameter(statement.key, statement.value)
+    except SyntaxError as error:  # of an imported module
+        raise UsageError(_message(error)) from error
+    except _ERRORS as error:
+        message = _message(error)
+        if isinstance(error, ModuleNotFoundError):
+            message = f"{_first_line(error)}; check the name, or install it"
+        elif isinstance(error, ValueError) and not _are_registered(statement):
+            unknown = _first_line(error).removesuffix(".")
+            message = f"{unknown}; check the name, and that a gin file imports its module"
+        raise UsageError(f"{statement.where}{message}") from error
 
 
-def _binding(binding: str, recorder: _Recorder) -> _Statement:
-    name, _, value = binding.partition("=")
+def _are_registered(statement: GinStatement) -> bool:
+    """Returns whether gin knows the names of a statement; if not, no gin file imports them."""
+    names = [reference.name for reference in statement.references()]
     try:
-        return next(config_parser.ConfigParser(binding, recorder))
-    except (SyntaxError, StopIteration, tokenize.TokenError) as error:
-        quotes, what = "strings need quotes that reach gin", f"{value or 'nothing'} is not a value"
-        remedy = f"{quotes}: --gin.{name}=\"'{value}'\""
-        if not value:
-            remedy = f"give one, as in --gin.{name}=VALUE; {quotes}"
-        elif value[0] in "([{":
-            remedy = f"close its brackets; {quotes}"
-        raise UsageError(f"--gin.{binding}: {what}; {remedy}") from error
+        for name in (*names, statement.owner):
+            gin.get_configurable(name)
+    except ValueError:
+        return False
+    return True
 
 
-def _place(location: config_parser.Location) -> str:
-    return f"{location.filename}, line {location.line_num}: " if location.filename else ""
+def _refuse_unset(statements: Sequence[GinStatement]) -> None:
+    """Raises UsageError for a macro that is read and never set, and for a required value."""
+    bindings = [statement for statement in statements if statement.owner]
+    names = {statement.macro for statement in bindings}
+    for statement in bindings:
+        for name in statement.macros():
+            if name not in names and not _is_constant(name) and _is_in_force(statement):
+                raise UsageError(
+                    f"%{name} is read but never set; set it in a gin file or with "
+                    f"--gin.{name}=VALUE"
+                )
+    for statement in bindings:
+        if statement.value == REQUIRED and _is_in_force(statement):
+            name = statement.name
+            raise UsageError(f"{name} is required; set it in a gin file or with --gin.{name}=VALUE")
 
 
-def _explain(error: Exception) -> str:
-    """Returns gin's message as one line: where, and what is wrong."""
+def _is_constant(name: str) -> bool:
+    with contextlib.suppress(ValueError):
+        gin.query_parameter(name)
+        return True
+    return False
+
+
+def _is_in_force(statement: GinStatement) -> bool:
+    """Returns whether no later statement has replaced the value of this one."""
+    options = {"resolve_references": False, "inherit_scopes": False}
+    values = gin.get_bindings(statement.owner, **options)
+    return repr(values.get(statement.field)) == repr(statement.value)
+
+
+def _construct(cls: type[T]) -> T:
+    missing = "the gin files describe no {}; include specdec's skeleton of the command"
+    try:
+        configured = gin.get_configurable(cls)
+    except ValueError as error:
+        raise UsageError(missing.format(cls.__name__)) from error
+    try:
+        return configured()
+    except UsageError as error:
+        raise UsageError(_first_line(error)) from error
+    except _ERRORS as error:
+        if match := re.match(r"(\w+)\.__init__\(\) missing \d+ required positional", str(error)):
+            raise UsageError(missing.format(match[1])) from error
+        scope = "" if isinstance(error, SyntaxError) else _scope(error)
+        raise UsageError(f"{scope}{_message(error)}") from error
+
+
+def _scope(error: Exception) -> str:
+    """Returns the scope of the innermost call of gin's that has failed, as in "draft: "."""
+    scope = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals["__name__"] == gin.configurable.__module__:
+            scope = frame.f_locals.get("scope_str", scope)
+    return f"{scope}: " if scope else ""
+
+
+def _first_line(error: Exception) -> str:
+    """Returns a message without the lines that gin adds to it: who called what."""
+    return str(error).partition("\n")[0]
+
+
+def _message(error: Exception) -> str:
+    """Returns the message of an error as one line, with a remedy."""
+    line = _first_line(error)
     if isinstance(error, SyntaxError):
-        return f"{error.filename}, line {error.lineno}: {error.msg}".replace("\n", " ")
-    text = str(error)
-    head = text.partition("\n  In ")[0]  # gin's own lines
-    match = None
-    for pattern, remedy in _REMEDIES.items():
-        if match := re.match(pattern, head):
-            head = remedy.format(*match.groups())
-            break
-    if place := re.search(r'In file "(.+)", line (\d+)', text):
-        return f"{place[1]}, line {place[2]}: {head}"
-    scope = re.search(r"In call to configurable .* in scope '(.+)'", text)
-    return f"{scope[1]}: {head}" if scope and not match else head
-
-
-def _with_remedy(line: str) -> str:
+        line = f"{error.filename}, line {error.lineno}: {error.msg}".replace("\n", " ")
     return line if "; " in line else f"{line.removesuffix('.')}; correct it"
-
-
-_REMEDIES = {
-    r"(.+?)(?:/macro\.value)? set to `%gin\.REQUIRED`": (
-        "{0} is required; set it in a gin file or with --gin.{0}=VALUE"
-    ),
-    r"No bindings specified for '(.+)/gin\.macro'": (
-        "%{0} is read but never set; set it in a gin file or with --gin.{0}=VALUE"
-    ),
-    r"Could not find <class '(?:\w+\.)*(\w+)'> in the Gin registry": (
-        "the gin files describe no {0}; include specdec's skeleton of the command"
-    ),
-    r"(\w+)\.__init__\(\) missing \d+ required positional arguments?": (
-        "the gin files describe no {0}; include specdec's skeleton of the command"
-    ),
-    r"(No configurable matching.*?)\.?$": (
-        "{0}; check the name, and that a gin file imports its module"
-    ),
-    r"(No module named .*)": "{0}; check the name, or install it",
-}

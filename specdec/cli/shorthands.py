@@ -169,8 +169,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def names(flag: str, folders: Sequence[str] = ()) -> list[str]:
     """Returns the fragments that a flag accepts: those of some folders, and our own."""
     folder = f"{flag}s"
-    found = gin_files.names([*folders, resources.folder("gin")], folder)
-    return [name.removeprefix(f"{folder}/").removesuffix(".gin") for name in found]
+    files = gin_files.names([*folders, resources.folder("gin")], folder)
+    return [name.removeprefix(f"{folder}/").removesuffix(".gin") for name in files]
 
 
 def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
@@ -204,7 +204,7 @@ def input_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
         "drafters/autoregressive.gin": args.draft is not None,
         "given.gin": args.target is None and (_texts(args) or args.input_file) is not None,
     }
-    files: list[str] = [Own(file) for file, given in needed.items() if given]
+    files: list[str] = [Own(file) for file, is_needed in needed.items() if is_needed]
     return files, _input_bindings(args, _INPUT_MACROS)
 
 
@@ -258,8 +258,8 @@ def _input_bindings(args: argparse.Namespace, macros: Mapping[str, tuple[str, ..
         elif names[0] == "TASK_FILES":
             bindings.append(f"TASK_FILES={ {'train': value}!r}")
         elif flag == "text":
-            given = tuple(utf8((args.task_prefix or "") + text) for text in texts or ())
-            bindings += [f"INPUT_TEXTS={given!r}"] if given else []
+            inputs = tuple(utf8((args.task_prefix or "") + text) for text in texts or ())
+            bindings += [f"INPUT_TEXTS={inputs!r}"] if inputs else []
         elif flag != "task_prefix" or texts is None:
             bindings.append(f"{names[0]}={value!r}")
     return bindings
@@ -282,8 +282,8 @@ def _choose_drafter(args: argparse.Namespace) -> None:
     elif args.drafter is None:
         args.drafter = "hybrid"
         args.gin_bindings = [*args.gin_bindings, PREVIOUS_FIRST]
-    given = any(binding.replace(" ", "").startswith("GAMMA=") for binding in args.gin_bindings)
-    if args.gamma is None and args.schedule is None and not given:
+    in_gin = any(binding.replace(" ", "").startswith("GAMMA=") for binding in args.gin_bindings)
+    if args.gamma is None and args.schedule is None and not in_gin:
         args.gamma = PREVIOUS_GAMMA
 
 
@@ -322,20 +322,21 @@ def _fragment(flag: str, name: str, folders: Sequence[str]) -> str:
         hint = did_you_mean(name, known) or f"; give one of {', '.join(known)}"
         raise UsageError(f"--{flag} is {name!r}, and there is no {flag}s/{name}.gin{hint}")
     file = f"{flag}s/{name}.gin"
-    return file if any(os.path.isfile(os.path.join(one, file)) for one in folders) else Own(file)
+    is_theirs = any(os.path.isfile(os.path.join(folder, file)) for folder in folders)
+    return file if is_theirs else Own(file)
 
 
 def _choices(file: str, macros: Sequence[str], folders: Sequence[str]) -> list[str]:
     """Returns a fragment's choices as bindings, which override what other files say after it."""
-    found = gin_files.macros(gin_files.path(file, folders))
-    return [f"{macro.name}={macro.value}" for macro in found if macro.name in macros]
+    of_file = gin_files.macros(gin_files.path(file, folders))
+    return [f"{macro.name}={macro.value}" for macro in of_file if macro.name in macros]
 
 
-def _sampling(args: argparse.Namespace, given: Sequence[str]) -> str:
+def _sampling(args: argparse.Namespace, flags: Sequence[str]) -> str:
     if not _is_greedy("temperature", args.temperature):
         return Own("sampling/temperature.gin")
-    if len(given) > 1:
-        other = given[-1]
+    if len(flags) > 1:
+        other = flags[-1]
         raise UsageError(
             f"--temperature=0 is greedy, and --{other}={getattr(args, other)} is about drawing; "
             "give one of the two"

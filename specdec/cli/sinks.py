@@ -23,8 +23,9 @@ from specdec.common.records import Lines, as_json
 from specdec.common.subtitles import FORMATS, subtitles
 from specdec.common.values import UsageError
 from specdec.texts.beam_texts import BeamText
+from specdec.texts.beams import Beams
 from specdec.texts.decoding_texts import Text
-from specdec.texts.measured_run import GivenBeams, Run
+from specdec.texts.measured_run import Run
 from specdec.texts.text_engine import Watch
 from specdec.texts.texts import Data, TextList
 from specdec.types import DecodeOutput
@@ -36,7 +37,7 @@ class Texts(NamedTuple):
     """The texts that a run writes, as far as a dry run knows them."""
 
     data: Data
-    beams: GivenBeams | None  # the search that finds them; None for none
+    beams: Beams  # the search that finds them
     vocabulary: Callable[[], tasks.LoadedVocabulary]  # returns their vocabulary, which takes time
 
     def check(self, args: argparse.Namespace) -> None:
@@ -120,7 +121,7 @@ class Subtitles(Sink[Text]):
     def check(cls, args: argparse.Namespace, texts: Texts) -> None:
         if args.subtitles is None:
             return
-        path, given = Path(args.subtitles), texts.data.texts
+        path, sounds = Path(args.subtitles), texts.data.texts
         if path.suffix[1:].lower() not in FORMATS:
             raise UsageError(f"--subtitles is {path}; give FILE.srt or FILE.vtt")
         if args.output_file and path == Path(args.output_file):
@@ -128,8 +129,8 @@ class Subtitles(Sink[Text]):
         if path.exists() or not os.access(path.parent, os.W_OK):
             what = "exists; delete it, or give" if path.exists() else "cannot be written; give"
             raise UsageError(f"--subtitles: {path} {what} another file")
-        one = isinstance(given, TextList) and len(given) == 1 == texts.data.num_samples
-        if not one or not tasks.is_sound(texts.vocabulary()):
+        is_one = isinstance(sounds, TextList) and len(sounds) == 1 == texts.data.num_samples
+        if not is_one or not tasks.is_sound(texts.vocabulary()):
             raise UsageError(
                 f"--subtitles={path} is for one transcript of one sound; give one --text, or leave "
                 "it out"
@@ -152,7 +153,7 @@ class Quantiles(Sink[Text]):
 
     def __init__(self, levels: Sequence[float], samples: int):
         self._levels, self._samples = levels, samples
-        self._found: dict[int, list[list[float]]] = {}
+        self._known: dict[int, list[list[float]]] = {}
 
     @staticmethod
     def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -172,7 +173,7 @@ class Quantiles(Sink[Text]):
             raise UsageError(
                 f"--quantiles is {args.quantiles}; give levels between 0 and 1, as 0.1,0.5,0.9"
             )
-        if texts.beams is not None or not isinstance(texts.vocabulary(), tasks.Series):
+        if texts.beams or not isinstance(texts.vocabulary(), tasks.Series):
             raise UsageError(
                 "--quantiles is for samples of series, and the run has none; leave it out"
             )
@@ -192,28 +193,12 @@ class Quantiles(Sink[Text]):
         return cls(cls._levels_of(args), run.data.num_samples)
 
     def write(self, text: Text) -> None:
-        found = self._found.setdefault(text.index, [])
-        found.append(tasks.values_of(text.prediction))
-        if len(found) == self._samples:
-            values = tasks.quantiles(self._found.pop(text.index), self._levels).tolist()
+        samples = self._known.setdefault(text.index, [])
+        samples.append(tasks.values_of(text.prediction))
+        if len(samples) == self._samples:
+            values = tasks.quantiles(self._known.pop(text.index), self._levels).tolist()
             line = {str(level): row for level, row in zip(self._levels, values, strict=True)}
             print(as_json(line), flush=True)
-
-
-class BeamLines(Sink[BeamText]):
-    """A line for each beam, with its score on a terminal."""
-
-    def __init__(self, scores: bool):
-        self._scores = scores
-
-    @classmethod
-    def of(cls, args: argparse.Namespace, run: Run) -> BeamLines | None:
-        return cls(sys.stdout.isatty()) if run.beams and _is_wanted(args) else None
-
-    def write(self, text: BeamText) -> None:
-        for score, found in zip(text.scores, text.predictions, strict=True):
-            before = f"{score:9.4f}  " if self._scores else ""
-            print(before + terminal.one_line(found), flush=True)
 
 
 class Painted(Sink[Text]):
@@ -256,15 +241,23 @@ class Painted(Sink[Text]):
         self._painter.end()
 
 
-class Plain(Sink[Text]):
-    """A line of plain text for each text."""
+class Plain(Sink[Text | BeamText]):
+    """A line of plain text for each output; on a terminal beams have their scores before them."""
+
+    def __init__(self, scores: bool):
+        self._scores = scores
 
     @classmethod
     def of(cls, args: argparse.Namespace, run: Run) -> Plain | None:
-        return cls() if not run.beams and _is_wanted(args) else None
+        is_wanted = sys.stdout.isatty() or not (args.output_file or args.subtitles)
+        return cls(sys.stdout.isatty()) if is_wanted else None
 
-    def write(self, text: Text) -> None:
-        print(terminal.one_line(text.prediction), flush=True)
+    def write(self, text: Text | BeamText) -> None:
+        if not isinstance(text, BeamText):
+            return print(terminal.one_line(text.prediction), flush=True)
+        for score, prediction in zip(text.scores, text.predictions, strict=True):
+            before = f"{score:9.4f}  " if self._scores else ""
+            print(before + terminal.one_line(prediction), flush=True)
 
 
 class Bar(Sink[Text]):
@@ -314,12 +307,7 @@ class Several(Sink[Text | BeamText]):
 
 
 OUTPUTS: tuple[type[Sink], ...] = (JsonLines, Subtitles)  # each that the flags ask for
-SCREENS: tuple[type[Sink], ...] = (
-    Quantiles,
-    Painted,
-    BeamLines,
-    Plain,
-)  # one: the first that is wanted
+SCREENS: tuple[type[Sink], ...] = (Quantiles, Painted, Plain)  # one: the first that is wanted
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -331,13 +319,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def opened(args: argparse.Namespace, run: Run) -> Sink:
     """Returns the sinks of a command."""
     Texts(run.data, run.beams, lambda: run.engine.vocabulary).check(args)
-    found = [sink.of(args, run) for sink in OUTPUTS]
+    outputs = [sink.of(args, run) for sink in OUTPUTS]
     screens = (sink.of(args, run) for sink in SCREENS)
-    found.append(next((sink for sink in screens if sink is not None), None))
-    found.append(Bar.of(args, run))
-    return Several(sink for sink in found if sink is not None)
-
-
-def _is_wanted(args: argparse.Namespace) -> bool:
-    """Returns whether texts are printed: on a terminal, and elsewhere if no file gets them."""
-    return sys.stdout.isatty() or not (args.output_file or args.subtitles)
+    screen = next(filter(None, screens), None)
+    return Several(filter(None, [*outputs, screen, Bar.of(args, run)]))

@@ -68,8 +68,8 @@ def _command(args: argparse.Namespace) -> None:
     if args.table is None:
         from specdec import training  # optax, which no other command needs
 
-        given = {"TrainRun.steps": args.steps, "TrainRun.seed": args.seed}
-        run = settings.build(training.TrainRun, args, given)
+        flags = {"TrainRun.steps": args.steps, "TrainRun.seed": args.seed}
+        run = settings.build(training.TrainRun, args, flags)
     elif args.table == "classifier":
         run = settings.build(DecodeRun, args, {})
     else:
@@ -146,7 +146,7 @@ def _make_table(args: argparse.Namespace, run: DecodeRun) -> None:
         runs.require_drafter(run)
     else:
         run = dataclasses.replace(run, plan=run.plan.alone())
-    found = make(
+    report = make(
         ready(runs.with_engine(run, unmarked=True)),
         args.table,
         Path(args.output_dir),
@@ -156,7 +156,7 @@ def _make_table(args: argparse.Namespace, run: DecodeRun) -> None:
         steps=args.steps or None,
         say=_say,
     )
-    print(found)
+    print(report)
 
 
 def _say(line: str) -> None:

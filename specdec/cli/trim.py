@@ -57,8 +57,8 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     settle_paths(args)
     if (args.head_size is None) != (args.predictions is None):
-        given, other = ("head_size", "predictions")[:: 1 if args.predictions is None else -1]
-        raise UsageError(f"--{given} is {getattr(args, given)} without --{other}; give both")
+        flag, other = ("head_size", "predictions")[:: 1 if args.predictions is None else -1]
+        raise UsageError(f"--{flag} is {getattr(args, flag)} without --{other}; give both")
     text = checkpoints.text_model_from(args.input, needed=False)
     output = checkpoints.check_output(args.output, "orbax", text.vocabulary)
     model = checkpoints.model_from(args.input)
@@ -68,37 +68,37 @@ def _command(args: argparse.Namespace) -> None:
         if not trimming.has_encoder and (args.shared_encoder or args.encoder_layers):
             asked = "shared_encoder" if args.shared_encoder else "encoder_layers"
             raise UsageError(f"--{asked} is about an encoder, and the model has none; leave it out")
-        kept = _kept(args, model.config, counts)
-        to = families.model_of(families.resized(model.config, kept))
+        trim = _trim(args, model.config, counts)
+        to = families.model_of(families.resized(model.config, trim))
     params = checkpoints.load(args.input, config=model.config)
-    ours = families.resize(params, model.config, kept)
+    ours = families.resize(params, model.config, trim)
     checkpoints.save(output, ours, config=to.config, **text.kept())
     print(f"read {args.input}: {model_line(params, model)}")
     print(f"wrote {output}: {model_line(ours, to)}")
-    if kept.head_ids is not None:
-        share = sum(counts[i] for i in kept.head_ids) / counts.total()
+    if trim.head_ids is not None:
+        share = sum(counts[i] for i in trim.head_ids) / counts.total()
         print(
-            f"its head has {len(kept.head_ids):,} of {model.vocab_size:,} ids, {share:.2%} of the "
+            f"its head has {len(trim.head_ids):,} of {model.vocab_size:,} ids, {share:.2%} of the "
             f"tokens in {args.predictions}"
         )
 
 
-def _kept(args: argparse.Namespace, config: Config, counts: Counter[int]) -> Trim:
-    found: dict[str, Any] = {}
+def _trim(args: argparse.Namespace, config: Config, counts: Counter[int]) -> Trim:
+    parts: dict[str, Any] = {}
     for stack in ("decoder", "encoder"):
-        if (given := getattr(args, f"{stack}_layers")) is not None:
+        if (which := getattr(args, f"{stack}_layers")) is not None:
             there = getattr(config, f"num_{stack}_layers")
-            found[f"{stack}_layers"] = kept_parts.layers(f"--{stack}_layers", given, there)
+            parts[f"{stack}_layers"] = kept_parts.layers(f"--{stack}_layers", which, there)
     if args.shared_encoder:
-        found["shared_encoder"] = True
+        parts["shared_encoder"] = True
     if args.head_size is not None:
-        found["head_ids"] = _most_frequent(args, counts, config.vocab_size)
-    if not found:
+        parts["head_ids"] = _most_frequent(args, counts, config.vocab_size)
+    if not parts:
         raise UsageError(
             "there is nothing to trim; give --decoder_layers, --encoder_layers, --shared_encoder "
             "or --head_size"
         )
-    return Trim(**found)
+    return Trim(**parts)
 
 
 def _most_frequent(

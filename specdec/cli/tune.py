@@ -67,7 +67,7 @@ def _command(args: argparse.Namespace) -> None:
         rows=rows_of(args),
         costs=costs,
     )
-    found = search.run()
-    print(*found.lines(), sep="\n")
-    text = found.write(search.folder, args.gin_file or [args.target])
+    best = search.run()
+    print(*best.lines(), sep="\n")
+    text = best.write(search.folder, args.gin_file or [args.target])
     print(f"\n{search.folder / 'tuned.gin'}:\n{text}", end="")

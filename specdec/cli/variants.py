@@ -7,7 +7,6 @@ import copy
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypedDict, Unpack
 
 from specdec.cli import run as runs
 from specdec.cli import shorthands
@@ -16,15 +15,6 @@ from specdec.common.values import PositiveInt, UsageError, check
 from specdec.predict import stored_costs
 from specdec.predict.costs import Costs
 from specdec.texts.measured_run import Run, Variant
-
-
-class How(TypedDict, total=False):
-    """The arguments of `variant` that have defaults."""
-
-    lines: str | None
-    unmarked: bool
-    drafts: bool
-    change: Callable[[DecodeRun], DecodeRun]
 
 
 def variant(
@@ -48,12 +38,16 @@ def ready(run: Run, name: str = "", lines: str | None = None) -> Variant:
 
 
 def variants(
-    args: argparse.Namespace, file: str | None = None, **how: Unpack[How]
+    args: argparse.Namespace,
+    file: str | None = None,
+    *,
+    lines: str,
+    change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
 ) -> Iterator[Variant]:
-    """Yields the variants of `--variant`, or the only run; `how` has the arguments of `variant`."""
+    """Yields the variants of `--variant`, or the only run."""
     names = args.variant or [""]
     _refuse_twice(names, file)
-    return (variant(args, name, **how) for name in names)
+    return (variant(args, name, lines=lines, change=change) for name in names)
 
 
 def _refuse_twice(names: Sequence[str], file: str | None) -> None:
@@ -121,7 +115,7 @@ def rows_of(args: argparse.Namespace) -> int:
 
 def _with(args: argparse.Namespace, name: str) -> argparse.Namespace:
     """Returns the flags, followed by the gin files and settings of a variant."""
-    own, items = copy.copy(args), [item for item in name.split(";") if item]
+    changed, items = copy.copy(args), [item for item in name.split(";") if item]
     for kind in shorthands.FRAGMENTS:
         chosen = getattr(args, kind, None)
         if chosen and any(item.startswith(f"{kind}s/") for item in items):
@@ -134,9 +128,9 @@ def _with(args: argparse.Namespace, name: str) -> argparse.Namespace:
             raise UsageError(
                 f"--variant={name}: {item} has no value; give --variant={item}=VALUE, or a gin file"
             )
-    own.gin_file = [*args.gin_file, *(item for item in items if item.endswith(".gin"))]
-    own.gin_bindings = [*args.gin_bindings, *(x for x in items if not x.endswith(".gin"))]
-    return own
+    changed.gin_file = [*args.gin_file, *(item for item in items if item.endswith(".gin"))]
+    changed.gin_bindings = [*args.gin_bindings, *(x for x in items if not x.endswith(".gin"))]
+    return changed
 
 
 def say(line: str) -> None:

@@ -39,18 +39,18 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> int:
     output.check(args, holding="checks")
     passed = Path(f"{args.output_file}.checks.jsonl")
-    kept = passed, Path(f"{passed}.gin")
+    files = passed, Path(f"{passed}.gin")
     try:
-        found = certify(variant(args, unmarked=True, drafts=True), say, announce, passed)
-        found.write(Path(args.output_file))
+        certificate = certify(variant(args, unmarked=True, drafts=True), say, announce, passed)
+        certificate.write(Path(args.output_file))
     except RecordsError:  # they are of another run, which may go on
         raise
     except Exception:  # Ctrl-C is no Exception, and keeps the passed checks for the next run
-        _remove(kept)
+        _remove(files)
         raise
-    _remove(kept)
-    print(f"{found.verdict}; figures in {args.output_file}")
-    return 0 if found.certified else 1
+    _remove(files)
+    print(f"{certificate.verdict}; figures in {args.output_file}")
+    return 0 if certificate.certified else 1
 
 
 def _remove(files: Iterable[Path]) -> None:

@@ -43,25 +43,9 @@ def p_value(mean: float, texts: int, risk: float) -> float:
     """
     if mean >= risk:
         return 1.0
-    hoeffding = math.exp(-texts * _divergence(mean, risk))
-    bentkus = math.e * _binomial_at_most(math.ceil(texts * mean), texts, risk)
-    return min(1.0, hoeffding, bentkus)
+    from scipy import special, stats
 
-
-def _divergence(a: float, b: float) -> float:
-    """Returns the divergence of two Bernoulli distributions, in nats."""
-    tails = (1 - a) * math.log((1 - a) / (1 - b))
-    return tails + (a * math.log(a / b) if a else 0.0)
-
-
-def _binomial_at_most(count: int, texts: int, probability: float) -> float:
-    log_odds = (math.log(probability), math.log1p(-probability))
-    terms = (
-        math.lgamma(texts + 1)
-        - math.lgamma(k + 1)
-        - math.lgamma(texts - k + 1)
-        + k * log_odds[0]
-        + (texts - k) * log_odds[1]
-        for k in range(count + 1)
-    )
-    return math.fsum(math.exp(term) for term in terms)
+    divergence = special.rel_entr(mean, risk) + special.rel_entr(1 - mean, 1 - risk)
+    hoeffding = math.exp(-texts * divergence)
+    bentkus = math.e * stats.binom.cdf(math.ceil(texts * mean), texts, risk)
+    return min(1.0, hoeffding, float(bentkus))

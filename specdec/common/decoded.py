@@ -69,10 +69,10 @@ class DecodedText:
         """The accepted draft tokens over the tested ones; nan if no token was drafted."""
         return empirical_alpha(self.accepted, self.drafted)
 
-    def count_in(self, summary: Summary, given: int = 0) -> None:
-        """Adds this text, of which `given` tokens were a prefix, to the figures of a run."""
+    def count_in(self, summary: Summary, prefix: int = 0) -> None:
+        """Adds this text, whose first `prefix` tokens were given, to the figures of a run."""
         summary.texts += 1
-        summary.tokens += len(self.tokens) - given
+        summary.tokens += len(self.tokens) - prefix
         summary.drafted += self.drafted
         summary.accepted += self.accepted
         summary.layers += self.depths

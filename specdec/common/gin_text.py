@@ -56,9 +56,9 @@ def statements(text: str) -> Iterator[Statement]:
         if signs[-1] == ":":
             block = "".join(signs[:-1]) + "."
         elif "=" in signs:
-            place = signs.index("=")
+            equals = signs.index("=")
             meaning = comments[-1].lstrip("# ") if comments else ""
-            yield Statement(block + "".join(signs[:place]), _source(code[place + 1 :]), meaning)
+            yield Statement(block + "".join(signs[:equals]), _source(code[equals + 1 :]), meaning)
 
 
 def summary(text: str) -> str:
@@ -80,10 +80,10 @@ def settings_in(text: str) -> Mapping[str, object]:
     if not text.startswith("{"):
         return _gin_settings(text)
     plain = parsed(text)
-    found: dict[str, object] = {**_gin_settings(str(plain.pop("gin", "")))}
+    settings: dict[str, object] = {**_gin_settings(str(plain.pop("gin", "")))}
     for name, value in plain.items():
-        found.update(_dotted(name, value))
-    return found
+        settings.update(_dotted(name, value))
+    return settings
 
 
 def first_difference(old: str, new: str) -> tuple[str, object, object] | None:
@@ -111,27 +111,27 @@ def _is_default(name: str, value: object) -> bool:
 @functools.cache
 def _defaults() -> dict[str, str]:
     """Returns the values of the installed gin files, by name without scope."""
-    folder, found = resources.folder("gin"), {}
+    folder, values = resources.folder("gin"), {}
 
     def add(file: Path) -> None:
         text = file.read_text(encoding="utf-8")
-        for one in statements(text):
-            found.setdefault(one.name, one.value)
+        for statement in statements(text):
+            values.setdefault(statement.name, statement.value)
         for name in re.findall(r"^include '(.+)'", text, re.MULTILINE):
             add(folder / name)
 
     for file in (folder / "decode.gin", *sorted(folder.glob("*.gin")), *folder.glob("*/*.gin")):
         add(file)
-    return found
+    return values
 
 
 def _gin_settings(text: str) -> dict[str, str]:
-    found = {one.name: one.value for one in statements(text)}
+    settings = {statement.name: statement.value for statement in statements(text)}
     for line in text.splitlines():
         name, equals, value = line.partition(" = ")
         if equals and line.startswith(COMPARED):
-            found[name.removeprefix("# ")] = value
-    return found
+            settings[name.removeprefix("# ")] = value
+    return settings
 
 
 def _dotted(name: str, value: object) -> Iterator[tuple[str, object]]:

@@ -35,10 +35,9 @@ def exchanged(value: T) -> list[T]:
     """Returns the values of all hosts, in the order of the hosts."""
     if jax.process_count() == 1:
         return [value]
-    own = np.frombuffer(pickle.dumps(value), np.uint8)
-    sizes = multihost_utils.process_allgather(np.int32(len(own)))
-    padded = np.zeros(sizes.max(), np.uint8)
-    padded[: len(own)] = own
+    data = np.frombuffer(pickle.dumps(value), np.uint8)
+    sizes = multihost_utils.process_allgather(np.int32(len(data)))
+    padded = np.pad(data, (0, int(sizes.max()) - len(data)))
     rows = multihost_utils.process_allgather(padded)
     return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
@@ -54,12 +53,12 @@ def from_first(act: Callable[[], T]) -> T:
             value = act()
         except Exception as error:
             failed = error
-    found, said = exchanged((value, failed and str(failed)))[0]
+    first_value, message = exchanged((value, failed and str(failed)))[0]
     if failed is not None:
         raise failed
-    if said is not None:
-        raise RecordsError(f"the first host ended: {said}")
-    return cast(T, found)  # which is None only if `act` returns that
+    if message is not None:
+        raise RecordsError(f"the first host ended: {message}")
+    return cast(T, first_value)  # which is None only if `act` returns that
 
 
 def whole(array: ArrayLike | jax.Array) -> np.ndarray:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias, TypedDict, TypeVar, get_type_hints
 
@@ -23,13 +22,13 @@ def parsed(content: str | bytes, kind: type[T] = dict[str, Any], *, nan: bool = 
     constant, number = (None, None) if nan else (_finite, _finite)
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
-        found = json.loads(text, parse_constant=constant, parse_float=number)
+        value = json.loads(text, parse_constant=constant, parse_float=number)
     except RecursionError as error:
         raise ValueError("is not JSON (too many brackets inside each other)") from error
     except ValueError as error:
         raise ValueError(f"is not JSON ({error})") from error
-    check_kind(found, kind)
-    return found
+    check_kind(value, kind)
+    return value
 
 
 def check_kind(value: object, kind: object) -> None:
@@ -39,20 +38,19 @@ def check_kind(value: object, kind: object) -> None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        said, _, place = str(error).replace("`", "").partition(" - at $")
-        where = f"has a wrong {place.lstrip('.')}" if place else "is no such JSON object"
-        said = re.sub("^[A-Z]", lambda first: first[0].lower(), said)
-        raise ValueError(f"{where}: {said}") from error
+        message, _, path = str(error).replace("`", "").partition(" - at $")
+        where = f"has a wrong {path.lstrip('.')}" if path else "is no such JSON object"
+        raise ValueError(f"{where}: {message[:1].lower()}{message[1:]}") from error
     except RecursionError as error:
         raise ValueError("has too many brackets inside each other") from error
 
 
-def record_of(kind: type[T], fields: Mapping[str, object], **made: object) -> T:
+def record_of(kind: type[T], fields: Mapping[str, object], **replaced: object) -> T:
     """Returns an object of a dataclass or a NamedTuple."""
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        if name in fields.keys() - made.keys():
+        if name in fields.keys() - replaced.keys():
             check_kind({name: fields[name]}, TypedDict("_Kind", {name: hint}))  # pyright: ignore
-    return kind(**{**fields, **made})
+    return kind(**{**fields, **replaced})
 
 
 def _finite(text: str) -> float:

@@ -28,8 +28,8 @@ def rows() -> Mapping[str, PaperRow]:
     """Returns name -> row, in the order of the table."""
     text = Path(__file__).with_suffix(".csv").read_text(encoding="utf-8")
     _, *lines = csv.reader(text.splitlines())
-    found = (
+    table = (
         PaperRow(name, task, draft, int(temperature), int(gamma), *map(float, figures))
         for name, task, draft, temperature, gamma, *figures in lines
     )
-    return {row.name: row for row in found}
+    return {row.name: row for row in table}

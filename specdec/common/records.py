@@ -93,8 +93,8 @@ class Lines(Generic[R]):
         """Yields the objects in the file, except an incomplete last line."""
         if self.path.exists():
             with self.path.open("rb") as file:
-                whole = (line for line in file if line.endswith(b"\n"))
-                for number, line in enumerate(whole, start=1):
+                complete = (line for line in file if line.endswith(b"\n"))
+                for number, line in enumerate(complete, start=1):
                     yield self._object(line, number)
 
     def map(self, function: Callable[[R], T], command: str) -> Iterator[T]:
@@ -205,20 +205,21 @@ def complete_folder(path: Path) -> Iterator[Path]:
         except OSError as error:
             if not path.exists():
                 raise
-            made = f"{path} was made by another process meanwhile; use it, or give another folder"
-            raise RecordsError(made) from error
+            raise RecordsError(
+                f"{path} was made by another process meanwhile; use it, or give another folder"
+            ) from error
         shutil.rmtree(staging, ignore_errors=True)
     except BaseException:
         _remove(staging)
         raise
 
 
-def _remove(folder: Path, seconds: float = 10.0) -> None:
+def _remove(folder: Path) -> None:
     """Removes a folder into which threads of a library may still write after one of them failed.
 
-    Never raises, as its caller has an error to report. Gives up after `seconds`.
+    Never raises, as its caller has an error to report. Gives up after 10 seconds.
     """
-    end, missing = time.monotonic() + seconds, 0
+    end, missing = time.monotonic() + 10, 0
     while missing < 2 and time.monotonic() < end:
         shutil.rmtree(folder, ignore_errors=True)
         missing = 0 if folder.exists() else missing + 1

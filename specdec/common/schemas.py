@@ -98,19 +98,19 @@ def schema(command: str) -> JsonObject:
     """
     kind = KINDS[command]
     number, about, forms = LINES[kind]
-    found = {
+    heading = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:specdec:{kind}:{number}",
         "title": kind,
         "description": about,
     }
     if "" in forms:
-        return found | _object(forms[""])
+        return heading | _object(forms[""])
     named = {
         name: {"title": name, "description": form.about, **_object(form)}
         for name, form in forms.items()
     }
-    return found | {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in named], "$defs": named}
+    return heading | {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in named], "$defs": named}
 
 
 def version(command: str) -> int:
@@ -143,8 +143,8 @@ def _field(hint: object) -> JsonObject:
     """Returns the schema of a field: of the type in its annotation, or else its own."""
     _, *others, meaning = get_args(hint)
     written = next((x for x in others if not isinstance(x, Meta | str)), hint)
-    found = msgspec.json.schema(written)
-    named = found.pop("$defs", {})
+    schema = msgspec.json.schema(written)
+    named = schema.pop("$defs", {})
 
     def inlined(value: object) -> object:
         if isinstance(value, list):
@@ -156,6 +156,6 @@ def _field(hint: object) -> JsonObject:
             value = {k: v for k, v in fields.items() if k not in ("title", "description")}
         return {name: inlined(item) for name, item in value.items()}
 
-    plain = inlined(found)
+    plain = inlined(schema)
     assert isinstance(plain, dict)
     return {"description": meaning, **plain}

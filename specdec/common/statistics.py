@@ -60,7 +60,7 @@ def bootstrap(
     if count == 1:
         only = figure(values)[..., 0]
         return only, only
-    found = stats.bootstrap(
+    interval = stats.bootstrap(
         (np.arange(count),),
         resampled,
         n_resamples=RESAMPLES,
@@ -68,5 +68,5 @@ def bootstrap(
         vectorized=True,
         method="percentile",
         rng=np.random.default_rng(0),
-    )
-    return found.confidence_interval.low, found.confidence_interval.high
+    ).confidence_interval
+    return interval.low, interval.high

@@ -35,6 +35,5 @@ def subtitles(segments: Iterable[TimedText], kind: str) -> str:
 
 def _clock(seconds: float, mark: str) -> str:
     """Returns hours, minutes, seconds and thousandths."""
-    whole, thousandths = divmod(round(seconds * 1000), 1000)
-    minutes, left = divmod(whole, 60)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{left:02}{mark}{thousandths:03}"
+    seconds, thousandths = divmod(round(seconds * 1000), 1000)
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{mark}{thousandths:03}"

@@ -67,18 +67,18 @@ def origins(
     proposed: Sequence[Sequence[int]],
     drafted: Sequence[int],
     accepted: Sequence[int],
-    given: int = 0,
+    prefix: int = 0,
 ) -> Iterator[tuple[int, Origin]]:
     """Yields one row's tokens in order of decision, with the first rejected token of each call.
 
     Later rejected tokens are left out: they continue a text that does not exist.
     """
     output = iter(tokens)
-    yield from ((token, Origin.GIVEN) for token in itertools.islice(output, given))
-    for guesses, tested, kept in zip(proposed, drafted, accepted, strict=True):
-        yield from ((token, Origin.ACCEPTED) for token in itertools.islice(output, kept))
-        if kept < tested:
-            yield guesses[kept], Origin.REJECTED
+    yield from ((token, Origin.GIVEN) for token in itertools.islice(output, prefix))
+    for guesses, tested, right in zip(proposed, drafted, accepted, strict=True):
+        yield from ((token, Origin.ACCEPTED) for token in itertools.islice(output, right))
+        if right < tested:
+            yield guesses[right], Origin.REJECTED
         yield from ((token, Origin.TARGET) for token in itertools.islice(output, 1))
 
 
@@ -90,14 +90,14 @@ def pieces(
     A token's text depends on what is before it: SentencePiece's first space, bytes of one
     character. It is therefore computed as the difference of two texts.
     """
-    kept: list[int] = []
+    output: list[int] = []
     shown = ""
     for token, origin in marked:
         # An unfinished character reads as U+FFFD; it is shown when its last byte is there.
-        text = text_of([*kept, token]).rstrip("\ufffd")
+        text = text_of([*output, token]).rstrip("\ufffd")
         piece = text[len(shown) :]
         if origin is not Origin.REJECTED:
-            kept.append(token)
+            output.append(token)
             shown += piece
         if piece:
             yield piece, origin
@@ -108,9 +108,9 @@ def paint(line: Iterable[Piece], colour: bool = True) -> str:
     return lay_out(words(line, colour))[0]
 
 
-def legend(given: bool = False, colour: bool = True, columns: float = math.inf) -> str:
+def legend(prefix: bool = False, colour: bool = True, columns: float = math.inf) -> str:
     """Returns an explanation of the marks and colours, written in them."""
-    shown = [origin for origin in Origin if given or origin is not Origin.GIVEN]
+    shown = [origin for origin in Origin if prefix or origin is not Origin.GIVEN]
     line = [part for origin in shown for part in ((LABELS[origin], origin), (", ", None))]
     return lay_out(words(line[:-1], colour), columns)[0]
 
@@ -130,7 +130,7 @@ class Word(NamedTuple):
 
 def words(line: Iterable[Piece], colour: bool) -> list[Word]:
     """Returns the words of some pieces. If the line goes on, all but the last one stay the same."""
-    found: list[Word] = []
+    result: list[Word] = []
     space = breaks = False
     for text, origin in _runs(line):
         for atom in _atoms(text, origin):
@@ -139,19 +139,19 @@ def words(line: Iterable[Piece], colour: bool) -> list[Word]:
                 continue
             size, wide = width(atom), any(map(_is_wide, atom))
             styled = f"\x1b[{origin.value}m{atom}\x1b[0m" if colour and origin else atom
-            if not found or space or breaks or wide:
-                found.append(Word(styled, size, space))
+            if not result or space or breaks or wide:
+                result.append(Word(styled, size, space))
             else:
-                last = found[-1]
-                found[-1] = Word(last.text + styled, last.width + size, last.space)
+                last = result[-1]
+                result[-1] = Word(last.text + styled, last.width + size, last.space)
             space, breaks = False, wide
-    return found
+    return result
 
 
-def lay_out(found: Iterable[Word], columns: float = math.inf, column: int = 0) -> tuple[str, int]:
+def lay_out(words: Iterable[Word], columns: float = math.inf, column: int = 0) -> tuple[str, int]:
     """Returns words as lines of `columns`, and the column after them; they begin at `column`."""
     text = ""
-    for word in found:
+    for word in words:
         gap = int(word.space and column > 0)
         if column and column + gap + word.width > columns:
             text, column, gap = text + "\n", 0, 0
@@ -184,7 +184,7 @@ def visible(message: object) -> str:
     text = str(message)
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
-    return re.sub(f"[{_CONTROLS}{_TURNS}]", lambda one: ascii(one[0])[1:-1], text)
+    return re.sub(f"[{_CONTROLS}{_TURNS}]", lambda match: ascii(match[0])[1:-1], text)
 
 
 def _runs(line: Iterable[Piece]) -> Iterator[Piece]:
@@ -220,14 +220,14 @@ class Painter:
     """Writes a text to stdout as it grows, with the origin of each word, then the plain text."""
 
     def __init__(
-        self, text_of: Callable[[Sequence[int], str], str], given: int = 0, colour: bool = True
+        self, text_of: Callable[[Sequence[int], str], str], prefix: int = 0, colour: bool = True
     ):
-        self._text_of, self._given, self._colour = text_of, given, colour
+        self._text_of, self._prefix, self._colour = text_of, prefix, colour
         self._source = ""
         self._reset()
 
     def legend(self) -> str:
-        return legend(self._given > 0, self._colour, columns_of(sys.stdout))
+        return legend(self._prefix > 0, self._colour, columns_of(sys.stdout))
 
     def begin(self, text: str) -> None:
         """Begins an output with its input."""
@@ -240,7 +240,7 @@ class Painter:
         if not self._begun:  # another output of the same input
             print()
             self._begun = True
-        line = pieces(origins(tokens, *trace, given=self._given), self._shown)
+        line = pieces(origins(tokens, *trace, prefix=self._prefix), self._shown)
         self._tokens, self._words = tokens, words(line, self._colour)
         self._write(self._words[self._written : -1])
 

@@ -220,10 +220,10 @@ def acceptance_by_position(
     """
     accepted, drafted = np.ravel(accepted), np.ravel(drafted)
     at = np.arange(drafted.max(initial=0))[:, None]
-    there, kept = drafted[None] > at, accepted[None] > at
-    reached = there & (accepted[None] >= at)
-    conditional = [_ratio(*map(np.count_nonzero, pair)) for pair in zip(kept, reached, strict=True)]
-    joint = [_ratio(*map(np.count_nonzero, pair)) for pair in zip(kept, there, strict=True)]
+    there, right = drafted[None] > at, accepted[None] > at
+    totals = right.sum(1), (there & (accepted[None] >= at)).sum(1), there.sum(1)
+    conditional = [_ratio(*pair) for pair in zip(totals[0], totals[1], strict=True)]
+    joint = [_ratio(*pair) for pair in zip(totals[0], totals[2], strict=True)]
     return np.array(conditional), np.array(joint)
 
 

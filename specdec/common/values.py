@@ -108,7 +108,7 @@ def row_of(least: int, remedy: str, *, ascending: bool = False, empty: bool = Fa
     def holds(value: object) -> bool:
         if not isinstance(value, list | tuple) or not (value or empty):
             return False
-        row = all(is_integer(one, least) for one in value)
+        row = all(is_integer(item, least) for item in value)
         return row and (not ascending or sorted(set(value)) == list(value))
 
     return Rule(holds, remedy)
@@ -140,7 +140,7 @@ def rule_of(kind: object) -> Rule | None:
     """Returns the rule that a type declares; None satisfies it if the type allows None."""
     parts = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     annotated = [get_args(part)[1:] for part in parts if get_origin(part) is Annotated]
-    rules = [one for metadata in annotated for one in metadata if isinstance(one, Rule)]
+    rules = [rule for metadata in annotated for rule in metadata if isinstance(rule, Rule)]
     rules += [one_of(get_args(part)) for part in parts if get_origin(part) is Literal]
     if not rules:
         return None
@@ -148,11 +148,13 @@ def rule_of(kind: object) -> Rule | None:
     classes = tuple(x for x in parts if isinstance(x, type) and x is not types.NoneType)
     if classes:
         names = ", ".join(f"a {each.__name__}" for each in classes)
-        own = rule
-        rule = Rule(lambda x: own.holds(x) or isinstance(x, classes), f"{own.remedy}, or {names}")
-    if types.NoneType not in parts:
-        return rule
-    return Rule(lambda value: value is None or rule.holds(value), f"{rule.remedy}, or None")
+        rule = _either(rule, lambda value: isinstance(value, classes), names)
+    return _either(rule, lambda value: value is None, "None") if types.NoneType in parts else rule
+
+
+def _either(rule: Rule, holds: Callable[[object], bool], remedy: str) -> Rule:
+    """Returns a rule for values that satisfy a rule or a further condition."""
+    return Rule(lambda value: holds(value) or rule.holds(value), f"{rule.remedy}, or {remedy}")
 
 
 class Checked:

@@ -4,12 +4,14 @@ from specdec.engine.engine import Engine, NotExact
 from specdec.engine.key import drafter_key, fingerprints
 from specdec.engine.opening import check_eight_bits, in_eight_bits, obeying, saved_vocabulary
 from specdec.engine.placement import Placement
+from specdec.engine.settings import Settings
 from specdec.engine.store import Store
 
 __all__ = [
     "Engine",
     "NotExact",
     "Placement",
+    "Settings",
     "Store",
     "check_eight_bits",
     "drafter_key",

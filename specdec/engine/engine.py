@@ -33,6 +33,7 @@ from specdec.engine.opening import (
     saved_vocabulary,
 )
 from specdec.engine.placement import Placement
+from specdec.engine.settings import Settings
 from specdec.engine.store import Store
 from specdec.models.contract.model import Target
 from specdec.plan import Plan
@@ -40,6 +41,7 @@ from specdec.tasks import LoadedVocabulary
 from specdec.types import Array, DecodeOutput, Params, PyTree, Revised
 
 LOCAL = Placement()  # one device, no mesh
+DEFAULTS = Settings()
 BITS_INPUTS = 64  # tokens of the made-up inputs that the bits of calls are measured with
 
 
@@ -91,15 +93,12 @@ class Engine(Generic[PlanT, OutputT]):
         weights: Mapping[str, str | PathLike],
         vocabulary: LoadedVocabulary | None = None,
         devices: Placement = LOCAL,
+        settings: Settings = DEFAULTS,
         *,
         rows: int = 1,
-        int8: Sequence[str] = (),
-        int8_tokens: bool = False,
-        generation_settings: generation.Choice = "obey",
         num_samples: int = 1,
         num_beams: int = 0,
         prefix: str = "",
-        lossy: bool = False,
         layouts: bool = True,
     ) -> Engine:
         """Resolves everything that an output depends on, and returns the engine.
@@ -112,42 +111,39 @@ class Engine(Generic[PlanT, OutputT]):
           vocabulary: seqio's, or `tasks.for_texts` of a definition; None for the one that was saved
             with the target.
           devices: the devices that models are divided over.
+          settings: eight bits, generation settings, and whether the output may be lossy.
           rows: the size of a batch.
-          int8: roles of models whose kernels are rounded to eight bits.
-          int8_tokens: whether these models' tokens are rounded as well.
-          generation_settings: "obey" or "ignore" the checkpoint's; for a Whisper a `Transcribed`.
           num_samples: outputs per text, which a checkpoint may state.
           num_beams: beams of a search, which a checkpoint may state.
           prefix: the text that every output begins with.
-          lossy: whether the output may have another distribution than the target's.
           layouts: whether kernels are stored in the layouts that the devices read fastest; False if
             the target's parameters do not belong to the engine.
 
         Raises:
-          NotExact: the output may have another distribution, and `lossy` is false.
+          NotExact: the output may have another distribution, and `settings.lossy` is false.
           CheckpointError, TableError, TaskError, ValueError: something is missing or does not fit.
         """
         for role in plan.owned().keys() - weights.keys() - {"target"}:
             raise ValueError(f"nothing says where the parameters of {role!r} are; give a directory")
         if vocabulary is None:
             vocabulary = tasks.for_texts(saved_vocabulary(weights["target"]))
-        path, text = weights.get("target"), None
+        path, text, chosen = weights.get("target"), None, settings.generation_settings
         if path is not None:
             text = checkpoints.text_model_from(path, needed=False)
-            if isinstance(generation_settings, Transcribed):
-                generation_settings = generation_settings.resolved(text.settings)
+            if isinstance(chosen, Transcribed):
+                chosen = chosen.resolved(text.settings)
             plan = dataclasses.replace(plan, stop_ids=generation.stop_ids(text, vocabulary))
-            plan = obeying(plan, text, generation_settings, bool(prefix), num_samples, num_beams)
+            plan = obeying(plan, text, chosen, bool(prefix), num_samples, num_beams)
         plan = padding_alike(plan)
         check_fit(plan, weights, vocabulary)
-        plan = in_eight_bits(plan, int8, int8_tokens)
-        if not (plan.exact or lossy):
+        plan = in_eight_bits(plan, settings.int8, settings.int8_tokens)
+        if not (plan.exact or settings.lossy):
             raise NotExact(plan)
         ids = tuple(vocabulary.encode(prefix)) if prefix else ()
         decoding.check_prefix(len(ids), plan.max_length)
         devices, plan = devices.of_run(plan, weights, rows)
         plan = devices.laid_out(plan, rows) if layouts else plan
-        fields = dict(weights), Store(devices), rows, text, ids, generation_settings
+        fields = dict(weights), Store(devices), rows, text, ids, chosen
         return cls(plan, vocabulary, *fields)
 
     def alone(self) -> Self:

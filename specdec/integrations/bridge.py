@@ -17,15 +17,15 @@ from specdec.types import Array, DecodeOutput
 
 def config_of(network: object) -> T5Config:
     """Returns the architecture of a T5X network, whose `config` has fields of our names."""
-    theirs = getattr(network, "config", None)
-    if getattr(theirs, "scan_layers", False):
+    config = getattr(network, "config", None)
+    if getattr(config, "scan_layers", False):
         raise ValueError(
             f"{type(network).__name__} scans its layers, which stacks their parameters; bind "
             "scan_layers=False and restore a checkpoint with one array per layer"
         )
     ours = dataclasses.fields(T5Config)
     values = {
-        field.name: getattr(theirs, field.name) for field in ours if hasattr(theirs, field.name)
+        field.name: getattr(config, field.name) for field in ours if hasattr(config, field.name)
     }
     lacking = [
         field.name
@@ -89,8 +89,8 @@ def predictions(
     )
     rising = jnp.argsort(aux["scores"], axis=1)  # [B, samples]
     rows = jnp.arange(rising.shape[0])
-    kept = (rows[:, None], rising) if return_all else (rows, rising[:, -1])
-    return jax.tree.map(lambda leaf: leaf[kept], (decodes, aux))
+    returned = (rows[:, None], rising) if return_all else (rows, rising[:, -1])
+    return jax.tree.map(lambda leaf: leaf[returned], (decodes, aux))
 
 
 def beams(output: BeamOutput, return_all: bool) -> tuple[Array, Mapping[str, Array]]:
@@ -100,10 +100,10 @@ def beams(output: BeamOutput, return_all: bool) -> tuple[Array, Mapping[str, Arr
     `aux` has the scores, [B, beams] or [B], and for each row `search_steps` and `target_calls`, [B]
     int32.
     """
-    kept = slice(None, None, -1) if return_all else 0
+    returned = slice(None, None, -1) if return_all else 0
     steps = jnp.sum(output.trace.steps, axis=1)
-    aux = {"scores": output.scores[:, kept], "search_steps": steps}
-    return output.tokens[:, kept], aux | {"target_calls": output.trace.calls}
+    aux = {"scores": output.scores[:, returned], "search_steps": steps}
+    return output.tokens[:, returned], aux | {"target_calls": output.trace.calls}
 
 
 @functools.cache

@@ -5,27 +5,31 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import html
-import os
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 import jax
 import numpy as np
 
 from specdec import checkpoints, tasks
 from specdec.certificate import certifying
-from specdec.checkpoints import generation_settings as generation
-from specdec.common import demo, notebook, terminal
+from specdec.common import demo, terminal
 from specdec.common.decoded import DecodedText
-from specdec.common.values import check
-from specdec.decoding.beam_rules import BeamRule, T5XBeams
 from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive, PreviousOutput
 from specdec.drafters.drafter import Drafter
-from specdec.engine import Engine, NotExact, Placement, check_eight_bits, saved_vocabulary
-from specdec.integrations.shown_texts import Decoded, Explained
+from specdec.engine import Engine, NotExact, Placement, Settings, check_eight_bits, saved_vocabulary
+from specdec.integrations.pair import (
+    Directories,
+    Directory,
+    Search,
+    beams_of,
+    buckets_below,
+    weights_of,
+)
+from specdec.integrations.shown_texts import Decoded, Explained, ShownPair
 from specdec.measure import benchmarking
 from specdec.models.contract.inputs import check_room
 from specdec.models.partitioning import Partitioner
@@ -35,8 +39,9 @@ from specdec.schedules import Fixed
 from specdec.schedules.schedule import Schedule
 from specdec.texts import explained
 from specdec.texts.beam_texts import BeamText
+from specdec.texts.beams import NO_BEAMS, Beams
 from specdec.texts.decoding_texts import Text
-from specdec.texts.measured_run import GivenBeams, Run, Variant, parameter_counts
+from specdec.texts.measured_run import Run, Variant
 from specdec.texts.text_engine import TextEngine
 from specdec.texts.texts import Data, TextList
 from specdec.texts.transcripts import Transcriber
@@ -45,11 +50,9 @@ from specdec.verifiers import Block
 from specdec.verifiers.decide import Verifier
 
 T = TypeVar("T")
-Path: TypeAlias = str | os.PathLike
 F = TypeVar("F", bound=Callable)
 
 GIVEN = "the given texts"  # the name of their split
-SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
 
 
 def _over_devices(method: F) -> F:
@@ -63,7 +66,7 @@ def _over_devices(method: F) -> F:
     return cast(F, run)
 
 
-class InteractiveModel:
+class InteractiveModel(ShownPair):
     """A target, a drafter and a vocabulary that turn input texts into output texts.
 
     A program is compiled for each input length in use, the next power of two, and kept. The outputs
@@ -80,21 +83,16 @@ class InteractiveModel:
       schedule_table: the folder of the schedule's table, if it has one.
       sampling: as in `Plan`; None for `Greedy()`.
       verifier: as in `Plan`; None for `Block()`, which is exact with any sampling.
-      lossy: whether the output may have another distribution than the target's.
       vocabulary: `tasks.SentencePiece(path)` or `tasks.Bytes()`; None for the one saved with the
         target.
       lengths: the longest 'inputs' and 'targets', in tokens.
       batch_size: texts that are decoded together.
       dtype: 'float32' or 'bfloat16' to compute in; None for the checkpoints' own.
-      generation_settings: 'obey' the generation settings in the target's checkpoint, or 'ignore'
-        all but the ids that outputs start and end with.
       chat: whether each input is a user's message, for the target's own chat template.
       same_bits: whether the texts must be the target's own in bfloat16 too, see `Plan`.
-      int8: roles of models whose kernels are rounded to eight bits, as in ("target",). They are
-        then other models.
-      int8_tokens: whether the tokens of these models' products are rounded as well.
       partitioner: how the models are divided over devices; None for one device.
       prefix: the text that every output begins with.
+      **settings: `lossy`, `int8`, `int8_tokens` and `generation_settings`, see `engine.Settings`.
 
     Raises:
       CheckpointError, TaskError, ValueError: before any parameter is read, if something does not
@@ -112,61 +110,46 @@ class InteractiveModel:
 
     def __init__(
         self,
-        target: str | os.PathLike,
-        draft: str | os.PathLike | Mapping[str, str | os.PathLike] | None = None,
+        target: Directory,
+        draft: Directories | None = None,
         *,
         drafter: Drafter | None = None,
         gamma: int = 4,
         schedule: Schedule | None = None,
-        schedule_table: str | os.PathLike | None = None,
+        schedule_table: Directory | None = None,
         sampling: SamplingRule | None = None,
         verifier: Verifier | None = None,
-        lossy: bool = False,
         vocabulary: tasks.VocabularyDefinition | None = None,
         lengths: Mapping[str, int] = {"inputs": 512, "targets": 128},
         batch_size: int = 1,
         dtype: str | None = None,
-        generation_settings: generation.Choice = "obey",
         chat: bool = False,
         same_bits: bool = False,
-        int8: Sequence[str] = (),
-        int8_tokens: bool = False,
         partitioner: Partitioner | None = None,
         prefix: str = "",
+        **settings: Any,
     ):
-        check("generation_settings", generation_settings, generation.Choice)
-        sampling = sampling or Greedy()
+        chosen, sampling = Settings(**settings), sampling or Greedy()
         if drafter is None and draft is not None:
             path = draft["draft"] if isinstance(draft, Mapping) else draft
             drafter = Autoregressive(checkpoints.model_from(path, dtype), sampling)
-        parts: dict[str, Any] = {"drafter": drafter, "verifier": None, "schedule": None}
-        weights = {"target": target, **_paths(drafter, draft)}
-        if drafter is not None:
-            parts["verifier"] = verifier or Block()
-            parts["schedule"] = schedule or Fixed(gamma)
-            for role in parts["schedule"].tables():
-                if schedule_table is None:
-                    raise ValueError(f"{schedule} has a table; give schedule_table")
-                weights[role] = schedule_table
+        if drafter is None:
+            verifier = schedule = None
+        else:
+            verifier, schedule = verifier or Block(), schedule or Fixed(gamma)
+        weights = weights_of(target, draft, drafter, schedule, schedule_table)
         model, longest = checkpoints.model_from(target, dtype), lengths["targets"]
         if chat:
             vocabulary = tasks.chatting(vocabulary or saved_vocabulary(target))
-        parts |= {"sampling": sampling, "max_length": longest, "same_bits": same_bits}
-        plan = Plan(model, **parts, stop_ids=())
+        parts: Any = drafter, verifier, schedule, sampling, longest  # some None without a drafter
+        plan = Plan(model, *parts, stop_ids=(), same_bits=same_bits)
         check_room(plan.models(), lengths["inputs"], longest)
-        check_eight_bits(plan, int8, int8_tokens)
+        check_eight_bits(plan, chosen.int8, chosen.int8_tokens)
+        loaded = tasks.for_texts(vocabulary) if vocabulary else None
+        devices = Placement(partitioner or Partitioner())
         try:
             self._engine = Engine.open(
-                plan,
-                weights,
-                tasks.for_texts(vocabulary) if vocabulary else None,
-                Placement(partitioner or Partitioner()),
-                rows=batch_size,
-                int8=int8,
-                int8_tokens=int8_tokens,
-                generation_settings=generation_settings,
-                prefix=prefix,
-                lossy=lossy,
+                plan, weights, loaded, devices, chosen, rows=batch_size, prefix=prefix
             )
         except NotExact as error:
             raise ValueError(
@@ -175,7 +158,7 @@ class InteractiveModel:
         self._lengths, self._batch_size = lengths, batch_size
         # The shortest texts show whether parts can work together.
         with self._on_devices():
-            self._engine.check(min([*_buckets(lengths["inputs"]), lengths["inputs"]]))
+            self._engine.check(min([*buckets_below(lengths["inputs"]), lengths["inputs"]]))
             self._engine.load()
         self._previous: Sequence[int] = ()
         self._revisers: dict[int, Engine] = {}
@@ -215,7 +198,7 @@ class InteractiveModel:
           TaskError: a text is too long.
         """
         batches = self._batches((text, None) for text in _list_of(texts))
-        return [one for batch in batches for one in self._decode(batch, seed, sample=sample)]
+        return [text for batch in batches for text in self._decode(batch, seed, sample=sample)]
 
     @_over_devices
     def transcribe(self, files: Sequence[str], *, seed: int = 0, sample: int = 0) -> list[Text]:
@@ -240,12 +223,12 @@ class InteractiveModel:
             raise ValueError("the target reads texts; give a Whisper, or the texts to `decode`")
         pairs = ((file, None) for file in _list_of(files))
         source = dataclasses.replace(self._run(pairs), transcriber=self._transcriber).source()
-        found = []
+        transcripts = []
         for batch in source:
             texts, seconds = self._transcriber.decode(batch, seed=seed, sample=sample)
             self._count(texts, seconds)
-            found += texts
-        return found
+            transcripts += texts
+        return transcripts
 
     @functools.cached_property
     def _transcriber(self) -> Transcriber:
@@ -274,29 +257,22 @@ class InteractiveModel:
             ids = engine.vocabulary.encode(previous)
             self._previous = [*ids, engine.vocabulary.eos_id] if previous else []
         batch = batch.revised([self._previous], engine.plan.max_length)
-        (found,) = self._decode(batch, seed, engine)
-        self._previous = found.tokens
-        return found
+        (revised,) = self._decode(batch, seed, engine)
+        self._previous = revised.tokens
+        return revised
 
     def _revising(self, gamma: int) -> Engine:
         """Returns an engine that drafts from previous outputs."""
         if gamma not in self._revisers:
-            given, plan = self._engine, self._engine.plan
+            plan = self._engine.plan
             verifier = plan.verifier if plan.drafts else Block()
             parts = {"drafter": PreviousOutput(), "verifier": verifier, "schedule": Fixed(gamma)}
-            self._revisers[gamma] = given.variant(**parts)
+            self._revisers[gamma] = self._engine.variant(**parts)
         return self._revisers[gamma]
 
     @_over_devices
     def beams(
-        self,
-        texts: Sequence[str],
-        num_beams: int = 4,
-        *,
-        num_return: int | None = None,
-        rule: BeamRule | None = None,
-        draft_beams: int | None = None,
-        draft_steps: int = 2,
+        self, texts: Sequence[str], num_beams: int = 4, **search: Unpack[Search]
     ) -> list[BeamText]:
         """Returns the likeliest outputs for each text, by beam search.
 
@@ -306,20 +282,20 @@ class InteractiveModel:
         Args:
           texts: the inputs.
           num_beams: w, the beams of the search.
-          num_return: beams of each text, the best first; None for all.
-          rule: `T5XBeams` or `HuggingFaceBeams` of `decoding.beam_rules`; None for T5X's.
-          draft_beams: the beams of the draft; None for twice `num_beams`.
-          draft_steps: the steps of the search that the draft looks ahead.
+          **search: the settings of the search. `num_return` is the number of beams of each text,
+            the best first; all by default. `rule` is `T5XBeams` or `HuggingFaceBeams` of
+            `decoding.beam_rules`; T5X's by default. `draft_beams` is the number of beams of the
+            draft; twice `num_beams` by default. `draft_steps` is the number of steps that the
+            draft looks ahead; 2 by default.
 
         Raises:
           ValueError: the model samples, or has another drafter.
           TaskError: a text is too long.
         """
-        drafts = draft_beams, draft_steps
-        given = GivenBeams(num_beams, num_return or num_beams, rule or T5XBeams(), *drafts)
-        run = self._run(((text, None) for text in _list_of(texts)), beams=given)
-        found: Iterator[Any] = TextEngine(run, given.engine(self._engine)).decode(run.source())
-        return list(found)
+        beams = beams_of(num_beams, {"num_return": num_beams, **search})
+        run = self._run(((text, None) for text in _list_of(texts)), beams)
+        decoded: Iterator[Any] = TextEngine(run, beams.engine(self._engine)).decode(run.source())
+        return list(decoded)
 
     @_over_devices
     def score(self, inputs: Sequence[str], targets: Sequence[str]) -> list[float]:
@@ -357,15 +333,12 @@ class InteractiveModel:
         Raises:
           ValueError: there are no pairs.
         """
-        pairs = list(pairs)
-        if not pairs:
+        if not (pairs := list(pairs)):
             raise ValueError("pairs is empty; give one (input, target) or more")
-        inputs, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+        inputs, targets = map(list, zip(*pairs, strict=True))
         predictions = self.predict(inputs, seed=seed)
-        values: dict[str, T] = {}
-        for metric in metric_fns:
-            values |= metric(targets, predictions)
-        return values
+        metrics = (metric(targets, predictions) for metric in metric_fns)
+        return dict(itertools.chain.from_iterable(values.items() for values in metrics))
 
     def paint(self, decoded: Decoded) -> str:
         """Returns the text with terminal colours that show which model wrote each word.
@@ -384,10 +357,7 @@ class InteractiveModel:
         repeats: int = 3,
         seed: int = 0,
         num_beams: int = 0,
-        num_return: int = 1,
-        rule: BeamRule | None = None,
-        draft_beams: int | None = None,
-        draft_steps: int = 2,
+        **search: Unpack[Search],
     ) -> benchmarking.Measured:
         """Times the pair and the target alone, alternating, text by text, like `specdec bench`.
 
@@ -396,10 +366,7 @@ class InteractiveModel:
           repeats: the number of runs of each text.
           seed: the seed of random draws.
           num_beams: the number of beams of a search, drafted and plain; 0 for no search.
-          num_return: see `beams`.
-          rule: see `beams`.
-          draft_beams: see `beams`.
-          draft_steps: see `beams`.
+          **search: the settings of the search, see `beams`; `num_return` is 1 by default.
 
         Raises:
           ValueError: the model has no drafter or one that drafts no beams, or there is no text.
@@ -408,10 +375,8 @@ class InteractiveModel:
         if not self._engine.plan.drafts:
             raise ValueError("the target decodes alone; give a draft or a drafter to measure")
         engine = dataclasses.replace(self._engine, rows=1).variant()
-        searched = _given_beams(num_beams, num_return, rule, draft_beams, draft_steps)
-        variant = self._variant(engine, texts, seed, searched)
-        ready = benchmarking.Benchmark.of([(variant, None)])
-        (measured,) = ready.measure(repeats)
+        variant = self._variant(engine, texts, seed, beams_of(num_beams, search))
+        (measured,) = benchmarking.Benchmark.of([(variant, None)]).measure(repeats)
         return measured
 
     @_over_devices
@@ -421,10 +386,7 @@ class InteractiveModel:
         *,
         seed: int = 0,
         num_beams: int = 0,
-        num_return: int = 1,
-        rule: BeamRule | None = None,
-        draft_beams: int | None = None,
-        draft_steps: int = 2,
+        **search: Unpack[Search],
     ) -> certifying.Certificate:
         """Certifies that the pair decodes what the target alone would, or finds the same beams.
 
@@ -435,10 +397,7 @@ class InteractiveModel:
           texts: the inputs.
           seed: the seed of random draws.
           num_beams: the number of beams of a search; 0 for no search.
-          num_return: see `beams`.
-          rule: see `beams`.
-          draft_beams: see `beams`.
-          draft_steps: see `beams`.
+          **search: the settings of the search, see `beams`; `num_return` is 1 by default.
 
         Raises:
           ValueError: the model has no drafter or one that drafts no beams, or there is no text.
@@ -448,8 +407,7 @@ class InteractiveModel:
         def started(name: str) -> None:
             print(f"checking {name} ...", file=sys.stderr, flush=True)
 
-        searched = _given_beams(num_beams, num_return, rule, draft_beams, draft_steps)
-        variant = self._variant(self._engine, texts, seed, searched)
+        variant = self._variant(self._engine, texts, seed, beams_of(num_beams, search))
         return certifying.certify(variant, lambda line: None, started)
 
     @_over_devices
@@ -464,10 +422,9 @@ class InteractiveModel:
           TaskError: the text is too long.
         """
         run = self._variant(self._engine, [text], seed).run
-        found: Iterator[Any] = TextEngine(run, self._engine, again=self._replayer).decode(
-            run.source()
-        )
-        return Explained(*found)
+        engine = TextEngine(run, self._engine, again=self._replayer)
+        (decoded,) = engine.decode(run.source())
+        return Explained(cast(Text, decoded))
 
     @functools.cached_property
     def _replayer(self) -> Program:
@@ -479,7 +436,7 @@ class InteractiveModel:
         return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
     def _variant(
-        self, engine: Engine, texts: Sequence[str], seed: int, beams: GivenBeams | None = None
+        self, engine: Engine, texts: Sequence[str], seed: int, beams: Beams = NO_BEAMS
     ) -> Variant:
         """Returns an engine with texts, all of the length that the longest of them needs."""
         pairs = TextList((text, None) for text in _list_of(texts))
@@ -490,32 +447,6 @@ class InteractiveModel:
         data = Data(None, GIVEN, lengths, pairs, batch_size=engine.rows, seed=seed)
         run = Run(engine, data, lossy=not engine.plan.exact, beams=beams)
         return Variant("", run, f"# {engine.plan}\n")
-
-    def _facts(self) -> list[tuple[str, str]]:
-        """Returns the facts that describe the model, by name."""
-        engine, plan = self._engine, self._engine.plan
-        facts = []
-        for role, count in parameter_counts(plan.models()).items():
-            dtype = plan.models()[role].dtype
-            facts.append((role, f"{count / 1e6:.1f}M parameters, {dtype}, {engine.weights[role]}"))
-        if not plan.exact:
-            output = "NOT EXACT: another distribution than the target's"
-        elif plan.same_output:
-            output = "exact: the tokens of the target alone"
-        else:
-            output = "exact: the distribution of the target alone"
-        rows = f"{engine.rows} text{'s' * (engine.rows != 1)} at a time"
-        sizes = f"inputs of {self._lengths['inputs']} tokens, outputs of {plan.max_length}, {rows}"
-        return [*facts, ("decoding", str(plan)), ("output", output), ("at most", sizes)]
-
-    def __repr__(self) -> str:
-        return "\n".join(
-            ["InteractiveModel", *(f"  {name:10}{value}" for name, value in self._facts())]
-        )
-
-    def _repr_html_(self) -> str:
-        rows = [(name, html.escape(value)) for name, value in self._facts()]
-        return f"<b>InteractiveModel</b>{notebook.table(rows)}"
 
     def reset(self) -> None:
         """Resets the statistics."""
@@ -528,12 +459,11 @@ class InteractiveModel:
     def _batches(self, pairs: Iterable[tuple[str, str | None]]) -> Iterator[tasks.Batch]:
         return self._run(pairs).batches()
 
-    def _run(self, pairs: Iterable[tuple[str, str | None]], beams: GivenBeams | None = None) -> Run:
+    def _run(self, pairs: Iterable[tuple[str, str | None]], beams: Beams = NO_BEAMS) -> Run:
         """Returns a run over texts that are padded to the lengths of this model's programs."""
         lengths, rows = self._lengths, self._batch_size
-        shorter = _buckets(lengths["inputs"])
-        texts = TextList(pairs)
-        data = Data(None, GIVEN, lengths, texts, batch_size=rows, buckets=shorter)
+        texts, widths = TextList(pairs), buckets_below(lengths["inputs"])
+        data = Data(None, GIVEN, lengths, texts, batch_size=rows, buckets=widths)
         return Run(self._engine, data, beams=beams)
 
     def _decode(
@@ -557,37 +487,11 @@ class InteractiveModel:
             text.count_in(self.stats, len(self._engine.prefix))
 
     def _compile_seconds(self) -> float:
-        made = vars(self).get("_transcriber", self._engine)  # whose programs are more
-        return made.compile_seconds
-
-
-def _given_beams(
-    beams: int, count: int, rule: BeamRule | None, *drafts: int | None
-) -> GivenBeams | None:
-    return GivenBeams(beams, count, rule or T5XBeams(), *drafts) if beams else None  # type: ignore
+        decoder = vars(self).get("_transcriber", self._engine)  # its programs are those of both
+        return decoder.compile_seconds
 
 
 def _list_of(texts: Sequence[str]) -> Sequence[str]:
     if isinstance(texts, str):
         raise TypeError(f"texts is one text, {texts[:30]!r}; give a list of texts")
     return texts
-
-
-def _paths(
-    drafter: Drafter | None, draft: str | os.PathLike | Mapping[str, str | os.PathLike] | None
-) -> dict[str, Any]:
-    """Returns the directory of each of a drafter's parameters, by role."""
-    own = list(drafter.owned()) if drafter else []
-    given = draft if isinstance(draft, Mapping) else dict.fromkeys(own[:1], draft)
-    if missing := [role for role in own if given.get(role) is None]:
-        raise ValueError(
-            f"{type(drafter).__name__} has parameters for {', '.join(own)} and draft is {draft!r}; "
-            f"give the directory of {missing[0]}, of several a dict by role"
-        )
-    return {role: given[role] for role in own}
-
-
-def _buckets(longest: int) -> tuple[int, ...]:
-    """Returns the input lengths below the longest one."""
-    lengths = (SHORTEST_BUCKET << doublings for doublings in range(longest.bit_length()))
-    return tuple(length for length in lengths if length < longest)

@@ -16,7 +16,7 @@ from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.beam_search import beam_search
 from specdec.decoding.program import DecodeProgram, batch_shapes
 from specdec.drafters.drafter import Drafter
-from specdec.engine import Engine, NotExact, Placement
+from specdec.engine import Engine, NotExact, Placement, Settings
 from specdec.engine.beam_engine import beam_plan
 from specdec.integrations import bridge
 from specdec.models.contract.model import Model, Target
@@ -84,7 +84,9 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
                 "draft_checkpoint_path"
             )
         try:
-            engine = Engine.open(plan, weights, output_vocabulary, lossy=lossy, layouts=False)
+            engine = Engine.open(
+                plan, weights, output_vocabulary, settings=Settings(lossy=lossy), layouts=False
+            )
         except NotExact as error:
             raise ValueError(
                 f"{verifier} does not keep the target's distribution; give lossy = True"
@@ -118,14 +120,14 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         if return_all_decodes is None:
             return_all_decodes = defaults.return_all_decodes
         beams = samples > 1 and self._plan.sampling.greedy
-        given = dict(decoder_params or {})
-        rng = given.pop("decode_rng", None) if rng is None else rng
-        eos_id = given.pop("eos_id", self.output_vocabulary.eos_id)
+        others = dict(decoder_params or {})
+        rng = others.pop("decode_rng", None) if rng is None else rng
+        eos_id = others.pop("eos_id", self.output_vocabulary.eos_id)
         stop_ids = self._target.stop_ids if eos_id is None else (eos_id,)
-        alpha = given.pop("alpha", 0.6) if beams else None
-        if given:
+        alpha = others.pop("alpha", 0.6) if beams else None
+        if others:
             raise ValueError(
-                f"decoder_params has {', '.join(given)}, which are for T5X's own decoding "
+                f"decoder_params has {', '.join(others)}, which are for T5X's own decoding "
                 "functions; bind the model's sampling instead"
             )
         shapes = {name: leaf.shape for name, leaf in tree.flatten(params).items()}
@@ -136,8 +138,8 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         if alpha is not None:
             best_only = not return_all_decodes
             search = beam_plan(plan, samples, T5XBeams(alpha), best_only=best_only)
-            found = beam_search(Params(params, **self._others), inputs, search, prefix=prompt)
-            return bridge.beams(found, bool(return_all_decodes))
+            beam_output = beam_search(Params(params, **self._others), inputs, search, prefix=prompt)
+            return bridge.beams(beam_output, bool(return_all_decodes))
         output = decode(
             Params(params, **self._others),
             bridge.row_keys(rng, inputs.shape[0], samples),

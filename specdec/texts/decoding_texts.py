@@ -103,7 +103,7 @@ class Text(DecodedText):
         record = {name: getattr(self, name) for name in (*self.LINE, "explained")}
         return {name: value for name, value in record.items() if value is not None}
 
-    def count_in(self, summary: Summary, given: int = 0) -> None:
-        super().count_in(summary, given)
+    def count_in(self, summary: Summary, prefix: int = 0) -> None:
+        super().count_in(summary, prefix)
         summary.identical += self.tokens == self.alone_tokens
         summary.baseline_calls += self.alone_calls

@@ -14,47 +14,15 @@ import jax
 from specdec import checkpoints, tasks
 from specdec.common.records import Lines
 from specdec.common.values import UsageError
-from specdec.decoding.beam_plan import BeamPlan
-from specdec.decoding.beam_rules import BeamRule
 from specdec.engine import Engine, Placement
-from specdec.engine.beam_engine import BeamEngine, beam_plan, searching
+from specdec.engine.beam_engine import BeamEngine
 from specdec.models.contract.model import Target, Weights
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
+from specdec.texts.beams import Beams
 from specdec.texts.sources import Live, RevisedTexts, Sounds, Source
 from specdec.texts.texts import Data, Previous, TextStream
 from specdec.texts.transcripts import Transcriber, frames_of, has_timestamps
-
-
-@dataclasses.dataclass(frozen=True)
-class GivenBeams:
-    """A beam search that replaces decoding."""
-
-    num_beams: int  # w, the beams of the search
-    num_return: int  # beams of each text, the best first
-    rule: BeamRule  # the library whose bookkeeping is used
-    draft_beams: int | None = None  # u, the beams of the draft; None for 2 * w
-    draft_steps: int = 2  # gamma, the steps that the draft looks ahead
-
-    def __post_init__(self):
-        if self.num_return > self.num_beams:
-            raise ValueError(
-                f"num_return is {self.num_return} but num_beams {self.num_beams}; give no more "
-                "texts than beams"
-            )
-
-    def engine(self, engine: Engine) -> BeamEngine:
-        """Returns the search with the parts of an engine."""
-        return searching(engine, self.plan(engine.plan))
-
-    def plan(self, plan: Plan) -> BeamPlan:
-        """Returns the plan of the search with the parts of a plan for decoding."""
-        draft = {"width": self.draft_beams, "depth": self.draft_steps}
-        try:
-            best_only = self.num_return == 1
-            return beam_plan(plan, self.num_beams, self.rule, **draft, best_only=best_only)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +33,7 @@ class Run:
     data: Data
     compare: bool = False  # whether the target alone runs as well
     lossy: bool = False  # whether the output may have another distribution than the target's
-    beams: GivenBeams | None = None  # the search that replaces decoding; None for none
+    beams: Beams = Beams()  # the search that replaces decoding
     previous: Previous | None = None  # the previous outputs of the texts; None for none
     # transcribes sounds of any length in place of the engine; None for other texts
     transcriber: Transcriber | None = None
@@ -144,7 +112,7 @@ class Run:
         refused = {
             "--explain": explained,
             "REFILL": self.data.refill,
-            "NUM_BEAMS": self.beams is not None,
+            "NUM_BEAMS": bool(self.beams),
             "--distributed": jax.process_count() > 1,
             "--live": self.previous is not None and self.previous.outputs is None,
             "--previous": self.previous is not None,

@@ -25,7 +25,7 @@ from specdec.checkpoints.transcription import Transcribed
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import HuggingFaceBeams, T5XBeams
 from specdec.decoding.beam_search import beam_search
-from specdec.engine import Engine
+from specdec.engine import Engine, Settings
 from specdec.engine.beam_engine import beam_plan, searching
 from specdec.sampling import ForcedEOS, Greedy, NoRepeatNGram, RepetitionPenalty
 from specdec.types import Params
@@ -205,7 +205,8 @@ def test_every_search_of_an_engine_follows_the_settings(settings, rule, tmp_path
     stated = {"length_penalty": -2.0, "early_stopping": True, "num_beams": 4}
     directory = with_settings(tmp_path, "t5", **stated)
     plan = Plan(checkpoints.model_from(directory), None, None, None, Greedy(), 10)
-    engine = Engine.open(plan, {"target": directory}, generation_settings=settings, num_beams=4)
+    chosen = Settings(generation_settings=settings)
+    engine = Engine.open(plan, {"target": directory}, settings=chosen, num_beams=4)
     search = searching(engine, beam_plan(engine.plan, 4, HuggingFaceBeams()))
     assert search.plan.rule == search.alone().plan.rule == HuggingFaceBeams(*rule)
 

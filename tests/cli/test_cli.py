@@ -12,7 +12,7 @@ from support import check_lines
 from yard import LINES, records
 
 from specdec import checkpoints, cli, tasks, verifiers
-from specdec.cli import sinks
+from specdec.cli import gin_files, sinks
 from specdec.common import resources, terminal
 from specdec.decoding import program
 from specdec.texts.text_engine import TextEngine
@@ -162,11 +162,11 @@ def test_an_installed_package_holds_its_gin_files(monkeypatch, tmp_path):
     package = tmp_path / "specdec"
     monkeypatch.setattr(resources, "__file__", str(package / "common" / "resources.py"))
     beside = [str(tmp_path / "gin"), str(tmp_path / "configs")]
-    assert cli.settings._own_folders() == beside
+    assert [str(path) for path in gin_files.own_folders()] == beside
     inside = [str(package / "_gin"), str(package / "_configs")]
     for folder in inside:
         Path(folder).mkdir(parents=True)
-    assert cli.settings._own_folders() == inside
+    assert [str(path) for path in gin_files.own_folders()] == inside
 
 
 def test_a_registered_task_is_found_by_name(decode, folder):

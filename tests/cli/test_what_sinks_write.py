@@ -16,12 +16,11 @@ import pytest
 
 from specdec.cli import sinks
 from specdec.common.values import UsageError
-from specdec.decoding.beam_rules import T5XBeams
 from specdec.tasks.media import Spoken
 from specdec.tasks.plain import PlainBytes
 from specdec.texts.beam_texts import BeamText
+from specdec.texts.beams import Beams
 from specdec.texts.decoding_texts import Text
-from specdec.texts.measured_run import GivenBeams
 from specdec.texts.texts import Data, TextList, TextStream
 
 LENGTHS = {"inputs": 64, "targets": 8}
@@ -55,7 +54,7 @@ def run(texts: Any = None, sound: bool = True, **fields: Any) -> Any:
         prefix=fields.pop("prefix", ()),
         text_of=lambda tokens, source: "".join(names[token] for token in tokens),
     )
-    made = {"beams": None, "transcriber": None, "plan": types.SimpleNamespace(drafts=True)}
+    made = {"beams": Beams(), "transcriber": None, "plan": types.SimpleNamespace(drafts=True)}
     data = Data(None, "", LENGTHS, texts, **sizes)
     return types.SimpleNamespace(**{"engine": engine, "data": data} | made | fields)
 
@@ -133,7 +132,7 @@ def beam_text() -> BeamText:
 def test_beams_have_their_scores_on_a_terminal(shown, tmp_path, tty, output_file):
     path = tmp_path / "out"
     args = arguments(output_file=str(path) if output_file else None)
-    searched = run(sound=False, beams=GivenBeams(2, 2, T5XBeams()))
+    searched = run(sound=False, beams=Beams(2, 2))
     printed = shown(args, searched, beam_text(), tty=tty)
     scored = "  -0.2500  one\n -12.5000  two \n"
     assert printed == (scored if tty else "" if output_file else "one\ntwo \n")

@@ -16,7 +16,7 @@ from tolerances import LOGITS
 from specdec import checkpoints, tasks
 from specdec.common import demo, progress
 from specdec.drafters import Autoregressive, Drafter, PromptLookup
-from specdec.engine import Engine, NotExact, Placement, Store, drafter_key, opening
+from specdec.engine import Engine, NotExact, Placement, Settings, Store, drafter_key, opening
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
@@ -64,7 +64,7 @@ def test_a_plan_is_resolved_for_its_checkpoint_and_these_devices(engine, paths):
     given = plan()
     assert engine.vocabulary.vocab_size == 2048 and engine.plan.stop_ids == (1,)
     assert engine.plan == dataclasses.replace(given, stop_ids=(1,)).laid_out(1)
-    rounded = Engine.open(given, paths, int8=("target",))
+    rounded = Engine.open(given, paths, settings=Settings(int8=("target",)))
     four = Engine.open(given, paths, rows=4)
     assert four.plan == dataclasses.replace(given, stop_ids=(1,)).laid_out(4) != engine.plan
     assert rounded.plan.models()["target"].weights == "int8"
@@ -118,8 +118,10 @@ def test_a_key_is_what_an_output_depends_on(engine, paths):
         "length": Engine.open(plan(max_length=23), paths),
         "sampling": Engine.open(plan(Sampling(0.7)), paths),
         "processors": Engine.open(plan(with_processors(Greedy(), (MinLength(3),))), paths),
-        "eight bits": Engine.open(plan(), paths, int8=("target",)),
-        "tokens too": Engine.open(plan(), paths, int8=("target",), int8_tokens=True),
+        "eight bits": Engine.open(plan(), paths, settings=Settings(int8=("target",))),
+        "tokens too": Engine.open(
+            plan(), paths, settings=Settings(int8=("target",), int8_tokens=True)
+        ),
         "weights": Engine.open(alone, {"target": paths["draft"]}),
     }
     keys = [key, *(one.key() for one in others.values())]
@@ -169,7 +171,7 @@ def test_what_is_not_exact_is_opened_only_if_it_may_be_lossy(paths):
     lossy = plan(verifier=SyntheticAcceptance(0.5))
     with pytest.raises(NotExact):
         Engine.open(lossy, paths)
-    assert not Engine.open(lossy, paths, lossy=True).plan.exact
+    assert not Engine.open(lossy, paths, settings=Settings(lossy=True)).plan.exact
 
 
 @pytest.mark.parametrize(
