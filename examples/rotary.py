@@ -20,14 +20,13 @@ from flax import linen as nn
 from specdec.models import families
 from specdec.models.bases.decoder_only import rotated
 from specdec.models.bases.prompts import PromptReader
+from specdec.models.layers.attention import MASKED, attend
 from specdec.models.layers.layers import (
-    MASKED,
     MLP,
     Dense,
     Embedding,
     Logits,
     RMSNorm,
-    attend,
     constrain,
 )
 from specdec.types import ModelOutput

@@ -12,7 +12,7 @@ def test_a_text_is_counted_without_its_prefix():
     text = DecodedText(tokens=[5, 6, 1], drafted=[2, 0], accepted=[1, 0], depths=[3, 4])
     summary = Summary()
     text.count_in(summary)
-    text.count_in(summary, given=2)
+    text.count_in(summary, prefix=2)
     assert (summary.texts, summary.tokens, summary.broken_drafts) == (2, 3 + 1, 0)
     assert (summary.drafted, summary.accepted) == ([2, 0] * 2, [1, 0] * 2)
     assert summary.layers == [3, 4] * 2

@@ -29,6 +29,7 @@ from specdec.common.records import as_json
 from specdec.common.tables import row
 from specdec.decoding.program import Program, batch_shapes
 from specdec.models import partitioning
+from specdec.models.placement.layouts import Layout
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.config import SIZES
 from specdec.models.t5.shapes import PRESETS
@@ -46,8 +47,8 @@ def model_of(name: str, weights: str, joined: bool = False, fused: bool = False)
     """The model of a published size, in bfloat16."""
     sizes = {preset: sizes for sizes, preset in PRESETS.items()}[name]
     config = T5Config(VOCABULARY, dtype="bfloat16", **dict(zip(SIZES, sizes, strict=True)))
-    kernels = {"joined": joined, "fused": "mosaic" if fused else None}
-    return T5Target(config, weights=weights, **kernels)  # type: ignore[arg-type]
+    layout = Layout(joined=joined, fused="mosaic" if fused else None)
+    return T5Target(config, layout=layout, weights=weights)  # type: ignore[arg-type]
 
 
 def measured(

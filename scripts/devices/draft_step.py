@@ -107,7 +107,7 @@ def steps(name: str, model: T5Target, rounds: int) -> list[dict[str, Any]]:
     )
     bound = {}
     for kind, fields in KINDS.items():
-        draft = dataclasses.replace(model, **fields)
+        draft = model.in_layout(**fields)
         given = draft.from_stored(params)
         for width in (1, 2):
             run = jax.jit(functools.partial(repeated, draft, width))
@@ -201,7 +201,7 @@ def embedded_pair(texts: int, same_bits: bool) -> list[dict[str, Any]]:
             config = dataclasses.replace(model.config, dtype="bfloat16")
             models[role] = dataclasses.replace(model, config=config)
     trees = {role: jax.device_put(checkpoints.load(demo.path(role))) for role in models}
-    drafts = {kind: dataclasses.replace(models["draft"], **x) for kind, x in KINDS.items()}
+    drafts = {kind: models["draft"].in_layout(**x) for kind, x in KINDS.items()}
     plans = {
         kind: Plan(
             target=models["target"],

@@ -106,7 +106,7 @@ class Sizes:
 
     def draft(self, model: T5Target) -> T5Target:
         """Returns a draft with these kernels."""
-        return dataclasses.replace(model, **KERNELS[self.kernels])
+        return model.in_layout(**KERNELS[self.kernels])
 
 
 KERNELS: Mapping[str, Mapping[str, Any]] = {

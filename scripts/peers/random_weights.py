@@ -89,7 +89,7 @@ def programs(
         yield mode, DecodeProgram(one, prefix=prefix).compile(owned, *shapes), owned
         target = one.target
         assert isinstance(target, Model)
-        print(f"{mode}: {one}, target in {target.layout} {target.orders}", file=sys.stderr)
+        print(f"{mode}: {one}, target in {target.layout}", file=sys.stderr)
 
 
 def timed(args: argparse.Namespace, ready: Mapping[str, Any], texts: Mapping[int, Any]) -> None:

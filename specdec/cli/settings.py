@@ -213,9 +213,9 @@ def _tell_gin(statement: GinStatement) -> None:
     except _ERRORS as error:
         message = _message(error)
         if isinstance(error, ModuleNotFoundError):
-            message = f"{_first_line(error)}; check the name, or install it"
+            message = f"{_own_message(error)}; check the name, or install it"
         elif isinstance(error, ValueError) and not _are_registered(statement):
-            unknown = _first_line(error).removesuffix(".")
+            unknown = _own_message(error).removesuffix(".")
             message = f"{unknown}; check the name, and that a gin file imports its module"
         raise UsageError(f"{statement.where}{message}") from error
 
@@ -271,7 +271,7 @@ def _construct(cls: type[T]) -> T:
     try:
         return configured()
     except UsageError as error:
-        raise UsageError(_first_line(error)) from error
+        raise UsageError(_own_message(error)) from error
     except _ERRORS as error:
         if match := re.match(r"(\w+)\.__init__\(\) missing \d+ required positional", str(error)):
             raise UsageError(missing.format(match[1])) from error
@@ -288,14 +288,21 @@ def _scope(error: Exception) -> str:
     return f"{scope}: " if scope else ""
 
 
-def _first_line(error: Exception) -> str:
-    """Returns a message without the lines that gin adds to it: who called what."""
-    return str(error).partition("\n")[0]
+def _own_message(error: BaseException) -> str:
+    """Returns a message without the lines that gin adds to it: who called what.
+
+    Gin raises an error of a subclass with the same name in place of the error.
+    """
+    while (cause := error.__context__) and (
+        type(error).__base__ is type(cause) and type(error).__qualname__ == type(cause).__qualname__
+    ):
+        error = cause
+    return str(error)
 
 
 def _message(error: Exception) -> str:
     """Returns the message of an error as one line, with a remedy."""
-    line = _first_line(error)
+    line = _own_message(error)
     if isinstance(error, SyntaxError):
         line = f"{error.filename}, line {error.lineno}: {error.msg}".replace("\n", " ")
     return line if "; " in line else f"{line.removesuffix('.')}; correct it"

@@ -14,16 +14,7 @@ from specdec.models.contract.model import Weights
 from specdec.types import Table
 
 # Fields of a model that say where its parameters are and how they lie in memory.
-PLACEMENT = (
-    "axis_rules",
-    "layout",
-    "orders",
-    "widened",
-    "least_width",
-    "joined",
-    "fused",
-    "in_order",
-)
+PLACEMENT = ("axis_rules", "layout")
 
 
 def fingerprints(

@@ -55,4 +55,4 @@ def _as_read(owned: Target | Table) -> Target | Table:
     """Returns a model without the fields that its parameters do not depend on."""
     if not isinstance(owned, Model):
         return owned
-    return dataclasses.replace(owned, orders=(), least_width=1, fused=None, in_order=False)
+    return dataclasses.replace(owned, layout=owned.layout.of_parameters)

@@ -22,7 +22,6 @@ from specdec.measure.measurement import Measurement
 from specdec.measure.summary import BenchmarkSummary
 from specdec.measure.workload import Workload, of_greedy
 from specdec.models.contract.model import Model, Target
-from specdec.models.layers import products
 from specdec.models.placement import device as devices
 from specdec.texts.measured_run import Run, Variant, described
 from specdec.texts.texts import Data
@@ -187,7 +186,7 @@ def trees_of(run: Run, tree_of: Callable[[Target | Table, str], PyTree]) -> dict
 def layouts(run: Run) -> dict[str, str]:
     """Returns how kernels are kept and multiplied on this device, by role."""
     models = {name: owned for name, _, owned in _owned(run) if isinstance(owned, Model)}
-    return {name: products.described(model) for name, model in models.items()}
+    return {name: str(model.layout) for name, model in models.items()}
 
 
 def _owned(run: Run) -> Iterator[tuple[str, str, Target | Table]]:

@@ -24,10 +24,9 @@ from specdec.models.llava import Llava, LlavaConfig
 from specdec.models.llava.llava_checkpoints import LlavaCheckpoints
 from specdec.models.opt import Opt, OptConfig
 from specdec.models.opt.opt_checkpoints import OptCheckpoints
-from specdec.models.sizes import decoder_trimming
-from specdec.models.sizes.encoder_decoder_trimming import EncoderDecoderTrimming
 from specdec.models.sizes.growing import Growth
 from specdec.models.sizes.kept_parts import Trim
+from specdec.models.sizes.trimming import PartsTrimming
 from specdec.models.t5 import (
     T5Config,
     T5Draft,
@@ -52,17 +51,16 @@ _T5: Any = {
     "huggingface": huggingface_parameters,
     "scanned": scanned,
     "growth": T5Growth(),
-    "trimming": EncoderDecoderTrimming("emb_dim", T5DraftConfig.of, without_additions),
+    "trimming": PartsTrimming("emb_dim", T5DraftConfig.of, without_additions),
 }  # of all T5s
-_PARTS = EncoderDecoderTrimming("encoder_emb_dim")  # of T5Gemmas
+_PARTS = PartsTrimming("encoder_emb_dim")  # of T5Gemmas
 
 
 def _decoder(
     name: str, config: type, model: Callable[..., Model], huggingface: HuggingFace
 ) -> Family:
     """Returns a family whose models are `prompts.PromptModel`s."""
-    trimming: Any = decoder_trimming  # of configs of these families
-    return Family(name, config, model, huggingface=huggingface, trimming=trimming)
+    return Family(name, config, model, huggingface=huggingface, trimming=PartsTrimming())
 
 
 FAMILIES: dict[str, Family] = {
@@ -87,7 +85,7 @@ FAMILIES: dict[str, Family] = {
         WhisperConfig,
         Whisper,
         huggingface=WhisperCheckpoints(),
-        trimming=EncoderDecoderTrimming("emb_dim"),
+        trimming=PartsTrimming("emb_dim"),
     ),
     "llama": _decoder("llama", LlamaConfig, Llama, LlamaCheckpoints()),
     "llava": _decoder("llava", LlavaConfig, Llava, LlavaCheckpoints()),
@@ -162,7 +160,7 @@ def trimming_of(config: Config) -> Trimming:
 
 def _known(config: Config, part: str, what: str) -> Any:
     family = family_of(config)
-    if (found := getattr(family, part)) is None:
+    if (value := getattr(family, part)) is None:
         known = ", ".join(name for name, each in FAMILIES.items() if getattr(each, part))
         raise ValueError(f"models of the family {family.name!r} do not {what}; give one of {known}")
-    return found
+    return value

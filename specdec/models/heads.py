@@ -19,7 +19,8 @@ from specdec.common.values import Checked, NonNegativeFloat, PositiveInt, check_
 from specdec.models.bases.linen import LinenModel
 from specdec.models.contract.cache import NoKeys
 from specdec.models.contract.model import Config, Model, Weights, check_model
-from specdec.models.layers.layers import ACTIVATIONS, DType, constrain, parameter, precision
+from specdec.models.layers.layers import ACTIVATIONS, DType, constrain, parameter
+from specdec.models.layers.products import precision
 from specdec.models.sizes.growing import Difference, Growth, Stream, alike, key_of_streams, opposed
 from specdec.types import Array, ModelOutput, PyTree
 
@@ -104,9 +105,9 @@ class Heads(LinenModel):
         """Returns predicted states of later tokens, [B, T, heads, D]."""
         if only is None:
             return cast(Array, self.apply(params, states))
-        one = dataclasses.replace(self, config=dataclasses.replace(self.config, heads=1))
-        own = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, only, 1), params)
-        return cast(Array, one.apply(own, states))
+        single = dataclasses.replace(self, config=dataclasses.replace(self.config, heads=1))
+        leaves = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, only, 1), params)
+        return cast(Array, single.apply(leaves, states))
 
     def start(self, inputs: Array) -> Array:
         return jnp.zeros([inputs.shape[0]], jnp.int32)
@@ -160,11 +161,11 @@ class HeadedTarget(Checked, Weights):
         check_is("HeadedTarget.heads", self.heads, Heads, "models.heads.Heads(config)")
         read = cast(TargetConfig, self.target.config)
         sizes = ("states_dim", read.emb_dim), ("vocab_size", self.target.vocab_size)
-        for name, own in sizes:
-            if (value := getattr(self.heads.config, name)) != own:
+        for name, expected in sizes:
+            if (value := getattr(self.heads.config, name)) != expected:
                 raise ValueError(
-                    f"HeadedTarget.heads has {name} {value} and its target {own}; give {name} = "
-                    f"{own}"
+                    f"HeadedTarget.heads has {name} {value} and its target {expected}; give "
+                    f"{name} = {expected}"
                 )
 
     @property
@@ -198,16 +199,16 @@ class HeadedTarget(Checked, Weights):
 
     def at_rates(self, updates: PyTree) -> PyTree:
         """Returns an optimizer's updates with the target's multiplied by `target_rate`."""
-        own = jax.tree.map(lambda leaf: self.target_rate * leaf, updates["target"])
-        return updates | {"target": own}
+        target = jax.tree.map(lambda leaf: self.target_rate * leaf, updates["target"])
+        return updates | {"target": target}
 
     def ahead(self, params: PyTree, states: Array, only: Array | None = None) -> Array:
         """Returns the states, for the next token, followed by the result of `Heads.ahead`."""
-        own, heads = states[:, :, None], params["heads"]
+        first, heads = states[:, :, None], params["heads"]
         if only is None:
-            return jnp.concatenate([own, self.heads.ahead(heads, states)], axis=2)
+            return jnp.concatenate([first, self.heads.ahead(heads, states)], axis=2)
         asked = self.heads.ahead(heads, states, jnp.maximum(only - 1, 0))
-        return jnp.where(only == 0, own, asked)
+        return jnp.where(only == 0, first, asked)
 
 
 class TargetConfig(Config, Protocol):
@@ -253,8 +254,8 @@ class HeadsGrowth(Growth[HeadsConfig]):
 
         def with_old(name: str, old: Array, axis: int) -> Array:
             """Returns [heads, .., ..] with the old units first, followed by pairs of twins."""
-            kept = (slice(None),) * axis + (units,)
-            new = fresh[name].at[kept].set(jnp.float32(old).astype(fresh[name].dtype))
+            index = (slice(None),) * axis + (units,)
+            new = fresh[name].at[index].set(jnp.float32(old).astype(fresh[name].dtype))
             return (alike if name == "wi" else opposed)(new, config.mlp_dim, axis)
 
         by_head = jax.vmap(lambda wi: stream.widen(wi, 0))

@@ -173,12 +173,12 @@ def _mesh_axis(logical: str | None, rules: AxisRules) -> str | None:
 
 
 def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh | AbstractMesh) -> str:
-    whole = JOINED if logical in JOINED else (logical,)
-    rules = " and ".join(f"({one!r}, None)" for one in whole)
+    together = JOINED if logical in JOINED else (logical,)
+    rules = " and ".join(f"({axis_name!r}, None)" for axis_name in together)
     return (
         f"{name} has {size} {logical}, which a mesh of {_shape(mesh)} cannot divide by "
         f"{mesh.shape[axis]}; use {_listed(_divisors(math.gcd(size, mesh.size)))} on {axis!r}, or "
-        f"the rule{'s' * (len(whole) > 1)} {rules}"
+        f"the rule{'s' * (len(together) > 1)} {rules}"
     )
 
 
@@ -257,10 +257,10 @@ def from_local_rows(local: np.ndarray, mesh: Mesh) -> jax.Array:
 
 def divided_rows(tree: PyTree, mesh: Mesh) -> PyTree:
     """Returns arrays [B, ...] that every process has, with their rows divided over the mesh."""
-    own = share(mesh)
+    share_here = share(mesh)
 
     def feed(rows: Values) -> jax.Array:
-        return from_local_rows(np.asarray(rows)[own.rows(len(rows))], mesh)
+        return from_local_rows(np.asarray(rows)[share_here.rows(len(rows))], mesh)
 
     return jax.tree.map(feed, tree)
 

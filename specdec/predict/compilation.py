@@ -161,7 +161,7 @@ def _fewest_cycles(plan: AnyPlan, inputs: PyTree, mesh: Mesh) -> AnyPlan:
     single = {plan.holder(role) for role, width, _ in calls if width == 1}
     models = {role: model for role, model in plan.models().items() if role in single}
     models = {role: model for role, model in models.items() if isinstance(model, StackModel)}
-    paired = {role: dataclasses.replace(model, least_width=2) for role, model in models.items()}
+    paired = {role: model.in_layout(least_width=2) for role, model in models.items()}
     trees = _abstract(plan, mesh)
     with jax.set_mesh(mesh):
         prefills = _prefills(plan.with_models(paired))
@@ -180,9 +180,11 @@ def _fewest_cycles(plan: AnyPlan, inputs: PyTree, mesh: Mesh) -> AnyPlan:
     chosen = {}
     for role, model in models.items():
         ways = [model, paired[role]]
-        joins = role != "target" and model.has_joined and model.keeps_kernels and not model.fused
+        joins = (
+            role != "target" and model.has_joined and model.keeps_kernels and not model.layout.fused
+        )
         if joins and mesh.size == 1:
-            ways.append(dataclasses.replace(paired[role], joined=True))
+            ways.append(paired[role].in_layout(joined=True))
         chosen[role] = min(ways, key=functools.partial(cycles, role))
     return plan.with_models(chosen)
 

@@ -21,6 +21,7 @@ from specdec.measure.parts import MEMORY, MEMORY_READ, PREFILL, PREFILL_ALONE, K
 from specdec.measure.workload import TimedPart, timed_parts
 from specdec.models import partitioning
 from specdec.models.contract.model import Model, Target
+from specdec.models.placement.layouts import Layout
 from specdec.plan import Plan
 from specdec.predict.costs import Calls, Costs
 from specdec.texts.measured_run import Run
@@ -53,11 +54,11 @@ def of_run(
     if mesh is not None:
         inputs = partitioning.divided_rows(inputs, mesh)
     store = Store(run.placement)
-    placed: dict[tuple[str | None, str], PyTree] = {}
+    placed: dict[tuple[Layout | None, str], PyTree] = {}
     paths = {"alone": run.checkpoint_path, **run.paths()}
 
     def tree_of(role: str, model: Target) -> PyTree:
-        key = model.layout if isinstance(model, Model) else None, paths[role]
+        key = model.layout.of_parameters if isinstance(model, Model) else None, paths[role]
         if key not in placed:
             tree = store.read(model, paths[role])
             placed[key] = jax.device_put(tree) if mesh is None else tree

@@ -93,9 +93,9 @@ class BeamText:
         fields = {name: getattr(self, name) for name in self.LINE}
         return {name: value for name, value in fields.items() if value is not None}
 
-    def count_in(self, summary: BeamSummary, given: int = 0) -> None:
-        """Adds this text to the figures of a search; those have no tokens, so `given` is unused."""
-        del given
+    def count_in(self, summary: BeamSummary, prefix: int = 0) -> None:
+        """Adds this text to the figures of a search; those have no tokens, so `prefix` is unused."""
+        del prefix
         summary.texts += 1
         summary.steps += self.steps
         summary.calls += self.calls

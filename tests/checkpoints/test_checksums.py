@@ -11,6 +11,7 @@ from specdec import checkpoints, cli
 from specdec.checkpoints import CheckpointError
 from specdec.checkpoints.checksums import checksum
 from specdec.engine import Placement
+from specdec.models.placement.layouts import Layout
 from specdec.models.t5 import T5Target
 
 CONFIG = tiny_t5(512, 8, head_dim=4)
@@ -99,7 +100,7 @@ def test_the_error_names_the_array_and_both_checksums(copy, dtype):
 @pytest.mark.parametrize("layout", ["checkpoint", "in_out", "out_in"])
 def test_damage_is_seen_in_every_layout(copy, layout):
     altered(copy)
-    model = T5Target(CONFIG, layout=layout)
+    model = T5Target(CONFIG, layout=Layout(layout))
     with pytest.raises(CheckpointError, match="is damaged: decoder/decoder_norm/scale has the"):
         Placement().read(model, str(copy))
     found = Placement(checksums=False).read(model, str(copy))

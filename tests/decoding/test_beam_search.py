@@ -19,6 +19,7 @@ from specdec.decoding.beam_search import beam_search
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.decoding.finite import NonFiniteLogits
 from specdec.models import partitioning
+from specdec.models.placement.layouts import Layout
 from specdec.models.t5 import T5Target
 from specdec.sampling.processors import in_order
 from specdec.testing import TableTarget
@@ -270,7 +271,7 @@ def test_what_a_call_takes():
     draft = ("draft", 8, 1)
     assert [tuple(part) for part in PLAN.parts()] == [("target", 20, 1), draft, draft]
     assert [tuple(part) for part in PLAN.alone().parts()] == [("target", 4, 1)]
-    wide = BeamPlan(T5Target(tiny_t5(9), least_width=7), 2, T5XBeams(), 12)
+    wide = BeamPlan(T5Target(tiny_t5(9), layout=Layout(least_width=7)), 2, T5XBeams(), 12)
     assert [tuple(part) for part in wide.parts()] == [("target", 7, 1)]
     assert wide.capacity == 2 * 11 + 7 and PLAN.capacity == 4 * 11 + 20
 

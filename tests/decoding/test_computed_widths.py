@@ -26,7 +26,7 @@ from specdec.verifiers import GreedyMatch
 
 V, N = 40, 12
 PLAIN = T5Target(tiny_t5(V, 16, 24, decoder=2))
-PAIRED = dataclasses.replace(PLAIN, least_width=2)
+PAIRED = PLAIN.in_layout(least_width=2)
 INPUTS = jnp.asarray(np.random.default_rng(0).integers(2, V, [3, 7]), jnp.int32)
 
 
@@ -93,10 +93,10 @@ def test_products_of_a_cpu_decide(of_two, least):
         for size, by_order in measured.milliseconds.items()
     }
     given = dataclasses.replace(measured, milliseconds=slow)
-    assert PLAIN.laid_out({1: 1.0}, given).least_width == least
-    assert PLAIN.laid_out({2: 1.0, 1: 6.0}, given).least_width == least
-    assert PLAIN.laid_out({5: 1.0}, given).least_width == 1
-    assert PAIRED.laid_out({5: 1.0}, given).least_width == 1
+    assert PLAIN.laid_out({1: 1.0}, given).layout.least_width == least
+    assert PLAIN.laid_out({2: 1.0, 1: 6.0}, given).layout.least_width == least
+    assert PLAIN.laid_out({5: 1.0}, given).layout.least_width == 1
+    assert PAIRED.laid_out({5: 1.0}, given).layout.least_width == 1
     assert layouts.without_single({2: 1.0, 1: 6.0, 5: 1.0}) == {2: 7.0, 5: 1.0}
 
 
@@ -110,12 +110,12 @@ def test_whole_calls_of_other_devices_decide(times, least, in_bfloat16, monkeypa
     monkeypatch.delenv(device.SETTING, raising=False)
     monkeypatch.setattr(single_rows, "seconds", lambda model: times)
     single_rows.least_width.cache_clear()
-    assert PLAIN.laid_out({1: 1.0}).least_width == least
+    assert PLAIN.laid_out({1: 1.0}).layout.least_width == least
     rounded = dataclasses.replace(PLAIN.config, dtype="bfloat16")
-    assert T5Target(rounded).laid_out({1: 1.0}).least_width == in_bfloat16
-    assert PLAIN.laid_out({2: 1.0}).least_width == 1
+    assert T5Target(rounded).laid_out({1: 1.0}).layout.least_width == in_bfloat16
+    assert PLAIN.laid_out({2: 1.0}).layout.least_width == 1
     monkeypatch.setenv(device.SETTING, device.STORED)
-    assert PLAIN.laid_out({1: 1.0}).least_width == 1
+    assert PLAIN.laid_out({1: 1.0}).layout.least_width == 1
     single_rows.least_width.cache_clear()
 
 
@@ -131,7 +131,7 @@ def test_whole_calls_of_other_devices_decide(times, least, in_bfloat16, monkeypa
 )
 def test_the_fastest_way_of_a_call_is_taken_if_it_is_clearly_faster(times, chosen, monkeypatch):
     """Of several rounds the least time counts, and 32 calls are one run."""
-    ways = {"plain": PLAIN, "joined": dataclasses.replace(PLAIN, joined=True), "paired": PAIRED}
+    ways = {"plain": PLAIN, "joined": PLAIN.in_layout(joined=True), "paired": PAIRED}
     can = {name: seconds for name, seconds in times.items() if seconds}
     calls = itertools.count()
 
@@ -227,10 +227,14 @@ def test_a_draft_is_compared_with_joined_and_fused_kernels(backend, kernels, lea
     monkeypatch.setattr(
         single_rows, "fastest", lambda models: compared.append(models) or models[-1]
     )
-    joined = dataclasses.replace(PAIRED, joined=True)
-    fused = dataclasses.replace(PAIRED, fused=kernels, least_width=least)
+    joined = PAIRED.in_layout(joined=True)
+    fused = PAIRED.in_layout(fused=kernels, least_width=least)
     assert PAIRED.drafting() == fused and compared == [(PAIRED, joined, fused)]
-    ways = {"layout": "out_in"}, {"weights": "int8"}, {"axis_rules": (("batch", "data"),)}
+    ways = (
+        {"layout": layouts.Layout("out_in")},
+        {"weights": "int8"},
+        {"axis_rules": (("batch", "data"),)},
+    )
     for one in (joined, fused, *(dataclasses.replace(PAIRED, **way) for way in ways)):
         assert one.drafting() == one
     monkeypatch.setenv(device.SETTING, device.STORED)
@@ -241,4 +245,4 @@ def test_eight_bits_of_kernels_alone_have_one_layout():
     given = device_of(dict.fromkeys(device.TOKENS, "in_out"))
     rounded = dataclasses.replace(PLAIN, weights="int8")
     for calls in ({1: 1.0}, {8: 1.0}):
-        assert rounded.laid_out(calls, given) == dataclasses.replace(rounded, layout="out_in")
+        assert rounded.laid_out(calls, given) == rounded.in_layout(storage="out_in")

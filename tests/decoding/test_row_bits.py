@@ -28,7 +28,8 @@ from specdec.drafters import Autoregressive, MultiPath
 from specdec.engine import Engine, Placement
 from specdec.engine.beam_engine import beam_plan
 from specdec.models.bases.stack import StackModel
-from specdec.models.layers.layers import MASKED, attend_grouped, in_order
+from specdec.models.layers.attention import MASKED, AttentionPolicy, attend_grouped
+from specdec.models.placement.layouts import Layout
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
@@ -161,12 +162,12 @@ def test_the_widths_are_those_that_are_computed():
 def test_the_setting_outlasts_a_layout():
     target = T5Target(tiny_t5(16, 8, 8, heads=2, decoder=1))
     plan = plan_of(target)
-    assert plan.target == dataclasses.replace(target, least_width=2)
-    other = dataclasses.replace(target, layout="out_in", orders=((4, "kernel_first"),))
+    assert plan.target == target.in_layout(least_width=2)
+    other = target.in_layout(storage="out_in", orders=((4, "kernel_first"),))
     assert plan.with_models({"target": other}).target == plan.target
     assert plan.laid_out(1).target == plan.alone().target == plan.baseline().target == plan.target
     searched = plan.target.same_bits(9, in_order=True)
-    assert (searched.least_width, searched.in_order) == (9, True)
+    assert searched.layout == Layout(least_width=9, in_order=True)
     assert searched.same_bits() == searched != plan.target
 
 
@@ -242,9 +243,9 @@ def beams_of(target, **parts) -> BeamPlan:
 def test_beams_alone_are_computed_as_wide_as_a_tree():
     plan = beams_of(T5Target(tiny_t5(16, 8, 8, heads=2, decoder=1)))
     assert plan.laid_out(1).alone().laid_out(1).target == plan.target
-    assert plan.target.least_width == plan.width
+    assert plan.target.layout.least_width == plan.width
     assert [tuple(part) for part in plan.alone().parts()] == [("target", plan.width, 1)]
-    assert plan.target.in_order and plan.alone().capacity == plan.capacity
+    assert plan.target.layout.in_order and plan.alone().capacity == plan.capacity
 
 
 @pytest.mark.parametrize("groups", [4, 2])
@@ -261,8 +262,8 @@ def test_attention_has_the_same_bits_wherever_its_slots_are(groups):
             jnp.full([1, groups, slots, sizes[1]], 9.0).at[:, :, places].set(x) for x in numbers
         )
         bias = jnp.full([1, 1, tokens, slots], MASKED).at[..., places].set(0.0)
-        with in_order(True):
-            return attend_grouped(query, *(x.astype(query.dtype) for x in (keys, values)), bias)
+        keys, values = (x.astype(query.dtype) for x in (keys, values))
+        return attend_grouped(query, keys, values, bias, AttentionPolicy(in_order=True))
 
     found = [attended(np.sort(draw.choice(slots, seen, replace=False))) for _ in range(3)]
     for other in found[1:]:

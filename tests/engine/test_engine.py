@@ -18,6 +18,7 @@ from specdec.common import demo, progress
 from specdec.drafters import Autoregressive, Drafter, PromptLookup
 from specdec.engine import Engine, NotExact, Placement, Settings, Store, drafter_key, opening
 from specdec.models.llama import Llama, LlamaConfig
+from specdec.models.placement.layouts import Layout
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Sampling, SuppressTokens, with_processors
@@ -238,25 +239,22 @@ def test_a_key_names_all_that_a_text_depends_on_and_no_placement():
     assert all(key[f"target.config.{name}"] == size for name, size in TINY.sizes.items())
     placements: list[dict[str, Any]] = [
         {"axis_rules": (("heads", "model"),)},
-        {"layout": "out_in", "orders": ((1, "kernel_first"),)},
-        {"widened": True},
-        {"least_width": 2},
-        {"joined": True},
-        {"fused": "triton"},
-        {"in_order": True},
+        {"layout": Layout("out_in", ((1, "kernel_first"),))},
+        *({"layout": Layout(**way)} for way in ({"joined": True}, {"fused": "triton"})),
+        {"layout": Layout(least_width=2, widened=True, in_order=True)},
     ]
     assert all(key_of(**way) == key for way in placements)
     stored = [dataclasses.replace(TINY, **way).stored() for way in placements]
-    assert stored[1:] == [TINY] * 6 and stored[0].axis_rules == (("heads", "model"),)
+    assert stored[1:] == [TINY] * 4 and stored[0].axis_rules == (("heads", "model"),)
     assert key_of(weights="int8") == key | {"target.weights": "int8"}
 
 
 @pytest.mark.parametrize(
     "before, after",
     [
-        ({}, {"joined": True}),
-        ({"joined": True}, {"layout": "all_out_in"}),
-        ({"weights": "int8_tokens"}, {"weights": "int8_tokens", "widened": True}),
+        ({}, {"layout": Layout(joined=True)}),
+        ({"layout": Layout(joined=True)}, {"layout": Layout("all_out_in")}),
+        ({"weights": "int8_tokens"}, {"weights": "int8_tokens", "layout": Layout(widened=True)}),
     ],
     ids=str,
 )
@@ -290,7 +288,7 @@ LLAMA = Llama(LlamaConfig(9, 4, 1, 1, 4, 4, 1))
     [
         (TINY, TINY, "a", "theirs"),
         (TINY, TINY, "b", "read"),
-        (TINY, dataclasses.replace(TINY, orders=(("1", "in_out"),)), "a", "theirs"),
+        (TINY, TINY.in_layout(orders=(("1", "in_out"),)), "a", "theirs"),
         (TINY, dataclasses.replace(TINY, weights="int8"), "a", "read"),
         (TINY, LLAMA, "a", "read"),
         (TableTarget(4), TableTarget(5), "a", "read"),

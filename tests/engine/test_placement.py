@@ -12,7 +12,7 @@ import pytest
 from specdec import checkpoints, testing
 from specdec.engine import Placement, Store, placement
 from specdec.models.llama import Llama, LlamaConfig
-from specdec.models.placement.layouts import Layout
+from specdec.models.placement.layouts import Layout, Storage
 from specdec.models.t5 import T5Config, T5Target
 
 SIZES: dict[str, Any] = {"vocab_size": 13, "emb_dim": 6, "num_heads": 2, "head_dim": 4}
@@ -22,14 +22,14 @@ MODELS = {
     "tied T5": T5Target(T5Config(**SIZES, num_encoder_layers=1, logits_via_embedding=True)),
     "LLaMA": Llama(LlamaConfig(**SIZES, num_kv_heads=1)),
 }
-LAYOUTS = [layout for layout in get_args(Layout) if layout != "unsigned"]
+LAYOUTS = [layout for layout in get_args(Storage) if layout != "unsigned"]
 
 
 @pytest.mark.parametrize("format", ["huggingface", pytest.param("orbax", marks=pytest.mark.ci)])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_parameters_in_a_layout_are_those_of_the_checkpoint(name, layout, format, tmp_path):
-    model = dataclasses.replace(MODELS[name], layout=layout)
+    model = MODELS[name].in_layout(storage=layout)
     stored = model.stored().init(jax.random.key(3))
     checkpoints.save(tmp_path / "model", stored, config=model.config, format=format)
     found = Placement().read(model, str(tmp_path / "model"))
@@ -37,13 +37,13 @@ def test_parameters_in_a_layout_are_those_of_the_checkpoint(name, layout, format
 
 
 def test_a_transposed_kernel_is_in_memory_once(tmp_path, monkeypatch):
-    model = dataclasses.replace(MODELS["LLaMA"], layout="all_out_in")
+    model = MODELS["LLaMA"].in_layout(storage="all_out_in")
     checkpoints.save(
         tmp_path / "model", MODELS["LLaMA"].init(jax.random.key(3)), config=model.config
     )
 
     def refused(self, params):
-        assert self.layout == "checkpoint", "a second tree was made"
+        assert self.layout.storage == "checkpoint", "a second tree was made"
         return params
 
     monkeypatch.setattr(Llama, "from_stored", refused)
@@ -60,14 +60,14 @@ def test_the_matrices_that_a_reader_transposes():
     kernels += [f"mlp/{name}" for name in ("wi_0", "wi_1", "wo")]
     names = {f"decoder/layers_{i}/{name}/kernel" for i in range(2) for name in kernels}
 
-    def swapped(model, **way):
-        return dataclasses.replace(model, **way).swapped()
+    def swapped(model, *, weights="stored", **way):
+        return dataclasses.replace(model, layout=Layout(**way), weights=weights).swapped()
 
-    assert swapped(model) == swapped(model, layout="in_out") == frozenset()
+    assert swapped(model) == swapped(model, storage="in_out") == frozenset()
     expected = names | {"decoder/logits_dense/kernel"}
-    assert swapped(model, layout="out_in") == swapped(model, layout="all_out_in") == expected
-    assert swapped(model, layout="out_in", weights="int8") is None
-    assert swapped(tied, layout="in_out") is None and swapped(tied) == frozenset()
+    assert swapped(model, storage="out_in") == swapped(model, storage="all_out_in") == expected
+    assert swapped(model, storage="out_in", weights="int8") is None
+    assert swapped(tied, storage="in_out") is None and swapped(tied) == frozenset()
     assert swapped(tied, joined=True) is None
 
 
@@ -91,12 +91,12 @@ def test_a_model_is_read_once_in_its_dtype_and_layout(monkeypatch, checksums):
     for _ in range(2):
         assert store.read(table, "a") == "stored 1"
     assert asked == [("a", how)]
-    llama = dataclasses.replace(MODELS["LLaMA"], layout="out_in")
+    llama = MODELS["LLaMA"].in_layout(storage="out_in")
     how["config"] = llama.config
     for orders in ((), ((1, "kernel_first"),)):
-        assert store.read(dataclasses.replace(llama, orders=orders), "b") == "stored 2"
+        assert store.read(llama.in_layout(orders=orders), "b") == "stored 2"
     assert asked[1:] == [("b", how | {"swapped": transposed})]
-    other = dataclasses.replace(llama, layout="in_out")
+    other = llama.in_layout(storage="in_out")
     for _ in range(2):
         assert store.copy().read(other, "b") == "in_out back from out_in stored 2"
     assert len(store.trees) == 2 and len(asked) == 2

@@ -237,7 +237,7 @@ def test_bytes_of_a_cache():
     model = T5Gemma(config(), axis_rules=partitioning.standard_logical_axis_rules())
     assert model.spare == 0
     assert model.cache_bytes(2, 8, 24) == 7 * 2 * 2 * 3 * (8 + 24) * 4 * 4
-    wider = dataclasses.replace(model, least_width=3)  # two slots behind the last
+    wider = model.in_layout(least_width=3)  # two slots behind the last
     assert wider.cache_bytes(2, 8, 24) == 7 * 2 * 2 * 3 * (8 + 2 + 24) * 4 * 4
     mesh = {partitioning.DATA: 1, partitioning.MODEL: 3}
     assert model.cache_bytes(2, 8, 24, mesh) == 7 * 2 * 2 * (8 + 24) * 4 * 4

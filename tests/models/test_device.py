@@ -22,13 +22,12 @@ from specdec.models.layers.products import (
     ORDERS,
     Kernels,
     Orders,
-    described,
     product,
     shifted,
 )
 from specdec.models.placement import device
 from specdec.models.placement.device import SIZES, Device
-from specdec.models.placement.layouts import kernels_of
+from specdec.models.placement.layouts import Layout
 from specdec.models.t5 import T5Target
 
 DEVICES = Path(__file__).resolve().parents[1] / "golden" / "devices"
@@ -168,9 +167,9 @@ def test_one_setting_overrides_it(cache, monkeypatch):
     file = cache / "mine.json"
     file.write_text(json.dumps(device_of(dict.fromkeys(device.TOKENS, "in_out")).as_json()))
     monkeypatch.setenv(device.SETTING, str(file))
-    assert T5Target(LARGE).laid_out({1: 1.0}) == T5Target(LARGE, layout="in_out")
+    assert T5Target(LARGE).laid_out({1: 1.0}) == T5Target(LARGE, layout=Layout("in_out"))
     monkeypatch.setenv(device.SETTING, "stored")
-    assert T5Target(LARGE, layout="in_out").laid_out({1: 1.0}) == T5Target(LARGE)
+    assert T5Target(LARGE, layout=Layout("in_out")).laid_out({1: 1.0}) == T5Target(LARGE)
 
 
 def test_only_cpus_are_measured(cache, monkeypatch):
@@ -305,8 +304,8 @@ def test_unsigned_kernels_are_chosen_where_they_are_faster(calls, layout):
     }
     one = Device({}, {size.name: times for size in SIZES})
     found = T5Target(LARGE, weights="int8_tokens").laid_out(calls, one)
-    assert (found.layout, found.widened) == (layout, False)
-    assert T5Target(LARGE).laid_out(calls, one).layout != "unsigned"
+    assert found.layout == Layout(layout)
+    assert T5Target(LARGE).laid_out(calls, one).layout.storage != "unsigned"
 
 
 @pytest.mark.parametrize(
@@ -331,7 +330,7 @@ def test_what_unsigned_kernels_save_in_prefill_counts_for_them(step, prefill, la
     model = T5Target(LARGE, weights="int8_tokens")
     for often in (1.0, 7.0):
         found = model.laid_out({1: often}, one)
-        assert (found.layout, found.orders, found.widened) == (layout, (), False)
+        assert found.layout == Layout(layout)
 
 
 @pytest.mark.parametrize(
@@ -351,19 +350,17 @@ def test_eight_bits_are_widened_where_they_are_no_faster(int8, calls, widened):
         times |= {f"int8_{order}": int8 for order in ("in_out", "out_in")}
     one = Device({}, {size.name: times for size in SIZES})
     found = T5Target(LARGE, weights="int8_tokens").laid_out(calls, one)
-    assert (found.widened, found.layout) == (widened, "out_in")
-    assert not T5Target(LARGE).laid_out(calls, one).widened
+    assert found.layout == Layout("out_in", widened=widened)
+    assert not T5Target(LARGE).laid_out(calls, one).layout.widened
 
 
 def test_a_description_says_that_int8_is_kept_in_float():
     orders: Orders = ((1, "kernel_first"), (8, "kernel_first"))
-    ordered = T5Target(LARGE, layout="out_in", orders=orders)
-    assert described(ordered) == "out_in, kernel_first at 1 and 8 tokens"
-    widened = T5Target(LARGE, layout="in_out", weights="int8_tokens", widened=True)
-    assert described(widened) == "in_out, int8 kept in float, which is faster here"
-    paired = T5Target(LARGE, joined=True, least_width=2)
-    assert described(paired) == "checkpoint, calls on 2 tokens or more, joined kernels"
-    assert described(T5Target(LARGE, fused="triton")).endswith("fused kernels for calls on one row")
+    assert str(Layout("out_in", orders)) == "out_in, kernel_first at 1 and 8 tokens"
+    assert str(Layout("in_out", widened=True)) == "in_out, int8 kept in float, which is faster here"
+    paired = Layout(joined=True, least_width=2)
+    assert str(paired) == "checkpoint, calls on 2 tokens or more, joined kernels"
+    assert str(Layout(fused="triton")).endswith("fused kernels for calls on one row")
 
 
 def test_times_are_by_kernel_and_tokens():
@@ -399,7 +396,7 @@ def test_times_are_by_kernel_and_tokens():
 def test_what_recorded_devices_choose(name, calls, layout, orders):
     """Of T5-large's sizes: one order serves every width with AVX2, with AVX-512 it does not."""
     target = T5Target(LARGE).laid_out(calls, device.read(DEVICES / f"{name}.json"))
-    assert target.layout == layout and orders in (..., target.orders)
+    assert target.layout.storage == layout and orders in (..., target.layout.orders)
 
 
 @pytest.mark.parametrize(
@@ -423,4 +420,4 @@ def test_kernels_of_a_layout(layout, weights, widened, step, prefill):
         Kernels(step[0], orders, step[1], *rounded),
         Kernels(prefill[0], (), prefill[1], *rounded),
     )
-    assert kernels_of(layout, orders, weights, widened) == expected
+    assert Layout(layout, orders, widened).kernels(weights) == expected

@@ -15,7 +15,7 @@ from tolerances import SMALL_LOGITS
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Autoregressive, Masked
 from specdec.measure.parts import prefill
-from specdec.models.placement.layouts import Layout
+from specdec.models.placement.layouts import Layout, Storage
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy
@@ -54,8 +54,8 @@ def test_it_has_the_parameters_of_a_decoder():
 
 @pytest.mark.ci
 @pytest.mark.parametrize("layout", few(["out_in", "checkpoint", "in_out", "all_out_in"]))
-def test_attached_to_its_own_encoder_it_is_the_whole_model(layout: Layout):
-    model = T5Draft(WITHOUT, layout=layout)
+def test_attached_to_its_own_encoder_it_is_the_whole_model(layout: Storage):
+    model = T5Draft(WITHOUT, layout=Layout(layout))
     tree = model.from_stored(decoder_of(params()))
     inputs = INPUTS.at[1, 4:].set(0)
     whole = TARGET.prefill(params(), inputs, 9)

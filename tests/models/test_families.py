@@ -25,6 +25,7 @@ from specdec.models.layers.products import ORDERS
 from specdec.models.llama import LlamaConfig
 from specdec.models.llava import ClipConfig, LlavaConfig
 from specdec.models.opt import OptConfig
+from specdec.models.placement.layouts import Layout
 from specdec.models.t5 import T5DraftConfig
 from specdec.models.t5gemma import T5GemmaConfig
 from specdec.models.t5gemma2 import T5Gemma2Config
@@ -137,7 +138,7 @@ def layouts_of(name: str) -> dict:
     """One model for each layout and order that there is."""
     model = model_of(TINY[name])
     chosen = [model.laid_out({8: 1.0}, device_of({8: order})) for order in ORDERS]
-    return {(each.layout, each.orders): each for each in (model, *chosen)}
+    return {each.layout: each for each in (model, *chosen)}
 
 
 def test_every_row_is_tested():
@@ -164,7 +165,7 @@ def test_configs_are_plain_values(name):
 def test_a_model_says_what_commands_need(name):
     model = model_of(TINY[name])
     assert model.config == TINY[name] and hash(model) == hash(model_of(TINY[name]))
-    assert (model.axis_rules, model.layout) == ((), "checkpoint")
+    assert (model.axis_rules, model.layout) == ((), Layout())
     assert (model.vocab_size, model.dtype, model.num_layers) == (64, "float32", 2)
     assert model.exact is True and model.pad_id not in model.stop_ids
     assert {"emb_dim", "mlp_dim"} <= model.sizes.keys()
@@ -205,7 +206,7 @@ def test_layouts_compute_the_same(name):
 def test_a_call_on_one_token_may_be_computed_with_two(name):
     """Token by token, to the last slot of the cache, as in one call; `rotary` fills up no call."""
     model = model_of(TINY[name])
-    pair = dataclasses.replace(model, least_width=2)
+    pair = model.in_layout(least_width=2)
     assert pair.stored() == model
     given = params_of(name), inputs_of(name), TOKENS.shape[1]
     prefill = functools.partial(jax.jit, static_argnums=2)
@@ -285,7 +286,7 @@ def test_the_bytes_of_a_cache(name, dtype):
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in arrays)
     assert model.cache_bytes(3, 6, 3) == held
     if name != "rotary":  # it fills up no call
-        wider = dataclasses.replace(model, least_width=4)
+        wider = model.in_layout(least_width=4)
         assert wider.cache_bytes(3, 6, 3) == model.cache_bytes(3, 6 + 3, 3) > held
     rules = partitioning.standard_logical_axis_rules()
     divided = dataclasses.replace(model, axis_rules=rules)

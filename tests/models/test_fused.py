@@ -14,6 +14,7 @@ from tolerances import SMALL_LOGITS
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
 from specdec.models.placement import device, single_rows
+from specdec.models.placement.layouts import Layout
 from specdec.models.t5 import T5Config, T5Target, fused, streamed
 from specdec.plan import Plan
 from specdec.sampling import Greedy
@@ -39,7 +40,7 @@ SLOTS = 24
 def both(config):
     plain = T5Target(config)
     params = jax.tree.map(lambda x: x.astype(config.dtype), plain.init(jax.random.key(0)))
-    return plain, dataclasses.replace(plain, fused="triton"), params
+    return plain, plain.in_layout(fused="triton"), params
 
 
 def prefilled(model, params):
@@ -74,7 +75,7 @@ def test_a_fused_draft_leaves_the_output_as_it_is(module, kernels, monkeypatch):
     sizes = {"emb_dim": 128, "num_heads": 4, "head_dim": 32, "mlp_dim": 128}
     target = T5Target(dataclasses.replace(OTHERS["a bias for each layer"], **sizes))
     params = target.init(jax.random.key(0))
-    drafter = Autoregressive(dataclasses.replace(target, fused=kernels), Greedy())
+    drafter = Autoregressive(target.in_layout(fused=kernels), Greedy())
     plan = Plan(target, drafter, GreedyMatch(), Fixed(3), Greedy(), 12, (1,))
     keys = row_keys(0, jnp.arange(1))
     found = decode(Params(params, draft=params), keys, INPUTS, plan)
@@ -86,7 +87,7 @@ def test_a_fused_draft_leaves_the_output_as_it_is(module, kernels, monkeypatch):
 
 def test_the_kernels_are_lowered_for_a_gpu():
     config = dataclasses.replace(V1_1, dtype="bfloat16", head_dim=64, emb_dim=128)
-    model = T5Target(config, fused="triton")
+    model = T5Target(config, layout=Layout(fused="triton"))
     params = model.parameter_shapes()
     cache = jax.eval_shape(functools.partial(model.prefill, capacity=SLOTS), params, INPUTS)
     given = params, jax.ShapeDtypeStruct((1, 2), jnp.int32), cache
@@ -121,7 +122,7 @@ def test_a_draft_is_computed_as_was_fastest(monkeypatch, backend, times, chosen)
     assert {name: getattr(laid_out.drafter.model, name) for name in expected} == expected
     assert laid_out.drafter.model.drafting() == laid_out.drafter.model
     for model in (laid_out.target, plan.alone().laid_out(1).target):
-        assert not model.fused and not model.joined
+        assert not model.layout.fused and not model.layout.joined
     eights = dataclasses.replace(target, weights="int8_tokens")
     assert eights.drafting() == eights
     single_rows.fastest.cache_clear()
@@ -145,7 +146,7 @@ def test_what_cannot_be_computed_is_left_out(monkeypatch):
 def test_joined_kernels_compute_the_layers(name):
     config = OTHERS[name]
     plain, params = T5Target(config), T5Target(config).init(jax.random.key(0))
-    joined = dataclasses.replace(plain, joined=True)
+    joined = plain.in_layout(joined=True)
     together = joined.from_stored(params)
     assert jax.tree.structure(together) == jax.tree.structure(joined.axes())
     same = jax.tree.map(jnp.array_equal, joined.to_stored(together), params)
@@ -162,5 +163,5 @@ def test_joined_kernels_compute_the_layers(name):
 
 def test_they_are_timed():
     plain, kernels, _ = both(V1_1)
-    ways = plain, dataclasses.replace(plain, joined=True), kernels
+    ways = plain, plain.in_layout(joined=True), kernels
     assert min(single_rows.seconds([(model, 1) for model in ways])) > 0

@@ -16,7 +16,7 @@ from tolerances import SMALL_LOGITS
 
 from specdec import checkpoints, cli
 from specdec.models import families, partitioning
-from specdec.models.placement.layouts import Layout
+from specdec.models.placement.layouts import Storage
 from specdec.models.sizes.kept_parts import Trim
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.training import FillMasks, TeacherForced
@@ -35,7 +35,7 @@ INPUTS = jnp.asarray([[3, 5, 7, 2, 1], [4, 9, 1, 0, 0]], jnp.int32)
 TOKENS = jnp.asarray([[0, 8, 6, 11], [0, 3, 2, 13]], jnp.int32)
 
 either = pytest.mark.parametrize("name", CONFIGS)
-LAYOUTS: tuple[Layout, ...] = ("checkpoint", "in_out", "out_in", "all_out_in")
+LAYOUTS: tuple[Storage, ...] = ("checkpoint", "in_out", "out_in", "all_out_in")
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def logits_of(model, params):
 def test_ids_that_are_kept_have_their_logits_and_others_none(name, layout):
     expected = logits_of(*whole(name))
     model, params = trimmed(name)
-    ours = dataclasses.replace(model, layout=layout)
+    ours = model.in_layout(storage=layout)
     tree = ours.from_stored(params)
     found = logits_of(ours, tree)
     assert found.shape == expected.shape and found.dtype == expected.dtype

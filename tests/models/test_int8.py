@@ -20,7 +20,7 @@ from specdec.models import partitioning
 from specdec.models.layers import rowwise
 from specdec.models.layers.int8 import LEVELS, SCALE, dequantized, quantized, rounded
 from specdec.models.layers.products import Orders
-from specdec.models.placement.layouts import Layout
+from specdec.models.placement.layouts import Layout, Storage
 from specdec.models.t5 import T5Config, T5Target
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -72,7 +72,7 @@ def test_a_kernel_is_off_by_half_a_level_of_its_output(inputs):
 def test_it_is_the_model_of_the_rounded_kernels(name, layout):
     stored = T5Target(CONFIGS[name])
     params = stored.init(jax.random.key(0))
-    rounded = T5Target(CONFIGS[name], layout=layout, weights="int8")
+    rounded = T5Target(CONFIGS[name], layout=Layout(layout), weights="int8")
     kept = rounded.from_stored(params)
     found, expected = logits(rounded, kept), logits(stored, rounded.to_stored(kept))
     assert_close(found, expected, 1e-5)
@@ -103,8 +103,8 @@ def test_a_token_that_is_not_finite_stays_so(bad):
     assert jnp.isfinite(product).tolist() == [[False], [True]]
 
 
-def tokens_too(name: str, layout: Layout = "checkpoint", **fields) -> T5Target:
-    return T5Target(CONFIGS[name], layout=layout, weights="int8_tokens", **fields)
+def tokens_too(name: str, layout: Storage = "checkpoint", **fields) -> T5Target:
+    return T5Target(CONFIGS[name], layout=Layout(layout, **fields), weights="int8_tokens")
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,12 @@ def test_unsigned_kernels_are_the_same_model(name):
     assert {path: len(axes[path]) for path in axes} == {p: x.ndim for p, x in flat(kept).items()}
 
 
-@pytest.mark.parametrize("fields", [{"weights": "stored"}, {"weights": "int8"}, {"widened": True}])
-def test_the_unsigned_layout_is_for_tokens_in_eight_bits(fields):
+@pytest.mark.parametrize(
+    "weights, widened", [("stored", False), ("int8", False), ("int8_tokens", True)]
+)
+def test_the_unsigned_layout_is_for_tokens_in_eight_bits(weights, widened):
     with pytest.raises(ValueError, match="^T5Target.layout is 'unsigned' and weights are"):
-        T5Target(V1_1, **{"layout": "unsigned", "weights": "int8_tokens", **fields})
+        T5Target(V1_1, layout=Layout("unsigned", widened=widened), weights=weights)
 
 
 @each_model
@@ -161,8 +163,8 @@ def test_logits_have_eight_bits_where_tokens_have_them(name, layout):
     found = kernel if layout in ("checkpoint", "in_out") else kernel.T
     np.testing.assert_array_equal(found, expected["kernel"])
     np.testing.assert_array_equal(kept["decoder/logits_dense/" + SCALE], expected[SCALE])
-    weights_only = T5Target(CONFIGS[name], layout=layout, weights="int8").from_stored(params)
-    assert "decoder/logits_dense/" + SCALE not in flat(weights_only)
+    weights_only = T5Target(CONFIGS[name], layout=Layout(layout), weights="int8")
+    assert "decoder/logits_dense/" + SCALE not in flat(weights_only.from_stored(params))
 
 
 def test_products_take_eight_bits_on_both_sides_and_round_a_token_once():
@@ -191,7 +193,7 @@ def test_a_single_token_is_multiplied_as_two():
 @each_model
 @each_layout
 def test_shapes_axes_and_initial_values_agree(name, layout):
-    target = T5Target(CONFIGS[name], layout=layout, weights="int8")
+    target = T5Target(CONFIGS[name], layout=Layout(layout), weights="int8")
     params = target.init(jax.random.key(0))
     abstract = partitioning.abstract(dataclasses.replace(target), None)
     jax.tree.map(lambda leaf, shape: leaf.shape == shape.shape or pytest.fail(), params, abstract)
@@ -254,7 +256,7 @@ def test_a_token_has_the_same_bits_in_a_call_of_any_width(layout):
     stored = checkpoints.load(demo.path("target"), config=config, dtype="float32")
     assert isinstance(config, T5Config)
     orders: Orders = ((1, "kernel_first"), (8, "out_in")) if layout == "all_out_in" else ()
-    target = T5Target(config, layout=layout, weights="int8_tokens", orders=orders)
+    target = T5Target(config, layout=Layout(layout, orders), weights="int8_tokens")
     params = target.from_stored(stored)
     inputs = jax.random.randint(jax.random.key(1), (1, 32), 2, 2000)
     tokens = jax.random.randint(jax.random.key(2), (1, 24), 2, 2000)

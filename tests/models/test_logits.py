@@ -60,7 +60,7 @@ def test_logits_are_those_of_the_definition(name, kept):
         found = CAPS[name] * np.tanh(found / CAPS[name])
     expected[..., ids] = found
     for layout in LAYOUTS:
-        laid_out = dataclasses.replace(model, layout=layout)
+        laid_out = model.in_layout(storage=layout)
         logits = laid_out.logits(laid_out.from_stored(params), hidden)
         assert logits.dtype == np.float32
         np.testing.assert_allclose(logits, expected, rtol=0, atol=LOGITS)
@@ -120,8 +120,8 @@ def test_a_layer_that_is_skipped_has_the_keys_of_the_stream_that_goes_by(name):
 @pytest.mark.parametrize(
     "way",
     [
-        {"layout": "in_out", "logits_via_embedding": True},
-        {"layout": "all_out_in", "orders": ((9, "kernel_first"),)},
+        {"storage": "in_out", "logits_via_embedding": True},
+        {"storage": "all_out_in", "orders": ((9, "kernel_first"),)},
         {"joined": True},
         {"least_width": 4},
     ],
@@ -133,7 +133,7 @@ def test_a_t5_is_the_definition_in_every_layout(way):
     config = tiny_t5(
         64, 8, 12, heads=2, head_dim=4, logits_via_embedding=way.pop("logits_via_embedding", False)
     )
-    model = dataclasses.replace(families.model_of(config), **way)
+    model = families.model_of(config).in_layout(**way)
     shapes = model.stored().parameter_shapes()
     params = jax.tree.map(lambda x: x / np.sqrt(x.shape[0]), drawn(shapes))
     inputs, tokens = np.asarray(inputs_of("t5"))[:2], np.asarray(TOKENS)[:2, :3]

@@ -20,7 +20,8 @@ from t5_in_numpy import gelu
 from tolerances import SMALL_LOGITS
 
 from specdec.models.contract.cache import KVCache
-from specdec.models.layers.layers import MASKED
+from specdec.models.layers.attention import MASKED
+from specdec.models.placement.layouts import Layout
 from specdec.models.t5 import T5Target, fused, network, streamed
 
 # No size but a head's is a power of two, so that a block of one reaches beyond an array's end.
@@ -183,7 +184,7 @@ def test_a_decoder_asks_its_own_kernels(monkeypatch):
         run=lambda config, params, x, cache, *_: (seen.append(x), (x, cache))[1]
     )
     monkeypatch.setattr(network, "_own_kernels", lambda *given: kernels)
-    model = T5Target(CONFIG, fused="triton")
+    model = T5Target(CONFIG, layout=Layout(fused="triton"))
     shapes = model.parameter_shapes()
     cache = jax.eval_shape(lambda p: model.prefill(p, np.ones([1, 4], np.int32), 5), shapes)
     assert not seen

@@ -15,14 +15,15 @@ import pytest
 from specdec.models import families
 from specdec.models.gpt2.gpt2_checkpoints import Gpt2Checkpoints
 from specdec.models.heads import HeadedTarget
-from specdec.models.layers.products import STORED
+from specdec.models.layers.products import STORED_KERNELS
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.llama.llama_checkpoints import LlamaCheckpoints
 from specdec.models.llava import ClipConfig, LlavaConfig
 from specdec.models.llava.llava_checkpoints import LlavaCheckpoints
 from specdec.models.llava.llava_model import Llava
 from specdec.models.opt.opt_checkpoints import OptCheckpoints
-from specdec.models.sizes import decoder_trimming, kept_parts
+from specdec.models.placement.layouts import Layout
+from specdec.models.sizes import kept_parts
 from specdec.models.sizes.kept_parts import Trim
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.t5_layers import Attention
@@ -39,21 +40,22 @@ CLIP = ClipConfig(image_size=4, patch_size=2, emb_dim=8, num_heads=2, mlp_dim=12
 def test_which_models_have_kernels_of_their_own():
     sizes = {"vocab_size": 9, "emb_dim": 4, "num_heads": 1, "head_dim": 4, "mlp_dim": 4}
     t5 = T5Target(T5Config(**sizes, num_encoder_layers=1, num_decoder_layers=1))
-    assert dataclasses.replace(t5, joined=True).joined
-    assert dataclasses.replace(t5, fused="mosaic").fused == "mosaic"
-    for ways in ({"joined": True, "fused": "triton"}, {"fused": "triton", "layout": "out_in"}):
+    assert t5.in_layout(joined=True).layout.joined
+    assert t5.in_layout(fused="mosaic").layout.fused == "mosaic"
+    for ways in ({"joined": True, "fused": "triton"}, {"fused": "triton", "storage": "out_in"}):
         with pytest.raises(ValueError, match="give one of both at most"):
-            dataclasses.replace(t5, **ways)
+            t5.in_layout(**ways)
     llama = Llama(LlamaConfig(**sizes, num_kv_heads=1, num_decoder_layers=1))
     for way in ({"joined": True}, {"fused": "triton"}):
         with pytest.raises(ValueError, match="and it has no such kernels"):
-            dataclasses.replace(llama, **way)
+            llama.in_layout(**way)
 
 
 def test_a_cache_of_prompts_has_room_for_them_and_for_filled_calls():
     """Five slots of outputs, six of a prompt but for its last token, and two that fill calls up."""
     sizes = {"vocab_size": 9, "emb_dim": 4, "num_heads": 2, "head_dim": 6, "mlp_dim": 4}
-    llama = Llama(LlamaConfig(**sizes, num_kv_heads=1, num_decoder_layers=1), least_width=3)
+    config = LlamaConfig(**sizes, num_kv_heads=1, num_decoder_layers=1)
+    llama = Llama(config, layout=Layout(least_width=3))
     inputs = jax.ShapeDtypeStruct([2, 7], "int32")
     read = functools.partial(llama.prefill, capacity=5)
     cache = jax.eval_shape(read, llama.parameter_shapes(), inputs)
@@ -78,7 +80,7 @@ def test_a_llava_has_room_for_one_picture_or_more():
 
 def test_attention_of_a_whisper_in_numpy():
     config = WhisperConfig(5, 12, 3, 8, 1, 1)
-    layer = WhisperAttention(config, STORED, STORED)
+    layer = WhisperAttention(config, STORED_KERNELS, STORED_KERNELS)
     x = np.random.default_rng(0).standard_normal([2, 5, 12]).astype(np.float32)
 
     def shapes(layer, x):
@@ -254,7 +256,7 @@ def test_the_parts_of_a_family(name):
     assert family.presets == ("t5" if name in ("t5_draft", "heads") else name)
     own = families._decoder("own", LlamaConfig, Llama, LlamaCheckpoints())
     trimming, huggingface = own.trimming, own.huggingface
-    assert trimming is decoder_trimming and isinstance(huggingface, LlamaCheckpoints)
+    assert not trimming.has_encoder and isinstance(huggingface, LlamaCheckpoints)
 
 
 def test_a_model_is_resized_by_growth_or_by_trimming():
@@ -318,7 +320,7 @@ def test_samples_of_a_text_share_its_keys_in_a_merged_layer():
     np.testing.assert_array_equal(normed, x + 1)
     keys, values, own = (np.asarray(one)[:, 0, 0, 0].tolist() for one in inputs[:3])
     assert (keys, values, own) == ([0, 0, 1, 1], [5, 5, 6, 6], [0, 0, 1, 1])
-    assert inputs[3] == "bthd,bhdc->bhtc" and isinstance(after, Cache)
+    assert inputs.transposed and isinstance(after, Cache)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from tolerances import SMALL_LOGITS
 
 from specdec.models.contract import cache
 from specdec.models.contract.blocks import View, filled_up, view, widened
-from specdec.models.layers import layers, rowwise
-from specdec.models.layers.layers import attend, attend_to_all
+from specdec.models.layers import attention, rowwise
+from specdec.models.layers.attention import attend, attend_to_all
 
 TREE = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], bool)  # two tokens follow the first
 
@@ -127,7 +127,7 @@ def given() -> list[jax.Array]:
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 6])
 def test_blocks_of_heads_are_the_attention(heads, monkeypatch):
     """Four heads are no divisor of six, so three are computed at a time."""
-    monkeypatch.setattr(layers, "BLOCK_BYTES", heads * 4 * 20**2)
+    monkeypatch.setattr(attention, "BLOCK_BYTES", heads * 4 * 20**2)
     query, keys, values = given()
     found = jax.jit(attend_to_all)(query, keys, values)
     expected = attend(query, keys.swapaxes(1, 2), values.swapaxes(1, 2), jnp.zeros([1, 1, 1, 1]))
@@ -135,7 +135,7 @@ def test_blocks_of_heads_are_the_attention(heads, monkeypatch):
 
 
 def test_a_row_has_the_same_bits_in_each_batch(monkeypatch):
-    monkeypatch.setattr(layers, "BLOCK_BYTES", 2 * 4 * 20**2)
+    monkeypatch.setattr(attention, "BLOCK_BYTES", 2 * 4 * 20**2)
     together = attend_to_all(*given())
     for row in range(3):
         alone = attend_to_all(*(x[row : row + 1] for x in given()))

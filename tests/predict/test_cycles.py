@@ -173,7 +173,7 @@ def test_calls_with_the_fewest_cycles_are_chosen(monkeypatch, target, draft, wid
             )
         params, tokens, own = given
         assert tokens.shape == (1, 1) and own == cache[name]
-        tried.append((name, params.least_width, params.joined))
+        tried.append((name, params.layout.least_width, params.layout.joined))
         scope = "T5.run/decoder/layers_0/mlp/wi/dot_general"
         count = next(cycles[name])
         return types.SimpleNamespace(module=program(("fusion", scope, count))), None
@@ -184,8 +184,8 @@ def test_calls_with_the_fewest_cycles_are_chosen(monkeypatch, target, draft, wid
     mesh = partitioning.make_mesh(1, jax.devices()[:1])
     one, two = (jax.ShapeDtypeStruct([rows, 8], "int32") for rows in (1, 2))
     models = compilation._fewest_cycles(PAIR, one, mesh).models()
-    assert (models["target"].least_width, models["draft"].least_width) == widths
-    assert (models["target"].joined, models["draft"].joined) == (False, joined)
+    assert (models["target"].layout.least_width, models["draft"].layout.least_width) == widths
+    assert (models["target"].layout.joined, models["draft"].layout.joined) == (False, joined)
     ways = [("target", 1, False), ("target", 2, False), ("draft", 1, False), ("draft", 2, False)]
     assert tried == [*ways, ("draft", 2, True)] and asked == [
         "prefill",

@@ -31,6 +31,11 @@ class _HasHead(Protocol):
     def head_ids(self) -> tuple[int, ...] | None: ...
 
 
+class _ReadsEncoder(Protocol):
+    @property
+    def encoded_dim(self) -> int | None: ...
+
+
 class DecoderCheckpoints(abc.ABC):
     """Maps names and records of a family; a `models.contract.family.HuggingFace`.
 
@@ -73,11 +78,11 @@ class DecoderCheckpoints(abc.ABC):
         Raises:
           ValueError: it cannot be described.
         """
-        refuse_part(config, self.architecture)
+        refuse_part(config, f"a {self.architecture}")
         return {
             "architectures": [self.architecture],
             "model_type": self.MODEL_TYPES[0],
-            **{theirs: getattr(config, ours) for ours, theirs in self.fields.items()},
+            **{hf_name: getattr(config, ours) for ours, hf_name in self.fields.items()},
             **record_of_ids(config),
         }
 
@@ -85,14 +90,14 @@ class DecoderCheckpoints(abc.ABC):
         """Returns {our name: theirs} of all parameters that a model may have."""
         modules = dict(self.others)
         for layer in range(config.num_decoder_layers):
-            for ours, theirs in self.parts.items():
-                modules[f"decoder/layers_{layer}/{ours}"] = f"{self.layers}.{layer}.{theirs}"
-        found = {TABLE: self.anchor, HEAD: self.head}
-        for ours, theirs in modules.items():
-            found[ours] = f"{theirs}.weight"
+            for ours, hf_name in self.parts.items():
+                modules[f"decoder/layers_{layer}/{ours}"] = f"{self.layers}.{layer}.{hf_name}"
+        hf_names = {TABLE: self.anchor, HEAD: self.head}
+        for ours, hf_name in modules.items():
+            hf_names[ours] = f"{hf_name}.weight"
             if config.has_biases:
-                found[f"{ours.rpartition('/')[0]}/bias"] = f"{theirs}.bias"
-        return found
+                hf_names[f"{ours.rpartition('/')[0]}/bias"] = f"{hf_name}.bias"
+        return hf_names
 
     def to_config(self, record: Record, arrays: Arrays) -> DecoderConfig:
         """Returns the config that a record describes, together with its arrays.
@@ -119,23 +124,23 @@ class DecoderCheckpoints(abc.ABC):
     ) -> dict[str, np.ndarray]:
         """Returns their arrays by our names, as views."""
         ours: dict[str, list[str]] = {}
-        for name, theirs in self.names(config).items():
-            ours.setdefault(theirs, []).append(name)
-        found = {}
-        for theirs, array in self._prefixed(arrays).items():
-            if self.unused.fullmatch(theirs) or (
-                theirs == self.head and config.logits_via_embedding
+        for name, hf_name in self.names(config).items():
+            ours.setdefault(hf_name, []).append(name)
+        parameters = {}
+        for hf_name, array in self._prefixed(arrays).items():
+            if self.unused.fullmatch(hf_name) or (
+                hf_name == self.head and config.logits_via_embedding
             ):
                 continue
-            names = ours.get(theirs, [theirs])
+            names = ours.get(hf_name, [hf_name])
             array = array.T if self.is_transposed(names[0]) else array
             if len(names) == 1:
-                found[names[0]] = array
+                parameters[names[0]] = array
             elif array.shape[-1] % len(names):
-                found[theirs] = array  # is refused as a misfit
+                parameters[hf_name] = array  # is refused as a misfit
             else:
-                found |= zip(names, np.split(array, len(names), axis=-1), strict=True)
-        return found
+                parameters |= zip(names, np.split(array, len(names), axis=-1), strict=True)
+        return parameters
 
     def is_transposed(self, name: str) -> bool:
         """Returns whether their array is [out, in] where ours is [in, out]."""
@@ -163,12 +168,7 @@ class DecoderCheckpoints(abc.ABC):
         }
 
     def _check(self, record: Record, arrays: Arrays) -> None:
-        if quantised := record.get("quantization_config"):
-            method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
-            raise ValueError(
-                f"the model is quantised (quantization_config, {method}), and its arrays are not "
-                "the parameters; save it dequantised"
-            )
+        refuse_quantised(record)
         if self.anchor in arrays:
             return
         wrapped = next((name for name in arrays if name.endswith(f".{self.anchor}")), None)
@@ -197,8 +197,8 @@ def fields_of_record(record: Record, fields: Mapping[str, str], required: int) -
     missing = [name for name in list(fields.values())[:required] if record.get(name) is None]
     if missing:
         raise ValueError(f"{', '.join(missing)} missing; copy config.json again")
-    found = {ours: record[name] for ours, name in fields.items() if record.get(name) is not None}
-    return found | ids_of_record(record)
+    known = {ours: record[name] for ours, name in fields.items() if record.get(name) is not None}
+    return known | ids_of_record(record)
 
 
 def ids_of_record(record: Record) -> dict[str, object]:
@@ -237,12 +237,30 @@ def refuse_other(record: Record, known: Mapping[str, tuple[object, ...]]) -> Non
             )
 
 
-def refuse_part(config: _HasHead, architecture: str) -> None:
+def refuse_quantised(record: Record) -> None:
+    """Raises ValueError if the arrays of a record's model are not its parameters."""
+    if quantised := record.get("quantization_config"):
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        raise ValueError(
+            f"the model is quantised (quantization_config, {method}), and its arrays are not the "
+            "parameters; save it dequantised"
+        )
+
+
+def refuse_part(config: _HasHead, complete: str) -> None:
     """Raises ValueError if the output head has only some of the ids."""
     if config.head_ids is not None:
         raise ValueError(
             f"the head has {len(config.head_ids)} of {config.vocab_size} ids (head_ids), and that "
-            f"of a {architecture} has all; choose another format"
+            f"of {complete} has all; choose another format"
+        )
+
+
+def refuse_encoderless(config: _ReadsEncoder, complete: str) -> None:
+    """Raises ValueError if a model reads another one's encoder output."""
+    if config.encoded_dim is not None:
+        raise ValueError(
+            f"the model has no encoder (encoded_dim), and {complete} has one; choose another format"
         )
 
 

@@ -15,35 +15,34 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from specdec.common.values import Checked, PositiveFloat, PositiveInt, Rule, TokenIds, is_integer
+from specdec.common.values import PositiveFloat, PositiveInt, Rule, TokenIds, is_integer
+from specdec.models.bases.architecture import Architecture
+from specdec.models.bases.networks import SPREAD, StackNetwork
 from specdec.models.contract.blocks import View
 from specdec.models.contract.cache import PromptCache
-from specdec.models.layers.int8 import Weights
+from specdec.models.layers.attention import MASKED, AttentionPolicy, attend_grouped
 from specdec.models.layers.layers import (
-    MASKED,
     MLP,
     Dense,
     DType,
     Embedding,
     Logits,
     RMSNorm,
-    attend_grouped,
     constrain,
     layer_class,
 )
-from specdec.models.layers.products import Kernels, Orders
-from specdec.models.placement.layouts import Layout, kernels_of, logits_from_table, of_logits
+from specdec.models.layers.products import Kernels
+from specdec.models.placement.layouts import of_logits
 from specdec.models.sizes.kept_parts import Numbers
 from specdec.types import Array, ModelOutput
 
 NO_PAD = -1  # the padding id of a model whose vocabulary has none
 PadId = Annotated[int, Rule(lambda value: is_integer(value, NO_PAD), "an id, or -1 for none")]
-SPREAD = 0.02  # of random tables, whose rows also project to logits without a scale
 SIZES = ("emb_dim", "num_heads", "num_kv_heads", "head_dim", "mlp_dim", "num_decoder_layers")
 
 
 @dataclasses.dataclass(frozen=True)
-class DecoderConfig(Checked):
+class DecoderConfig(Architecture):
     """The fields that all families of decoders have; a family adds its own.
 
     Args:
@@ -96,7 +95,6 @@ class DecoderConfig(Checked):
     first_position: ClassVar[int] = 0
 
     def __post_init__(self):
-        object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
         super().__post_init__()
         name = type(self).__name__
         if self.num_heads % self.num_kv_heads:
@@ -104,20 +102,6 @@ class DecoderConfig(Checked):
                 f"{name}.num_kv_heads is {self.num_kv_heads}, which does not divide num_heads "
                 f"{self.num_heads}; give a divisor"
             )
-        if self.head_ids is not None and self.head_ids[-1] >= self.vocab_size:
-            raise ValueError(
-                f"{name}.head_ids goes up to {self.head_ids[-1]}; give ids below {self.vocab_size}"
-            )
-        if self.pad_id in self.stop_ids:
-            raise ValueError(
-                f"{name}.pad_id is {self.pad_id}, which is also one of stop_ids {self.stop_ids}; "
-                "give -1"
-            )
-
-    @property
-    def head_is_table(self) -> bool:
-        """Whether the token table also projects to the logits."""
-        return self.logits_via_embedding and self.head_ids is None
 
     @property
     def norms_behind(self) -> bool:
@@ -151,8 +135,8 @@ def rotated(x: Array, positions: Array, rates: np.ndarray) -> Array:
 
 
 def _norm(config: DecoderConfig, kernels: Kernels) -> nn.Module:
-    made: Any = config.norm
-    return made(config.dtype, config.layer_norm_epsilon, kernels.int8_tokens)
+    norm_class: Any = config.norm
+    return norm_class(config.dtype, config.layer_norm_epsilon, kernels.int8_tokens)
 
 
 class SelfAttention(nn.Module):
@@ -181,8 +165,8 @@ class SelfAttention(nn.Module):
         query = self._split(self.query(x), self.config.num_heads)
         query = self._placed(query, seen.queries)
         query *= np.asarray(1 / math.sqrt(self.config.head_dim), query.dtype)
-        by_row = self.kernels.int8_tokens
-        y = attend_grouped(query, cache.keys[layer], cache.values[layer], mask, by_row=by_row)
+        policy = AttentionPolicy.of(self.kernels)
+        y = attend_grouped(query, cache.keys[layer], cache.values[layer], mask, policy)
         y = constrain(y, "batch", "length", "heads", "kv")
         return self.out(y.reshape(*y.shape[:2], -1))
 
@@ -207,8 +191,8 @@ class PromptLayer(nn.Module):
         self.pre_self_attention_layer_norm = _norm(c, self.kernels)
         self.self_attention = SelfAttention(c, self.kernels)
         self.pre_mlp_layer_norm = _norm(c, self.kernels)
-        given = c.mlp_dim, c.emb_dim, c.mlp_activations, c.dtype, self.kernels, c.has_biases
-        self.mlp = MLP(*given)
+        sizes = c.mlp_dim, c.emb_dim, c.mlp_activations, c.dtype, self.kernels, c.has_biases
+        self.mlp = MLP(*sizes)
 
     def __call__(
         self, x: Array, cache: PromptCache, layer: int, seen: View, mask: Array
@@ -235,25 +219,24 @@ class PromptLayer(nn.Module):
 
 class PromptDecoder(nn.Module):
     config: DecoderConfig
-    layout: Layout
-    kernels: Kernels
+    has_head: bool  # whether it, not the token table, projects to the logits
+    kernels: tuple[Kernels, Kernels]  # of a step, of prefill, which is one too
 
     def setup(self):
-        c = self.config
+        c, kernels = self.config, self.kernels[0]
         layer = layer_class(PromptLayer, static=(3,))
-        self.layers = [layer(c, self.kernels) for _ in range(c.num_decoder_layers)]
+        self.layers = [layer(c, kernels) for _ in range(c.num_decoder_layers)]
         if not c.norms_behind:
-            self.decoder_norm = _norm(c, self.kernels)
+            self.decoder_norm = _norm(c, kernels)
         if c.num_positions is not None:
             sizes = c.num_positions, c.emb_dim, c.dtype
             self.position_embedder = Embedding(*sizes, rows="positions", spread=SPREAD)
         dense = functools.partial(Dense, axes=("embed", "embed_out"), dtype=c.dtype)
         if c.table_dim is not None:
-            self.project_in = dense(c.emb_dim, kernels=self.kernels)
-            self.project_out = dense(c.table_dim, kernels=self.kernels)
-        if not logits_from_table(c, self.layout, self.kernels.int8_tokens):
-            kernels = of_logits(self.kernels)
-            self.logits_dense = Logits(c.vocab_size, kernels=kernels, ids=c.head_ids)
+            self.project_in = dense(c.emb_dim, kernels=kernels)
+            self.project_out = dense(c.table_dim, kernels=kernels)
+        if self.has_head:
+            self.logits_dense = Logits(c.vocab_size, kernels=of_logits(kernels), ids=c.head_ids)
 
     def enter(self, x: Array, positions: Array) -> Array:
         """Returns the stream before the first layer.
@@ -286,56 +269,15 @@ class PromptDecoder(nn.Module):
         return x, cache.rewind(cache.length + x.shape[1])
 
 
-class DecoderOnly(nn.Module):
+class DecoderOnly(StackNetwork):
     """The network; `prompts.PromptModel` is its interface."""
 
     config: DecoderConfig
-    layout: Layout = "checkpoint"
-    orders: Orders = ()
-    weights: Weights = "stored"
-    widened: bool = False
+    decoder_class: ClassVar[type[PromptDecoder]] = PromptDecoder
 
-    def setup(self):
-        c = self.config
-        self.token_embedder = Embedding(
-            c.vocab_size, c.table_dim or c.emb_dim, c.dtype, spread=SPREAD
-        )
-        self.decoder = PromptDecoder(c, self.layout, self._kernels())
-
-    def decode(
-        self,
-        tokens: Array,
-        cache: PromptCache,
-        ancestors: Array | View | None = None,
-        layers: tuple[int, int] | None = None,
-        resume: Array | None = None,
-    ) -> tuple[ModelOutput, PromptCache]:
-        seen = cache.view(tokens.shape[1], ancestors)
-        x = resume
-        if x is None:  # padding may be -1
-            x = self.decoder.enter(self.token_embedder(jnp.maximum(tokens, 0)), seen.queries)
-        run = range(self.config.num_decoder_layers)
-        run = run if layers is None else run[slice(*layers)]
-        stream, cache = self.decoder(x, cache, seen, run)
-        hidden = self.decoder.leave(stream)
-        return ModelOutput(self.logits(hidden), hidden, None if layers is None else stream), cache
-
-    def pass_by(self, stream: Array, cache: PromptCache, layers: tuple[int, int]) -> PromptCache:
-        cache = cache.placed()
-        positions = cache.view(stream.shape[1]).queries
-        for i in range(*layers):
-            cache = self.decoder.layers[i].pass_by(stream, cache, i, positions)
-        return cache.rewind(cache.length + stream.shape[1])
-
-    def logits(self, hidden: Array) -> Array:
-        if not logits_from_table(self.config, self.layout, self.weights == "int8_tokens"):
-            return self.decoder.logits_dense(hidden)
-        table = dataclasses.replace(of_logits(self._kernels()), transposed=True)
-        return self.token_embedder.logits(hidden, table, scaled=False)
+    @nn.nowrap
+    def _table_dim(self) -> int:
+        return self.config.table_dim or self.config.emb_dim
 
     def __call__(self, tokens: Array, cache: PromptCache) -> ModelOutput:
         return self.decode(tokens, cache)[0]
-
-    @nn.nowrap
-    def _kernels(self) -> Kernels:
-        return kernels_of(self.layout, self.orders, self.weights, self.widened)[0]

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.core import meta
 
-from specdec.common.values import Checked, PositiveInt
+from specdec.common.values import Checked
 from specdec.models.contract.cache import kv_bytes
 from specdec.models.contract.model import Config, Model
-from specdec.models.layers.products import Fused, Orders
+from specdec.models.placement.layouts import STORED, Layout
 from specdec.types import Array, AxisRules, Cache, ModelOutput, PyTree
 
 
@@ -24,7 +24,7 @@ class LinenConfig(Config, Protocol):
     """The config of a `LinenModel`."""
 
     @property
-    def num_heads(self) -> int: ...
+    def num_kv_heads(self) -> int: ...
     @property
     def head_dim(self) -> int: ...
 
@@ -42,14 +42,8 @@ class LinenModel(Checked, Model):
 
     config: LinenConfig
     axis_rules: AxisRules = ()
-    layout: str = "checkpoint"
-    orders: Orders = ()
+    layout: Layout = STORED
     weights: str = "stored"
-    widened: bool = False
-    least_width: PositiveInt = 1
-    joined: bool = False
-    fused: Fused | None = None
-    in_order: bool = False
     has_joined: ClassVar[bool] = False
     has_fused: ClassVar[bool] = False
     pad_id: ClassVar[int] = 0
@@ -61,9 +55,9 @@ class LinenModel(Checked, Model):
             name = type(self).__name__
             raise ValueError(f"{name}.weights is {self.weights!r}, and it has 'stored' ones only")
         for field, known in (("joined", self.has_joined), ("fused", self.has_fused)):
-            if (given := getattr(self, field)) and not known:
+            if (value := getattr(self.layout, field)) and not known:
                 name = type(self).__name__
-                raise ValueError(f"{name}.{field} is {given!r}, and it has no such kernels")
+                raise ValueError(f"{name}.layout.{field} is {value!r}, and it has no such kernels")
         object.__setattr__(self, "axis_rules", tuple(map(tuple, self.axis_rules)))
 
     @abc.abstractmethod
@@ -106,19 +100,17 @@ class LinenModel(Checked, Model):
 
     def stored(self: Self) -> Self:
         """Returns this model with parameters as in checkpoints."""
-        plain = {"layout": "checkpoint", "orders": (), "weights": "stored", "widened": False}
-        plain |= {"least_width": 1, "joined": False, "fused": None, "in_order": False}
-        return dataclasses.replace(self, **plain)
+        return dataclasses.replace(self, layout=STORED, weights="stored")
 
     @property
     def keeps_kernels(self) -> bool:
         """Whether each kernel is stored as in checkpoints, or only joined with others."""
-        return self.layout == "checkpoint" and self.weights == "stored"
+        return self.layout.storage == "checkpoint" and self.weights == "stored"
 
     @property
     def spare(self) -> int:
         """Slots of a cache behind its capacity, for the tokens that fill up a call."""
-        return self.least_width - 1
+        return self.layout.least_width - 1
 
     def cache_bytes(
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
@@ -126,7 +118,7 @@ class LinenModel(Checked, Model):
         """Returns the bytes of keys and values on one device, of outputs and inputs."""
         config = self.config
         slots += self.spare + inputs_length
-        shape = (rows, config.num_heads, slots, config.head_dim)
+        shape = (rows, config.num_kv_heads, slots, config.head_dim)
         return self.num_layers * kv_bytes(shape, config.dtype, self.axis_rules, mesh)
 
     def _boxed(self, key: Array) -> PyTree:

@@ -13,6 +13,7 @@ from flax import linen as nn
 
 from specdec.models.bases.decoder_only import SIZES, DecoderConfig, DecoderOnly
 from specdec.models.bases.linen import LinenModel
+from specdec.models.bases.networks import StackNetwork
 from specdec.models.bases.stack import StackModel
 from specdec.models.contract import loops
 from specdec.models.contract.cache import PromptCache, kv_bytes
@@ -55,11 +56,7 @@ class PromptReader(LinenModel):
         return Prompt(inputs, self._base(inputs) + 1)
 
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> PromptCache:
-        """Reads prompts [B, S] int32 but for their last tokens, in blocks of `BLOCK` tokens.
-
-        Raises:
-          ValueError: the inputs have another shape or dtype.
-        """
+        """Reads prompts [B, S] int32 but for their last tokens, in blocks of `BLOCK` tokens."""
         check_tokens(inputs)
 
         def feed(tokens: Array, cache: PromptCache) -> PromptCache:
@@ -74,13 +71,9 @@ class PromptReader(LinenModel):
         capacity: int,
         feed: Callable[[Array, PromptCache], PromptCache],
     ) -> PromptCache:
-        """Returns the cache after prompts but for their last tokens.
+        """Returns the cache after prompts, [B, S] or [B, S, D], but for their last tokens.
 
-        Args:
-          prompts: [B, S] or [B, S, D], tokens or what the first layer reads.
-          base: [B], see `PromptCache`.
-          capacity: slots of each output.
-          feed: returns the cache after a block [B, T] or [B, T, D] of prompts.
+        `feed` returns the cache after a block of them, [B, T] or [B, T, D].
         """
         rows, room = prompts.shape[0], prompts.shape[1] - 1
         cache = self._cache(rows, capacity + room, base=base, room=room)
@@ -119,16 +112,16 @@ class PromptReader(LinenModel):
 
     def _base(self, inputs: Array) -> Array:
         """Returns [B] int32, the place of each prompt's last token; 0 for a row of padding."""
-        place = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
-        return jnp.max(jnp.where(inputs != self.pad_id, place, 0), axis=1)
+        index = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
+        return jnp.max(jnp.where(inputs != self.pad_id, index, 0), axis=1)
 
     def _cache(
         self, rows: int, slots: int, room: int = 0, base: Array | None = None
     ) -> PromptCache:
         base = jnp.zeros([rows], jnp.int32) if base is None else base
-        given = {"dtype": self.dtype, **self.cache_sizes, "base": base, "room": room}
+        settings = {"dtype": self.dtype, **self.cache_sizes, "base": base, "room": room}
         with nn.logical_axis_rules(self.axis_rules):
-            return PromptCache.create(rows, slots + self.spare, **given, spare=self.spare)
+            return PromptCache.create(rows, slots + self.spare, **settings, spare=self.spare)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +134,7 @@ class PromptModel(PromptReader, StackModel):
 
     config: DecoderConfig
     size_names: ClassVar[tuple[str, ...]] = SIZES
+    network_class: ClassVar[type[StackNetwork]] = DecoderOnly
 
     @property
     def cache_sizes(self) -> Mapping[str, int]:
@@ -156,8 +150,3 @@ class PromptModel(PromptReader, StackModel):
         """The positions that a learned table has; rotary ones have no end."""
         rows = self.config.num_positions
         return None if rows is None else rows - self.config.first_position
-
-    def network(self) -> DecoderOnly:
-        """Returns the module, in this model's layout."""
-        stored = self.layout, self.orders, self.weights
-        return DecoderOnly(self.config, *stored, self.widened)

@@ -13,17 +13,17 @@ import jax.numpy as jnp
 from flax import traverse_util
 
 from specdec.models.bases.linen import LinenConfig, LinenModel
+from specdec.models.bases.networks import StackNetwork
 from specdec.models.contract import blocks
 from specdec.models.contract.blocks import View
 from specdec.models.contract.cache import KVCache
 from specdec.models.contract.inputs import check_layers, check_tokens
 from specdec.models.contract.model import LayeredTarget
-from specdec.models.layers.int8 import Weights
-from specdec.models.layers.layers import in_order as sums_in_order
+from specdec.models.layers.int8 import Rounding
 from specdec.models.placement import device as devices
 from specdec.models.placement import layouts, single_rows
 from specdec.models.placement.device import Device
-from specdec.models.placement.layouts import Layout
+from specdec.models.placement.layouts import STORED, Layout
 from specdec.types import Array, ModelOutput, PyTree
 
 Self = TypeVar("Self", bound="StackModel")
@@ -62,48 +62,41 @@ class ReaderConfig(EncoderDecoderConfig, Protocol):
 class StackModel(LinenModel, LayeredTarget):
     """A `Model` with the layers "layers_0", "layers_1", .. in the stack "decoder" of its tree.
 
-    Its parameters are the tree of checkpoints, or `from_stored` of it. A family adds `network`,
-    `example`, `start` and `prefill`. Its config is a `StackConfig`.
+    Its parameters are the tree of checkpoints, or `from_stored` of it. A family adds
+    `network_class`, `example`, `start` and `prefill`. Its config is a `StackConfig`.
 
     Args:
       config: the architecture.
       axis_rules: pairs of a logical axis name and the mesh axis, or None, that it is divided over
         under a mesh (`jax.set_mesh`). `models.partitioning` has the usual ones. They are a field
         rather than Linen's context, because the compiled program depends on them.
-      layout: how the decoder's parameters are stored, which `laid_out` chooses for a device; see
-        `specdec.models.placement.layouts`.
-      orders: how products with them are computed, see `specdec.models.layers.products.Kernels`.
+      layout: how parameters are stored and calls computed, which `laid_out` chooses for a device.
       weights: "int8" for kernels in eight bits, "int8_tokens" for tokens in eight bits as well.
         Each is another model than the checkpoint's.
-      widened: whether kernels in eight bits are stored in the model's dtype, where a device
-        multiplies that faster. The model is the same.
-      least_width: the fewest tokens that a call of `decode` is computed with. Some devices multiply
-        a single row more slowly than two rows, and with other rounding.
-      joined: whether kernels of the same input are one, see `layouts.joined`.
-      fused: the kernels of our own that compute calls at batch 1 on one or two tokens, None for no
-        such kernels: "triton" on a GPU, "mosaic" on a TPU. They suit the steps of a draft, and
-        round differently.
-      in_order: whether the bits of a token's attention are those of its visible slots in their
-        order, whatever lies between them in the cache.
     """
 
     config: StackConfig
-    layout: Layout = "checkpoint"
-    weights: Weights = "stored"
+    layout: Layout = STORED
+    weights: Rounding = "stored"
     has_int8: ClassVar[bool] = True
     config_class: ClassVar[type]
+    network_class: ClassVar[type[StackNetwork]]
     size_names: ClassVar[tuple[str, ...]]  # the config's fields that make a model small or large
 
     def __post_init__(self):
         if type(self.config) is not self.config_class:  # it would be half of another model
-            name, given = type(self).__name__, type(self.config).__name__
-            raise ValueError(f"{name}.config is a {given}; give families.model_of(config) instead")
+            name, kind = type(self).__name__, type(self.config).__name__
+            raise ValueError(f"{name}.config is a {kind}; give families.model_of(config) instead")
         super().__post_init__()
-        if self.layout == "unsigned" and (self.weights != "int8_tokens" or self.widened):
+        unsigned = self.layout.storage == "unsigned"
+        if unsigned and (self.weights != "int8_tokens" or self.layout.widened):
             raise ValueError(
                 f"{type(self).__name__}.layout is 'unsigned' and weights are {self.weights!r}; "
                 "give another layout, or 'int8_tokens' that are not widened"
             )
+
+    def network(self) -> StackNetwork:
+        return self.network_class(self.config, self.layout, self.weights)
 
     @property
     def pad_id(self) -> int:  # type: ignore[override]
@@ -131,43 +124,38 @@ class StackModel(LinenModel, LayeredTarget):
 
         Logits are equal up to the order of summation, so a near-tie may be decided differently.
 
-        Args:
-          calls: rows times tokens of a call -> how often there is such a call. At batch 1 that is
-            {1: 1} for the model alone, {2: 1, 1: gamma - 1} for a drafter, and {gamma + 1: 1} for
-            the target that verifies; `Plan.laid_out` does this.
-          device: the measurement; None for the default device, see `models.placement.device`.
-
-        Raises:
-          ValueError: there is no call, or one without tokens.
+        At batch 1, `calls` are {1: 1} for the model alone, {2: 1, 1: gamma - 1} for a drafter, and
+        {gamma + 1: 1} for the target that verifies; `Plan.laid_out` does this.
         """
         int8_tokens = self.weights == "int8_tokens"
         device = device or devices.this(int8_tokens)
-        found = layouts.Fastest("checkpoint")
+        layout = STORED
         if device is not None and self.weights == "int8":
             # A CPU reads eight bits well for one token only, in this layout.
-            found = layouts.Fastest("out_in")
+            layout = Layout("out_in")
         elif device is not None:
             kernels = _kernels_of_step(self.whole.stored())
-            found = layouts.fastest(kernels, calls, device, int8_tokens)
+            layout = layouts.fastest(kernels, calls, device, int8_tokens)
         elif 1 in calls and devices.measures_calls():
-            found = found._replace(least_width=single_rows.least_width(self.whole.stored()))
-        return dataclasses.replace(self, **found._asdict())
+            layout = Layout(least_width=single_rows.least_width(self.whole.stored()))
+        kept = {name: getattr(self.layout, name) for name in ("joined", "fused", "in_order")}
+        return dataclasses.replace(self, layout=dataclasses.replace(layout, **kept))
 
     def from_stored(self, params: PyTree) -> PyTree:
         """Returns a checkpoint's tree in this layout; arrays that keep their shape are shared."""
         int8_tokens = self.weights == "int8_tokens"
         params = layouts.from_stored(params, self.config, self.layout, int8_tokens)
-        if self.joined:
+        if self.layout.joined:
             params = layouts.joined(params)
         if self.weights == "stored":
             return params
-        dtype = self.dtype if self.widened else "int8"
+        dtype = self.dtype if self.layout.widened else "int8"
         return layouts.quantized(params, self.layout, int8_tokens, dtype)
 
     def swapped(self) -> frozenset[str] | None:
         tied = self.config.head_is_table
         copied = tied and not layouts.logits_from_table(self.config, self.layout, False)
-        if self.weights != "stored" or self.joined or copied:
+        if self.weights != "stored" or self.layout.joined or copied:
             return None
         shapes = self.stored().parameter_shapes()
         return frozenset(map("/".join, layouts.out_in(shapes, self.layout)))
@@ -176,7 +164,7 @@ class StackModel(LinenModel, LayeredTarget):
         """Returns the inverse of `from_stored`, bit for bit unless weights have eight bits."""
         if self.weights != "stored":
             params = layouts.dequantized(params, self.layout)
-        if self.joined:
+        if self.layout.joined:
             params = layouts.apart(params)
         return layouts.to_stored(params, self.config, self.layout)
 
@@ -190,40 +178,23 @@ class StackModel(LinenModel, LayeredTarget):
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        """Feeds tokens [B, T] int32; see `Target.decode`.
-
-        Args:
-          params: the parameters.
-          tokens: [B, T] int32.
-          cache: the cache.
-          ancestors: see `models.contract.blocks`.
-          layers: see `LayeredTarget`.
-          resume: see `LayeredTarget`.
-
-        Raises:
-          ValueError: there are no such layers.
-        """
+        """Feeds tokens [B, T] int32; see `LayeredTarget.decode`."""
         check_layers(layers, resume, self.num_layers)
         return self._fed(params, tokens, cache, ancestors, layers, resume)
 
     def computed_width(self, width: int) -> int:
-        return max(width, self.least_width)
+        return max(width, self.layout.least_width)
 
     def same_bits(self: Self, width: int = 2, in_order: bool = False) -> Self:
         """Returns this model with one order of products for all calls, see `Target.same_bits`.
 
         A single row is multiplied by other code than several rows.
         """
-        return dataclasses.replace(
-            self,
-            layout="checkpoint",
-            orders=(),
-            widened=False,
-            joined=False,
-            fused=None,
-            least_width=max(width, self.least_width),
-            in_order=in_order or self.in_order,
+        layout = Layout(
+            least_width=max(width, self.layout.least_width),
+            in_order=in_order or self.layout.in_order,
         )
+        return dataclasses.replace(self, layout=layout)
 
     def _fed(
         self,
@@ -236,16 +207,9 @@ class StackModel(LinenModel, LayeredTarget):
     ) -> tuple[ModelOutput, KVCache]:
         """Runs the network on a block, filled up to its computed width.
 
-        The slots of the tokens that fill it up lie behind the cache's new length, so that they are
-        garbage like those of rejected tokens.
-
-        Args:
-          params: the parameters.
-          tokens: [B, T] int32.
-          cache: the cache.
-          ancestors: see `models.contract.blocks`.
-          layers: see `LayeredTarget`.
-          *others: further arrays [B, T, ..] of the network's `decode`, one for each token.
+        The slots of the tokens that fill it up lie after the cache's new length, so that they are
+        garbage like those of rejected tokens. `others` are further arrays [B, T, ..] of the
+        network's `decode`.
         """
         width = tokens.shape[1]
         more = self.computed_width(width) - width
@@ -253,10 +217,8 @@ class StackModel(LinenModel, LayeredTarget):
             tokens = _filled_up(tokens, more)
             others = tuple(_filled_up(x, more) for x in others)
             ancestors = blocks.filled_up(ancestors, more)
-        given = tokens, cache, ancestors, layers, *others
-        with sums_in_order(self.in_order):
-            found = self.apply(params, *given, method="decode")
-        output, fed = cast(tuple[ModelOutput, KVCache], found)
+        result = self.apply(params, tokens, cache, ancestors, layers, *others, method="decode")
+        output, fed = cast(tuple[ModelOutput, KVCache], result)
         if not more:
             return output, fed
         # Without the barrier a compiler may compute only the rows that are read.
@@ -273,10 +235,10 @@ class StackModel(LinenModel, LayeredTarget):
 
     def part_of(self, params: PyTree) -> PyTree:
         """Returns this model's part of a deeper model's parameters."""
-        own = {f"layers_{i}" for i in range(self.num_layers)}
+        names = {f"layers_{i}" for i in range(self.num_layers)}
         decoder = params["decoder"].items()
-        kept = {k: leaf for k, leaf in decoder if k in own or not k.startswith("layers_")}
-        return params | {"decoder": kept}
+        leaves = {k: leaf for k, leaf in decoder if k in names or not k.startswith("layers_")}
+        return params | {"decoder": leaves}
 
     def pass_by(
         self, params: PyTree, stream: Array, cache: KVCache, layers: tuple[int, int]
@@ -329,11 +291,7 @@ class EncoderDecoder(StackModel):
         check_tokens(inputs)
 
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
-        """Encodes inputs, [B, S] int32 by default, and computes cross-attention's keys and values.
-
-        Raises:
-          ValueError: `check_arrays` raises.
-        """
+        """Encodes inputs, [B, S] int32 by default, and computes keys and values of them."""
         self.check_arrays(inputs)
         given = inputs, capacity + self.spare
         cache = cast(KVCache, self.apply(params, *given, method="encode"))
@@ -358,11 +316,7 @@ class ReadsEncoder(EncoderDecoder):
         return self.config.head_ids
 
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
-        """Encodes inputs [B, S] int32, and computes the cross-attention's keys and values.
-
-        Raises:
-          ValueError: the inputs have another shape or dtype, or the model has no encoder.
-        """
+        """Encodes inputs, unless the model has no encoder."""
         if self.encoded_dim is not None:
             raise ValueError(
                 "this model has no encoder (encoded_dim): it drafts for the model whose encoder's "
@@ -371,14 +325,8 @@ class ReadsEncoder(EncoderDecoder):
         return super().prefill(params, inputs, capacity)
 
     def attach(self, params: PyTree, encoded: Array, mask: Array, capacity: int) -> KVCache:
-        """Computes the cross-attention's keys and values of an encoder's output.
-
-        Args:
-          params: the parameters.
-          encoded: [B, S, encoded_dim], the encoder's output.
-          mask: [B, S] bool, True where the input is a token.
-          capacity: C, the slots of the cache.
-        """
+        """Computes keys and values of an encoder's output [B, S, encoded_dim]; the mask [B, S] is
+        True where the input is a token."""
         given = encoded.astype(self.config.dtype), mask, capacity + self.spare
         cache = cast(KVCache, self.apply(params, *given, method="attach"))
         return cache.replace(spare=self.spare)

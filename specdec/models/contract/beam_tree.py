@@ -25,24 +25,15 @@ from specdec.types import Array
 
 @dataclasses.dataclass(frozen=True)
 class Slots:
-    """The arrangement of a row's slots.
+    """The arrangement of a row's slots."""
 
-    Attributes:
-      beams: w, the slots of a layer.
-      width: u, the nodes of each depth of a draft; 0 where nothing is drafted.
-      capacity: C, the slots of a row.
-    """
-
-    beams: int
-    width: int
-    capacity: int
+    beams: int  # w, the slots of a layer
+    width: int  # u, the nodes of each depth of a draft; 0 where nothing is drafted
+    capacity: int  # C, the slots of a row
 
     def positions(self, layers: Array) -> Array:
-        """Returns the position of the token in each slot, [B, C] int32.
-
-        Args:
-          layers: [B] int32, the number of committed layers.
-        """
+        """Returns the position of the token in each slot, [B, C] int32, after the committed layers
+        [B]."""
         slot = jnp.arange(self.capacity, dtype=jnp.int32)[None]
         of_layer = slot // self.beams
         if not self.width:
@@ -51,12 +42,8 @@ class Slots:
         return jnp.where(drafted < 0, of_layer, layers[:, None] + 1 + drafted // self.width)
 
     def committed(self, path: Array, layers: Array) -> Array:
-        """Returns which slots of its past each beam sees, [B, R, C] bool.
-
-        Args:
-          path: [B, R, N] int32, as above.
-          layers: [B, R] int32, the first layer that is not seen.
-        """
+        """Returns which slots of its past each beam sees, [B, R, C] bool, by its path [B, R, N] and
+        the first layer [B, R] that it does not see."""
         longest = path.shape[2]
         before = jnp.arange(longest)[None, None] < layers[:, :, None]
         seen = path[..., None] == jnp.arange(self.beams)[None, None, None]
@@ -64,12 +51,8 @@ class Slots:
         return jnp.pad(seen, ((0, 0), (0, 0), (0, self.capacity - seen.shape[2])))
 
     def placed(self, nodes: Array, layers: Array) -> Array:
-        """Returns a mask over all slots, [B, R, C], from one over the nodes of a call.
-
-        Args:
-          nodes: [B, R, T] bool.
-          layers: [B] int32, the number of committed layers, after which the nodes lie.
-        """
+        """Returns a mask over all slots, [B, R, C], from one over the nodes [B, R, T] of a call,
+        which lie after the committed layers [B]."""
         width = nodes.shape[2]
         node = jnp.arange(self.capacity)[None] - layers[:, None] * self.beams
         inside = (node >= 0) & (node < width)
@@ -77,23 +60,14 @@ class Slots:
         return inside[:, None] & jnp.take_along_axis(nodes, node, axis=2)
 
     def view(self, queries: Array, layers: Array, seen: Array) -> View:
-        """Returns the view of a block.
-
-        Args:
-          queries: [B, T] int32, the positions of its tokens.
-          layers: [B] int32, the number of committed layers.
-          seen: [B, T, C] bool, the slots that each token sees.
-        """
+        """Returns the view of a block of tokens at the positions `queries` [B, T], which see the
+        slots `seen` [B, T, C]."""
         return View(queries, self.positions(layers), seen)
 
     def of_prefix(self, rows: int, tokens: int) -> View:
         """Returns the view of a prefix, each of whose tokens is fed w times, as a layer.
 
         Only the first beam continues, and all beams see its past.
-
-        Args:
-          rows: B.
-          tokens: the length of the prefix.
         """
         slot = jnp.arange(tokens * self.beams, dtype=jnp.int32)
         others = jnp.arange(self.capacity, dtype=jnp.int32)

@@ -32,12 +32,7 @@ class View(NamedTuple):
 
 
 def filled_up(ancestors: Array | View | None, more: int) -> Array | View | None:
-    """Returns the arrangement of a block with `more` tokens behind it that no token attends to.
-
-    Args:
-      ancestors: the arrangement of the block alone, as for `view`.
-      more: the number of tokens that fill the block up.
-    """
+    """Returns the arrangement of a block with `more` tokens after it that no token attends to."""
     if ancestors is None:
         return None
     if isinstance(ancestors, View):
@@ -53,12 +48,7 @@ def filled_up(ancestors: Array | View | None, more: int) -> Array | View | None:
 
 
 def widened(view: View, slots: int) -> View:
-    """Returns a view of more slots, of which no token attends to those behind its own.
-
-    Args:
-      view: a view of the first slots.
-      slots: the slots of the cache.
-    """
+    """Returns a view of the first slots as one of all slots; no token attends to the others."""
     more = slots - view.visible.shape[2]
     keys, visible = (
         jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, more)]) for x in (view.keys, view.visible)
@@ -67,15 +57,11 @@ def widened(view: View, slots: int) -> View:
 
 
 def view(length: Array, capacity: int, width: int, ancestors: Array | View | None = None) -> View:
-    """Returns the view of a block of `width` tokens that is written from slot `length` [B] on.
+    """Returns the view of a block of T tokens that is written from slot `length` [B] on.
 
-    Args:
-      length: [B] int32, the first slot of the block.
-      capacity: C, the slots of the cache.
-      width: T, the tokens of the block.
-      ancestors: [T, T] or [B, T, T] bool, whether token i attends to token j of the block. Each
-        token attends to itself and to everything in the cache before the block. None for text. A
-        `View` is returned unchanged.
+    `ancestors` [T, T] or [B, T, T] bool says whether token i attends to token j of the block. Each
+    token attends to itself and to everything in the cache before the block. It is None for text. A
+    `View` is returned unchanged.
     """
     if isinstance(ancestors, View):
         return ancestors
@@ -87,10 +73,10 @@ def view(length: Array, capacity: int, width: int, ancestors: Array | View | Non
     before = jnp.tri(width, k=-1, dtype=bool)[None]
     depths = jnp.sum(ancestors & before, axis=2, dtype=jnp.int32)
     queries = length[:, None] + depths
-    place = slots - length[:, None]
-    inside = (place >= 0) & (place < width)
-    place = jnp.clip(place, 0, width - 1)
-    keys = jnp.where(inside, jnp.take_along_axis(queries, place, axis=1), slots)
-    of_block = jnp.take_along_axis(ancestors, place[:, None], axis=2)
+    index = slots - length[:, None]
+    inside = (index >= 0) & (index < width)
+    index = jnp.clip(index, 0, width - 1)
+    keys = jnp.where(inside, jnp.take_along_axis(queries, index, axis=1), slots)
+    of_block = jnp.take_along_axis(ancestors, index[:, None], axis=2)
     before_block = (slots < length[:, None])[:, None]
     return View(queries, keys, jnp.where(inside[:, None], of_block, before_block))

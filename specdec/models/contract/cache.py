@@ -65,17 +65,7 @@ class KVCache(struct.PyTreeNode):
         dtype,
         **others,
     ) -> Self:
-        """Returns an empty cache.
-
-        Args:
-          batch: B.
-          capacity: C, the slots of each row.
-          layers: the number of layers.
-          heads: H.
-          head_dim: the size of a head.
-          dtype: the dtype of keys and values.
-          **others: further fields, such as those of the encoder's side.
-        """
+        """Returns an empty cache of B rows with C slots each; `others` are further fields."""
         shape = (batch, heads, capacity, head_dim)
         cache = cls(
             keys=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
@@ -97,12 +87,7 @@ class KVCache(struct.PyTreeNode):
         return self.slot_count - self.spare
 
     def view(self, width: int, ancestors: Array | View | None = None) -> View:
-        """Returns the view of the next `width` tokens over all slots; see `blocks.view`.
-
-        Args:
-          width: T.
-          ancestors: as for `blocks.view`; a `View` may lack the spare slots.
-        """
+        """Returns `blocks.view` of the next T tokens; a given `View` may lack the spare slots."""
         if isinstance(ancestors, View) and self.spare:
             return blocks.widened(ancestors, self.slot_count)
         return blocks.view(self.length, self.slot_count, width, ancestors)
@@ -160,25 +145,21 @@ class KVCache(struct.PyTreeNode):
             keys, values = (tuple(map(change, of)) for of in (self.keys, self.values))
         return self.replace(keys=keys, values=values)
 
-    def sharing(self: Self, given: Self) -> Self:
+    def sharing(self: Self, inputs: Self) -> Self:
         """Returns this cache of B * T rows with the B inputs of another, each read by T rows."""
-        names = ("inputs_mask", "cross_keys", "cross_values") if given.cross_keys else ()
-        return self.replace(**{name: getattr(given, name) for name in names})
+        names = ("inputs_mask", "cross_keys", "cross_values") if inputs.cross_keys else ()
+        return self.replace(**{name: getattr(inputs, name) for name in names})
 
-    def keep(self: Self, start: Array, kept: Array, width: int) -> Self:
+    def keep(self: Self, start: Array, offsets: Array, width: int) -> Self:
         """Copies some of the `width` slots from position `start` [B] on to the first K of them.
 
-        They are those that are `kept` [B, K] slots behind it, each below `width`. The length does
-        not change.
-
-        They are read from these slots alone, and not from the whole array, which a TPU's compiler
-        would copy to another layout.
-
-        The caller must ensure start + width <= capacity.
+        They are those that are `offsets` [B, K] slots after it, each below `width`. They are read
+        from these slots alone: a TPU's compiler would copy the whole array to another layout. The
+        length does not change. The caller must ensure start + width <= capacity.
         """
 
         def moved(array: Array) -> Array:
-            return _placed(moved_rows(array, start, kept, width))
+            return _placed(moved_rows(array, start, offsets, width))
 
         start = self.slots(start)
         return self._arrays(moved)
@@ -218,21 +199,16 @@ class PromptCache(KVCache):
         return self.base + positions
 
     def view(self, width: int, ancestors: Array | View | None = None) -> View:
-        """Returns the view of the next `width` tokens over all slots; see `blocks.view`.
-
-        Args:
-          width: T.
-          ancestors: as for `blocks.view`; a `View` is one of outputs alone.
-        """
+        """Returns `blocks.view` of the next T tokens; a given `View` is one of outputs alone."""
         slots = self.slot_count
         if not isinstance(ancestors, View):
             return blocks.view(self.slots(self.length), slots, width, ancestors)
-        place = jnp.arange(slots, dtype=jnp.int32)[None] - self.base[:, None]
-        inside = (place >= 0) & (place < self.capacity)
-        index = jnp.clip(place, 0, self.capacity - 1)[:, None]
+        position = jnp.arange(slots, dtype=jnp.int32)[None] - self.base[:, None]
+        inside = (position >= 0) & (position < self.capacity)
+        index = jnp.clip(position, 0, self.capacity - 1)[:, None]
         seen = inside[:, None] & jnp.take_along_axis(ancestors.visible, index, axis=2)
         queries = ancestors.queries + self.base[:, None]
-        return View(queries, jnp.arange(slots)[None], seen | (place < 0)[:, None])
+        return View(queries, jnp.arange(slots)[None], seen | (position < 0)[:, None])
 
 
 class NoKeys(struct.PyTreeNode):
@@ -244,7 +220,7 @@ class NoKeys(struct.PyTreeNode):
     def rewind(self, length: Array) -> NoKeys:
         return self.replace(length=length.astype(jnp.int32))
 
-    def keep(self, start: Array, kept: Array, width: int) -> NoKeys:
+    def keep(self, start: Array, offsets: Array, width: int) -> NoKeys:
         """Returns the cache unchanged, as there is nothing to copy."""
         return self
 
@@ -255,14 +231,8 @@ def kv_bytes(
     axis_rules: AxisRules,
     mesh: Mapping[str, int] | None,
 ) -> int:
-    """Returns the bytes of one layer's keys and values on one device.
-
-    Args:
-      shape: [B, H, C, head_dim].
-      dtype: of keys and values.
-      axis_rules: logical axis -> mesh axis.
-      mesh: the sizes of the mesh's axes; None for one device.
-    """
+    """Returns the bytes of one layer's keys and values [B, H, C, head_dim] on one device of a mesh,
+    which is given by the sizes of its axes."""
     over = dict(reversed(axis_rules))  # of two rules for an axis the first one counts
     rows, heads, *rest = shape
     rows //= (mesh or {}).get(over.get("batch") or "", 1)
@@ -285,19 +255,15 @@ def _placed_row(array: Array) -> Array:
 
 
 def write_rows(
-    array: Array, block: Array, start: Array, place: Callable[[Array], Array] = lambda x: x
+    array: Array, block: Array, start: Array, put: Callable[[Array], Array] = lambda x: x
 ) -> Array:
     """Writes array[b, :, start[b]:start[b]+T] = block[b], for [B, H, C, E] and [B, T, H, E].
 
-    Args:
-      array: the array.
-      block: what is written.
-      start: [B] int32.
-      place: returns the array in its memory layout, which a loop over rows must keep.
+    `put` returns the array in its memory layout, which a loop over rows must keep.
     """
     block = block.swapaxes(1, 2).astype(array.dtype)
     if not _one_by_one(array):
-        loop = functools.partial(_written_in_a_loop, place=place)
+        loop = functools.partial(_written_in_a_loop, place=put)
         return _on_tpus(loop, _written_together, array, block, start)
     zero = jnp.zeros([], start.dtype)
     if array.shape[0] == 1:  # without the axis of rows, see `loops`
@@ -308,22 +274,18 @@ def write_rows(
     return array
 
 
-def moved_rows(array: Array, start: Array, kept: Array, width: int) -> Array:
-    """Writes array[b, :, start[b]+k] = array[b, :, start[b]+kept[b, k]] of [B, H, C, E].
+def moved_rows(array: Array, start: Array, offsets: Array, width: int) -> Array:
+    """Writes array[b, :, start[b]+k] = array[b, :, start[b]+offsets[b, k]] of [B, H, C, E].
 
-    Args:
-      array: keys or values of a cache.
-      start: [B] int32.
-      kept: [B, K] int32, each below `width`.
-      width: the slots that are read.
+    Offsets [B, K] are below `width`, the number of slots that are read.
     """
     if not _one_by_one(array):
         loop = functools.partial(_moved_in_a_loop, width=width)
         together = functools.partial(_moved_together, width=width)
-        return _on_tpus(loop, together, array, start, kept)
+        return _on_tpus(loop, together, array, start, offsets)
     slots = zip(array, start, strict=True)
     rows = [jax.lax.dynamic_slice_in_dim(row, first, width, axis=1) for row, first in slots]
-    return _with_kept(array, jnp.stack(rows), start, kept)
+    return _with_kept(array, jnp.stack(rows), start, offsets)
 
 
 def _one_by_one(array: Array) -> bool:
@@ -331,11 +293,11 @@ def _one_by_one(array: Array) -> bool:
     return array.shape[0] <= ONE_BY_ONE and not _divided("batch")
 
 
-def _on_tpus(loop: Callable[..., Array], together: Callable[..., Array], *given: Array) -> Array:
+def _on_tpus(loop: Callable[..., Array], together: Callable[..., Array], *arrays: Array) -> Array:
     """Returns `loop` of what is given on a TPU that has all rows, and `together` elsewhere."""
     if _divided("batch"):
-        return together(*given)
-    return jax.lax.platform_dependent(*given, tpu=loop, default=together)
+        return together(*arrays)
+    return jax.lax.platform_dependent(*arrays, tpu=loop, default=together)
 
 
 def _written_together(array: Array, block: Array, start: Array) -> Array:
@@ -349,35 +311,35 @@ def _written_in_a_loop(
 ) -> Array:
     zero = jnp.zeros([], start.dtype)
 
-    def put(array: Array, given: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        row, own, first = given
-        array = jax.lax.dynamic_update_slice(array, own[None], (row, zero, first, zero))
+    def put(array: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        row, update, first = inputs
+        array = jax.lax.dynamic_update_slice(array, update[None], (row, zero, first, zero))
         return place(array), None
 
     rows = jnp.arange(array.shape[0], dtype=start.dtype)
     return jax.lax.scan(put, place(array), (rows, block, start))[0]
 
 
-def _moved_together(array: Array, start: Array, kept: Array, width: int) -> Array:
+def _moved_together(array: Array, start: Array, offsets: Array, width: int) -> Array:
     read = jax.vmap(lambda row, first: jax.lax.dynamic_slice_in_dim(row, first, width, axis=1))
-    return _with_kept(array, read(array, start), start, kept)
+    return _with_kept(array, read(array, start), start, offsets)
 
 
-def _with_kept(array: Array, block: Array, start: Array, kept: Array) -> Array:
-    block = jnp.take_along_axis(block, kept[:, None, :, None], axis=2)
+def _with_kept(array: Array, block: Array, start: Array, offsets: Array) -> Array:
+    block = jnp.take_along_axis(block, offsets[:, None, :, None], axis=2)
     return write_rows(array, block.swapaxes(1, 2), start, _placed)
 
 
-def _moved_in_a_loop(array: Array, start: Array, kept: Array, width: int) -> Array:
+def _moved_in_a_loop(array: Array, start: Array, offsets: Array, width: int) -> Array:
     """Moves each row's slots. Rows that are only read in a loop would have the array copied."""
 
-    def move(array: Array, given: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        row, first, own = given
+    def move(array: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        row, first, slots = inputs
         zero = jnp.zeros([], start.dtype)
         _, heads, _, size = array.shape
         block = jax.lax.dynamic_slice(array, (row, zero, first, zero), (1, heads, width, size))
-        block = jnp.take(block, own, axis=2)
+        block = jnp.take(block, slots, axis=2)
         return _placed(jax.lax.dynamic_update_slice(array, block, (row, zero, first, zero))), None
 
     rows = jnp.arange(array.shape[0], dtype=start.dtype)
-    return jax.lax.scan(move, _placed(array), (rows, start, kept))[0]
+    return jax.lax.scan(move, _placed(array), (rows, start, offsets))[0]

@@ -38,12 +38,7 @@ class Nodes(struct.PyTreeNode):
         return jnp.arange(self.parents.shape[-1], dtype=jnp.int32) // self.width
 
     def of_parents(self, values: Array, root: Array) -> Array:
-        """Returns the value of each node's parent, [B, T].
-
-        Args:
-          values: [B, T], one for each node.
-          root: [B], that of the pending token.
-        """
+        """Returns the value of each node's parent, [B, T]; `root` [B] is the pending token's."""
         with_root = jnp.concatenate([root[:, None], values], axis=1)
         return jnp.take_along_axis(with_root, self.parents + 1, axis=1)
 
@@ -59,12 +54,12 @@ class Nodes(struct.PyTreeNode):
     def lead(self) -> Array:
         """Returns which nodes lead to each node, itself too, [B, T, T] bool."""
         rows, total = self.parents.shape
-        own = jnp.broadcast_to(jnp.eye(total, dtype=bool), (rows, total, total))
+        lead = jnp.broadcast_to(jnp.eye(total, dtype=bool), (rows, total, total))
         for first in range(self.width, total, self.width):
             depth = slice(first, first + self.width)
-            before = jnp.take_along_axis(own, self.parents[:, depth, None], axis=1)
-            own = own.at[:, depth].set(own[:, depth] | before)
-        return own
+            before = jnp.take_along_axis(lead, self.parents[:, depth, None], axis=1)
+            lead = lead.at[:, depth].set(lead[:, depth] | before)
+        return lead
 
     def ancestors(self) -> Array:
         """Returns which tokens of a call each one sees, [B, 1+T, 1+T] bool.
@@ -76,21 +71,15 @@ class Nodes(struct.PyTreeNode):
 
 
 def view(lead: Array, depth: Array, start: Array, capacity: int) -> View:
-    """Returns the view of the w nodes of one depth.
-
-    Args:
-      lead: [B, w, T] bool, the nodes that each node sees.
-      depth: [] int32, their depth.
-      start: [B] int32, the slot of the first node of all depths.
-      capacity: C, the slots of the cache.
-    """
+    """Returns the view of the w nodes of one depth [], of which each sees the nodes `lead` [B, w,
+    T] bool; the first node of all depths is in slot `start` [B]."""
     rows, width, total = lead.shape
     slots = jnp.arange(capacity, dtype=jnp.int32)[None]
-    place = slots - start[:, None]
-    keys = jnp.where(place < 0, slots, start[:, None] + place // width)
-    inside = (place >= 0) & (place < total)
-    of_nodes = jnp.take_along_axis(lead, jnp.clip(place, 0, total - 1)[:, None], axis=2)
-    visible = jnp.where(inside[:, None], of_nodes, (place < 0)[:, None])
+    index = slots - start[:, None]
+    keys = jnp.where(index < 0, slots, start[:, None] + index // width)
+    inside = (index >= 0) & (index < total)
+    of_nodes = jnp.take_along_axis(lead, jnp.clip(index, 0, total - 1)[:, None], axis=2)
+    visible = jnp.where(inside[:, None], of_nodes, (index < 0)[:, None])
     queries = jnp.broadcast_to((start + depth)[:, None], (rows, width))
     return View(queries, keys, visible)
 
@@ -104,37 +93,28 @@ class Followed(NamedTuple):
 
 
 def follow(nodes: DraftNodes, tokens: Array, wanted: Callable[[int, Array], Array]) -> Followed:
-    """Follows a text through the nodes of one row, as far as it goes, and then first children.
+    """Follows a text through the nodes [T] of one row, as far as it goes, and then first children.
 
-    Args:
-      nodes: one row.
-      tokens: [T] int32, their tokens.
-      wanted: the token [] that the text has at a depth, given the node [] before it.
+    `wanted` returns the token [] that the text has at a depth, given the node [] before it.
     """
     width = nodes.width
     at, exists, keeps = jnp.int32(ROOT), jnp.bool_(True), jnp.bool_(True)
-    path, length, kept = [], jnp.int32(0), jnp.int32(0)
+    path, length, wanted_count = [], jnp.int32(0), jnp.int32(0)
     for depth in range(nodes.parents.shape[-1] // width):
-        own = slice(depth * width, (depth + 1) * width)
-        children = nodes.valid[own] & (nodes.parents[own] == at)
-        found = children & (tokens[own] == wanted(depth, at))
+        nodes_here = slice(depth * width, (depth + 1) * width)
+        children = nodes.valid[nodes_here] & (nodes.parents[nodes_here] == at)
+        matches = children & (tokens[nodes_here] == wanted(depth, at))
         exists &= jnp.any(children)
-        keeps &= jnp.any(found)
-        at = depth * width + jnp.argmax(jnp.where(keeps, found, children)).astype(jnp.int32)
+        keeps &= jnp.any(matches)
+        at = depth * width + jnp.argmax(jnp.where(keeps, matches, children)).astype(jnp.int32)
         path.append(at)
-        length, kept = length + exists, kept + keeps
-    return Followed(jnp.stack(path), length, kept)
+        length, wanted_count = length + exists, wanted_count + keeps
+    return Followed(jnp.stack(path), length, wanted_count)
 
 
 def kept_nodes(nodes: Nodes, tokens: Array, text: Array, known: Array) -> Followed:
-    """Returns the path of each row's nodes that a text takes.
-
-    Args:
-      nodes: the nodes.
-      tokens: [B, T] int32.
-      text: [B, depths] int32.
-      known: [B] int32, the number of tokens of the text that exist.
-    """
+    """Returns the path of each row's nodes [B, T] that a text [B, depths] takes, of which `known`
+    [B] tokens exist."""
 
     def of_row(nodes: Nodes, tokens: Array, text: Array, known: Array) -> Followed:
         def wanted(depth: int, at: Array) -> Array:

@@ -98,7 +98,10 @@ class Scanned(Protocol):
 class Trimming(Protocol[C]):
     """Makes a part of a trained model a model of its own."""
 
-    has_encoder: bool  # whether models of the family have an encoder, which a part may share
+    @property
+    def has_encoder(self) -> bool:
+        """Whether models of the family have an encoder, which a part may share."""
+        ...
 
     def trimmed(self, config: C, trim: Trim) -> C:
         """Returns the config of the smaller model; raises ValueError if there are no such parts."""
@@ -109,7 +112,7 @@ class Trimming(Protocol[C]):
         ...
 
 
-def no_cause(found: Shapes, expected: Shapes) -> str:
+def no_cause(shapes: Shapes, expected: Shapes) -> str:
     """Returns a generic cause of a misfit, for families that have no diagnosis of their own."""
     return "another config, or an incomplete or altered checkpoint"
 

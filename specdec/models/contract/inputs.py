@@ -20,7 +20,7 @@ Exits = Annotated[tuple[int, ...], row_of(1, "layers from 1 on, as in (2, 4)")]
 
 def check_tokens(inputs: Array) -> None:
     """Raises ValueError, at tracing, for inputs that are not [B, S] int32."""
-    found = type(inputs).__name__
+    kind = type(inputs).__name__
     if isinstance(inputs, Mapping):
         raise ValueError(
             f"inputs are {' and '.join(inputs)}, and this model reads tokens alone; let it draft "
@@ -29,8 +29,8 @@ def check_tokens(inputs: Array) -> None:
     if isinstance(inputs, jax.Array | np.ndarray):
         if inputs.ndim == 2 and inputs.dtype == jnp.int32:
             return
-        found = f"{inputs.dtype}{list(inputs.shape)}"
-    raise ValueError(f"inputs are {found}; give int32 [rows, input length]")
+        kind = f"{inputs.dtype}{list(inputs.shape)}"
+    raise ValueError(f"inputs are {kind}; give int32 [rows, input length]")
 
 
 def tokens_of(inputs: PyTree) -> Array:
@@ -39,17 +39,12 @@ def tokens_of(inputs: PyTree) -> Array:
 
 
 def lengths_of(inputs: PyTree, pad_id: int) -> np.ndarray:
-    """Returns [B], the tokens of each input without padding; 0 where inputs have no tokens.
-
-    Args:
-      inputs: of a batch, on the host.
-      pad_id: the id of padding.
-    """
+    """Returns [B], the tokens of each input without padding; 0 where inputs have no tokens."""
     tokens = tokens_of(inputs)
     if tokens.dtype != np.int32:
         return np.zeros(len(tokens), int)
-    place = np.arange(1, tokens.shape[1] + 1)
-    return np.max(np.where(tokens != pad_id, place, 0), axis=1, initial=0)
+    position = np.arange(1, tokens.shape[1] + 1)
+    return np.max(np.where(tokens != pad_id, position, 0), axis=1, initial=0)
 
 
 def check_last(tokens: Values, image_id: int, pad_id: int) -> None:
@@ -60,8 +55,8 @@ def check_last(tokens: Values, image_id: int, pad_id: int) -> None:
     if isinstance(tokens, Tracer):
         return
     tokens = np.asarray(jax.device_get(tokens))
-    place = np.arange(tokens.shape[1])[None]
-    last = np.max(np.where(tokens != pad_id, place, 0), axis=1, initial=0)
+    position = np.arange(tokens.shape[1])[None]
+    last = np.max(np.where(tokens != pad_id, position, 0), axis=1, initial=0)
     for row in np.flatnonzero(np.take_along_axis(tokens, last[:, None], axis=1) == image_id):
         raise UsageError(
             f"prompt {row + 1} ends in a picture (the id {image_id}); give it a text behind the "
@@ -70,13 +65,7 @@ def check_last(tokens: Values, image_id: int, pad_id: int) -> None:
 
 
 def check_room(models: Mapping[str, Weights], inputs: int, outputs: int) -> None:
-    """Raises ValueError if a model has no positions for texts of these lengths.
-
-    Args:
-      models: role -> model.
-      inputs: tokens of the longest input.
-      outputs: tokens of the longest output.
-    """
+    """Raises ValueError if a model has no positions for inputs and outputs of these tokens."""
     for role, model in models.items():
         room = model.longest_text
         if room is not None and inputs + outputs > room:
@@ -88,12 +77,9 @@ def check_room(models: Mapping[str, Weights], inputs: int, outputs: int) -> None
 
 
 def check_layers(layers: tuple[int, int] | None, resume: Array | None, num_layers: int) -> None:
-    """Raises ValueError, at tracing, unless `decode` can run these of a model's layers.
+    """Raises ValueError, at tracing, unless `decode` can run layers a .. b - 1, or all.
 
-    Args:
-      layers: (a, b) for layers a .. b - 1; None for all.
-      resume: the stream of the layer below, for any but the first layer.
-      num_layers: the number of the model's layers.
+    `resume` is the stream of the layer below, for any but the first layer.
     """
     first, last = (0, num_layers) if layers is None else layers
     if not 0 <= first <= last <= num_layers:
@@ -120,31 +106,22 @@ class _ReadsEncoder(Protocol):
 
 
 def read(
-    model: Reader, params: PyTree, inputs: PyTree, capacity: int, given: Cache | None
+    model: Reader, params: PyTree, inputs: PyTree, capacity: int, target_cache: Cache | None
 ) -> Cache:
-    """Returns the cache of a drafter's model after the inputs.
+    """Returns the cache [C] of a drafter's model after its inputs.
 
-    Args:
-      model: the drafter's model.
-      params: its parameters.
-      inputs: its inputs.
-      capacity: C, the slots of the cache.
-      given: the target's cache after the inputs. A model without an encoder (`encoded_dim`) reads
-        the target's encoder output from it.
-
-    Raises:
-      ValueError: the target has no encoder output, or one of another width.
+    A model without an encoder (`encoded_dim`) reads the encoder's output from the target's cache.
     """
     width = model.encoded_dim
     if width is None:
         return model.prefill(params, inputs, capacity)
-    encoded = given.encoded if isinstance(given, KVCache) else ()
+    encoded = target_cache.encoded if isinstance(target_cache, KVCache) else ()
     there = isinstance(encoded, jax.Array)
     if not there or encoded.shape[-1] != width:
-        found = f"is {encoded.shape[-1]} wide" if there else "is not there"
+        width_there = f"is {encoded.shape[-1]} wide" if there else "is not there"
         raise ValueError(
             f"the drafter's model reads an encoder's output of width {width}, and the target's "
-            f"{found}; give the target that it was trained for"
+            f"{width_there}; give the target that it was trained for"
         )
-    mask = cast(KVCache, given).inputs_mask
+    mask = cast(KVCache, target_cache).inputs_mask
     return cast(_ReadsEncoder, model).attach(params, encoded, mask, capacity)

@@ -34,18 +34,18 @@ def while_loop(goes_on: Callable[[T], Array], body: Callable[[T], T], state: T) 
 def scan(
     body: Callable[[T, PyTree], tuple[T, PyTree]],
     state: T,
-    given: PyTree = None,
+    items: PyTree = None,
     length: int | None = None,
 ) -> tuple[T, PyTree]:
     """Returns the result of `jax.lax.scan`, for a state with caches."""
 
     @functools.wraps(body)
-    def advance(carried: PyTree, given: PyTree) -> tuple[PyTree, PyTree]:
-        state, found = body(_used(carried), given)
-        return _carried(state), found
+    def advance(carried: PyTree, item: PyTree) -> tuple[PyTree, PyTree]:
+        state, result = body(_used(carried), item)
+        return _carried(state), result
 
-    carried, found = jax.lax.scan(advance, _carried(state), given, length)
-    return _used(carried), found
+    carried, results = jax.lax.scan(advance, _carried(state), items, length)
+    return _used(carried), results
 
 
 def at_most_once(if_so: Array, body: Callable[[T], T], state: T) -> T:

@@ -12,13 +12,14 @@ import jax.numpy as jnp
 
 from specdec.common.values import check_is
 from specdec.models.contract.blocks import View
-from specdec.models.layers.products import Fused
 from specdec.models.placement.device import Device
+from specdec.models.placement.layouts import Layout
 from specdec.types import Array, AxisRules, Cache, ModelOutput, Prompt, PyTree, Resume
 
 EXAMPLE = "such as T5Target(config)"
 
 Self = TypeVar("Self", bound="Weights")
+M = TypeVar("M", bound="Model")
 
 
 class Config(Protocol):
@@ -88,9 +89,7 @@ class Weights(abc.ABC):
     def laid_out(self: Self, calls: Mapping[int, float], device: Device | None = None) -> Self:
         """Returns this model in the layout that is fastest for its calls; by default unchanged.
 
-        Args:
-          calls: tokens of a call, over all rows -> how often there is such a call.
-          device: the device; None for the default device.
+        `calls` says how often there is a call of each number of tokens, over all rows.
         """
         return self
 
@@ -172,19 +171,12 @@ class Target(Weights):
 
     @abc.abstractmethod
     def decode(self, params: PyTree, tokens: Array, cache: Cache) -> tuple[ModelOutput, Cache]:
-        """Feeds tokens [B, T] at positions cache.length + (0..T-1); the cache's length grows by T.
+        """Feeds tokens [B, T] int32 to the cache that `prefill` or the last call returned.
 
-        Position 0 is that of the start token, even if a model stores something before it. A model
-        that accepts blocks that are not text has one more argument, `ancestors`: [T, T] or [B, T,
-        T] bool or a `View`, see `models.contract.blocks`.
-
-        Args:
-          params: the parameters.
-          tokens: [B, T] int32.
-          cache: the cache that `prefill` or the last call returned.
-
-        Returns:
-          The output for each token, and the cache.
+        Their positions are cache.length + (0..T-1), and the cache's length grows by T. Position 0
+        is that of the start token, even if a model stores something before it. A model that accepts
+        blocks that are not text has one more argument, `ancestors`: [T, T] or [B, T, T] bool or a
+        `View`, see `models.contract.blocks`.
         """
 
     def computed_width(self, width: int) -> int:
@@ -199,12 +191,8 @@ class Target(Weights):
         """Returns this target with all calls computed by products whose rows may have equal bits.
 
         Whether they have depends on the device; see `decoding.row_bits`. By default it is
-        unchanged.
-
-        Args:
-          width: the fewest tokens that a call is computed with.
-          in_order: whether tokens attend to other slots of the cache in some calls than in others,
-            as those of a tree.
+        unchanged. A call is computed with `width` tokens or more. `in_order` says that tokens
+        attend to other slots of the cache in some calls than in others, as those of a tree.
         """
         return self
 
@@ -217,12 +205,7 @@ class Target(Weights):
         return None
 
     def inputs_shape(self, rows: int, length: int) -> PyTree:
-        """Returns the shapes and dtypes of its inputs; by default [rows, length] int32, tokens.
-
-        Args:
-          rows: B.
-          length: S, the tokens of an input, where inputs have tokens.
-        """
+        """Returns the shapes and dtypes of its inputs; by default [rows, length] int32, tokens."""
         return jax.ShapeDtypeStruct((rows, length), jnp.int32)
 
     def encoded_shape(self, inputs: PyTree) -> tuple[int, ...]:
@@ -319,14 +302,9 @@ class LayeredTarget(Target):
     ) -> tuple[ModelOutput, Cache]:
         """Feeds tokens [B, T], see `Target.decode`, through all layers or some.
 
-        Args:
-          params: the parameters.
-          tokens: [B, T] int32.
-          cache: the cache.
-          layers: (a, b) runs layers a .. b - 1 only, and writes their keys and values.
-            `ModelOutput.stream` is the residual stream after them, and the logits are what the
-            model's own head makes of it. None for all layers.
-          resume: [B, T, D], the stream of layer a - 1, if a > 0.
+        `layers` (a, b) runs layers a .. b - 1 only, and writes their keys and values.
+        `ModelOutput.stream` is then the residual stream after them, and the logits are what the
+        model's own head makes of it. `resume` [B, T, D] is the stream of layer a - 1, if a > 0.
         """
 
     def first(self, layers: int) -> Target | None:
@@ -340,16 +318,10 @@ class LayeredTarget(Target):
 def finish(
     target: Target, params: PyTree, tokens: Array, resume: Resume, length: Array
 ) -> tuple[ModelOutput, Cache]:
-    """Finishes a call of `decode` on a pending token and a draft, which a drafter has begun.
+    """Finishes a call of `decode` on a pending token and a draft [B, K+1], which a drafter began.
 
-    The lower layers run on the last draft token of each row, the upper layers on all tokens.
-
-    Args:
-      target: the model.
-      params: its parameters.
-      tokens: [B, K+1] int32, the pending token and the draft.
-      resume: the begun call, with a stream of K tokens, see `Resume`.
-      length: [B] int32, tokens of each row's draft, which is the number of valid stream positions.
+    The lower layers run on the last draft token of each row, the upper layers on all tokens. Of the
+    begun call's stream of K tokens, the first `length` [B] are valid.
     """
     assert isinstance(target, LayeredTarget), "`EarlyExit` and its like ask for one"
     cache = resume.cache
@@ -386,15 +358,9 @@ def decode_block(
     ancestors: Array | View | None = None,
     **states: Array,
 ) -> tuple[ModelOutput, Cache]:
-    """Feeds a block that is not text to a target that accepts one; see `Target.decode`.
+    """Feeds a block [B, T] that is not text to a target that accepts one, see `Target.decode`.
 
-    Args:
-      target: the model.
-      params: its parameters.
-      tokens: [B, T] int32.
-      cache: the cache.
-      ancestors: what each token attends to, see `models.contract.blocks`.
-      **states: of another model, if it reads them.
+    `states` are those of another model, if the target reads them.
     """
     return cast(_OfBlocks, target).decode(params, tokens, cache, ancestors=ancestors, **states)
 
@@ -411,26 +377,20 @@ class Model(Target):
     Attributes:
       config: the architecture, a frozen dataclass of plain values.
       axis_rules: how its arrays are divided over a mesh; () for not at all.
-      layout: how its parameters are stored in memory; "checkpoint" for unchanged.
-      orders: how products with them are computed, see `models.layers.products`.
+      layout: how its parameters are stored in memory, and its calls computed.
       weights: "int8" for kernels in eight bits, "int8_tokens" for tokens in eight bits as well.
         Each is another model than the checkpoint's.
-      widened: whether the eight bits are stored in the model's dtype.
-      least_width: the fewest tokens that a call of `decode` is computed with.
-      joined: whether kernels of the same input are one.
-      fused: the kernels of our own that compute short calls, which round differently; or None.
     """
 
     config: Config
     axis_rules: AxisRules
-    layout: str
-    orders: tuple[tuple[int, str], ...]
+    layout: Layout
     weights: str
-    widened: bool
-    least_width: int
-    joined: bool
-    fused: Fused | None
     has_int8: ClassVar[bool] = False  # whether `weights` may be other than "stored"
+
+    def in_layout(self: M, **changes: Any) -> M:
+        """Returns this model with these fields of its `Layout` changed."""
+        return dataclasses.replace(self, layout=dataclasses.replace(self.layout, **changes))
 
     @property
     def vocab_size(self) -> int:

@@ -50,9 +50,9 @@ class NoSource:
         """Maps inputs to [B, 1] int32; a row of padding remains padding."""
         if self.eos_id is None or self.pad_id is None:
             raise ValueError(f"{self} has no ids; call read_by(model) first, or give both")
-        given = tokens_of(inputs)  # or sound, of which a row of zeros is padding
-        padding = self.pad_id if given.dtype == jnp.int32 else 0
-        real = jnp.any(given != padding, axis=tuple(range(1, given.ndim)))
+        tokens = tokens_of(inputs)  # or sound, of which a row of zeros is padding
+        padding = self.pad_id if tokens.dtype == jnp.int32 else 0
+        real = jnp.any(tokens != padding, axis=tuple(range(1, tokens.ndim)))
         return jnp.where(real, self.eos_id, self.pad_id).astype(jnp.int32)[:, None]
 
 
@@ -93,10 +93,5 @@ class WithoutPictures:
 
 
 def read_by(model: Target, view: Callable[[PyTree], PyTree]) -> Callable[[PyTree], PyTree]:
-    """Returns a view as a function of the inputs alone.
-
-    Args:
-      model: the model that reads what the view selects.
-      view: a function of the inputs, or a view of this module.
-    """
+    """Returns a view, for the model that reads it, as a function of the inputs alone."""
     return view.read_by(model) if isinstance(view, NoSource | WithoutPictures) else view

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from specdec.models.layers.products import SHIFT
 from specdec.types import Array, PyTree
 
-Weights: TypeAlias = Literal["stored", "int8", "int8_tokens"]
+Rounding: TypeAlias = Literal["stored", "int8", "int8_tokens"]
 SCALE = "kernel_scale"  # next to "kernel" in a tree of parameters
 LEVELS = 127  # of each sign; -128 is not used
 # Bits of a kernel's scale. Its product with a level is then a float32 number, so a kernel that is
@@ -30,12 +30,7 @@ SCALE_BITS = 16
 
 
 def quantized(kernel: Array, *, inputs: int) -> dict[str, Array]:
-    """Returns a kernel's int8 numbers, and the float32 scales of its outputs.
-
-    Args:
-      kernel: the kernel.
-      inputs: the axis of the inputs.
-    """
+    """Returns a kernel's int8 numbers and its outputs' float32 scales; `inputs` is an axis."""
     kernel = kernel.astype(jnp.float32)
     scale = jnp.max(jnp.abs(kernel), axis=inputs) / LEVELS
     scale = jax.lax.reduce_precision(scale, exponent_bits=8, mantissa_bits=SCALE_BITS)
@@ -44,15 +39,10 @@ def quantized(kernel: Array, *, inputs: int) -> dict[str, Array]:
 
 
 def rounded(x: Array) -> tuple[Array, Array]:
-    """Returns the levels of each token, and the scales that they are multiplied with.
+    """Returns the levels of tokens [..., in] and the scales [..., 1] that they are multiplied with.
 
-    A token's result depends on that token alone.
-
-    Args:
-      x: [..., in].
-
-    Returns:
-      Whole numbers from -127 to 127, [..., in] float32; and scales [..., 1] float32.
+    Levels are whole numbers from -127 to 127 in float32. A token's result depends on that token
+    alone.
     """
     x = x.astype(jnp.float32)
     largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)

@@ -20,11 +20,8 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from specdec.models.layers import rowwise
 from specdec.models.layers.int8 import SCALE, rounded
-from specdec.models.layers.products import STORED, Kernels, product
+from specdec.models.layers.products import STORED_KERNELS, Kernels, precision, product
 from specdec.types import Array
-
-MASKED = -1e10  # added to the attention logits of what must not be seen; finite also in bfloat16
-
 
 _REMATERIALISED = contextvars.ContextVar("rematerialised", default=False)
 
@@ -43,29 +40,9 @@ def rematerialised(on: bool = True) -> Iterator[None]:
         _REMATERIALISED.reset(before)
 
 
-_IN_ORDER = contextvars.ContextVar("in_order", default=False)
-
-
-@contextlib.contextmanager
-def in_order(on: bool) -> Iterator[None]:
-    """Makes attention that is traced inside sum over a token's visible slots in their order.
-
-    Without it, a sum's bits depend on the slots between them, whose weights are 0.
-    """
-    before = _IN_ORDER.set(on)
-    try:
-        yield
-    finally:
-        _IN_ORDER.reset(before)
-
-
 def layer_class(layer: type[nn.Module], static: tuple[int, ...] = ()) -> type[nn.Module]:
-    """Returns a class of layers, as `rematerialised` says.
-
-    Args:
-      layer: the class.
-      static: the indices of arguments of its call that are no arrays; 0 is the module.
-    """
+    """Returns a class of layers, as `rematerialised` says; the call's arguments of the indices
+    `static` are no arrays, and 0 is the module."""
     return nn.remat(layer, static_argnums=static) if _REMATERIALISED.get() else layer
 
 
@@ -78,9 +55,9 @@ def parameter(
     module: nn.Module, name: str, init: Callable, axes: tuple[str, ...], shape: tuple[int, ...]
 ) -> Array:
     """Returns a parameter with named axes, for sharding; float32 unless `init` differs."""
-    given = module.get_variable("params", name)
-    if isinstance(given, jax.Array) and given.shape == shape:
-        return given  # `param` would trace `init` for the shape: a quarter of the tracing
+    value = module.get_variable("params", name)
+    if isinstance(value, jax.Array) and value.shape == shape:
+        return value  # `param` would trace `init` for the shape: a quarter of the tracing
     return cast(Array, module.param(name, nn.with_logical_partitioning(init, axes), shape))
 
 
@@ -109,14 +86,6 @@ def _ordered(x: Array, axes: tuple[str | None, ...], layout: Layout) -> Array:
     return ordered(x)
 
 
-def precision(dtype) -> jax.lax.Precision | None:
-    """Returns the precision of products, which is the highest for float32.
-
-    By default, accelerators multiply float32 with fewer bits.
-    """
-    return jax.lax.Precision.HIGHEST if jnp.dtype(dtype) == jnp.float32 else None
-
-
 class Dense(nn.Module):
     """Maps [..., in] to [..., features]."""
 
@@ -124,7 +93,7 @@ class Dense(nn.Module):
     axes: tuple[str, str]  # of a kernel [in, features]
     dtype: str
     init: Callable = fan_in("truncated_normal")
-    kernels: Kernels = STORED
+    kernels: Kernels = STORED_KERNELS
     bias: bool = False
 
     @nn.compact
@@ -166,7 +135,7 @@ def rescaled(module: nn.Module, y: Array, axes: tuple[str, ...]) -> Array:
     return y * jnp.expand_dims(scale, range(y.ndim - 1))
 
 
-def matmul(x: Array, kernel: Array, kernels: Kernels = STORED, **options) -> Array:
+def matmul(x: Array, kernel: Array, kernels: Kernels = STORED_KERNELS, **options) -> Array:
     """Multiplies [..., in] by a kernel [in, out] as a product of two matrices.
 
     The kernel is stored as `kernels` says. With three axes instead of two, XLA's CPU backend takes
@@ -180,7 +149,7 @@ def matmul(x: Array, kernel: Array, kernels: Kernels = STORED, **options) -> Arr
     return flat.reshape(*x.shape[:-1], flat.shape[-1])
 
 
-def float32_matmul(x: Array, kernel: Array, kernels: Kernels = STORED) -> Array:
+def float32_matmul(x: Array, kernel: Array, kernels: Kernels = STORED_KERNELS) -> Array:
     """Multiplies like `matmul` with a float32 result; bfloat16 operands are multiplied exactly."""
     exact = jax.lax.Precision.HIGHEST
     return matmul(x, kernel, kernels, precision=exact, preferred_element_type=jnp.float32)
@@ -309,7 +278,7 @@ class Logits(nn.Module):
 
     vocab_size: int
     scaled: bool = False
-    kernels: Kernels = STORED
+    kernels: Kernels = STORED_KERNELS
     ids: tuple[int, ...] | None = None
 
     @nn.compact
@@ -337,7 +306,7 @@ class MLP(nn.Module):
     emb_dim: int
     activations: tuple[str, ...]
     dtype: str
-    kernels: Kernels = STORED
+    kernels: Kernels = STORED_KERNELS
     bias: bool = False
 
     @nn.compact
@@ -350,8 +319,8 @@ class MLP(nn.Module):
         else:
             names = ["wi"] if count == 1 else [f"wi_{i}" for i in range(count)]
             products = (dense(self.mlp_dim, axes, name=name)(x) for name in names)
-        given = zip(self.activations, products, strict=True)
-        gates = [ACTIVATIONS[activation](product) for activation, product in given]
+        pairs = zip(self.activations, products, strict=True)
+        gates = [ACTIVATIONS[activation](product) for activation, product in pairs]
         hidden = constrain(math.prod(gates[1:], start=gates[0]), "batch", "length", "mlp")
         return dense(self.emb_dim, ("mlp", "embed"), name="wo")(hidden)
 
@@ -365,166 +334,3 @@ ACTIVATIONS = {
     "linear": lambda x: x,
 }
 DType: TypeAlias = Literal["float32", "bfloat16"]
-
-
-KEYS_LAST = "bthd,bhcd->bhtc"  # the usual axes of cached keys
-BLOCK_BYTES = 2**25  # of attention logits that a CPU computes at a time
-
-
-def attend(
-    query: Array,
-    keys: Array,
-    values: Array,
-    bias: Array,
-    equation: str = KEYS_LAST,
-    by_row: bool = False,
-    cap: float | None = None,
-) -> Array:
-    """Returns the attention of queries over cached keys and values, [B, T, H, head_dim].
-
-    Args:
-      query: [B, T, H, head_dim].
-      keys: [B, H, C, head_dim]; or of fewer rows, each read by several rows of queries in turn.
-      values: [B, H, C, head_dim].
-      bias: [B, 1 or H, T, C] float32, added to the attention logits; [rows of keys, 1, 1, C] if
-        these are fewer.
-      equation: the einsum of queries and keys, if keys have other axes.
-      by_row: whether a token's bits must not depend on the other tokens of a call.
-      cap: see `soft_capped`.
-    """
-    rows, tokens = query.shape[:2]
-    if (together := rows // keys.shape[0]) > 1:  # samples of a text share the keys of its input
-        shared = query.reshape(-1, together * tokens, *query.shape[2:])
-        return attend(shared, keys, values, bias, equation, by_row, cap).reshape(query.shape)
-    if by_row and tokens == 1:
-        query = jnp.pad(query, ((0, 0), (0, 1), (0, 0), (0, 0)))
-        bias = jnp.pad(bias, ((0, 0), (0, 0), (0, 1), (0, 0)))
-    mix = "bhtc,bhcd->bhtd"
-    if _IN_ORDER.get() and equation == KEYS_LAST:
-        keys, values, bias = _visible_first(keys, values, bias)
-        equation, mix = "bthd,bhtcd->bhtc", "bhtc,bhtcd->bhtd"
-    # One row has no axis of rows, see `specdec.models.contract.loops`.
-    if rows == 1:
-        equation, mix = equation.replace("b", ""), mix.replace("b", "")
-        query, keys, values, bias = query[0], keys[0], values[0], bias[0]
-        if by_row and equation == "thd,hcd->htc":
-            # Else their bits would depend on the number of tokens and slots.
-            keys, equation = jax.lax.optimization_barrier(keys.swapaxes(1, 2)), "thd,hdc->htc"
-    weights = attention_weights(equation, query, keys, bias, by_row, cap)
-    mixed = jnp.einsum(mix, weights, values, precision=precision(query.dtype)).swapaxes(-3, -2)
-    return mixed[..., :tokens, :, :].reshape(rows, tokens, *mixed.shape[-2:])
-
-
-def _visible_first(keys: Array, values: Array, bias: Array) -> tuple[Array, Array, Array]:
-    """Returns keys and values [B, H, T, C, head_dim] and biases, each token's visible slots first.
-
-    A slot is visible to all heads or to none.
-    """
-    hidden = bias[:, :1] < MASKED / 2
-    order = jnp.argsort(hidden, axis=-1, stable=True)
-    keys, values = (
-        jnp.take_along_axis(x[:, :, None], order[..., None], axis=3) for x in (keys, values)
-    )
-    return keys, values, jnp.take_along_axis(bias, order, axis=-1)
-
-
-def attend_to_all(query: Array, keys: Array, values: Array) -> Array:
-    """Returns the attention of all positions over all, [B, S, H, head_dim].
-
-    A CPU computes some heads of a row at a time, so that their logits stay in its cache. With 1,500
-    positions that takes two thirds of the time. A row has the same bits in each batch.
-
-    Args:
-      query: [B, S, H, head_dim].
-      keys: [B, S, H, head_dim].
-      values: [B, S, H, head_dim].
-    """
-    rows, length, heads, size = query.shape
-    most = max(1, BLOCK_BYTES // (4 * length**2))
-    each = max(n for n in range(1, heads + 1) if heads % n == 0 and n <= most)
-
-    def whole(*given: Array) -> Array:
-        return mixed(*(x.swapaxes(1, 2) for x in given)).swapaxes(1, 2)
-
-    def in_blocks(*given: Array) -> Array:
-        blocks = [x.swapaxes(1, 2).reshape(-1, 1, each, length, size) for x in given]
-        found = jax.lax.map(lambda block: mixed(*block), tuple(blocks))
-        return found.reshape(rows, heads, length, size).swapaxes(1, 2)
-
-    def mixed(query: Array, keys: Array, values: Array) -> Array:
-        weights = attention_weights("bhtd,bhcd->bhtc", query, keys, jnp.zeros([]))
-        return jnp.einsum("bhtc,bhcd->bhtd", weights, values, precision=precision(query.dtype))
-
-    return jax.lax.platform_dependent(query, keys, values, cpu=in_blocks, default=whole)
-
-
-def attend_grouped(
-    query: Array,
-    keys: Array,
-    values: Array,
-    bias: Array,
-    equation: str = KEYS_LAST,
-    by_row: bool = False,
-    cap: float | None = None,
-) -> Array:
-    """Returns `attend` where several heads of queries share a head of keys and values.
-
-    Head h reads the keys of head h // (H / G) (Ainslie et al. 2023, 2305.13245). The heads of a
-    group are computed as further tokens.
-
-    Args:
-      query: [B, T, H, head_dim].
-      keys: [B, G, C, head_dim], with G a divisor of H.
-      values: [B, G, C, head_dim].
-      bias: [B, 1, 1 or T, C] float32, added to the attention logits.
-      equation: the einsum of queries and keys, if keys have other axes.
-      by_row: whether a token's bits must not depend on the other tokens of a call.
-      cap: see `soft_capped`.
-    """
-    tokens, heads, groups = query.shape[1], query.shape[2], keys.shape[1]
-    if heads == groups:
-        return attend(query, keys, values, bias, equation, by_row, cap)
-    each = heads // groups
-    bias = bias if bias.shape[2] == 1 else jnp.repeat(bias, each, axis=2)
-    mixed = attend(folded(query, groups), keys, values, bias, equation, by_row, cap)
-    return unfolded(mixed, tokens)
-
-
-def folded(query: Array, groups: int) -> Array:
-    """Returns the heads of each group as further tokens, [B, T * H / G, G, head_dim]."""
-    rows, tokens, heads, size = query.shape
-    each = heads // groups
-    query = query.reshape(rows, tokens, groups, each, size).swapaxes(2, 3)
-    return query.reshape(rows, tokens * each, groups, size)
-
-
-def unfolded(mixed: Array, tokens: int) -> Array:
-    """Returns the inverse of `folded`, [B, T, H, head_dim]."""
-    rows, more, groups, size = mixed.shape
-    each = more // tokens
-    mixed = mixed.reshape(rows, tokens, each, groups, size).swapaxes(2, 3)
-    return mixed.reshape(rows, tokens, groups * each, size)
-
-
-def attention_weights(
-    equation: str,
-    query: Array,
-    keys: Array,
-    bias: Array,
-    by_row: bool = False,
-    cap: float | None = None,
-) -> Array:
-    """Returns attention weights [B, H, T, C] in the queries' dtype, with float32 logits."""
-    exact, wide = precision(query.dtype), jnp.float32
-    logits = jnp.einsum(equation, query, keys, precision=exact, preferred_element_type=wide)
-    logits = soft_capped(logits, cap)
-    softmax = rowwise.softmax if by_row else jax.nn.softmax
-    return softmax(logits + bias).astype(query.dtype)
-
-
-def soft_capped(logits: Array, cap: float | None) -> Array:
-    """Returns cap * tanh(logits / cap), which stays within the cap; unchanged if it is None.
-
-    Gemma Team 2024, 2408.00118, section 2.
-    """
-    return logits if cap is None else cap * jnp.tanh(logits / cap)

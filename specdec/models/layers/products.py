@@ -16,13 +16,14 @@ fastest order depends on the device and on the number of tokens, and
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
+from jax.typing import DTypeLike
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
@@ -50,6 +51,7 @@ class Kernels:
       int8_tokens: whether tokens are rounded to eight bits as well.
       widened: whether the int8 numbers are kept, and multiplied, in the model's dtype.
       joined: whether kernels of the same input are one, see `models.placement.layouts.joined`.
+      in_order: see `layers.attention.AttentionPolicy`.
     """
 
     transposed: bool = False
@@ -59,6 +61,7 @@ class Kernels:
     int8_tokens: bool = False
     widened: bool = False
     joined: bool = False
+    in_order: bool = False
 
     def order(self, tokens: int) -> Order:
         """Returns the order of a call with this number of tokens."""
@@ -71,49 +74,21 @@ class Kernels:
         return self.others == "unsigned"
 
 
-class _LaidOut(Protocol):
-    @property
-    def layout(self) -> str: ...
-    @property
-    def orders(self) -> tuple[tuple[int, str], ...]: ...
-    @property
-    def widened(self) -> bool: ...
-    @property
-    def least_width(self) -> int: ...
-    @property
-    def joined(self) -> bool: ...
-    @property
-    def fused(self) -> Fused | None: ...
+STORED_KERNELS = Kernels()  # as checkpoints have them
 
 
-def described(model: _LaidOut) -> str:
-    """Describes a `Model`'s layout in words: 'out_in, kernel_first at 1 and 8 tokens'."""
-    by_order: dict[str, list[str]] = {}
-    for tokens, order in model.orders:
-        by_order.setdefault(order, []).append(str(tokens))
-    found = [model.layout, *(f"{o} at {' and '.join(n)} tokens" for o, n in by_order.items())]
-    if model.widened:
-        found.append("int8 kept in float, which is faster here")
-    if model.least_width > 1:
-        found.append(f"calls on {model.least_width} tokens or more")
-    if model.joined:
-        found.append("joined kernels")
-    if model.fused:
-        found.append("fused kernels for calls on one row")
-    return ", ".join(found)
+def precision(dtype: DTypeLike) -> jax.lax.Precision | None:
+    """Returns the precision of products, which is the highest for float32.
 
-
-STORED = Kernels()  # as checkpoints have them
+    By default, accelerators multiply float32 with fewer bits.
+    """
+    return jax.lax.Precision.HIGHEST if jnp.dtype(dtype) == jnp.float32 else None
 
 
 def product(x: Array, kernel: Array, order: Order, **options) -> Array:
     """Returns [tokens, in] times a kernel, which is stored as the order needs: [tokens, out].
 
-    Args:
-      x: [tokens, in].
-      kernel: [in, out] or [out, in].
-      order: the order of the product.
-      **options: `precision` and `preferred_element_type` of `jax.numpy.matmul`.
+    `options` are `precision` and `preferred_element_type` of `jax.numpy.matmul`.
     """
     tokens = x.shape[0]
     if order == "unsigned":
@@ -140,11 +115,8 @@ def unsigned(x: Array, kernel: Array) -> Array:
 
       x @ k.T = x @ (k + 128).T - 128 * the sum of each token's numbers.
 
-    `jax.lax.dot_general` would convert operands of two kinds to int32 first.
-
-    Args:
-      x: [tokens, in] int8.
-      kernel: [out, in] uint8, the numbers plus `SHIFT`.
+    `jax.lax.dot_general` would convert operands of two kinds to int32 first. The kernel is [out,
+    in] uint8, the numbers plus `SHIFT`.
     """
     y = jax.lax.optimization_barrier(_mixed.bind(kernel, x)).T  # else XLA swaps the operands
     return y - SHIFT * jnp.sum(x, axis=1, keepdims=True, dtype=jnp.int32)

@@ -35,8 +35,8 @@ def sums(x: Array) -> Array:
             flat = jnp.pad(flat, ((0, -len(flat) % ROWS), (0, 0)))
             flat = flat.reshape(-1, ROWS, x.shape[-1])
         ones = jnp.ones([*flat.shape[:-2], x.shape[-1], ONES], x.dtype)
-        found = jnp.matmul(flat, ones, precision="highest").reshape(-1, ONES)[:, :1]
-        return found[: x[..., 0].size].reshape(*x.shape[:-1], 1)
+        columns = jnp.matmul(flat, ones, precision="highest").reshape(-1, ONES)[:, :1]
+        return columns[: x[..., 0].size].reshape(*x.shape[:-1], 1)
 
     def by_sum(x: Array) -> Array:
         return jnp.sum(x, axis=-1, keepdims=True)

@@ -73,9 +73,9 @@ class LlamaCheckpoints(DecoderCheckpoints):
                 "use another model"
             )
         names = list(_SCALING.items())[: _OF_KIND[kind]]
-        if missing := [theirs for _, theirs in names if theirs not in scaling]:
+        if missing := [hf_name for _, hf_name in names if hf_name not in scaling]:
             raise ValueError(f"rope_scaling lacks {', '.join(missing)}; copy config.json again")
-        scaled = {ours: scaling[theirs] for ours, theirs in names}
+        scaled = {ours: scaling[hf_name] for ours, hf_name in names}
         return LlamaConfig(**fields, rope_scaling=kind, **scaled)
 
     def to_record(self, config: LlamaConfig) -> dict[str, object]:
@@ -83,7 +83,7 @@ class LlamaCheckpoints(DecoderCheckpoints):
         scaling: dict[str, object] | None = None
         if config.rope_scaling != "default":
             names = list(_SCALING.items())[: _OF_KIND[config.rope_scaling]]
-            scaling = {theirs: getattr(config, ours) for ours, theirs in names}
+            scaling = {hf_name: getattr(config, ours) for ours, hf_name in names}
             scaling["rope_type"] = config.rope_scaling
             if "original_max_position_embeddings" in scaling:
                 scaling["original_max_position_embeddings"] = int(config.rope_context)

@@ -11,20 +11,20 @@ import numpy as np
 from flax import linen as nn
 
 from specdec.common.values import Checked, PositiveFloat, PositiveInt, is_integer
-from specdec.models.bases.decoder_only import SPREAD
+from specdec.models.bases.networks import SPREAD
+from specdec.models.layers.attention import attend
 from specdec.models.layers.layers import (
     MLP,
     Dense,
     Embedding,
     LayerNorm,
-    attend,
     constrain,
     fan_in,
     layer_class,
     matmul,
     parameter,
-    precision,
 )
+from specdec.models.layers.products import precision
 from specdec.types import Array
 
 CHANNELS = 3
@@ -57,11 +57,11 @@ class ClipConfig(Checked):
 
     def __post_init__(self):
         super().__post_init__()
-        for part, whole in (("patch_size", "image_size"), ("num_heads", "emb_dim")):
-            if getattr(self, whole) % getattr(self, part):
+        for part, total in (("patch_size", "image_size"), ("num_heads", "emb_dim")):
+            if getattr(self, total) % getattr(self, part):
                 raise ValueError(
-                    f"ClipConfig.{part} is {getattr(self, part)}, which does not divide {whole} "
-                    f"{getattr(self, whole)}; give a divisor"
+                    f"ClipConfig.{part} is {getattr(self, part)}, which does not divide {total} "
+                    f"{getattr(self, total)}; give a divisor"
                 )
         last = self.num_layers
         if not is_integer(self.feature_layer, -last - 1) or self.feature_layer > last:

@@ -90,10 +90,10 @@ class LlavaCheckpoints(LlamaCheckpoints):
         refuse_other(record, _SUPPORTED)
         refuse_other(text, {"model_type": ("llama",)})
         refuse_other(vision, _SUPPORTED_VISION)
-        given = {name: value for name, value in text.items() if value is not None}
+        fields = {name: value for name, value in text.items() if value is not None}
         ids = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
-        given |= {name: record[name] for name in ids if record.get(name) is not None}
-        language = super().described(_TEXT | given)
+        fields |= {name: record[name] for name in ids if record.get(name) is not None}
+        language = super().described(_TEXT | fields)
         sizes = {ours: vision.get(name, usual) for ours, (name, usual) in _VISION.items()}
         return LlavaConfig(
             **fields_of(language),
@@ -105,7 +105,7 @@ class LlavaCheckpoints(LlamaCheckpoints):
         """Returns their record of a model."""
         text = super().to_record(config)
         text |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
-        vision = {theirs: getattr(config.vision, ours) for ours, (theirs, _) in _VISION.items()}
+        vision = {hf_name: getattr(config.vision, ours) for ours, (hf_name, _) in _VISION.items()}
         vision |= {"model_type": "clip_vision_model", "hidden_act": "quick_gelu"}
         return {
             "architectures": [self.architecture],
@@ -131,19 +131,19 @@ class LlavaCheckpoints(LlamaCheckpoints):
             "vision/post_layer_norm": f"{_TOWER}.post_layernorm",
         }
         for layer in range(config.vision.num_layers):
-            for ours, theirs in _OF_LAYER.items():
+            for ours, hf_name in _OF_LAYER.items():
                 modules[f"vision/layers_{layer}/{ours}"] = (
-                    f"{_TOWER}.encoder.layers.{layer}.{theirs}"
+                    f"{_TOWER}.encoder.layers.{layer}.{hf_name}"
                 )
-        found = super().names(config) | {
+        hf_names = super().names(config) | {
             "vision/class_embedding": f"{embeddings}.class_embedding",
             "vision/patch_kernel": f"{embeddings}.patch_embedding.weight",
             "vision/position_embedder/embedding": f"{embeddings}.position_embedding.weight",
         }
-        for ours, theirs in modules.items():
+        for ours, hf_name in modules.items():
             weight = "scale" if ours.endswith("norm") else "kernel"
-            found |= {f"{ours}/{weight}": f"{theirs}.weight", f"{ours}/bias": f"{theirs}.bias"}
-        return found
+            hf_names |= {f"{ours}/{weight}": f"{hf_name}.weight", f"{ours}/bias": f"{hf_name}.bias"}
+        return hf_names
 
     def _prefixed(self, arrays: Arrays) -> Arrays:
         """Returns the arrays with the names that are written here."""

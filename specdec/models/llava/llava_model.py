@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.common.values import PositiveInt, UsageError
+from specdec.models.bases.networks import StackNetwork
 from specdec.models.bases.prompts import PromptModel
 from specdec.models.contract.cache import PromptCache
 from specdec.models.contract.inputs import check_last, check_tokens, tokens_of
@@ -37,16 +38,12 @@ class Llava(PromptModel):
     config: LlavaConfig
     pictures: PositiveInt = 1
     config_class: ClassVar[type[LlavaConfig]] = LlavaConfig
+    network_class: ClassVar[type[StackNetwork]] = LlavaNetwork
 
     @property
     def cache_heads(self) -> int:
         """A number that a mesh divides only if it divides the heads of keys and the tower's."""
         return math.gcd(self.config.num_kv_heads, self.config.vision.num_heads)
-
-    def network(self) -> LlavaNetwork:
-        """Returns the module, in this model's layout."""
-        stored = self.layout, self.orders, self.weights
-        return LlavaNetwork(self.config, *stored, self.widened)
 
     def example(self) -> tuple[Array, PromptCache, Array]:  # type: ignore[override]
         """Returns a token, an empty cache for it, and a picture."""
@@ -90,11 +87,7 @@ class Llava(PromptModel):
         check_last(tokens, image_id, self.pad_id)
 
     def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> PromptCache:
-        """Reads prompts, with their pictures, but for their last tokens; see `PromptReader`.
-
-        Raises:
-          ValueError: the inputs have another shape or dtype.
-        """
+        """Reads prompts, with their pictures, but for their last tokens; see `PromptReader`."""
         if not isinstance(inputs, Mapping):
             return super().prefill(params, inputs, capacity)
         tokens, pixels = inputs["tokens"], inputs["pixels"]
@@ -107,10 +100,12 @@ class Llava(PromptModel):
                 f"pictures, {sizes}]"
             )
 
-        def feed(x: Array, cache: PromptCache) -> PromptCache:
-            return self.apply(params, x, cache, method="feed")
+        model = self.in_layout(in_order=False)  # a prompt has no slots between those it sees
 
-        x = self.apply(params, tokens, pixels, method="embed")
+        def feed(x: Array, cache: PromptCache) -> PromptCache:
+            return model.apply(params, x, cache, method="feed")
+
+        x = self.apply(params, tokens, pixels, method="embed_prompts")
         return self._filled(x, self._base(tokens), capacity, feed)
 
     def inputs_of(
@@ -126,22 +121,22 @@ class Llava(PromptModel):
           ValueError: a prompt has another number of pictures than are given for it, or ends in one.
         """
         patches, rows = self.config.vision.num_patches, []
-        for row, (prompt, own) in enumerate(zip(prompts, pictures, strict=True), start=1):
+        for row, (prompt, images) in enumerate(zip(prompts, pictures, strict=True), start=1):
             ids = np.asarray(prompt, np.int32)
             is_picture = ids == self.config.image_id
-            if is_picture.sum() != len(own):
+            if is_picture.sum() != len(images):
                 raise ValueError(
                     f"prompt {row} has the id {self.config.image_id} {is_picture.sum()} times and "
-                    f"{len(own)} pictures; give it once for each picture"
+                    f"{len(images)} pictures; give it once for each picture"
                 )
             rows.append(np.repeat(ids, np.where(is_picture, patches, 1)))
         tokens = np.full([len(rows), max(map(len, rows))], self.pad_id, np.int32)
         most = max(map(len, pictures))
         pixels = np.zeros([len(rows), most, *self._picture], np.float32)
-        for row, (ids, own) in enumerate(zip(rows, pictures, strict=True)):
+        for row, (ids, images) in enumerate(zip(rows, pictures, strict=True)):
             tokens[row, : len(ids)] = ids
-            for place, picture in enumerate(own):
-                pixels[row, place] = picture
+            for index, picture in enumerate(images):
+                pixels[row, index] = picture
         check_last(tokens, self.config.image_id, self.pad_id)
         return {"tokens": tokens, "pixels": pixels}
 

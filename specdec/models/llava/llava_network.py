@@ -23,12 +23,12 @@ class LlavaNetwork(DecoderOnly):
         self.vision = ClipTower(c.vision, c.dtype)
         self.projector = MLP(c.emb_dim, c.emb_dim, ("exact_gelu",), c.dtype, bias=True)
 
-    def embed(self, tokens: Array, pixels: Array) -> Array:
+    def embed_prompts(self, tokens: Array, pixels: Array) -> Array:
         """Returns the embedded prompts [B, S, D].
 
         The k-th token `image_id` of a row becomes the k-th patch of its pictures.
         """
-        x = self.token_embedder(jnp.maximum(tokens, 0))
+        x = self.embed(tokens)
         rows, pictures, *picture = pixels.shape
         if not pictures:
             return x
@@ -45,4 +45,4 @@ class LlavaNetwork(DecoderOnly):
         return self.decoder(x, cache, cache.view(x.shape[1]), layers)[1]
 
     def __call__(self, tokens: Array, cache: PromptCache, pixels: Array) -> ModelOutput:
-        return self.decode(tokens, cache, resume=self.embed(tokens, pixels))[0]
+        return self.decode(tokens, cache, resume=self.embed_prompts(tokens, pixels))[0]

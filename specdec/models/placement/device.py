@@ -129,10 +129,10 @@ def this(int8: bool = False) -> Device | None:
 
     Only CPUs are measured. On other devices XLA chooses the layout of kernels.
     """
-    given = os.environ.get(SETTING)
-    if given == STORED or jax.default_backend() != "cpu":
+    setting = os.environ.get(SETTING)
+    if setting == STORED or jax.default_backend() != "cpu":
         return None
-    return read(Path(given)) if given else _this(str(file(int8)), int8)
+    return read(Path(setting)) if setting else _this(str(file(int8)), int8)
 
 
 def measures_calls() -> bool:
@@ -145,17 +145,17 @@ def measures_calls() -> bool:
 
 @functools.cache
 def _this(path: str, int8: bool) -> Device:
-    kept = Path(path)
+    file_path = Path(path)
     with contextlib.suppress(ValueError, OSError):
-        found = read(kept)
-        complete = all(map(found.measured, _names(int8)))
-        if complete and (not found.busy or load() > BUSY):
-            return found
+        stored = read(file_path)
+        complete = all(map(stored.measured, _names(int8)))
+        if complete and (not stored.busy or load() > BUSY):
+            return stored
     with progress.stage("measuring", "measuring this device once, a few seconds"):
         device = measure(int8)
     with contextlib.suppress(OSError):  # a cache that cannot be written is none
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        records.write(kept, records.as_json(device.as_json(), indent=1) + "\n")
+        file_path.parent.mkdir(parents=True, exist_ok=True)
+        records.write(file_path, records.as_json(device.as_json(), indent=1) + "\n")
     return device
 
 
@@ -168,8 +168,8 @@ def about() -> dict[str, object]:
     """Returns the known facts that the times depend on."""
     names = ("backend", "device", "cpu", "features", "cores", "xla_flags")
     known: Mapping[str, object] = {**environment.hardware()}
-    found = {name: known[name] for name in names}
-    return found | {name: environment.version(name) for name in ("jax", "jaxlib")}
+    facts = {name: known[name] for name in names}
+    return facts | {name: environment.version(name) for name in ("jax", "jaxlib")}
 
 
 def file(int8: bool = False) -> Path:
@@ -185,8 +185,8 @@ def read(path: Path) -> Device:
         record = parsed(path.read_bytes(), _Record)
         if record["format"] != FORMAT:
             raise KeyError("format")
-        found = {size.name: record["milliseconds"][size.name] for size in SIZES}
-        times = {name: _times(by_order) for name, by_order in found.items()}
+        stored = {size.name: record["milliseconds"][size.name] for size in SIZES}
+        times = {name: _times(by_order) for name, by_order in stored.items()}
         return Device(record["about"], times, record.get("load", 0.0))
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(
@@ -234,14 +234,14 @@ def _measured(size: Size, names: Sequence[str]) -> dict[str, dict[int, float]]:
         programs = list(pool.map(compiled, keys))
     seconds: list[list[float]] = [[] for _ in keys]
     for _ in range(ROUNDS):
-        for (execute, given), times in zip(programs, seconds, strict=True):
+        for (execute, arguments), times in zip(programs, seconds, strict=True):
             start = time.perf_counter()
-            jax.block_until_ready(execute(given))
+            jax.block_until_ready(execute(arguments))
             times.append(time.perf_counter() - start)
-    found: dict[str, dict[int, float]] = {name: {} for name in names}
+    fastest: dict[str, dict[int, float]] = {name: {} for name in names}
     for (name, tokens), times in zip(keys, seconds, strict=True):
-        found[name][tokens] = round(1e3 * min(times), 4)
-    return {name: {n: x[n if n in x else 2] for n in TOKENS} for name, x in found.items()}
+        fastest[name][tokens] = round(1e3 * min(times), 4)
+    return {name: {n: x[n if n in x else 2] for n in TOKENS} for name, x in fastest.items()}
 
 
 def _measured_tokens(name: str) -> list[int]:
@@ -275,8 +275,8 @@ def _program(kernels: Sequence[jax.Array], size: Size, name: str, tokens: int) -
 
     pairs = zip(size.shapes, kernels, strict=True)
     kind = np.dtype(np.int8) if order == "unsigned" else kernels[0].dtype
-    given = [(_ones(kind, tokens, shape[0]), kernel) for shape, kernel in pairs]
-    return jax.jit(products).lower(given).compile(), given
+    arguments = [(_ones(kind, tokens, shape[0]), kernel) for shape, kernel in pairs]
+    return jax.jit(products).lower(arguments).compile(), arguments
 
 
 def _ones(kind: np.dtype, *shape: int) -> jax.Array:

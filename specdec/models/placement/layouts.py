@@ -3,7 +3,7 @@
 A decoder step reads each of its kernels once. Its speed depends on which of a kernel's axes is
 contiguous, and which of the operands comes first; see `specdec.models.layers.products`.
 
-  layout        of a decoder step    of prefill    logits of a tied model
+  storage       of a decoder step    of prefill    logits of a tied model
   "checkpoint"  [in, out]            [in, out]     from the table of tokens [V, D]
   "in_out"      [in, out]            [in, out]     from a second array, its transpose [D, V]
   "out_in"      [out, in]            [in, out]     from the table of tokens [V, D]
@@ -23,19 +23,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import jax.numpy as jnp
 from flax import traverse_util
 
-from specdec.common.values import check
+from specdec.common.values import Checked, PositiveInt
 from specdec.models.layers import int8
-from specdec.models.layers.int8 import Weights
-from specdec.models.layers.products import STORED, Kernels, Order, Orders, shifted
+from specdec.models.layers.int8 import Rounding
+from specdec.models.layers.products import Fused, Kernels, Order, Orders, shifted
 from specdec.models.placement.device import Device
 from specdec.types import PyTree
 
-Layout: TypeAlias = Literal["checkpoint", "in_out", "out_in", "all_out_in", "unsigned"]
+Storage: TypeAlias = Literal["checkpoint", "in_out", "out_in", "all_out_in", "unsigned"]
 Path: TypeAlias = tuple[str, ...]
 
 OUT_IN: tuple[Order, ...] = ("out_in", "kernel_first")  # of kernels that are kept so
@@ -61,13 +61,74 @@ class Tied(Protocol):
     def head_is_table(self) -> bool: ...
 
 
-class Fastest(NamedTuple):
-    """The fields of a model that decide how a device computes its products."""
+@dataclasses.dataclass(frozen=True)
+class Layout(Checked):
+    """The storage of a model's parameters, and the way in which its calls are computed.
 
-    layout: Layout
+    In all layouts the model is the same, and logits are equal up to the order of summation.
+
+    Args:
+      storage: how the decoder's kernels are stored; "checkpoint" for unchanged.
+      orders: how products with them are computed, see `models.layers.products.Kernels`.
+      widened: whether kernels in eight bits are stored in the model's dtype, where a device
+        multiplies that faster.
+      least_width: the fewest tokens that a call of `decode` is computed with. Some devices multiply
+        a single row more slowly than two rows, and with other rounding.
+      joined: whether kernels of the same input are one, see `layouts.joined`.
+      fused: the kernels of our own that compute calls at batch 1 on one or two tokens, None for no
+        such kernels: "triton" on a GPU, "mosaic" on a TPU. They suit the steps of a draft, and
+        round differently.
+      in_order: whether the bits of a token's attention are those of its visible slots in their
+        order, whatever lies between them in the cache.
+    """
+
+    storage: Storage = "checkpoint"
     orders: Orders = ()
     widened: bool = False
-    least_width: int = 1
+    least_width: PositiveInt = 1
+    joined: bool = False
+    fused: Fused | None = None
+    in_order: bool = False
+
+    def __str__(self) -> str:
+        """Describes the layout in words: 'out_in, kernel_first at 1 and 8 tokens'."""
+        by_order: dict[str, list[str]] = {}
+        for tokens, order in self.orders:
+            by_order.setdefault(order, []).append(str(tokens))
+        words = [self.storage, *(f"{o} at {' and '.join(n)} tokens" for o, n in by_order.items())]
+        if self.widened:
+            words.append("int8 kept in float, which is faster here")
+        if self.least_width > 1:
+            words.append(f"calls on {self.least_width} tokens or more")
+        if self.joined:
+            words.append("joined kernels")
+        if self.fused:
+            words.append("fused kernels for calls on one row")
+        return ", ".join(words)
+
+    @property
+    def of_parameters(self) -> Layout:
+        """The layout with only the fields that parameters depend on."""
+        return Layout(self.storage, widened=self.widened, joined=self.joined)
+
+    def kernels(self, weights: Rounding) -> tuple[Kernels, Kernels]:
+        """Returns the kernels of a decoder step, and those of prefill."""
+        int8_tokens = weights == "int8_tokens"
+        step, prefill = Kernels(self.storage in TRANSPOSED, self.orders), Kernels()
+        if self.storage == "unsigned":
+            step, prefill = Kernels(True, others="unsigned"), Kernels(True, others="unsigned_many")
+        elif self.storage == "all_out_in":
+            narrow = int8_tokens and not self.widened
+            prefill = Kernels(True, others="out_in" if narrow else _OF_PREFILL)
+        rounded = {"int8": weights != "stored", "int8_tokens": int8_tokens}
+        step, prefill = (
+            dataclasses.replace(kernels, **rounded, widened=self.widened)
+            for kernels in (step, prefill)
+        )
+        return dataclasses.replace(step, joined=self.joined, in_order=self.in_order), prefill
+
+
+STORED = Layout()  # as checkpoints have it
 
 
 def fastest(
@@ -75,18 +136,25 @@ def fastest(
     calls: Mapping[int, float],
     device: Device,
     int8_tokens: bool = False,
-) -> Fastest:
-    """Returns the layout in which calls are fastest on a device, and their orders of products."""
+) -> Layout:
+    """Returns the layout in which calls are fastest on a device.
+
+    Args:
+      kernels: the number of the kernels that a call reads, by their bytes in float32.
+      calls: tokens of a call, over all rows -> how often there is such a call.
+      device: the measured times of products.
+      int8_tokens: whether tokens are rounded to eight bits.
+    """
     if not calls or min(calls) < 1:
         raise ValueError(
             f"calls is {dict(calls)}; give how often there is a call of 1 or more tokens"
         )
-    seconds, found = _fastest(kernels, calls, device, _OF_PREFILL)
+    seconds, fastest_layout = _fastest(kernels, calls, device, _OF_PREFILL)
     if not int8_tokens:
         in_pairs = _fastest(kernels, without_single(calls), device, _OF_PREFILL)
         if in_pairs[0] < FASTER * seconds:
-            return in_pairs[1]._replace(least_width=2)
-        return found
+            return dataclasses.replace(in_pairs[1], least_width=2)
+        return fastest_layout
     if (in_int8 := device.in_int8()) is not None:
         narrow_seconds, narrow = _fastest(kernels, calls, in_int8, "out_in")
         if in_int8.measured("unsigned"):
@@ -95,10 +163,10 @@ def fastest(
             saved = _seconds(kernels, of_texts, in_int8, ["in_out", "out_in"])
             saved -= _seconds(kernels, of_texts, in_int8, ["unsigned"])
             if unsigned_seconds <= narrow_seconds + saved:
-                narrow_seconds, narrow = unsigned_seconds, Fastest("unsigned")
+                narrow_seconds, narrow = unsigned_seconds, Layout("unsigned")
         if narrow_seconds <= seconds:
             return narrow
-    return found._replace(widened=True)
+    return dataclasses.replace(fastest_layout, widened=True)
 
 
 def _seconds(
@@ -121,16 +189,16 @@ def without_single(calls: Mapping[int, float]) -> dict[int, float]:
 
 def _fastest(
     kernels: Mapping[int, int], calls: Mapping[int, float], device: Device, of_prefill: Order
-) -> tuple[float, Fastest]:
+) -> tuple[float, Layout]:
     in_out = _seconds(kernels, calls, device, ["in_out"])
     others = {tokens: device.fastest(kernels, tokens, OUT_IN) for tokens in calls}
     out_in = sum(n * others[tokens][0] for tokens, n in calls.items())
     if in_out < out_in:
-        return in_out, Fastest("in_out")
+        return in_out, Layout("in_out")
     prefill = device.fastest(kernels, PREFILL, ["in_out", of_prefill])[1]
     chosen: Orders = tuple((tokens, order) for tokens, (_, order) in sorted(others.items()))
-    orders = tuple(one for one in chosen if one[1] != "out_in")
-    return out_in, Fastest("out_in" if prefill == "in_out" else "all_out_in", orders)
+    orders: Orders = tuple(pair for pair in chosen if pair[1] != "out_in")
+    return out_in, Layout("out_in" if prefill == "in_out" else "all_out_in", orders)
 
 
 def from_stored(params: PyTree, config: Tied, layout: Layout, int8_tokens: bool = False) -> PyTree:
@@ -139,7 +207,6 @@ def from_stored(params: PyTree, config: Tied, layout: Layout, int8_tokens: bool 
     Arrays that keep their shape are shared, not copied. A transposed array keeps its division over
     the devices. For a moment both trees are in memory: drop the first one.
     """
-    check("layout", layout, Layout)
     if config.head_is_table and not logits_from_table(config, layout, int8_tokens):
         # The table of tokens is kept a second time, for the logits.
         head = {"kernel": jnp.swapaxes(params["token_embedder"]["embedding"], 0, 1)}
@@ -148,8 +215,7 @@ def from_stored(params: PyTree, config: Tied, layout: Layout, int8_tokens: bool 
 
 
 def to_stored(params: PyTree, config: Tied, layout: Layout) -> PyTree:
-    """Returns the inverse of `from_stored`, bit for bit; raises as it does."""
-    check("layout", layout, Layout)
+    """Returns the inverse of `from_stored`, bit for bit."""
     if config.head_is_table:
         decoder = {name: leaf for name, leaf in params["decoder"].items() if name != "logits_dense"}
         params = params | {"decoder": decoder}
@@ -161,7 +227,7 @@ def logits_from_table(config: Tied, layout: Layout, int8_tokens: bool) -> bool:
 
     It has the rows of tokens in float, so eight bits need a second one.
     """
-    return config.head_is_table and layout != "in_out" and not int8_tokens
+    return config.head_is_table and layout.storage != "in_out" and not int8_tokens
 
 
 Module: TypeAlias = Mapping[str, PyTree]  # the parameters of a layer or of its part
@@ -183,14 +249,14 @@ def read_in_step(decoder: Mapping[Path, PyTree]) -> dict[Path, PyTree]:
 
 def out_in(params: PyTree, layout: Layout) -> set[Path]:
     """Returns the paths of the kernels that a layout has [out, in] and checkpoints [in, out]."""
-    if layout not in TRANSPOSED:
+    if layout.storage not in TRANSPOSED:
         return set()
-    found, prefill = set(), layout in ALL_TRANSPOSED
+    transposed, prefill = set(), layout.storage in ALL_TRANSPOSED
     for part in _stacks(params) if prefill else ("decoder",):
         leaves: dict[Path, PyTree] = dict(traverse_util.flatten_dict(params[part]))
         paths = leaves if prefill else read_in_step(leaves)
-        found |= {(part, *path) for path in paths if path[-1] == "kernel"}
-    return found
+        transposed |= {(part, *path) for path in paths if path[-1] == "kernel"}
+    return transposed
 
 
 def _transposed(params: PyTree, layout: Layout) -> PyTree:
@@ -212,12 +278,12 @@ def joined(params: PyTree) -> PyTree:
     MLP. A small product takes an accelerator about as long as a larger one.
     """
 
-    def join(module: Module, parts: Sequence[str], whole: str) -> Module:
+    def join(module: Module, parts: Sequence[str], joined_name: str) -> Module:
         if not parts:  # an MLP without a gate
             return dict(module)
         kernels = [module[part]["kernel"] for part in parts]
         others = {name: leaf for name, leaf in module.items() if name not in parts}
-        return {**others, whole: {"kernel": jnp.concatenate(kernels, axis=1)}}
+        return {**others, joined_name: {"kernel": jnp.concatenate(kernels, axis=1)}}
 
     def change(layer: Module) -> Module:
         attention, mlp = layer["self_attention"], layer["mlp"]
@@ -231,11 +297,11 @@ def joined(params: PyTree) -> PyTree:
 def apart(params: PyTree) -> PyTree:
     """Returns the inverse of `joined`, bit for bit."""
 
-    def split(module: Module, parts: Sequence[str], whole: str) -> Module:
-        kernels = jnp.split(module[whole]["kernel"], len(parts), axis=1)
-        others = {name: leaf for name, leaf in module.items() if name != whole}
-        found = zip(parts, kernels, strict=True)
-        return {**others, **{part: {"kernel": kernel} for part, kernel in found}}
+    def split(module: Module, parts: Sequence[str], joined_name: str) -> Module:
+        kernels = jnp.split(module[joined_name]["kernel"], len(parts), axis=1)
+        others = {name: leaf for name, leaf in module.items() if name != joined_name}
+        pairs = zip(parts, kernels, strict=True)
+        return {**others, **{part: {"kernel": kernel} for part, kernel in pairs}}
 
     def change(layer: Module) -> Module:
         attention, mlp = layer["self_attention"], layer["mlp"]
@@ -258,20 +324,6 @@ def _in_layers(params: PyTree, change: Callable[[Module], Module]) -> PyTree:
     return {**params, "decoder": {**params["decoder"], **layers}}
 
 
-def kernels_of(
-    layout: Layout, orders: Orders, weights: Weights, widened: bool
-) -> tuple[Kernels, Kernels]:
-    """Returns the kernels of a decoder step, and those of prefill."""
-    int8_tokens = weights == "int8_tokens"
-    rounded = {"int8": weights != "stored", "int8_tokens": int8_tokens, "widened": widened}
-    step, prefill = Kernels(layout in TRANSPOSED, orders), STORED
-    if layout == "unsigned":
-        step, prefill = Kernels(True, others="unsigned"), Kernels(True, others="unsigned_many")
-    elif layout == "all_out_in":
-        prefill = Kernels(True, others="out_in" if int8_tokens and not widened else _OF_PREFILL)
-    return dataclasses.replace(step, **rounded), dataclasses.replace(prefill, **rounded)
-
-
 def of_logits(kernels: Kernels) -> Kernels:
     """Returns the kernels of the logits from those of a decoder step.
 
@@ -284,7 +336,7 @@ def quantized(
     params: PyTree, layout: Layout, int8_tokens: bool = False, dtype: str = "int8"
 ) -> PyTree:
     """Returns the parameters of a layout with kernels in eight bits."""
-    found = dict(params)
+    changed = dict(params)
     for part in _stacks(params):
         leaves: dict[Path, PyTree] = dict(traverse_util.flatten_dict(params[part]))
         for path in [path for path in leaves if path[-1] == "kernel"]:
@@ -294,28 +346,28 @@ def quantized(
             layer = int8.quantized(leaves.pop(path), inputs=inputs)
             leaves |= {(*path[:-1], name): leaf for name, leaf in layer.items()}
             levels, in_step = leaves[path], not _in_prefill(part, path)
-            unsigned = layout == "unsigned" and in_step
+            unsigned = layout.storage == "unsigned" and in_step
             leaves[path] = shifted(levels) if unsigned else levels.astype(dtype)
-        found[part] = traverse_util.unflatten_dict(leaves)
-    return found
+        changed[part] = traverse_util.unflatten_dict(leaves)
+    return changed
 
 
 def dequantized(params: PyTree, layout: Layout) -> PyTree:
     """Returns the parameters with the float32 kernels that those of `quantized` stand for."""
-    found = dict(params)
+    changed = dict(params)
     for part in _stacks(params):
         leaves = dict(traverse_util.flatten_dict(params[part]))
         for *module, _ in [path for path in leaves if path[-1] == int8.SCALE]:
             path = (*module, "kernel")
             layer = {"kernel": leaves[path], int8.SCALE: leaves.pop((*module, int8.SCALE))}
             leaves[path] = int8.dequantized(layer, inputs=_inputs(part, path, layout))
-        found[part] = traverse_util.unflatten_dict(leaves)
-    return found
+        changed[part] = traverse_util.unflatten_dict(leaves)
+    return changed
 
 
 def _inputs(part: str, path: Path, layout: Layout) -> int:
     """Returns the axis of a kernel's inputs."""
-    return int(layout in (ALL_TRANSPOSED if _in_prefill(part, path) else TRANSPOSED))
+    return int(layout.storage in (ALL_TRANSPOSED if _in_prefill(part, path) else TRANSPOSED))
 
 
 def _in_prefill(part: str, path: Path) -> bool:

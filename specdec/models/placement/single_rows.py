@@ -98,13 +98,13 @@ def seconds(calls: Sequence[tuple[TimedModel, int]]) -> list[float]:
 
 
 def _seconds(runs: Sequence[Callable[[], Array]]) -> list[float]:
-    found: list[list[float]] = [[] for _ in runs]
+    seconds_of_runs: list[list[float]] = [[] for _ in runs]
     for _ in range(ROUNDS):
-        for run, times in zip(runs, found, strict=True):
+        for run, times in zip(runs, seconds_of_runs, strict=True):
             start = time.perf_counter()
             jax.block_until_ready(run())
             times.append((time.perf_counter() - start) / CALLS)
-    return [min(times) for times in found]
+    return [min(times) for times in seconds_of_runs]
 
 
 def _run(model: TimedModel, width: int) -> Callable[[], Array]:
@@ -133,8 +133,8 @@ def _begun(model: TimedModel, params: PyTree) -> Cache:
 def _calls(model: TimedModel, width: int, params: PyTree, cache: Cache) -> Array:
     """Returns the last tokens of repeated calls, each fed with the argmaxes of the one before."""
 
-    def call(_: Array, given: tuple[Array, Cache]) -> tuple[Array, Cache]:
-        tokens, cache = given
+    def call(_: Array, state: tuple[Array, Cache]) -> tuple[Array, Cache]:
+        tokens, cache = state
         output, fed = model.decode(params, tokens, cache)
         best = jnp.argmax(output.logits, axis=-1).astype(jnp.int32)
         return best, fed.rewind(cache.length + 1)

@@ -49,43 +49,42 @@ _LAYERS: dict[str, Callable[[int, int], tuple[int, ...]]] = {
 }
 
 
-def layers(name: str, given: str, of: int) -> tuple[int, ...]:
+def layers(name: str, text: str, of: int) -> tuple[int, ...]:
     """Returns the numbers of the layers that a command's argument stands for."""
-    rule, _, count = given.partition(":")
+    rule, _, count = text.partition(":")
     if rule in _LAYERS and count.isdecimal() and 1 <= int(count) <= of:
         return _LAYERS[rule](int(count), of)
-    numbers = given.split(",")
+    numbers = text.split(",")
     if all(number.strip().isdecimal() for number in numbers):
-        found = tuple(map(int, numbers))
-        if found == tuple(sorted(set(found))) and found[-1] < of:
-            return found
+        indices = tuple(map(int, numbers))
+        if indices == tuple(sorted(set(indices))) and indices[-1] < of:
+            return indices
     raise ValueError(
-        f"{name} is {given!r} and the model has {of} layers; give first:N, last:N or spread:N with "
+        f"{name} is {text!r} and the model has {of} layers; give first:N, last:N or spread:N with "
         f"N from 1 to {of}, or ascending numbers from 0 to {of - 1}, as in 0,{of - 1}"
     )
 
 
-def sizes(config: object, trim: Trim, stacks: tuple[str, ...]) -> dict[str, int]:
+def sizes(config: object, trim: Trim) -> dict[str, int]:
     """Returns the config's fields that change with the numbers of layers."""
-    found = {}
-    for stack in stacks:
-        kept, there = getattr(trim, f"{stack}_layers"), getattr(config, f"num_{stack}_layers")
-        if kept is None:
+    counts = {}
+    for stack in ("decoder", "encoder"):
+        if (numbers := getattr(trim, f"{stack}_layers")) is None:
             continue
-        if kept[-1] >= there:
+        if numbers[-1] >= (there := getattr(config, f"num_{stack}_layers")):
             raise ValueError(
-                f"Trim.{stack}_layers is {kept} and the last of the model's layers is number "
+                f"Trim.{stack}_layers is {numbers} and the last of the model's layers is number "
                 f"{there - 1}; give some of those"
             )
-        found[f"num_{stack}_layers"] = len(kept)
-    return found
+        counts[f"num_{stack}_layers"] = len(numbers)
+    return counts
 
 
-def check_head(known: tuple[int, ...] | None, kept: tuple[int, ...]) -> None:
-    """Raises ValueError if a head of the ids `known`, None for all, lacks some of `kept`."""
-    if known is not None and not set(kept) <= set(known):
+def check_head(known: tuple[int, ...] | None, ids: tuple[int, ...]) -> None:
+    """Raises ValueError if a head of the ids `known`, None for all, lacks some of `ids`."""
+    if known is not None and not set(ids) <= set(known):
         raise ValueError(
-            f"Trim.head_ids has {len(set(kept) - set(known))} ids that the model's head lacks "
+            f"Trim.head_ids has {len(set(ids) - set(known))} ids that the model's head lacks "
             "(head_ids); trim a whole one"
         )
 
@@ -101,10 +100,10 @@ def head(params: PyTree, tied: bool, known: tuple[int, ...] | None, ids: tuple[i
     return {"logits_dense": {"kernel": kernel}}
 
 
-def of_layers(stack: PyTree, kept: tuple[int, ...]) -> PyTree:
+def of_layers(stack: PyTree, numbers: tuple[int, ...]) -> PyTree:
     """Returns a stack of some of its layers, in the same order."""
     others = {name: leaf for name, leaf in stack.items() if not name.startswith("layers_")}
-    return others | {f"layers_{new}": stack[f"layers_{old}"] for new, old in enumerate(kept)}
+    return others | {f"layers_{new}": stack[f"layers_{old}"] for new, old in enumerate(numbers)}
 
 
 def most_frequent(counts: Counter[int], size: int) -> tuple[int, ...]:

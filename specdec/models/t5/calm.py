@@ -115,14 +115,14 @@ class Calm(T5Draft):
         Raises:
           ValueError: the arguments select layers, or a block that is not text.
         """
-        if any(given is not None for given in others.values()):
+        if any(value is not None for value in others.values()):
             raise ValueError(
                 "Calm chooses its layers itself, and reads text; give the T5 that it is made of "
                 "where layers are run apart"
             )
-        left, cache = self._run(params, tokens, cache)
-        logits = self.logits(params, left.hidden) if left.logits is None else left.logits
-        return ModelOutput(logits, left.hidden, depth=left.depth), cache
+        state, cache = self._run(params, tokens, cache)
+        logits = self.logits(params, state.hidden) if state.logits is None else state.logits
+        return ModelOutput(logits, state.hidden, depth=state.depth), cache
 
     @property
     def _exits(self) -> tuple[int, ...]:
@@ -137,7 +137,7 @@ class Calm(T5Draft):
         # The first group has all tokens, and the words themselves.
         output, fed = super().decode(params, tokens, cache, layers=groups[0])
         assert output.stream is not None, "it was asked for some layers"
-        left = _Left(
+        state = _Left(
             stream=output.stream,
             hidden=output.hidden,
             logits=output.logits if self.confidence == "softmax" else None,
@@ -147,13 +147,13 @@ class Calm(T5Draft):
         )
         cache = fed.rewind(start)
         for exit, group in zip(exits, groups[1:], strict=True):
-            left = left._replace(going=left.going & ~self._sure(params, left, positions, exit))
-            left = left._replace(seen=None if left.seen is None else left.stream)
-            left, cache = self._through(params, tokens, left, cache, group)
-        return left, cache.rewind(start + tokens.shape[1])
+            state = state._replace(going=state.going & ~self._sure(params, state, positions, exit))
+            state = state._replace(seen=None if state.seen is None else state.stream)
+            state, cache = self._through(params, tokens, state, cache, group)
+        return state, cache.rewind(start + tokens.shape[1])
 
     def _through(
-        self, params: PyTree, tokens: Array, left: _Left, cache: KVCache, group: tuple[int, int]
+        self, params: PyTree, tokens: Array, state: _Left, cache: KVCache, group: tuple[int, int]
     ) -> tuple[_Left, KVCache]:
         """Runs a group of layers, or only their keys and values if all tokens have left.
 
@@ -161,43 +161,43 @@ class Calm(T5Draft):
         """
         start, decode = cache.length, super().decode
 
-        def run(given: tuple[_Left, KVCache]) -> tuple[_Left, KVCache]:
-            left, cache = given
-            going = left.going[:, :, None]
+        def run(carry: tuple[_Left, KVCache]) -> tuple[_Left, KVCache]:
+            state, cache = carry
+            going = state.going[:, :, None]
             for i in range(*group):
-                alone = {"layers": (i, i + 1), "resume": left.stream}
+                alone = {"layers": (i, i + 1), "resume": state.stream}
                 output, fed = decode(params, tokens, cache, **alone)
                 assert output.stream is not None, "it was asked for some layers"
-                left = left._replace(stream=jnp.where(going, output.stream, left.stream))
+                state = state._replace(stream=jnp.where(going, output.stream, state.stream))
                 cache = fed.rewind(start)
-            logits = left.logits
-            return left._replace(
-                hidden=jnp.where(going, output.hidden, left.hidden),
+            logits = state.logits
+            return state._replace(
+                hidden=jnp.where(going, output.hidden, state.hidden),
                 logits=None if logits is None else jnp.where(going, output.logits, logits),
-                depth=jnp.where(left.going, group[1], left.depth),
+                depth=jnp.where(state.going, group[1], state.depth),
             ), cache
 
-        def skip(given: tuple[_Left, KVCache]) -> tuple[_Left, KVCache]:
-            left, cache = given
-            return left, self.pass_by(params, left.stream, cache, group).rewind(start)
+        def skip(carry: tuple[_Left, KVCache]) -> tuple[_Left, KVCache]:
+            state, cache = carry
+            return state, self.pass_by(params, state.stream, cache, group).rewind(start)
 
-        needed = jnp.any(left.going)
-        left, cache = loops.at_most_once(needed, run, (left, cache))
-        return loops.at_most_once(~needed, skip, (left, cache))
+        needed = jnp.any(state.going)
+        state, cache = loops.at_most_once(needed, run, (state, cache))
+        return loops.at_most_once(~needed, skip, (state, cache))
 
-    def _sure(self, params: PyTree, left: _Left, positions: Array, exit: int) -> Array:
+    def _sure(self, params: PyTree, state: _Left, positions: Array, exit: int) -> Array:
         """Returns [B, T] bool, whether the confidence after this layer is above the threshold."""
         if exit not in self.depths:
-            return jnp.zeros_like(left.going)
+            return jnp.zeros_like(state.going)
         if self.confidence == "softmax":
-            assert left.logits is not None, "it is kept for this"
-            top, _ = jax.lax.top_k(jax.nn.softmax(left.logits, axis=-1), 2)
+            assert state.logits is not None, "it is kept for this"
+            top, _ = jax.lax.top_k(jax.nn.softmax(state.logits, axis=-1), 2)
             confidence = top[:, :, 0] - top[:, :, 1]
         elif self.confidence == "state":
-            assert left.seen is not None, "it is kept for this"
-            confidence = _cosine(left.stream, left.seen)
+            assert state.seen is not None, "it is kept for this"
+            confidence = _cosine(state.stream, state.seen)
         else:
-            confidence = jax.nn.sigmoid(self.exit_logits(params, left.hidden))
+            confidence = jax.nn.sigmoid(self.exit_logits(params, state.hidden))
         return confidence > self._thresholds(positions, exit)
 
     def _thresholds(self, positions: Array, exit: int) -> Array:

@@ -97,15 +97,20 @@ class T5Config(Checked):
             )
 
     @property
+    def num_kv_heads(self) -> int:
+        """The heads of keys and values, as many as of queries."""
+        return self.num_heads
+
+    @property
     def head_is_table(self) -> bool:
         """Whether the token table also projects to the logits."""
         return self.logits_via_embedding
 
 
-def _words(given: object) -> tuple[str, ...]:
-    if not isinstance(given, list | tuple):
-        raise ValueError(f"T5Config.mlp_activations is {given!r}; give names, as in ('relu',)")
-    return tuple(given)
+def _words(words: object) -> tuple[str, ...]:
+    if not isinstance(words, list | tuple):
+        raise ValueError(f"T5Config.mlp_activations is {words!r}; give names, as in ('relu',)")
+    return tuple(words)
 
 
 def _name(dtype: DTypeLike) -> DTypeLike:

@@ -13,11 +13,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from specdec.common.values import NonNegativeInt, PositiveInt, check, fields_of, is_integer
+from specdec.models.bases.networks import StackNetwork
 from specdec.models.bases.stack import ReadsEncoder
 from specdec.models.contract.blocks import View
 from specdec.models.contract.cache import KVCache
 from specdec.models.contract.inputs import check_layers
-from specdec.models.layers.layers import Dense, Embedding, Logits, constrain, parameter, precision
+from specdec.models.layers.layers import Dense, Embedding, Logits, constrain, parameter
+from specdec.models.layers.products import precision
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import T5, Decoder, residual
 from specdec.models.t5.target import T5Target
@@ -82,8 +84,8 @@ def config_of(**fields: Any) -> T5Config:
 
     Older records of plain T5s also have the fields of the additions, unset.
     """
-    own = {field.name for field in dataclasses.fields(T5Config)}
-    added = {field.name for field in dataclasses.fields(T5DraftConfig)} - own
+    plain = {field.name for field in dataclasses.fields(T5Config)}
+    added = {field.name for field in dataclasses.fields(T5DraftConfig)} - plain
     if any(fields.get(name) not in (None, False) for name in added):
         return T5DraftConfig(**fields)
     return T5Config(**{name: value for name, value in fields.items() if name not in added})
@@ -103,11 +105,11 @@ def without_additions(config: T5DraftConfig) -> T5Config:
     return config_of(**dataclasses.asdict(config))
 
 
-def _ids(given: object, vocab_size: int) -> tuple[int, ...]:
-    ids = tuple(given) if isinstance(given, list | tuple) else ()
+def _ids(value: object, vocab_size: int) -> tuple[int, ...]:
+    ids = tuple(value) if isinstance(value, list | tuple) else ()
     fine = all(is_integer(x, 0) for x in ids) and sorted(set(ids)) == list(ids)
     if not ids or not fine or ids[-1] >= vocab_size:
-        what = f"{len(ids)} ids" if ids else repr(given)
+        what = f"{len(ids)} ids" if ids else repr(value)
         raise ValueError(
             f"T5DraftConfig.head_ids is {what}; give ascending ids below {vocab_size}, or None for "
             "all"
@@ -223,15 +225,12 @@ class T5Draft(ReadsEncoder, T5Target):
 
     config: T5DraftConfig
     config_class: ClassVar[type[T5Config]] = T5DraftConfig
+    network_class: ClassVar[type[StackNetwork]] = DraftNetwork
 
     def __post_init__(self):
         if type(self.config) is T5Config:
             object.__setattr__(self, "config", T5DraftConfig.of(self.config))
         super().__post_init__()
-
-    def network(self) -> DraftNetwork:
-        stored = self.layout, self.orders, self.weights
-        return DraftNetwork(self.config, *stored, self.widened, self.joined, self.fused)
 
     @property
     def states_dim(self) -> int | None:
@@ -260,20 +259,9 @@ class T5Draft(ReadsEncoder, T5Target):
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        """Feeds tokens [B, T] int32; see `T5Target.decode`.
+        """Feeds tokens [B, T] int32; see `LayeredTarget.decode`.
 
-        Args:
-          params: the parameters.
-          tokens: [B, T] int32.
-          cache: the cache.
-          ancestors: see `models.contract.blocks`.
-          states: [B, T, states_dim], the target's state of each token, if the model reads them.
-          layers: see `LayeredTarget`.
-          resume: see `LayeredTarget`.
-
-        Raises:
-          ValueError: states are missing, or given to a model that reads none; or there are no such
-            layers.
+        `states` [B, T, states_dim] are the target's states of the tokens, if the model reads them.
         """
         if (self.states_dim is not None) != (states is not None):
             raise ValueError(
@@ -286,27 +274,14 @@ class T5Draft(ReadsEncoder, T5Target):
         return self._fed(params, tokens, cache, ancestors, layers, resume, states)
 
     def markov(self, params: PyTree, tokens: Array) -> Array:
-        """Returns what tokens [B, T] of a block add to the logits of the next ones, [B, T, V]
-        float32.
-
-        This is a low-rank Markov head.
-        """
+        """Returns what tokens [B, T] of a block add to the logits of the next ones, [B, T, V], by a
+        low-rank Markov head."""
         return cast(Array, self.apply(params, tokens, method="markov"))
 
     def confidence(self, params: PyTree, hidden: Array) -> Array:
-        """Returns the log-odds [B, T] float32 that a token is kept if those before it are.
-
-        Args:
-          params: the parameters.
-          hidden: [B, T, D], states of a block.
-        """
+        """Returns the log-odds [B, T] that a token of a block is kept if those before it are."""
         return cast(Array, self.apply(params, hidden, method="confidence"))
 
     def exit_logits(self, params: PyTree, hidden: Array) -> Array:
-        """Returns the log-odds [B, T] float32 that the last layer would predict the same token.
-
-        Args:
-          params: the parameters.
-          hidden: [B, T, D], states after any layer.
-        """
+        """Returns the log-odds [B, T] that the last layer would predict the same as this one."""
         return cast(Array, self.apply(params, hidden, method="exit_logits"))

@@ -33,7 +33,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from specdec.models.contract.cache import KVCache
-from specdec.models.layers.layers import ACTIVATIONS, MASKED
+from specdec.models.layers.attention import MASKED
+from specdec.models.layers.layers import ACTIVATIONS
 from specdec.models.t5.config import T5Config
 from specdec.types import Array, PyTree
 
@@ -95,25 +96,25 @@ class _Layer:
         weights = self._weights("self_attention", "pre_self_attention_layer_norm")
         new = jax.ShapeDtypeStruct((stream[0].shape[0], joined), config.dtype)
         grid = (joined // COLUMNS, 3)
-        added, *made = self._call(_project, grid, weights, stream, [stream[0], new, new, new])
-        given = bias, length, *made, keys, values
-        made = [self._parts(stream, heads), keys, values]
+        added, *results = self._call(_project, grid, weights, stream, [stream[0], new, new, new])
+        arguments = bias, length, *results, keys, values
+        results = [self._parts(stream, heads), keys, values]
         kernel = weights[0]["out"]["kernel"]
-        return [added, *self._call(_attend, (heads, SPLIT), kernel, given, made, written=2)]
+        return [added, *self._call(_attend, (heads, SPLIT), kernel, arguments, results, written=2)]
 
     def cross(self, stream: list[Array], mask: Array, keys: Array, values: Array) -> list[Array]:
         """Returns the stream after attention to the inputs."""
         heads = self.config.num_heads
         weights = self._weights("encoder_decoder_attention", "pre_cross_attention_layer_norm")
-        made = [stream[0], self._parts(stream, heads)]
-        return self._call(_cross, (heads, SPLIT), weights, (stream, mask, keys, values), made)
+        results = [stream[0], self._parts(stream, heads)]
+        return self._call(_cross, (heads, SPLIT), weights, (stream, mask, keys, values), results)
 
     def mlp(self, stream: list[Array]) -> list[Array]:
         """Returns the stream after the MLP."""
         programs = self.config.mlp_dim // UNITS
         weights = self._weights("mlp", "pre_mlp_layer_norm")
-        made = [stream[0], self._parts(stream, programs)]
-        return self._call(_mlp, (programs, 1), weights, stream, made)
+        results = [stream[0], self._parts(stream, programs)]
+        return self._call(_mlp, (programs, 1), weights, stream, results)
 
     def _weights(self, name: str, norm: str) -> tuple[PyTree, Array]:
         return self.params[name], self.params[norm]["scale"]
@@ -126,22 +127,22 @@ class _Layer:
         kernel: Callable[..., None],
         grid: tuple[int, ...],
         weights: PyTree,
-        given: PyTree,
-        made: Sequence[Array | jax.ShapeDtypeStruct],
+        arguments: PyTree,
+        results: Sequence[Array | jax.ShapeDtypeStruct],
         written: int = 0,
     ) -> list[Array]:
         """Runs a kernel."""
         name = kernel.__name__[1:]
-        flat, tree = jax.tree.flatten((weights, given))
+        flat, tree = jax.tree.flatten((weights, arguments))
 
         def call(*refs: _Ref) -> None:
             kernel(self.config, *jax.tree.unflatten(tree, refs[: len(flat)]), *refs[len(flat) :])
 
-        first, last = len(flat) - written, len(made) - written
+        first, last = len(flat) - written, len(results) - written
         run = functools.partial(
             pl.pallas_call,
             call,
-            out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in made],
+            out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results],
             grid=grid,
             input_output_aliases={first + n: last + n for n in range(written)},
             compiler_params=triton.CompilerParams(num_warps=WARPS[name], num_stages=1),
@@ -150,31 +151,31 @@ class _Layer:
         return jax.lax.platform_dependent(*flat, cpu=run(interpret=True), default=run())
 
 
-def _project(config: T5Config, weights, stream, added, *made) -> None:
+def _project(config: T5Config, weights, stream, added, *results) -> None:
     attention, scale = weights
     columns, dims = _Range(pl.program_id(0) * COLUMNS, COLUMNS), _Range(0, config.emb_dim)
     x = _normed(config, stream, scale, added)
-    for n, (name, out) in enumerate(zip(("query", "key", "value"), made, strict=True)):
+    for n, (name, out) in enumerate(zip(("query", "key", "value"), results, strict=True)):
 
         @pl.when(pl.program_id(1) == n)
         def _(name: str = name, out: _Ref = out) -> None:
             kernel = _read(attention[name]["kernel"], dims, columns)
-            for token, one in enumerate(x):
-                _write(_product(one, kernel), out, token, columns)
+            for token, state in enumerate(x):
+                _write(_product(state, kernel), out, token, columns)
 
 
-def _attend(config: T5Config, kernel, given, parts, new_keys, new_values) -> None:
-    bias, length, query, key, value, keys, values = given
+def _attend(config: T5Config, kernel, inputs, parts, new_keys, new_values) -> None:
+    bias, length, query, key, value, keys, values = inputs
     tokens, head, first = range(query.shape[0]), pl.program_id(0), length[0]
     slots, dims = _Range(0, keys.shape[2]), _Range(0, config.head_dim)
-    own, outputs = _Range(head * config.head_dim, config.head_dim), _outputs(config)
-    kernel = _read(kernel, own, outputs)
+    head_range, outputs = _Range(head * config.head_dim, config.head_dim), _outputs(config)
+    kernel = _read(kernel, head_range, outputs)
     keys, values = (_read(x, 0, head, slots, dims) for x in (keys, values))
-    query = [_read(query, token, own) for token in tokens]
+    query = [_read(query, token, head_range) for token in tokens]
     for token in tokens:
         here, new = (slots.index == first + token)[:, None], []
         for x, out in ((key, new_keys), (value, new_values)):
-            x = _read(x, token, own)
+            x = _read(x, token, head_range)
             x = jnp.where(jnp.abs(x) < jnp.inf, x, 0.0)  # as `KVCache.write` does
             at, once = (0, head, first + token, dims), pl.program_id(1) == 0
             _write(x, out, *at, only=once)
@@ -187,15 +188,15 @@ def _attend(config: T5Config, kernel, given, parts, new_keys, new_values) -> Non
         _write(_product(mixed, kernel), parts, head, token, outputs)
 
 
-def _cross(config: T5Config, weights, given, added, parts) -> None:
-    (attention, scale), (stream, mask, keys, values) = weights, given
+def _cross(config: T5Config, weights, inputs, added, parts) -> None:
+    (attention, scale), (stream, mask, keys, values) = weights, inputs
     head, slots = pl.program_id(0), _Range(0, mask.shape[0])
     dims, outputs = _Range(0, config.head_dim), _outputs(config)
-    own = _Range(head * config.head_dim, config.head_dim)
-    kernel = _read(attention["query"]["kernel"], _Range(0, config.emb_dim), own)
+    head_range = _Range(head * config.head_dim, config.head_dim)
+    kernel = _read(attention["query"]["kernel"], _Range(0, config.emb_dim), head_range)
     keys, values = _read(keys, 0, head, dims, slots), _read(values, 0, head, slots, dims)
     mask = _read(mask, slots, outside=MASKED)
-    last = _read(attention["out"]["kernel"], own, outputs)
+    last = _read(attention["out"]["kernel"], head_range, outputs)
     for token, x in enumerate(_normed(config, stream, scale, added)):
         query = _rounded(_product(x, kernel), config.dtype)
         logits = jnp.sum(keys * query[:, None], axis=0) + mask
@@ -221,7 +222,7 @@ def _mlp(config: T5Config, weights, stream, added, parts) -> None:
 def _normed(config: T5Config, stream: Sequence[_Ref], scale: _Ref, added: _Ref) -> list[Array]:
     """Returns the norm [D] of each token's stream, which the first program writes to `added`."""
     (before, *others), dims = stream, _Range(0, config.emb_dim)
-    scale, found = _read(scale, dims).astype(config.dtype), []
+    scale, rows = _read(scale, dims).astype(config.dtype), []
     once = (pl.program_id(0) == 0) & (pl.program_id(1) == 0)
     for token in range(before.shape[0]):
         x = _read(before, token, dims)
@@ -229,8 +230,8 @@ def _normed(config: T5Config, stream: Sequence[_Ref], scale: _Ref, added: _Ref) 
             x += jnp.sum(_read(parts, _Range(0, parts.shape[0]), token, dims), axis=0)
         _write(x, added, token, dims, only=once)
         x *= jax.lax.rsqrt(jnp.sum(x * x) / config.emb_dim + config.layer_norm_epsilon)
-        found.append((x.astype(config.dtype) * scale).astype(jnp.float32))
-    return found
+        rows.append((x.astype(config.dtype) * scale).astype(jnp.float32))
+    return rows
 
 
 def _product(x: Array, kernel: Array) -> Array:
@@ -288,10 +289,10 @@ def _write(x: Array, ref: _Ref, *index: _Index, only: Array | bool = True) -> No
 
 def _places(index: Sequence[_Index]) -> tuple[tuple[Array | int, ...], Array]:
     """Returns an index of arrays that span the ranges, and which places are inside them."""
-    ranges = [one for one in index if isinstance(one, _Range)]
+    ranges = [entry for entry in index if isinstance(entry, _Range)]
 
-    def spread(of: Array, one: _Range) -> Array:
-        return jnp.expand_dims(of, tuple(i for i, x in enumerate(ranges) if x is not one))
+    def spread(of: Array, entry: _Range) -> Array:
+        return jnp.expand_dims(of, tuple(i for i, x in enumerate(ranges) if x is not entry))
 
     mask = functools.reduce(jnp.logical_and, (spread(x.inside, x) for x in ranges))
     return tuple(spread(x.index, x) if isinstance(x, _Range) else x for x in index), mask

@@ -98,11 +98,11 @@ class T5Growth(Growth[T5Config]):
         return traverse_util.unflatten_dict(grown)
 
     def check_growth(self, config: T5Config, to: T5Config) -> None:
-        own = T5DraftConfig.of(config)
-        if own.head_ids is not None:
+        draft = T5DraftConfig.of(config)
+        if draft.head_ids is not None:
             raise ValueError(
-                f"T5DraftConfig.head_ids names {len(own.head_ids)} of {own.vocab_size} ids; let "
-                "the whole head grow, and trim it then"
+                f"T5DraftConfig.head_ids names {len(draft.head_ids)} of {draft.vocab_size} ids; "
+                "let the whole head grow, and trim it then"
             )
         super().check_growth(config, to)
         layers = any(getattr(to, name) > getattr(config, name) for name in SIZES[-2:])
@@ -110,7 +110,7 @@ class T5Growth(Growth[T5Config]):
             raise ValueError("T5Config.head_dim is 1, and an added head cancels over two; give 2")
         if to.mlp_dim == 1 and layers:
             raise ValueError("T5Config.mlp_dim is 1, and an added layer cancels over two; give 2")
-        if own.markov_rank and to.vocab_size != config.vocab_size:
+        if draft.markov_rank and to.vocab_size != config.vocab_size:
             raise ValueError(
                 f"T5DraftConfig.vocab_size is {config.vocab_size} and would become "
                 f"{to.vocab_size}; a model that fills in masks keeps it, because they are its last "
@@ -123,9 +123,9 @@ class T5Growth(Growth[T5Config]):
         A model that reads its target's encoder or states keeps its number of layers, and reads a
         target of those sizes.
         """
-        own = T5DraftConfig.of(config)
+        draft = T5DraftConfig.of(config)
         sizes = {name: getattr(to, name) for name in SIZES}
-        if read := {name: to.emb_dim for name in _STREAMS[1:] if getattr(own, name)}:
+        if read := {name: to.emb_dim for name in _STREAMS[1:] if getattr(draft, name)}:
             sizes |= {name: getattr(config, name) for name in SIZES[-2:]}
         return dataclasses.replace(config, **sizes, **read)
 
@@ -188,16 +188,16 @@ def _streams(config: T5DraftConfig, to: T5DraftConfig, key: Array) -> dict[str, 
 
 def _widened(x: Array, path: Path, axes: PartitionSpec, streams: dict[str, Stream]) -> Array:
     """Returns an array in the streams that it reads and writes."""
-    own = streams["emb_dim"]
+    stream = streams["emb_dim"]
     if path[-2] in _LOG_ODDS:
-        return own.of(x) * own.ratio if x.ndim else x
+        return stream.of(x) * stream.ratio if x.ndim else x
     if path[-3:-1] in _OF_INPUTS and "encoded_dim" in streams:
         return streams["encoded_dim"].widen(x, 0)
     if axes[0] == "states":
         x = streams["states_dim"].widen(x, 0)
     if axes[0] == "embed":
-        return own.widen(x, 0)
-    return own.widen(x, x.ndim - 1) if axes[-1] == "embed" else x
+        return stream.widen(x, 0)
+    return stream.widen(x, x.ndim - 1) if axes[-1] == "embed" else x
 
 
 def _take_off_scale(grown: dict[Path, PyTree], config: T5DraftConfig, to: T5DraftConfig) -> None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from specdec.models.bases.decoder_checkpoints import (
+    refuse_encoderless,
+    refuse_part,
+    refuse_quantised,
+)
 from specdec.models.contract.family import Record
 from specdec.models.t5.config import EOS_ID, PAD_ID, T5Config
 from specdec.models.t5.drafting import T5DraftConfig
@@ -56,16 +61,8 @@ def scales_logits(record: Record) -> bool:
 def to_record(config: T5Config) -> dict[str, object]:
     """Returns the contents of a model's `config.json`."""
     config = T5DraftConfig.of(config)  # in which nothing may be set
-    if config.head_ids is not None:
-        raise ValueError(
-            f"the head has {len(config.head_ids)} of {config.vocab_size} ids (head_ids), and that "
-            "of transformers' T5 has all; choose another format"
-        )
-    if config.encoded_dim is not None:
-        raise ValueError(
-            "the model has no encoder (encoded_dim), and transformers' T5 has one; choose another "
-            "format"
-        )
+    refuse_part(config, "transformers' T5")
+    refuse_encoderless(config, "transformers' T5")
     activation, *gate = config.mlp_activations
     if activation not in _WRITTEN or gate not in ([], ["linear"]):
         raise ValueError(
@@ -79,7 +76,7 @@ def to_record(config: T5Config) -> dict[str, object]:
         "is_encoder_decoder": True,
         "feed_forward_proj": _GATED + activation if gate else _WRITTEN[activation],
         "tie_word_embeddings": config.logits_via_embedding,
-        **{theirs: getattr(config, ours) for ours, theirs in _FIELDS.items()},
+        **{hf_name: getattr(config, ours) for ours, hf_name in _FIELDS.items()},
         _PAD: config.pad_id,
         _ENDS: config.stop_ids[0] if len(config.stop_ids) == 1 else list(config.stop_ids),
         _START: config.decoder_start_id,
@@ -88,10 +85,10 @@ def to_record(config: T5Config) -> dict[str, object]:
 
 def _ids(record: Record) -> dict[str, Any]:
     """Returns the fields of the special ids; those that the record lacks are T5's."""
-    given = {name: record.get(name) for name in (_START, _PAD, _ENDS)}
-    pad = PAD_ID if given[_PAD] is None else given[_PAD]
-    start = pad if given[_START] is None else given[_START]
-    ends = EOS_ID if given[_ENDS] is None else given[_ENDS]
+    ids = {name: record.get(name) for name in (_START, _PAD, _ENDS)}
+    pad = PAD_ID if ids[_PAD] is None else ids[_PAD]
+    start = pad if ids[_START] is None else ids[_START]
+    ends = EOS_ID if ids[_ENDS] is None else ids[_ENDS]
     ends = ends if isinstance(ends, list) else [ends]
     return {"decoder_start_id": start, "pad_id": pad, "stop_ids": ends}
 
@@ -102,12 +99,7 @@ def _check(record: Record) -> None:
             "this is of an encoder alone (is_encoder_decoder is false); give a "
             "T5ForConditionalGeneration"
         )
-    if quantised := record.get("quantization_config"):
-        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
-        raise ValueError(
-            f"the model is quantised (quantization_config, {method}), and its arrays are not the "
-            "parameters; save it dequantised"
-        )
+    refuse_quantised(record)
     missing = [name for name in _REQUIRED if record.get(name) is None]
     if missing:
         raise ValueError(f"{', '.join(missing)} missing; copy it again")

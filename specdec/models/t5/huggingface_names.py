@@ -42,8 +42,8 @@ def check(names: Collection[str], record: Record) -> None:
 def _check_prefix(names: Collection[str], what: str) -> None:
     for name in names:
         for anchor in _ANCHORS:
-            prefix, found, _ = name.partition(anchor)
-            if not found or not prefix or not prefix.endswith(".") or prefix in _PARTS:
+            prefix, separator, _ = name.partition(anchor)
+            if not separator or not prefix or not prefix.endswith(".") or prefix in _PARTS:
                 continue
             if prefix.startswith(_PARTS):
                 continue  # of a part with parts of its own

@@ -68,30 +68,30 @@ def parameters(record: Record, config: T5Config, arrays: Arrays) -> dict[str, np
 
     Only an output layer into which a scale must be multiplied is read.
     """
-    ours = {theirs: name for name, theirs in names(config).items()}
-    found = {_EMBEDDING: _embedding(arrays)}
-    for theirs, array in arrays.items():
-        if theirs not in (*_TABLES, _HEAD, _UNUSED):
-            found[ours.get(theirs, theirs)] = array.T
+    ours = {hf_name: name for name, hf_name in names(config).items()}
+    by_name = {_EMBEDDING: _embedding(arrays)}
+    for hf_name, array in arrays.items():
+        if hf_name not in (*_TABLES, _HEAD, _UNUSED):
+            by_name[ours.get(hf_name, hf_name)] = array.T
     if not config.logits_via_embedding:
-        found[_LOGITS] = _logits(record, config, arrays.get(_HEAD, found[_EMBEDDING]).T)
-    return found
+        by_name[_LOGITS] = _logits(record, config, arrays.get(_HEAD, by_name[_EMBEDDING]).T)
+    return by_name
 
 
 def names(config: T5Config) -> dict[str, str]:
     """Returns {T5X's name: theirs} of all arrays that a model of this config may have."""
-    found = {_EMBEDDING: _TABLES[0], _LOGITS: _HEAD}
+    hf_names = {_EMBEDDING: _TABLES[0], _LOGITS: _HEAD}
     depths = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
     for stack, depth in depths.items():
-        own = config.relative_bias_per_layer
-        for layer in range(depth if own else 1):
+        per_layer = config.relative_bias_per_layer
+        for layer in range(depth if per_layer else 1):
             bias = f"{stack}.block.{layer}.layer.0.SelfAttention.relative_attention_bias.weight"
-            layers = f"{stack}/layers_{layer}" if own else stack
-            found[f"{layers}/relpos_bias/rel_embedding"] = bias
-        found[f"{stack}/{stack}_norm/scale"] = f"{stack}.final_layer_norm.weight"
+            layers = f"{stack}/layers_{layer}" if per_layer else stack
+            hf_names[f"{layers}/relpos_bias/rel_embedding"] = bias
+        hf_names[f"{stack}/{stack}_norm/scale"] = f"{stack}.final_layer_norm.weight"
         for layer in range(depth):
-            found |= _names_of_layer(stack, layer)
-    return found
+            hf_names |= _names_of_layer(stack, layer)
+    return hf_names
 
 
 def is_transposed(name: str) -> bool:
@@ -150,10 +150,10 @@ def _same(a: np.ndarray, b: np.ndarray, rows: int = 1024) -> bool:
 
 
 def _names_of_layer(stack: str, layer: int) -> dict[str, str]:
-    found, ours = {}, f"{stack}/layers_{layer}"
-    for i, (norm, part, theirs) in enumerate(_PARTS[stack]):
+    hf_names, ours = {}, f"{stack}/layers_{layer}"
+    for i, (norm, part, hf_part) in enumerate(_PARTS[stack]):
         sublayer = f"{stack}.block.{layer}.layer.{i}"
-        found[f"{ours}/{norm}/scale"] = f"{sublayer}.layer_norm.weight"
+        hf_names[f"{ours}/{norm}/scale"] = f"{sublayer}.layer_norm.weight"
         for name, weight in (_MLP if part == "mlp" else _ATTENTION).items():
-            found[f"{ours}/{part}/{name}/kernel"] = f"{sublayer}.{theirs}.{weight}.weight"
-    return found
+            hf_names[f"{ours}/{part}/{name}/kernel"] = f"{sublayer}.{hf_part}.{weight}.weight"
+    return hf_names

@@ -9,20 +9,19 @@ from typing import ClassVar
 import jax.numpy as jnp
 from flax import linen as nn
 
+from specdec.models.bases.networks import EncoderDecoderNetwork, cached
 from specdec.models.contract.blocks import View
 from specdec.models.contract.cache import KVCache
-from specdec.models.layers.int8 import Weights
+from specdec.models.layers.attention import MASKED
 from specdec.models.layers.layers import (
-    MASKED,
     MLP,
-    Embedding,
     Logits,
     RMSNorm,
     constrain,
     layer_class,
 )
-from specdec.models.layers.products import Fused, Kernels, Orders
-from specdec.models.placement.layouts import Layout, kernels_of, logits_from_table, of_logits
+from specdec.models.layers.products import Fused, Kernels
+from specdec.models.placement.layouts import of_logits
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.t5_layers import Attention, RelativeBias
 from specdec.types import Array, ModelOutput
@@ -158,7 +157,7 @@ class DecoderLayer(nn.Module):
 
 class Decoder(nn.Module):
     config: T5Config
-    layout: Layout
+    has_head: bool  # whether it, not the token table, projects to the logits
     kernels: tuple[Kernels, Kernels]  # of a step, of prefill
 
     def setup(self):
@@ -168,7 +167,7 @@ class Decoder(nn.Module):
         layer = layer_class(DecoderLayer, static=(3,))
         self.layers = [layer(config, *kernels) for _ in range(config.num_decoder_layers)]
         self.decoder_norm = _norm(config, kernels[0])
-        if not logits_from_table(config, self.layout, self.kernels[0].int8_tokens):
+        if self.has_head:
             self.logits_dense = self.head()
 
     @nn.nowrap
@@ -180,9 +179,9 @@ class Decoder(nn.Module):
     def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Returns each layer's keys [B, H, head_dim, S] and values [B, H, S, head_dim] of [B, S,
         D]."""
-        pairs = [layer.encoder_decoder_attention.keys_values(encoded) for layer in self.layers]
-        keys, values = zip(*pairs, strict=True)
-        return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
+        return cached(
+            [layer.encoder_decoder_attention.keys_values(encoded) for layer in self.layers]
+        )
 
     def __call__(
         self,
@@ -216,47 +215,18 @@ class Decoder(nn.Module):
         return cache.rewind(cache.length + x.shape[1])
 
 
-class T5(nn.Module):
+class T5(EncoderDecoderNetwork):
     """The network: `encode` once, then `decode` block by block. `T5Target` is its interface."""
 
     config: T5Config
-    layout: Layout = "checkpoint"
-    orders: Orders = ()
-    weights: Weights = "stored"
-    widened: bool = False
-    joined: bool = False
-    fused: Fused | None = None
+    encoder_class: ClassVar[type[Encoder]] = Encoder
     decoder_class: ClassVar[type[Decoder]] = Decoder
+    spread: ClassVar[float] = 1.0
+    scaled: ClassVar[bool] = True
 
-    def setup(self):
-        config = self.config
-        step, prefill = kernels_of(self.layout, self.orders, self.weights, self.widened)
-        kernels = dataclasses.replace(step, joined=self.joined), prefill
-        self.token_embedder = Embedding(config.vocab_size, config.emb_dim, config.dtype)
-        if config.num_encoder_layers:
-            self.encoder = Encoder(config, kernels[1])
-        self.decoder = self.decoder_class(config, self.layout, kernels)
-
-    def encode(self, inputs: Array, capacity: int) -> KVCache:
-        inputs_mask = inputs != self.config.pad_id
-        encoded = self.encoder(self.token_embedder(inputs), inputs_mask)
-        return self.attach(encoded, inputs_mask, capacity)
-
-    def attach(self, encoded: Array, inputs_mask: Array, capacity: int) -> KVCache:
-        config = self.config
-        cross_keys, cross_values = self.decoder.cross_keys_values(encoded)
-        return KVCache.create(
-            encoded.shape[0],
-            capacity,
-            layers=config.num_decoder_layers,
-            heads=config.num_heads,
-            head_dim=config.head_dim,
-            dtype=config.dtype,
-            cross_keys=cross_keys,
-            cross_values=cross_values,
-            encoded=encoded,
-            inputs_mask=inputs_mask,
-        )
+    @nn.nowrap
+    def _has_encoder(self) -> bool:
+        return self.config.num_encoder_layers > 0
 
     def decode(
         self,
@@ -277,23 +247,13 @@ class T5(nn.Module):
         layers: tuple[int, int] | None,
     ) -> tuple[ModelOutput, KVCache]:
         """Runs all layers of the decoder, or some, on the input of the first one, [B, T, D]."""
-        run = range(self.config.num_decoder_layers)
-        run = run if layers is None else run[slice(*layers)]
-        fused = self.fused if layers is None else None
-        stream, cache = self.decoder(x, cache, ancestors, run, fused)
+        fused = self.layout.fused if layers is None else None
+        stream, cache = self.decoder(x, cache, ancestors, self.range_of(layers), fused)
         hidden = self.decoder.decoder_norm(stream)
-        left = None if layers is None else stream
-        return ModelOutput(self.logits(hidden), hidden, left), cache
+        return ModelOutput(self.logits(hidden), hidden, None if layers is None else stream), cache
 
     def pass_by(self, stream: Array, cache: KVCache, layers: tuple[int, int]) -> KVCache:
         return self.decoder.pass_by(stream, cache, range(*layers))
-
-    def logits(self, hidden: Array) -> Array:
-        if not logits_from_table(self.config, self.layout, self.weights == "int8_tokens"):
-            return self.decoder.logits_dense(hidden)
-        kernels = kernels_of(self.layout, self.orders, self.weights, self.widened)[0]
-        table = dataclasses.replace(of_logits(kernels), transposed=True)
-        return self.token_embedder.logits(hidden, table)
 
     def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
         return self.decode(tokens, self.encode(inputs, tokens.shape[1]))[0]

@@ -36,11 +36,11 @@ def stacks(
             return Stack((name,), _joined(name, shape))
         integers(1, 1000).check(f"the number of layers in {name}", shape[axis])
         side, parameter = match.groups()
-        one = _joined(name, shape[:axis] + shape[axis + 1 :])
+        layer_shape = _joined(name, shape[:axis] + shape[axis + 1 :])
         if parameter == _RELATIVE_BIAS and not per_layer and repeats(name, axis):
-            return Stack((f"{side}/{_RELATIVE_BIAS}",), one, axis)
+            return Stack((f"{side}/{_RELATIVE_BIAS}",), layer_shape, axis)
         layers = (f"{side}/layers_{i}/{parameter}" for i in range(shape[axis]))
-        return Stack(tuple(layers), one, axis)
+        return Stack(tuple(layers), layer_shape, axis)
 
     return {name: stack(name, shape) for name, shape in shapes.items()}
 

@@ -28,18 +28,18 @@ PRESETS = {  # the scopes of gin/models/ by their SIZES; Flan-T5 and mT5 are t5_
 _RELATIVE_BIAS = "relpos_bias/rel_embedding"
 
 
-def misfit(found: Shapes, expected: Shapes) -> str:
+def misfit(shapes: Shapes, expected: Shapes) -> str:
     """Explains why the shapes are not those expected, in terms of T5Config's fields."""
-    if not found.keys() & expected.keys():
+    if not shapes.keys() & expected.keys():
         return "these are not the parameters of a T5"
-    ours, theirs = fields(expected), fields(found)
-    wrong = [name for name, value in theirs.items() if value not in (None, ours[name])]
+    ours, stored = fields(expected), fields(shapes)
+    wrong = [name for name, value in stored.items() if value not in (None, ours[name])]
     if not wrong:
         return "an incomplete or altered checkpoint"
-    version = "v1.0" if len(theirs["mlp_activations"]) == 1 else "v1.1"
-    preset = PRESETS.get(tuple(theirs[name] for name in SIZES))
+    version = "v1.0" if len(stored["mlp_activations"]) == 1 else "v1.1"
+    preset = PRESETS.get(tuple(stored[name] for name in SIZES))
     of_size = f" of size {preset}" if preset else ""
-    differences = ", ".join(f"{name}={theirs[name]}, not {ours[name]}" for name in wrong)
+    differences = ", ".join(f"{name}={stored[name]}, not {ours[name]}" for name in wrong)
     return f"these are the parameters of a {version} T5{of_size}: {differences}"
 
 
@@ -47,8 +47,8 @@ def fields(shapes: Shapes) -> dict[str, Any]:
     """Returns the fields of T5Config that shapes imply; None if an array is missing."""
     unknown = (None, None)
     vocab_size, emb_dim = shapes.get("token_embedder/embedding", unknown)
-    own, shared = f"decoder/layers_0/{_RELATIVE_BIAS}", f"decoder/{_RELATIVE_BIAS}"
-    heads, buckets = shapes.get(own, shapes.get(shared, unknown))
+    per_layer, shared = f"decoder/layers_0/{_RELATIVE_BIAS}", f"decoder/{_RELATIVE_BIAS}"
+    heads, buckets = shapes.get(per_layer, shapes.get(shared, unknown))
     _, joined = shapes.get("decoder/layers_0/self_attention/query/kernel", unknown)
     gated = any(name.endswith("mlp/wi_0/kernel") for name in shapes)
     return {
@@ -62,7 +62,7 @@ def fields(shapes: Shapes) -> dict[str, Any]:
         "head_dim": joined // heads if joined and heads else None,
         "mlp_dim": shapes.get("decoder/layers_0/mlp/wo/kernel", unknown)[0],
         "relative_attention_num_buckets": buckets,
-        "relative_bias_per_layer": own in shapes,
+        "relative_bias_per_layer": per_layer in shapes,
     }
 
 

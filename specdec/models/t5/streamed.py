@@ -32,7 +32,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from specdec.models.contract.cache import KVCache
-from specdec.models.layers.layers import ACTIVATIONS, precision
+from specdec.models.layers.layers import ACTIVATIONS
+from specdec.models.layers.products import precision
 from specdec.models.t5.config import T5Config
 from specdec.types import Array, PyTree
 
@@ -73,7 +74,7 @@ def fits(config: T5Config, rows: int, tokens: int, cache: KVCache) -> bool:
     joined, dim = config.num_heads * config.head_dim, config.emb_dim
     numbers = dim * (6 * joined + (1 + len(config.mlp_activations)) * config.mlp_dim)
     slots = cache.slot_count, cache.inputs_mask.shape[1]
-    numbers += sum(2 * joined * _filled(one) for one in slots)
+    numbers += sum(2 * joined * _filled(count) for count in slots)
     needed = numbers * jnp.dtype(config.dtype).itemsize + SPARE
     even = all(size == _filled(size) for size in (dim, joined, config.mlp_dim))
     short = rows == 1 and tokens <= TOKENS and max(slots) <= SLOTS
@@ -111,13 +112,13 @@ def run(
         cross["values"] = _joined(cache.cross_values[i])
         others.append((attend, cross, mlp))
     stream = x[0].astype(jnp.float32)
-    given = cache.length, caches, others, stream, cross_bias[0, 0]
+    arguments = cache.length, caches, others, stream, cross_bias[0, 0]
     spaces = pltpu.SMEM, pltpu.HBM, pltpu.HBM, pltpu.VMEM, pltpu.VMEM
     call = functools.partial(
         pl.pallas_call,
         functools.partial(_kernel, config),
         out_shape=jax.tree.map(_shape, [caches, stream]),
-        in_specs=list(map(_specs, given, spaces)),
+        in_specs=list(map(_specs, arguments, spaces)),
         out_specs=[_specs(caches, pltpu.HBM), _specs(stream, pltpu.VMEM)],
         # The caches follow the length in `given`, and are the first arrays made.
         input_output_aliases={1 + n: n for n in range(len(jax.tree.leaves(caches)))},
@@ -130,18 +131,18 @@ def run(
         name="t5_streamed",
     )
     run = functools.partial(call, interpret=INTERPRET)
-    caches, stream = jax.lax.platform_dependent(*given, cpu=run(), default=call())
-    for i, made in zip(layers, caches, strict=True):
-        keys[i], values[i] = (_apart(made[name], keys[i].shape) for name in CACHED)
+    caches, stream = jax.lax.platform_dependent(*arguments, cpu=run(), default=call())
+    for i, written in zip(layers, caches, strict=True):
+        keys[i], values[i] = (_apart(written[name], keys[i].shape) for name in CACHED)
     return stream[None], cache.replace(keys=tuple(keys), values=tuple(values))
 
 
 def _read(layer: Mapping[str, PyTree], name: str) -> dict[str, Array]:
     """Returns the arrays of a sub-layer that a step reads."""
     module = layer[name]
-    made = ("key", "value") if name == "encoder_decoder_attention" else ()  # in the cache
-    found = {kernel: leaf["kernel"] for kernel, leaf in module.items() if kernel not in made}
-    return {**found, "scale": layer[NORMS[name]]["scale"]}
+    cached = ("key", "value") if name == "encoder_decoder_attention" else ()  # in the cache
+    kernels = {kernel: leaf["kernel"] for kernel, leaf in module.items() if kernel not in cached}
+    return {**kernels, "scale": layer[NORMS[name]]["scale"]}
 
 
 def _whole(cached: _Part[_X], others: _Layer[_X]) -> _Layer[_X]:
@@ -176,13 +177,13 @@ def _shape(x: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
-def _specs(given: PyTree, space: pltpu.MemorySpace) -> PyTree:
-    return jax.tree.map(lambda _: pl.BlockSpec(memory_space=space), given)
+def _specs(tree: PyTree, space: pltpu.MemorySpace) -> PyTree:
+    return jax.tree.map(lambda _: pl.BlockSpec(memory_space=space), tree)
 
 
-def _bytes(*given: PyTree) -> int:
+def _bytes(*trees: PyTree) -> int:
     """Returns the bytes of arrays in VMEM."""
-    shapes = [(x.dtype.itemsize, *x.shape) for x in jax.tree.leaves(given)]
+    shapes = [(x.dtype.itemsize, *x.shape) for x in jax.tree.leaves(trees)]
     return sum(math.prod(rows) * _filled(last) for *rows, last in shapes)
 
 
@@ -197,7 +198,7 @@ def _kernel(
     out: _Ref,
     buffers: _Layer[_Ref],
     arrived: _Ref,
-    left: _Ref,
+    stream_out: _Ref,
 ) -> None:
     """Computes all layers."""
     layers = list(map(_whole, caches, others))
@@ -207,7 +208,7 @@ def _kernel(
         run(layers[layer][part], buffers[part], arrived.at[part])
 
     def write(layer: int, run: Callable[..., None]) -> None:
-        run({name: attend[name] for name in CACHED}, written[layer], left)
+        run({name: attend[name] for name in CACHED}, written[layer], stream_out)
 
     def after(layer: Array, part: int) -> None:
         """Begins to read the part of the next layer, in place of this one's."""
@@ -236,16 +237,16 @@ def _kernel(
     out[...] = jax.lax.fori_loop(0, len(layers), compute, stream[...])
 
 
-def _start(given: _Part[_Ref], to: _Part[_Ref], semaphore: _Ref) -> None:
+def _start(source: _Part[_Ref], to: _Part[_Ref], semaphore: _Ref) -> None:
     """Begins to copy arrays."""
-    for name in given:
-        pltpu.make_async_copy(given[name], to[name], semaphore).start()
+    for name in source:
+        pltpu.make_async_copy(source[name], to[name], semaphore).start()
 
 
-def _wait(given: _Part[_Ref], to: _Part[_Ref], semaphore: _Ref) -> None:
+def _wait(source: _Part[_Ref], to: _Part[_Ref], semaphore: _Ref) -> None:
     """Waits until arrays have been copied."""
-    for name in given:
-        pltpu.make_async_copy(given[name], to[name], semaphore).wait()
+    for name in source:
+        pltpu.make_async_copy(source[name], to[name], semaphore).wait()
 
 
 def _normed(config: T5Config, part: _Part[_Ref], x: Array) -> Array:
@@ -260,14 +261,14 @@ def _with_new_slots(config: T5Config, part: _Part[_Ref], x: Array, length: Array
     tokens, slots = x.shape[0], part["keys"].shape[1]
     slot = jax.lax.broadcasted_iota(jnp.int32, (tokens, slots), 1) - length
     token = jax.lax.broadcasted_iota(jnp.int32, (tokens, slots), 0)
-    own = (slot == token).astype(config.dtype)
+    new_slot = (slot == token).astype(config.dtype)
     is_new = (slot[:1] >= 0) & (slot[:1] < tokens)
     for name, kernel in zip(CACHED, ("key", "value"), strict=True):
         new = _product(config, x, part[kernel])
         new = jnp.where(jnp.abs(new) < jnp.inf, new, 0.0)  # as `KVCache.write` does
-        new = _dot(config, new.astype(config.dtype), own, (0, 0))
-        kept = part[name][...].astype(jnp.float32)
-        part[name][...] = jnp.where(is_new, new, kept).astype(part[name].dtype)
+        new = _dot(config, new.astype(config.dtype), new_slot, (0, 0))
+        values = part[name][...].astype(jnp.float32)
+        part[name][...] = jnp.where(is_new, new, values).astype(part[name].dtype)
     return _product(config, x, part["query"])
 
 
@@ -276,15 +277,15 @@ def _attended(config: T5Config, part: _Part[_Ref], query: Array, bias: _Ref) -> 
     shape = _rows(config.num_heads), query.shape[1]
     number = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
     first = jax.lax.broadcasted_iota(jnp.int32, shape, 0) * config.head_dim
-    own = (number >= first) & (number < first + config.head_dim)
+    of_head = (number >= first) & (number < first + config.head_dim)
     query = _rounded(query, config.dtype)
-    by_head = [jnp.where(own, query[i : i + 1], 0.0) for i in range(query.shape[0])]
+    by_head = [jnp.where(of_head, query[i : i + 1], 0.0) for i in range(query.shape[0])]
     by_head = jnp.concatenate(by_head).astype(config.dtype)
     logits = _dot(config, by_head, part["keys"][...], (1, 0)) + bias[...]
     weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
     weights = (weights / jnp.sum(weights, axis=-1, keepdims=True)).astype(config.dtype)
     mixed = _dot(config, weights, part["values"][...], (1, 1))
-    mixed = [jnp.where(own, x, 0.0) for x in jnp.split(mixed, query.shape[0])]
+    mixed = [jnp.where(of_head, x, 0.0) for x in jnp.split(mixed, query.shape[0])]
     mixed = jnp.concatenate([jnp.sum(x, axis=0, keepdims=True) for x in mixed])
     return _product(config, mixed.astype(config.dtype), part["out"])
 

@@ -12,16 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from specdec.models.layers.layers import (
-    Dense,
-    attend,
-    attention_weights,
-    constrain,
-    fan_in,
-    parameter,
-    precision,
-)
-from specdec.models.layers.products import STORED, Kernels
+from specdec.models.layers.attention import AttentionPolicy, attend, attention_weights
+from specdec.models.layers.layers import Dense, constrain, fan_in, parameter
+from specdec.models.layers.products import STORED_KERNELS, Kernels, precision
 from specdec.types import Array
 
 
@@ -74,7 +67,7 @@ class Attention(nn.Module):
     head_dim: int  # the size of a head
     emb_dim: int  # D
     dtype: str  # of the products
-    kernels: Kernels = STORED  # how the kernels are stored
+    kernels: Kernels = STORED_KERNELS  # how the kernels are stored
     # how the kernels of keys and values are stored, if these are made in prefill
     of_inputs: Kernels | None = None
 
@@ -113,17 +106,12 @@ class Attention(nn.Module):
         head_dim] is that of a joined kernel.
         """
         query = self._split(self.query(x)) if query is None else query
-        return self._merge(attend(query, keys, values, bias, by_row=self.kernels.int8_tokens))
+        return self._merge(attend(query, keys, values, bias, AttentionPolicy.of(self.kernels)))
 
     def over_inputs(self, x: Array, keys: Array, values: Array, bias: Array) -> Array:
-        """Computes `over_cache` for keys [B, H, head_dim, C].
-
-        Keys of inputs are written once, so they can be stored as the product with the queries reads
-        them. Otherwise, XLA's CPU backend would transpose them in each call.
-        """
-        query = self._split(self.query(x))
-        by_row = self.kernels.int8_tokens
-        return self._merge(attend(query, keys, values, bias, "bthd,bhdc->bhtc", by_row))
+        """Computes `over_cache` for keys [B, H, head_dim, C]."""
+        policy = AttentionPolicy.of(self.kernels, keys_transposed=True)
+        return self._merge(attend(self._split(self.query(x)), keys, values, bias, policy))
 
     def over_itself(self, x: Array, bias: Array) -> Array:
         """Computes the encoder's attention: x [B, S, D] over its own keys and values, [B, S, D].

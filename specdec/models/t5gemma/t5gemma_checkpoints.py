@@ -12,6 +12,7 @@ from specdec.models.bases.decoder_checkpoints import (
     DecoderCheckpoints,
     fields_of_record,
     record_of_ids,
+    refuse_encoderless,
     refuse_other,
     refuse_part,
 )
@@ -88,11 +89,11 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
         if missing:
             raise ValueError(f"{' and '.join(missing)} missing; copy config.json again")
         encoder, decoder = (self.stack(name, record[name]) for name in self.stacks)
-        for theirs in (*self.shared.values(), *self.rotary):
-            if encoder.get(theirs) != decoder.get(theirs):
+        for hf_name in (*self.shared.values(), *self.rotary):
+            if encoder.get(hf_name) != decoder.get(hf_name):
                 raise ValueError(
-                    f"{theirs} is {encoder.get(theirs)!r} in the encoder and "
-                    f"{decoder.get(theirs)!r} in the decoder; use a model in which they agree"
+                    f"{hf_name} is {encoder.get(hf_name)!r} in the encoder and "
+                    f"{decoder.get(hf_name)!r} in the decoder; use a model in which they agree"
                 )
         fields = fields_of_record(decoder, self.fields, required=7)
         for name in ("attention_cap", "logits_cap"):
@@ -127,14 +128,10 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
 
     def to_record(self, config: T5GemmaConfig) -> dict[str, Any]:
         """Returns their record of a model; raises ValueError if it is a part of one."""
-        refuse_part(config, self.architecture)
-        if config.encoded_dim is not None:
-            raise ValueError(
-                "the model has no encoder (encoded_dim), and transformers' T5Gemma has one; choose "
-                "another format"
-            )
+        refuse_part(config, f"a {self.architecture}")
+        refuse_encoderless(config, "transformers' T5Gemma")
         ids = record_of_ids(config) | {"bos_token_id": config.decoder_start_id}
-        decoder = {theirs: getattr(config, ours) for ours, theirs in self.fields.items()}
+        decoder = {hf_name: getattr(config, ours) for ours, hf_name in self.fields.items()}
         decoder |= {"hidden_activation": "gelu_pytorch_tanh", **ids, **self.kind_of(config)}
         encoder = decoder | dict(zip(_SIZES.values(), config.encoder, strict=False))
         encoder["num_hidden_layers"] = config.num_encoder_layers
@@ -156,15 +153,15 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
 
     def names(self, config: T5GemmaConfig) -> dict[str, str]:
         """Returns {our name: theirs} of all parameters that a model may have."""
-        found = {TABLE: self.anchor, HEAD: self.head}
+        hf_names = {TABLE: self.anchor, HEAD: self.head}
         depths = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
-        for stack, theirs in self.stacks.items():
-            found[f"{stack}/{stack}_norm/scale"] = f"{theirs}.norm.weight"
+        for stack, hf_stack in self.stacks.items():
+            hf_names[f"{stack}/{stack}_norm/scale"] = f"{hf_stack}.norm.weight"
             for layer in range(depths[stack]):
                 for ours, part in self.stack_parts[stack].items():
-                    name = f"{theirs}.layers.{layer}.{part}.weight"
-                    found[f"{stack}/layers_{layer}/{ours}"] = name
-        return found | self.own_names()
+                    name = f"{hf_stack}.layers.{layer}.{part}.weight"
+                    hf_names[f"{stack}/layers_{layer}/{ours}"] = name
+        return hf_names | self.own_names()
 
     def own_names(self) -> dict[str, str]:
         """Returns the names outside of layers that only this version has."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
-from specdec.common.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt, TokenIds
+from specdec.common.values import NonNegativeInt, PositiveFloat, PositiveInt, TokenIds
+from specdec.models.bases.architecture import Architecture
 from specdec.models.layers.layers import DType
 from specdec.models.sizes.kept_parts import Numbers
 
@@ -31,7 +31,7 @@ class StackSizes(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class T5GemmaConfig(Checked):
+class T5GemmaConfig(Architecture):
     """The architecture of a T5Gemma (Zhang et al. 2025, 2504.06225).
 
     Both stacks are Gemma 2's. They may differ in all sizes.
@@ -95,7 +95,6 @@ class T5GemmaConfig(Checked):
     stop_ids: TokenIds = dataclasses.field(default=(1,), repr=False)
 
     def __post_init__(self):
-        object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
         super().__post_init__()
         kind = type(self).__name__
         for stack, sizes in (("", self.decoder), ("encoder_", self.encoder)):
@@ -111,15 +110,6 @@ class T5GemmaConfig(Checked):
             raise ValueError(
                 f"{kind}.num_encoder_layers is {self.num_encoder_layers} and encoded_dim "
                 f"{self.encoded_dim}; give layers, or 0 and the width of the output to read"
-            )
-        if self.head_ids is not None and self.head_ids[-1] >= self.vocab_size:
-            raise ValueError(
-                f"{kind}.head_ids goes up to {self.head_ids[-1]}; give ids below {self.vocab_size}"
-            )
-        if self.pad_id in self.stop_ids:
-            raise ValueError(
-                f"{kind}.pad_id is {self.pad_id}, which is also one of stop_ids "
-                f"{self.stop_ids}; give another one"
             )
 
     @property
@@ -146,9 +136,8 @@ class T5GemmaConfig(Checked):
         return rates(self.rope_theta, head_dim)
 
     @property
-    def head_is_table(self) -> bool:
-        """Whether the decoder's token table also projects to the logits."""
-        return self.logits_via_embedding and self.head_ids is None
+    def pad_remedy(self) -> str:
+        return "another one"
 
 
 def rates(theta: float, head_dim: int) -> np.ndarray:

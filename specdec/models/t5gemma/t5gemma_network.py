@@ -6,7 +6,6 @@ grouped heads, soft caps, and a window in every other layer.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 import jax
@@ -14,26 +13,28 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from specdec.models.bases.decoder_only import SPREAD, rotated
+from specdec.models.bases.decoder_only import rotated
+from specdec.models.bases.networks import SPREAD, EncoderDecoderNetwork, cached
 from specdec.models.contract.blocks import View
 from specdec.models.contract.cache import KVCache
 from specdec.models.layers import rowwise
-from specdec.models.layers.int8 import Weights
-from specdec.models.layers.layers import (
-    KEYS_LAST,
+from specdec.models.layers.attention import (
     MASKED,
+    AttentionPolicy,
+    attend_grouped,
+    soft_capped,
+)
+from specdec.models.layers.layers import (
     MLP,
     Dense,
     Embedding,
     Logits,
-    attend_grouped,
     constrain,
     layer_class,
     parameter,
-    soft_capped,
 )
-from specdec.models.layers.products import Kernels, Orders
-from specdec.models.placement.layouts import Layout, kernels_of, logits_from_table, of_logits
+from specdec.models.layers.products import Kernels
+from specdec.models.placement.layouts import of_logits
 from specdec.models.t5gemma.t5gemma_config import StackSizes, T5GemmaConfig
 from specdec.types import Array, ModelOutput
 
@@ -103,12 +104,12 @@ class GemmaAttention(nn.Module):
         keys: Array,
         values: Array,
         mask: Array,
-        equation: str = KEYS_LAST,
+        keys_transposed: bool = False,
     ) -> Array:
         """Computes attention of x [B, T, D] over keys and values [B, G, C, head_dim]: [B, T, D]."""
-        query, by_row = self.queries(x, positions), self.kernels.int8_tokens
-        cap = self.config.attention_cap
-        return self.mapped(attend_grouped(query, keys, values, mask, equation, by_row, cap))
+        policy = AttentionPolicy.of(self.kernels, keys_transposed, self.config.attention_cap)
+        query = self.queries(x, positions)
+        return self.mapped(attend_grouped(query, keys, values, mask, policy))
 
     def _split(self, x: Array, heads: int) -> Array:
         x = constrain(x, "batch", "length", "joined_kv", tpu_order=(0, 1, 2))
@@ -170,8 +171,8 @@ class GemmaLayer(nn.Module):
         y = self.self_attention.over(y, positions, cache.keys[layer], cache.values[layer], mask)
         x = added(x, self.post_self_attention_layer_norm(y))
         y = self.pre_cross_attention_layer_norm(x)
-        given = cache.cross_keys[layer], cache.cross_values[layer], cross_mask
-        y = self.encoder_decoder_attention.over(y, None, *given, equation="bthd,bhdc->bhtc")
+        inputs = cache.cross_keys[layer], cache.cross_values[layer], cross_mask
+        y = self.encoder_decoder_attention.over(y, None, *inputs, keys_transposed=True)
         return self.with_mlp(added(x, self.post_cross_attention_layer_norm(y))), cache
 
     def cross_keys_values(self, encoded: Array) -> tuple[Array, Array]:
@@ -208,8 +209,8 @@ class GemmaEncoder(nn.Module):
         c, sizes = self.config, self.config.encoder
         if self.has_table:
             self.token_embedder = Embedding(c.vocab_size, sizes.emb_dim, c.dtype, spread=SPREAD)
-        given, layer = (c, sizes, self.kernels, self.kernels, False), layer_class(self.layer_type)
-        self.layers = [layer(*given, c.is_local(i)) for i in range(sizes.layers)]
+        arguments, layer = (c, sizes, self.kernels, self.kernels), layer_class(self.layer_type)
+        self.layers = [layer(*arguments, False, c.is_local(i)) for i in range(sizes.layers)]
         self.encoder_norm = GemmaNorm(c, self.kernels)
 
     def embed(self, inputs: Array) -> Array:
@@ -229,26 +230,33 @@ class GemmaEncoder(nn.Module):
 
 class GemmaDecoder(nn.Module):
     config: T5GemmaConfig
-    layout: Layout
+    has_head: bool  # whether it, not the token table, projects to the logits
     kernels: tuple[Kernels, Kernels]  # of a step, of prefill
     layer_type: ClassVar[type[GemmaLayer]] = GemmaLayer
     cross: ClassVar[bool] = True  # whether layers have cross-attention of their own
 
     def setup(self):
         c = self.config
-        given = c, c.decoder, *self.kernels, self.cross
+        arguments = c, c.decoder, *self.kernels, self.cross
         layer = layer_class(self.layer_type)
-        self.layers = [layer(*given, c.is_local(i)) for i in range(c.num_decoder_layers)]
+        self.layers = [layer(*arguments, c.is_local(i)) for i in range(c.num_decoder_layers)]
         self.decoder_norm = GemmaNorm(c, self.kernels[0])
-        if not logits_from_table(c, self.layout, self.kernels[0].int8_tokens):
+        if self.has_head:
             kernels = of_logits(self.kernels[0])
             self.logits_dense = Logits(c.vocab_size, kernels=kernels, ids=c.head_ids)
 
     def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Returns each layer's keys [B, G, head_dim, S] and values [B, G, S, head_dim]."""
-        each = [layer.cross_keys_values(encoded) for layer in self.layers]
-        keys, values = zip(*each, strict=True)
-        return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
+        return cached([layer.cross_keys_values(encoded) for layer in self.layers])
+
+    def enter(self, x: Array, positions: Array) -> Array:
+        """Returns the stream before the first layer."""
+        del positions  # queries and keys are turned by them
+        return x
+
+    def leave(self, stream: Array) -> Array:
+        """Returns the states that logits are projected from, from the stream after a layer."""
+        return self.decoder_norm(stream)
 
     def __call__(
         self, x: Array, cache: KVCache, seen: View, layers: range
@@ -268,82 +276,22 @@ def scaled(x: Array) -> Array:
     return x * np.asarray(np.sqrt(x.shape[-1]), x.dtype)
 
 
-class GemmaNetwork(nn.Module):
+class GemmaNetwork(EncoderDecoderNetwork):
     """The network: `encode` once, then `decode` block by block. `T5Gemma` is its interface."""
 
     config: T5GemmaConfig
-    layout: Layout = "checkpoint"
-    orders: Orders = ()
-    weights: Weights = "stored"
-    widened: bool = False
-
     encoder_class: ClassVar[type[GemmaEncoder]] = GemmaEncoder
     decoder_class: ClassVar[type[GemmaDecoder]] = GemmaDecoder
-
-    def setup(self):
-        c, kernels = self.config, self._kernels()
-        self.token_embedder = Embedding(c.vocab_size, c.emb_dim, c.dtype, spread=SPREAD)
-        if c.encoded_dim is None:
-            self.encoder = self.encoder_class(c, kernels[1])
-        self.decoder = self.decoder_class(c, self.layout, kernels)
-
-    def encode(self, inputs: Array, capacity: int) -> KVCache:
-        inputs_mask = inputs != self.config.pad_id
-        encoded = self.encoder(self.embed_inputs(inputs), inputs_mask)
-        return self.attach(encoded, inputs_mask, capacity)
 
     def embed_inputs(self, inputs: Array) -> Array:
         return self.encoder.embed(inputs)
 
     def embed(self, tokens: Array) -> Array:
         """Maps tokens [B, T] int32 of outputs to scaled embeddings [B, T, D]."""
-        return scaled(self.token_embedder(jnp.maximum(tokens, 0)))
-
-    def attach(self, encoded: Array, inputs_mask: Array, capacity: int) -> KVCache:
-        c = self.config
-        cross_keys, cross_values = self.decoder.cross_keys_values(encoded)
-        return KVCache.create(
-            encoded.shape[0],
-            capacity,
-            layers=c.num_decoder_layers,
-            heads=c.num_kv_heads,
-            head_dim=c.head_dim,
-            dtype=c.dtype,
-            cross_keys=cross_keys,
-            cross_values=cross_values,
-            encoded=encoded,
-            inputs_mask=inputs_mask,
-        )
-
-    def decode(
-        self,
-        tokens: Array,
-        cache: KVCache,
-        ancestors: Array | View | None = None,
-        layers: tuple[int, int] | None = None,
-        resume: Array | None = None,
-    ) -> tuple[ModelOutput, KVCache]:
-        seen = cache.view(tokens.shape[1], ancestors)
-        x = self.embed(tokens) if resume is None else resume
-        run = range(self.config.num_decoder_layers)
-        run = run if layers is None else run[slice(*layers)]
-        stream, cache = self.decoder(x, cache, seen, run)
-        hidden = self.decoder.decoder_norm(stream)
-        return ModelOutput(self.logits(hidden), hidden, None if layers is None else stream), cache
-
-    def pass_by(self, stream: Array, cache: KVCache, layers: tuple[int, int]) -> KVCache:
-        cache, width = cache.placed(), stream.shape[1]
-        positions = cache.view(width).queries
-        for i in range(*layers):
-            cache = self.decoder.layers[i].pass_by(stream, cache, i, positions)
-        return cache.rewind(cache.length + width)
+        return scaled(super().embed(tokens))
 
     def logits(self, hidden: Array) -> Array:
-        if logits_from_table(self.config, self.layout, self.weights == "int8_tokens"):
-            table = dataclasses.replace(of_logits(self._kernels()[0]), transposed=True)
-            logits = self.token_embedder.logits(hidden, table, scaled=False)
-        else:
-            logits = self.decoder.logits_dense(hidden)
+        logits = super().logits(hidden)
         capped = soft_capped(logits, self.config.logits_cap)
         if self.config.head_ids is None:
             return capped
@@ -355,7 +303,3 @@ class GemmaNetwork(nn.Module):
             return self.decode(tokens, self.encode(inputs, capacity))[0]
         encoded = jnp.zeros([*inputs.shape, c.encoded_dim], c.dtype)
         return self.decode(tokens, self.attach(encoded, inputs != c.pad_id, capacity))[0]
-
-    @nn.nowrap
-    def _kernels(self) -> tuple[Kernels, Kernels]:
-        return kernels_of(self.layout, self.orders, self.weights, self.widened)

@@ -29,10 +29,10 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
     anchor = f"{_TABLE}.weight"
     config_class: ClassVar[type[T5GemmaConfig]] = T5Gemma2Config
     shared: ClassVar[Mapping[str, str]] = {
-        ours: theirs for ours, theirs in _V1.shared.items() if ours != "attention_cap"
+        ours: hf_name for ours, hf_name in _V1.shared.items() if ours != "attention_cap"
     }
     fields: ClassVar[Mapping[str, str]] = {
-        ours: theirs for ours, theirs in _V1.fields.items() if ours != "attention_cap"
+        ours: hf_name for ours, hf_name in _V1.fields.items() if ours != "attention_cap"
     }
     rotary: ClassVar[tuple[str, ...]] = ("rope_theta", "local_rope_theta", "rope_factor", "pattern")
     stack_parts: ClassVar[Mapping[str, Mapping[str, str]]] = {"encoder": _LAYER, "decoder": _LAYER}
@@ -43,36 +43,36 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
     def stack(self, name: str, record: Record) -> Record:
         """Returns the record of a stack with the fields `rotary`; see version 1."""
         record = record.get("text_config", record)
-        layers, given = record.get("num_hidden_layers", 0), record.get("layer_types")
+        layers, layer_types = record.get("num_hidden_layers", 0), record.get("layer_types")
         pattern = 6
-        if given and "full_attention" in given:
-            pattern = given.index("full_attention") + 1
+        if layer_types and "full_attention" in layer_types:
+            pattern = layer_types.index("full_attention") + 1
         kinds = {"layer_types": (self.layer_types(layers, pattern), None)}
         refuse_other(record, {**KNOWN, **kinds, "attn_logit_softcapping": (None,)})
         ropes = record.get("rope_parameters") or {}
-        whole = record.get("rope_scaling") or ropes.get("full_attention") or {}
+        everywhere = record.get("rope_scaling") or ropes.get("full_attention") or {}
         local = ropes.get("sliding_attention") or {}
-        kinds = [one.get("rope_type", "default") for one in (whole, local)]
+        kinds = [rope.get("rope_type", "default") for rope in (everywhere, local)]
         if kinds[0] not in ("default", "linear") or kinds[1] != "default":
             raise ValueError(
                 f"{name} has the rope_type {kinds[0]!r} in global and {kinds[1]!r} in local "
                 "layers, and supported are 'default', and 'linear' in global ones"
             )
-        found = ropes.get("full_attention") or {}
+        full = ropes.get("full_attention") or {}
         return {
             **record,
-            "rope_theta": found.get("rope_theta", record.get("rope_theta", 1_000_000.0)),
+            "rope_theta": full.get("rope_theta", record.get("rope_theta", 1_000_000.0)),
             "local_rope_theta": local.get(
                 "rope_theta", record.get("rope_local_base_freq", 10_000.0)
             ),
-            "rope_factor": whole.get("factor", 1.0),
+            "rope_factor": everywhere.get("factor", 1.0),
             "pattern": pattern,
         }
 
     def others_of(self, record: Record) -> dict[str, Any]:
         """Returns the fields of a record that are of no stack."""
-        found = record.get(_END) or record["encoder"].get(_END)
-        return {} if found is None else {"end_of_image_id": found}
+        end = record.get(_END) or record["encoder"].get(_END)
+        return {} if end is None else {"end_of_image_id": end}
 
     def to_record(self, config: T5Gemma2Config) -> dict[str, Any]:
         """Returns their record of a model; raises ValueError if it is a part of one."""
@@ -86,13 +86,13 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
     def kind_of(self, config: T5Gemma2Config) -> dict[str, object]:
         """Returns the entries of both stacks that only this version has."""
         scaled = {"rope_type": "linear", "factor": config.rope_factor}
-        whole = scaled if config.rope_factor != 1 else {"rope_type": "default"}
+        everywhere = scaled if config.rope_factor != 1 else {"rope_type": "default"}
         local = {"rope_type": "default", "rope_theta": config.local_rope_theta}
         return {
             "model_type": "t5gemma2_decoder",
             "layer_types": self.layer_types(config.num_decoder_layers, config.pattern),
             "rope_parameters": {
-                "full_attention": whole | {"rope_theta": config.rope_theta},
+                "full_attention": everywhere | {"rope_theta": config.rope_theta},
                 "sliding_attention": local,
             },
         }

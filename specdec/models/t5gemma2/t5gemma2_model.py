@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from specdec.models.bases.networks import StackNetwork
 from specdec.models.t5gemma.t5gemma_config import T5GemmaConfig
 from specdec.models.t5gemma.t5gemma_model import T5Gemma
 from specdec.models.t5gemma2.t5gemma2_config import T5Gemma2Config
@@ -21,8 +22,4 @@ class T5Gemma2(T5Gemma):
 
     config: T5Gemma2Config
     config_class: ClassVar[type[T5GemmaConfig]] = T5Gemma2Config
-
-    def network(self) -> MergedNetwork:
-        """Returns the module, in this model's layout."""
-        stored = self.layout, self.orders, self.weights
-        return MergedNetwork(self.config, *stored, self.widened)
+    network_class: ClassVar[type[StackNetwork]] = MergedNetwork

@@ -17,7 +17,9 @@ from flax import linen as nn
 
 from specdec.models.contract.cache import KVCache
 from specdec.models.layers import rowwise
-from specdec.models.layers.layers import KEYS_LAST, folded, parameter, precision, unfolded
+from specdec.models.layers.attention import MIX, AttentionPolicy, folded, unfolded
+from specdec.models.layers.layers import parameter
+from specdec.models.layers.products import precision
 from specdec.models.t5gemma.t5gemma_network import (
     GemmaAttention,
     GemmaDecoder,
@@ -34,10 +36,10 @@ from specdec.types import Array
 class Keys(NamedTuple):
     """A set of keys that queries attend to."""
 
-    keys: Array  # of the heads G, with the axes of `equation`
+    keys: Array  # [B, G, C, head_dim], or [B, G, head_dim, C] if they are transposed
     values: Array  # [B, G, C, head_dim]
     bias: Array  # [B, 1, 1 or T, C] float32
-    equation: str = KEYS_LAST
+    transposed: bool = False
 
 
 def attend_merged(query: Array, sets: Sequence[Keys], by_row: bool = False) -> Array:
@@ -51,16 +53,17 @@ def attend_merged(query: Array, sets: Sequence[Keys], by_row: bool = False) -> A
     if by_row and width == 1:
         query = jnp.pad(query, ((0, 0), (0, 1), (0, 0), (0, 0)))
     logits = []
-    for one in sets:
-        wide = {"precision": exact, "preferred_element_type": jnp.float32}
-        bias = one.bias if one.bias.shape[2] == 1 else jnp.repeat(one.bias, each, axis=2)
-        logits.append(jnp.einsum(one.equation, query, one.keys, **wide) + bias)
+    wide = {"precision": exact, "preferred_element_type": jnp.float32}
+    for part in sets:
+        bias = part.bias if part.bias.shape[2] == 1 else jnp.repeat(part.bias, each, axis=2)
+        scores = AttentionPolicy(part.transposed).scores
+        logits.append(jnp.einsum(scores, query, part.keys, **wide) + bias)
     softmax = rowwise.softmax if by_row else jax.nn.softmax
     weights = softmax(jnp.concatenate(logits, axis=-1)).astype(query.dtype)
-    ends = np.cumsum([one.values.shape[2] for one in sets])[:-1]
+    ends = np.cumsum([part.values.shape[2] for part in sets])[:-1]
     mixed = [
-        jnp.einsum("bhtc,bhcd->bhtd", part, one.values, precision=exact)
-        for one, part in zip(sets, jnp.split(weights, ends, axis=-1), strict=True)
+        jnp.einsum(MIX, share, part.values, precision=exact)
+        for part, share in zip(sets, jnp.split(weights, ends, axis=-1), strict=True)
     ]
     return unfolded(functools.reduce(jnp.add, mixed).swapaxes(1, 2)[:, :width], tokens)
 
@@ -100,8 +103,8 @@ class MergedLayer(NormedLayer):
         outputs = Keys(cache.keys[layer], cache.values[layer], mask)
         cross = cache.cross_keys[layer], cache.cross_values[layer], cross_mask
         together = len(x) // len(cross_mask)  # samples that share the keys of their input
-        keys, values, seen = (jnp.repeat(one, together, axis=0) for one in cross)
-        inputs = Keys(keys, values, seen, "bthd,bhdc->bhtc")
+        keys, values, seen = (jnp.repeat(array, together, axis=0) for array in cross)
+        inputs = Keys(keys, values, seen, transposed=True)
         y = self.self_attention.over_both(y, positions, outputs, inputs)
         return self.with_mlp(added(x, self.post_self_attention_layer_norm(y))), cache
 

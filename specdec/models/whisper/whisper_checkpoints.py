@@ -11,6 +11,7 @@ from specdec.models.bases.decoder_checkpoints import (
     DecoderCheckpoints,
     fields_of_record,
     record_of_ids,
+    refuse_encoderless,
     refuse_other,
     refuse_part,
 )
@@ -75,22 +76,18 @@ class WhisperCheckpoints(DecoderCheckpoints):
     def described(self, record: Record) -> WhisperConfig:
         """Returns the config of a record; see `DecoderCheckpoints`."""
         refuse_other(record, {"activation_function": ("gelu",)})
-        for theirs, other in _SAME.items():
-            if record.get(theirs) != record.get(other):
+        for hf_name, other in _SAME.items():
+            if record.get(hf_name) != record.get(other):
                 raise ValueError(
-                    f"{theirs} is {record.get(theirs)} and {other} {record.get(other)}; use a "
+                    f"{hf_name} is {record.get(hf_name)} and {other} {record.get(other)}; use a "
                     "model in which they agree"
                 )
         return WhisperConfig(**fields_of_record(record, self.fields, required=6))
 
     def to_record(self, config: WhisperConfig) -> dict[str, object]:
         """Returns their record of a model; see `DecoderCheckpoints`."""
-        refuse_part(config, self.architecture)
-        if config.encoded_dim is not None:
-            raise ValueError(
-                f"the model has no encoder (encoded_dim), and a {self.architecture} has one; "
-                "choose another format"
-            )
+        refuse_part(config, f"a {self.architecture}")
+        refuse_encoderless(config, f"a {self.architecture}")
         # Theirs pads with the end of a text, and has defaults for a larger vocabulary.
         end = config.stop_ids[0]
         ids = {"pad_token_id": end, "bos_token_id": end} | record_of_ids(config)
@@ -99,7 +96,7 @@ class WhisperCheckpoints(DecoderCheckpoints):
             "model_type": self.MODEL_TYPES[0],
             "is_encoder_decoder": True,
             "activation_function": "gelu",
-            **{theirs: getattr(config, ours) for ours, theirs in self.fields.items()},
+            **{hf_name: getattr(config, ours) for ours, hf_name in self.fields.items()},
             "encoder_attention_heads": config.num_heads,
             "encoder_ffn_dim": config.mlp_dim,
             "begin_suppress_tokens": None,
@@ -111,15 +108,15 @@ class WhisperCheckpoints(DecoderCheckpoints):
         modules, depths = dict(_OTHERS), {"encoder": config.num_encoder_layers}
         for stack, depth in (depths | {"decoder": config.num_decoder_layers}).items():
             for layer in range(depth):
-                for ours, theirs in (_SELF if stack == "encoder" else _SELF | _CROSS).items():
-                    modules[f"{stack}/layers_{layer}/{ours}"] = f"{stack}.layers.{layer}.{theirs}"
-        found = {ours: f"model.{theirs}.weight" for ours, theirs in _TABLES.items()}
-        found[HEAD] = self.head
-        for ours, theirs in modules.items():
-            found[ours] = f"model.{theirs}.weight"
+                for ours, hf_name in (_SELF if stack == "encoder" else _SELF | _CROSS).items():
+                    modules[f"{stack}/layers_{layer}/{ours}"] = f"{stack}.layers.{layer}.{hf_name}"
+        hf_names = {ours: f"model.{hf_name}.weight" for ours, hf_name in _TABLES.items()}
+        hf_names[HEAD] = self.head
+        for ours, hf_name in modules.items():
+            hf_names[ours] = f"model.{hf_name}.weight"
             if not ours.endswith("key/kernel"):
-                found[f"{ours.rpartition('/')[0]}/bias"] = f"model.{theirs}.bias"
-        return found
+                hf_names[f"{ours.rpartition('/')[0]}/bias"] = f"model.{hf_name}.bias"
+        return hf_names
 
     def is_transposed(self, name: str) -> bool:
         """Returns whether their array has its axes in the reverse order of ours."""

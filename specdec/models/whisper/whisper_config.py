@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax.numpy as jnp
-
-from specdec.common.values import Checked, NonNegativeInt, PositiveInt, TokenIds
+from specdec.common.values import NonNegativeInt, PositiveInt, TokenIds
+from specdec.models.bases.architecture import Architecture
 from specdec.models.bases.decoder_only import NO_PAD, PadId
 from specdec.models.layers.layers import DType
 from specdec.models.sizes.kept_parts import Numbers
@@ -15,7 +14,7 @@ STRIDE = 2  # frames for each position of the encoder
 
 
 @dataclasses.dataclass(frozen=True)
-class WhisperConfig(Checked):
+class WhisperConfig(Architecture):
     """The architecture of a Whisper (Radford et al. 2022, 2212.04356).
 
     Both stacks have the same width, heads and MLPs. Norms are layer norms before each sub-layer.
@@ -60,7 +59,6 @@ class WhisperConfig(Checked):
     stop_ids: TokenIds = dataclasses.field(default=(50257,), repr=False)
 
     def __post_init__(self):
-        object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
         super().__post_init__()
         if self.emb_dim % self.num_heads:
             raise ValueError(
@@ -73,16 +71,6 @@ class WhisperConfig(Checked):
                 f"{self.encoded_dim}; give 0 layers and the width of another encoder, or some "
                 "layers and None"
             )
-        if self.head_ids is not None and self.head_ids[-1] >= self.vocab_size:
-            raise ValueError(
-                f"WhisperConfig.head_ids goes up to {self.head_ids[-1]}; give ids below "
-                f"{self.vocab_size}"
-            )
-        if self.pad_id in self.stop_ids:
-            raise ValueError(
-                f"WhisperConfig.pad_id is {self.pad_id}, which is also one of stop_ids "
-                f"{self.stop_ids}; give -1"
-            )
 
     @property
     def head_dim(self) -> int:
@@ -90,9 +78,9 @@ class WhisperConfig(Checked):
         return self.emb_dim // self.num_heads
 
     @property
-    def head_is_table(self) -> bool:
-        """Whether the token table also projects to the logits."""
-        return self.logits_via_embedding and self.head_ids is None
+    def num_kv_heads(self) -> int:
+        """The heads of keys and values, as many as of queries."""
+        return self.num_heads
 
     @property
     def frames(self) -> int:

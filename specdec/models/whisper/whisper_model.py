@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.models.bases.networks import StackNetwork
 from specdec.models.bases.stack import ReadsEncoder
 from specdec.models.contract.cache import kv_bytes
 from specdec.models.whisper.whisper_config import WhisperConfig
@@ -30,6 +31,7 @@ class Whisper(ReadsEncoder):
 
     config: WhisperConfig
     config_class: ClassVar[type[WhisperConfig]] = WhisperConfig
+    network_class: ClassVar[type[StackNetwork]] = WhisperNetwork
     size_names: ClassVar[tuple[str, ...]] = (
         *("emb_dim", "num_heads", "mlp_dim"),
         *("num_encoder_layers", "num_decoder_layers"),
@@ -42,11 +44,6 @@ class Whisper(ReadsEncoder):
     @property
     def longest_output(self) -> int:
         return self.config.context
-
-    def network(self) -> WhisperNetwork:
-        """Returns the module, in this model's layout."""
-        stored = self.layout, self.orders, self.weights
-        return WhisperNetwork(self.config, *stored, self.widened)
 
     def example(self) -> tuple[Array, Array]:
         """Returns the features of one sound, and an output of one token."""
@@ -69,13 +66,13 @@ class Whisper(ReadsEncoder):
     def check_arrays(self, inputs: Array) -> None:
         """Raises ValueError, at tracing, for inputs that are not [B, mel_bins, frames] float32."""
         bins, frames = self.config.mel_bins, self.config.frames
-        found = type(inputs).__name__
+        kind = type(inputs).__name__
         if isinstance(inputs, jax.Array | np.ndarray):
             if inputs.dtype == jnp.float32 and inputs.shape[1:] == (bins, frames):
                 return
-            found = f"{inputs.dtype}{list(inputs.shape)}"
+            kind = f"{inputs.dtype}{list(inputs.shape)}"
         raise ValueError(
-            f"inputs are {found}; give float32 [rows, {bins}, {frames}], the log-mel features of "
+            f"inputs are {kind}; give float32 [rows, {bins}, {frames}], the log-mel features of "
             "whole windows"
         )
 

@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from specdec.models.bases.decoder_only import SPREAD
+from specdec.models.bases.networks import SPREAD, EncoderDecoderNetwork, cached
 from specdec.models.contract.blocks import View
 from specdec.models.contract.cache import KVCache
-from specdec.models.layers.int8 import Weights
+from specdec.models.layers.attention import (
+    MASKED,
+    AttentionPolicy,
+    attend,
+    attend_to_all,
+)
 from specdec.models.layers.layers import (
     ACTIVATIONS,
-    KEYS_LAST,
-    MASKED,
     MLP,
     Dense,
     Embedding,
     LayerNorm,
     Logits,
-    attend,
-    attend_to_all,
     constrain,
     fan_in,
     layer_class,
     parameter,
-    precision,
 )
-from specdec.models.layers.products import Kernels, Orders
-from specdec.models.placement.layouts import Layout, kernels_of, logits_from_table, of_logits
+from specdec.models.layers.products import Kernels, precision
+from specdec.models.placement.layouts import of_logits
 from specdec.models.whisper.whisper_config import STRIDE, WhisperConfig
 from specdec.types import Array, ModelOutput
 
@@ -103,11 +103,11 @@ class WhisperAttention(nn.Module):
         return self._split(self.key(x)), self._split(self.value(x))
 
     def over(
-        self, x: Array, keys: Array, values: Array, mask: Array, equation: str = KEYS_LAST
+        self, x: Array, keys: Array, values: Array, mask: Array, keys_transposed: bool = False
     ) -> Array:
         """Computes attention of x [B, T, D] over keys and values [B, H, C, head_dim]: [B, T, D]."""
-        by_row = self.kernels.int8_tokens
-        return self._joined(attend(self._queries(x), keys, values, mask, equation, by_row))
+        policy = AttentionPolicy.of(self.kernels, keys_transposed)
+        return self._joined(attend(self._queries(x), keys, values, mask, policy))
 
     def over_itself(self, x: Array) -> Array:
         """Computes attention of each position of [B, S, D] over all positions: [B, S, D]."""
@@ -158,12 +158,13 @@ class WhisperLayer(nn.Module):
         cache = cache.write(layer, *self.self_attention.keys_values(y))
         y = self.self_attention.over(y, cache.keys[layer], cache.values[layer], mask)
         x = _added(x, y)
-        given = cache.cross_keys[layer], cache.cross_values[layer], cross_mask
+        inputs = cache.cross_keys[layer], cache.cross_values[layer], cross_mask
         y = self.pre_cross_attention_layer_norm(x)
-        y = self.encoder_decoder_attention.over(y, *given, equation="bthd,bhdc->bhtc")
+        y = self.encoder_decoder_attention.over(y, *inputs, keys_transposed=True)
         return self._with_mlp(_added(x, y)), cache
 
-    def pass_by(self, x: Array, cache: KVCache, layer: int) -> KVCache:
+    def pass_by(self, x: Array, cache: KVCache, layer: int, positions: Array) -> KVCache:
+        del positions  # they are added to the embedded tokens
         y = self.pre_self_attention_layer_norm(x)
         return cache.write(layer, *self.self_attention.keys_values(y))
 
@@ -194,8 +195,8 @@ class WhisperEncoder(nn.Module):
         self.convolution_1 = Convolution(c.emb_dim, STRIDE, c.dtype)
         shape = (c.input_positions, c.emb_dim)
         self.positions = parameter(self, "positions", _waves, ("positions", "embed"), shape)
-        given = c, self.kernels, self.kernels, False
-        self.layers = [_layer()(*given) for _ in range(c.num_encoder_layers)]
+        arguments = c, self.kernels, self.kernels, False
+        self.layers = [_layer()(*arguments) for _ in range(c.num_encoder_layers)]
         self.encoder_norm = _norm(c, self.kernels)
 
     def __call__(self, inputs: Array) -> Array:
@@ -209,29 +210,33 @@ class WhisperEncoder(nn.Module):
 
 class WhisperDecoder(nn.Module):
     config: WhisperConfig
-    layout: Layout
+    has_head: bool  # whether it, not the token table, projects to the logits
     kernels: tuple[Kernels, Kernels]  # of a step, of prefill
 
     def setup(self):
         c = self.config
         sizes = c.context, c.emb_dim, c.dtype
         self.position_embedder = Embedding(*sizes, rows="positions", spread=SPREAD)
-        given = c, *self.kernels, True
-        self.layers = [_layer()(*given) for _ in range(c.num_decoder_layers)]
+        arguments = c, *self.kernels, True
+        self.layers = [_layer()(*arguments) for _ in range(c.num_decoder_layers)]
         self.decoder_norm = _norm(c, self.kernels[0])
-        if not logits_from_table(c, self.layout, self.kernels[0].int8_tokens):
+        if self.has_head:
             kernels = of_logits(self.kernels[0])
             self.logits_dense = Logits(c.vocab_size, kernels=kernels, ids=c.head_ids)
 
     def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Returns each layer's keys [B, H, head_dim, S] and values [B, H, S, head_dim]."""
-        each = [layer.encoder_decoder_attention for layer in self.layers]
-        keys, values = zip(*(one.keys_values(encoded) for one in each), strict=True)
-        return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
+        return cached(
+            [layer.encoder_decoder_attention.keys_values(encoded) for layer in self.layers]
+        )
 
     def enter(self, x: Array, positions: Array) -> Array:
         """Returns the stream before the first layer."""
         return x + self.position_embedder(jnp.minimum(positions, self.config.context - 1))
+
+    def leave(self, stream: Array) -> Array:
+        """Returns the states that logits are projected from, from the stream after a layer."""
+        return self.decoder_norm(stream)
 
     def __call__(
         self, x: Array, cache: KVCache, seen: View, layers: range
@@ -245,71 +250,16 @@ class WhisperDecoder(nn.Module):
         return x, cache.rewind(cache.length + x.shape[1])
 
 
-class WhisperNetwork(nn.Module):
+class WhisperNetwork(EncoderDecoderNetwork):
     """The network: `encode` once, then `decode` block by block. `Whisper` is its interface."""
 
     config: WhisperConfig
-    layout: Layout = "checkpoint"
-    orders: Orders = ()
-    weights: Weights = "stored"
-    widened: bool = False
-
-    def setup(self):
-        c, kernels = self.config, self._kernels()
-        self.token_embedder = Embedding(c.vocab_size, c.emb_dim, c.dtype, spread=SPREAD)
-        if c.encoded_dim is None:
-            self.encoder = WhisperEncoder(c, kernels[1])
-        self.decoder = WhisperDecoder(c, self.layout, kernels)
+    encoder_class: ClassVar[type[WhisperEncoder]] = WhisperEncoder
+    decoder_class: ClassVar[type[WhisperDecoder]] = WhisperDecoder
 
     def encode(self, inputs: Array, capacity: int) -> KVCache:
         encoded = self.encoder(inputs)
         return self.attach(encoded, jnp.ones(encoded.shape[:2], bool), capacity)
-
-    def attach(self, encoded: Array, inputs_mask: Array, capacity: int) -> KVCache:
-        c = self.config
-        cross_keys, cross_values = self.decoder.cross_keys_values(encoded)
-        return KVCache.create(
-            encoded.shape[0],
-            capacity,
-            layers=c.num_decoder_layers,
-            heads=c.num_heads,
-            head_dim=c.head_dim,
-            dtype=c.dtype,
-            cross_keys=cross_keys,
-            cross_values=cross_values,
-            encoded=encoded,
-            inputs_mask=inputs_mask,
-        )
-
-    def decode(
-        self,
-        tokens: Array,
-        cache: KVCache,
-        ancestors: Array | View | None = None,
-        layers: tuple[int, int] | None = None,
-        resume: Array | None = None,
-    ) -> tuple[ModelOutput, KVCache]:
-        seen = cache.view(tokens.shape[1], ancestors)
-        x = resume
-        if x is None:  # padding may be -1
-            x = self.decoder.enter(self.token_embedder(jnp.maximum(tokens, 0)), seen.queries)
-        run = range(self.config.num_decoder_layers)
-        run = run if layers is None else run[slice(*layers)]
-        stream, cache = self.decoder(x, cache, seen, run)
-        hidden = self.decoder.decoder_norm(stream)
-        return ModelOutput(self.logits(hidden), hidden, None if layers is None else stream), cache
-
-    def pass_by(self, stream: Array, cache: KVCache, layers: tuple[int, int]) -> KVCache:
-        cache = cache.placed()
-        for i in range(*layers):
-            cache = self.decoder.layers[i].pass_by(stream, cache, i)
-        return cache.rewind(cache.length + stream.shape[1])
-
-    def logits(self, hidden: Array) -> Array:
-        if not logits_from_table(self.config, self.layout, self.weights == "int8_tokens"):
-            return self.decoder.logits_dense(hidden)
-        table = dataclasses.replace(of_logits(self._kernels()[0]), transposed=True)
-        return self.token_embedder.logits(hidden, table, scaled=False)
 
     def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
         c = self.config
@@ -318,7 +268,3 @@ class WhisperNetwork(nn.Module):
         encoded = jnp.zeros([len(tokens), c.input_positions, c.encoded_dim], c.dtype)
         cache = self.attach(encoded, jnp.ones(encoded.shape[:2], bool), tokens.shape[1])
         return self.decode(tokens, cache)[0]
-
-    @nn.nowrap
-    def _kernels(self) -> tuple[Kernels, Kernels]:
-        return kernels_of(self.layout, self.orders, self.weights, self.widened)

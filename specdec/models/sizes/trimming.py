@@ -1,4 +1,4 @@
-"""Trimming of encoder-decoders: a part as a model of its own, from which a drafter is trained.
+"""Trimming: a part of a model as a model of its own, from which a drafter is trained.
 
 Kept parts do not change, and nothing replaces the others: the remaining layers read the stream from
 one another. The last layers of a decoder therefore read embeddings that they have never seen. The
@@ -40,43 +40,51 @@ def _same(config: _PartsConfig) -> _PartsConfig:
 
 
 @dataclasses.dataclass(eq=False)
-class EncoderDecoderTrimming:
+class PartsTrimming:
     """Trimming of a family; see `models.contract.family.Trimming`."""
 
-    encoder_width: str  # the config's field with the width of the encoder's output
+    # the config's field with the width of the encoder's output; None for a family without encoders
+    encoder_width: str | None = None
     # returns the config with the fields `encoded_dim` and `head_ids`
     with_additions: Callable[..., _PartsConfig] = _same
     # returns the config with these fields only if one of them is set
     without: Callable[..., Config] = _same
-    has_encoder: bool = True
+
+    @property
+    def has_encoder(self) -> bool:
+        return self.encoder_width is not None
 
     def trimmed(self, config: Config, trim: Trim) -> Config:
         """Returns the config of the kept parts."""
-        own = self.with_additions(config)  # in which nothing may be set
-        if own.encoded_dim and (trim.shared_encoder or trim.encoder_layers is not None):
+        full = self.with_additions(config)  # in which nothing may be set
+        changes: dict[str, Any] = {}
+        if trim.shared_encoder or trim.encoder_layers is not None:
             asked = "shared_encoder" if trim.shared_encoder else "encoder_layers"
-            raise ValueError(
-                f"Trim.{asked} is about an encoder, and the model reads another one's "
-                "(encoded_dim); leave it out"
-            )
-        changes: dict[str, Any] = {**sizes(own, trim, ("decoder", "encoder"))}
-        if trim.shared_encoder:
-            changes |= {"num_encoder_layers": 0, "encoded_dim": getattr(own, self.encoder_width)}
+            lacks = None if self.encoder_width else "has none"
+            if self.encoder_width and full.encoded_dim:
+                lacks = "reads another one's (encoded_dim)"
+            if lacks:
+                raise ValueError(
+                    f"Trim.{asked} is about an encoder, and the model {lacks}; leave it out"
+                )
+        changes |= sizes(full, trim)
+        if trim.shared_encoder and self.encoder_width:
+            changes |= {"num_encoder_layers": 0, "encoded_dim": getattr(full, self.encoder_width)}
         if trim.head_ids is not None:
-            check_head(own.head_ids, trim.head_ids)
+            check_head(full.head_ids, trim.head_ids)
             changes["head_ids"] = trim.head_ids
-        return self.without(dataclasses.replace(own, **changes))
+        return self.without(dataclasses.replace(full, **changes))
 
     def trim(self, params: PyTree, config: Config, trim: Trim) -> PyTree:
         """Returns the parameters of the kept parts of T5X's tree; only a head's are copied."""
         self.trimmed(config, trim)
-        found, own = dict(params), self.with_additions(config)
+        trimmed, full = dict(params), self.with_additions(config)
         if trim.shared_encoder:
-            del found["encoder"]
+            del trimmed["encoder"]
         for stack in ("decoder", "encoder"):
-            if (kept := getattr(trim, f"{stack}_layers")) is not None:
-                found[stack] = of_layers(params[stack], kept)
+            if (numbers := getattr(trim, f"{stack}_layers")) is not None:
+                trimmed[stack] = of_layers(params[stack], numbers)
         if trim.head_ids is not None:
-            part = head(params, own.head_is_table, own.head_ids, trim.head_ids)
-            found["decoder"] = found["decoder"] | part
-        return found
+            part = head(params, full.head_is_table, full.head_ids, trim.head_ids)
+            trimmed["decoder"] = trimmed["decoder"] | part
+        return trimmed
