@@ -188,7 +188,8 @@ def test_a_draft_in_one_kernel(chip, report, tmp_path):
     file = tmp_path / "fused.gin"
     file.write_text(
         "from __gin__ import dynamic_registration\nfrom specdec.models import t5\n"
-        "draft/t5.T5Config.num_heads = 4\ndraft/t5.T5Target.fused = 'mosaic'\n"
+        "from specdec.models.placement import layouts\ndraft/t5.T5Config.num_heads = 4\n"
+        "draft/t5.T5Target.layout = @layouts.Layout()\nlayouts.Layout.fused = 'mosaic'\n"
     )
     found = report(chip, f"--gin_file={file}")
     parts = found["compiler"]["parts"]
