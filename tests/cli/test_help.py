@@ -236,7 +236,7 @@ def test_macros_of_several_lines(tmp_path):
 COMPLETE = """
 set -e
 . "$0"
-for words in "specdec de" "specdec decode --verif" "specdec decode --verifier co" \\
+for words in "specdec dec" "specdec decode --verif" "specdec decode --verifier co" \\
     "specdec decode --gin_file demo_s" "specdec list mac" "specdec replicate lev"; do
   COMP_WORDS=($words); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
   _shtab_specdec
