@@ -263,6 +263,7 @@ def test_a_long_error_of_a_chat_template_is_cut(tmp_path):
 
 ACCEPTED = {"index": 0, "tokens": 2, "accepted": {"model": [1.5, 1.6, 1.7, 1.8]}, "output": [5, 1]}
 TIMING = {"part": "target 8", "text": 0, "repeat": 0, "seconds": 0.5, "steps": 4}
+TIMING = {"part": "memory", "text": 0, "repeat": 0, "seconds": 0.5, "steps": 1}
 GENERATION = {"mode": "alone", "text": 0, "repeat": 0, "seconds": 0.5, "tokens": [5, 1]}
 GENERATION |= {"calls": 2, "drafted": [0, 0], "accepted": [0, 0]}
 
@@ -279,6 +280,7 @@ GENERATION |= {"calls": 2, "drafted": [0, 0], "accepted": [0, 0]}
         ("bench", TIMING, {"steps": 0}, "line 2, has a wrong steps: expected int >= 1"),
         ("bench", GENERATION, {"repeat": [0]}, "line 2, has a wrong repeat: expected int | null"),
         ("bench", GENERATION, {"drafted": 5}, "line 2, has a wrong drafted: expected array, got"),
+        ("bench", TIMING, {"part": "memori"}, "line 2, has the part 'memori', which is no part"),
         ("previous", {"index": 1, "tokens": [5]}, {"index": 10**12}, "line 2 has a wrong index: e"),
         ("previous", {"index": 1, "tokens": [5]}, {"tokens": ["5"]}, "line 2 has a wrong tokens[0"),
         ("predictions", {"input": "x", "tokens": [5]}, {"tokens": [-1]}, "a wrong tokens[0]: expe"),

@@ -67,11 +67,15 @@ def name_of(key: Key) -> str:
 
 
 def key_of(name: str) -> Key:
-    """Returns the part with this name in files."""
+    """Returns the part with this name in files; raises ValueError if there is none."""
     if name.startswith(_TURN):
         calls = (text.split(" ") for text in name.removeprefix(_TURN).split(", "))
         return Turn(tuple(Part(role, int(width), int(count)) for count, _, role, width in calls))
-    return Calls.of(name) if name.rpartition(" ")[2].isdigit() else name
+    if name.rpartition(" ")[2].isdigit():
+        return Calls.of(name)
+    if name not in (MEMORY, MEMORY_READ, PREFILL, PREFILL_ALONE):
+        raise ValueError(f"has the part {name!r}, which is no part of decoding")
+    return name
 
 
 def step_of(keys: Iterable[Key]) -> Calls:

@@ -217,6 +217,8 @@ def _summary(path: str) -> tuple[str, Figures]:
                 )
             try:
                 check_kind(figures, kind)
+                if figures["run"]["parameters"].keys() != figures["run"]["dtype"].keys():
+                    raise ValueError("has models with a size or with a dtype alone")
             except ValueError as error:
                 raise ValueError(f"{path} is no summary; it {error}; measure again") from error
             return command, figures

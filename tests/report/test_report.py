@@ -203,6 +203,10 @@ def test_every_row_of_the_paper_is_found(write, report):
             r"a.jsonl.summary.json is no summary; it .*; measure again$",
         ),
         (
+            {"a.jsonl": measured(parameters={"target": 1})},
+            r"a.jsonl.summary.json is no summary; it has models with a size or with a dtype alone; ",
+        ),
+        (
             {"a.1": bench(), "a.2": bench()},
             "a.2.summary.json is the second summary of specdec bench for a",
         ),
