@@ -263,7 +263,6 @@ def test_a_long_error_of_a_chat_template_is_cut(tmp_path):
 
 ACCEPTED = {"index": 0, "tokens": 2, "accepted": {"model": [1.5, 1.6, 1.7, 1.8]}, "output": [5, 1]}
 TIMING = {"part": "target 8", "text": 0, "repeat": 0, "seconds": 0.5, "steps": 4}
-TIMING = {"part": "memory", "text": 0, "repeat": 0, "seconds": 0.5, "steps": 1}
 GENERATION = {"mode": "alone", "text": 0, "repeat": 0, "seconds": 0.5, "tokens": [5, 1]}
 GENERATION |= {"calls": 2, "drafted": [0, 0], "accepted": [0, 0]}
 
