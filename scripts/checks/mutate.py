@@ -6,12 +6,12 @@
     python scripts/checks/mutate.py --cover [TESTS]        # first: which test runs which line
     python scripts/checks/mutate.py --page                 # only docs/reference/mutants.md
 
-`--cover` runs the default suite, or the given files of tests, under coverage (`pip install
-pytest-cov`). A mutant is then tried by the tests that run its line, and after them by those that
-run its function: tests that noticed other mutants first, then quick ones, `--seconds` of processor
-time in all. Each has a line in `docs/results/mutants.jsonl`. Started again, the script goes on; it
-drops lines whose place or test is gone. A survivor that changes nothing gets a reason by hand:
-`"reason": "..."` in its line.
+`--cover` runs the default suite and the tests marked `ci`, or those of the given files, under
+coverage (`pip install pytest-cov`). A mutant is then tried by the tests that run its line, and
+after them by those that run its function: tests that noticed other mutants first, then quick ones,
+`--seconds` of processor time in all. Each has a line in `docs/results/mutants.jsonl`. Started
+again, the script goes on; it drops lines whose place or test is gone. A survivor that changes
+nothing gets a reason by hand: `"reason": "..."` in its line.
 
 The process imports libraries, but nothing of specdec, and forks for each mutant. The child compiles
 the module with the change when a test imports it. Tests run in a copy of the checkout.
@@ -657,6 +657,7 @@ def cover(tests: list[str]) -> None:
     shutil.copytree(ROOT / "specdec", folder / "specdec")
     command = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "--durations=0"]
     command += ["--cov=specdec", "--cov-context=test", "--cov-report=", *tests]
+    command += ["-m", "not slow and not planted"]
     command += ["-n", "1" if tests else "2"]  # contexts are kept by pytest-xdist's workers only
     environment = os.environ | {"COVERAGE_FILE": str(folder / "data"), "PYTHONPATH": str(ROOT)}
     result = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
