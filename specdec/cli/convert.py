@@ -12,6 +12,7 @@ import jax
 from specdec import checkpoints, tasks
 from specdec.checkpoints import TextModel, Vocabulary
 from specdec.cli.output import add_paths, settle_paths
+from specdec.common import resources
 from specdec.common.terminal import visible
 from specdec.models.contract.family import Config
 
@@ -106,8 +107,9 @@ def _vocabulary(args: argparse.Namespace, text: TextModel) -> Vocabulary | None:
         return text.vocabulary
     if args.vocabulary == "bytes":
         return Vocabulary(None)
-    tasks.SentencePiece(args.vocabulary).plain()
-    return Vocabulary(Path(args.vocabulary))
+    path = resources.shipped(args.vocabulary)
+    tasks.SentencePiece(path).plain()
+    return Vocabulary(Path(path))
 
 
 def _config(args: argparse.Namespace) -> Config:
