@@ -36,6 +36,13 @@ def resolved(path: str | os.PathLike) -> str | os.PathLike:
     return path if name is None or os.path.exists(path) else _folder(*name.groups())
 
 
+def repository(path: str) -> str | None:
+    """Returns OWNER/NAME if `path` names a repository of the hub, None for a path."""
+    name = _NAME.fullmatch(path)
+    is_here = os.path.exists(resources.shipped(path))
+    return None if name is None or is_here else name[1]
+
+
 class _Bar(tqdm):
     """A progress bar that is not written to files and pipes."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 
 from specdec import checkpoints, tasks
-from specdec.checkpoints import TextModel, Vocabulary
+from specdec.checkpoints import TextModel, Vocabulary, model_card
 from specdec.cli.output import add_paths, settle_paths
 from specdec.common import resources
 from specdec.common.terminal import visible
@@ -57,6 +57,7 @@ def _command(args: argparse.Namespace) -> None:
     loaded = time.perf_counter()
     text_side = {**text.kept(), "vocabulary": vocabulary}
     checkpoints.save(output, params, config=config, format=args.format, **text_side)
+    model_card.copy(checkpoints.directory.locate(args.input).directory, output)
     leaves = jax.tree.leaves(params)
     size, dtypes = sum(leaf.nbytes for leaf in leaves), {leaf.dtype.name for leaf in leaves}
     print(
