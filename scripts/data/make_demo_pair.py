@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec import Params, Plan, checkpoints, cli, decode, row_keys, tasks
+from specdec.checkpoints import model_card
 from specdec.common import demo, theory
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
@@ -155,6 +156,8 @@ def train(pair: Pair, role: str, folder: Path) -> None:
     if code:
         sys.exit(code)
     params = checkpoints.load(folder / "export", dtype="bfloat16")
+    card = pair.folder / role / model_card.FILE
+    written = card.read_text(encoding="utf-8") if card.exists() else None
     shutil.rmtree(pair.folder / role, ignore_errors=True)
     checkpoints.save(
         pair.folder / role,
@@ -162,6 +165,8 @@ def train(pair: Pair, role: str, folder: Path) -> None:
         config=checkpoints.config_from(folder / "export"),
         vocabulary=demo.path("vocabulary.model"),
     )
+    if written is not None:
+        card.write_text(written, encoding="utf-8")
 
 
 def figures(pair: Pair, task: str) -> dict[str, float]:

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from specdec.checkpoints import generation, huggingface
 from specdec.checkpoints.errors import CheckpointError
+from specdec.common import resources
 
 _NAME = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?")
 
@@ -27,11 +28,19 @@ _NAME = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?")
 def resolved(path: str | os.PathLike) -> str | os.PathLike:
     """Returns the folder of the repository that `path` names, or else the path itself.
 
-    A path that exists is returned unchanged, and so is every `Path`. A cached repository is used
-    without a request to the network.
+    A path that exists is returned unchanged, and so is every `Path`. `demo/target` and `demo/draft`
+    are the embedded pair. A cached repository is used without a request to the network.
     """
+    path = resources.shipped(path) if isinstance(path, str) else path
     name = _NAME.fullmatch(path) if isinstance(path, str) else None
     return path if name is None or os.path.exists(path) else _folder(*name.groups())
+
+
+def repository(path: str) -> str | None:
+    """Returns OWNER/NAME if `path` names a repository of the hub, None for a path."""
+    name = _NAME.fullmatch(path)
+    is_here = os.path.exists(resources.shipped(path))
+    return None if name is None or is_here else name[1]
 
 
 class _Bar(tqdm):

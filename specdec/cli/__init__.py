@@ -107,6 +107,7 @@ def _run(argv: Sequence[str] | None) -> int:
     if "command" not in args:
         parser.print_help()
         return 0
+    args.command_line = ["specdec", *argv]  # for the card of a checkpoint
     args.overview = parser  # what `specdec completion` is about
     if not args.traceback:
         machine.quiet()

@@ -10,8 +10,9 @@ from pathlib import Path
 import jax
 
 from specdec import checkpoints, tasks
-from specdec.checkpoints import TextModel, Vocabulary
+from specdec.checkpoints import TextModel, Vocabulary, model_card
 from specdec.cli.output import add_paths, settle_paths
+from specdec.common import resources
 from specdec.common.terminal import visible
 from specdec.models.contract.family import Config
 
@@ -56,6 +57,7 @@ def _command(args: argparse.Namespace) -> None:
     loaded = time.perf_counter()
     text_side = {**text.kept(), "vocabulary": vocabulary}
     checkpoints.save(output, params, config=config, format=args.format, **text_side)
+    model_card.copy(checkpoints.directory.locate(args.input).directory, output)
     leaves = jax.tree.leaves(params)
     size, dtypes = sum(leaf.nbytes for leaf in leaves), {leaf.dtype.name for leaf in leaves}
     print(
@@ -106,8 +108,9 @@ def _vocabulary(args: argparse.Namespace, text: TextModel) -> Vocabulary | None:
         return text.vocabulary
     if args.vocabulary == "bytes":
         return Vocabulary(None)
-    tasks.SentencePiece(args.vocabulary).plain()
-    return Vocabulary(Path(args.vocabulary))
+    path = resources.shipped(args.vocabulary)
+    tasks.SentencePiece(path).plain()
+    return Vocabulary(Path(path))
 
 
 def _config(args: argparse.Namespace) -> Config:

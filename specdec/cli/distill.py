@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from specdec import tasks
 from specdec.cli import machine, settings, shorthands
 from specdec.cli import run as runs
 from specdec.cli.gin_files import Own
@@ -20,6 +21,7 @@ from specdec.common import hosts, records
 from specdec.common.gin_text import statements
 from specdec.common.values import UsageError
 from specdec.texts.measured_run import Variant
+from specdec.training import cards
 from specdec.training.distillation.distillation import Distillation, Distilled, Distilling
 from specdec.training.distillation.distillation_inputs import Inputs
 
@@ -133,6 +135,7 @@ def distilled(
 ) -> Distilled:
     """Returns the pair that the flags describe; `lines` are those of the inputs."""
     shorthands.refuse_senseless(args)
+    given = copy.copy(args)
     if (args.target is None) != (lines is None):
         raise UsageError("--target=DIR and --inputs=FILE go together; give both")
     if args.output_dir is None and args.target is None:
@@ -156,6 +159,16 @@ def distilled(
     pair = distilling.distill(say, announce)
     path = folder / "certificate.json"
     if hosts.is_first():
+        target = given.target or distilling.variant.run.checkpoint_path
+        texts = given.input_file or tasks.get_task(distilling.variant.run.data.task).name
+        sources = {"target": target, "texts": texts}
+        command = vars(args).get("command_line", ())
+        figures = {
+            "predicted speed, relative to the target alone": f"{pair.speedup.value:.2f} "
+            f"(95 % interval {pair.speedup.interval()}), with {pair.schedule}",
+            "certificate": pair.certificate.verdict,
+        }
+        cards.write(folder / "draft", sources, command, distilling.variant.settings, figures)
         pair.certificate.write(path)
         say(f"{pair.certificate.verdict}; figures in {path}\n")
     return pair

@@ -134,8 +134,10 @@ def _command(args: argparse.Namespace) -> None:
             return
         for line in replication.run(planned):
             print(line, file=sys.stderr, flush=True)
-        replication.show(planned, earlier)
-    print(f"wrote {choices.folder / 'page.md'}, page.html, page.tex and page.json")
+        first, *others, last = replication.show(planned, earlier)
+    print(f"wrote {choices.folder / first}, {', '.join(others)} and {last}")
+    if "page.html" not in others:
+        print("page.html and figures need jinja2 and matplotlib; pip install both and run it again")
 
 
 def _study_and_choices(args: argparse.Namespace) -> tuple[Study, Choices]:

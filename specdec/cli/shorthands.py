@@ -253,8 +253,9 @@ def _input_bindings(args: argparse.Namespace, macros: Mapping[str, tuple[str, ..
         if flag == "vocabulary" and value == "bytes":
             bindings.append("VOCABULARY=@tasks.Bytes()")
         elif flag == "vocabulary":
-            kind = type(tasks.vocabulary_file(value)).__name__
-            bindings += [f"VOCABULARY=@tasks.{kind}()", f"tasks.{kind}.path={value!r}"]
+            path = resources.shipped(value)
+            kind = type(tasks.vocabulary_file(path)).__name__
+            bindings += [f"VOCABULARY=@tasks.{kind}()", f"tasks.{kind}.path={path!r}"]
         elif names[0] == "TASK_FILES":
             bindings.append(f"TASK_FILES={ {'train': value}!r}")
         elif flag == "text":

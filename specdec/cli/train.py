@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specdec import tasks
 from specdec.checkpoints import tables
 from specdec.cli import machine, settings, shorthands
 from specdec.cli import run as runs
@@ -108,11 +110,17 @@ def _refuse_flags_of_others(args: argparse.Namespace) -> None:
 def _train(args: argparse.Namespace, run: TrainRun) -> None:
     """Trains a model."""
     from specdec import training
+    from specdec.training import cards
 
     try:
         training.train(run, args.output_dir, settings.in_force)
     except training.TrainingError as error:
         raise UsageError(str(error)) from error
+    begun = run.initial_path if isinstance(run.initial_path, Mapping) else {"": run.initial_path}
+    sources = {f"initial checkpoint {part}".strip(): path for part, path in begun.items()}
+    texts = f"split {run.split} of {tasks.get_task(run.task).name}"
+    sources |= {"target": run.target_path, "texts": texts}
+    cards.write(Path(args.output_dir), sources, args.command_line, settings.in_force())
 
 
 def _add_table_flags(parser: argparse.ArgumentParser) -> None:

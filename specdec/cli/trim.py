@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from specdec import checkpoints, tasks
+from specdec.checkpoints.model_card import ModelCard
 from specdec.cli.output import add_paths, model_line, settle_paths
 from specdec.common.values import UsageError, one_line
 from specdec.models import families
@@ -73,6 +74,14 @@ def _command(args: argparse.Namespace) -> None:
     params = checkpoints.load(args.input, config=model.config)
     ours = families.resize(params, model.config, trim)
     checkpoints.save(output, ours, config=to.config, **text.kept())
+    ModelCard(
+        output.name,
+        f"A part of another checkpoint, unchanged to the bit: {model_line(ours, to)}. It drafts "
+        "for that model in speculative decoding, and drafts better after training.",
+        families.family_of(to.config).name,
+        {"checkpoint": args.input, "texts of the target": args.predictions},
+        args.command_line,
+    ).write(output)
     print(f"read {args.input}: {model_line(params, model)}")
     print(f"wrote {output}: {model_line(ours, to)}")
     if trim.head_ids is not None:

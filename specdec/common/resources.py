@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,17 @@ def folder(name: Literal["gin", "configs", "demo"]) -> Path:
     package = Path(__file__).parents[1]
     installed = package / f"_{name}"
     return installed if installed.is_dir() else package.parent / name
+
+
+def shipped(path: str) -> str:
+    """Returns the file or folder of the embedded pair that `demo/NAME` names.
+
+    Any other path is returned unchanged, and so is one that exists in the current folder.
+    """
+    room, _, name = path.partition("/")
+    file = folder("demo") / name
+    is_shipped = room == "demo" and bool(name) and not os.path.exists(path) and file.exists()
+    return str(file) if is_shipped else path
 
 
 def gin_file(name: str) -> Path | None:

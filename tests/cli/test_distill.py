@@ -86,6 +86,10 @@ def test_a_certified_pair_comes_out(made):
     alphas = [one["validation_alpha"] for one in log if "validation_alpha" in one]
     assert len(alphas) == 8 and alphas[-1] > alphas[0]
     assert (made / "tuned/tried.jsonl").exists()
+    (card,) = (made / "draft/export").glob("checkpoint_*/README.md")
+    figures = card.read_text().partition("## Figures\n\n")[2].partition("\n\n")[0].splitlines()
+    assert figures[-1].startswith("- certificate: ") and "with Fixed(" in figures[-2]
+    assert f"- validation alpha: {max(alphas):.4f}" in figures
 
 
 def written(folder, split):

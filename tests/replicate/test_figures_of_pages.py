@@ -517,7 +517,7 @@ def test_the_plan_is_shown_before_a_row_runs(monkeypatch, tmp_path):
             return iter(())
 
         def show(self, planned, earlier):
-            pass
+            return ["page.md", "page.tex", "page.json"]
 
     monkeypatch.setattr(command, "Replication", Runs)
     assert cli.main(["replicate", "demo", f"--output_dir={tmp_path / 'out'}"]) == 0

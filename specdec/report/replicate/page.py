@@ -75,8 +75,11 @@ class Page(NamedTuple):
 
 def write_all(
     study: Study, rows: Sequence[RowFigures], folder: Path, earlier: Earlier | None
-) -> None:
-    """Writes page.json, page.md and page.tex; page.html and figures need jinja2 and matplotlib."""
+) -> list[str]:
+    """Writes page.md, page.tex and page.json, and returns the names of the files written.
+
+    page.html and the figures need jinja2 and matplotlib, and are left out without them.
+    """
     shown = study_tables.all_of(rows)
     if earlier is not None:
         shown.insert(1, study_tables.compared(rows, earlier))
@@ -87,11 +90,12 @@ def write_all(
     }
     notes, where = list(depth_or_width(rows)), facts(rows, folder)
     page = Page(study.title, study.about, where, shown, notes, {}, commands)
-    page = _with_figures(page, rows, folder)
+    page, html = _with_figures(page, rows, folder)
     json = {"study": study.name, "facts": where, "rows": [figures.record() for figures in rows]}
     write(folder / "page.json", f"{as_json(json, indent=1)}\n")
     write(folder / "page.md", "\n\n".join(filter(None, page.markdown())) + "\n")
     write(folder / "page.tex", DOCUMENT % "\n".join(page.latex()))
+    return ["page.md", *html, "page.tex", "page.json"]
 
 
 def facts(rows: Sequence[RowFigures], folder: Path) -> dict[str, list[str]]:
@@ -107,13 +111,13 @@ def facts(rows: Sequence[RowFigures], folder: Path) -> dict[str, list[str]]:
     return {name: list(dict.fromkeys(values)) for name, values in by_name.items()}
 
 
-def _with_figures(page: Page, rows: Sequence[RowFigures], folder: Path) -> Page:
-    """Draws the figures and writes page.html; returns the page with the paths of the figures."""
+def _with_figures(page: Page, rows: Sequence[RowFigures], folder: Path) -> tuple[Page, list[str]]:
+    """Draws the figures and writes page.html; returns the page with its figures, and that name."""
     try:
         from specdec.report import html
         from specdec.report.replicate import figure
     except ImportError:  # of jinja2 or matplotlib
-        return page
+        return page, []
     # A beam search is in no figure.
     names = [figures.row.name for figures in rows if "low" in figures.measured]
     runs = summaries.read(f"{folder / name}.jsonl.summary.json" for name in names)
@@ -122,4 +126,4 @@ def _with_figures(page: Page, rows: Sequence[RowFigures], folder: Path) -> Page:
     about = {"about": [page.about], **page.facts}
     text = html.study(page.title, about, page.tables, row_figures, runs, page.notes, page.commands)
     write(folder / "page.html", text)
-    return page
+    return page, ["page.html"]

@@ -82,13 +82,13 @@ class Replication:
             if remaining and figures is not rows[-1]:
                 self.show(rows)
 
-    def show(self, rows: Sequence[RowFigures], earlier: Earlier | None = None) -> None:
-        """Writes the page of everything that is known."""
+    def show(self, rows: Sequence[RowFigures], earlier: Earlier | None = None) -> list[str]:
+        """Writes the page of everything that is known, and returns the names of its files."""
         for figures in rows:
             if any(map(self._journal.has, figures.steps)):
                 results.measured(figures, self._choices.folder)
         results.relative_to_greedy(rows)
-        write_all(self._study, rows, self._choices.folder, earlier)
+        return write_all(self._study, rows, self._choices.folder, earlier)
 
     def _runs_of(self, figures: RowFigures) -> tuple[Described | None, Described | None]:
         """Returns the run that is compiled, and the one that is measured; None for none."""
