@@ -350,26 +350,26 @@ def test_calls_are_those_of_a_simulation_of_agreement(gamma):
 @pytest.mark.planted
 def test_a_recording_that_is_a_token_late_is_seen(monkeypatch):
     one = plan(MODEL(GREEDY), Fixed(3))
-    given, right = passes(one), replays._row
+    given, right = passes(one), replays._Replaying.row
 
     def late(*args):
         row = right(*args)
         rolled = jax.tree.map(lambda array: np.roll(array, 1), row.recordings)
         return row._replace(recordings=rolled)
 
-    monkeypatch.setattr(replays, "_row", late)
+    monkeypatch.setattr(replays._Replaying, "row", late)
     assert not same(replayed(one, given), decoded(one))
 
 
 def test_a_text_that_is_not_written_again_is_an_error(monkeypatch):
-    one, right = plan(MODEL(GREEDY), Fixed(3)), replays._row
+    one, right = plan(MODEL(GREEDY), Fixed(3)), replays._Replaying.row
     given = passes(one)
 
     def stopped(*args):
         row = right(*args)
         return row._replace(tokens=np.r_[replays.STOPS, row.tokens[1:]])
 
-    monkeypatch.setattr(replays, "_row", stopped)
+    monkeypatch.setattr(replays._Replaying, "row", stopped)
     with pytest.raises(RuntimeError, match="has not written its text"):
         replayed(one, given)
 
