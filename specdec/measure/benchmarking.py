@@ -13,14 +13,14 @@ from tqdm import tqdm
 from specdec.common import notebook
 from specdec.common.environment import hardware, load_average
 from specdec.common.gin_text import MACHINE
-from specdec.common.values import UsageError
+from specdec.common.values import UsageError, one_line
 from specdec.engine import Store
 from specdec.engine.key import flat
 from specdec.measure import printed, recorded_texts, trust
 from specdec.measure.file import File, Generation
 from specdec.measure.measurement import Measurement
+from specdec.measure.parts import Workload, of_greedy
 from specdec.measure.summary import BenchmarkSummary
-from specdec.measure.workload import Workload, of_greedy
 from specdec.models.contract.model import Model, Target
 from specdec.models.placement import device as devices
 from specdec.texts.measured_run import Run, Variant, described
@@ -113,7 +113,8 @@ class Benchmark(NamedTuple):
         split: str | None = None,
     ) -> Benchmark:
         """Returns the benchmark of some variants."""
-        synthetic = _synthetic(synthetic_alpha)
+        with one_line("--synthetic_alpha: "):
+            synthetic = None if synthetic_alpha is None else SyntheticAcceptance(synthetic_alpha)
         timed: list[Timed] = []
         for variant, path in variants:
             variant = _on_this_machine(variant)
@@ -198,13 +199,6 @@ def _owned(run: Run) -> Iterator[tuple[str, str, Target | Table]]:
         yield (of_greedy(role) if run.search else role), role, owned
 
 
-def _synthetic(alpha: float | None) -> SyntheticAcceptance | None:
-    try:
-        return None if alpha is None else SyntheticAcceptance(alpha)
-    except ValueError as error:
-        raise UsageError(f"--synthetic_alpha: {error}") from error
-
-
 def _accepting(variant: Variant, verifier: SyntheticAcceptance) -> Variant:
     """Returns the variant with a verifier that looks at no model, and texts that do not end."""
     engine = variant.engine.variant(verifier=verifier, stop_ids=())
@@ -273,10 +267,8 @@ def _workload(run: Run) -> Workload:
         workload = Workload.of(search.plan, search.alone().plan, mesh, greedy=run.plan)
     else:
         workload = Workload.of(run.plan, run.engine.alone().plan, mesh)
-    try:
+    with one_line():
         workload.check(trees_of(run, run.placement.shape), run.data.lengths["inputs"])
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     return workload
 
 

@@ -20,9 +20,8 @@ from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.decoding.beam_search import BeamOutput
 from specdec.decoding.program import Program
 from specdec.measure.file import File, Generation, Record, Timing
-from specdec.measure.parts import Key, name_of
+from specdec.measure.parts import Key, Workload, name_of
 from specdec.measure.summary import BenchmarkSummary, Parts, summarize
-from specdec.measure.workload import Workload
 from specdec.models.contract.inputs import tokens_of
 from specdec.types import DecodeOutput, PyTree
 

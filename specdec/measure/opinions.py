@@ -20,7 +20,7 @@ from specdec.models.contract import loops
 from specdec.models.contract.inputs import read
 from specdec.plan import Plan
 from specdec.sampling import before_each, fit_vocabulary, is_distribution, standardised
-from specdec.schedules.signals import signals
+from specdec.schedules.schedule import signals
 from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 LENIENCE = (1.0, 0.5, 0.3, 0.1)

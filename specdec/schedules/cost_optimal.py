@@ -8,15 +8,15 @@ import jax.numpy as jnp
 from flax import struct
 
 from specdec.common.values import Checked, InsideUnit, NonNegativeFloat, PositiveFloat
-from specdec.schedules.buckets import (
+from specdec.schedules.schedule import (
     Buckets,
+    Schedule,
     UpToLongest,
     check_costs,
     shortened,
     time_of,
     tokens_of,
 )
-from specdec.schedules.schedule import Schedule
 from specdec.types import Array, Draft, Verdict
 
 

@@ -17,9 +17,7 @@ from specdec.common.values import (
     is_number,
     number,
 )
-from specdec.schedules.buckets import check_costs, shortened, time_of
-from specdec.schedules.schedule import Schedule
-from specdec.schedules.signals import Signals
+from specdec.schedules.schedule import Schedule, Signals, check_costs, shortened, time_of
 from specdec.types import Array, Draft, Params, PyTree, Table, Verdict
 
 

@@ -15,8 +15,9 @@ from support import context_of
 from specdec.drafters import Autoregressive, Hybrid, Masked, PromptLookup
 from specdec.measure.alphas import Accepted
 from specdec.plan import Plan
-from specdec.predict.recorded import ByStart, Recorded
 from specdec.predict.schedule_replay import (
+    ByStart,
+    Recorded,
     Replayed,
     bound,
     check,

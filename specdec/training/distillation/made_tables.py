@@ -20,8 +20,8 @@ from specdec.common.values import UsageError
 from specdec.drafters import Drafter, Drawing
 from specdec.measure import opinions, recorded_texts
 from specdec.measure.alphas import Accepted
-from specdec.measure.written import generate
-from specdec.predict.recorded import kind_of
+from specdec.measure.recording import generate
+from specdec.predict.schedule_replay import kind_of
 from specdec.schedules.stopping import logit
 from specdec.tasks import LoadedVocabulary
 from specdec.texts.measured_run import Variant
