@@ -61,7 +61,7 @@ class BeamSubject(Subject):
         self, plan: BeamPlan, params: Params | None = None, rows: int | None = None
     ) -> BeamOutput:
         """Returns the beams of the first `rows` texts, on the host; None for all texts."""
-        return self.fetched(plan, plan.params(params or self.params), rows)
+        return self.decode(plan, plan.params(params or self.params), rows)
 
     @functools.cached_property
     def plain_beams(self) -> BeamOutput:

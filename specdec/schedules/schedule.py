@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from typing import Annotated, NamedTuple, Protocol, Self
+from typing import Annotated, Any, NamedTuple, Self, cast
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import entr
 
-from specdec.common.values import Checked, Rule, is_integer, is_number
+from specdec.common.values import Checked, NonNegativeFloat, Rule, is_integer, is_number
 from specdec.types import Array, Draft, Params, PyTree, Table, Values, Verdict
 
 TOP = 10  # of the greatest probabilities
@@ -151,20 +151,29 @@ Buckets = Annotated[
 ]
 
 
-class _HasCosts(Protocol):
-    @property
-    def v(self) -> tuple[float, ...]: ...
+class Priced(Checked, Schedule):
+    """A schedule with fields c and v, the costs of a draft and of each bucket's target call."""
 
+    c: NonNegativeFloat
+    v: tuple[float, ...]
 
-def check_costs(schedule: _HasCosts, buckets: tuple[int, ...]) -> None:
-    """Raises ValueError unless the schedule's v has one positive time for each bucket."""
-    name, v = type(schedule).__name__, schedule.v
-    numbers = isinstance(v, tuple) and all(is_number(time) and time > 0 for time in v)
-    if not numbers or len(v) != len(buckets):
-        raise ValueError(
-            f"{name}.v is {v!r}; give a tuple of positive numbers, one for each of the buckets "
-            f"{buckets}"
-        )
+    def __post_init__(self):
+        super().__post_init__()
+        v, buckets = self.v, self.buckets
+        numbers = isinstance(v, tuple) and all(is_number(time) and time > 0 for time in v)
+        if not numbers or len(v) != len(buckets):
+            raise ValueError(
+                f"{type(self).__name__}.v is {v!r}; give a tuple of positive numbers, one for each "
+                f"of the buckets {buckets}"
+            )
+
+    def up_to(self, longest: int) -> Self | None:
+        buckets: Any = shortened(self.buckets, longest)
+        return dataclasses.replace(cast(Any, self), buckets=buckets, v=self.v[: len(buckets)])
+
+    def times(self) -> list[float]:
+        """Returns [1+K], the time of an iteration with 0 .. K draft tokens."""
+        return time_of(self.c, self.v, self.buckets)
 
 
 def time_of(c: float, v: tuple[float, ...], buckets: tuple[int, ...]) -> list[float]:

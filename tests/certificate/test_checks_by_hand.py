@@ -882,7 +882,7 @@ def test_texts_are_decoded_on_the_devices_of_the_subject(monkeypatch):
     subject: Any = Subject("plan", "params", np.zeros([3, 4], np.int32), batch_size=2, mesh="mesh")  # type: ignore
     monkeypatch.setattr(Subject, "batches", lambda *given: [([0, 1], "inputs")])
     for plan in ("plan", "other", "plan"):
-        subject.fetched(plan, "params", 2)
+        subject.decode(plan, "params", 2)
     assert meshes[:2] == [("plan", "mesh"), ("other", "mesh")]
 
 
