@@ -18,8 +18,8 @@ text and counts the tables, `opinions` asks a drafter at each token, and `alphas
 
 **Benchmarks** time speculation relative to the target alone, in one process, and each part of a
 generation. `parts` has the timed programs, `measurement` times them, and `file` keeps the
-records. `summary` makes figures from them with one `estimator`. `trust` says how much they vary,
-and `printed` shows them.
+records. `summary` makes figures from them with one `estimator`. `printed` shows them, and says how
+far they can be trusted.
 
 **Evaluations** are outputs for a split of a task in a folder (`prediction_files`), and their
 metrics (`output_metrics`).

@@ -16,7 +16,7 @@ from specdec.common.gin_text import MACHINE
 from specdec.common.values import UsageError, one_line
 from specdec.engine import Store
 from specdec.engine.key import flat
-from specdec.measure import printed, recorded_texts, trust
+from specdec.measure import printed, recorded_texts
 from specdec.measure.file import File, Generation
 from specdec.measure.measurement import Measurement
 from specdec.measure.parts import Workload, of_greedy
@@ -48,8 +48,7 @@ class Timed(NamedTuple):
     ) -> Measurement:
         """Reads the checkpoints that the store lacks, compiles, and returns the measurement."""
         trees = trees_of(self.run, store.read)
-        seed = self.run.data.seed
-        return Measurement(self.workload, trees, texts, file, seed=seed, repeats=repeats)
+        return Measurement(self.workload, trees, texts, file, self.run.data.seed, repeats)
 
     def about(self, repeats: int, load: float | None) -> dict[str, object]:
         """Returns a description of the measurement, for the report."""
@@ -82,7 +81,7 @@ class Measured:
     def lines(self) -> Iterator[str]:
         """Yields the result in a sentence, how far to trust it, and the table."""
         yield self.sentence
-        yield from trust.lines(self.load, self.summary.spread)
+        yield from printed.trust(self.load, self.summary.spread)
         yield ""
         yield from printed.lines(self.summary)
         for role, layout in layouts(self.variant.run).items():

@@ -14,9 +14,8 @@ import numpy as np
 from specdec.common import theory
 from specdec.common.statistics import Estimate, ratio
 from specdec.measure import estimator
-from specdec.measure.estimator import MeasuredParts, total
+from specdec.measure.estimator import MeasuredParts, Spread, total
 from specdec.measure.file import Generation, Record
-from specdec.measure.trust import Spread
 from specdec.types import Part, TargetCall
 
 # What is known of measured calls -> the model calls of an iteration, as `Plan.parts` tells them.
