@@ -1,7 +1,7 @@
 """JSON Schemas (draft 2020-12) of the lines that commands write.
 
-A schema is made of the record that a line is written from: the type of each field, and its meaning
-in the record's docstring, or in `Annotated[TYPE, "meaning"]`. A field that may be absent says so in
+A schema is made of the record that a line is written from: the type of each field, and its meaning,
+which the section `Attributes` of the record's docstring has. A field that may be absent says so in
 its meaning.
 
 A kind's version is the last part of its `$id`. A file of lines states its version in the comment `#
@@ -26,10 +26,6 @@ OneOrMore: TypeAlias = Annotated[int, Meta(ge=1)]
 Amount: TypeAlias = Annotated[float, Meta(ge=0)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
-# The meanings of fields that several kinds have.
-INDEX = "The example's place in its split, or the text's among those given, from 0."
-INPUT = "The text that was given, with its task prefix."
-REFERENCE = "The reference output; absent if there is none."
 
 KINDS = {
     "decode": "decode",
@@ -135,7 +131,7 @@ def _object(form: Form) -> dict[str, object]:
         return get_type_hints(getattr(record, name).fget, include_extras=True)["return"]
 
     meanings = _meanings(record)
-    properties = {name: _field(hint(name), meanings.get(name, "")) for name in names}
+    properties = {name: _field(hint(name), meanings[name]) for name in names}
     absent = re.compile(r"\babsent|only where")
     required = [x for x, field in properties.items() if not absent.search(field["description"])]
     more = {"required": required, "additionalProperties": False}
@@ -153,8 +149,7 @@ def _meanings(record: type) -> dict[str, str]:
 def _field(hint: object, meaning: str) -> JsonObject:
     """Returns the schema of a field: of the type in its annotation, or else its own."""
     others = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    meaning = next((x for x in others if isinstance(x, str)), meaning)
-    written = next((x for x in others if not isinstance(x, Meta | str)), hint)
+    written = next((x for x in others if not isinstance(x, Meta)), hint)
     schema = msgspec.json.schema(written)
     named = schema.pop("$defs", {})
 

@@ -18,9 +18,6 @@ from specdec.measure.parts import Key, key_of, name_of
 # The fields of each line, in order, and those which are absent where they have nothing to say.
 FIELDS = ("calls", "tokens", "drafted", "accepted", "sources", "depths", "broken_drafts", "beams")
 OPTIONAL = ("sources", "depths", "broken_drafts", "beams")
-PLACE = "The example's place in its split, from 0."
-REPEAT = "Which measurement of the same text, from 0."
-SECONDS = "Wall-clock seconds."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ class Opinions(NamedTuple):
     rates: Array  # [B, T, L] sum_x min(p(x) / l, q(x))
     proposed: Array  # [B, T] int32, the argmax of q; -1 where it proposes nothing
     ratio: Array  # [B, T] float32, q(y) / p(y) of the text's own token y, at most MOST
-    # What a stopping rule would see, `schedules.signals.Signals`: of the token `proposed`, or of y
+    # What a stopping rule would see, `schedules.schedule.Signals`: of the token `proposed`, or of y
     # if drawn.
     confidence: Array  # [B, T] float32
     entropy: Array  # [B, T] float32

@@ -22,8 +22,6 @@ from specdec.predict.schedule_replay import Replayed, grouped
 from specdec.schedules import Fixed
 from specdec.types import TargetCall
 
-INTERVAL = "The ends of its 95 % interval by a bootstrap over texts"
-
 
 @dataclasses.dataclass(frozen=True)
 class PredictedSpeedup:
