@@ -66,8 +66,9 @@ class Bar(NamedTuple):
 def timeline(runs: Sequence[ReportedRun]) -> Timeline:
     """Returns the first run's generation of median length, and of median calls among those."""
     run, bench = with_prediction(runs)[0]
-    by_length = sorted(_generations(run), key=_length_and_calls)
-    both = by_length[len(by_length) // 2]
+    pairs = _generations(run)
+    pairs.sort(key=lambda x: (len(x["speculative"].tokens), x["speculative"].calls))
+    both = pairs[len(pairs) // 2]
     speculative = both["speculative"]
     calls = [
         CallTokens(accepted, more - accepted, drafted - accepted)
@@ -126,10 +127,6 @@ def waterfalls(runs: Sequence[ReportedRun]) -> dict[str, list[Bar]]:
         tau = bench["tau"]
         bars[run.name] = [*parts, Bar("target alone", 0.0, tau, tau * step)]
     return bars
-
-
-def _length_and_calls(both: Mapping[str, Generation]) -> tuple[int, int]:
-    return len(both["speculative"].tokens), both["speculative"].calls
 
 
 def _generations(run: ReportedRun) -> list[dict[str, Generation]]:
