@@ -22,8 +22,7 @@ from specdec.engine import Placement
 from specdec.measure import recording
 from specdec.measure.alphas import Accepted, lines, summarize
 from specdec.measure.opinions import LENIENCE
-from specdec.measure.recording import NGrams
-from specdec.measure.written import generate
+from specdec.measure.recording import NGrams, generate
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Processed, Sampling
 from specdec.schedules import Fixed

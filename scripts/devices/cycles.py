@@ -34,7 +34,7 @@ from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.config import SIZES
 from specdec.models.t5.shapes import PRESETS
 from specdec.predict.compilation import compiled
-from specdec.predict.cycles import of_module
+from specdec.predict.compile_record import of_module
 from specdec.predict.hardware import Topology
 
 INPUTS, SLOTS, VOCABULARY = 64, 128, 32128

@@ -47,9 +47,11 @@ from specdec.measure.parts import (
     READ_BYTES,
     STEP,
     Calls,
+    TimedPart,
+    Workload,
+    batch_shapes,
     name_of,
 )
-from specdec.measure.workload import TimedPart, Workload, batch_shapes
 from specdec.models import families
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.target import FUSED

@@ -22,9 +22,8 @@ from specdec import cli
 from specdec.common import resources, theory
 from specdec.common.records import as_json, write
 from specdec.models import partitioning
-from specdec.predict.calls import Shape, counted
 from specdec.predict.hardware import Topology
-from specdec.predict.roofline import predict
+from specdec.predict.roofline import Shape, counted, predict
 
 TOPOLOGIES = ("v4:2x2x2", "v5p:2x2x1")
 ALPHAS = (0.6, 0.8)  # whose TARs the table has

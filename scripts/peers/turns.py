@@ -29,7 +29,7 @@ from specdec.common.values import UsageError
 from specdec.decoding.program import batch_shapes
 from specdec.engine import Store
 from specdec.measure import benchmarking
-from specdec.measure.workload import Workload
+from specdec.measure.parts import Workload
 from specdec.sampling import looks_back
 from specdec.texts.measured_run import Run
 

@@ -30,7 +30,7 @@ from specdec.decoding import row_keys
 from specdec.decoding.program import DecodeProgram
 from specdec.measure import alphas, output_metrics, recording
 from specdec.measure.alphas import Accepted
-from specdec.measure.written import Texts, generate
+from specdec.measure.recording import Texts, generate
 from specdec.plan import Plan
 from specdec.texts.measured_run import Run
 from specdec.types import Params, PyTree

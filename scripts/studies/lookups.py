@@ -37,7 +37,7 @@ from specdec.drafters import (
     SuffixDecoding,
 )
 from specdec.plan import Plan
-from specdec.predict.recorded import Recorded
+from specdec.predict.schedule_replay import Recorded
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.verifiers import GreedyMatch

@@ -36,11 +36,19 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from specdec.certificate.afresh import afresh
 from specdec.certificate.beam_checks import BEAM_CHECKS, BeamSubject
-from specdec.certificate.divergence import divergence
-from specdec.certificate.drawn import draws, proposal
-from specdec.certificate.exactness import algebra, audit, bits, broken, greedy, law, perfect, seeds
+from specdec.certificate.drawn import divergence, draws, proposal
+from specdec.certificate.exactness import (
+    afresh,
+    algebra,
+    audit,
+    bits,
+    broken,
+    greedy,
+    law,
+    perfect,
+    seeds,
+)
 from specdec.certificate.hostile import hostile
 from specdec.certificate.outcome import Check, Power, timed
 from specdec.certificate.subject import Subject, refuse

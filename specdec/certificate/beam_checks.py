@@ -29,7 +29,7 @@ from specdec.decoding.beam_search import BeamOutput, BeamState
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.models.contract.model import Target
 from specdec.sampling import before_each
-from specdec.testing.draft_models import HARMS, HarmfulModel
+from specdec.testing.drafters import HARMS, HarmfulModel
 from specdec.types import Array, Params, PyTree
 
 WANTED_CALLS = 0.15  # the share of calls that may miss a beam unseen
@@ -61,7 +61,7 @@ class BeamSubject(Subject):
         self, plan: BeamPlan, params: Params | None = None, rows: int | None = None
     ) -> BeamOutput:
         """Returns the beams of the first `rows` texts, on the host; None for all texts."""
-        return self.fetched(plan, plan.params(params or self.params), rows)
+        return self.decode(plan, plan.params(params or self.params), rows)
 
     @functools.cached_property
     def plain_beams(self) -> BeamOutput:

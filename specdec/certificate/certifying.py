@@ -16,7 +16,7 @@ from specdec import certificate
 from specdec.certificate import BeamSubject, Check, Power, Subject
 from specdec.common import notebook, records
 from specdec.common.environment import environment, hardware
-from specdec.common.json_values import JsonObject, check_kind
+from specdec.common.json_values import JsonObject, converted
 from specdec.common.records import Lines
 from specdec.common.values import UsageError, one_line
 from specdec.testing.excess import DETECTED
@@ -142,16 +142,12 @@ def certify(
 def known_checks(lines: Lines) -> dict[str, Check]:
     """Returns the checks that passed on hardware like this, by name, and drops the other lines."""
     lines.replace([line for line in lines if line.get("hardware") == hardware()])
-    return {check.name: check for check in lines.map(_check, "verify")}
+    known = lines.map(lambda line: converted(line, _Line)["check"], "verify")
+    return {check.name: check for check in known}
 
 
 class _Line(TypedDict):
-    check: dict[str, object]
-
-
-def _check(line: Mapping[str, object]) -> Check:
-    check_kind(line, _Line)
-    return Check.of(cast(_Line, line)["check"])
+    check: Check
 
 
 def keep(lines: Lines, check: Check, known: Mapping[str, Check]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from specdec.certificate.subject import Subject
-from specdec.common.json_values import JsonObject, check_kind, record_of
+from specdec.common.json_values import JsonObject, converted
 from specdec.sampling import Sampling, unprocessed
 from specdec.testing.excess import DETECTED
 from specdec.types import Array, DecodeOutput, SamplingRule
@@ -130,11 +130,7 @@ class Check:
     @classmethod
     def of(cls, record: JsonObject) -> Check:
         """Returns the check of a record."""
-        fields = {name: x for name, x in record.items() if name != "passed"}
-        if fields.get("power") is None:
-            return record_of(cls, fields)
-        check_kind(fields["power"], Power)
-        return record_of(cls, fields, power=Power(**cast(dict, fields["power"])))
+        return converted(record, cls)
 
     def record(self) -> Mapping[str, object]:
         """Returns plain values, for JSON."""

@@ -96,14 +96,9 @@ class Subject:
         return rows_of(self.inputs)
 
     @property
-    def dtype(self) -> str:
-        """The type that the target computes in, which determines the allowed rounding."""
-        return self.plan.target.dtype
-
-    @property
     def float32(self) -> bool:
         """Whether only a rare near-tie may be decided differently."""
-        return self.dtype == "float32"
+        return self.plan.target.dtype == "float32"
 
     @property
     def greedy_only(self) -> bool:
@@ -160,9 +155,11 @@ class Subject:
         return dataclasses.replace(self.plan.alone(width), sampling=sampling)
 
     def decode(
-        self, plan: Plan, params: Params | None = None, rows: int | None = None, sample: int = 0
-    ) -> DecodeOutput:
+        self, plan: AnyPlan, params: Params | None = None, rows: int | None = None, sample: int = 0
+    ) -> Any:
         """Decodes the first `rows` texts by a plan; arrays on the host, `trace.steps` per batch.
+
+        The result is a `DecodeOutput`, of a search a `BeamOutput`.
 
         Args:
           plan: the plan.
@@ -170,14 +167,8 @@ class Subject:
           rows: the number of texts; None for all.
           sample: which of several samples of each text this is.
         """
-        return self.fetched(plan, params or self.params, rows, sample)
-
-    def fetched(
-        self, plan: AnyPlan, params: Params, rows: int | None = None, sample: int = 0
-    ) -> PyTree:
-        """Returns the outputs of the first `rows` texts, or their beams, as `decode` does."""
         program = self._programs.setdefault(plan, DecodeProgram(plan, mesh=self.mesh))
-        rows = self.count if rows is None else rows
+        rows, params = self.count if rows is None else rows, params or self.params
         outputs, read = [], 0
         for keys, inputs in self.batches(rows, sample):
             with naming_texts(range(read, read + len(keys))):

@@ -29,8 +29,7 @@ from specdec.models.contract.model import Model
 from specdec.predict.hardware import Topology
 from specdec.report.replicate import results
 from specdec.report.replicate.replication import Described, Replication, chosen, overview
-from specdec.report.replicate.running import Ended, Journal
-from specdec.report.replicate.steps import Choices
+from specdec.report.replicate.steps import Choices, Ended, Journal
 from specdec.report.replicate.study import Study, names, read
 
 LOCAL = re.compile(r"(?!.*://)(?![\w-][\w.-]*/[\w-][\w.@/-]*$).+")  # no name of the hub either

@@ -18,7 +18,7 @@ from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.given import STDIN, file_lines, lines_of, not_nothing
 from specdec.common import terminal
-from specdec.common.schemas import INDEX, INPUT, Count
+from specdec.common.schemas import Count
 from specdec.common.values import UsageError
 from specdec.decoding import check_scores, naming_texts, score
 from specdec.plan import Plan
@@ -124,35 +124,32 @@ def _scores_of(plan: Plan) -> Callable[..., dict[str, jax.Array]]:
 
 
 class ScoreLine(TypedDict):
-    """A pair, with the log-probabilities of its output."""
+    """A pair, with the log-probabilities of its output.
 
-    index: Annotated[Count, INDEX]
-    input: Annotated[str, INPUT]
-    target: Annotated[str, "The output that was scored."]
-    log_prob: Annotated[
-        float,
-        Meta(le=0),
-        "The output's log-probability in nats at temperature 1, EOS included: the sum of "
-        "log_probs.",
-    ]
-    tokens: Annotated[list[Count], "The output's token ids, with its EOS."]
-    log_probs: Annotated[
-        list[float | None],
-        list[float],
-        "Of each token, its log-probability in nats at temperature 1.",
-    ]
-    processed_log_prob: Annotated[
-        float | None,
-        "The sum of processed_log_probs, null if one of them is. It is absent where the run's "
-        "sampling is plainly greedy.",
-    ]
-    processed_log_probs: Annotated[
-        list[float | None],
-        "Of each token, its log-probability in nats as the run's sampling has it: behind "
-        "processors, temperature, top-k and top-p; greedy, the log-softmax of what processors "
-        "leave. null for a token that is excluded. It is absent where the run's sampling is "
-        "plainly greedy.",
-    ]
+    Attributes:
+      index: The example's place in its split, or the text's among those given, from 0.
+      input: The text that was given, with its task prefix.
+      target: The output that was scored.
+      log_prob: The output's log-probability in nats at temperature 1, EOS included: the sum of
+        log_probs.
+      tokens: The output's token ids, with its EOS.
+      log_probs: Of each token, its log-probability in nats at temperature 1.
+      processed_log_prob: The sum of processed_log_probs, null if one of them is. It is absent where
+        the run's sampling is plainly greedy.
+      processed_log_probs: Of each token, its log-probability in nats as the run's sampling has it:
+        behind processors, temperature, top-k and top-p; greedy, the log-softmax of what processors
+        leave. null for a token that is excluded. It is absent where the run's sampling is plainly
+        greedy.
+    """
+
+    index: Count
+    input: str
+    target: str
+    log_prob: Annotated[float, Meta(le=0)]
+    tokens: list[Count]
+    log_probs: Annotated[list[float | None], list[float]]
+    processed_log_prob: float | None
+    processed_log_probs: list[float | None]
 
 
 def _records(batch: tasks.Batch, scores: Mapping[str, np.ndarray]) -> Iterator[ScoreLine]:

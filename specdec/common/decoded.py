@@ -14,37 +14,30 @@ from specdec.types import DecodeOutput
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodedText:
-    """A text and the target calls that made it, as plain values."""
+    """A text and the target calls that made it, as plain values.
 
-    tokens: Annotated[
-        Sequence[Count],
-        "The output's token ids, with its EOS unless the output was cut at the longest length, and "
-        "with the prefix if one was given.",
-    ]
-    drafted: Annotated[
-        Sequence[Count],
-        "Of each target call, how many tokens had been drafted; 0 where there is no drafter.",
-    ]
-    accepted: Annotated[
-        Sequence[Count], "Of each target call, how many of the drafted tokens were kept."
-    ]
+    Attributes:
+      tokens: The output's token ids, with its EOS unless the output was cut at the longest length,
+        and with the prefix if one was given.
+      drafted: Of each target call, how many tokens had been drafted; 0 where there is no drafter.
+      accepted: Of each target call, how many of the drafted tokens were kept.
+      sources: Of each target call, which of the drafter's parts made the draft, from 0; absent
+        where the drafter is not made of others.
+      depths: Of each target call, how many layers it went through; absent where calls go through
+        all.
+      broken_drafts: How many drafts ended early because the drafter's probabilities were not a
+        distribution; absent if none did.
+      calls: Target calls that the output took.
+    """
+
+    tokens: Sequence[Count]
+    drafted: Sequence[Count]
+    accepted: Sequence[Count]
     # the ids that were drafted for each target call, if they are stored
     proposed: Sequence[Sequence[int]] = ()
-    sources: Annotated[
-        Sequence[Count],
-        "Of each target call, which of the drafter's parts made the draft, from 0; absent where "
-        "the drafter is not made of others.",
-    ] = ()
-    depths: Annotated[
-        Sequence[OneOrMore],
-        "Of each target call, how many layers it went through; absent where calls go through all.",
-    ] = ()
-    broken_drafts: Annotated[
-        int,
-        OneOrMore,
-        "How many drafts ended early because the drafter's probabilities were not a distribution; "
-        "absent if none did.",
-    ] = 0
+    sources: Sequence[Count] = ()
+    depths: Sequence[OneOrMore] = ()
+    broken_drafts: Annotated[int, OneOrMore] = 0
 
     @classmethod
     def of(cls, output: DecodeOutput, row: int, **others: Any) -> Self:
@@ -56,7 +49,7 @@ class DecodedText:
         )
 
     @property
-    def calls(self) -> Annotated[Count, "Target calls that the output took."]:
+    def calls(self) -> Count:
         return len(self.drafted)
 
     @property

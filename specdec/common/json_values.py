@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, TypeAlias, TypedDict, TypeVar, get_type_hints
+from typing import Any, TypeAlias, TypedDict, TypeVar, cast, get_type_hints
 
 T = TypeVar("T")
 
@@ -33,10 +33,15 @@ def parsed(content: str | bytes, kind: type[T] = dict[str, Any], *, nan: bool = 
 
 def check_kind(value: object, kind: object) -> None:
     """Raises ValueError, as `parsed`, unless a value of JSON is of a kind."""
+    converted(value, cast(type, kind))
+
+
+def converted(value: object, kind: type[T]) -> T:
+    """Returns a value of JSON as a kind, with its dataclasses; raises as `check_kind`."""
     import msgspec  # not before a file is read
 
     try:
-        msgspec.convert(value, kind)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         message, _, path = str(error).replace("`", "").partition(" - at $")
         where = f"has a wrong {path.lstrip('.')}" if path else "is no such JSON object"

@@ -1,7 +1,8 @@
 """JSON Schemas (draft 2020-12) of the lines that commands write.
 
-A schema is made of the record that a line is written from: the type of each field, and its meaning
-(`Annotated[TYPE, "meaning"]`). A field that may be absent says so in its meaning.
+A schema is made of the record that a line is written from: the type of each field, and its meaning,
+which the section `Attributes` of the record's docstring has. A field that may be absent says so in
+its meaning.
 
 A kind's version is the last part of its `$id`. A file of lines states its version in the comment `#
 format of KIND = VERSION` of FILE.gin or run.gin. A file without the comment has version 1.
@@ -10,9 +11,10 @@ format of KIND = VERSION` of FILE.gin or run.gin. A file without the comment has
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple, TypeAlias, get_args, get_type_hints
+from typing import Annotated, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -24,10 +26,6 @@ OneOrMore: TypeAlias = Annotated[int, Meta(ge=1)]
 Amount: TypeAlias = Annotated[float, Meta(ge=0)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
-# The meanings of fields that several kinds have.
-INDEX = "The example's place in its split, or the text's among those given, from 0."
-INPUT = "The text that was given, with its task prefix."
-REFERENCE = "The reference output; absent if there is none."
 
 KINDS = {
     "decode": "decode",
@@ -132,17 +130,26 @@ def _object(form: Form) -> dict[str, object]:
             return hints[name]
         return get_type_hints(getattr(record, name).fget, include_extras=True)["return"]
 
-    properties = {name: _field(hint(name)) for name in names}
+    meanings = _meanings(record)
+    properties = {name: _field(hint(name), meanings[name]) for name in names}
     absent = re.compile(r"\babsent|only where")
     required = [x for x, field in properties.items() if not absent.search(field["description"])]
     more = {"required": required, "additionalProperties": False}
     return {"type": "object", "properties": properties, **more}
 
 
-def _field(hint: object) -> JsonObject:
+def _meanings(record: type) -> dict[str, str]:
+    """Returns the meanings of fields that the section `Attributes` of a docstring has."""
+    docs = [inspect.cleandoc(kind.__doc__ or "") for kind in reversed(record.__mro__)]
+    sections = (doc.partition("\nAttributes:\n")[2] for doc in docs)
+    found = (re.findall(r"^  (\w+): (.*(?:\n    .*)*)", text, re.MULTILINE) for text in sections)
+    return {name: " ".join(text.split()) for section in found for name, text in section}
+
+
+def _field(hint: object, meaning: str) -> JsonObject:
     """Returns the schema of a field: of the type in its annotation, or else its own."""
-    _, *others, meaning = get_args(hint)
-    written = next((x for x in others if not isinstance(x, Meta | str)), hint)
+    others = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    written = next((x for x in others if not isinstance(x, Meta)), hint)
     schema = msgspec.json.schema(written)
     named = schema.pop("$defs", {})
 

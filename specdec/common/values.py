@@ -235,9 +235,9 @@ def check_has(name: str, value: object, methods: str, remedy: str) -> None:
 
 
 @contextlib.contextmanager
-def one_line(prefix: str = "") -> Iterator[None]:
-    """Converts errors about a user's values to UsageErrors with a prefix."""
+def one_line(prefix: str = "", kind: type[ValueError] = UsageError) -> Iterator[None]:
+    """Converts errors about a user's values to UsageErrors, or another kind, with a prefix."""
     try:
         yield
     except ValueError as error:
-        raise UsageError(f"{prefix}{error}") from error
+        raise kind(f"{prefix}{error}") from error

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from specdec.decoding import states
 from specdec.plan import Plan
 from specdec.types import Array, Draft, ModelOutput, Noise, Scores, Verdict
-from specdec.verifiers import rounds
+from specdec.verifiers import decide
 from specdec.verifiers.decide import usable_tokens
 
 
@@ -41,7 +41,7 @@ def chosen(
     """
     allowed = draft.tree.of_parents(finite[:, 1:], finite[:, 0])
     draft = draft.replace(nodes=draft.tree.restricted(allowed))
-    choice = jax.vmap(functools.partial(rounds.choose, plan.verifier))(keys, draft, scores)
+    choice = jax.vmap(functools.partial(decide.choose, plan.verifier))(keys, draft, scores)
     tokens = jnp.take_along_axis(draft.tokens, choice.nodes, axis=1)
     text = Draft(tokens, None, choice.length, broken=draft.broken)
     path = jnp.pad(choice.nodes + 1, ((0, 0), (1, 0)))

@@ -54,7 +54,7 @@ class MultiPath(Autoregressive):
     """Drafts several continuations with its own model: paths if it samples, else a tree.
 
     Sampling draws independent paths, each as `Autoregressive` draws its only one. They may have
-    tokens in common. The verifier tests one path after the other (`verifiers.rounds`).
+    tokens in common. The verifier tests one path after the other (`by_rounds`).
 
     A greedy drafter proposes a tree: at each depth the likeliest continuations of the nodes above,
     by the model's probability of the whole path. The path of `Autoregressive` is always among them.

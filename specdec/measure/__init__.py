@@ -13,13 +13,13 @@ temperature 0, q is one token, which counts
   l < 1   if softmax(logits) is at least l times its maximum there
 
 (The paper prints "at most", by which l = 1 would accept everything.) Letters are those of `types`,
-and L is the number of leniences. `written` lets the target write, `opinions` asks a drafter at each
-token, `recording` does so text by text and counts the tables, and `alphas` makes the figures.
+and L is the number of leniences. `recording` lets the target write, records each drafter text by
+text and counts the tables, `opinions` asks a drafter at each token, and `alphas` makes the figures.
 
 **Benchmarks** time speculation relative to the target alone, in one process, and each part of a
-generation. `workload` has the timed programs, `measurement` times them, and `file` keeps the
-records. `summary` makes figures from them with one `estimator`. `trust` says how much they vary,
-and `printed` shows them.
+generation. `parts` has the timed programs, `measurement` times them, and `file` keeps the
+records. `summary` makes figures from them with one `estimator`. `printed` shows them, and says how
+far they can be trusted.
 
 **Evaluations** are outputs for a split of a task in a folder (`prediction_files`), and their
 metrics (`output_metrics`).

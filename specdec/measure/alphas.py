@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Meta
 
 from specdec.common.json_values import record_of
-from specdec.common.schemas import INDEX, Amount, Count, OneOrMore
+from specdec.common.schemas import Amount, Count, OneOrMore
 from specdec.common.statistics import Estimate, estimates
 from specdec.common.tables import columns
 from specdec.common.terminal import counted
@@ -33,41 +33,42 @@ class DrafterRecording(TypedDict, total=False):
 
 
 class Accepted(NamedTuple):
-    """One recorded text: sums of sum_x min(p(x) / l, q(x)) by drafter, and data for a replay."""
+    """One recorded text: sums of sum_x min(p(x) / l, q(x)) by drafter, and data for a replay.
 
-    index: Annotated[Count, INDEX]
-    tokens: Annotated[OneOrMore, "Tokens of the text that the target wrote."]
+    Attributes:
+      index: The example's place in its split, or the text's among those given, from 0.
+      tokens: Tokens of the text that the target wrote.
+      accepted: Of each drafter (model, the run's own, and with --tables unigram and bigram): for
+        each lenience l, in descending order from 1, the sum over the text's tokens of sum_x
+        min(p(x) / l, q(x)). Over tokens it is alpha.
+      inputs: The input's token ids, without padding.
+      output: The target's token ids, with its EOS unless the text was cut at the longest length.
+      drafts: Of each drafter whose distribution depends on the text before a token alone, by its
+        class and, of one that is made of others, its field ('second Autoregressive'): `proposed`,
+        for each token of the output the id that it finds most likely given the true text before, -1
+        for none; and `ratio`, if it draws, q(y) / p(y) of the output's own token y. `confidence`
+        and `entropy` are what a stopping rule would see: the probability of y if the drafter draws,
+        else of `proposed` by its softmax, the entropy of the distribution in nats, and `top`, its
+        ten greatest probabilities, descending. `refused`, if it draws, is the probability of a
+        token that is drawn and refused there. Of a drafter of blocks, each figure is a list, of the
+        places of a block that begins there. Empty of a drafter that copies.
+      proposes: Tokens of the output at which the run's drafter proposes one.
+      depths: Of each token of the output, how many of the target's layers it went through; absent
+        where tokens go through all.
+    """
+
+    index: Count
+    tokens: OneOrMore
     accepted: Annotated[
-        dict[str, list[float]],
-        dict[str, Annotated[list[Amount], Meta(min_length=1)]],
-        "Of each drafter (model, the run's own, and with --tables unigram and bigram): for each "
-        "lenience l, in descending order from 1, the sum over the text's tokens of sum_x min(p(x) "
-        "/ l, q(x)). Over tokens it is alpha.",
+        dict[str, list[float]], dict[str, Annotated[list[Amount], Meta(min_length=1)]]
     ]
-    inputs: Annotated[Sequence[Count], "The input's token ids, without padding."] = ()
-    output: Annotated[
-        Sequence[Count],
-        "The target's token ids, with its EOS unless the text was cut at the longest length.",
-    ] = ()
+    inputs: Sequence[Count] = ()
+    output: Sequence[Count] = ()
     drafts: Annotated[
-        Mapping[str, Mapping[str, Sequence[float | Sequence[float]]]],
-        dict[str, DrafterRecording],
-        "Of each drafter whose opinion depends on the text before a token alone, by its class and, "
-        "of one that is made of others, its field ('second Autoregressive'): `proposed`, for each "
-        "token of the output the id that it finds most likely given the true text before, -1 for "
-        "none; and `ratio`, if it draws, q(y) / p(y) of the output's own token y. `confidence` and "
-        "`entropy` are what a stopping rule would see: the probability of y if the drafter draws, "
-        "else of `proposed` by its softmax, the entropy of the distribution in nats, and `top`, "
-        "its ten greatest probabilities, descending. `refused`, if it draws, is the probability of "
-        "a token that is drawn and refused there. Of a drafter of blocks, each figure is a list, "
-        "of the places of a block that begins there. Empty of a drafter that copies.",
+        Mapping[str, Mapping[str, Sequence[float | Sequence[float]]]], dict[str, DrafterRecording]
     ] = MappingProxyType({})
-    proposes: Annotated[Count, "Tokens of the output at which the run's drafter proposes one."] = 0
-    depths: Annotated[
-        Sequence[OneOrMore],
-        "Of each token of the output, how many of the target's layers it went through; absent "
-        "where tokens go through all.",
-    ] = ()
+    proposes: Count = 0
+    depths: Sequence[OneOrMore] = ()
 
     @classmethod
     def of(cls, fields: Mapping[str, object]) -> Accepted:

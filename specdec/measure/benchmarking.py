@@ -13,14 +13,14 @@ from tqdm import tqdm
 from specdec.common import notebook
 from specdec.common.environment import hardware, load_average
 from specdec.common.gin_text import MACHINE
-from specdec.common.values import UsageError
+from specdec.common.values import UsageError, one_line
 from specdec.engine import Store
 from specdec.engine.key import flat
-from specdec.measure import printed, recorded_texts, trust
+from specdec.measure import printed, recorded_texts
 from specdec.measure.file import File, Generation
 from specdec.measure.measurement import Measurement
+from specdec.measure.parts import Workload, of_greedy
 from specdec.measure.summary import BenchmarkSummary
-from specdec.measure.workload import Workload, of_greedy
 from specdec.models.contract.model import Model, Target
 from specdec.models.placement import device as devices
 from specdec.texts.measured_run import Run, Variant, described
@@ -48,8 +48,7 @@ class Timed(NamedTuple):
     ) -> Measurement:
         """Reads the checkpoints that the store lacks, compiles, and returns the measurement."""
         trees = trees_of(self.run, store.read)
-        seed = self.run.data.seed
-        return Measurement(self.workload, trees, texts, file, seed=seed, repeats=repeats)
+        return Measurement(self.workload, trees, texts, file, self.run.data.seed, repeats)
 
     def about(self, repeats: int, load: float | None) -> dict[str, object]:
         """Returns a description of the measurement, for the report."""
@@ -82,7 +81,7 @@ class Measured:
     def lines(self) -> Iterator[str]:
         """Yields the result in a sentence, how far to trust it, and the table."""
         yield self.sentence
-        yield from trust.lines(self.load, self.summary.spread)
+        yield from printed.trust(self.load, self.summary.spread)
         yield ""
         yield from printed.lines(self.summary)
         for role, layout in layouts(self.variant.run).items():
@@ -113,7 +112,8 @@ class Benchmark(NamedTuple):
         split: str | None = None,
     ) -> Benchmark:
         """Returns the benchmark of some variants."""
-        synthetic = _synthetic(synthetic_alpha)
+        with one_line("--synthetic_alpha: "):
+            synthetic = None if synthetic_alpha is None else SyntheticAcceptance(synthetic_alpha)
         timed: list[Timed] = []
         for variant, path in variants:
             variant = _on_this_machine(variant)
@@ -198,13 +198,6 @@ def _owned(run: Run) -> Iterator[tuple[str, str, Target | Table]]:
         yield (of_greedy(role) if run.search else role), role, owned
 
 
-def _synthetic(alpha: float | None) -> SyntheticAcceptance | None:
-    try:
-        return None if alpha is None else SyntheticAcceptance(alpha)
-    except ValueError as error:
-        raise UsageError(f"--synthetic_alpha: {error}") from error
-
-
 def _accepting(variant: Variant, verifier: SyntheticAcceptance) -> Variant:
     """Returns the variant with a verifier that looks at no model, and texts that do not end."""
     engine = variant.engine.variant(verifier=verifier, stop_ids=())
@@ -273,10 +266,8 @@ def _workload(run: Run) -> Workload:
         workload = Workload.of(search.plan, search.alone().plan, mesh, greedy=run.plan)
     else:
         workload = Workload.of(run.plan, run.engine.alone().plan, mesh)
-    try:
+    with one_line():
         workload.check(trees_of(run, run.placement.shape), run.data.lengths["inputs"])
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     return workload
 
 

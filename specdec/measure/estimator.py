@@ -9,8 +9,10 @@ from __future__ import annotations
 import collections
 import operator
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from specdec.measure.file import Generation, Record, Timing
 from specdec.measure.parts import (
@@ -23,8 +25,31 @@ from specdec.measure.parts import (
     in_iterations,
     step_of,
 )
-from specdec.measure.trust import Spread
 from specdec.predict.costs import Costs
+
+
+class Spread(NamedTuple):
+    """The variation of the times of the same work, as multiples of its median."""
+
+    low: float  # the lower end of the middle 80 % of all timings
+    high: float  # the upper end
+    timings: int  # the number of timings of work that was timed more than once
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Spread | None:
+        """Returns the spread of repeated timings; None if nothing was timed twice."""
+        times: dict[Hashable, list[float]] = collections.defaultdict(list)
+        for record in records:
+            if isinstance(record, Timing):
+                times[record.part].append(record.seconds / record.steps)
+            elif record.seconds is not None:
+                times[record.mode, record.text, record.calls].append(record.seconds)
+        repeated = [np.divide(x, np.median(x)) for x in times.values() if len(x) > 1]
+        if not repeated:
+            return None
+        pooled = np.concatenate(repeated)
+        low, high = np.quantile(pooled, [0.1, 0.9])
+        return cls(float(low), float(high), len(pooled))
 
 
 class MeasuredParts(NamedTuple):

@@ -18,30 +18,29 @@ from specdec.measure.parts import Key, key_of, name_of
 # The fields of each line, in order, and those which are absent where they have nothing to say.
 FIELDS = ("calls", "tokens", "drafted", "accepted", "sources", "depths", "broken_drafts", "beams")
 OPTIONAL = ("sources", "depths", "broken_drafts", "beams")
-PLACE = "The example's place in its split, from 0."
-REPEAT = "Which measurement of the same text, from 0."
-SECONDS = "Wall-clock seconds."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generation(DecodedText):
-    """A text that was decoded once."""
+    """A text that was decoded once.
 
-    text: Annotated[Count, PLACE]
-    mode: Annotated[
-        str,
-        Literal["alone", "speculative", "greedy"],
-        "What decoded: the target alone, or with the drafter. With --num_beams both search for "
-        "beams, and greedy is the drafter's text without a search.",
-    ] = "speculative"
-    repeat: Annotated[int | None, Count, REPEAT] = None  # None if it was not timed
-    seconds: Annotated[float | None, Amount, SECONDS] = None  # None if it was not timed
-    split: Annotated[str | None, str, "The split's name."] = None  # if it is not the timed one
-    beams: Annotated[
-        Sequence[Sequence[Count]],
-        "Of each beam that is returned, its token ids, the best first; then drafted and accepted "
-        "count steps of the search; absent without beams.",
-    ] = ()
+    Attributes:
+      text: The example's place in its split, from 0.
+      mode: What decoded: the target alone, or with the drafter. With --num_beams both search for
+        beams, and greedy is the drafter's text without a search.
+      repeat: Which measurement of the same text, from 0.
+      seconds: Wall-clock seconds.
+      split: The split's name.
+      beams: Of each beam that is returned, its token ids, the best first; then drafted and accepted
+        count steps of the search; absent without beams.
+    """
+
+    text: Count
+    mode: Annotated[str, Literal["alone", "speculative", "greedy"]] = "speculative"
+    repeat: Annotated[int | None, Count] = None  # None if it was not timed
+    seconds: Annotated[float | None, Amount] = None  # None if it was not timed
+    split: Annotated[str | None, str] = None  # if it is not the timed one
+    beams: Sequence[Sequence[Count]] = ()
 
     LINE: ClassVar = ("mode", "text", "repeat", "seconds", *FIELDS)
     ELSEWHERE: ClassVar = ("split", "text", *FIELDS)
@@ -62,20 +61,24 @@ class Generation(DecodedText):
 
 
 class Timing(NamedTuple):
-    """One timed run of a part, on a text's inputs."""
+    """One timed run of a part, on a text's inputs.
 
-    part: Annotated[
-        Key,
-        str,
-        "What ran: a model's call by its role and width in tokens ('target 6', 'draft 1', 'alone "
-        "1'), such calls one after the other ('turn of 1 x draft 2, 6 x draft 1, 1 x target 8'), "
-        "reading the inputs ('prefill', 'alone prefill'), or a read of memory ('memory', "
-        "'memory_read').",
-    ]
-    text: Annotated[Count, PLACE]
-    repeat: Annotated[Count, REPEAT]
-    seconds: Annotated[Amount, SECONDS]
-    steps: Annotated[OneOrMore, "Model calls in those seconds."]
+    Attributes:
+      part: What ran: a model's call by its role and width in tokens ('target 6', 'draft 1', 'alone
+        1'), such calls one after the other ('turn of 1 x draft 2, 6 x draft 1, 1 x target 8'),
+        reading the inputs ('prefill', 'alone prefill'), or a read of memory ('memory',
+        'memory_read').
+      text: The example's place in its split, from 0.
+      repeat: Which measurement of the same text, from 0.
+      seconds: Wall-clock seconds.
+      steps: Model calls in those seconds.
+    """
+
+    part: Annotated[Key, str]
+    text: Count
+    repeat: Count
+    seconds: Amount
+    steps: OneOrMore
 
 
 class _Part(TypedDict):

@@ -5,6 +5,7 @@ Everything alternates in one process, so a slow minute affects all alike.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
@@ -20,9 +21,8 @@ from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.decoding.beam_search import BeamOutput
 from specdec.decoding.program import Program
 from specdec.measure.file import File, Generation, Record, Timing
-from specdec.measure.parts import Key, name_of
+from specdec.measure.parts import Key, Workload, name_of
 from specdec.measure.summary import BenchmarkSummary, Parts, summarize
-from specdec.measure.workload import Workload
 from specdec.models.contract.inputs import tokens_of
 from specdec.types import DecodeOutput, PyTree
 
@@ -107,66 +107,57 @@ def _generation(
     return Generation.of(output, 0, text=text, **about)
 
 
+@dataclasses.dataclass
 class Measurement:
     """A workload, compiled for some texts; several measurements may be interleaved."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        trees: Mapping[str, PyTree],
-        texts: Mapping[int, PyTree],
-        file: File,
-        *,
-        seed: int,
-        repeats: int,
-    ):
-        self.workload, self.file = workload, file
-        self._trees, self._texts, self._seed, self._repeats = trees, texts, seed, repeats
-        self._length = tokens_of(next(iter(texts.values()))).shape[1]
-        self._compile_seconds = workload.compile(trees, self._length)
+    workload: Workload
+    trees: Mapping[str, PyTree]  # by role
+    texts: Mapping[int, PyTree]  # inputs by the example's index
+    file: File
+    seed: int
+    repeats: int
+
+    def __post_init__(self):
+        self._length = tokens_of(next(iter(self.texts.values()))).shape[1]
+        self._compile_seconds = self.workload.compile(self.trees, self._length)
 
     @property
     def remaining(self) -> int:
         """The number of generations that have not been measured yet."""
-        units = self._repeats * len(self._texts) - len(self.file.done)
+        units = self.repeats * len(self.texts) - len(self.file.done)
         return len(self.workload.generations) * units
 
     def by_text(self) -> Iterator[Iterator[Record]]:
         """Measures the other texts, see `measure_by_text`, and writes each record to the file."""
-        units = measure_by_text(
-            self.workload,
-            self._trees,
-            self._texts,
-            seed=self._seed,
-            repeats=self._repeats,
-            skip=self.file.done,
-        )
+        about: dict[str, Any] = {"seed": self.seed, "repeats": self.repeats, "skip": self.file.done}
+        units = measure_by_text(self.workload, self.trees, self.texts, **about)
         return (self._written(records) for records in units)
 
     def decode_elsewhere(self, texts: Mapping[int, PyTree], split: str) -> None:
         """Decodes texts of another split that the file lacks; they predict the timed ones."""
-        params = jax.device_put(self.workload.params(self._trees)["speculative"])
+        params = jax.device_put(self.workload.params(self.trees)["speculative"])
         for text, inputs in texts.items():
             if (split, text) not in self.file.elsewhere:
                 program = self.workload.generations["speculative"]
-                output = program(params, _keys(self._seed, text), inputs)
+                output = program(params, _keys(self.seed, text), inputs)
                 self.file.write(_generation(self.workload, output, text=text, split=split))
 
     def profile(self, path: str) -> None:
         """Writes an xprof trace of one text's generations, each under its mode's name."""
-        workload, trees = self.workload, jax.device_put(self._trees)
-        text, inputs = next(iter(self._texts.items()))
-        _warm_up(workload, trees, self._seed, {text: inputs})
+        workload, trees = self.workload, jax.device_put(self.trees)
+        text, inputs = next(iter(self.texts.items()))
+        _warm_up(workload, trees, self.seed, {text: inputs})
         with jax.profiler.trace(path):
             for mode, params in workload.params(trees).items():
                 with jax.profiler.TraceAnnotation(mode):
                     generate = workload.generations[mode]
-                    jax.block_until_ready(generate(params, _keys(self._seed, text), inputs))
+                    jax.block_until_ready(generate(params, _keys(self.seed, text), inputs))
 
     def conclude(self, about: Mapping[str, object], split: str | None = None) -> BenchmarkSummary:
         """Writes the report, and returns the figures of everything that was measured."""
         plan = self.workload.plan
-        read = self.workload.alone.target.read_by_decode(self._trees["alone"])
+        read = self.workload.alone.target.read_by_decode(self.trees["alone"])
         summary = summarize(
             self.file.records(split),
             parts=parts_of(plan),
@@ -176,7 +167,7 @@ class Measurement:
             beams=plan.beams if isinstance(plan, BeamPlan) else 0,
             step_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves(read)),
         )
-        costs = self.workload.costs(self._trees, self._length)
+        costs = self.workload.costs(self.trees, self._length)
         report = {
             "environment": environment(),
             "run": {**described(plan), **about, "costs": _named(costs)},

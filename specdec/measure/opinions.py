@@ -20,7 +20,7 @@ from specdec.models.contract import loops
 from specdec.models.contract.inputs import read
 from specdec.plan import Plan
 from specdec.sampling import before_each, fit_vocabulary, is_distribution, standardised
-from specdec.schedules.signals import signals
+from specdec.schedules.schedule import signals
 from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 LENIENCE = (1.0, 0.5, 0.3, 0.1)
@@ -42,7 +42,7 @@ class Opinions(NamedTuple):
     rates: Array  # [B, T, L] sum_x min(p(x) / l, q(x))
     proposed: Array  # [B, T] int32, the argmax of q; -1 where it proposes nothing
     ratio: Array  # [B, T] float32, q(y) / p(y) of the text's own token y, at most MOST
-    # What a stopping rule would see, `schedules.signals.Signals`: of the token `proposed`, or of y
+    # What a stopping rule would see, `schedules.schedule.Signals`: of the token `proposed`, or of y
     # if drawn.
     confidence: Array  # [B, T] float32
     entropy: Array  # [B, T] float32

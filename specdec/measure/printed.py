@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
 
 from specdec.common.environment import Hardware, device_in_words
 from specdec.common.tables import columns
 from specdec.common.terminal import counted
 from specdec.decoding.beam_plan import AnyPlan, BeamPlan
+from specdec.measure.estimator import Spread
 from specdec.measure.summary import (
     Baseline,
     BenchmarkPrediction,
@@ -18,6 +20,9 @@ from specdec.measure.summary import (
 )
 from specdec.plan import Plan
 from specdec.types import verifies
+
+BUSY = 0.5  # load average of a core, before the measurement
+NOISY, USELESS = 1.25, 2.0  # the ends of a `Spread`, one over the other
 
 
 def sentence(summary: BenchmarkSummary, plan: AnyPlan, environment: Hardware) -> str:
@@ -187,3 +192,30 @@ def _shares(name: str, values: Sequence[float | None], meaning: str) -> str:
 def _figure(name: str, value: float, meaning: str) -> str:
     shown = f"{value:.3f}" if value >= 0 else "-"  # a busy machine makes differences negative
     return f"{name:20}{shown:>9}  {meaning}".rstrip()
+
+
+def trust(
+    load: float | None, spread: Spread | None, cores: int = os.cpu_count() or 1
+) -> Iterator[str]:
+    """Yields how busy the machine was, and how far the timings can be trusted."""
+    crowded = load is not None and load > BUSY * cores
+    ratio = spread.high / spread.low if spread else 1.0
+    busy = crowded or ratio > NOISY
+    facts = [] if load is None else [f"load average {load:.1f} on {counted(cores, 'core')} before"]
+    if spread:
+        facts.append(
+            f"the same work took {spread.low:.2f} to {spread.high:.2f} times its median (middle "
+            f"80 % of {spread.timings} timings)"
+        )
+    else:
+        facts.append("nothing was timed twice")
+    yield f"{'machine is busy' if busy else 'machine':20}{', '.join(facts)}"
+    if ratio > USELESS:
+        meaning = "trust no figure here, the speed-up included; measure again on an idle machine"
+    elif busy:
+        meaning = "runs alternate, so the interval of the speed-up holds; no other time is reliable"
+    elif not spread:
+        meaning = "how much times vary is not known; give more texts or repeats"
+    else:
+        return
+    yield f"{'':20}{meaning}"

@@ -26,9 +26,9 @@ from specdec.common.records import Lines, as_json
 from specdec.common.values import UsageError, one_line
 from specdec.decoding.refilling import Refilled
 from specdec.drafters import Drafter
-from specdec.measure import opinions, recording, written
+from specdec.measure import opinions, recording
 from specdec.measure.alphas import AcceptanceSummary, Accepted
-from specdec.measure.written import Texts
+from specdec.measure.recording import Texts
 from specdec.models.partitioning import Share
 from specdec.texts.measured_run import Run, Variant, described
 
@@ -265,7 +265,7 @@ def record(
     if missing <= 0:
         return
     run, params, mesh = variant.run, variant.engine.read(), variant.run.placement.mesh
-    texts = written.generate(
+    texts = recording.generate(
         run.plan,
         params["target"],
         ((batch.index, batch.inputs) for batch in batches),

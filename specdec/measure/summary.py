@@ -14,9 +14,8 @@ import numpy as np
 from specdec.common import theory
 from specdec.common.statistics import Estimate, ratio
 from specdec.measure import estimator
-from specdec.measure.estimator import MeasuredParts, total
+from specdec.measure.estimator import MeasuredParts, Spread, total
 from specdec.measure.file import Generation, Record
-from specdec.measure.trust import Spread
 from specdec.types import Part, TargetCall
 
 # What is known of measured calls -> the model calls of an iteration, as `Plan.parts` tells them.
@@ -192,7 +191,9 @@ def summarize(
         iteration = prediction.draft + prediction.verify + prediction.rest
         latency["speculative"] = _latency(speculative, costs.prefill + iteration)
         by_others = _predicted_by_others(measured, parts, speedup) if measured.elsewhere else None
-    modes = {"alone": alone, "speculative": speculative, "greedy": measured.greedy}
+    modes, greedy = {"alone": alone, "speculative": speculative, "greedy": measured.greedy}, None
+    if measured.greedy:
+        greedy = GreedyFigures(_speedup(alone, measured.greedy), _acceptance(measured.greedy)[0])
     return BenchmarkSummary(
         texts=len({generation.text for generation in alone}),
         repeats=len({generation.repeat for generation in alone}),
@@ -212,7 +213,7 @@ def summarize(
         broken_drafts=sum(generation.broken_drafts for generation in speculative),
         spread=measured.spread,
         beams=beams,
-        greedy=_greedy(measured) if measured.greedy else None,
+        greedy=greedy,
     )
 
 
@@ -252,11 +253,6 @@ def _calls(generations: Sequence[Generation]) -> tuple[np.ndarray, np.ndarray]:
         np.concatenate([generation.accepted for generation in generations]),
         np.concatenate([generation.drafted for generation in generations]),
     )
-
-
-def _greedy(measured: MeasuredParts) -> GreedyFigures:
-    tau, _ = _acceptance(measured.greedy)
-    return GreedyFigures(_speedup(measured.alone, measured.greedy), tau)
 
 
 def _speedup(alone: Sequence[Generation], faster: Sequence[Generation]) -> Speedup:

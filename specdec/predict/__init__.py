@@ -2,7 +2,7 @@
 
 `costs` has the seconds of calls, and predicts an iteration from them. They are timed
 (`timed_costs`), read from a file (`stored_costs`), follow from shapes and a chip's limits
-(`roofline`), or are the compiler's cycles (`cycles`).
+(`roofline`), or are the compiler's cycles (`compile_record`).
 
 `draft_lengths` decodes recorded texts again, with recordings instead of models, which counts target
 calls. `predicted_speedup` makes figures from these counts and the costs, and `search` finds the

@@ -24,8 +24,8 @@ from specdec.models.contract.inputs import tokens_of
 from specdec.models.contract.model import Model, Target
 from specdec.plan import Plan
 from specdec.predict import hlo
-from specdec.predict.calls import device_bytes, silent_call, together, with_collectives
 from specdec.predict.hardware import Call
+from specdec.predict.roofline import device_bytes, silent_call, together, with_collectives
 from specdec.types import PyTree, of_depth, verifies
 
 

@@ -14,14 +14,15 @@ from specdec.common.terminal import counted
 from specdec.predict import hlo
 from specdec.predict.compile_record import (
     PREDICTIONS,
+    CompilerEstimate,
     CountAndBytes,
     DevicesRecord,
     ProgramContents,
+    ProgramCycles,
     ProgramMemory,
     TopologyRecord,
     read,
 )
-from specdec.predict.cycles import CompilerEstimate, ProgramCycles
 from specdec.predict.hardware import GIB, LAYER_SECONDS
 from specdec.predict.roofline import BeamPrediction, Exit, RooflinePrediction
 

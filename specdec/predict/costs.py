@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypedDict
 
 from specdec.common import theory
-from specdec.common.json_values import JsonObject, check_kind
+from specdec.common.json_values import JsonObject, converted, record_of
 from specdec.types import Part, verifies
 
 
@@ -67,10 +67,6 @@ class Iteration(NamedTuple):
 
 class _Record(TypedDict):
     calls: dict[str, float]
-    prefill: float
-    prefill_alone: float
-    step: float
-    source: str
 
 
 class Costs(NamedTuple):
@@ -90,9 +86,8 @@ class Costs(NamedTuple):
     @classmethod
     def of_record(cls, fields: JsonObject) -> Costs:
         """Returns the costs from the values of `record`."""
-        check_kind(fields, _Record)
-        calls = {Calls.of(name): seconds for name, seconds in fields["calls"].items()}
-        return cls(**{**fields, "calls": calls})
+        calls = converted(fields, _Record)["calls"]
+        return record_of(cls, fields, calls={Calls.of(name): x for name, x in calls.items()})
 
     def iteration(self, parts: Iterable[Part], drafted: float = 0) -> Iteration:
         """Predicts an iteration of these model calls, whose draft has this many tokens."""

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from specdec.common.values import UsageError
+from specdec.common.values import UsageError, one_line
 from specdec.measure import opinions, recorded_texts
 from specdec.measure.alphas import Accepted
 from specdec.plan import Plan
-from specdec.predict import predicted_speedup, recorded, schedule_replay, timed_costs
+from specdec.predict import predicted_speedup, schedule_replay, timed_costs
 from specdec.predict.costs import Costs
 from specdec.predict.predicted_speedup import PredictedSpeedup
 from specdec.predict.schedule_replay import SAMPLES, Replayed
@@ -63,10 +63,8 @@ class DraftLengths(NamedTuple):
                     "drafts"
                 )
             _refuse(plan)
-            try:
+            with one_line(f"--passes {path}: "):
                 schedule_replay.check(plan, texts)
-            except ValueError as error:
-                raise UsageError(f"--passes {path}: {error}") from error
             accepted = (text.accepted["model"][0] for text in texts)
             alphas.append(sum(accepted) / tokens if same_drafter else None)
             checked.append(variant)
@@ -111,7 +109,7 @@ def _refuse(plan: Plan) -> None:
         )
     if not plan.verifier.exact:
         raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
-    draws = any(recorded.kind_of(x) == "ratio" for _, x in opinions.recorded(plan.drafter))
+    draws = any(schedule_replay.kind_of(x) == "ratio" for _, x in opinions.recorded(plan.drafter))
     known = isinstance(plan.verifier, Block | SpeculativeSampling)
     if draws and not plan.sampling.greedy and not known:
         raise UsageError(

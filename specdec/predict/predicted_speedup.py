@@ -22,66 +22,56 @@ from specdec.predict.schedule_replay import Replayed, grouped
 from specdec.schedules import Fixed
 from specdec.types import TargetCall
 
-INTERVAL = "The ends of its 95 % interval by a bootstrap over texts"
-
 
 @dataclasses.dataclass(frozen=True)
 class PredictedSpeedup:
-    """The figures of one draft length, or of a schedule; None if a part's costs are not known."""
+    """The figures of one draft length, or of a schedule; None if a part's costs are not known.
 
-    gamma: Annotated[
-        int | None, Count, "Tokens of a draft; absent where they vary, 0 where nothing is drafted."
-    ]
-    texts: Annotated[OneOrMore, "Texts that were replayed."]
-    tokens: Annotated[Count, "Output tokens of all of them."]
-    calls: Annotated[
-        Amount, "Target calls of all of them, a mean over samples where the drafter draws."
-    ]
-    tokens_per_call: Annotated[Estimate, Amount, "Tokens over calls."]
+    Attributes:
+      gamma: Tokens of a draft; absent where they vary, 0 where nothing is drafted.
+      texts: Texts that were replayed.
+      tokens: Output tokens of all of them.
+      calls: Target calls of all of them, a mean over samples where the drafter draws.
+      tokens_per_call: Tokens over calls.
+      speedup: Over the target alone, with prefill; absent where the costs of a part are not known.
+      formula_tokens_per_call: By alpha, as if acceptances were independent and no text ended;
+        absent without alpha or where lengths vary.
+      formula_speedup: The speed-up by alpha and by c and v of the costs, without prefill; absent
+        where either is not known.
+      oracle_speedup: If every draft stopped just before its first refusal, gamma tokens long at
+        most; absent where the costs of a part are not known.
+      hazard: By depth in the draft, the share of draft tokens that are refused, of those whose
+        drafts were kept so far.
+      layers: Layers of a target call, the mean over calls; absent where calls go through all.
+      variant: The variant as it was given, empty without one.
+      drafter: The drafter's class.
+      schedule: What chooses draft lengths.
+      sampling: How tokens are drawn.
+      alpha: Teacher-forced, of the passes; absent where those are of another drafter.
+      costs: Where the seconds of the parts are from.
+      tokens_per_call_interval: The ends of its 95 % interval by a bootstrap over texts.
+      speedup_interval: The ends of its 95 % interval by a bootstrap over texts; absent where
+        `speedup` is.
+    """
+
+    gamma: Annotated[int | None, Count]
+    texts: OneOrMore
+    tokens: Count
+    calls: Amount
+    tokens_per_call: Annotated[Estimate, Amount]
     # The sums over texts of prefill + tokens x step, divided by prefill + calls x parts.
-    speedup: Annotated[
-        Estimate | None,
-        Amount,
-        "Over the target alone, with prefill; absent where the costs of a part are not known.",
-    ]
-    formula_tokens_per_call: Annotated[
-        float | None,
-        Amount,
-        "By alpha, as if acceptances were independent and no text ended; absent without alpha or "
-        "where lengths vary.",
-    ]
-    formula_speedup: Annotated[
-        float | None,
-        Amount,
-        "The speed-up by alpha and by c and v of the costs, without prefill; absent where either "
-        "is not known.",
-    ]
-    oracle_speedup: Annotated[
-        float | None,
-        Amount,
-        "If every draft stopped just before its first refusal, gamma tokens long at most; absent "
-        "where the costs of a part are not known.",
-    ]
-    hazard: Annotated[
-        Sequence[Share],
-        "By depth in the draft, the share of draft tokens that are refused, of those whose drafts "
-        "were kept so far.",
-    ]
-    layers: Annotated[
-        float | None,
-        Annotated[float, Meta(ge=1)],
-        "Layers of a target call, the mean over calls; absent where calls go through all.",
-    ] = None
-    variant: Annotated[str, "The variant as it was given, empty without one."] = ""
-    drafter: Annotated[str, "The drafter's class."] = ""
-    schedule: Annotated[str, "What chooses draft lengths."] = ""
-    sampling: Annotated[str, "How tokens are drawn."] = ""
-    alpha: Annotated[
-        float | None,
-        Share,
-        "Teacher-forced, of the passes; absent where those are of another drafter.",
-    ] = None
-    costs: Annotated[str, "Where the seconds of the parts are from."] = ""
+    speedup: Annotated[Estimate | None, Amount]
+    formula_tokens_per_call: Annotated[float | None, Amount]
+    formula_speedup: Annotated[float | None, Amount]
+    oracle_speedup: Annotated[float | None, Amount]
+    hazard: Sequence[Share]
+    layers: Annotated[float | None, Annotated[float, Meta(ge=1)]] = None
+    variant: str = ""
+    drafter: str = ""
+    schedule: str = ""
+    sampling: str = ""
+    alpha: Annotated[float | None, Share] = None
+    costs: str = ""
 
     LINE: ClassVar = (
         *("variant", "drafter", "schedule", "sampling", "alpha", "costs", "gamma", "texts"),
@@ -91,13 +81,13 @@ class PredictedSpeedup:
     )
 
     @property
-    def tokens_per_call_interval(self) -> Annotated[list[float], list[Amount], f"{INTERVAL}."]:
+    def tokens_per_call_interval(self) -> Annotated[list[float], list[Amount]]:
         return [self.tokens_per_call.low, self.tokens_per_call.high]
 
     @property
     def speedup_interval(
         self,
-    ) -> Annotated[list[float] | None, list[Amount], f"{INTERVAL}; absent where `speedup` is."]:
+    ) -> Annotated[list[float] | None, list[Amount]]:
         return self.speedup and [self.speedup.low, self.speedup.high]
 
     def record(self) -> dict[str, object]:

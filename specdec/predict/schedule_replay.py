@@ -28,9 +28,10 @@ the draft's own positions: P_i is the share kept over all continuations, whereve
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,15 +39,102 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from specdec.decoding import decode, row_keys
-from specdec.drafters import Drawing
+from specdec.drafters import Autoregressive, Drafter, Drawing
 from specdec.measure.alphas import Accepted
 from specdec.measure.opinions import recorded
+from specdec.models.contract.cache import NoKeys
+from specdec.models.contract.model import Target
 from specdec.plan import Plan
-from specdec.predict.recorded import Recorded, kind_of, played_by, role_of
 from specdec.sampling import Greedy
-from specdec.schedules.signals import Signals
-from specdec.types import DecodeOutput, Params, PyTree
+from specdec.schedules.schedule import Signals
+from specdec.types import (
+    Array,
+    Context,
+    DecodeOutput,
+    Draft,
+    ModelOutput,
+    Params,
+    Prompt,
+    PyTree,
+    Request,
+)
 from specdec.verifiers import Block, GreedyMatch
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded(Target):
+    """A target whose argmax at position t of row b is params['tokens'][b, t], [B, N] int32."""
+
+    vocab_size: int  # V
+    # the model whose start token, padding and prompts it has, None for token 0
+    start_of: Target | None = None
+    stop_ids: ClassVar[tuple[int, ...]] = ()
+    exact: ClassVar[bool] = True
+
+    def init(self, key: Array) -> PyTree:
+        return {"tokens": jnp.zeros([1, 1], jnp.int32)}
+
+    def axes(self) -> PyTree:
+        return {"tokens": (None, None)}
+
+    def start(self, inputs: PyTree) -> Array:
+        if self.start_of is not None:
+            return self.start_of.start(inputs)
+        return jnp.zeros(jax.tree.leaves(inputs)[0].shape[0], jnp.int32)
+
+    @property
+    def pad_id(self) -> int:  # type: ignore[override]
+        return 0 if self.start_of is None else self.start_of.pad_id
+
+    def prompt(self, inputs: PyTree) -> Prompt | None:
+        return None if self.start_of is None else self.start_of.prompt(inputs)
+
+    def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> NoKeys:
+        return NoKeys(jnp.zeros(params["tokens"].shape[0], jnp.int32), capacity)
+
+    def decode(self, params: PyTree, tokens: Array, cache: NoKeys) -> tuple[ModelOutput, NoKeys]:
+        recording, width = params["tokens"], tokens.shape[1]
+        positions = cache.length[:, None] + jnp.arange(width)[None]
+        positions = jnp.minimum(positions, recording.shape[1] - 1)
+        next_tokens = jnp.take_along_axis(recording, positions, axis=1)
+        logits = jax.nn.one_hot(next_tokens, self.vocab_size, dtype=jnp.float32)
+        hidden = jnp.zeros((*tokens.shape, 1), jnp.float32)
+        return ModelOutput(logits, hidden), cache.rewind(cache.length + width)
+
+
+def kind_of(drafter: Drawing) -> str:
+    """Returns the kind of recording that a replay of the drafter needs."""
+    return "proposed" if drafter.sampling.greedy else "ratio"
+
+
+@dataclasses.dataclass(frozen=True)
+class ByStart(Autoregressive):
+    """Drafts params['tokens'] [B, N, K] of the draft's start, up to params['length'] [B, N]."""
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        return ()
+
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        tokens, length = (params[self.role][name] for name in ("tokens", "length"))
+        start = jnp.minimum(request.context.length - 1, length.shape[1] - 1)[:, None]
+        draft = jnp.take_along_axis(tokens, start[:, :, None], axis=1)[:, 0, : request.longest]
+        length = jnp.take_along_axis(length, start, axis=1)[:, 0]
+        return Draft(draft, None, jnp.minimum(request.want, length)), state
+
+
+def played_by(drafter: Drafter, model: Recorded, by_start: Callable[[Drawing], bool]) -> Drafter:
+    """Returns the drafter with recordings instead of all drafters in `acceptance.recorded`."""
+    if isinstance(drafter, Drawing):
+        player = ByStart if by_start(drafter) else Autoregressive
+        return player(model, Greedy(), role=role_of(drafter))
+    inner = drafter.inner().items()
+    return drafter.with_inner({name: played_by(x, model, by_start) for name, x in inner})
+
+
+def role_of(drafter: Drafter) -> str:
+    """Returns the role of the recording that replaces a drafter."""
+    return next(iter(drafter.owned()), "draft")
+
 
 SAMPLES = 8  # of the coins
 ROWS = {True: 512, False: 32}  # of a batch, by whether all drafters are recorded
@@ -79,20 +167,18 @@ def replay(
 ) -> Replayed:
     """Decodes recorded texts once more."""
     check(plan, passes)
-    tables, names = tables or {}, dict(recorded(plan.drafter))
+    names = dict(recorded(plan.drafter))
     all_recorded = list(names.values()) == [plan.drafter]
-    played = _played(plan, 4 if all_recorded else vocab_size, all_recorded)
+    replaying = _Replaying(plan, names, all_recorded, vocab_size, tables or {})
     draws = any(not drafter.sampling.greedy for drafter in names.values())
-    size = min(ROWS[all_recorded], len(passes))
     width = 1 if all_recorded else length or max([1, *(len(text.inputs) for text in passes)])
-    program, rule = _program(played), Params(**tables)
+    decoded = replaying.program(min(ROWS[all_recorded], len(passes)), width)
     batches = []
     for sample in range(samples if draws else 1):
         coins = np.random.default_rng((seed, sample))
-        rows = [_row(plan, rule, text, names, coins, all_recorded, vocab_size) for text in passes]
-        for start in range(0, len(rows), size):
-            some = rows[start : start + size]
-            batches.append(_decoded(played, program, some, (size, width), tables))
+        rows = [replaying.row(text, coins) for text in passes]
+        size = min(ROWS[all_recorded], len(rows))
+        batches += [decoded(rows[start : start + size]) for start in range(0, len(rows), size)]
     calls = jax.tree.map(lambda *parts: np.concatenate(parts), *batches)
     return calls._replace(depth=_depths(plan, passes, calls) if plan.target.depths else None)
 
@@ -216,102 +302,61 @@ def _played(plan: Plan, vocab_size: int, all_recorded: bool) -> Plan:
     return played
 
 
-def _row(
-    plan: Plan,
-    rule: Params,
-    text: Accepted,
-    names: Mapping[str, Drawing],
-    coins: np.random.Generator,
-    all_recorded: bool,
-    vocab_size: int,
-) -> _Row:
-    output = np.array(text.output, np.int32)
-    tokens, other = output, _another(output, plan.stop_ids, vocab_size)
-    if all_recorded:
-        tokens = np.where(np.isin(output, plan.stop_ids), STOPS, TOKEN)
-        other = np.full_like(tokens, OTHER)
-    recordings = {}
-    for name, drafter in names.items():
-        recording, kind = text.drafts[name], kind_of(drafter)
-        at = np.arange(len(output))
-        if _by_start(plan, drafter):
-            at = _from_each_start(len(output), plan.longest_draft)
-        of_drafts = _of_drafts(recording, kind, at, drafter)
-        if kind == "proposed":
-            agrees = of_drafts == output[at]
-            unlike = other[at] if all_recorded else np.where(of_drafts < 0, other[at], of_drafts)
-        else:
-            agrees, unlike = _agrees(plan, drafter, recording, of_drafts, at, coins), other[at]
-        params = {"tokens": np.where(agrees, tokens[at], unlike).astype(np.int32)}
-        if at.ndim > 1:
-            params["length"] = _lengths(plan, rule, recording, at, agrees, drafter)
-        recordings[role_of(drafter)] = params
-    return _Row(() if all_recorded else text.inputs, tokens, recordings)
-
-
 def _by_start(plan: Plan, drafter: Drawing) -> bool:
     """Returns whether a drafter's recording depends on where the draft starts."""
     by_start = drafter.block is not None or _stops(plan)
     return by_start or (_by_block(plan) and kind_of(drafter) == "ratio")
 
 
-def _of_drafts(
-    recording: Mapping[str, ArrayLike], kind: str, at: np.ndarray, drafter: Drawing
-) -> np.ndarray:
-    """Returns the recording of the tokens `at`, [T], or [T, K] of drafts from each start."""
-    values = np.array(recording[kind])
-    return values[:, : at.shape[1]] if drafter.block is not None else values[at]
+class _Recording(NamedTuple):
+    """The recording of one drafter along a text."""
 
+    plan: Plan
+    drafter: Drawing
+    values: Mapping[str, ArrayLike]  # by kind
+    tokens: int  # T, of the text
 
-def _agrees(
-    plan: Plan,
-    drafter: Drawing,
-    recording: Mapping[str, ArrayLike],
-    ratios: np.ndarray,
-    at: np.ndarray,
-    coins: np.random.Generator,
-) -> np.ndarray:
-    """Returns which tokens with these ratios are kept; [T], or [T, K] of drafts from each start."""
-    if _by_block(plan):
-        return _kept_of_blocks(ratios, coins)
-    if drafter.block is not None:
-        return _kept(ratios, coins)
-    return _kept(np.array(recording["ratio"]), coins)[at]  # a token is tested once
+    @property
+    def at(self) -> np.ndarray:
+        """The indices of the tokens that are drafted, [T], or [T, K] of drafts from each start."""
+        index = np.arange(self.tokens)
+        if not _by_start(self.plan, self.drafter):
+            return index
+        places = index[:, None] + np.arange(self.plan.longest_draft)[None]
+        return np.minimum(places, self.tokens - 1)
 
+    def of_drafts(self, kind: str) -> np.ndarray:
+        """Returns the values of the tokens `at`."""
+        values = np.array(self.values[kind])
+        blocks = self.drafter.block is not None
+        return values[:, : self.plan.longest_draft] if blocks else values[self.at]
 
-def _from_each_start(tokens: int, longest: int) -> np.ndarray:
-    """Returns [T, K], the indices of the tokens of a draft from each start."""
-    index = np.arange(tokens)[:, None] + np.arange(longest)[None]
-    return np.minimum(index, tokens - 1)
+    def kept(self, coins: np.random.Generator) -> np.ndarray:
+        """Returns which of the tokens `at` are kept, of a drafter that samples."""
+        if _by_block(self.plan):
+            return _kept_of_blocks(self.of_drafts("ratio"), coins)
+        if self.drafter.block is not None:
+            return _kept(self.of_drafts("ratio"), coins)
+        return _kept(np.array(self.values["ratio"]), coins)[self.at]  # a token is tested once
 
+    def lengths(self, rule: Params, agrees: np.ndarray) -> np.ndarray:
+        """Returns [T], after how many tokens of a draft from each start the schedule stops."""
+        plan, (tokens, longest) = self.plan, agrees.shape
+        if not _stops(plan):
+            return np.full(tokens, longest, np.int32)
 
-def _lengths(
-    plan: Plan,
-    rule: Params,
-    recording: Mapping[str, ArrayLike],
-    at: np.ndarray,
-    agrees: np.ndarray,
-    drafter: Drawing,
-) -> np.ndarray:
-    """Returns [T], after how many tokens of a draft from each start the schedule stops."""
-    tokens, longest = at.shape
-    if not _stops(plan):
-        return np.full(tokens, longest, np.int32)
+        def of(kind: str) -> np.ndarray:
+            values = self.of_drafts(kind).astype(np.float32)
+            # Of one size for all texts, so that the rule is compiled once.
+            return np.pad(values, [(0, plan.max_length - tokens), *[(0, 0)] * (values.ndim - 1)])
 
-    def of(kind: str) -> np.ndarray:
-        values = _of_drafts(recording, kind, at, drafter).astype(np.float32)
-        # Of one size for all texts, so that the rule is compiled once.
-        grid = np.zeros([plan.max_length, *values.shape[1:]], np.float32)
-        grid[:tokens] = values
-        return grid
-
-    seen = {kind: of(kind) for kind in SIGNALS}
-    if REFUSED in recording:
-        confidence = seen["confidence"]
-        confidence[:tokens] = np.where(agrees, confidence[:tokens], of(REFUSED)[:tokens])
-    index = np.broadcast_to(np.arange(longest), (plan.max_length, longest))
-    stops = np.asarray(plan.schedule.stops(rule, Signals(**seen, index=index)))[:tokens]
-    return np.where(stops.any(axis=1), stops.argmax(axis=1) + 1, longest).astype(np.int32)
+        seen = {kind: of(kind) for kind in SIGNALS}
+        if REFUSED in self.values:
+            confidence = seen["confidence"]
+            confidence[:tokens] = np.where(agrees, confidence[:tokens], of(REFUSED)[:tokens])
+        index = np.broadcast_to(np.arange(longest), (plan.max_length, longest))
+        stops = np.asarray(plan.schedule.stops(rule, Signals(**seen, index=index)))[:tokens]
+        return np.where(stops.any(axis=1), stops.argmax(axis=1) + 1, longest).astype(np.int32)
 
 
 def _stops(plan: Plan) -> bool:
@@ -344,48 +389,77 @@ def _another(output: np.ndarray, stop_ids: Sequence[int], vocab_size: int) -> np
     return np.where(output == second, first, second)
 
 
-def _decoded(
-    plan: Plan,
-    program: Callable[[Params, np.ndarray, np.ndarray], DecodeOutput],
-    rows: Sequence[_Row],
-    shape: tuple[int, int],
-    tables: Mapping[str, PyTree],
-) -> Replayed:
-    """Decodes some texts in a batch whose inputs have this shape."""
-    longest, (size, width) = plan.max_length, shape
+class _Replaying(NamedTuple):
+    """A plan whose recorded texts are decoded again."""
 
-    def filled(
-        arrays: Iterator[Sequence[int] | np.ndarray], *shape: int, padding: int = 0
-    ) -> np.ndarray:
-        block = np.full([size, *shape], padding, np.int32)
-        for row, array in zip(block, arrays, strict=False):
-            row[: len(array)] = array
-        return block
+    plan: Plan
+    names: Mapping[str, Drawing]  # the recorded drafters
+    all_recorded: bool
+    vocab_size: int
+    tables: Mapping[str, PyTree]
 
-    inputs = filled((row.inputs for row in rows), width, padding=plan.target.pad_id)
-    trees: dict[str, PyTree] = dict(tables)
-    trees["target"] = {"tokens": filled((row.tokens for row in rows), longest)}
-    for role, recording in rows[0].recordings.items():
-        trees[role] = {
-            name: filled((row.recordings[role][name] for row in rows), longest, *array.shape[1:])
-            for name, array in recording.items()
-        }
-    active = np.arange(size) < len(rows)
-    output = jax.device_get(program(plan.params(trees), inputs, active))
-    for row, tokens, length in zip(rows, output.tokens, output.length, strict=False):
-        if not np.array_equal(row.tokens, tokens[:length]):
-            raise RuntimeError("a replay has not written its text; does the text hold a stop id?")
-    trace = output.trace
-    calls = Replayed(output.length, trace.calls, trace.drafted, trace.accepted, trace.source)
-    return jax.tree.map(lambda x: x[: len(rows)], calls)
+    def row(self, text: Accepted, coins: np.random.Generator) -> _Row:
+        """Returns a text and the recordings along it, as the replay has them."""
+        output = np.array(text.output, np.int32)
+        tokens, other = output, _another(output, self.plan.stop_ids, self.vocab_size)
+        if self.all_recorded:
+            tokens = np.where(np.isin(output, self.plan.stop_ids), STOPS, TOKEN)
+            other = np.full_like(tokens, OTHER)
+        recordings = {}
+        for name, drafter in self.names.items():
+            recording = _Recording(self.plan, drafter, text.drafts[name], len(output))
+            at = recording.at
+            if drafter.sampling.greedy:
+                proposed = recording.of_drafts("proposed")
+                agrees, unlike = proposed == output[at], other[at]
+                if not self.all_recorded:
+                    unlike = np.where(proposed < 0, unlike, proposed)
+            else:
+                agrees, unlike = recording.kept(coins), other[at]
+            params = {"tokens": np.where(agrees, tokens[at], unlike).astype(np.int32)}
+            if at.ndim > 1:
+                params["length"] = recording.lengths(Params(**self.tables), agrees)
+            recordings[role_of(drafter)] = params
+        return _Row(() if self.all_recorded else text.inputs, tokens, recordings)
 
+    def program(self, size: int, width: int) -> Callable[[Sequence[_Row]], Replayed]:
+        """Returns a function that decodes up to `size` texts in a batch of inputs [size, width]."""
+        # Its program is discarded with the replay: a search makes hundreds, and a process has
+        # limited room.
+        plan = _played(self.plan, 4 if self.all_recorded else self.vocab_size, self.all_recorded)
 
-def _program(plan: Plan) -> Callable[[Params, np.ndarray, np.ndarray], DecodeOutput]:
-    """Returns a program that decodes inputs [B, S] whose rows are active [B]."""
-    # It is discarded with the replay: a search makes hundreds, and a process has limited room.
+        @jax.jit
+        def run(params: Params, inputs: jax.Array, active: jax.Array) -> DecodeOutput:
+            return decode(params, row_keys(0, jnp.arange(size)), inputs, plan, active=active)
 
-    def run(params: Params, inputs: jax.Array, active: jax.Array) -> DecodeOutput:
-        keys = row_keys(0, jnp.arange(inputs.shape[0]))
-        return decode(params, keys, inputs, plan, active=active)
+        def filled(
+            arrays: Iterable[Sequence[int] | np.ndarray], *shape: int, padding: int = 0
+        ) -> np.ndarray:
+            block = np.full([size, *shape], padding, np.int32)
+            for row, array in zip(block, arrays, strict=False):
+                row[: len(array)] = array
+            return block
 
-    return jax.jit(run)
+        def decoded(rows: Sequence[_Row]) -> Replayed:
+            inputs = filled((row.inputs for row in rows), width, padding=plan.target.pad_id)
+            trees: dict[str, PyTree] = dict(self.tables)
+            trees["target"] = {"tokens": filled((row.tokens for row in rows), plan.max_length)}
+            for role, recording in rows[0].recordings.items():
+                trees[role] = {
+                    name: filled(
+                        (x.recordings[role][name] for x in rows), plan.max_length, *array.shape[1:]
+                    )
+                    for name, array in recording.items()
+                }
+            active = np.arange(size) < len(rows)
+            output = jax.device_get(run(plan.params(trees), inputs, active))
+            for row, tokens, length in zip(rows, output.tokens, output.length, strict=False):
+                if not np.array_equal(row.tokens, tokens[:length]):
+                    raise RuntimeError(
+                        "a replay has not written its text; does the text hold a stop id?"
+                    )
+            trace = output.trace
+            calls = output.length, trace.calls, trace.drafted, trace.accepted, trace.source
+            return jax.tree.map(lambda x: x[: len(rows)], Replayed(*calls))
+
+        return decoded

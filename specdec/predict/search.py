@@ -14,7 +14,7 @@ import numpy as np
 from specdec.common import hosts, progress, records, resources
 from specdec.common.gin_text import statements
 from specdec.common.records import Lines
-from specdec.common.values import UsageError, fields_of
+from specdec.common.values import UsageError, fields_of, one_line
 from specdec.measure import opinions, recorded_texts
 from specdec.measure.alphas import Accepted
 from specdec.plan import Plan
@@ -271,11 +271,9 @@ def _refuse(run: Run) -> None:
     plan = run.plan
     if not plan.exact:
         raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
-    try:
-        if not plan.drafter.paths:
+    if not plan.drafter.paths:
+        with one_line():
             schedule_replay.check(plan, ())
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def _longest(asked: int | None, plan: Plan) -> int:

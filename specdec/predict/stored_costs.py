@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
-from specdec.common.json_values import JsonObject, check_kind, parsed, record_of
+from specdec.common.json_values import JsonObject, converted, parsed
 from specdec.common.records import Lines, RecordsError
 from specdec.measure import estimator
 from specdec.measure.file import Timing, record
@@ -16,19 +17,16 @@ from specdec.predict.hardware import Call, Chip
 from specdec.predict.roofline import roofline_costs
 
 
-class _Host(TypedDict):
-    host: list[int]
-
-
 class _Assumed(TypedDict):
     layer_seconds: float
 
 
-class _Topology(TypedDict):
+@dataclasses.dataclass(frozen=True)
+class _Topology:
     topology: str
-    calls: NotRequired[dict[str, dict[str, object]]]
-    chip: NotRequired[_Host]
-    assumed: NotRequired[_Assumed]
+    calls: dict[str, Call] = dataclasses.field(default_factory=dict)
+    chip: Chip | None = None
+    assumed: _Assumed = dataclasses.field(default_factory=lambda: _Assumed(layer_seconds=0.0))
 
 
 class _Compiled(TypedDict):
@@ -69,19 +67,18 @@ def of_bench(path: str) -> Costs:
 def of_compile(path: str, topology: str | None) -> Costs:
     """Returns the costs of a roofline of `specdec compile`, which has no prefill."""
     fields = {"topologies": _json(path).get("topologies", [])}
-    check_kind(fields, _Compiled)
-    with_calls = {x["topology"]: x for x in fields["topologies"] if x.get("calls")}
-    name = topology or (next(iter(with_calls), None) if len(fields["topologies"]) == 1 else None)
+    topologies = converted(fields, _Compiled)["topologies"]
+    with_calls = {x.topology: x for x in topologies if x.calls and x.chip}
+    name = topology or (next(iter(with_calls), None) if len(topologies) == 1 else None)
     if name not in with_calls:
         raise RecordsError(
             f"{path} has no calls of topology {topology}; give one of "
             f"{', '.join(with_calls) or 'another file'}, --topology=NAME"
         )
     compiled = with_calls[name]
-    chip = record_of(Chip, compiled["chip"], host=tuple(compiled["chip"]["host"]))
-    calls = {role: record_of(Call, call) for role, call in compiled["calls"].items()}
-    source = f"{path}, a roofline of {name}"
-    return roofline_costs(calls, chip, source, compiled["assumed"]["layer_seconds"])
+    assert compiled.chip is not None
+    source, layer_seconds = f"{path}, a roofline of {name}", compiled.assumed["layer_seconds"]
+    return roofline_costs(compiled.calls, compiled.chip, source, layer_seconds)
 
 
 def _json(path: str) -> JsonObject:

@@ -17,8 +17,17 @@ from specdec.common.timer import Clock, interleaved
 from specdec.engine import Store
 from specdec.measure import estimator
 from specdec.measure.alphas import Accepted
-from specdec.measure.parts import MEMORY, MEMORY_READ, PREFILL, PREFILL_ALONE, Key, Turn, by_turns
-from specdec.measure.workload import TimedPart, timed_parts
+from specdec.measure.parts import (
+    MEMORY,
+    MEMORY_READ,
+    PREFILL,
+    PREFILL_ALONE,
+    Key,
+    TimedPart,
+    Turn,
+    by_turns,
+    timed_parts,
+)
 from specdec.models import partitioning
 from specdec.models.contract.model import Model, Target
 from specdec.models.placement.layouts import Layout

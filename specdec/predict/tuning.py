@@ -16,7 +16,7 @@ from specdec.measure.opinions import recorded
 from specdec.measure.parts import Calls
 from specdec.plan import Plan
 from specdec.predict.costs import Costs
-from specdec.predict.recorded import kind_of
+from specdec.predict.schedule_replay import kind_of
 from specdec.schedules import (
     Confidence,
     CostOptimal,

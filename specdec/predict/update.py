@@ -16,9 +16,9 @@ from jax.typing import DTypeLike
 
 from specdec.models import partitioning
 from specdec.predict import hlo
-from specdec.predict.calls import device_bytes
 from specdec.predict.compilation import Compiled, compiled
 from specdec.predict.hardware import GIB, Call, Chip
+from specdec.predict.roofline import device_bytes
 from specdec.training import Pairs, TrainRun
 from specdec.training.loss import TopLaws
 from specdec.training.updates import (
@@ -72,11 +72,11 @@ class CompiledUpdate:
 
     def collectives(self) -> Counter[str]:
         """Returns the collectives of an update by kind."""
-        return Counter({kind: count for kind, (count, _) in self._exchanged().items()})
+        return self._exchanged(lambda collective: 1)
 
     def exchanged(self) -> Counter[str]:
         """Returns the bytes of the results of an update's collectives by kind."""
-        return Counter({kind: size for kind, (_, size) in self._exchanged().items()})
+        return self._exchanged(lambda collective: collective.bytes)
 
     def gathered(self) -> Iterator[hlo.Instruction]:
         """Yields the all-gathers whose result is a whole parameter of the target."""
@@ -89,15 +89,10 @@ class CompiledUpdate:
     def costs(self) -> tuple[float, float]:
         """Returns the operations and the accessed bytes of an update."""
         # XLA counts the loop over micro-batches once, and other loops too.
-        outside = self.optimizer or Compiled("optimizer", 0.0)
+        once, outside = self.program, self.optimizer or Compiled("optimizer", 0.0)
         again = self.run.micro_batches - 1
-
-        def all_loops(once: float, outside: float) -> float:
-            return once + again * (once - outside)
-
-        once = self.program
-        flops = all_loops(once.flops, outside.flops)
-        return flops, all_loops(once.accessed, outside.accessed)
+        flops = once.flops + again * (once.flops - outside.flops)
+        return flops, once.accessed + again * (once.accessed - outside.accessed)
 
     def call(self) -> Call:
         """Returns the figures of an update for a roofline."""
@@ -114,14 +109,13 @@ class CompiledUpdate:
             devices=math.prod(self.mesh.values()),
         )
 
-    def _exchanged(self) -> dict[str, tuple[int, int]]:
-        """Returns count and bytes by kind; the loop over micro-batches counts fully."""
+    def _exchanged(self, value: Callable[[hlo.Instruction], int]) -> Counter[str]:
+        """Returns the sum of a value by kind; the loop over micro-batches counts fully."""
         assert self.program.module is not None, "it fits"
-        by_kind: dict[str, tuple[int, int]] = {}
+        by_kind: Counter[str] = Counter()
         for collective in self.program.module.collectives:
             times = self.run.micro_batches if collective.loop else 1
-            count, size = by_kind.get(collective.opcode, (0, 0))
-            by_kind[collective.opcode] = count + times, size + times * collective.bytes
+            by_kind[collective.opcode] += times * value(collective)
         return by_kind
 
 

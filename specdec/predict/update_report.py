@@ -217,22 +217,16 @@ def update_markdown(several: Sequence[Mapping[str, object]]) -> str:
     return PageTable.of("", records, COLUMNS).markdown() + "\n"
 
 
-def _part(name: str, record: UpdateRecord) -> str:
-    """Returns a part of the memory that follows from shapes; 0 where an update has none."""
-    return gib(getattr(record.memory, name) or 0)
-
-
-def _of_program(name: str, record: UpdateRecord) -> str:
-    """Returns a size of the program that was compiled."""
+def _size(name: str, record: UpdateRecord) -> str:
+    """Returns a size of the memory; 0 where an update has no part that follows from shapes."""
     size = getattr(record.memory, name)
-    return "does not fit" if size is None else gib(size)
+    return "does not fit" if size is None and name not in PARTS else gib(size or 0)
 
 
 def _all_reduces(record: UpdateRecord) -> str:
     if record.roofline is None:
         return ""
-    collectives = record.collectives or {}
-    return f"{collectives['all-reduce'].count:,}" if "all-reduce" in collectives else "0"
+    return f"{(record.collectives or {}).get('all-reduce', CountAndBytes(0, 0)).count:,}"
 
 
 def _time(name: str, record: UpdateRecord) -> str:
@@ -244,8 +238,7 @@ COLUMNS: Mapping[str, Callable[[UpdateRecord], object]] = {
     "topology": operator.attrgetter("topology"),
     "mesh": mesh_of,
     "texts at a time": lambda record: record.texts // record.micro_batches,
-    **{name: functools.partial(_part, name) for name in PARTS},
-    **{name: functools.partial(_of_program, name) for name in ("temporaries", "total", "limit")},
+    **{x: functools.partial(_size, x) for x in (*PARTS, "temporaries", "total", "limit")},
     "all-reduces": _all_reduces,
     "s per update": functools.partial(_time, "seconds"),
     "updates/s": functools.partial(_time, "updates_per_second"),

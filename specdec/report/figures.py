@@ -308,7 +308,7 @@ def one_generation(runs: Sequence[ReportedRun]) -> Figure:
     calls, tokens, alone = figure.subplots(3, sharex=True, height_ratios=(2, 3, 1))
     _calls(calls, timeline)
     _tokens(tokens, timeline)
-    prefill, step = MS * timeline.target_prefill, MS * timeline.target_step
+    prefill, step = (MS * timeline.baseline[x] for x in ("target_prefill", "target_step"))
     alone.broken_barh([(0, prefill)], (0, 1), facecolors=PALE)
     spans = [(prefill + i * step, step) for i in range(timeline.tokens)]
     alone.broken_barh(spans, (0, 1), facecolors=BLUE, **EDGE)
@@ -328,22 +328,23 @@ def one_generation(runs: Sequence[ReportedRun]) -> Figure:
 
 def _calls(axes: Axes, timeline: times.Timeline) -> None:
     starts = [MS * timeline.start(call) for call in range(len(timeline.calls))]
-    draft, verify, rest = (MS * getattr(timeline, name) for name in ("draft", "verify", "rest"))
-    step = MS * (timeline.draft / timeline.gamma)
-    steps = [(start + i * step, step) for start in starts for i in range(timeline.gamma)]
-    shades = [LIGHT_ORANGE if i % 2 else ORANGE for _ in starts for i in range(timeline.gamma)]
-    axes.broken_barh([(0, MS * timeline.prefill)], (0, 2.1), facecolors=PALE)
+    parts = (MS * timeline.prediction[x] for x in ("prefill", "draft", "verify", "rest"))
+    (prefill, draft, verify, rest), gamma = parts, timeline.prediction["gamma"]
+    step = MS * (timeline.prediction["draft"] / gamma)
+    steps = [(start + i * step, step) for start in starts for i in range(gamma)]
+    shades = [LIGHT_ORANGE if i % 2 else ORANGE for _ in starts for i in range(gamma)]
+    axes.broken_barh([(0, prefill)], (0, 2.1), facecolors=PALE)
     axes.broken_barh(steps, (0, 1), facecolors=shades)
     axes.broken_barh([(start + draft, verify) for start in starts], (1.1, 1), facecolors=BLUE)
     axes.broken_barh([(start + draft + verify, rest) for start in starts], (1.1, 1), color=PINK)
     axes.set_yticks([0.5, 1.6], ["drafter", "target"])
-    parts = {"encoders, prefill": PALE, "draft steps": ORANGE, "target call": BLUE, "rest": PINK}
-    _legend(axes, [Patch(color=colour, label=label) for label, colour in parts.items()])
+    shown = {"encoders, prefill": PALE, "draft steps": ORANGE, "target call": BLUE, "rest": PINK}
+    _legend(axes, [Patch(color=colour, label=label) for label, colour in shown.items()])
 
 
 def _tokens(axes: Axes, timeline: times.Timeline) -> None:
     """Draws a stack of tokens under each call."""
-    width = MS * (timeline.draft + timeline.verify)
+    width = MS * (timeline.prediction["draft"] + timeline.prediction["verify"])
     for i, call in enumerate(timeline.calls):
         bottom = 0
         for kind, count in call._asdict().items():

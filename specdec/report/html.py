@@ -43,8 +43,8 @@ def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) ->
     """Returns the HTML of some runs and generations; either may be empty."""
     shown = list(itertools.islice(generations, TEXTS))
     conditions = [*run_tables.benchmarks(runs), *run_tables.places(_acceptances(runs))]
-    return _rendered(
-        {"tables": list(_tables(runs)), "figures": _figures(runs), "generations": shown},
+    return rendered(
+        {"tables": list(_tables(runs)), "figures": figures_of(runs), "generations": shown},
         title=run_tables.sentence(runs),
         facts=run_tables.facts(runs),
         conditions=conditions if len(conditions) > 1 else (),  # facts have those of one run
@@ -52,22 +52,7 @@ def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) ->
     )
 
 
-def study(
-    title: str,
-    facts: Mapping[str, Sequence[str]],
-    tables: Sequence[PageTable],
-    figures: Sequence[Mapping[str, object]],
-    runs: Sequence[ReportedRun],
-    notes: Sequence[str],
-    commands: Mapping[str, Sequence[str]],
-) -> str:
-    """Returns the HTML of a study."""
-    shown = [{**figure, "svg": Markup(figure["svg"])} for figure in figures] + _figures(runs)
-    content = {"tables": tables, "figures": shown, "commands": commands}
-    return _rendered(content, title=title, facts=facts, conditions=[*notes], left_out=0)
-
-
-def _rendered(content: Mapping[str, object], **about: object) -> str:
+def rendered(content: Mapping[str, object], **about: object) -> str:
     """Returns the page of its parts, by name, each of which may be missing or empty."""
     names = {
         "tables": "Speed-up",
@@ -132,7 +117,7 @@ def _acceptances(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     return [run for run in runs if run.acceptance]
 
 
-def _figures(runs: Sequence[ReportedRun]) -> list[dict[str, object]]:
+def figures_of(runs: Sequence[ReportedRun]) -> list[dict[str, object]]:
     """Returns each figure with its name, its title, its drawing and its content in words."""
     if not any(predicts(run) or varies(run) for run in runs):
         return []
@@ -140,7 +125,7 @@ def _figures(runs: Sequence[ReportedRun]) -> list[dict[str, object]]:
 
     drawn = figures.svgs(runs)
     return [
-        {"name": name, "title": title, "svg": Markup(drawn[name]), "words": list(say(runs))}
+        {"name": name, "title": title, "svg": drawn[name], "words": list(say(runs))}
         for name, (title, say) in words.OF.items()
         if name in drawn
     ]

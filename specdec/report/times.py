@@ -12,7 +12,7 @@ from specdec.common.json_values import parsed
 from specdec.measure import estimator, file
 from specdec.measure.file import Generation
 from specdec.report.speedups import predicts, varies, with_prediction
-from specdec.report.summaries import ReportedRun
+from specdec.report.summaries import Figures, ReportedRun
 
 GROUP = 3  # places in a text whose calls have one mean
 FEWEST_CALLS = 10  # of a mean
@@ -31,19 +31,15 @@ class Timeline(NamedTuple):
 
     name: str
     text: int
-    gamma: int
-    prefill: float
-    draft: float  # of all gamma tokens
-    verify: float
-    rest: float
+    prediction: Figures  # of the run's benchmark, as its baseline
+    baseline: Figures
     calls: Sequence[CallTokens]
-    target_prefill: float
-    target_step: float
     tokens: int
     seconds: Mapping[str, float]  # measured, by mode
 
     def start(self, call: int) -> float:
-        return self.prefill + call * (self.draft + self.verify + self.rest)
+        prefill, *parts = (self.prediction[x] for x in ("prefill", "draft", "verify", "rest"))
+        return prefill + call * sum(parts)
 
 
 class Lengths(NamedTuple):
@@ -70,9 +66,10 @@ class Bar(NamedTuple):
 def timeline(runs: Sequence[ReportedRun]) -> Timeline:
     """Returns the first run's generation of median length, and of median calls among those."""
     run, bench = with_prediction(runs)[0]
-    by_length = sorted(_generations(run), key=_length_and_calls)
-    both = by_length[len(by_length) // 2]
-    speculative, prediction, baseline = both["speculative"], bench["prediction"], bench["baseline"]
+    pairs = _generations(run)
+    pairs.sort(key=lambda x: (len(x["speculative"].tokens), x["speculative"].calls))
+    both = pairs[len(pairs) // 2]
+    speculative = both["speculative"]
     calls = [
         CallTokens(accepted, more - accepted, drafted - accepted)
         for _, drafted, accepted, more in _calls(speculative)
@@ -80,10 +77,9 @@ def timeline(runs: Sequence[ReportedRun]) -> Timeline:
     return Timeline(
         name=run.name,
         text=speculative.text,
-        **{part: prediction[part] for part in ("gamma", "prefill", "draft", "verify", "rest")},
+        prediction=bench["prediction"],
+        baseline=bench["baseline"],
         calls=calls,
-        target_prefill=baseline["target_prefill"],
-        target_step=baseline["target_step"],
         tokens=len(both["alone"].tokens),
         seconds={mode: estimator.seconds(generation) for mode, generation in both.items()},
     )
@@ -131,10 +127,6 @@ def waterfalls(runs: Sequence[ReportedRun]) -> dict[str, list[Bar]]:
         tau = bench["tau"]
         bars[run.name] = [*parts, Bar("target alone", 0.0, tau, tau * step)]
     return bars
-
-
-def _length_and_calls(both: Mapping[str, Generation]) -> tuple[int, int]:
-    return len(both["speculative"].tokens), both["speculative"].calls
 
 
 def _generations(run: ReportedRun) -> list[dict[str, Generation]]:

@@ -7,16 +7,8 @@ import dataclasses
 import jax.numpy as jnp
 from flax import struct
 
-from specdec.common.values import Checked, InsideUnit, NonNegativeFloat, PositiveFloat
-from specdec.schedules.buckets import (
-    Buckets,
-    UpToLongest,
-    check_costs,
-    shortened,
-    time_of,
-    tokens_of,
-)
-from specdec.schedules.schedule import Schedule
+from specdec.common.values import InsideUnit, NonNegativeFloat, PositiveFloat
+from specdec.schedules.schedule import Buckets, Priced, UpToLongest, time_of, tokens_of
 from specdec.types import Array, Draft, Verdict
 
 
@@ -28,7 +20,7 @@ class Seen(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class CostOptimal(Checked, Schedule):
+class CostOptimal(Priced):
     """Drafts the number of tokens with the least expected time per token.
 
     Let a_i be the probability that token i of a draft is kept if those before it were. A draft of n
@@ -68,14 +60,6 @@ class CostOptimal(Checked, Schedule):
     prior: InsideUnit = 0.7
     strength: PositiveFloat = 4.0
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_costs(self, self.buckets)
-
-    def up_to(self, longest: int) -> CostOptimal:
-        buckets = shortened(self.buckets, longest)
-        return dataclasses.replace(self, buckets=buckets, v=self.v[: len(buckets)])
-
     def init(self, batch: int) -> Seen:
         nothing = jnp.zeros([batch, self.buckets[-1]], jnp.float32)
         return Seen(nothing, nothing)
@@ -99,12 +83,12 @@ class CostOptimal(Checked, Schedule):
 
     def _time(self) -> list[float]:
         """Returns the time of an iteration with 0 .. K draft tokens, [1+K]; inf if excluded."""
-        time = time_of(self.c, self.v, self.buckets)
+        time = self.times()
         return time if self.buckets[0] == 0 else [float("inf"), *time[1:]]
 
 
 @dataclasses.dataclass(frozen=True)
-class ForeseenCost(UpToLongest):
+class ForeseenCost(Priced, UpToLongest):
     """Cuts a drafted block to the length with the lowest expected cost per token.
 
     It is `CostOptimal` with acceptance probabilities of this draft, which a drafter with a
@@ -127,14 +111,6 @@ class ForeseenCost(UpToLongest):
 
     c: NonNegativeFloat
     v: tuple[float, ...]
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_costs(self, self.buckets)
-
-    def up_to(self, longest: int) -> ForeseenCost:
-        buckets = shortened(self.buckets, longest)
-        return dataclasses.replace(self, buckets=buckets, v=self.v[: len(buckets)])
 
     @property
     def cuts(self) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from specdec.common.values import Checked, PositiveInt, check
-from specdec.schedules.buckets import Buckets, shortened
-from specdec.schedules.schedule import Schedule
+from specdec.schedules.schedule import Buckets, Schedule, shortened
 
 
 @dataclasses.dataclass(frozen=True)

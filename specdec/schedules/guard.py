@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from flax import struct
 
 from specdec.common.values import (
-    Checked,
     NonNegativeFloat,
     PositiveInt,
     Rule,
@@ -17,9 +16,7 @@ from specdec.common.values import (
     is_number,
     number,
 )
-from specdec.schedules.buckets import check_costs, shortened, time_of
-from specdec.schedules.schedule import Schedule
-from specdec.schedules.signals import Signals
+from specdec.schedules.schedule import Priced, Schedule, Signals, shortened
 from specdec.types import Array, Draft, Params, PyTree, Table, Verdict
 
 
@@ -45,7 +42,7 @@ class Account(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class Guard(Checked, Schedule):
+class Guard(Priced):
     """Limits how much slower than the target alone a text can become, however poor the drafter is.
 
     The constants c, v and prefill are the assumed costs. A draft is cut to the longest affordable
@@ -83,7 +80,6 @@ class Guard(Checked, Schedule):
     def __post_init__(self):
         check_is("Guard.schedule", self.schedule, Schedule, "a schedule, such as Fixed(4)")
         super().__post_init__()
-        check_costs(self, self.buckets)
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -144,4 +140,4 @@ class Guard(Checked, Schedule):
 
     def _time(self) -> Array:
         """Returns [1+K], the time of an iteration with 0 .. K draft tokens."""
-        return jnp.array(time_of(self.c, self.v, self.buckets), jnp.float32)
+        return jnp.array(self.times(), jnp.float32)

@@ -7,8 +7,7 @@ import dataclasses
 import jax.numpy as jnp
 
 from specdec.common.values import Checked, PositiveInt
-from specdec.schedules.buckets import BUCKETS, Buckets, shortened
-from specdec.schedules.schedule import Schedule
+from specdec.schedules.schedule import BUCKETS, Buckets, Schedule, shortened
 from specdec.types import Array, Draft, Verdict
 
 

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.common.values import Probability, number
-from specdec.schedules.buckets import UpToLongest
-from specdec.schedules.signals import Signals, signals
+from specdec.schedules.schedule import Signals, UpToLongest, signals
 from specdec.types import Array, Params, PyTree, Table, Values
 
 

@@ -6,6 +6,7 @@ check_drafter(MyDrafter())
 
 from specdec.testing.audit import Divergence, divergences
 from specdec.testing.drafters import Broken, Constant, Contrarian, OneOf, Skipping, hostile
+from specdec.testing.excess import Proposals, proposals, tally
 from specdec.testing.law import (
     BROKEN,
     FALSE_ALARM,
@@ -34,7 +35,6 @@ from specdec.testing.part_checks import (
     law_errors,
     rounds_errors,
 )
-from specdec.testing.proposals import Proposals, proposals, tally
 from specdec.testing.table_target import TableTarget
 
 __all__ = [

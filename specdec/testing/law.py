@@ -274,7 +274,7 @@ class RoundsLaw(NamedTuple):
 
 
 def rounds_law(verifier: Verifier, trees: Trees, length: int, paths: int) -> RoundsLaw:
-    """Returns the distribution of what `verifiers.rounds` emits, path after path.
+    """Returns the distribution of what `verifiers.decide.by_rounds` emits, path after path.
 
     After a round only the kept text and the distribution of the next token count. The next path
     begins with that text by chance, and is then drawn from q.

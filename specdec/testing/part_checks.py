@@ -22,6 +22,7 @@ from specdec.sampling import Greedy, Processed, Sampling
 from specdec.schedules import Fixed
 from specdec.schedules.schedule import Schedule
 from specdec.testing.drafters import Broken
+from specdec.testing.excess import Proposals, proposals, tally
 from specdec.testing.law import (
     BROKEN,
     Comparison,
@@ -32,7 +33,6 @@ from specdec.testing.law import (
     rounds_law,
     sequence_law,
 )
-from specdec.testing.proposals import Proposals, proposals, tally
 from specdec.testing.table_target import TableTarget
 from specdec.types import (
     Array,

@@ -10,7 +10,7 @@ import numpy as np
 
 from specdec import tasks
 from specdec.common import terminal
-from specdec.common.schemas import INDEX, INPUT, REFERENCE, Count
+from specdec.common.schemas import Count
 from specdec.decoding.beam_search import BeamOutput
 
 Beams: TypeAlias = tuple[tuple[Count, ...], ...]  # the ids of each
@@ -18,32 +18,32 @@ Beams: TypeAlias = tuple[tuple[Count, ...], ...]  # the ids of each
 
 @dataclasses.dataclass(frozen=True)
 class BeamText:
-    """One text and its beams, best first, as plain values."""
+    """One text and its beams, best first, as plain values.
 
-    index: Annotated[Count, INDEX]
-    input: Annotated[str, INPUT]
-    target: Annotated[str | None, str, REFERENCE]
-    predictions: Annotated[tuple[str, ...], "The texts of the beams, up to their EOS."]
-    tokens: Annotated[
-        Beams, "Of each beam, its token ids, with its EOS unless it was cut at the longest length."
-    ]
-    scores: Annotated[
-        tuple[float, ...],
-        "Of each beam, its log-probability in nats as the rule of the search normalises it by "
-        "length.",
-    ]
-    steps: Annotated[Count, "Steps of the search."]
-    calls: Annotated[Count, "Target calls that the search took."]
-    alone: Annotated[
-        tuple[str, ...] | None,
-        tuple[str, ...],
-        "The texts of the beams of the target alone; absent without --compare.",
-    ] = None
-    alone_tokens: Annotated[
-        Beams | None,
-        Beams,
-        "Of each beam of the target alone, its token ids; absent without --compare.",
-    ] = None
+    Attributes:
+      index: The example's place in its split, or the text's among those given, from 0.
+      input: The text that was given, with its task prefix.
+      target: The reference output; absent if there is none.
+      predictions: The texts of the beams, up to their EOS.
+      tokens: Of each beam, its token ids, with its EOS unless it was cut at the longest length.
+      scores: Of each beam, its log-probability in nats as the rule of the search normalises it by
+        length.
+      steps: Steps of the search.
+      calls: Target calls that the search took.
+      alone: The texts of the beams of the target alone; absent without --compare.
+      alone_tokens: Of each beam of the target alone, its token ids; absent without --compare.
+    """
+
+    index: Count
+    input: str
+    target: Annotated[str | None, str]
+    predictions: tuple[str, ...]
+    tokens: Beams
+    scores: tuple[float, ...]
+    steps: Count
+    calls: Count
+    alone: Annotated[tuple[str, ...] | None, tuple[str, ...]] = None
+    alone_tokens: Annotated[Beams | None, Beams] = None
     # whether all beams of the search, and not only these, are those of the target alone
     same: bool = False
     sample = 0  # a search draws nothing

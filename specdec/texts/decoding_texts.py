@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, TypedDict
 
 from specdec import tasks
 from specdec.common.decoded import DecodedText
-from specdec.common.schemas import INDEX, INPUT, REFERENCE, Count
+from specdec.common.schemas import Count
 from specdec.common.subtitles import TimedText
 from specdec.common.terminal import Summary
 from specdec.types import DecodeOutput
@@ -34,34 +34,33 @@ class Facts(TypedDict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Text(DecodedText):
-    """One example and its output."""
+    """One example and its output.
 
-    index: Annotated[Count, INDEX]
-    sample: Annotated[Count, "Which of the text's outputs, from 0; 0 unless several are sampled."]
-    input: Annotated[str, INPUT]
-    target: Annotated[str | None, str, REFERENCE]
-    prediction: Annotated[str, "The text of the output, up to its EOS."]
-    log_probs: Annotated[
-        list[float],
-        "Of each token, its log-probability in nats under the target at temperature 1, whatever "
-        "the sampling.",
-    ]
-    alone: Annotated[
-        str | None, str, "The text that the target alone writes; only where the run compares."
-    ] = None
-    alone_tokens: Annotated[
-        Sequence[int] | None,
-        list[Count],
-        "Token ids of what the target alone writes; only where the run compares.",
-    ] = None
+    Attributes:
+      index: The example's place in its split, or the text's among those given, from 0.
+      sample: Which of the text's outputs, from 0; 0 unless several are sampled.
+      input: The text that was given, with its task prefix.
+      target: The reference output; absent if there is none.
+      prediction: The text of the output, up to its EOS.
+      log_probs: Of each token, its log-probability in nats under the target at temperature 1,
+        whatever the sampling.
+      alone: The text that the target alone writes; only where the run compares.
+      alone_tokens: Token ids of what the target alone writes; only where the run compares.
+      segments: The parts of a transcript, each with `start` and `end` in seconds and its `text`;
+        only where sound has timestamps.
+    """
+
+    index: Count
+    sample: Count
+    input: str
+    target: Annotated[str | None, str]
+    prediction: str
+    log_probs: list[float]
+    alone: Annotated[str | None, str] = None
+    alone_tokens: Annotated[Sequence[int] | None, list[Count]] = None
     alone_calls: int = 0  # of the target alone
     explained: Facts | None = None  # see `ExplainedBatch`
-    segments: Annotated[
-        list[TimedText] | None,
-        list[TimedText],
-        "The parts of a transcript, each with `start` and `end` in seconds and its `text`; only "
-        "where sound has timestamps.",
-    ] = None
+    segments: Annotated[list[TimedText] | None, list[TimedText]] = None
 
     # The fields of a line of JSON, in order: of the drafts it has only their lengths.
     LINE: ClassVar = (

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from numpy.typing import ArrayLike
 
-from specdec.schedules.signals import Signals
+from specdec.schedules.schedule import Signals
 from specdec.schedules.stopping import features, logit
 from specdec.types import Array, PyTree
 

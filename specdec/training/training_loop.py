@@ -23,6 +23,7 @@ from specdec.checkpoints.text_model import Kept
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common import hosts
 from specdec.common.terminal import counted
+from specdec.common.values import one_line
 from specdec.models.contract.inputs import check_room, lengths_of
 from specdec.models.contract.model import Model
 from specdec.models.heads import HeadedTarget
@@ -219,14 +220,12 @@ def _text(run: TrainRun) -> Kept:
     and for Whispers.
     """
     vocabulary = tasks.get_task(run.task).vocabulary
-    try:
+    with one_line(kind=TrainingError):
         check_fit(vocabulary, run.model, "model")
         if run.target is not None:
             check_fit(vocabulary, run.target, "target")
         run.objective.check(run.model, vocabulary.vocab_size)
         check_room({"model": run.model}, run.lengths["inputs"], run.lengths["targets"])
-    except ValueError as error:
-        raise TrainingError(str(error)) from error
     file = tasks.file_of(vocabulary)
     if not file or not os.path.isfile(file):
         return {}

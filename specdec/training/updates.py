@@ -1,28 +1,90 @@
-"""The compiled step of training: one update, or one evaluation, of a batch."""
+"""The compiled step of training, an update or an evaluation of a batch, and its initial state."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from flax import traverse_util
 
+from specdec import checkpoints
+from specdec.common.values import one_line
 from specdec.models import partitioning
 from specdec.models.contract.model import Model
 from specdec.models.heads import HeadedTarget
 from specdec.models.layers.layers import rematerialised
 from specdec.training.division import Division, micro_batches
-from specdec.training.initial import begun_with
 from specdec.training.loss import Frozen, Pairs, Sums
 from specdec.training.objectives import Objective
 from specdec.training.optimizer import Adafactor
 from specdec.training.training_error import TrainingError
 from specdec.training.training_run import TrainRun
 from specdec.types import Array, PyTree
+
+
+def begun_with(
+    params: PyTree, path: str | os.PathLike, head_ids: tuple[int, ...] | None = None
+) -> PyTree:
+    """Returns parameters with those arrays of a checkpoint that have the same name and shape.
+
+    Vocabularies, and the ids of heads, may differ: shared ids are taken. A shallow decoder of its
+    target's width therefore begins with the target's first layers.
+    """
+    new: dict[tuple[str, ...], PyTree] = dict(traverse_util.flatten_dict(params))
+    others: dict[tuple[str, ...], PyTree] = dict(traverse_util.flatten_dict(checkpoints.load(path)))
+    heads = head_ids, _head_ids(path)
+    taken = {
+        name: _with_shared(leaf, others[name], name, heads)
+        for name, leaf in new.items()
+        if name in others
+    }
+    if not any(taken[name] is not new[name] for name in taken):
+        raise TrainingError(
+            f"nothing of {path} has the shape of the model that is trained; give a model as wide, "
+            "or do not begin with that checkpoint"
+        )
+    return traverse_util.unflatten_dict(new | taken)
+
+
+def _head_ids(path: str | os.PathLike) -> tuple[int, ...] | None:
+    """Returns the ids that the head of a checkpoint has, None for all."""
+    try:
+        return checkpoints.model_from(path).head_ids
+    except checkpoints.CheckpointError:  # T5X's have no config, and whole heads
+        return None
+
+
+def _with_shared(
+    new: Array,
+    other: Array,
+    name: tuple[str, ...],
+    heads: tuple[tuple[int, ...] | None, tuple[int, ...] | None],
+) -> Array:
+    """Returns `new` with the shared entries of `other`, including those along a vocabulary's axis.
+
+    If the shapes do not fit, `new` is returned unchanged.
+    """
+    module = name[-2] if len(name) > 1 else ""
+    axis = {"token_embedder": 0, "logits_dense": 1}.get(module)
+    if axis is None or (new.shape == other.shape and heads[0] == heads[1]):
+        return jnp.asarray(other, new.dtype) if new.shape == other.shape else new
+    if any(new.shape[i] != other.shape[i] for i in range(new.ndim) if i != axis):
+        return new
+    head_ids = heads if module == "logits_dense" else (None, None)
+    new_ids, other_ids = (
+        np.arange(x.shape[axis]) if ids is None else np.asarray(ids)
+        for ids, x in zip(head_ids, (new, other), strict=True)
+    )
+    _, at, of = np.intersect1d(new_ids, other_ids, return_indices=True)
+    shared = jnp.asarray(jnp.take(other, of, axis), new.dtype)
+    return new.at[(slice(None),) * axis + (at,)].set(shared)
 
 
 class State(NamedTuple):
@@ -52,17 +114,9 @@ class Recipe(NamedTuple):
     @classmethod
     def of(cls, run: TrainRun) -> Recipe:
         """Returns the settings of a run, which is the result of `over_devices`."""
-        return cls(
-            run.model,
-            run.target,
-            run.objective,
-            run.optimizer,
-            run.seed,
-            run.steps,
-            run.micro_batches,
-            run.rematerialise,
-            Division(run.placement.mesh),
-        )
+        *settings, _ = cls._fields
+        fields = {name: getattr(run, name) for name in settings}
+        return cls(**fields, layout=Division(run.placement.mesh))
 
     def frozen(self, params: PyTree, reference: PyTree = ()) -> Frozen | None:
         """Returns the target with its parameters, if there is one."""
@@ -72,13 +126,11 @@ class Recipe(NamedTuple):
 def over_devices(run: TrainRun) -> TrainRun:
     """Returns the run with its mesh, if it has one, and its models divided over it."""
     placement = run.placement
-    try:
+    with one_line(kind=TrainingError):
         mesh = placement.mesh or placement.partitioner.mesh()
         if mesh is None:
             return run
         partitioning.check_batch(run.batch_size // run.micro_batches, mesh)
-    except ValueError as error:
-        raise TrainingError(str(error)) from error
     layout, divide = Division(mesh), placement.partitioner
     target = None if run.target is None else layout.divided(run.target, divide)
     model = layout.divided(run.model, divide)

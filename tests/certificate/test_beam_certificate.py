@@ -23,7 +23,7 @@ from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget
-from specdec.testing.draft_models import HARMS, HarmfulModel
+from specdec.testing.drafters import HARMS, HarmfulModel
 from specdec.types import Params
 from specdec.verifiers import GreedyMatch
 

@@ -28,15 +28,11 @@ from specdec.common.environment import environment, hardware
 from specdec.decoding import row_keys
 from specdec.sampling import Greedy, MinLength, Processed, Sampling
 from specdec.testing import FALSE_ALARM, Constant, OneOf, Skipping
-from specdec.testing.excess import COUNTS, RANKS, by_rank, excess, seen, tail
-from specdec.testing.proposals import Tally, proposals
+from specdec.testing.excess import COUNTS, RANKS, Tally, by_rank, excess, proposals, seen, tail
 from specdec.texts.measured_run import Run, Variant
 from specdec.verifiers import Coupled, SpeculativeSampling, Typical
 
-# Modules with the names of their checks.
-divergence, hostile = (
-    importlib.import_module(f"{certificate.__name__}.{name}") for name in ("divergence", "hostile")
-)
+hostile = importlib.import_module(f"{certificate.__name__}.hostile")  # its check has this name too
 SHARE_OFF = "a group's share off by {:.3f}"
 
 
@@ -174,10 +170,9 @@ def test_only_tokens_of_a_text_count(monkeypatch):
 
     @jax.jit
     def sums(probs: jax.Array, tokens: jax.Array, length: jax.Array) -> list:
-        functions: Any = drawn._standing, divergence._excess, divergence._unlike
+        functions: Any = drawn._standing, drawn._excess, drawn._unlike
         scores = lambda *_, plan: (None, jnp.log(probs), probs)  # noqa: E731
-        for module in (drawn, divergence):
-            monkeypatch.setattr(module, "taught_scores", scores)
+        monkeypatch.setattr(drawn, "taught_scores", scores)
         found = [function(None, None, tokens, length, plan=None) for function in functions]
         return [*found, excess(probs, tokens), by_rank(probs, tokens)]
 
@@ -887,7 +882,7 @@ def test_texts_are_decoded_on_the_devices_of_the_subject(monkeypatch):
     subject: Any = Subject("plan", "params", np.zeros([3, 4], np.int32), batch_size=2, mesh="mesh")  # type: ignore
     monkeypatch.setattr(Subject, "batches", lambda *given: [([0, 1], "inputs")])
     for plan in ("plan", "other", "plan"):
-        subject.fetched(plan, "params", 2)
+        subject.decode(plan, "params", 2)
     assert meshes[:2] == [("plan", "mesh"), ("other", "mesh")]
 
 

@@ -32,7 +32,7 @@ from specdec.common import resources, schemas
 from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
 from specdec.engine import Engine
-from specdec.measure.workload import Workload
+from specdec.measure.parts import Workload
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMMARY = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl.summary.json"

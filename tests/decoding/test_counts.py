@@ -43,7 +43,7 @@ from specdec.sampling import (
     RepetitionPenalty,
 )
 from specdec.schedules import Disco, Fixed
-from specdec.schedules.signals import TOP
+from specdec.schedules.schedule import TOP
 from specdec.training import classifier
 from specdec.types import Params
 from specdec.verifiers import GreedyMatch

@@ -29,7 +29,7 @@ from specdec.drafters import (
     Drafter,
     PromptLookup,
 )
-from specdec.measure import written
+from specdec.measure import recording
 from specdec.models.families import model_of
 from specdec.models.llama import LlamaConfig
 from specdec.models.t5gemma import T5GemmaConfig
@@ -152,7 +152,7 @@ def test_acceptance_takes_the_same_texts():
     texts = np.where(LIVE[..., None], TOKENS, 0)
     found = [
         list(
-            written.generate(
+            recording.generate(
                 MODEL_PLAN,
                 TREES["target"],
                 zip(index, texts, strict=True),

@@ -22,7 +22,7 @@ from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed, Heuristic
 from specdec.testing import Bench
 from specdec.types import Draft
-from specdec.verifiers import Block, Coupled, SpeculativeSampling, rounds
+from specdec.verifiers import Block, Coupled, SpeculativeSampling, decide
 
 BENCH = Bench.create(rows=8_000)
 FEW = 128
@@ -145,8 +145,8 @@ def node_logits():
 @pytest.mark.planted
 @pytest.mark.ci
 def test_rounds_that_begin_with_the_targets_own_distribution_are_seen(plant):
-    real = rounds.remaining
-    plant(rounds, "remaining", lambda d, s, _, kept: real(d, s, s.probs[kept], kept))
+    real = decide.remaining
+    plant(decide, "remaining", lambda d, s, _, kept: real(d, s, s.probs[kept], kept))
     result = measured(drafting(3))
     assert not result.passed, str(result)
 

@@ -30,7 +30,7 @@ from specdec.drafters import (
 from specdec.drafters.committee import _mean, _votes
 from specdec.drafters.matching import last_tokens, matches, slices
 from specdec.plan import Plan
-from specdec.predict.recorded import Recorded
+from specdec.predict.schedule_replay import Recorded
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.types import Context, Params, Request

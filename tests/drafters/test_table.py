@@ -23,7 +23,7 @@ from support import (
 )
 
 from specdec import Plan, decode, row_keys
-from specdec.certificate.afresh import _count
+from specdec.certificate.exactness import _count
 from specdec.checkpoints import tables
 from specdec.drafters import (
     Autoregressive,

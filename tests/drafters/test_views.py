@@ -16,8 +16,7 @@ from support import PromptTable
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.drafters import Autoregressive, Committee, Hybrid, NoSource, PromptLookup
 from specdec.measure import opinions
-from specdec.measure.parts import PREFILL
-from specdec.measure.workload import Workload
+from specdec.measure.parts import PREFILL, Workload
 from specdec.plan import Plan
 from specdec.predict.timed_costs import timed
 from specdec.sampling import Greedy

@@ -36,7 +36,9 @@ from specdec.measure.parts import (
     PREFILL_ALONE,
     STEP,
     Calls,
+    TimedPart,
     Turn,
+    Workload,
     key_of,
     name_of,
     prefill,
@@ -44,7 +46,6 @@ from specdec.measure.parts import (
     turns,
 )
 from specdec.measure.summary import BenchmarkSummary, alpha_from_tau, summarize
-from specdec.measure.workload import TimedPart, Workload
 from specdec.models.placement import device
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan

@@ -10,7 +10,7 @@ import pytest
 
 from specdec.common.values import UsageError
 from specdec.drafters import Autoregressive
-from specdec.measure import benchmarking, workload
+from specdec.measure import benchmarking, parts
 from specdec.measure.benchmarking import Benchmark, Timed
 from specdec.measure.parts import Calls, Turn
 from specdec.models.t5 import T5Target
@@ -259,7 +259,7 @@ def test_the_parts_that_are_timed(monkeypatch):
     target = TableTarget(5)
     drafter = Autoregressive(target, Greedy())
     plan = Plan(target, drafter, GreedyMatch(), Fixed(2), Greedy(), max_length=40)
-    found = workload.timed_parts(plan, plan.alone())
+    found = parts.timed_parts(plan, plan.alone())
     turn = Turn((Part("draft", 2, 1), Part("draft", 1, 1), Part("target", 3, 1)))
     expected = {
         "memory": (None, 1),
@@ -272,9 +272,9 @@ def test_the_parts_that_are_timed(monkeypatch):
         turn: ("prefill", 8),
     }
     assert {name: (part.source, part.steps) for name, part in found.items()} == expected
-    monkeypatch.setattr(workload, "DecodeProgram", lambda plan, mesh: (plan, mesh))
+    monkeypatch.setattr(parts, "DecodeProgram", lambda plan, mesh: (plan, mesh))
     greedy, mesh = plan.alone(2), SimpleNamespace()
-    whole = workload.Workload.of(plan, plan.alone(), mesh, greedy)  # type: ignore[arg-type]
+    whole = parts.Workload.of(plan, plan.alone(), mesh, greedy)  # type: ignore[arg-type]
     modes = {"alone": plan.alone(), "speculative": plan, "greedy": greedy}
     assert whole.generations == {mode: (one, mesh) for mode, one in modes.items()}
     assert whole.mesh is mesh

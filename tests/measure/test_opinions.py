@@ -34,8 +34,7 @@ from specdec.measure.opinions import (
     teach,
     tossed,
 )
-from specdec.measure.recording import _rounded, measure
-from specdec.measure.written import Texts
+from specdec.measure.recording import Texts, _rounded, measure
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Processed, Sampling
 from specdec.schedules import Fixed

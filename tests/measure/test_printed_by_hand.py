@@ -17,7 +17,8 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.drafters import Autoregressive
-from specdec.measure import printed, trust
+from specdec.measure import printed
+from specdec.measure.estimator import Spread
 from specdec.measure.file import Generation, Timing
 from specdec.measure.summary import (
     Baseline,
@@ -29,7 +30,6 @@ from specdec.measure.summary import (
     Quantiles,
     Speedup,
 )
-from specdec.measure.trust import Spread
 from specdec.plan import Plan
 from specdec.predict import predicted_speedup
 from specdec.predict.predicted_speedup import PredictedSpeedup
@@ -193,7 +193,7 @@ def test_the_sentence_of_a_search():
 )
 def test_from_when_on_a_machine_is_busy(load, cores, high, busy, meaning):
     """A load above half of the cores, or times that differ by more than a quarter."""
-    first, *rest = trust.lines(load, Spread(1.0, high, 9), cores)
+    first, *rest = printed.trust(load, Spread(1.0, high, 9), cores)
     assert first.startswith("machine is busy " if busy else "machine  ")
     known = "" if load is None else f"load average {load:.1f} on {cores} cores before, "
     assert first.removeprefix("machine is busy").removeprefix("machine").strip() == (
@@ -216,7 +216,7 @@ def test_the_spread_is_of_work_that_is_the_same():
     # Multiples of 1.5 and 20: 2/3, 4/3, 1/2, 3/2.
     assert Spread.of([*parts, *texts]) == (pytest.approx(0.55), pytest.approx(1.45), 4)
     assert Spread.of(texts[1:]) is None
-    first, second = trust.lines(0.1, None, cores=1)
+    first, second = printed.trust(0.1, None, cores=1)
     assert "0.1 on 1 core before, nothing was timed twice" in first
     assert "more texts or repeats" in second
 

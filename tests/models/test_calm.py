@@ -14,7 +14,7 @@ from tolerances import SMALL_LOGITS
 
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive, EarlyExit
-from specdec.measure import recording, written
+from specdec.measure import recording
 from specdec.models.t5 import Calm, T5Draft, T5DraftConfig, T5Target, calm
 from specdec.plan import Plan
 from specdec.predict import schedule_replay
@@ -229,7 +229,7 @@ def test_a_replay_knows_how_deep_calls_go(drafts):
     plan = Plan(target, drafter, GreedyMatch(), Fixed(3), Greedy(), N)
     plan = plan.alone() if drafts == "alone" else plan
     own, index = plan.params(both()), np.arange(ROWS)
-    texts = written.generate(
+    texts = recording.generate(
         plan, own["target"], [(index, np.asarray(INPUTS))], seed=0, tokens=ROWS * N
     )
     passes = list(recording.measure(plan, own, texts, tables=False))

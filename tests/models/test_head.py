@@ -21,8 +21,8 @@ from specdec.models.sizes.kept_parts import Trim
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.training import FillMasks, TeacherForced
 from specdec.training.alignment import DIVERGENCES, NOTHING, Align, drawn
-from specdec.training.initial import begun_with
 from specdec.training.loss import Frozen, Pairs
+from specdec.training.updates import begun_with
 
 pytestmark = pytest.mark.ci
 

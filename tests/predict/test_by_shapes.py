@@ -11,8 +11,8 @@ from specdec import Plan
 from specdec.drafters import Autoregressive
 from specdec.models import partitioning
 from specdec.models.t5 import T5Target
-from specdec.predict.calls import Counted, Shape, count
 from specdec.predict.hardware import Call
+from specdec.predict.roofline import Counted, Shape, count
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.verifiers import GreedyMatch

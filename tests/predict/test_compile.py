@@ -29,12 +29,11 @@ from specdec.drafters import Autoregressive, Drafter, Hybrid, NoSource, PromptLo
 from specdec.models import partitioning
 from specdec.models.t5 import T5Config, T5Target, calm
 from specdec.plan import Plan
-from specdec.predict.calls import silent_call
 from specdec.predict.compilation import compile_for, program_count
 from specdec.predict.compile_record import record
 from specdec.predict.compile_report import explanation, lines
 from specdec.predict.hardware import CHIPS, HOP_SECONDS, LAYER_SECONDS, Call, Topology
-from specdec.predict.roofline import PAPER_ALPHAS, predict
+from specdec.predict.roofline import PAPER_ALPHAS, predict, silent_call
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Confidence, Disco, Fixed, Heuristic
 from specdec.testing import Constant, TableTarget

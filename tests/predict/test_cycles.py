@@ -17,8 +17,7 @@ from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.predict import compilation
 from specdec.predict.compilation import Compilation, Compiled, DeviceMemory, compile_for
-from specdec.predict.compile_record import record
-from specdec.predict.cycles import ProgramCycles, estimate, of_module
+from specdec.predict.compile_record import ProgramCycles, estimate, of_module, record
 from specdec.predict.hardware import Topology
 from specdec.predict.hlo import read
 from specdec.sampling import Sampling

@@ -251,7 +251,9 @@ def passes(run, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorded_texts, "_shown", lambda batches, total: batches)
-        patch.setattr(recorded_texts.written, "generate", lambda plan, params, given, **how: given)
+        patch.setattr(
+            recorded_texts.recording, "generate", lambda plan, params, given, **how: given
+        )
         patch.setattr(recorded_texts.recording, "measure", measured)
         assert cli.main(["acceptance", *run, f"--output_file={path}"]) == 0
     check_lines("acceptance", path)

@@ -31,7 +31,7 @@ from specdec.drafters import (
     Retrieval,
     Uniform,
 )
-from specdec.measure import written
+from specdec.measure import recording
 from specdec.measure.alphas import Accepted
 from specdec.measure.recording import measure
 from specdec.plan import Plan
@@ -137,7 +137,7 @@ def passes(plan: Plan, rows: int = ROWS, given=INPUTS) -> list[Accepted]:
 def _passes(plan: Plan, rows: int, inputs: bytes) -> list[Accepted]:
     batches = [(np.arange(rows), np.frombuffer(inputs, np.int32).reshape(rows, -1))]
     params = plan.params(TREES)
-    texts = written.generate(plan, params["target"], batches, seed=1, tokens=10**9)
+    texts = recording.generate(plan, params["target"], batches, seed=1, tokens=10**9)
     return list(measure(plan, params, texts, tables=False))
 
 
@@ -213,8 +213,8 @@ def test_what_is_recorded_of_blocks_are_numbers_to_the_end():
     texts = passes(endless, rows=8)
     assert all(text.tokens == N for text in texts)
     for text in texts:
-        for recording in text.drafts.values():
-            assert all(np.isfinite(values).all() for values in recording.values())
+        for by_kind in text.drafts.values():
+            assert all(np.isfinite(values).all() for values in by_kind.values())
 
 
 @pytest.mark.slow
@@ -350,26 +350,26 @@ def test_calls_are_those_of_a_simulation_of_agreement(gamma):
 @pytest.mark.planted
 def test_a_recording_that_is_a_token_late_is_seen(monkeypatch):
     one = plan(MODEL(GREEDY), Fixed(3))
-    given, right = passes(one), replays._row
+    given, right = passes(one), replays._Replaying.row
 
     def late(*args):
         row = right(*args)
         rolled = jax.tree.map(lambda array: np.roll(array, 1), row.recordings)
         return row._replace(recordings=rolled)
 
-    monkeypatch.setattr(replays, "_row", late)
+    monkeypatch.setattr(replays._Replaying, "row", late)
     assert not same(replayed(one, given), decoded(one))
 
 
 def test_a_text_that_is_not_written_again_is_an_error(monkeypatch):
-    one, right = plan(MODEL(GREEDY), Fixed(3)), replays._row
+    one, right = plan(MODEL(GREEDY), Fixed(3)), replays._Replaying.row
     given = passes(one)
 
     def stopped(*args):
         row = right(*args)
         return row._replace(tokens=np.r_[replays.STOPS, row.tokens[1:]])
 
-    monkeypatch.setattr(replays, "_row", stopped)
+    monkeypatch.setattr(replays._Replaying, "row", stopped)
     with pytest.raises(RuntimeError, match="has not written its text"):
         replayed(one, given)
 
@@ -432,7 +432,7 @@ def test_the_embedded_pair_is_replayed_text_by_text():
     model: Any = Autoregressive(models["draft"], GREEDY)
     one = Plan(models["target"], model, GreedyMatch(), Fixed(7), GREEDY, 48, (1,))
     params = one.params(read)
-    texts = written.generate(
+    texts = recording.generate(
         one, params["target"], [(batch.index, batch.inputs)], seed=0, tokens=10**9
     )
     given = list(measure(one, params, texts, tables=False))

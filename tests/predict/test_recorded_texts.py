@@ -141,7 +141,7 @@ def test_texts_that_were_recorded_are_kept(monkeypatch, wanted, kept, left):
         return iter(())
 
     measured = accepted(5, 3)
-    monkeypatch.setattr(recorded_texts.written, "generate", generate)
+    monkeypatch.setattr(recorded_texts.recording, "generate", generate)
     monkeypatch.setattr(
         recorded_texts.recording,
         "measure",

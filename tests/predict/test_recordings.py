@@ -15,8 +15,9 @@ from support import context_of
 from specdec.drafters import Autoregressive, Hybrid, Masked, PromptLookup
 from specdec.measure.alphas import Accepted
 from specdec.plan import Plan
-from specdec.predict.recorded import ByStart, Recorded
 from specdec.predict.schedule_replay import (
+    ByStart,
+    Recorded,
     Replayed,
     bound,
     check,
@@ -46,7 +47,7 @@ def tossing(*values: float) -> Any:
 
 
 def test_drafts_from_each_start_end_with_the_text():
-    starts = replays._from_each_start(4, 3)
+    starts = replays._Recording(plan(schedule=Fixed(3), verifier=Block()), MODEL, {}, 4).at
     assert starts.tolist() == [[0, 1, 2], [1, 2, 3], [2, 3, 3], [3, 3, 3]]
 
 
@@ -57,11 +58,11 @@ def test_a_token_is_kept_where_its_coin_is_below_its_ratio():
 
 def test_a_token_is_tested_once_but_in_a_block_once_for_each_start():
     recording = {"ratio": [0.5, 0.5, 0.5]}
-    at = replays._from_each_start(3, 2)
-    ratios, coins = np.array(recording["ratio"])[at], tossing(0.2, 0.8, 0.4)
-    found = replays._agrees(plan(), MODEL, recording, ratios, at, coins)
+    coins, stops = tossing(0.2, 0.8, 0.4), plan(schedule=Confidence(0.5, buckets=(2,)))
+    found = replays._Recording(stops, MODEL, recording, 3).kept(coins)
     assert found.tolist() == [[True, False], [False, True], [True, True]]
-    found = replays._agrees(plan(MASKS), MASKS, recording, ratios, at, coins)
+    of_blocks = {"ratio": [[0.5, 0.5]] * 3}
+    found = replays._Recording(plan(MASKS), MASKS, of_blocks, 3).kept(coins)
     assert found.tolist() == [[True, False], [True, True], [False, True]]
 
 
@@ -74,16 +75,16 @@ def test_the_second_token_of_a_block_is_kept_by_what_the_first_left():
     assert kept.tolist() == [[False, False], [True, False]]
     # A token that could be afforded is worth no more than one: 0.9 of 1 is above 0.8.
     assert replays._kept_of_blocks(np.array([[0.5, 0.9]]), tossing(0.8)).tolist() == [[False, True]]
-    at = np.zeros([2, 2], int)
-    by_block = replays._agrees(plan(verifier=Block()), MODEL, {}, ratios, at, tossing(0.5, 0.55))
-    assert by_block.tolist() == [[False, True], [True, True]]
+    by_block = replays._Recording(plan(MASKS, verifier=Block()), MASKS, {"ratio": ratios}, 2)
+    assert by_block.kept(tossing(0.5, 0.55)).tolist() == [[False, True], [True, True]]
 
 
 def test_what_is_recorded_of_a_block_is_cut_to_the_longest_draft():
-    recording, at = {"proposed": [[1, 2, 3], [4, 5, 6]]}, replays._from_each_start(2, 2)
-    assert replays._of_drafts(recording, "proposed", at, MASKS).tolist() == [[1, 2], [4, 5]]
-    recording = {"proposed": [7, 8]}
-    assert replays._of_drafts(recording, "proposed", at, MODEL).tolist() == [[7, 8], [8, 8]]
+    recording = replays._Recording(plan(MASKS), MASKS, {"proposed": [[1, 2, 3], [4, 5, 6]]}, 2)
+    assert recording.of_drafts("proposed").tolist() == [[1, 2], [4, 5]]
+    stops = plan(schedule=Confidence(0.5, buckets=(2,)))
+    recording = replays._Recording(stops, MODEL, {"proposed": [7, 8]}, 2)
+    assert recording.of_drafts("proposed").tolist() == [[7, 8], [8, 8]]
 
 
 def text_of(proposed, output=(3, 4, 1), name="Autoregressive", index=0) -> Accepted:
@@ -95,12 +96,15 @@ def text_of(proposed, output=(3, 4, 1), name="Autoregressive", index=0) -> Accep
 def test_a_text_and_its_recording_are_read_as_ids():
     """Three of them are enough where nothing but the recording is asked."""
     greedy = Autoregressive(TARGET, Greedy())
-    given = (), text_of([3, 5, -1]), {"Autoregressive": greedy}, tossing()
-    row = replays._row(plan(greedy, verifier=GreedyMatch()), *given, True, 8)
+    text, settings = (
+        text_of([3, 5, -1]),
+        (plan(greedy, verifier=GreedyMatch()), {"Autoregressive": greedy}),
+    )
+    row = replays._Replaying(*settings, True, 8, {}).row(text, tossing())
     stop, token, other = replays.STOPS, replays.TOKEN, replays.OTHER
     assert (row.inputs, row.tokens.tolist()) == ((), [token, token, stop])
     assert row.recordings["draft"]["tokens"].tolist() == [token, other, other]
-    row = replays._row(plan(greedy, verifier=GreedyMatch()), *given, False, 8)
+    row = replays._Replaying(*settings, False, 8, {}).row(text, tossing())
     assert (row.inputs, row.tokens.tolist()) == ([2, 3, 4, 1], [3, 4, 1])
     said = row.recordings["draft"]["tokens"].tolist()
     assert said[:2] == [3, 5] and said[2] not in (1, -1), "where it says nothing it is refused"
@@ -136,14 +140,13 @@ def test_a_stopping_rule_sees_the_draft_from_each_start():
     """Where a token is refused, the rule sees how sure the drafter was of the refused one."""
     one = plan(schedule=Confidence(0.5, buckets=(2,)))
     recording = {"confidence": [0.9, 0.4, 0.8], "entropy": [0.0] * 3, "top": [[0.0] * 10] * 3}
-    at, kept = replays._from_each_start(3, 2), np.ones([3, 2], bool)
-    given = one, (), recording, at
-    assert replays._lengths(*given, kept, MODEL).tolist() == [2, 1, 2]
+    kept, drafts = np.ones([3, 2], bool), replays._Recording(one, MODEL, recording, 3)
+    assert drafts.lengths((), kept).tolist() == [2, 1, 2]
     recording["refused"] = [0.9, 0.9, 0.1]
-    assert replays._lengths(*given, kept, MODEL).tolist() == [2, 1, 2]
+    assert drafts.lengths((), kept).tolist() == [2, 1, 2]
     refused = np.array([[True, False], [False, True], [False, True]])
-    assert replays._lengths(*given, refused, MODEL).tolist() == [2, 2, 1]
-    assert replays._lengths(plan(), (), recording, at, kept, MODEL).tolist() == [2, 2, 2]
+    assert drafts.lengths((), refused).tolist() == [2, 2, 1]
+    assert drafts._replace(plan=plan()).lengths((), kept).tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize("stop_ids", [(1,), (7,), (6, 7), (0, 6)])

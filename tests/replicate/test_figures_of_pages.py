@@ -27,13 +27,12 @@ from specdec.common.records import Lines
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
-from specdec.predict.calls import Counted
 from specdec.predict.hardware import GIB, Call
-from specdec.report.replicate import page, replication, results, running, steps, study
+from specdec.predict.roofline import Counted
+from specdec.report.replicate import page, replication, results, steps, study
 from specdec.report.replicate.replication import Described, Replication
 from specdec.report.replicate.results import Place, RowFigures, Step
-from specdec.report.replicate.running import Journal
-from specdec.report.replicate.steps import Choices
+from specdec.report.replicate.steps import Choices, Journal
 from specdec.report.replicate.study import Grown, Need, Published, Study, StudyRow
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
@@ -563,7 +562,7 @@ def test_the_lines_of_a_journal(tmp_path, monkeypatch):
         log.write_text("first\nspecdec: the last\n\n")
         return codes[argv[-1]]
 
-    monkeypatch.setattr(running, "_run", ran)
+    monkeypatch.setattr(steps, "_run", ran)
     journal = Journal(Lines(tmp_path / "x.jsonl"))
     argv = "--gin_file=sampling/temperature.gin", "--gin_file=mine.gin", "--text=demo.gin", "rnus"
     good, bad = Step("", "grow a:b", ("list",)), Step("b", "list", argv)
@@ -615,7 +614,7 @@ def test_a_command_is_a_process_that_ends_with_ours(tmp_path, monkeypatch, inter
         assert method == "spawn"
         return types.SimpleNamespace(Process=functools.partial(Child, asked, interrupted))
 
-    monkeypatch.setattr(running.multiprocessing, "get_context", context)
+    monkeypatch.setattr(steps.multiprocessing, "get_context", context)
     monkeypatch.chdir(tmp_path)
     journal, step = Journal(Lines(Path("x.jsonl"))), Step("b", "list", ("list", "runs"))
     Path("b.list.log").write_text("specdec: it failed\n")

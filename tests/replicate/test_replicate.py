@@ -24,14 +24,12 @@ from specdec.common.values import UsageError
 from specdec.report.replicate import (
     replication,
     results,
-    running,
     steps,
     study,
     study_tables,
 )
 from specdec.report.replicate.results import Place, RowFigures, Step
-from specdec.report.replicate.running import Journal
-from specdec.report.replicate.steps import Choices
+from specdec.report.replicate.steps import Choices, Journal
 from specdec.report.replicate.study_tables import GIVEN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,7 +203,7 @@ def journal(tmp_path):
 
 def test_a_command_is_run_once_and_a_failed_one_again(journal, tmp_path, monkeypatch):
     codes = [0, 1]
-    monkeypatch.setattr(running, "_run", lambda argv, log: log.write_text("said") and codes.pop(0))
+    monkeypatch.setattr(steps, "_run", lambda argv, log: log.write_text("said") and codes.pop(0))
     good, bad = Step("a", "list", ("list", "runs")), Step("b", "list", ("list", "rnus"))
     assert journal.run(good) and not journal.run(bad) and journal.failure(bad) == "said"
     again = Journal(Lines(tmp_path / "replicate.jsonl"))
@@ -227,7 +225,7 @@ PARENT = """
 import sys
 from pathlib import Path
 from specdec.common.records import Lines
-from specdec.report.replicate.running import Journal
+from specdec.report.replicate.steps import Journal
 from specdec.report.replicate.steps import Step
 
 if __name__ == "__main__":

@@ -196,11 +196,12 @@ def test_the_surface_has_the_best_draft_length_of_each_point():
 
 def test_the_timeline_is_of_the_median_text(runs):
     one = times.timeline(runs(a=bench(), b=bench()))
-    assert (one.name, one.text, one.tokens, one.gamma) == ("a", 6, 5, 2)
+    assert (one.name, one.text, one.tokens) == ("a", 6, 5)
     assert one.calls == [CallTokens(0, 1, 2), CallTokens(2, 1, 0), CallTokens(1, 0, 0)]
     assert one.seconds == pytest.approx({"speculative": 0.6, "alone": 1.6})
-    assert (one.prefill, one.draft, one.verify, one.rest) == (0.03, 0.002, 0.015, 0.001)
-    assert (one.target_prefill, one.target_step) == (0.02, 0.01)
+    names = ("gamma", "prefill", "draft", "verify", "rest")
+    assert [one.prediction[x] for x in names] == [2, 0.03, 0.002, 0.015, 0.001]
+    assert one.baseline == {"target_prefill": 0.02, "target_step": 0.01}
     assert [one.start(call) for call in range(3)] == pytest.approx([0.03, 0.048, 0.066])
 
 

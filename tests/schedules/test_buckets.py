@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specdec.schedules import Confidence, Disco, Fixed, Guard, Heuristic, JointConfidence
-from specdec.schedules.buckets import shortened, time_of, tokens_of
+from specdec.schedules.schedule import shortened, time_of, tokens_of
 from specdec.types import Draft, Verdict
 
 TIMES = (1.0, 2.0, 3.0)

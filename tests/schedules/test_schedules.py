@@ -27,7 +27,7 @@ from specdec.schedules import (
     Heuristic,
     JointConfidence,
 )
-from specdec.schedules.signals import signals
+from specdec.schedules.schedule import signals
 from specdec.testing import Bench, TableTarget
 from specdec.types import Draft, Verdict
 from specdec.verifiers import Block, GreedyMatch

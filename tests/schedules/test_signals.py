@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from specdec.schedules.signals import TOP, signals
+from specdec.schedules.schedule import TOP, signals
 
 
 def test_signals_of_a_few_tokens():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specdec.testing import TableTarget
-from specdec.testing.draft_models import HARMS, HarmfulModel
+from specdec.testing.drafters import HARMS, HarmfulModel
 
 NAN, INF = np.nan, np.inf
 

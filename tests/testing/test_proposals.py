@@ -29,8 +29,20 @@ from specdec.plan import Plan
 from specdec.sampling import Sampling, draw
 from specdec.schedules import Fixed
 from specdec.testing import FALSE_ALARM, Bench, Constant, check_drafter, proposals, tally
-from specdec.testing.excess import COUNTS, LOWEST, RANKS, by_rank, excess, seen, tail
-from specdec.testing.proposals import ALL, DRAWS, Tally, _counted, _LastDraft
+from specdec.testing.excess import (
+    ALL,
+    COUNTS,
+    DRAWS,
+    LOWEST,
+    RANKS,
+    Tally,
+    _counted,
+    _LastDraft,
+    by_rank,
+    excess,
+    seen,
+    tail,
+)
 from specdec.types import Draft
 from specdec.verifiers import SpeculativeSampling
 

@@ -11,8 +11,8 @@ from support import tiny_t5
 
 from specdec import checkpoints
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
-from specdec.training.initial import begun_with
 from specdec.training.training_error import TrainingError
+from specdec.training.updates import begun_with
 
 TARGET = tiny_t5(24, 16, 24, decoder=3)
 DRAFT = T5DraftConfig.of(

@@ -15,7 +15,7 @@ from specdec import checkpoints
 from specdec.checkpoints import tables
 from specdec.models.partitioning import Partitioner, make_mesh
 from specdec.models.t5 import T5Target
-from specdec.training import exits, initial, laws, updates
+from specdec.training import exits, laws, updates
 from specdec.training.division import Division, micro_batches
 from specdec.training.loss import Frozen, Pairs, Sums, TopLaws, cross_entropy, of_target
 from specdec.training.objectives import fixed_key
@@ -160,9 +160,9 @@ def test_a_model_begins_with_the_entries_that_it_shares(
     monkeypatch.setattr(checkpoints, "model_from", lambda path: SimpleNamespace(head_ids=heads[1]))
     if found == own.tolist():
         with pytest.raises(TrainingError, match="^nothing of a/b has the shape of the model that"):
-            initial.begun_with(tree, "a/b", heads[0])
+            updates.begun_with(tree, "a/b", heads[0])
         return
-    begun = initial.begun_with(tree, "a/b", heads[0])
+    begun = updates.begun_with(tree, "a/b", heads[0])
     assert begun[name[0]][name[1]].tolist() == found
     assert begun["rest"]["bias"] is tree["rest"]["bias"]
 

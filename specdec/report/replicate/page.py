@@ -123,7 +123,9 @@ def _with_figures(page: Page, rows: Sequence[RowFigures], folder: Path) -> tuple
     runs = summaries.read(f"{folder / name}.jsonl.summary.json" for name in names)
     paths, row_figures = figure.draw(rows, runs, folder)
     page = page._replace(figures=paths)
-    about = {"about": [page.about], **page.facts}
-    text = html.study(page.title, about, page.tables, row_figures, runs, page.notes, page.commands)
-    write(folder / "page.html", text)
+    figures = [*row_figures, *html.figures_of(runs)]
+    content = {"tables": page.tables, "figures": figures, "commands": page.commands}
+    facts = {"about": [page.about], **page.facts}
+    about = {"title": page.title, "facts": facts, "conditions": [*page.notes], "left_out": 0}
+    write(folder / "page.html", html.rendered(content, **about))
     return page, ["page.html"]

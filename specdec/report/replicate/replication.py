@@ -22,14 +22,12 @@ from specdec.common.tables import number
 from specdec.common.values import UsageError, one_line
 from specdec.models.contract.model import Model
 from specdec.plan import Plan
-from specdec.predict.calls import Counted, Shape, count
 from specdec.predict.hardware import Topology
-from specdec.predict.roofline import predict, roofline_costs
+from specdec.predict.roofline import Counted, Shape, count, predict, roofline_costs
 from specdec.report.replicate import results, steps, study_tables
 from specdec.report.replicate.page import write_all
 from specdec.report.replicate.results import Earlier, Place, RowFigures, Step, load, place_path
-from specdec.report.replicate.running import Journal
-from specdec.report.replicate.steps import Choices
+from specdec.report.replicate.steps import Choices, Journal
 from specdec.report.replicate.study import Study
 from specdec.report.replicate.study_tables import Cell
 

@@ -29,6 +29,7 @@ from specdec.common.values import (
     UsageError,
     is_integer,
     is_word,
+    one_line,
 )
 from specdec.measure.evaluation import Evaluation
 from specdec.measure.prediction_files import PredictionsFolder
@@ -345,10 +346,8 @@ class TimeLeft:
 def _check(run: Run, recipe: Distillation) -> None:
     """Raises UsageError for settings that would fail later."""
     config: Any = run.plan.target.config  # type: ignore[attr-defined]
-    try:
+    with one_line():
         families.trimming_of(config)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     if recipe.layers > (there := config.num_decoder_layers):
         raise UsageError(f"DRAFT_LAYERS is {recipe.layers} but the target has {there}; give fewer")
     if recipe.top is not None and recipe.top >= (ids := config.vocab_size):
@@ -374,7 +373,5 @@ def _objective(run: Run, recipe: Distillation) -> Align:
 
     sampling: Any = unprocessed(run.plan.sampling)
     temperature = 1.0 if sampling.greedy else sampling.temperature
-    try:
+    with one_line():
         return training.Align(recipe.divergences, temperature, top=recipe.top)
-    except ValueError as error:
-        raise UsageError(str(error)) from error

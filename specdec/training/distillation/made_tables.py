@@ -20,8 +20,8 @@ from specdec.common.values import UsageError
 from specdec.drafters import Drafter, Drawing
 from specdec.measure import opinions, recorded_texts
 from specdec.measure.alphas import Accepted
-from specdec.measure.written import generate
-from specdec.predict.recorded import kind_of
+from specdec.measure.recording import generate
+from specdec.predict.schedule_replay import kind_of
 from specdec.schedules.stopping import logit
 from specdec.tasks import LoadedVocabulary
 from specdec.texts.measured_run import Variant
@@ -29,15 +29,6 @@ from specdec.training.classifier import Recording
 
 HELD_OUT = 5  # one text in five is held out
 FEWEST = 2 * HELD_OUT  # texts
-
-
-class CountedTable(NamedTuple):
-    """A table that was made, and the size of its texts."""
-
-    path: Path  # the table
-    tokens: int  # of the texts
-    texts: int  # their number
-    bytes: int  # the size of its arrays
 
 
 def make(
@@ -51,36 +42,29 @@ def make(
     steps: int | None,
     say: Callable[[str], None],
 ) -> str:
-    """Writes the table of a run to `folder`, and returns what it is in words."""
+    """Writes the table of a run to `folder`, and returns what it is in words.
+
+    A table of texts has those that the target writes to texts.jsonl.
+    """
     if kind == "classifier":
         fitted = {} if steps is None else {"steps": steps}
         return Classifier.of(variant, passes).fit(folder, seed=seed, say=say, **fitted)
-    table = count(variant, kind, folder, tokens)
-    if table.tokens < tokens:
-        say(
-            f"train: the run's texts end after {table.tokens} of {tokens} tokens; another SPLIT "
-            "may have more"
-        )
-    size = f"{table.bytes / 1e6:.1f} MB"
-    return f"{table.path}: {table.tokens} tokens of {counted(table.texts, 'text')}, {size}"
-
-
-def count(variant: Variant, kind: str, folder: Path, tokens: int) -> CountedTable:
-    """Writes texts of the target to texts.jsonl, and makes a table from all of them."""
     run = variant.run
     folder.mkdir(parents=True, exist_ok=True)
-    lines = variant.lines(folder / "texts.jsonl")
-    texts = list(_texts(variant, lines, tokens))
+    texts = list(_texts(variant, variant.lines(folder / "texts.jsonl"), tokens))
     if not texts:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to count")
-    arrays = (
-        tables.count(texts, run.plan.models()["target"].vocab_size)
-        if kind == "ngram"
-        else tables.store(texts)
-    )
+    vocab_size = run.plan.models()["target"].vocab_size
+    arrays = tables.count(texts, vocab_size) if kind == "ngram" else tables.store(texts)
     path = _save(folder, kind, arrays, variant.vocabulary)
     written = sum(len(text) - 1 for text in texts)
-    return CountedTable(path, written, len(texts), sum(array.nbytes for array in arrays.values()))
+    if written < tokens:
+        say(
+            f"train: the run's texts end after {written} of {tokens} tokens; another SPLIT may "
+            "have more"
+        )
+    size = sum(array.nbytes for array in arrays.values()) / 1e6
+    return f"{path}: {written} tokens of {counted(len(texts), 'text')}, {size:.1f} MB"
 
 
 def _save(
