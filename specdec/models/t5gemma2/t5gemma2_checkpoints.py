@@ -10,7 +10,7 @@ from specdec.models.bases.decoder_checkpoints import refuse_other
 from specdec.models.contract.family import Arrays, Record
 from specdec.models.t5gemma.t5gemma_checkpoints import KNOWN, SELF, T5GemmaCheckpoints
 from specdec.models.t5gemma.t5gemma_config import T5GemmaConfig
-from specdec.models.t5gemma2.t5gemma2_config import T5Gemma2Config
+from specdec.models.t5gemma2.t5gemma2_model import T5Gemma2Config
 
 _LAYER = SELF | {
     "self_attention/query_norm/scale": "self_attn.q_norm",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
+
+from flax import linen as nn
 
 from specdec.common.values import NonNegativeInt, PositiveInt, TokenIds
 from specdec.models.bases.architecture import Architecture
 from specdec.models.bases.decoder_only import NO_PAD, PadId
-from specdec.models.layers.layers import DType
+from specdec.models.layers.layers import DType, LayerNorm
 from specdec.models.sizes.kept_parts import Numbers
 
 STRIDE = 2  # frames for each position of the encoder
@@ -58,6 +61,12 @@ class WhisperConfig(Architecture):
     pad_id: PadId = dataclasses.field(default=NO_PAD, repr=False)
     stop_ids: TokenIds = dataclasses.field(default=(50257,), repr=False)
 
+    norm: ClassVar[type[nn.Module]] = LayerNorm
+    layer_norm_epsilon: ClassVar[float] = 1e-5
+    has_biases: ClassVar[bool] = True
+    mlp_activations: ClassVar[tuple[str, ...]] = ("exact_gelu",)
+    pad_remedy: ClassVar[str] = "-1"
+
     def __post_init__(self):
         super().__post_init__()
         if self.emb_dim % self.num_heads:
@@ -65,12 +74,16 @@ class WhisperConfig(Architecture):
                 f"WhisperConfig.num_heads is {self.num_heads}, which does not divide emb_dim "
                 f"{self.emb_dim}; give a divisor"
             )
-        if (self.num_encoder_layers == 0) != (self.encoded_dim is not None):
-            raise ValueError(
-                f"WhisperConfig.num_encoder_layers is {self.num_encoder_layers} and encoded_dim is "
-                f"{self.encoded_dim}; give 0 layers and the width of another encoder, or some "
-                "layers and None"
-            )
+        self.check_encoder()
+
+    @property
+    def num_positions(self) -> int:
+        """The rows of the decoder's table of positions."""
+        return self.context
+
+    def has_bias(self, name: str) -> bool:
+        """Returns whether a product of attention has a bias, which all but "key" have."""
+        return name != "key"
 
     @property
     def head_dim(self) -> int:
