@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from specdec.common.values import Checked
 from specdec.models.layers.layers import RMSNorm
 
+NO_PAD = -1  # the padding id of a model whose vocabulary has none
 SPREAD = 0.02  # of random tables, whose rows also project to logits without a scale
 
 
@@ -31,7 +32,27 @@ class StackSizes(NamedTuple):
 class Architecture(Checked):
     """The switches and checks of all families; a family adds the fields as a frozen dataclass.
 
-    A family sets a switch as a class variable, as a field or as a property.
+    Each switch is a class variable, a field or a property of a family.
+
+    Args:
+      vocab_size: V.
+      emb_dim: D, the width of the residual stream, as this and the next four are the decoder's.
+      num_heads: attention heads of queries.
+      num_kv_heads: heads of keys and values, a divisor of `num_heads`.
+      head_dim: the size of a head.
+      mlp_dim: hidden units of an MLP.
+      num_encoder_layers: the number of the encoder's layers; 0 with `encoded_dim`.
+      num_decoder_layers: the number of the decoder's layers.
+      logits_via_embedding: whether the token table also projects to the logits.
+      dtype: of matrix products and of the KV cache, 'float32' or 'bfloat16'. Parameters may be
+        stored in another dtype.
+      layer_norm_epsilon: epsilon of the norms.
+      encoded_dim: the width of the target's encoder output, if a draft reads it without an encoder.
+      head_ids: the ids, ascending, that have a row in the output head; the logits of the others are
+        -inf. The head is then a separate array, even if logits are tied. None for all ids.
+      decoder_start_id: the id that outputs start from.
+      pad_id: the id that texts are padded with; -1, which no token has, if the vocabulary has none.
+      stop_ids: the ids that end a text.
 
     Attributes:
       norm: the class of norms.
@@ -52,8 +73,6 @@ class Architecture(Checked):
       has_input_positions: whether the encoder has such a table as well.
       table_dim: the width of the token table, if it differs from D; the stream is projected from it
         and to it.
-      encoded_dim: the width of another model's encoder output, which is read instead of inputs.
-      head_ids: the ids, ascending, that have a row in the output head; None for all.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]

@@ -9,14 +9,13 @@ import dataclasses
 from typing import Annotated, ClassVar
 
 from specdec.common.values import PositiveFloat, PositiveInt, Rule, TokenIds, is_integer
-from specdec.models.bases.architecture import Architecture
+from specdec.models.bases.architecture import NO_PAD, Architecture
 from specdec.models.bases.networks import StackNetwork
 from specdec.models.contract.cache import PromptCache
 from specdec.models.layers.layers import DType
 from specdec.models.sizes.kept_parts import Numbers
 from specdec.types import Array, ModelOutput
 
-NO_PAD = -1  # the padding id of a model whose vocabulary has none
 PadId = Annotated[int, Rule(lambda value: is_integer(value, NO_PAD), "an id, or -1 for none")]
 SIZES = ("emb_dim", "num_heads", "num_kv_heads", "head_dim", "mlp_dim", "num_decoder_layers")
 
@@ -25,23 +24,10 @@ SIZES = ("emb_dim", "num_heads", "num_kv_heads", "head_dim", "mlp_dim", "num_dec
 class DecoderConfig(Architecture):
     """The fields that all families of decoders have; a family adds its own.
 
+    The other fields are those of `Architecture`.
+
     Args:
-      vocab_size: V.
-      emb_dim: D, the width of the residual stream.
-      num_heads: attention heads of queries.
-      num_kv_heads: heads of keys and values, a divisor of `num_heads`.
-      head_dim: the size of a head.
-      mlp_dim: hidden units of an MLP.
-      num_decoder_layers: the number of layers.
       context: tokens of the longest text that the model was trained on.
-      logits_via_embedding: whether the token table also projects to the logits.
-      dtype: of matrix products and of the KV cache, 'float32' or 'bfloat16'.
-      layer_norm_epsilon: epsilon of the norms.
-      pad_id: the id that prompts are padded with; -1, which no token has, if the vocabulary has
-        none.
-      stop_ids: the ids that end a text.
-      head_ids: the ids, ascending, that have a row in the output head; the logits of the others are
-        -inf. The head is then an array of its own, even if logits are tied. None for all ids.
     """
 
     vocab_size: PositiveInt

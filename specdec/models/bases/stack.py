@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Mapping
-from typing import ClassVar, TypeVar, cast, overload
+from typing import ClassVar, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -191,7 +191,7 @@ class StackModel(LinenModel, LayeredTarget):
         more = self.computed_width(width) - width
         if more:
             tokens = _filled_up(tokens, more)
-            others = tuple(_filled_up(x, more) for x in others)
+            others = tuple(None if x is None else _filled_up(x, more) for x in others)
             ancestors = blocks.filled_up(ancestors, more)
         result = self.apply(params, tokens, cache, ancestors, layers, *others, method="decode")
         output, fed = cast(tuple[ModelOutput, KVCache], result)
@@ -291,14 +291,8 @@ class EncoderDecoder(StackModel):
         return cast(KVCache, cache.replace(spare=self.spare))
 
 
-@overload
-def _filled_up(x: Array, more: int) -> Array: ...
-@overload
-def _filled_up(x: Array | None, more: int) -> Array | None: ...
-def _filled_up(x: Array | None, more: int) -> Array | None:
+def _filled_up(x: Array, more: int) -> Array:
     """Returns [B, T, ..] with the last token of each row `more` times behind it."""
-    if x is None:
-        return None
     return jnp.pad(x, [(0, 0), (0, more), *((0, 0) for _ in x.shape[2:])], mode="edge")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -79,6 +79,14 @@ def masked(visible: Array) -> Array:
     return jnp.where(visible, 0.0, MASKED)
 
 
+class BlockInputs(NamedTuple):
+    """A block of tokens [B, T], as a layer of the decoder sees it."""
+
+    positions: Array  # [B, T] int32
+    bias: Array  # [B, 1 or H, T, C] float32, added to the attention logits of the cache
+    cross_bias: Array | None  # [B, 1, 1, S] float32, the same of the inputs
+
+
 class Attention(nn.Module):
     """Attention in two halves, so that keys and values can be cached between them."""
 
@@ -140,17 +148,15 @@ class Attention(nn.Module):
         x: Array,
         cache: KVCache,
         layer: int,
-        positions: Array,
-        bias: Array,
-        cross_bias: Array | None,
+        block: BlockInputs,
     ) -> tuple[Array, KVCache]:
         """Writes the keys of x [B, T, D] to a layer's arrays, and attends to them: [B, T, D]."""
         query, new = None, ()
         if self.kernels.joined:
             query, *new = self.queries_keys_values(x)
-        cache = cache.write(layer, *(new or self.keys_values(x, positions)))
-        query = self.queries(x, positions) if query is None else query
-        return self.over(query, cache.keys[layer], cache.values[layer], bias), cache
+        cache = cache.write(layer, *(new or self.keys_values(x, block.positions)))
+        query = self.queries(x, block.positions) if query is None else query
+        return self.over(query, cache.keys[layer], cache.values[layer], block.bias), cache
 
     def over_inputs(self, x: Array, keys: Array, values: Array, bias: Array) -> Array:
         """Computes attention of x [B, T, D] over keys [B, G, head_dim, C] of inputs: [B, T, D]."""
@@ -189,7 +195,7 @@ class Attention(nn.Module):
         return rotated(x, positions, self.config.rotary_rates(self.sizes.head_dim, self.local))
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """A layer of either stack."""
 
     config: Architecture
@@ -226,14 +232,14 @@ class Layer(nn.Module):
         return residual(x + y)
 
 
-class EncoderLayer(Layer):
+class EncoderLayer(TransformerLayer):
     def __call__(self, x: Array, positions: Array, bias: Array) -> Array:
         attention = getattr(self, self.first)
         x = self.added(x, self.first, lambda y: attention.over_itself(y, positions, bias))
         return self.added(x, "mlp", self.mlp)
 
 
-class DecoderLayer(Layer):
+class DecoderLayer(TransformerLayer):
     def setup(self):
         super().setup()
         if self.config.has_cross:
@@ -242,23 +248,16 @@ class DecoderLayer(Layer):
             self.add_part("encoder_decoder_attention", "cross_attention", attention)
 
     def __call__(
-        self,
-        x: Array,
-        cache: KVCache,
-        layer: int,
-        positions: Array,
-        bias: Array,
-        cross_bias: Array | None,
+        self, x: Array, cache: KVCache, layer: int, block: BlockInputs
     ) -> tuple[Array, KVCache]:
         def over_outputs(y: Array) -> Array:
             nonlocal cache
-            given = layer, positions, bias, cross_bias
-            y, cache = self.self_attention.over_cache(y, cache, *given)
+            y, cache = self.self_attention.over_cache(y, cache, layer, block)
             return y
 
         def over_inputs(y: Array) -> Array:
             keys, values = cache.cross_keys[layer], cache.cross_values[layer]
-            return self.encoder_decoder_attention.over_inputs(y, keys, values, cross_bias)
+            return self.encoder_decoder_attention.over_inputs(y, keys, values, block.cross_bias)
 
         x = self.added(x, "self_attention", over_outputs)
         if self.config.has_cross:
@@ -277,7 +276,7 @@ class DecoderLayer(Layer):
         return cache.write(layer, *self.self_attention.keys_values(y, positions))
 
 
-class Stack(nn.Module):
+class TransformerStack(nn.Module):
     config: Architecture
     kernels: tuple[Kernels, Kernels]  # of a step, of prefill
 
@@ -301,7 +300,7 @@ class Stack(nn.Module):
         return x + self.position_embedder(rows)
 
 
-class Encoder(Stack):
+class Encoder(TransformerStack):
     layer_type: ClassVar[type[EncoderLayer]] = EncoderLayer
 
     def setup(self):
@@ -331,7 +330,7 @@ class Encoder(Stack):
         return x if self.config.norms_behind else self.encoder_norm(x)
 
 
-class Decoder(Stack):
+class Decoder(TransformerStack):
     has_head: bool = False  # whether it, not the token table, projects to the logits
     fused: Fused | None = None  # kernels of its own
     layer_type: ClassVar[type[DecoderLayer]] = DecoderLayer
@@ -392,9 +391,9 @@ class Decoder(Stack):
         x = self.enter(x, seen.queries) if embedded else x
         every = range(self.config.num_decoder_layers)
         which = every if layers is None else every[slice(*layers)]
-        biases = self.biases(seen, which)
+        blocks = [BlockInputs(seen.queries, bias, cross_bias) for bias in self.biases(seen, which)]
         fused = self.fused if layers is None and ancestors is None else None
-        x, cache = self.run(x, cache, which, seen.queries, biases, cross_bias, fused)
+        x, cache = self.run(x, cache, which, blocks, fused)
         return x, cache.rewind(cache.length + x.shape[1])
 
     def run(
@@ -402,12 +401,10 @@ class Decoder(Stack):
         x: Array,
         cache: KVCache,
         layers: range,
-        positions: Array,
-        biases: list[Array],
-        cross_bias: Array | None,
+        blocks: list[BlockInputs],
         fused: Fused | None,
     ) -> tuple[Array, KVCache]:
         """Runs these layers, where the family has them by kernels of its own."""
-        for i, bias in zip(layers, biases, strict=True):
-            x, cache = self.layers[i](x, cache, i, positions, bias, cross_bias)
+        for i, block in zip(layers, blocks, strict=True):
+            x, cache = self.layers[i](x, cache, i, block)
         return x, cache

@@ -27,26 +27,14 @@ class T5Config(Architecture):
     For v1.0, use mlp_activations=('relu',) and logits_via_embedding=True; logits are then scaled by
     1/sqrt(emb_dim). A T5 with additions for drafting is a `T5DraftConfig`.
 
+    The other fields are those of `Architecture`.
+
     Args:
-      vocab_size: V.
-      emb_dim: the width of the residual stream.
-      num_heads: attention heads.
-      head_dim: the size of a head.
-      mlp_dim: hidden units of an MLP.
-      num_encoder_layers: layers of the encoder.
-      num_decoder_layers: layers of the decoder.
       mlp_activations: one activation per projection of the MLP.
-      logits_via_embedding: whether the token table also projects to the logits.
-      dtype: of matrix products and of the KV cache, 'float32' or 'bfloat16'. Parameters may be
-        stored in another dtype.
       relative_attention_num_buckets: buckets of relative positions.
       relative_attention_max_distance: the distance from which on positions share a bucket.
       relative_bias_per_layer: whether each layer has its own relative-position biases, as in models
         trained with T5X's scalable_t5.
-      layer_norm_epsilon: epsilon of the RMS norms.
-      decoder_start_id: the id that outputs start from.
-      pad_id: the id that texts are padded with.
-      stop_ids: the ids that end a text.
 
     Example:
 

@@ -33,14 +33,10 @@ class T5DraftConfig(T5Config):
     Args:
       exit_classifier: whether the states after any layer tell if the last layer would predict the
         same token (`models.t5.Calm`).
-      encoded_dim: the width of the target's encoder output, which the decoder reads. There is then
-        no encoder, and `num_encoder_layers` is 0.
       states_dim: the width of the target's decoder states, which are fed together with the tokens.
       markov_rank: the rank of the table with which a token of a block changes the next one's
         logits.
       confidence_head: whether states of a block predict which of its tokens will be kept.
-      head_ids: the ids, ascending, that have a row in the output head; the logits of the others are
-        -inf. The head is then a separate array, even if logits are tied.
     """
 
     num_encoder_layers: NonNegativeInt

@@ -17,6 +17,7 @@ from flax import linen as nn
 from specdec.models.bases.networks import EncoderDecoderNetwork
 from specdec.models.bases.transformer import (
     Attention,
+    BlockInputs,
     Decoder,
     DecoderLayer,
     Encoder,
@@ -165,17 +166,14 @@ class T5Decoder(Decoder):
         x: Array,
         cache: KVCache,
         layers: range,
-        positions: Array,
-        biases: list[Array],
-        cross_bias: Array | None,
+        blocks: list[BlockInputs],
         fused: Fused | None,
     ) -> tuple[Array, KVCache]:
         kernels = None if self.is_initializing() else _own_kernels(fused, self.config, x, cache)
         if kernels is None:
-            return super().run(x, cache, layers, positions, biases, cross_bias, fused)
-        return kernels.run(
-            self.config, self.variables["params"], x, cache, layers, biases, cross_bias
-        )
+            return super().run(x, cache, layers, blocks, fused)
+        biases, params = [block.bias for block in blocks], self.variables["params"]
+        return kernels.run(self.config, params, x, cache, layers, biases, blocks[0].cross_bias)
 
 
 def _own_kernels(

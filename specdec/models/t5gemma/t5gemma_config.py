@@ -46,35 +46,15 @@ class T5GemmaConfig(Architecture):
 
     Both stacks are Gemma 2's. They may differ in all sizes.
 
+    The other fields are those of `Architecture`; the sizes of the encoder have names of their own.
+
     Args:
-      vocab_size: V.
-      emb_dim: D, the width of the decoder's residual stream.
-      num_heads: attention heads of queries in the decoder.
-      num_kv_heads: heads of keys and values in the decoder, a divisor of `num_heads`.
-      head_dim: the size of a head in the decoder.
-      mlp_dim: hidden units of an MLP in the decoder.
-      num_decoder_layers: the number of the decoder's layers.
-      encoder_emb_dim: the width of the encoder's residual stream.
-      encoder_num_heads: attention heads of queries in the encoder.
-      encoder_num_kv_heads: heads of keys and values in the encoder.
-      encoder_head_dim: the size of a head in the encoder.
-      encoder_mlp_dim: hidden units of an MLP in the encoder.
-      num_encoder_layers: the number of the encoder's layers; 0 with `encoded_dim`.
       query_scalar: queries are divided by its square root.
       window: the tokens that even layers see, up to a token and with it. The encoder sees as many
         before it and behind it, as in transformers 5; version 4 has one fewer.
       attention_cap: the soft cap of attention logits; None for none.
       logits_cap: the soft cap of logits; None for none.
       rope_theta: the base of the wavelengths of rotary positions.
-      logits_via_embedding: whether the decoder's token table also projects to the logits.
-      dtype: of matrix products and of the KV cache, 'float32' or 'bfloat16'.
-      layer_norm_epsilon: epsilon of the norms.
-      encoded_dim: the width of the target's encoder output, if it drafts without an encoder.
-      head_ids: the ids, ascending, that have a row in the output head; the logits of the others are
-        -inf. The head is then a separate array, even if logits are tied.
-      decoder_start_id: the id that outputs start from.
-      pad_id: the id that texts are padded with.
-      stop_ids: the ids that end a text.
     """
 
     vocab_size: PositiveInt

@@ -18,7 +18,7 @@ from flax import linen as nn
 
 from specdec.common.values import NonNegativeInt, PositiveFloat, PositiveInt
 from specdec.models.bases.networks import StackNetwork
-from specdec.models.bases.transformer import Attention, Decoder, DecoderLayer, Encoder
+from specdec.models.bases.transformer import Attention, BlockInputs, Decoder, DecoderLayer, Encoder
 from specdec.models.contract.cache import KVCache
 from specdec.models.layers import rowwise
 from specdec.models.layers.attention import MIX, AttentionPolicy, folded, unfolded
@@ -124,22 +124,17 @@ def attend_merged(query: Array, sets: Sequence[Keys], by_row: bool = False) -> A
 
 class MergedAttention(Attention):
     def over_cache(
-        self,
-        x: Array,
-        cache: KVCache,
-        layer: int,
-        positions: Array,
-        bias: Array,
-        cross_bias: Array,
+        self, x: Array, cache: KVCache, layer: int, block: BlockInputs
     ) -> tuple[Array, KVCache]:
         """Attends to outputs and inputs, see `Attention`."""
-        cache = cache.write(layer, *self.keys_values(x, positions))
-        outputs = Keys(cache.keys[layer], cache.values[layer], bias)
-        cross = cache.cross_keys[layer], cache.cross_values[layer], cross_bias
-        together = len(x) // len(cross_bias)  # samples that share the keys of their input
+        cache = cache.write(layer, *self.keys_values(x, block.positions))
+        outputs = Keys(cache.keys[layer], cache.values[layer], block.bias)
+        assert block.cross_bias is not None, "the cache has inputs"
+        cross = cache.cross_keys[layer], cache.cross_values[layer], block.cross_bias
+        together = len(x) // len(block.cross_bias)  # samples that share the keys of their input
         keys, values, seen = (jnp.repeat(array, together, axis=0) for array in cross)
         inputs = Keys(keys, values, seen, transposed=True)
-        return self.over_both(x, positions, outputs, inputs), cache
+        return self.over_both(x, block.positions, outputs, inputs), cache
 
     def over_both(self, x: Array, positions: Array, outputs: Keys, inputs: Keys) -> Array:
         """Computes attention of x [B, T, D] over outputs and inputs: [B, T, D]."""

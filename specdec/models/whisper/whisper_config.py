@@ -22,26 +22,12 @@ class WhisperConfig(Architecture):
 
     Both stacks have the same width, heads and MLPs. Norms are layer norms before each sub-layer.
 
+    The other fields are those of `Architecture`.
+
     Args:
-      vocab_size: V.
-      emb_dim: D, the width of the residual stream.
-      num_heads: attention heads, a divisor of `emb_dim`.
-      mlp_dim: hidden units of an MLP.
-      num_encoder_layers: the number of the encoder's layers.
-      num_decoder_layers: the number of the decoder's layers.
       mel_bins: the frequencies of a frame of sound.
       input_positions: the positions of the encoder, one for two frames.
       context: the positions of the decoder, and so the longest output in tokens.
-      encoded_dim: the width of the target's encoder output, which the decoder reads. There is then
-        no encoder, and `num_encoder_layers` is 0. None for a model with an encoder.
-      head_ids: the ids, ascending, that have a row in the output head; the logits of the others are
-        -inf. The head is then a separate array, even if logits are tied.
-      logits_via_embedding: whether the token table also projects to the logits.
-      dtype: of matrix products and of the KV cache, 'float32' or 'bfloat16'.
-      decoder_start_id: the id that outputs start from.
-      pad_id: the id that outputs are padded with; -1, which no token has, if the vocabulary has
-        none.
-      stop_ids: the ids that end a text.
     """
 
     vocab_size: PositiveInt
