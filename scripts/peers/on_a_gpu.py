@@ -27,7 +27,8 @@ from flax import traverse_util
 
 from specdec.common.environment import environment
 from specdec.decoding.program import DecodeProgram, batch_shapes
-from specdec.models.t5 import T5Config, huggingface_config, huggingface_parameters
+from specdec.models.t5 import T5Config
+from specdec.models.t5.t5_checkpoints import T5Checkpoints
 from specdec.types import PyTree
 
 GAMMA = 7
@@ -111,7 +112,7 @@ def huggingface(config: T5Config, params: PyTree, device: str) -> Any:
     import torch
     import transformers
 
-    record = huggingface_config.to_record(config)
+    record = T5Checkpoints().to_record(config)
     named = {name: value for name, value in record.items() if name != "architectures"}
     with torch.device(device):
         before = torch.get_default_dtype()
@@ -119,11 +120,11 @@ def huggingface(config: T5Config, params: PyTree, device: str) -> Any:
         model = transformers.T5ForConditionalGeneration(transformers.T5Config(**named)).eval()
         torch.set_default_dtype(before)
     state, flat = model.state_dict(), traverse_util.flatten_dict(params, sep="/")
-    names = huggingface_parameters.names(config)
+    names = T5Checkpoints().names(config)
     with torch.no_grad():
         for ours, array in flat.items():
             given = torch.from_dlpack(array)
-            transposed = huggingface_parameters.is_transposed(ours) and given.ndim == 2
+            transposed = T5Checkpoints().is_transposed(ours) and given.ndim == 2
             state[names[ours]].copy_(given.T if transposed else given)
     return model
 

@@ -32,12 +32,12 @@ from specdec.models.t5 import (
     T5Draft,
     T5DraftConfig,
     T5Target,
-    huggingface_parameters,
     scanned,
 )
 from specdec.models.t5.drafting import config_of, without_additions
 from specdec.models.t5.growth import T5Growth
 from specdec.models.t5.shapes import misfit
+from specdec.models.t5.t5_checkpoints import T5Checkpoints
 from specdec.models.t5gemma import T5Gemma, T5GemmaConfig
 from specdec.models.t5gemma.t5gemma_checkpoints import T5GemmaCheckpoints
 from specdec.models.t5gemma2 import T5Gemma2, T5Gemma2Config
@@ -48,7 +48,7 @@ from specdec.types import Array, PyTree
 
 _T5: Any = {
     "misfit": misfit,
-    "huggingface": huggingface_parameters,
+    "huggingface": T5Checkpoints(),
     "scanned": scanned,
     "growth": T5Growth(),
     "trimming": PartsTrimming("emb_dim", T5DraftConfig.of, without_additions),

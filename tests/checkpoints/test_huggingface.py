@@ -30,7 +30,7 @@ from specdec.checkpoints import (
     tree,
 )
 from specdec.models.t5 import T5Config, T5Target
-from specdec.models.t5 import huggingface_parameters as of_t5
+from specdec.models.t5 import t5_checkpoints as of_t5
 from specdec.sampling import Greedy
 
 DEMO_VOCABULARY = Path(__file__).resolve().parents[2] / "demo" / "vocabulary.model"

@@ -14,13 +14,13 @@ import pytest
 from test_families import TINY
 
 from specdec.models import partitioning
+from specdec.models.bases.architecture import StackSizes
 from specdec.models.gpt2 import Gpt2Config
 from specdec.models.llama import LlamaConfig
 from specdec.models.llava import ClipConfig, LlavaConfig
 from specdec.models.opt import OptConfig
 from specdec.models.t5 import T5Config, T5DraftConfig
 from specdec.models.t5gemma import T5GemmaConfig
-from specdec.models.t5gemma.t5gemma_config import StackSizes
 from specdec.models.t5gemma.t5gemma_model import T5Gemma
 from specdec.models.t5gemma2 import T5Gemma2Config
 from specdec.models.whisper import WhisperConfig
@@ -259,11 +259,11 @@ DEPTH = "give layers, or 0 and the width of the output to read"
         ),
         (T5GemmaConfig, {"head_dim": 5}, f"is 5; {EVEN}"),
         (T5GemmaConfig, {"encoder_head_dim": 7}, f"is 7; {EVEN}"),
-        (T5GemmaConfig, {"num_encoder_layers": 0}, f"is 0 and encoded_dim None; {DEPTH}"),
+        (T5GemmaConfig, {"num_encoder_layers": 0}, f"is 0 and encoded_dim is None; {DEPTH}"),
         (
             T5GemmaConfig,
             {"num_encoder_layers": 5, "encoded_dim": 48},
-            f"is 5 and encoded_dim 48; {DEPTH}",
+            f"is 5 and encoded_dim is 48; {DEPTH}",
         ),
         (T5GemmaConfig, {"head_ids": (1, 20)}, "goes up to 20; give ids below 20"),
         (

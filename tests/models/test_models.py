@@ -18,7 +18,7 @@ from specdec import autoregressive_decode, row_keys
 from specdec.models.bases.stack import _kernels_of_step
 from specdec.models.contract.cache import KVCache
 from specdec.models.t5 import T5Config, T5Target
-from specdec.models.t5.t5_layers import relative_buckets
+from specdec.models.t5.network import relative_buckets
 from specdec.sampling import Greedy
 
 NAMES = ["v1_0", "v1_1", "wide_heads"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from specdec.models import families
+from specdec.models.bases.transformer import BlockInputs
 from specdec.models.gpt2.gpt2_checkpoints import Gpt2Checkpoints
 from specdec.models.heads import HeadedTarget
 from specdec.models.layers.products import STORED_KERNELS
@@ -26,13 +27,14 @@ from specdec.models.placement.layouts import Layout
 from specdec.models.sizes import kept_parts
 from specdec.models.sizes.kept_parts import Trim
 from specdec.models.t5 import T5Config, T5Target
-from specdec.models.t5.t5_layers import Attention
+from specdec.models.t5.network import T5Attention
+from specdec.models.t5.t5_checkpoints import T5Checkpoints
 from specdec.models.t5gemma.t5gemma_checkpoints import T5GemmaCheckpoints
 from specdec.models.t5gemma2.t5gemma2_checkpoints import T5Gemma2Checkpoints
-from specdec.models.t5gemma2.t5gemma2_network import MergedLayer
+from specdec.models.t5gemma2.t5gemma2_model import MergedAttention
 from specdec.models.whisper import WhisperConfig
 from specdec.models.whisper.whisper_checkpoints import WhisperCheckpoints
-from specdec.models.whisper.whisper_network import WhisperAttention
+from specdec.models.whisper.whisper_model import SoundAttention
 
 CLIP = ClipConfig(image_size=4, patch_size=2, emb_dim=8, num_heads=2, mlp_dim=12, num_layers=2)
 
@@ -80,11 +82,11 @@ def test_a_llava_has_room_for_one_picture_or_more():
 
 def test_attention_of_a_whisper_in_numpy():
     config = WhisperConfig(5, 12, 3, 8, 1, 1)
-    layer = WhisperAttention(config, STORED_KERNELS, STORED_KERNELS)
+    layer = SoundAttention(config, config.encoder, STORED_KERNELS)
     x = np.random.default_rng(0).standard_normal([2, 5, 12]).astype(np.float32)
 
     def shapes(layer, x):
-        return layer.over_itself(x)
+        return layer.over_itself(x, None, None)
 
     names = jax.eval_shape(functools.partial(layer.init, method=shapes), jax.random.key(0), x)
     draw = np.random.default_rng(1)
@@ -219,7 +221,9 @@ def test_one_place_of_a_target_with_heads():
 
 def test_queries_begin_smaller_than_keys():
     """By the root of a head's size, so that attention needs no scale of its own (T5, section 2)."""
-    layer = Attention(num_heads=4, head_dim=16, emb_dim=64, dtype="float32")
+    sizes = {"vocab_size": 9, "emb_dim": 64, "num_heads": 4, "head_dim": 16, "mlp_dim": 4}
+    config = T5Config(**sizes, num_encoder_layers=1, num_decoder_layers=1)
+    layer = T5Attention(config, config.decoder, STORED_KERNELS)
 
     def all_three(layer, x):
         return layer.query(x), layer.key(x), layer.value(x)
@@ -232,6 +236,8 @@ def test_queries_begin_smaller_than_keys():
 
 
 FORMATS = {
+    "t5": T5Checkpoints,
+    "t5_draft": T5Checkpoints,
     "t5gemma": T5GemmaCheckpoints,
     "t5gemma2": T5Gemma2Checkpoints,
     "whisper": WhisperCheckpoints,
@@ -242,13 +248,11 @@ FORMATS = {
 }
 
 
-@pytest.mark.parametrize("name", [*FORMATS, "t5", "t5_draft", "heads"])
+@pytest.mark.parametrize("name", [*FORMATS, "heads"])
 def test_the_parts_of_a_family(name):
     family = families.named(name)
     assert family.name == name
-    assert type(family.huggingface) is FORMATS.get(
-        name, types.ModuleType if name != "heads" else type(None)
-    )
+    assert type(family.huggingface) is FORMATS.get(name, type(None))
     encoders = {"t5", "t5_draft", "t5gemma", "t5gemma2", "whisper"}
     if name != "heads":
         assert family.trimming and family.trimming.has_encoder == (name in encoders)
@@ -287,7 +291,7 @@ def test_kinds_of_layers_in_a_record():
             kinds(layers, 2)
 
 
-def test_samples_of_a_text_share_its_keys_in_a_merged_layer():
+def test_samples_of_a_text_share_its_keys_in_merged_attention():
     seen = []
 
     class Cache(types.SimpleNamespace):
@@ -299,22 +303,17 @@ def test_samples_of_a_text_share_its_keys_in_a_merged_layer():
         seen.append((y, positions, outputs, inputs))
         return y
 
-    attention = types.SimpleNamespace(
+    attention: Any = types.SimpleNamespace(
         keys_values=lambda y, positions: ("k", "v"), over_both=over_both
-    )
-    layer: Any = types.SimpleNamespace(
-        self_attention=attention,
-        pre_self_attention_layer_norm=lambda x: x + 1,
-        post_self_attention_layer_norm=lambda y: 10 * y,
-        with_mlp=lambda x: x,
     )
     cross = np.arange(2.0).reshape(2, 1, 1, 1)
     cache: Any = Cache(keys=[0, "own keys"], values=[0, "own values"])
     cache.cross_keys, cache.cross_values = [None, cross], [None, cross + 5]
     x, mask = np.zeros([4, 1, 2], np.float32), np.array([[[[0.0]]], [[[1.0]]]])
-    decode = MergedLayer.decode.__wrapped__  # type: ignore[attr-defined]
-    y, after = decode(layer, x, cache, 1, "positions", "mask", mask)
-    np.testing.assert_array_equal(y, np.full([4, 1, 2], 10))
+    block = BlockInputs(*cast(Any, ("positions", "mask", mask)))
+    over_cache = MergedAttention.over_cache.__wrapped__  # type: ignore[attr-defined]
+    y, after = over_cache(attention, x + 1, cache, 1, block)
+    np.testing.assert_array_equal(y, np.full([4, 1, 2], 1))
     ((normed, positions, outputs, inputs),) = seen
     assert (positions, outputs[:3]) == ("positions", ("own keys", "own values", "mask"))
     np.testing.assert_array_equal(normed, x + 1)

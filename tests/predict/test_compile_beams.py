@@ -12,9 +12,9 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.models import partitioning
+from specdec.models.bases.transformer import Attention
 from specdec.models.contract.cache import KVCache
 from specdec.models.t5 import T5Config, T5Target
-from specdec.models.t5.t5_layers import Attention
 from specdec.predict.compilation import compile_for
 
 BEAMS, LONGEST, LENGTH, HEADS, HEAD_DIM = 4, 10, 13, 3, 11

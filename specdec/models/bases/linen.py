@@ -108,6 +108,12 @@ class LinenModel(Checked, Model):
         return self.layout.storage == "checkpoint" and self.weights == "stored"
 
     @property
+    def cache_sizes(self) -> Mapping[str, int]:
+        """The sizes `layers`, `heads` (of keys and values) and `head_dim` of the cache."""
+        c = self.config
+        return {"layers": self.num_layers, "heads": c.num_kv_heads, "head_dim": c.head_dim}
+
+    @property
     def spare(self) -> int:
         """Slots of a cache behind its capacity, for the tokens that fill up a call."""
         return self.layout.least_width - 1
@@ -116,10 +122,10 @@ class LinenModel(Checked, Model):
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
     ) -> int:
         """Returns the bytes of keys and values on one device, of outputs and inputs."""
-        config = self.config
+        sizes = self.cache_sizes
         slots += self.spare + inputs_length
-        shape = (rows, config.num_kv_heads, slots, config.head_dim)
-        return self.num_layers * kv_bytes(shape, config.dtype, self.axis_rules, mesh)
+        shape = (rows, sizes["heads"], slots, sizes["head_dim"])
+        return sizes["layers"] * kv_bytes(shape, self.dtype, self.axis_rules, mesh)
 
     def _boxed(self, key: Array) -> PyTree:
         """Returns initial parameters with the names of their axes.

@@ -1,14 +1,16 @@
-"""The parts of networks that families of `StackModel`s share."""
+"""The networks that families share: a decoder with its token table, and one with an encoder."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
+from specdec.models.bases.architecture import Architecture
+from specdec.models.bases.transformer import Decoder, Encoder
 from specdec.models.contract.blocks import View
 from specdec.models.contract.cache import KVCache
 from specdec.models.layers.int8 import Rounding
@@ -17,30 +19,25 @@ from specdec.models.layers.products import Kernels
 from specdec.models.placement.layouts import STORED, Layout, logits_from_table, of_logits
 from specdec.types import Array, ModelOutput
 
-SPREAD = 0.02  # of random tables, whose rows also project to logits without a scale
+
+def scaled(x: Array) -> Array:
+    """Returns rows [.., D] multiplied by the root of D."""
+    return x * np.asarray(np.sqrt(x.shape[-1]), x.dtype)
 
 
 class StackNetwork(nn.Module):
-    """A network with the stack "decoder"; a family adds the stack's class, and `setup` calls it.
+    """A network with the stack "decoder"."""
 
-    The class is called with the config, whether the stack has a head for the logits, and the
-    kernels of a step and of prefill. The stack has `enter`, `leave`, and `layers` with `pass_by`,
-    or the family has `decode` and `pass_by` of its own.
-    """
-
-    config: Any
+    config: Architecture
     layout: Layout = STORED
     weights: Rounding = "stored"
-    decoder_class: ClassVar[Callable[..., Any]]
-    spread: ClassVar[float] = SPREAD  # of random rows of the token table
-    scaled: ClassVar[bool] = False  # whether the table's logits are divided by sqrt(D)
+    decoder_class: ClassVar[type[Decoder]] = Decoder
 
     def setup(self):
-        c = self.config
-        self.token_embedder = Embedding(
-            c.vocab_size, self._table_dim(), c.dtype, spread=self.spread
-        )
-        self.decoder = self.decoder_class(c, not self._logits_from_table(), self.kernels())
+        c, width = self.config, self.config.table_dim or self.config.emb_dim
+        self.token_embedder = Embedding(c.vocab_size, width, c.dtype, spread=c.spread)
+        has_head = not self._logits_from_table()
+        self.decoder = self.decoder_class(c, self.kernels(), has_head, self.layout.fused)
 
     @nn.nowrap
     def kernels(self) -> tuple[Kernels, Kernels]:
@@ -48,16 +45,13 @@ class StackNetwork(nn.Module):
         return self.layout.kernels(self.weights)
 
     @nn.nowrap
-    def _table_dim(self) -> int:
-        return self.config.emb_dim
-
-    @nn.nowrap
     def _logits_from_table(self) -> bool:
         return logits_from_table(self.config, self.layout, self.weights == "int8_tokens")
 
     def embed(self, tokens: Array) -> Array:
         """Maps tokens [B, T] int32, where padding may be -1, to their rows [B, T, D]."""
-        return self.token_embedder(jnp.maximum(tokens, 0))
+        x = self.token_embedder(jnp.maximum(tokens, 0))
+        return scaled(x) if self.config.scales_embeddings else x
 
     def decode(
         self,
@@ -67,23 +61,25 @@ class StackNetwork(nn.Module):
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, Any]:
-        seen = cache.view(tokens.shape[1], ancestors)
-        x = resume
-        if x is None:
-            x = self.decoder.enter(self.embed(tokens), seen.queries)
-        stream, cache = self.decoder(x, cache, seen, self.range_of(layers))
+        x = self.embed(tokens) if resume is None else resume
+        return self.run(x, cache, ancestors, layers, resume is None)
+
+    def run(
+        self,
+        x: Array,
+        cache: Any,
+        ancestors: Array | View | None,
+        layers: tuple[int, int] | None,
+        embedded: bool = False,
+    ) -> tuple[ModelOutput, Any]:
+        """Runs all layers of the decoder, or some, see `Decoder`."""
+        stream, cache = self.decoder(x, cache, ancestors, layers, embedded)
         hidden = self.decoder.leave(stream)
         return ModelOutput(self.logits(hidden), hidden, None if layers is None else stream), cache
 
-    @nn.nowrap
-    def range_of(self, layers: tuple[int, int] | None) -> range:
-        """Returns the indices of layers (a, b), or of all."""
-        every = range(self.config.num_decoder_layers)
-        return every if layers is None else every[slice(*layers)]
-
     def pass_by(self, stream: Array, cache: Any, layers: tuple[int, int]) -> Any:
         cache, width = cache.placed(), stream.shape[1]
-        positions = cache.view(width).queries
+        positions = cache.view(width).queries if self.config.is_rotary else None
         for i in range(*layers):
             cache = self.decoder.layers[i].pass_by(stream, cache, i, positions)
         return cache.rewind(cache.length + width)
@@ -92,31 +88,31 @@ class StackNetwork(nn.Module):
         if not self._logits_from_table():
             return self.decoder.logits_dense(hidden)
         table = dataclasses.replace(of_logits(self.kernels()[0]), transposed=True)
-        return self.token_embedder.logits(hidden, table, scaled=self.scaled)
+        return self.token_embedder.logits(hidden, table, scaled=self.config.scales_logits)
 
 
 class EncoderDecoderNetwork(StackNetwork):
-    """A `StackNetwork` with an encoder, which is called with the config and its kernels."""
+    """A `StackNetwork` with an encoder: `encode` once, then `decode` block by block."""
 
-    encoder_class: ClassVar[Callable[..., Any]]
+    encoder_class: ClassVar[type[Encoder]] = Encoder
 
     def setup(self):
         super().setup()
-        if self._has_encoder():
-            self.encoder = self.encoder_class(self.config, self.kernels()[1])
-
-    @nn.nowrap
-    def _has_encoder(self) -> bool:
-        return self.config.encoded_dim is None
+        if self.config.encoded_dim is None:
+            self.encoder = self.encoder_class(self.config, self.kernels())
 
     def encode(self, inputs: Array, capacity: int) -> KVCache:
-        inputs_mask = inputs != self.config.pad_id
-        encoded = self.encoder(self.embed_inputs(inputs), inputs_mask)
-        return self.attach(encoded, inputs_mask, capacity)
+        mask = self.mask_of(inputs)
+        return self.attach(self.encoder(self.embed_inputs(inputs), mask), mask, capacity)
 
     def embed_inputs(self, inputs: Array) -> Array:
         """Maps inputs [B, S] int32 to what the encoder reads, [B, S, D]."""
-        return self.token_embedder(inputs)
+        return self.embed(inputs)
+
+    @nn.nowrap
+    def mask_of(self, inputs: Array) -> Array:
+        """Returns [B, S] bool, which positions of the encoder's output are of the input."""
+        return inputs != self.config.pad_id
 
     def attach(self, encoded: Array, inputs_mask: Array, capacity: int) -> KVCache:
         c = self.config
@@ -134,9 +130,13 @@ class EncoderDecoderNetwork(StackNetwork):
             inputs_mask=inputs_mask,
         )
 
+    def read(self, inputs: Array, capacity: int) -> KVCache:
+        """Returns the cache of inputs, or of zeros in place of another encoder's output."""
+        c = self.config
+        if c.encoded_dim is None:
+            return self.encode(inputs, capacity)
+        mask = self.mask_of(inputs)
+        return self.attach(jnp.zeros([*mask.shape, c.encoded_dim], c.dtype), mask, capacity)
 
-def cached(pairs: list[tuple[Array, Array]]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """Returns each layer's keys [B, H, head_dim, S] and values [B, H, S, head_dim], from pairs of
-    keys and values [B, S, H, head_dim]."""
-    keys, values = zip(*pairs, strict=True)
-    return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
+    def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
+        return self.decode(tokens, self.read(inputs, tokens.shape[1]))[0]

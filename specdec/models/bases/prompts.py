@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import ClassVar, cast
@@ -16,7 +15,7 @@ from specdec.models.bases.linen import LinenModel
 from specdec.models.bases.networks import StackNetwork
 from specdec.models.bases.stack import StackModel
 from specdec.models.contract import loops
-from specdec.models.contract.cache import PromptCache, kv_bytes
+from specdec.models.contract.cache import PromptCache
 from specdec.models.contract.inputs import check_tokens
 from specdec.types import Array, Prompt, PyTree
 
@@ -27,15 +26,10 @@ BLOCK = 512  # tokens of a prompt that are read in one call
 class PromptReader(LinenModel):
     """A model that continues prompts [B, S] int32, which are padded behind with its `pad_id`.
 
-    A family adds `network`, whose call is `decode` on a `PromptCache`, and `cache_sizes`.
+    A family adds `network`, whose call is `decode` on a `PromptCache`.
     """
 
     decoder_only: ClassVar[bool] = True
-
-    @property
-    @abc.abstractmethod
-    def cache_sizes(self) -> Mapping[str, int]:
-        """The sizes `layers`, `heads` (of keys and values) and `head_dim` of the cache."""
 
     @property
     def cache_heads(self) -> int:
@@ -105,10 +99,7 @@ class PromptReader(LinenModel):
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
     ) -> int:
         """Returns the bytes of keys and values on one device, of outputs and prompts."""
-        sizes = self.cache_sizes
-        slots += self.spare + inputs_length - 1
-        shape = (rows, sizes["heads"], slots, sizes["head_dim"])
-        return sizes["layers"] * kv_bytes(shape, self.dtype, self.axis_rules, mesh)
+        return super().cache_bytes(rows, slots, inputs_length - 1, mesh)
 
     def _base(self, inputs: Array) -> Array:
         """Returns [B] int32, the place of each prompt's last token; 0 for a row of padding."""
@@ -135,15 +126,6 @@ class PromptModel(PromptReader, StackModel):
     config: DecoderConfig
     size_names: ClassVar[tuple[str, ...]] = SIZES
     network_class: ClassVar[type[StackNetwork]] = DecoderOnly
-
-    @property
-    def cache_sizes(self) -> Mapping[str, int]:
-        c = self.config
-        return {"layers": self.num_layers, "heads": c.num_kv_heads, "head_dim": c.head_dim}
-
-    @property
-    def head_ids(self) -> tuple[int, ...] | None:
-        return self.config.head_ids
 
     @property
     def longest_text(self) -> int | None:

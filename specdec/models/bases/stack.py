@@ -6,13 +6,14 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Mapping
-from typing import ClassVar, Protocol, TypeVar, cast, overload
+from typing import ClassVar, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from specdec.models.bases.linen import LinenConfig, LinenModel
+from specdec.models.bases.architecture import Architecture
+from specdec.models.bases.linen import LinenModel
 from specdec.models.bases.networks import StackNetwork
 from specdec.models.contract import blocks
 from specdec.models.contract.blocks import View
@@ -29,41 +30,12 @@ from specdec.types import Array, ModelOutput, PyTree
 Self = TypeVar("Self", bound="StackModel")
 
 
-class StackConfig(LinenConfig, Protocol):
-    """The config of a `StackModel`."""
-
-    @property
-    def num_decoder_layers(self) -> int: ...
-    @property
-    def pad_id(self) -> int: ...
-    @property
-    def stop_ids(self) -> tuple[int, ...]: ...
-    @property
-    def head_is_table(self) -> bool: ...
-
-
-class EncoderDecoderConfig(StackConfig, Protocol):
-    """The config of an `EncoderDecoder`."""
-
-    @property
-    def decoder_start_id(self) -> int: ...
-
-
-class ReaderConfig(EncoderDecoderConfig, Protocol):
-    """The config of a `ReadsEncoder`."""
-
-    @property
-    def encoded_dim(self) -> int | None: ...
-    @property
-    def head_ids(self) -> tuple[int, ...] | None: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class StackModel(LinenModel, LayeredTarget):
     """A `Model` with the layers "layers_0", "layers_1", .. in the stack "decoder" of its tree.
 
     Its parameters are the tree of checkpoints, or `from_stored` of it. A family adds
-    `network_class`, `example`, `start` and `prefill`. Its config is a `StackConfig`.
+    `network_class`, `example`, `start` and `prefill`. Its config is an `Architecture`.
 
     Args:
       config: the architecture.
@@ -75,7 +47,7 @@ class StackModel(LinenModel, LayeredTarget):
         Each is another model than the checkpoint's.
     """
 
-    config: StackConfig
+    config: Architecture
     layout: Layout = STORED
     weights: Rounding = "stored"
     has_int8: ClassVar[bool] = True
@@ -105,6 +77,10 @@ class StackModel(LinenModel, LayeredTarget):
     @property
     def stop_ids(self) -> tuple[int, ...]:  # type: ignore[override]
         return self.config.stop_ids
+
+    @property
+    def head_ids(self) -> tuple[int, ...] | None:
+        return self.config.head_ids
 
     @property
     def num_layers(self) -> int:
@@ -215,7 +191,7 @@ class StackModel(LinenModel, LayeredTarget):
         more = self.computed_width(width) - width
         if more:
             tokens = _filled_up(tokens, more)
-            others = tuple(_filled_up(x, more) for x in others)
+            others = tuple(None if x is None else _filled_up(x, more) for x in others)
             ancestors = blocks.filled_up(ancestors, more)
         result = self.apply(params, tokens, cache, ancestors, layers, *others, method="decode")
         output, fed = cast(tuple[ModelOutput, KVCache], result)
@@ -273,9 +249,10 @@ class StackModel(LinenModel, LayeredTarget):
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoder(StackModel):
-    """A `StackModel` whose network also has `encode`; its config names the start token."""
+    """A `StackModel` with an encoder, or one that reads another model's encoder output instead.
 
-    config: EncoderDecoderConfig
+    Its network is an `EncoderDecoderNetwork`.
+    """
 
     def example(self) -> tuple[Array, Array]:
         """Returns inputs and outputs of one token."""
@@ -290,56 +267,32 @@ class EncoderDecoder(StackModel):
         """Raises ValueError, at tracing, for inputs of another shape or dtype than the model's."""
         check_tokens(inputs)
 
-    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
-        """Encodes inputs, [B, S] int32 by default, and computes keys and values of them."""
-        self.check_arrays(inputs)
-        given = inputs, capacity + self.spare
-        cache = cast(KVCache, self.apply(params, *given, method="encode"))
-        return cache.replace(spare=self.spare)
-
-
-@dataclasses.dataclass(frozen=True)
-class ReadsEncoder(EncoderDecoder):
-    """An `EncoderDecoder` that may read another model's encoder output instead of its own.
-
-    Its network also has `attach`.
-    """
-
-    config: ReaderConfig
-
     @property
     def encoded_dim(self) -> int | None:
         return self.config.encoded_dim
 
-    @property
-    def head_ids(self) -> tuple[int, ...] | None:
-        return self.config.head_ids
-
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
-        """Encodes inputs, unless the model has no encoder."""
+        """Encodes inputs, [B, S] int32 by default, and computes keys and values of them."""
         if self.encoded_dim is not None:
             raise ValueError(
                 "this model has no encoder (encoded_dim): it drafts for the model whose encoder's "
                 "output it reads, and decodes nothing by itself"
             )
-        return super().prefill(params, inputs, capacity)
+        self.check_arrays(inputs)
+        return self._read(params, "encode", capacity, inputs)
 
     def attach(self, params: PyTree, encoded: Array, mask: Array, capacity: int) -> KVCache:
         """Computes keys and values of an encoder's output [B, S, encoded_dim]; the mask [B, S] is
         True where the input is a token."""
-        given = encoded.astype(self.config.dtype), mask, capacity + self.spare
-        cache = cast(KVCache, self.apply(params, *given, method="attach"))
-        return cache.replace(spare=self.spare)
+        return self._read(params, "attach", capacity, encoded.astype(self.config.dtype), mask)
+
+    def _read(self, params: PyTree, method: str, capacity: int, *inputs: Array) -> KVCache:
+        cache = self.apply(params, *inputs, capacity + self.spare, method=method)
+        return cast(KVCache, cache.replace(spare=self.spare))
 
 
-@overload
-def _filled_up(x: Array, more: int) -> Array: ...
-@overload
-def _filled_up(x: Array | None, more: int) -> Array | None: ...
-def _filled_up(x: Array | None, more: int) -> Array | None:
+def _filled_up(x: Array, more: int) -> Array:
     """Returns [B, T, ..] with the last token of each row `more` times behind it."""
-    if x is None:
-        return None
     return jnp.pad(x, [(0, 0), (0, more), *((0, 0) for _ in x.shape[2:])], mode="edge")
 
 

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
-from specdec.models.bases.decoder_checkpoints import (
+from specdec.models.bases.family_checkpoints import (
     HEAD,
-    DecoderCheckpoints,
+    FamilyCheckpoints,
     fields_of_record,
     refuse_other,
     refuse_own_heads,
@@ -28,8 +28,8 @@ _SUPPORTED = {
 }
 
 
-class Gpt2Checkpoints(DecoderCheckpoints):
-    """The checkpoints; see `DecoderCheckpoints`."""
+class Gpt2Checkpoints(FamilyCheckpoints):
+    """The checkpoints; see `FamilyCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("gpt2",)
     architecture = "GPT2LMHeadModel"
@@ -63,7 +63,7 @@ class Gpt2Checkpoints(DecoderCheckpoints):
     }
 
     def described(self, record: Record) -> Gpt2Config:
-        """Returns the config of a record; see `DecoderCheckpoints`."""
+        """Returns the config of a record; see `FamilyCheckpoints`."""
         refuse_other(record, _SUPPORTED)
         fields = fields_of_record(record, self.fields, required=4)
         fields.setdefault("mlp_dim", 4 * fields["emb_dim"])
@@ -71,7 +71,7 @@ class Gpt2Checkpoints(DecoderCheckpoints):
         return Gpt2Config(**fields, num_kv_heads=heads, head_dim=fields["emb_dim"] // max(heads, 1))
 
     def to_record(self, config: Gpt2Config) -> dict[str, object]:
-        """Returns their record of a model; see `DecoderCheckpoints`."""
+        """Returns their record of a model; see `FamilyCheckpoints`."""
         refuse_own_heads(config)
         return super().to_record(config) | {name: values[0] for name, values in _SUPPORTED.items()}
 

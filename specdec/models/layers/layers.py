@@ -172,6 +172,13 @@ def rounded_matmul(x: Array, kernel: Array, kernels: Kernels) -> Array:
     return y.astype(jnp.float32) * scale
 
 
+def mean_of(x: Array, by_row: bool) -> Array:
+    """Returns the means [..., 1] of float32 numbers [..., K]; see `RMSNorm`."""
+    if by_row:
+        return rowwise.sums(x) * (1 / x.shape[-1])
+    return jnp.mean(x, axis=-1, keepdims=True)
+
+
 class RMSNorm(nn.Module):
     """Computes x / rms(x) * scale, without mean and bias (T5's layer norm).
 
@@ -179,21 +186,19 @@ class RMSNorm(nn.Module):
       dtype: of the result.
       epsilon: added to the mean of squares.
       by_row: whether a token's bits must not depend on the other tokens of a call.
+      axis: the logical name of the last axis.
     """
 
     dtype: str
     epsilon: float
     by_row: bool = False
+    axis: str = "embed"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        scale = parameter(self, "scale", nn.initializers.ones, ("embed",), (x.shape[-1],))
+        scale = parameter(self, "scale", nn.initializers.ones, (self.axis,), (x.shape[-1],))
         x = x.astype(jnp.float32)
-        if self.by_row:
-            mean = rowwise.sums(jnp.square(x)) * (1 / x.shape[-1])
-        else:
-            mean = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-        x = x * jax.lax.rsqrt(mean + self.epsilon)
+        x = x * jax.lax.rsqrt(mean_of(jnp.square(x), self.by_row) + self.epsilon)
         return x.astype(self.dtype) * scale.astype(self.dtype)[None, None]
 
 
@@ -206,21 +211,16 @@ class LayerNorm(nn.Module):
     dtype: str
     epsilon: float
     by_row: bool = False
+    axis: str = "embed"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         shape = (x.shape[-1],)
-        scale = parameter(self, "scale", nn.initializers.ones, ("embed",), shape)
-        bias = parameter(self, "bias", nn.initializers.zeros, ("embed",), shape)
+        scale = parameter(self, "scale", nn.initializers.ones, (self.axis,), shape)
+        bias = parameter(self, "bias", nn.initializers.zeros, (self.axis,), shape)
         x = x.astype(jnp.float32)
-
-        def mean(y: Array) -> Array:
-            if self.by_row:
-                return rowwise.sums(y) * (1 / y.shape[-1])
-            return jnp.mean(y, axis=-1, keepdims=True)
-
-        x -= mean(x)
-        x *= jax.lax.rsqrt(mean(jnp.square(x)) + self.epsilon)
+        x -= mean_of(x, self.by_row)
+        x *= jax.lax.rsqrt(mean_of(jnp.square(x), self.by_row) + self.epsilon)
         scale, bias = (y.astype(jnp.float32)[None, None] for y in (scale, bias))
         return (x * scale + bias).astype(self.dtype)
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
-from specdec.models.bases.decoder_checkpoints import (
-    DecoderCheckpoints,
+from specdec.models.bases.family_checkpoints import (
+    FamilyCheckpoints,
     fields_of_record,
     refuse_other,
 )
@@ -24,8 +24,8 @@ _OF_KIND = {"default": 0, "linear": 1, "llama3": 4}  # how many of these a kind 
 _SUPPORTED = {"hidden_act": ("silu",), "attention_bias": (False, None), "mlp_bias": (False, None)}
 
 
-class LlamaCheckpoints(DecoderCheckpoints):
-    """The checkpoints; see `DecoderCheckpoints`."""
+class LlamaCheckpoints(FamilyCheckpoints):
+    """The checkpoints; see `FamilyCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("llama",)
     architecture = "LlamaForCausalLM"
@@ -59,7 +59,7 @@ class LlamaCheckpoints(DecoderCheckpoints):
     others: ClassVar[Mapping[str, str]] = {"decoder/decoder_norm/scale": "model.norm"}
 
     def described(self, record: Record) -> LlamaConfig:
-        """Returns the config of a record; see `DecoderCheckpoints`."""
+        """Returns the config of a record; see `FamilyCheckpoints`."""
         refuse_other(record, _SUPPORTED)
         scaling = record.get("rope_parameters") or record.get("rope_scaling") or {}
         record = {**record, "rope_theta": scaling.get("rope_theta", record.get("rope_theta"))}

@@ -40,17 +40,17 @@ class LlamaConfig(DecoderConfig):
     rope_high_factor: PositiveFloat = 4.0
     rope_context: PositiveFloat = 8192.0
 
+    is_rotary: ClassVar[bool] = True
+
     def __post_init__(self):
         super().__post_init__()
-        if self.head_dim % 2:
-            raise ValueError(f"LlamaConfig.head_dim is {self.head_dim}; give an even number")
         if self.rope_scaling == "llama3" and self.rope_low_factor >= self.rope_high_factor:
             raise ValueError(
                 f"LlamaConfig.rope_low_factor is {self.rope_low_factor}; give a number below "
                 f"rope_high_factor {self.rope_high_factor}"
             )
 
-    def rotary_rates(self) -> np.ndarray:
+    def rotary_rates(self, head_dim: int | None = None, local: bool = False) -> np.ndarray:
         """Returns [head_dim / 2] float32, the angle per position of each pair of numbers."""
         exponent = np.arange(0, self.head_dim, 2, dtype=np.float32) / np.float32(self.head_dim)
         rates = (1.0 / np.float32(self.rope_theta) ** exponent).astype(np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 from flax import linen as nn
 
 from specdec.common.values import Checked, PositiveFloat, PositiveInt, is_integer
-from specdec.models.bases.networks import SPREAD
+from specdec.models.bases.architecture import SPREAD
 from specdec.models.layers.attention import attend
 from specdec.models.layers.layers import (
     MLP,

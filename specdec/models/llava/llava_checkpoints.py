@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from specdec.common.values import fields_of
-from specdec.models.bases.decoder_checkpoints import record_of_ids, refuse_other
+from specdec.models.bases.family_checkpoints import record_of_ids, refuse_other
 from specdec.models.contract.family import Arrays, Record
 from specdec.models.llama.llama_checkpoints import LlamaCheckpoints
 from specdec.models.llava.clip import ClipConfig
@@ -65,7 +65,7 @@ _RENAMED = (
 
 
 class LlavaCheckpoints(LlamaCheckpoints):
-    """The checkpoints; see `DecoderCheckpoints`."""
+    """The checkpoints; see `FamilyCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("llava",)
     architecture = "LlavaForConditionalGeneration"
@@ -81,7 +81,7 @@ class LlavaCheckpoints(LlamaCheckpoints):
     )
 
     def described(self, record: Record) -> LlavaConfig:
-        """Returns the config of a record; see `DecoderCheckpoints`."""
+        """Returns the config of a record; see `FamilyCheckpoints`."""
         parts = {name: record.get(f"{name}_config") for name in ("text", "vision")}
         if missing := [name for name, part in parts.items() if not isinstance(part, dict)]:
             names = " and ".join(f"{name}_config" for name in missing)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import jax.numpy as jnp
 
 from specdec.models.bases.decoder_only import DecoderOnly
@@ -41,8 +43,7 @@ class LlavaNetwork(DecoderOnly):
 
     def feed(self, x: Array, cache: PromptCache) -> PromptCache:
         """Returns the cache after a part [B, T, D] of embedded prompts."""
-        layers = range(self.config.num_decoder_layers)
-        return self.decoder(x, cache, cache.view(x.shape[1]), layers)[1]
+        return cast(PromptCache, self.decoder(x, cache)[1])
 
     def __call__(self, tokens: Array, cache: PromptCache, pixels: Array) -> ModelOutput:
         return self.decode(tokens, cache, resume=self.embed_prompts(tokens, pixels))[0]

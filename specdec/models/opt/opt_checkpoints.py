@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
-from specdec.models.bases.decoder_checkpoints import (
-    DecoderCheckpoints,
+from specdec.models.bases.family_checkpoints import (
+    FamilyCheckpoints,
     fields_of_record,
     refuse_other,
     refuse_own_heads,
@@ -24,8 +24,8 @@ _SUPPORTED = {
 }
 
 
-class OptCheckpoints(DecoderCheckpoints):
-    """The checkpoints; see `DecoderCheckpoints`."""
+class OptCheckpoints(FamilyCheckpoints):
+    """The checkpoints; see `FamilyCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("opt",)
     architecture = "OPTForCausalLM"
@@ -61,7 +61,7 @@ class OptCheckpoints(DecoderCheckpoints):
     }
 
     def described(self, record: Record) -> OptConfig:
-        """Returns the config of a record; see `DecoderCheckpoints`."""
+        """Returns the config of a record; see `FamilyCheckpoints`."""
         refuse_other(record, _SUPPORTED)
         fields = fields_of_record(record, self.fields, required=5)
         if fields.get("token_dim") == fields["emb_dim"]:
@@ -75,7 +75,7 @@ class OptCheckpoints(DecoderCheckpoints):
         )
 
     def to_record(self, config: OptConfig) -> dict[str, object]:
-        """Returns their record of a model; see `DecoderCheckpoints`."""
+        """Returns their record of a model; see `FamilyCheckpoints`."""
         refuse_own_heads(config)
         if config.layer_norm_epsilon != _EPSILON:
             raise ValueError(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
-import jax.numpy as jnp
-from jax.typing import DTypeLike
-
-from specdec.common.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt, TokenIds
+from specdec.common.values import NonNegativeInt, PositiveFloat, PositiveInt, TokenIds
+from specdec.models.bases.architecture import Architecture
 from specdec.models.layers.layers import ACTIVATIONS, DType
 
 PAD_ID, EOS_ID = 0, 1  # unless a checkpoint names others
@@ -22,32 +21,20 @@ SIZES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class T5Config(Checked):
+class T5Config(Architecture):
     """The architecture of a T5, with T5X's field names and meanings and the defaults of v1.1.
 
     For v1.0, use mlp_activations=('relu',) and logits_via_embedding=True; logits are then scaled by
     1/sqrt(emb_dim). A T5 with additions for drafting is a `T5DraftConfig`.
 
+    The other fields are those of `Architecture`.
+
     Args:
-      vocab_size: V.
-      emb_dim: the width of the residual stream.
-      num_heads: attention heads.
-      head_dim: the size of a head.
-      mlp_dim: hidden units of an MLP.
-      num_encoder_layers: layers of the encoder.
-      num_decoder_layers: layers of the decoder.
       mlp_activations: one activation per projection of the MLP.
-      logits_via_embedding: whether the token table also projects to the logits.
-      dtype: of matrix products and of the KV cache, 'float32' or 'bfloat16'. Parameters may be
-        stored in another dtype.
       relative_attention_num_buckets: buckets of relative positions.
       relative_attention_max_distance: the distance from which on positions share a bucket.
       relative_bias_per_layer: whether each layer has its own relative-position biases, as in models
         trained with T5X's scalable_t5.
-      layer_norm_epsilon: epsilon of the RMS norms.
-      decoder_start_id: the id that outputs start from.
-      pad_id: the id that texts are padded with.
-      stop_ids: the ids that end a text.
 
     Example:
 
@@ -74,10 +61,12 @@ class T5Config(Checked):
     pad_id: NonNegativeInt = dataclasses.field(default=PAD_ID, repr=False)
     stop_ids: TokenIds = dataclasses.field(default=(EOS_ID,), repr=False)
 
+    scales_logits: ClassVar[bool] = True
+    spread: ClassVar[float] = 1.0
+
     def __post_init__(self):
-        # gin and JSON hand over lists and dtype objects; a static argument must be hashable.
+        # gin and JSON hand over lists; a static argument must be hashable.
         object.__setattr__(self, "mlp_activations", _words(self.mlp_activations))
-        object.__setattr__(self, "dtype", _name(self.dtype))
         super().__post_init__()
         for activation in self.mlp_activations:
             if activation not in ACTIVATIONS:
@@ -90,32 +79,18 @@ class T5Config(Checked):
                     f"T5Config.{name} is {id!r} but the model has {self.vocab_size} ids; give one "
                     "of them"
                 )
-        if self.pad_id in self.stop_ids:
-            raise ValueError(
-                f"T5Config.pad_id is {self.pad_id}, which is also one of stop_ids "
-                f"{self.stop_ids}; give another one"
-            )
 
     @property
     def num_kv_heads(self) -> int:
         """The heads of keys and values, as many as of queries."""
         return self.num_heads
 
-    @property
-    def head_is_table(self) -> bool:
-        """Whether the token table also projects to the logits."""
-        return self.logits_via_embedding
+    def query_scale(self, head_dim: int) -> None:
+        """Returns None: kernels of queries begin smaller instead."""
+        return None
 
 
 def _words(words: object) -> tuple[str, ...]:
     if not isinstance(words, list | tuple):
         raise ValueError(f"T5Config.mlp_activations is {words!r}; give names, as in ('relu',)")
     return tuple(words)
-
-
-def _name(dtype: DTypeLike) -> DTypeLike:
-    """Returns the name of a dtype, or the value itself if it is not a dtype."""
-    try:
-        return jnp.dtype(dtype).name
-    except TypeError:
-        return dtype

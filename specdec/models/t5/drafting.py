@@ -14,14 +14,14 @@ from flax import linen as nn
 
 from specdec.common.values import NonNegativeInt, PositiveInt, check, fields_of, is_integer
 from specdec.models.bases.networks import StackNetwork
-from specdec.models.bases.stack import ReadsEncoder
+from specdec.models.bases.transformer import Decoder, residual
 from specdec.models.contract.blocks import View
 from specdec.models.contract.cache import KVCache
 from specdec.models.contract.inputs import check_layers
-from specdec.models.layers.layers import Dense, Embedding, Logits, constrain, parameter
+from specdec.models.layers.layers import Dense, Embedding, constrain, parameter
 from specdec.models.layers.products import precision
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import T5, Decoder, residual
+from specdec.models.t5.network import T5, T5Decoder
 from specdec.models.t5.target import T5Target
 from specdec.types import Array, ModelOutput, PyTree
 
@@ -33,14 +33,10 @@ class T5DraftConfig(T5Config):
     Args:
       exit_classifier: whether the states after any layer tell if the last layer would predict the
         same token (`models.t5.Calm`).
-      encoded_dim: the width of the target's encoder output, which the decoder reads. There is then
-        no encoder, and `num_encoder_layers` is 0.
       states_dim: the width of the target's decoder states, which are fed together with the tokens.
       markov_rank: the rank of the table with which a token of a block changes the next one's
         logits.
       confidence_head: whether states of a block predict which of its tokens will be kept.
-      head_ids: the ids, ascending, that have a row in the output head; the logits of the others are
-        -inf. The head is then a separate array, even if logits are tied.
     """
 
     num_encoder_layers: NonNegativeInt
@@ -52,6 +48,8 @@ class T5DraftConfig(T5Config):
     head_ids: tuple[int, ...] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
+        if self.head_ids is not None:
+            object.__setattr__(self, "head_ids", _ids(self.head_ids, self.vocab_size))
         super().__post_init__()
         if not self.encoded_dim:
             check("T5DraftConfig.num_encoder_layers", self.num_encoder_layers, PositiveInt)
@@ -60,10 +58,7 @@ class T5DraftConfig(T5Config):
                 f"T5DraftConfig.num_encoder_layers is {self.num_encoder_layers!r} and encoded_dim "
                 "says that there is no encoder; give 0"
             )
-        if self.head_ids is None:
-            return
-        object.__setattr__(self, "head_ids", _ids(self.head_ids, self.vocab_size))
-        if self.markov_rank:
+        if self.markov_rank and self.head_ids is not None:
             raise ValueError(
                 f"T5DraftConfig.markov_rank is {self.markov_rank}, which changes the logits of all "
                 "ids, and head_ids says that only some have one; leave one of them out"
@@ -73,10 +68,6 @@ class T5DraftConfig(T5Config):
     def of(cls, config: T5Config, **additions: Any) -> T5DraftConfig:
         """Returns a T5's config with these additions, which may also change its fields."""
         return cls(**fields_of(config) | additions)
-
-    @property
-    def head_is_table(self) -> bool:
-        return super().head_is_table and self.head_ids is None
 
 
 def config_of(**fields: Any) -> T5Config:
@@ -133,7 +124,7 @@ class LogOdds(nn.Module):
         return y + bias.astype(wide)
 
 
-class DraftDecoder(Decoder):
+class DraftDecoder(T5Decoder):
     """A decoder with the additions that its config names."""
 
     config: T5DraftConfig
@@ -160,10 +151,6 @@ class DraftDecoder(Decoder):
                 kernels,
             )
 
-    @nn.nowrap
-    def head(self) -> Logits:
-        return super().head().clone(ids=self.config.head_ids)
-
 
 class DraftNetwork(T5):
     """The network of a `T5Draft`, which is its interface."""
@@ -180,7 +167,7 @@ class DraftNetwork(T5):
         resume: Array | None = None,
         states: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        x = self.token_embedder(tokens) if resume is None else resume
+        x = self.embed(tokens) if resume is None else resume
         if states is not None:
             x = residual(x + self.decoder.states_dense(states))
         return self.run(x, cache, ancestors, layers)
@@ -207,16 +194,11 @@ class DraftNetwork(T5):
             self.exit_logits(hidden)
         if config.confidence_head:
             self.confidence(hidden)
-        if config.encoded_dim is None:
-            cache = self.encode(inputs, tokens.shape[1])
-        else:
-            encoded = jnp.zeros([*inputs.shape, config.encoded_dim], config.dtype)
-            cache = self.attach(encoded, inputs != config.pad_id, tokens.shape[1])
-        return self.decode(tokens, cache, states=states)[0]
+        return self.decode(tokens, self.read(inputs, tokens.shape[1]), states=states)[0]
 
 
 @dataclasses.dataclass(frozen=True)
-class T5Draft(ReadsEncoder, T5Target):
+class T5Draft(T5Target):
     """A T5 with additions as a `Model`; its other fields are a T5's.
 
     Args:

@@ -6,40 +6,15 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from specdec.common.values import integers
-from specdec.models.bases.decoder_checkpoints import (
-    HEAD,
-    TABLE,
-    DecoderCheckpoints,
+from specdec.models.bases.family_checkpoints import (
+    FamilyCheckpoints,
     fields_of_record,
     record_of_ids,
-    refuse_encoderless,
     refuse_other,
-    refuse_part,
 )
 from specdec.models.contract.family import Record
 from specdec.models.t5gemma.t5gemma_config import T5GemmaConfig
 
-SELF = {
-    "pre_self_attention_layer_norm/scale": "pre_self_attn_layernorm",
-    "self_attention/query/kernel": "self_attn.q_proj",
-    "self_attention/key/kernel": "self_attn.k_proj",
-    "self_attention/value/kernel": "self_attn.v_proj",
-    "self_attention/out/kernel": "self_attn.o_proj",
-    "post_self_attention_layer_norm/scale": "post_self_attn_layernorm",
-    "pre_mlp_layer_norm/scale": "pre_feedforward_layernorm",
-    "mlp/wi_0/kernel": "mlp.gate_proj",
-    "mlp/wi_1/kernel": "mlp.up_proj",
-    "mlp/wo/kernel": "mlp.down_proj",
-    "post_mlp_layer_norm/scale": "post_feedforward_layernorm",
-}  # of a layer of either stack
-_CROSS = {
-    "pre_cross_attention_layer_norm/scale": "pre_cross_attn_layernorm",
-    "encoder_decoder_attention/query/kernel": "cross_attn.q_proj",
-    "encoder_decoder_attention/key/kernel": "cross_attn.k_proj",
-    "encoder_decoder_attention/value/kernel": "cross_attn.v_proj",
-    "encoder_decoder_attention/out/kernel": "cross_attn.o_proj",
-    "post_cross_attention_layer_norm/scale": "post_cross_attn_layernorm",
-}
 _SIZES = {
     "emb_dim": "hidden_size",
     "num_heads": "num_attention_heads",
@@ -47,14 +22,15 @@ _SIZES = {
     "head_dim": "head_dim",
     "mlp_dim": "intermediate_size",
 }  # in the order of `StackSizes`
+STACKS = ("encoder", "decoder")
 KNOWN: Mapping[str, tuple[object, ...]] = {
     "hidden_activation": ("gelu_pytorch_tanh",),
     "attention_bias": (False, None),
 }
 
 
-class T5GemmaCheckpoints(DecoderCheckpoints):
-    """The checkpoints; see `DecoderCheckpoints`."""
+class T5GemmaCheckpoints(FamilyCheckpoints):
+    """The checkpoints; see `FamilyCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("t5gemma",)
     architecture = "T5GemmaForConditionalGeneration"
@@ -76,19 +52,38 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
     }
     # our fields of rotary positions, which `stack` finds
     rotary: ClassVar[tuple[str, ...]] = ("rope_theta",)
-    # their names of the stacks by ours
-    stacks: ClassVar[Mapping[str, str]] = {"encoder": "model.encoder", "decoder": "model.decoder"}
-    stack_parts: ClassVar[Mapping[str, Mapping[str, str]]] = {
-        "encoder": SELF,
-        "decoder": SELF | _CROSS,
-    }  # {our name: theirs} of each layer of a stack, without their ".weight"
+    layers = "model.{stack}.layers"
+    parts: ClassVar[Mapping[str, str]] = {
+        "pre_self_attention_layer_norm/scale": "pre_self_attn_layernorm",
+        "self_attention/query/kernel": "self_attn.q_proj",
+        "self_attention/key/kernel": "self_attn.k_proj",
+        "self_attention/value/kernel": "self_attn.v_proj",
+        "self_attention/out/kernel": "self_attn.o_proj",
+        "post_self_attention_layer_norm/scale": "post_self_attn_layernorm",
+        "pre_mlp_layer_norm/scale": "pre_feedforward_layernorm",
+        "mlp/wi_0/kernel": "mlp.gate_proj",
+        "mlp/wi_1/kernel": "mlp.up_proj",
+        "mlp/wo/kernel": "mlp.down_proj",
+        "post_mlp_layer_norm/scale": "post_feedforward_layernorm",
+        "pre_cross_attention_layer_norm/scale": "pre_cross_attn_layernorm",
+        "encoder_decoder_attention/query/kernel": "cross_attn.q_proj",
+        "encoder_decoder_attention/key/kernel": "cross_attn.k_proj",
+        "encoder_decoder_attention/value/kernel": "cross_attn.v_proj",
+        "encoder_decoder_attention/out/kernel": "cross_attn.o_proj",
+        "post_cross_attention_layer_norm/scale": "post_cross_attn_layernorm",
+    }
+    others: ClassVar[Mapping[str, str]] = {
+        "encoder/encoder_norm/scale": "model.encoder.norm",
+        "decoder/decoder_norm/scale": "model.decoder.norm",
+        "encoder/token_embedder/embedding": "model.encoder.embed_tokens",
+    }
 
     def described(self, record: Record) -> T5GemmaConfig:
-        """Returns the config of a record; see `DecoderCheckpoints`."""
-        missing = [name for name in self.stacks if not isinstance(record.get(name), dict)]
+        """Returns the config of a record; see `FamilyCheckpoints`."""
+        missing = [name for name in STACKS if not isinstance(record.get(name), dict)]
         if missing:
             raise ValueError(f"{' and '.join(missing)} missing; copy config.json again")
-        encoder, decoder = (self.stack(name, record[name]) for name in self.stacks)
+        encoder, decoder = (self.stack(name, record[name]) for name in STACKS)
         for hf_name in (*self.shared.values(), *self.rotary):
             if encoder.get(hf_name) != decoder.get(hf_name):
                 raise ValueError(
@@ -128,17 +123,13 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
 
     def to_record(self, config: T5GemmaConfig) -> dict[str, Any]:
         """Returns their record of a model; raises ValueError if it is a part of one."""
-        refuse_part(config, f"a {self.architecture}")
-        refuse_encoderless(config, "transformers' T5Gemma")
+        flat = super().to_record(config)
         ids = record_of_ids(config) | {"bos_token_id": config.decoder_start_id}
-        decoder = {hf_name: getattr(config, ours) for ours, hf_name in self.fields.items()}
+        decoder = {hf_name: flat.pop(hf_name) for hf_name in self.fields.values()}
         decoder |= {"hidden_activation": "gelu_pytorch_tanh", **ids, **self.kind_of(config)}
         encoder = decoder | dict(zip(_SIZES.values(), config.encoder, strict=False))
         encoder["num_hidden_layers"] = config.num_encoder_layers
-        return {
-            "architectures": [self.architecture],
-            "model_type": self.MODEL_TYPES[0],
-            "is_encoder_decoder": True,
+        return flat | {
             "vocab_size": config.vocab_size,
             "tie_word_embeddings": config.logits_via_embedding,
             "decoder_start_token_id": config.decoder_start_id,
@@ -150,19 +141,3 @@ class T5GemmaCheckpoints(DecoderCheckpoints):
     def kind_of(self, config: T5GemmaConfig) -> dict[str, object]:
         """Returns the entries of both stacks that only this version has."""
         return {"model_type": "t5_gemma_module", "rope_theta": config.rope_theta}
-
-    def names(self, config: T5GemmaConfig) -> dict[str, str]:
-        """Returns {our name: theirs} of all parameters that a model may have."""
-        hf_names = {TABLE: self.anchor, HEAD: self.head}
-        depths = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
-        for stack, hf_stack in self.stacks.items():
-            hf_names[f"{stack}/{stack}_norm/scale"] = f"{hf_stack}.norm.weight"
-            for layer in range(depths[stack]):
-                for ours, part in self.stack_parts[stack].items():
-                    name = f"{hf_stack}.layers.{layer}.{part}.weight"
-                    hf_names[f"{stack}/layers_{layer}/{ours}"] = name
-        return hf_names | self.own_names()
-
-    def own_names(self) -> dict[str, str]:
-        """Returns the names outside of layers that only this version has."""
-        return {"encoder/token_embedder/embedding": "model.encoder.embed_tokens.weight"}

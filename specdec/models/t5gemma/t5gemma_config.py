@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from specdec.common.values import NonNegativeInt, PositiveFloat, PositiveInt, TokenIds
-from specdec.models.bases.architecture import Architecture
-from specdec.models.layers.layers import DType
+from specdec.models.bases.architecture import Architecture, StackSizes
+from specdec.models.layers.layers import DType, mean_of, parameter
 from specdec.models.sizes.kept_parts import Numbers
+from specdec.types import Array
 
 ENCODER = (
     *("encoder_emb_dim", "encoder_num_heads", "encoder_num_kv_heads", "encoder_head_dim"),
@@ -19,15 +23,21 @@ ENCODER = (
 DECODER = ("emb_dim", "num_heads", "num_kv_heads", "head_dim", "mlp_dim", "num_decoder_layers")
 
 
-class StackSizes(NamedTuple):
-    """The sizes of one of the two stacks."""
+class GemmaNorm(nn.Module):
+    """Computes x / rms(x) * (1 + scale) in float32, over the last axis; see `RMSNorm`."""
 
-    emb_dim: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    mlp_dim: int
-    layers: int
+    dtype: str
+    epsilon: float
+    by_row: bool = False
+    axis: str = "embed"
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        scale = parameter(self, "scale", nn.initializers.zeros, (self.axis,), (x.shape[-1],))
+        x = x.astype(jnp.float32)
+        x = x * jax.lax.rsqrt(mean_of(jnp.square(x), self.by_row) + self.epsilon)
+        scale = jnp.expand_dims(1 + scale.astype(jnp.float32), tuple(range(x.ndim - 1)))
+        return (x * scale).astype(self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,35 +46,15 @@ class T5GemmaConfig(Architecture):
 
     Both stacks are Gemma 2's. They may differ in all sizes.
 
+    The other fields are those of `Architecture`; the sizes of the encoder have names of their own.
+
     Args:
-      vocab_size: V.
-      emb_dim: D, the width of the decoder's residual stream.
-      num_heads: attention heads of queries in the decoder.
-      num_kv_heads: heads of keys and values in the decoder, a divisor of `num_heads`.
-      head_dim: the size of a head in the decoder.
-      mlp_dim: hidden units of an MLP in the decoder.
-      num_decoder_layers: the number of the decoder's layers.
-      encoder_emb_dim: the width of the encoder's residual stream.
-      encoder_num_heads: attention heads of queries in the encoder.
-      encoder_num_kv_heads: heads of keys and values in the encoder.
-      encoder_head_dim: the size of a head in the encoder.
-      encoder_mlp_dim: hidden units of an MLP in the encoder.
-      num_encoder_layers: the number of the encoder's layers; 0 with `encoded_dim`.
       query_scalar: queries are divided by its square root.
       window: the tokens that even layers see, up to a token and with it. The encoder sees as many
         before it and behind it, as in transformers 5; version 4 has one fewer.
       attention_cap: the soft cap of attention logits; None for none.
       logits_cap: the soft cap of logits; None for none.
       rope_theta: the base of the wavelengths of rotary positions.
-      logits_via_embedding: whether the decoder's token table also projects to the logits.
-      dtype: of matrix products and of the KV cache, 'float32' or 'bfloat16'.
-      layer_norm_epsilon: epsilon of the norms.
-      encoded_dim: the width of the target's encoder output, if it drafts without an encoder.
-      head_ids: the ids, ascending, that have a row in the output head; the logits of the others are
-        -inf. The head is then a separate array, even if logits are tied.
-      decoder_start_id: the id that outputs start from.
-      pad_id: the id that texts are padded with.
-      stop_ids: the ids that end a text.
     """
 
     vocab_size: PositiveInt
@@ -94,33 +84,19 @@ class T5GemmaConfig(Architecture):
     pad_id: NonNegativeInt = dataclasses.field(default=0, repr=False)
     stop_ids: TokenIds = dataclasses.field(default=(1,), repr=False)
 
+    norm: ClassVar[type[nn.Module]] = GemmaNorm
+    norms_around: ClassVar[bool] = True
+    is_rotary: ClassVar[bool] = True
+    scales_embeddings: ClassVar[bool] = True
+
     def __post_init__(self):
         super().__post_init__()
-        kind = type(self).__name__
-        for stack, sizes in (("", self.decoder), ("encoder_", self.encoder)):
-            name = f"{kind}.{stack}"
-            if sizes.num_heads % sizes.num_kv_heads:
-                raise ValueError(
-                    f"{name}num_kv_heads is {sizes.num_kv_heads}, which does not divide "
-                    f"{stack}num_heads {sizes.num_heads}; give a divisor"
-                )
-            if sizes.head_dim % 2:
-                raise ValueError(f"{name}head_dim is {sizes.head_dim}; give an even number")
-        if (self.num_encoder_layers == 0) != (self.encoded_dim is not None):
-            raise ValueError(
-                f"{kind}.num_encoder_layers is {self.num_encoder_layers} and encoded_dim "
-                f"{self.encoded_dim}; give layers, or 0 and the width of the output to read"
-            )
+        self.check_encoder()
 
     @property
     def encoder(self) -> StackSizes:
         """The sizes of the encoder."""
         return StackSizes(*(getattr(self, name) for name in ENCODER))
-
-    @property
-    def decoder(self) -> StackSizes:
-        """The sizes of the decoder."""
-        return StackSizes(*(getattr(self, name) for name in DECODER))
 
     @property
     def encoder_window(self) -> tuple[int, int]:
@@ -135,9 +111,9 @@ class T5GemmaConfig(Architecture):
         """Returns [head_dim / 2] float32, the angle per position of each pair of numbers."""
         return rates(self.rope_theta, head_dim)
 
-    @property
-    def pad_remedy(self) -> str:
-        return "another one"
+    def query_scale(self, head_dim: int) -> float:
+        """Returns the factor of queries, which does not depend on the size of a head."""
+        return self.query_scalar**-0.5
 
 
 def rates(theta: float, head_dim: int) -> np.ndarray:

@@ -1,4 +1,8 @@
-"""T5Gemma as a model."""
+"""T5Gemma, version 1, as a model, with T5X's names for the parameters that a T5 has too.
+
+Both stacks are Gemma 2's (2408.00118): norms before and behind each sub-layer, rotary positions,
+grouped heads, soft caps, and a window in every other layer.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,71 @@ import dataclasses
 import math
 from typing import ClassVar
 
-from specdec.models.bases.networks import StackNetwork
-from specdec.models.bases.stack import ReadsEncoder
+import jax.numpy as jnp
+
+from specdec.models.bases.architecture import SPREAD
+from specdec.models.bases.networks import EncoderDecoderNetwork, StackNetwork, scaled
+from specdec.models.bases.stack import EncoderDecoder
+from specdec.models.bases.transformer import Decoder, Encoder, masked
+from specdec.models.contract.blocks import View
+from specdec.models.layers.attention import soft_capped
+from specdec.models.layers.layers import Embedding
 from specdec.models.t5gemma.t5gemma_config import DECODER, ENCODER, T5GemmaConfig
-from specdec.models.t5gemma.t5gemma_network import GemmaNetwork
+from specdec.types import Array
+
+
+class GemmaEncoder(Encoder):
+    config: T5GemmaConfig
+
+    def biases(self, positions: Array, inputs_mask: Array) -> list[Array]:
+        c, visible = self.config, inputs_mask[:, None]
+        ahead = positions[:, None] - positions[:, :, None]
+        before, behind = c.encoder_window
+        near = visible & ((ahead >= -before) & (ahead <= behind))
+        masks = masked(visible)[:, None], masked(near)[:, None]
+        return [masks[c.is_local(i)] for i in range(c.num_encoder_layers)]
+
+
+class GemmaTableEncoder(GemmaEncoder):
+    """An encoder with a token table of its own."""
+
+    def setup(self):
+        super().setup()
+        c = self.config
+        self.token_embedder = Embedding(c.vocab_size, c.encoder.emb_dim, c.dtype, spread=SPREAD)
+
+    def embed(self, inputs: Array) -> Array:
+        """Maps [B, S] int32 to scaled embeddings [B, S, D]."""
+        return scaled(self.token_embedder(jnp.maximum(inputs, 0)))
+
+
+class GemmaDecoder(Decoder):
+    config: T5GemmaConfig
+
+    def biases(self, seen: View, layers: range) -> list[Array]:
+        near = seen.queries[:, :, None] - seen.keys[:, None] < self.config.window
+        masks = masked(seen.visible)[:, None], masked(seen.visible & near)[:, None]
+        return [masks[self.config.is_local(i)] for i in layers]
+
+
+class GemmaNetwork(EncoderDecoderNetwork):
+    config: T5GemmaConfig
+    encoder_class: ClassVar[type[Encoder]] = GemmaTableEncoder
+    decoder_class: ClassVar[type[Decoder]] = GemmaDecoder
+
+    def embed_inputs(self, inputs: Array) -> Array:
+        return self.encoder.embed(inputs)
+
+    def logits(self, hidden: Array) -> Array:
+        logits = super().logits(hidden)
+        capped = soft_capped(logits, self.config.logits_cap)
+        if self.config.head_ids is None:
+            return capped
+        return jnp.where(jnp.isneginf(logits), logits, capped)  # of ids that the head lacks
 
 
 @dataclasses.dataclass(frozen=True)
-class T5Gemma(ReadsEncoder):
+class T5Gemma(EncoderDecoder):
     """A T5Gemma as a `Model`.
 
     Args:

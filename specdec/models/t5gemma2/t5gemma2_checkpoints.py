@@ -6,23 +6,19 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from specdec.models.bases.decoder_checkpoints import refuse_other
+from specdec.models.bases.family_checkpoints import refuse_other
 from specdec.models.contract.family import Arrays, Record
-from specdec.models.t5gemma.t5gemma_checkpoints import KNOWN, SELF, T5GemmaCheckpoints
+from specdec.models.t5gemma.t5gemma_checkpoints import KNOWN, T5GemmaCheckpoints
 from specdec.models.t5gemma.t5gemma_config import T5GemmaConfig
-from specdec.models.t5gemma2.t5gemma2_config import T5Gemma2Config
+from specdec.models.t5gemma2.t5gemma2_model import T5Gemma2Config
 
-_LAYER = SELF | {
-    "self_attention/query_norm/scale": "self_attn.q_norm",
-    "self_attention/key_norm/scale": "self_attn.k_norm",
-}
 _TABLE = "model.encoder.embed_tokens"
 _END = "eoi_token_index"
 _V1 = T5GemmaCheckpoints
 
 
 class T5Gemma2Checkpoints(T5GemmaCheckpoints):
-    """The checkpoints; see `DecoderCheckpoints`."""
+    """The checkpoints; see `FamilyCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("t5gemma2",)
     architecture = "T5Gemma2ForConditionalGeneration"
@@ -35,7 +31,12 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
         ours: hf_name for ours, hf_name in _V1.fields.items() if ours != "attention_cap"
     }
     rotary: ClassVar[tuple[str, ...]] = ("rope_theta", "local_rope_theta", "rope_factor", "pattern")
-    stack_parts: ClassVar[Mapping[str, Mapping[str, str]]] = {"encoder": _LAYER, "decoder": _LAYER}
+    parts: ClassVar[Mapping[str, str]] = {
+        **{ours: name for ours, name in _V1.parts.items() if not name.startswith("cross_attn.")},
+        "self_attention/query_norm/scale": "self_attn.q_norm",
+        "self_attention/key_norm/scale": "self_attn.k_norm",
+    }
+    others: ClassVar[Mapping[str, str]] = dict(list(_V1.others.items())[:2])
     unused: ClassVar[re.Pattern[str]] = re.compile(
         r"model\.encoder\.(vision_tower|multi_modal_projector)\..*|model\.decoder\.embed_tokens\..*"
     )
@@ -102,6 +103,6 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
         named = {name.replace(".text_model.", "."): array for name, array in arrays.items()}
         return super()._prefixed(named)
 
-    def own_names(self) -> dict[str, str]:
-        """Returns the names outside of layers that only this version has."""
-        return {"end_of_image/embedding": f"{_TABLE}.eoi_embedding"}
+    def names(self, config: T5Gemma2Config) -> dict[str, str]:
+        """Returns {our name: theirs} of all parameters that a model may have."""
+        return super().names(config) | {"end_of_image/embedding": f"{_TABLE}.eoi_embedding"}

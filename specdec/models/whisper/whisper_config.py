@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
+
+from flax import linen as nn
 
 from specdec.common.values import NonNegativeInt, PositiveInt, TokenIds
 from specdec.models.bases.architecture import Architecture
 from specdec.models.bases.decoder_only import NO_PAD, PadId
-from specdec.models.layers.layers import DType
+from specdec.models.layers.layers import DType, LayerNorm
 from specdec.models.sizes.kept_parts import Numbers
 
 STRIDE = 2  # frames for each position of the encoder
@@ -19,26 +22,12 @@ class WhisperConfig(Architecture):
 
     Both stacks have the same width, heads and MLPs. Norms are layer norms before each sub-layer.
 
+    The other fields are those of `Architecture`.
+
     Args:
-      vocab_size: V.
-      emb_dim: D, the width of the residual stream.
-      num_heads: attention heads, a divisor of `emb_dim`.
-      mlp_dim: hidden units of an MLP.
-      num_encoder_layers: the number of the encoder's layers.
-      num_decoder_layers: the number of the decoder's layers.
       mel_bins: the frequencies of a frame of sound.
       input_positions: the positions of the encoder, one for two frames.
       context: the positions of the decoder, and so the longest output in tokens.
-      encoded_dim: the width of the target's encoder output, which the decoder reads. There is then
-        no encoder, and `num_encoder_layers` is 0. None for a model with an encoder.
-      head_ids: the ids, ascending, that have a row in the output head; the logits of the others are
-        -inf. The head is then a separate array, even if logits are tied.
-      logits_via_embedding: whether the token table also projects to the logits.
-      dtype: of matrix products and of the KV cache, 'float32' or 'bfloat16'.
-      decoder_start_id: the id that outputs start from.
-      pad_id: the id that outputs are padded with; -1, which no token has, if the vocabulary has
-        none.
-      stop_ids: the ids that end a text.
     """
 
     vocab_size: PositiveInt
@@ -58,6 +47,12 @@ class WhisperConfig(Architecture):
     pad_id: PadId = dataclasses.field(default=NO_PAD, repr=False)
     stop_ids: TokenIds = dataclasses.field(default=(50257,), repr=False)
 
+    norm: ClassVar[type[nn.Module]] = LayerNorm
+    layer_norm_epsilon: ClassVar[float] = 1e-5
+    has_biases: ClassVar[bool] = True
+    mlp_activations: ClassVar[tuple[str, ...]] = ("exact_gelu",)
+    pad_remedy: ClassVar[str] = "-1"
+
     def __post_init__(self):
         super().__post_init__()
         if self.emb_dim % self.num_heads:
@@ -65,12 +60,16 @@ class WhisperConfig(Architecture):
                 f"WhisperConfig.num_heads is {self.num_heads}, which does not divide emb_dim "
                 f"{self.emb_dim}; give a divisor"
             )
-        if (self.num_encoder_layers == 0) != (self.encoded_dim is not None):
-            raise ValueError(
-                f"WhisperConfig.num_encoder_layers is {self.num_encoder_layers} and encoded_dim is "
-                f"{self.encoded_dim}; give 0 layers and the width of another encoder, or some "
-                "layers and None"
-            )
+        self.check_encoder()
+
+    @property
+    def num_positions(self) -> int:
+        """The rows of the decoder's table of positions."""
+        return self.context
+
+    def has_bias(self, name: str) -> bool:
+        """Returns whether a product of attention has a bias, which all but "key" have."""
+        return name != "key"
 
     @property
     def head_dim(self) -> int:

@@ -1,4 +1,4 @@
-"""Whisper as a model."""
+"""Whisper as a model (Radford et al. 2022, 2212.04356). Parts of a T5 have T5X's names here too."""
 
 from __future__ import annotations
 
@@ -9,17 +9,89 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
-from specdec.models.bases.networks import StackNetwork
-from specdec.models.bases.stack import ReadsEncoder
-from specdec.models.contract.cache import kv_bytes
-from specdec.models.whisper.whisper_config import WhisperConfig
-from specdec.models.whisper.whisper_network import WhisperNetwork
+from specdec.models.bases.networks import EncoderDecoderNetwork, StackNetwork
+from specdec.models.bases.stack import EncoderDecoder
+from specdec.models.bases.transformer import Attention, Encoder, EncoderLayer, residual, sinusoids
+from specdec.models.layers.attention import attend_to_all
+from specdec.models.layers.layers import ACTIVATIONS, fan_in, parameter
+from specdec.models.layers.products import precision
+from specdec.models.whisper.whisper_config import STRIDE, WhisperConfig
 from specdec.types import Array
+
+_WIDTH = 3  # frames that a filter reads
+
+
+def _waves(key: Array, shape: tuple[int, int]) -> Array:
+    return jnp.asarray(sinusoids(*shape))
+
+
+class Convolution(nn.Module):
+    """Maps frames [B, F, in] to [B, F / stride, features]: each from a frame and its neighbours."""
+
+    features: int
+    stride: int
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        axes, shape = ("filter", "channels", "embed"), (_WIDTH, x.shape[-1], self.features)
+        filters = parameter(self, "filters", fan_in("truncated_normal"), axes, shape)
+        bias = parameter(self, "bias", nn.initializers.zeros, axes[2:], shape[2:])
+        y = jax.lax.conv_general_dilated(
+            x.astype(self.dtype),
+            filters.astype(self.dtype),
+            window_strides=(self.stride,),
+            padding=[(1, 1)],
+            dimension_numbers=("NWC", "WIO", "NWC"),
+            precision=precision(self.dtype),
+        )
+        return ACTIVATIONS["exact_gelu"](y + bias.astype(self.dtype)[None, None])
+
+
+class SoundAttention(Attention):
+    def over_itself(self, x: Array, positions: Array, bias: Array) -> Array:
+        """Computes attention of each position of [B, S, D] over all positions: [B, S, D]."""
+        return self.mapped(attend_to_all(self.queries(x), *self.keys_values(x)))
+
+
+class SoundLayer(EncoderLayer):
+    attention_class: ClassVar[type[Attention]] = SoundAttention
+
+
+class SoundEncoder(Encoder):
+    config: WhisperConfig
+    layer_type: ClassVar[type[EncoderLayer]] = SoundLayer
+
+    def setup(self):
+        super().setup()
+        c = self.config
+        self.convolution_0 = Convolution(c.emb_dim, 1, c.dtype)
+        self.convolution_1 = Convolution(c.emb_dim, STRIDE, c.dtype)
+        shape = (c.input_positions, c.emb_dim)
+        self.positions = parameter(self, "positions", _waves, ("positions", "embed"), shape)
+
+    def enter(self, x: Array, positions: Array) -> Array:
+        """Maps features [B, mel_bins, frames] to the stream before the first layer, [B, S, D]."""
+        x = self.convolution_1(self.convolution_0(x.swapaxes(1, 2)))
+        return residual(x + self.positions.astype(x.dtype)[None])
+
+
+class WhisperNetwork(EncoderDecoderNetwork):
+    config: WhisperConfig
+    encoder_class: ClassVar[type[Encoder]] = SoundEncoder
+
+    def embed_inputs(self, inputs: Array) -> Array:
+        return inputs
+
+    @nn.nowrap
+    def mask_of(self, inputs: Array) -> Array:
+        return jnp.ones([len(inputs), self.config.input_positions], bool)
 
 
 @dataclasses.dataclass(frozen=True)
-class Whisper(ReadsEncoder):
+class Whisper(EncoderDecoder):
     """A Whisper as a `Model`.
 
     Its inputs are log-mel features [B, mel_bins, frames] float32, see `tasks.sound`. A row of
@@ -80,6 +152,4 @@ class Whisper(ReadsEncoder):
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
     ) -> int:
         """Returns the bytes of keys and values on one device; all inputs have one length."""
-        slots += self.spare + self.config.input_positions
-        shape = (rows, self.config.num_heads, slots, self.config.head_dim)
-        return self.num_layers * kv_bytes(shape, self.config.dtype, self.axis_rules, mesh)
+        return super().cache_bytes(rows, slots, self.config.input_positions, mesh)

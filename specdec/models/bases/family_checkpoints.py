@@ -1,4 +1,4 @@
-"""Hugging Face's checkpoints of decoders: the part that families share."""
+"""Hugging Face's checkpoints: the part that families share."""
 
 from __future__ import annotations
 
@@ -6,37 +6,19 @@ import abc
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
-from specdec.models.bases.decoder_only import NO_PAD, DecoderConfig
+from specdec.models.bases.architecture import NO_PAD, Architecture
 from specdec.models.contract.family import Arrays, Record
 
 TABLE, HEAD = "token_embedder/embedding", "decoder/logits_dense/kernel"
+_CROSS = re.compile("(pre|post)_cross_attention|encoder_decoder_attention")
 _START, _PAD, _ENDS = "bos_token_id", "pad_token_id", "eos_token_id"
 
 
-class _HasIds(Protocol):
-    @property
-    def pad_id(self) -> int: ...
-    @property
-    def stop_ids(self) -> tuple[int, ...]: ...
-
-
-class _HasHead(Protocol):
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def head_ids(self) -> tuple[int, ...] | None: ...
-
-
-class _ReadsEncoder(Protocol):
-    @property
-    def encoded_dim(self) -> int | None: ...
-
-
-class DecoderCheckpoints(abc.ABC):
+class FamilyCheckpoints(abc.ABC):
     """Maps names and records of a family; a `models.contract.family.HuggingFace`.
 
     Attributes:
@@ -46,9 +28,10 @@ class DecoderCheckpoints(abc.ABC):
       prefix: the beginning of names, which checkpoints without an output layer may lack.
       anchor: their name of the token table, before which wrappers put a prefix of their own.
       head: their name of the output layer.
-      layers: their name of the stack of layers.
-      parts: {our name: theirs} of each layer, without biases and their ".weight". Ours with one
-        name of theirs are joined in one array, in this order.
+      written: what a model that can be written is.
+      layers: their name of the layers of a "{stack}".
+      parts: {our name: theirs} of each layer of the decoder, without biases and their ".weight".
+        Ours with one name of theirs are joined in one array, in this order.
       others: the same outside of layers.
       unused: arrays in some files that are not read.
     """
@@ -59,47 +42,60 @@ class DecoderCheckpoints(abc.ABC):
     prefix: ClassVar[str] = "model."
     anchor: ClassVar[str]
     head: ClassVar[str] = "lm_head.weight"
+    written: ClassVar[str] = ""
     layers: ClassVar[str]
     parts: ClassVar[Mapping[str, str]]
     others: ClassVar[Mapping[str, str]]
     unused: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
 
     @abc.abstractmethod
-    def described(self, record: Record) -> DecoderConfig:
+    def described(self, record: Record) -> Architecture:
         """Returns the config of a record, as if its logits were tied if the record says so.
 
         Raises:
           ValueError: the record names something that the family lacks here, or is incomplete.
         """
 
-    def to_record(self, config: DecoderConfig) -> dict[str, object]:
+    def to_record(self, config: Architecture) -> dict[str, object]:
         """Returns their record of a model.
 
         Raises:
           ValueError: it cannot be described.
         """
-        refuse_part(config, f"a {self.architecture}")
+        refuse_part(config, self.written or f"a {self.architecture}")
+        encoder = {"is_encoder_decoder": True} if config.num_encoder_layers else {}
         return {
             "architectures": [self.architecture],
             "model_type": self.MODEL_TYPES[0],
+            **encoder,
             **{hf_name: getattr(config, ours) for ours, hf_name in self.fields.items()},
             **record_of_ids(config),
         }
 
-    def names(self, config: DecoderConfig) -> dict[str, str]:
+    def names(self, config: Architecture) -> dict[str, str]:
         """Returns {our name: theirs} of all parameters that a model may have."""
         modules = dict(self.others)
-        for layer in range(config.num_decoder_layers):
-            for ours, hf_name in self.parts.items():
-                modules[f"decoder/layers_{layer}/{ours}"] = f"{self.layers}.{layer}.{hf_name}"
+        depths = config.num_encoder_layers, config.num_decoder_layers
+        for stack, depth in zip(("encoder", "decoder"), depths, strict=True):
+            layers, parts = self.layers.format(stack=stack), self.parts_of(stack)
+            for layer in range(depth):
+                for ours, hf_name in parts.items():
+                    modules[f"{stack}/layers_{layer}/{ours}"] = f"{layers}.{layer}.{hf_name}"
         hf_names = {TABLE: self.anchor, HEAD: self.head}
         for ours, hf_name in modules.items():
             hf_names[ours] = f"{hf_name}.weight"
-            if config.has_biases:
-                hf_names[f"{ours.rpartition('/')[0]}/bias"] = f"{hf_name}.bias"
+            module = ours.rpartition("/")[0]
+            if config.has_bias(module.rpartition("/")[2]):
+                hf_names[f"{module}/bias"] = f"{hf_name}.bias"
         return hf_names
 
-    def to_config(self, record: Record, arrays: Arrays) -> DecoderConfig:
+    def parts_of(self, stack: str) -> Mapping[str, str]:
+        """Returns `parts` of a stack; by default an encoder has those without cross-attention."""
+        if stack == "decoder":
+            return self.parts
+        return {ours: hf_name for ours, hf_name in self.parts.items() if not _CROSS.match(ours)}
+
+    def to_config(self, record: Record, arrays: Arrays) -> Architecture:
         """Returns the config that a record describes, together with its arrays.
 
         Logits are tied if the record says so and no other output layer is stored.
@@ -120,7 +116,7 @@ class DecoderCheckpoints(abc.ABC):
         return dataclasses.replace(config, logits_via_embedding=tied)
 
     def parameters(
-        self, record: Record, config: DecoderConfig, arrays: Arrays
+        self, record: Record, config: Architecture, arrays: Arrays
     ) -> dict[str, np.ndarray]:
         """Returns their arrays by our names, as views."""
         ours: dict[str, list[str]] = {}
@@ -154,7 +150,7 @@ class DecoderCheckpoints(abc.ABC):
         """Returns 0: no decoder has sentinels."""
         return 0
 
-    def tokenizer_record(self, config: DecoderConfig, pieces: int) -> dict[str, object]:
+    def tokenizer_record(self, config: Architecture, pieces: int) -> dict[str, object]:
         """Returns the record of a tokenizer of which only the vocabulary is known."""
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
@@ -216,7 +212,7 @@ def ids_of_record(record: Record) -> dict[str, object]:
     return {"pad_id": pad, "stop_ids": stop_ids}
 
 
-def record_of_ids(config: _HasIds) -> dict[str, int | list[int]]:
+def record_of_ids(config: Architecture) -> dict[str, int | list[int]]:
     """Returns the inverse of `ids_of_record`."""
     ends = config.stop_ids
     pad = {} if config.pad_id == NO_PAD else {_PAD: config.pad_id}
@@ -247,24 +243,20 @@ def refuse_quantised(record: Record) -> None:
         )
 
 
-def refuse_part(config: _HasHead, complete: str) -> None:
-    """Raises ValueError if the output head has only some of the ids."""
+def refuse_part(config: Architecture, complete: str) -> None:
+    """Raises ValueError if the output head has only some of the ids, or there is no encoder."""
     if config.head_ids is not None:
         raise ValueError(
             f"the head has {len(config.head_ids)} of {config.vocab_size} ids (head_ids), and that "
             f"of {complete} has all; choose another format"
         )
-
-
-def refuse_encoderless(config: _ReadsEncoder, complete: str) -> None:
-    """Raises ValueError if a model reads another one's encoder output."""
     if config.encoded_dim is not None:
         raise ValueError(
             f"the model has no encoder (encoded_dim), and {complete} has one; choose another format"
         )
 
 
-def refuse_own_heads(config: DecoderConfig) -> None:
+def refuse_own_heads(config: Architecture) -> None:
     """Raises ValueError unless heads are those of a record that has only their number."""
     heads = config.num_heads
     if (config.num_kv_heads, config.head_dim * heads) != (heads, config.emb_dim):

@@ -1,0 +1,255 @@
+"""Hugging Face's T5 v1.0, v1.1 (LM-adapted, Flan-T5, mT5, umT5) and ByT5, in T5X's names.
+
+Config and arrays together determine the logits. transformers 4 writes `tie_word_embeddings: false`
+if there is an output layer (`lm_head.weight`), and scales tied logits by 1/sqrt(d_model).
+transformers 5 writes true for every model, still stores an output layer that differs from the
+embedding, and records separately whether it scales. T5X has two of these four kinds. The other two
+are read as untied models. If logits are tied but not scaled, the kernel is the transposed
+embedding. If they are scaled but not tied, the scale is multiplied into the kernel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from specdec.models.bases.family_checkpoints import (
+    HEAD,
+    TABLE,
+    FamilyCheckpoints,
+    fields_of_record,
+    refuse_quantised,
+)
+from specdec.models.contract.family import Arrays, Record
+from specdec.models.t5 import huggingface_names
+from specdec.models.t5.config import EOS_ID, PAD_ID, T5Config
+
+_EXTRA_IDS = {"t5": 100, "mt5": 0, "umt5": 0}  # where the tokenizer's record does not say
+_BYTES_EXTRA_IDS = 125
+# One table under up to three names.
+_TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+_BIAS = "SelfAttention.relative_attention_bias"
+_START, _PAD, _ENDS = "decoder_start_token_id", "pad_token_id", "eos_token_id"
+# Theirs: ours. Our gelu is the tanh approximation, as in T5X and Flax; their 'gelu' is exact.
+_ACTIVATIONS = {"relu": "relu", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "silu": "silu"}
+_WRITTEN = {"relu": "relu", "gelu": "gelu_new", "silu": "silu"}
+_GATED = "gated-"
+
+
+class T5Checkpoints(FamilyCheckpoints):
+    """The checkpoints; see `FamilyCheckpoints`."""
+
+    MODEL_TYPES: tuple[str, ...] = ("t5", "mt5", "umt5")  # ByT5's is t5
+    architecture = "T5ForConditionalGeneration"
+    written = "transformers' T5"
+    prefix = ""
+    anchor = _TABLES[0]
+    layers = "{stack}.block"
+    unused = re.compile(
+        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
+    )
+    fields: ClassVar[Mapping[str, str]] = {
+        "vocab_size": "vocab_size",
+        "emb_dim": "d_model",
+        "num_heads": "num_heads",
+        "head_dim": "d_kv",
+        "mlp_dim": "d_ff",
+        "num_encoder_layers": "num_layers",
+        "num_decoder_layers": "num_decoder_layers",
+        "relative_attention_num_buckets": "relative_attention_num_buckets",
+        "relative_attention_max_distance": "relative_attention_max_distance",
+        "layer_norm_epsilon": "layer_norm_epsilon",
+    }
+    parts: ClassVar[Mapping[str, str]] = {
+        "pre_self_attention_layer_norm/scale": "layer.0.layer_norm",
+        "self_attention/query/kernel": "layer.0.SelfAttention.q",
+        "self_attention/key/kernel": "layer.0.SelfAttention.k",
+        "self_attention/value/kernel": "layer.0.SelfAttention.v",
+        "self_attention/out/kernel": "layer.0.SelfAttention.o",
+        "pre_cross_attention_layer_norm/scale": "layer.1.layer_norm",
+        "encoder_decoder_attention/query/kernel": "layer.1.EncDecAttention.q",
+        "encoder_decoder_attention/key/kernel": "layer.1.EncDecAttention.k",
+        "encoder_decoder_attention/value/kernel": "layer.1.EncDecAttention.v",
+        "encoder_decoder_attention/out/kernel": "layer.1.EncDecAttention.o",
+        "pre_mlp_layer_norm/scale": "layer.2.layer_norm",
+        "mlp/wi/kernel": "layer.2.DenseReluDense.wi",
+        "mlp/wi_0/kernel": "layer.2.DenseReluDense.wi_0",
+        "mlp/wi_1/kernel": "layer.2.DenseReluDense.wi_1",
+        "mlp/wo/kernel": "layer.2.DenseReluDense.wo",
+    }
+    others: ClassVar[Mapping[str, str]] = {
+        "encoder/encoder_norm/scale": "encoder.final_layer_norm",
+        "decoder/decoder_norm/scale": "decoder.final_layer_norm",
+    }
+
+    def described(self, record: Record) -> T5Config:
+        """Returns the config of a record, tied if its logits are scaled."""
+        if record.get("is_encoder_decoder") is False:
+            raise ValueError(
+                "this is of an encoder alone (is_encoder_decoder is false); give a "
+                f"{self.architecture}"
+            )
+        refuse_quantised(record)
+        fields = fields_of_record(record, self.fields, required=6) | _ids(record)
+        fields.setdefault("num_decoder_layers", record["num_layers"])
+        fields["mlp_activations"] = _activations(record)
+        fields["relative_bias_per_layer"] = record["model_type"] == "umt5"
+        try:
+            return T5Config(**fields, logits_via_embedding=scales_logits(record))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"this does not describe a T5 ({error}); copy it again") from error
+
+    def to_config(self, record: Record, arrays: Arrays) -> T5Config:
+        """Returns the model that the record and the arrays describe."""
+        huggingface_names.check(arrays.keys(), record)
+        config, head = self.described(record), arrays.get(self.head)
+        if head is None and record.get("tie_word_embeddings") is False:
+            raise ValueError(
+                "the logits are not tied to the embedding (tie_word_embeddings is false), but "
+                f"there is no {self.head}; save the model as {self.architecture}"
+            )
+        if config.logits_via_embedding and head is not None:
+            return dataclasses.replace(config, logits_via_embedding=_same(head, _embedding(arrays)))
+        return config
+
+    def to_record(self, config: T5Config) -> dict[str, object]:
+        """Returns the contents of a model's `config.json`."""
+        record = super().to_record(config)
+        activation, *gate = config.mlp_activations
+        if activation not in _WRITTEN or gate not in ([], ["linear"]):
+            raise ValueError(
+                f"{self.written} has no MLP with mlp_activations={config.mlp_activations}; choose "
+                "another format"
+            )
+        kind = "umt5" if config.relative_bias_per_layer else "t5"
+        return record | {
+            "architectures": [f"{kind.upper()}ForConditionalGeneration"],
+            "model_type": kind,
+            "feed_forward_proj": _GATED + activation if gate else _WRITTEN[activation],
+            "tie_word_embeddings": config.logits_via_embedding,
+            _START: config.decoder_start_id,
+        }
+
+    def parameters(self, record: Record, config: T5Config, arrays: Arrays) -> dict[str, np.ndarray]:
+        """Returns the arrays under T5X's names, as views; arrays that a T5 lacks keep their names.
+
+        Only an output layer into which a scale must be multiplied is read.
+        """
+        table = _embedding(arrays)
+        others = {name: array for name, array in arrays.items() if name not in _TABLES}
+        parameters = super().parameters(record, config, {self.anchor: table, **others})
+        if not config.logits_via_embedding:
+            kernel = parameters.get(HEAD, table.T)
+            if scales_logits(record):
+                kernel = np.multiply(kernel, 1 / math.sqrt(config.emb_dim), dtype=np.float32)
+            parameters[HEAD] = kernel
+        return parameters
+
+    def names(self, config: T5Config) -> dict[str, str]:
+        """Returns {T5X's name: theirs} of all arrays that a model of this config may have."""
+        hf_names = super().names(config)
+        depths = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
+        for stack, depth in depths.items():
+            per_layer = config.relative_bias_per_layer
+            for layer in range(depth if per_layer else 1):
+                layers = f"{stack}/layers_{layer}" if per_layer else stack
+                bias = f"{stack}.block.{layer}.layer.0.{_BIAS}.weight"
+                hf_names[f"{layers}/relpos_bias/rel_embedding"] = bias
+        return hf_names
+
+    def parts_of(self, stack: str) -> Mapping[str, str]:
+        """Returns `parts` of a stack. An encoder has other names, and an MLP after attention."""
+        return (
+            {
+                ours.replace("self_attention", "attention"): hf_name.replace("layer.2", "layer.1")
+                for ours, hf_name in super().parts_of(stack).items()
+            }
+            if stack == "encoder"
+            else self.parts
+        )
+
+    def is_transposed(self, name: str) -> bool:
+        """Returns whether theirs is [out, in] where T5X's is [in, out]."""
+        return name != TABLE
+
+    def has_bytes(self, record: Record) -> bool:
+        """Returns whether the tokenizer is ByT5's."""
+        return str(record.get("tokenizer_class")).startswith("ByT5Tokenizer")
+
+    def extra_ids(self, record: Record, tokenizer: str) -> int:
+        """Returns the number of the vocabulary's sentinels.
+
+        The version that saved the tokenizer determines which list of its record has them.
+        """
+        if sentinels := len(set(re.findall(r"<extra_id_\d+>", tokenizer))):
+            return sentinels
+        if self.has_bytes(record):
+            return record.get("extra_ids", _BYTES_EXTRA_IDS)
+        return record.get("extra_ids", _EXTRA_IDS.get(record["model_type"], 0))
+
+    def tokenizer_record(self, config: T5Config, pieces: int) -> dict[str, object]:
+        """Returns the record of T5's tokenizer, with its 100 extra ids if there is room."""
+        room = config.vocab_size - pieces >= _EXTRA_IDS["t5"]
+        return {"tokenizer_class": "T5Tokenizer", "extra_ids": _EXTRA_IDS["t5"] if room else 0}
+
+
+def scales_logits(record: Record) -> bool:
+    """Returns whether transformers multiplies the decoder's output by 1/sqrt(d_model).
+
+    Version 5 records this. Before, a tied model implied it. mT5's output is never scaled.
+    """
+    if record["model_type"] == "mt5":
+        return False
+    tied = record.get("tie_word_embeddings")
+    return record.get("scale_decoder_outputs", tied) is not False
+
+
+def _ids(record: Record) -> dict[str, Any]:
+    """Returns the fields of the special ids; those that the record lacks are T5's."""
+    ids = {name: record.get(name) for name in (_START, _PAD, _ENDS)}
+    pad = PAD_ID if ids[_PAD] is None else ids[_PAD]
+    start = pad if ids[_START] is None else ids[_START]
+    ends = EOS_ID if ids[_ENDS] is None else ids[_ENDS]
+    ends = ends if isinstance(ends, list) else [ends]
+    return {"decoder_start_id": start, "pad_id": pad, "stop_ids": ends}
+
+
+def _activations(record: Record) -> tuple[str, ...]:
+    default = "relu" if record["model_type"] == "t5" else "gated-gelu"
+    projection = str(record.get("feed_forward_proj", default))
+    # 'gated-gelu' has always meant the approximation, whatever 'gelu' means.
+    named = "gelu_new" if projection == "gated-gelu" else projection.removeprefix(_GATED)
+    name = record.get("dense_act_fn", named)
+    if name not in _ACTIVATIONS:
+        raise ValueError(
+            f"the activation is {name!r} (feed_forward_proj {projection!r}), which T5X's network "
+            f"lacks; known: {', '.join(_ACTIVATIONS)}"
+        )
+    gate = ("linear",) if projection.startswith(_GATED) else ()
+    return (_ACTIVATIONS[name], *gate)
+
+
+def _embedding(arrays: Arrays) -> np.ndarray:
+    tables = [name for name in _TABLES if name in arrays]
+    if not tables:
+        raise ValueError(f"there is no {_TABLES[0]}; copy it again")
+    first, *others = tables
+    for name in others:
+        if not _same(arrays[first], arrays[name]):
+            raise ValueError(
+                f"{first} and {name} differ, and T5 has one table of embeddings; use another "
+                "checkpoint"
+            )
+    return arrays[first]
+
+
+def _same(a: np.ndarray, b: np.ndarray, rows: int = 1024) -> bool:
+    """Returns whether two matrices are equal. Unequal ones mostly differ in the first rows read."""
+    return a.shape == b.shape and all(
+        np.array_equal(a[i : i + rows], b[i : i + rows]) for i in range(0, len(a), rows)
+    )
