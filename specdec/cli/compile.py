@@ -27,7 +27,7 @@ from specdec.models.contract.model import Model
 from specdec.plan import Plan
 from specdec.predict import compile_record, compile_report
 from specdec.predict.compilation import Compilation, compile_for, program_count
-from specdec.predict.hardware import CHIPS, Topology
+from specdec.predict.hardware import Topology
 from specdec.predict.roofline import PAPER_ALPHAS
 
 OF_PAPER = families.DEFAULT  # the family whose acceptance rates the paper has
@@ -35,55 +35,7 @@ OF_PAPER = families.DEFAULT  # the family whose acceptance rates the paper has
 UNREAD = ("CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")
 
 
-def add_command(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "compile",
-        help="compile for TPUs that need not be there: memory, collectives, predicted speed-up",
-        description="Compiles the programs of a run for TPU topologies with libtpu's compiler, "
-        "from shapes alone, and tells per device: memory, collectives, loops, and a roofline's "
-        "latency. No TPU, no checkpoint, no vocabulary and no data are needed. Takes the gin files "
-        "of `specdec decode`, or those of `specdec train` for the memory and the speed of an "
-        "update; NUM_PARTITIONS defaults to all chips.",
-    )
-    unread = "is not read: --gin.TASK_FEATURE_LENGTHS says how long texts may be"
-    runs.add_flags(parser, input_file=unread, text=unread)
-    parser.add_argument(
-        "--topology",
-        action="append",
-        required=True,
-        metavar="NAME",
-        help=f"generation ({', '.join(CHIPS)}) and chips, as in v4:2x2x1 or v5e:2x4; may repeat",
-    )
-    parser.add_argument(
-        "--whole_only",
-        action="store_true",
-        help="compile the decode program alone, and not prefill and each model's calls on their "
-        "own, from which speed-ups are predicted",
-    )
-    parser.add_argument(
-        "--alpha",
-        action="append",
-        type=float,
-        metavar="A",
-        help="an acceptance rate to predict for; may repeat (default: those of Leviathan et al. "
-        "for a T5 draft of this width, or else 0.5 to 0.9)",
-    )
-    parser.add_argument(
-        "--largest_batch",
-        action="store_true",
-        help="of a training run: also find the most texts that fit at a time, by compiling with "
-        "several numbers",
-    )
-    parser.add_argument(
-        "--output_file",
-        metavar="FILE",
-        help="write all figures as JSON, as topologies are done, and tables to FILE.md",
-    )
-    parser.set_defaults(command=_command)
-    return parser
-
-
-def _command(args: argparse.Namespace) -> None:
+def command(args: argparse.Namespace) -> None:
     output.check(args, holding="topologies")
     for alpha in args.alpha or ():
         check("--alpha", alpha, Probability, UsageError)

@@ -7,7 +7,7 @@ import ast
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from specdec.cli import gin_files
@@ -115,13 +115,12 @@ class Overview(OneLine):
         installed = version("specdec") or "(not installed)"
         self.add_argument("--version", action="version", version=f"specdec {installed}")
         self.commands = self.add_subparsers(metavar="COMMAND", parser_class=Parser)
-        self._groups: dict[str, Mapping[str, str]] = {}
+        self._groups: dict[str, dict[str, str]] = {}  # by title, what each command is for
 
-    def group(self, title: str) -> Group:
-        """Returns a group that commands add themselves to."""
-        group = Group(self.commands)
-        self._groups[title] = group.commands
-        return group
+    def add_command(self, group: str, name: str, about: str, **options: Any) -> Parser:
+        """Adds a command to a group; its flags cannot be abbreviated."""
+        self._groups.setdefault(group, {})[name] = about
+        return self.commands.add_parser(name, help=about, allow_abbrev=False, **options)
 
     def parse_known_args(
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -153,21 +152,3 @@ class Overview(OneLine):
             "specdec COMMAND --help tells the flags of a command, specdec --version the version.",
         ]
         return "\n".join([*lines, ""])
-
-
-class Group:
-    """A group of commands; it stands in for the subparsers that they are added to."""
-
-    def __init__(self, subparsers: argparse._SubParsersAction[Parser]):
-        self._subparsers = subparsers
-        self.commands: dict[str, str] = {}  # what each is for
-
-    def add_parser(
-        self, name: str, help: str = "", command: Callable | None = None, **options: Any
-    ) -> argparse.ArgumentParser:
-        """Adds a command, whose flags cannot be abbreviated."""
-        self.commands[name] = help
-        options.setdefault("allow_abbrev", False)
-        parser = self._subparsers.add_parser(name, help=help, **options)
-        parser.set_defaults(command=command)
-        return parser

@@ -362,38 +362,6 @@ def _shortened(run: DecodeRun) -> DecodeRun:
     return dataclasses.replace(run, plan=dataclasses.replace(plan, schedule=schedule))
 
 
-def add_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
-    """Adds the flags of every command that works on a run."""
-    shorthands.add_input_flags(parser, **instead)
-    settings.add_flags(parser)
-    shorthands.add_flags(parser)
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples")
-    parser.add_argument("--seed", type=int, metavar="N", help="of all random draws")
-    parser.add_argument(
-        "--skip_checksums",
-        action="store_true",
-        help="load checkpoints without comparing them with the checksums they were saved with",
-    )
-    parser.add_argument(
-        "--compilation_cache_dir",
-        default=machine.cache_folder(),
-        metavar="DIR",
-        help="where compiled programs are kept for the next run, '' for nowhere "
-        "(default: %(default)s)",
-    )
-
-
-def add_refill_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds the flag of commands that decode many texts."""
-    parser.add_argument(
-        "--refill",
-        action="store_const",
-        const=True,
-        help="give each row of a batch the next text as soon as its own has ended; outputs and "
-        "their order stay the same",
-    )
-
-
 def require_drafter(run: DecodeRun | Run) -> None:
     """Raises UsageError in commands that need a drafter, if there is none."""
     if not run.plan.drafts:

@@ -21,13 +21,11 @@ error.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from specdec import tasks
-from specdec.checkpoints.generation_settings import Word
 from specdec.cli import gin_files
 from specdec.cli.gin_files import Own
 from specdec.common import resources
@@ -74,96 +72,6 @@ _MACROS: Mapping[str, tuple[str, ...]] = {
 PREVIOUS_GAMMA = 16  # a copy costs nothing, so that only the width of the target's call limits it
 PREVIOUS_FIRST = "HYBRID_FIRST=@drafters.PreviousOutput()"
 OF_DECODING = tuple(_MACROS)  # the flags that change how texts are decoded
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
-    return value
-
-
-_NOT_HERE = "not here: "
-_NATS = "nats off a token's logit"
-_FLAGS = (
-    ("gamma", int, "N", "draft tokens per target call"),
-    ("temperature", _number, "T", "draw tokens at this temperature; 0: greedy"),
-    ("top_k", int, "K", "draw from the K most likely tokens"),
-    ("top_p", _number, "P", "draw from the most likely tokens of this mass"),
-    ("max_length", int, "N", "the longest output, in tokens with its EOS"),
-    ("repetition_penalty", _number, "P", "divide the logits of tokens that the text has"),
-    ("frequency_penalty", _number, "X", f"{_NATS} for each time that the output has it"),
-    ("presence_penalty", _number, "X", f"{_NATS} if the output has it"),
-    ("no_repeat_ngram_size", int, "N", "no N tokens come twice"),
-    ("min_length", int, "N", "the shortest output, in tokens before its EOS"),
-)
-
-
-_INPUTS: tuple[tuple[str, dict[str, Any], str], ...] = (
-    (
-        "target",
-        {"metavar": "DIR"},
-        "the target's checkpoint, also OWNER/NAME of the Hugging Face Hub; no gin file is needed",
-    ),
-    ("draft", {"metavar": "DIR"}, "the drafter's checkpoint; without one the target is alone"),
-    (
-        "vocabulary",
-        {"metavar": "FILE"},
-        "a SentencePiece model, a tokenizer.json, or 'bytes' (default: the one saved with the "
-        "target)",
-    ),
-    (
-        "input_file",
-        {"metavar": "FILE"},
-        "texts in place of a task's, one a line; where references are needed: input TAB reference",
-    ),
-    (
-        "text",
-        {"metavar": "TEXT", "action": "append"},
-        "one text in place of a task's; may repeat",
-    ),
-    (
-        "task_prefix",
-        {"metavar": "TEXT"},
-        "put before every text, such as 'translate English to German: '",
-    ),
-    ("batch_size", {"metavar": "N", "type": int}, "texts that are decoded together"),
-)
-
-
-def add_input_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
-    """Adds the flags for models and texts, which every command that runs a model has.
-
-    `instead` has, by flag, its meaning in this command, or a remedy that begins with "not here: ".
-    """
-    group = parser.add_argument_group(
-        "models and texts", "in place of gin files, or on top of them"
-    )
-    for name, how, meaning in _INPUTS:
-        group.add_argument(f"--{name}", **how, help=instead.get(name, meaning))
-    remedies = {name: text for name, text in instead.items() if text.startswith(_NOT_HERE)}
-    parser.set_defaults(refused_flags=remedies)
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the shorthands, under their own heading."""
-    group = parser.add_argument_group(
-        "shorthands", "for what gin files and --gin.NAME say at length; they override gin files"
-    )
-    for name, kind, metavar, meaning in _FLAGS:
-        group.add_argument(f"--{name}", type=kind, metavar=metavar, help=meaning)
-    group.add_argument(
-        "--generation_settings",
-        choices=get_args(Word),
-        help="what to do with the settings in the target's generation_config.json: 'obey' them "
-        "(default), or 'ignore' all but the ids that outputs start from and end in",
-    )
-    for flag in FRAGMENTS:
-        known = ", ".join(names(flag))
-        group.add_argument(f"--{flag}", metavar="NAME", help=f"a file of {flag}s/: {known}")
 
 
 def names(flag: str, folders: Sequence[str] = ()) -> list[str]:
@@ -237,7 +145,7 @@ def refuse_senseless(args: argparse.Namespace) -> None:
     for name, remedy in args.refused_flags.items():
         if (value := getattr(args, name)) is not None:
             shown = value[0] if isinstance(value, list) else value
-            raise UsageError(f"--{name}={shown}: {remedy.removeprefix(_NOT_HERE)}")
+            raise UsageError(f"--{name}={shown}: {remedy}")
     if args.text is not None and args.input_file is not None:
         raise UsageError("--text and --input_file both give texts; leave one of them out")
     if "-" in (args.text or ()) and not vars(args).get("reads_stdin"):

@@ -127,7 +127,7 @@ def test_every_kind_is_listed(said):
 @pytest.mark.parametrize("kind", listing.KINDS)
 def test_a_list_has_one_line_for_each_thing(said, kind):
     """Under the headings, if there are any, and above what to do with them."""
-    rows = list(listing.KINDS[kind].rows())
+    rows = list(listing.KINDS[kind]())
     *found, _, _ = said("list", kind).split("\n")[:-1]
     lines = [line for line in found if line and line not in {row.topic for row in rows}]
     assert [line.split("  ")[0] for line in lines] == [row.name for row in rows]
