@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from specdec.cli import machine, output
 from specdec.common import records
-from specdec.common.values import UsageError
+from specdec.common.values import UsageError, one_line
 from specdec.report import run_tables
 from specdec.report.summaries import ReportedRun, read
 
@@ -25,12 +25,10 @@ def command(args: argparse.Namespace) -> None:
         return
     output.check(args, inputs=args.summaries)
     machine.refuse_unwritable_folder("--figures_dir", args.figures_dir)
-    try:
+    with one_line():
         measured = read(args.summaries, args.paper)
         text = run_tables.headline(measured) if args.headline else run_tables.markdown(measured)
         drawn = _draw(measured, args.figures_dir) if args.figures_dir else []
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     if args.output_file:
         text += "".join(f"\n{_link(figure, args.output_file)}\n" for figure in drawn)
         records.write(Path(args.output_file), text)
@@ -60,12 +58,11 @@ def _write_page(
         from specdec.report import generations as texts
         from specdec.report import html
 
-        page = html.page(read(summaries, paper), texts.read(generations))
+        with one_line():
+            page = html.page(read(summaries, paper), texts.read(generations))
     except ImportError as error:
         missing = "--html needs jinja2 and matplotlib; pip install jinja2 matplotlib"
         raise UsageError(missing) from error
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     try:
         records.write(Path(path), page)
     except OSError as error:
