@@ -13,7 +13,7 @@ import numpy as np
 from specdec.common.values import PositiveInt, check
 from specdec.tasks.loading import TaskError
 from specdec.tasks.registry import check_definition, registered
-from specdec.tasks.series import Series, SeriesBins, text_of, values_of
+from specdec.tasks.series import SeriesBins, text_of, values_of
 from specdec.tasks.series_metrics import Future, mase, wql
 from specdec.tasks.task import Example, Task, TextTask
 from specdec.tasks.vocabularies import VocabularyDefinition
@@ -66,24 +66,16 @@ def series_task(
     if not isinstance(vocabulary, SeriesBins):
         raise TaskError(f"vocabulary of task {name!r} is {vocabulary}; give SeriesBins(path)")
     check("season", season, PositiveInt, TaskError)
-    horizon = vocabulary.plain().prediction_length if horizon is None else horizon
-    check("horizon", horizon, PositiveInt, TaskError)
-    return _register(name, tuple(files.items()), vocabulary, horizon, season, tuple(metric_fns))
+    files, metrics, bins = dict(files), tuple(metric_fns), vocabulary.plain()
+    length = bins.prediction_length if horizon is None else horizon
+    check("horizon", length, PositiveInt, TaskError)
 
+    def task() -> Task:
+        sizes = {split: _examine(path, length) for split, path in files.items()}
+        pairs = functools.partial(_pairs, files, length)
+        return SeriesTask(name, pairs, sizes, bins, metrics, season)
 
-@functools.cache
-def _register(
-    name: str,
-    files: tuple[tuple[str, str], ...],
-    definition: SeriesBins,
-    horizon: int,
-    season: int,
-    metric_fns: tuple[Callable, ...],
-) -> Task:
-    sizes = {split: _examine(path, horizon) for split, path in files}
-    pairs = functools.partial(_pairs, dict(files), horizon)
-    vocabulary: Series = definition.plain()
-    return registered(SeriesTask(name, pairs, sizes, vocabulary, metric_fns, season))
+    return registered(name, (series_task, files, vocabulary, length, season, metrics), task)
 
 
 def _pairs(
