@@ -11,9 +11,7 @@ import argparse
 import functools
 import math
 import re
-import tomllib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, get_args
 
 from specdec import checkpoints
@@ -22,6 +20,7 @@ from specdec.checkpoints import tables
 from specdec.checkpoints.generation_settings import Word
 from specdec.cli import machine, shorthands
 from specdec.cli.help import Overview
+from specdec.cli.table import TABLE
 from specdec.measure import benchmarking
 from specdec.measure.evaluation import METRICS
 from specdec.predict import tuning
@@ -49,12 +48,6 @@ _TYPES: Mapping[str, Callable] = {"int": int, "float": float, "number": _number}
 
 
 @functools.cache
-def table() -> Mapping[str, Mapping[str, Any]]:
-    """Returns `commands.toml`: commands, shared flags, and what `specdec list` says."""
-    return tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
-
-
-@functools.cache
 def _values() -> Mapping[str, Any]:
     """Returns the values that texts and choices of the table name."""
     return {f"{flag.upper()}S": shorthands.names(flag) for flag in shorthands.FRAGMENTS} | {
@@ -63,7 +56,7 @@ def _values() -> Mapping[str, Any]:
         "CHIPS": CHIPS,
         "FORMATS": checkpoints.FORMATS,
         "GAMMAS": GAMMAS,
-        "KINDS": table()["kinds"],
+        "KINDS": TABLE["kinds"],
         "LIBRARIES": LIBRARIES,
         "LONGEST": tuning.LONGEST,
         "METRICS": sorted(METRICS),
@@ -79,7 +72,7 @@ def _values() -> Mapping[str, Any]:
 
 def add_command(overview: Overview, name: str, command: Callable) -> argparse.ArgumentParser:
     """Adds a command with its flags."""
-    row = table()["commands"][name]
+    row = TABLE["commands"][name]
     texts = {key: filled(row[key], _values()) for key in ("description", "epilog") if key in row}
     form = argparse.RawDescriptionHelpFormatter if row.get("raw") else argparse.HelpFormatter
     parser = overview.add_command(row["group"], name, row["about"], formatter_class=form, **texts)
@@ -91,7 +84,7 @@ def add_command(overview: Overview, name: str, command: Callable) -> argparse.Ar
 
 def add_flags(parser: argparse.ArgumentParser, name: str = "") -> None:
     """Adds the flags of a command to any parser; those that all runs have if it has no name."""
-    row = table()["commands"][name] if name else {"flags": {"run": "shared"}}
+    row = TABLE["commands"][name] if name else {"flags": {"run": "shared"}}
     instead: dict[str, str] = row.get("instead", {})
     remedies = {
         flag: text.removeprefix(_NOT_HERE)
@@ -107,7 +100,7 @@ def _add(
 ) -> None:
     for name, options in flags.items():
         if options == "shared":
-            shared = table()["shared"][name]
+            shared = TABLE["shared"][name]
             title, about = shared.get("title"), shared.get("about")
             group = parser.add_argument_group(title, about) if title else parser
             _add(group, shared["flags"], instead)

@@ -11,41 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from specdec.cli import gin_files
+from specdec.cli.table import TABLE
 from specdec.common.environment import version
 from specdec.common.terminal import visible
 from specdec.common.values import did_you_mean
-
-EXAMPLES = {
-    "specdec decode --gin_file=demo.gin --compare": (
-        "the pair that ships with specdec translates 32 sentences, and the target once more alone"
-    ),
-    "specdec decode --gin_file=demo.gin --gamma=3 --temperature=1 --verifier=coupled": (
-        "the same, drawn at temperature 1, with 3 draft tokens per target call"
-    ),
-    "specdec verify --gin_file=demo.gin --limit=8": (
-        "a certificate that this is exact, on this machine"
-    ),
-}
-
-
-# Flags of other engines: ours for the same, and what there is not.
-ELSEWHERE = {
-    "assistant_model": "draft",
-    "draft_model": "draft",
-    "speculative_model": "draft",
-    "max_new_tokens": "max_length",
-    "max_tokens": "max_length",
-    "model": "target",
-    "model_name_or_path": "target",
-    "num_assistant_tokens": "gamma",
-    "num_speculative_tokens": "gamma",
-    "num_return_sequences": "num_samples",
-    "prompt": "text",
-}
-NOWHERE = {
-    "num_beams": "beams are searched for by `specdec decode`, `eval`, `bench` and `verify`",
-    "do_sample": "--temperature=1 draws tokens, and outputs are greedy without it",
-}
 
 
 class OneLine(argparse.ArgumentParser):
@@ -83,9 +52,9 @@ class Parser(OneLine):
         name = flag.removeprefix("--")
         if "--gin.NAME" not in known:
             return ""
-        if name in NOWHERE:
-            return f"; {NOWHERE[name]}"
-        ours = ELSEWHERE.get(name, name)
+        if name in TABLE["nowhere"]:
+            return f"; {TABLE['nowhere'][name]}"
+        ours = TABLE["elsewhere"].get(name, name)
         if f"--{ours}" in known:
             return f"; use --{ours}"
         files = (arg.partition("=")[2] for arg in self._given if arg.startswith("--gin_file="))
@@ -145,7 +114,7 @@ class Overview(OneLine):
             lines += ["", f"{title}:"]
             lines += [f"  {name:<{width}}  {text}" for name, text in commands.items()]
         lines += ["", "examples:"]
-        for command, text in EXAMPLES.items():
+        for command, text in TABLE["examples"].items():
             lines += [f"  {command}", f"      {text}"]
         lines += [
             "",

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from specdec import checkpoints
 from specdec.cli import flags, gin_files
+from specdec.cli.table import TABLE
 from specdec.common import gin_text, resources
 from specdec.common.values import one_line
 from specdec.models.placement import device as devices
@@ -44,7 +45,7 @@ class Item(NamedTuple):
 
 
 def command(args: argparse.Namespace) -> None:
-    kinds = flags.table()["kinds"]
+    kinds = TABLE["kinds"]
     if args.kind is None:
         _print(Item(f"specdec list {name}", kinds[name]["about"]) for name in KINDS)
         return
@@ -127,7 +128,7 @@ def _macros() -> Iterator[Item]:
 def formats() -> Iterator[Item]:
     """Yields the formats of checkpoints, vocabularies and texts."""
     written = [f"--format={name}" for name in checkpoints.FORMATS]
-    for topic, known in flags.table()["formats"].items():
+    for topic, known in TABLE["formats"].items():
         for name, text in known.items():
             yield Item(name, text, flags.filled(topic, {"WRITTEN": written}))
 

@@ -28,50 +28,17 @@ from typing import Any
 from specdec import tasks
 from specdec.cli import gin_files
 from specdec.cli.gin_files import Own
+from specdec.cli.table import TABLE
 from specdec.common import resources
 from specdec.common.values import UsageError, did_you_mean
 from specdec.tasks.local import line_text
 
-# Flag: the macros that a file of the folder, which is named like it, chooses.
-FRAGMENTS = {
-    "drafter": ("DRAFTER", "DRAFT_CHECKPOINT_PATHS", "DRAFT_READS"),
-    "verifier": ("VERIFIER",),
-    "schedule": ("SCHEDULE",),
-}
 SAMPLING = ("temperature", "top_k", "top_p")
-PROCESSORS = (
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "no_repeat_ngram_size",
-    "min_length",
-)
-_INPUT_MACROS: Mapping[str, tuple[str, ...]] = {
-    "target": ("CHECKPOINT_PATH",),
-    "draft": ("DRAFT_CHECKPOINT_PATH",),
-    "vocabulary": ("VOCABULARY",),
-    "input_file": ("INPUT_FILE", "INPUT_TEXTS"),
-    "text": ("INPUT_TEXTS", "INPUT_FILE"),
-    "task_prefix": ("TASK_PREFIX",),
-    "batch_size": ("BATCH_SIZE",),
-}
-_TRAINING_MACROS: Mapping[str, tuple[str, ...]] = {
-    "target": ("TARGET_CHECKPOINT_PATH",),
-    "draft": ("INITIAL_CHECKPOINT_PATH",),
-    "input_file": ("TASK_FILES",),
-}
 MAX_LENGTH = "Plan.max_length"  # no macro: the task's lengths say it
-_MACROS: Mapping[str, tuple[str, ...]] = {
-    "gamma": ("GAMMA",),
-    **{name: (name.upper(), "SAMPLING") for name in SAMPLING},
-    "max_length": (MAX_LENGTH,),
-    **{name: (name.upper(),) for name in PROCESSORS},
-    "generation_settings": ("GENERATION_SETTINGS",),
-    **FRAGMENTS,
-}
 PREVIOUS_GAMMA = 16  # a copy costs nothing, so that only the width of the target's call limits it
 PREVIOUS_FIRST = "HYBRID_FIRST=@drafters.PreviousOutput()"
-OF_DECODING = tuple(_MACROS)  # the flags that change how texts are decoded
+FRAGMENTS = ("drafter", "verifier", "schedule")  # each names a file of a folder
+OF_DECODING = tuple(TABLE["macros"])  # the flags that change how texts are decoded
 
 
 def names(flag: str, folders: Sequence[str] = ()) -> list[str]:
@@ -88,7 +55,7 @@ def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     input_files, input_bindings = input_settings_of(args)
     files: list[str] = []
     bindings = []
-    for flag, value, macros in _given(args, _MACROS):
+    for flag, value, macros in _given(args, TABLE["macros"]):
         if flag in FRAGMENTS:
             files.append(_fragment(flag, value, folders))
             bindings += _choices(files[-1], macros, folders)
@@ -113,14 +80,14 @@ def input_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
         "given.gin": args.target is None and (_texts(args) or args.input_file) is not None,
     }
     files: list[str] = [Own(file) for file, is_needed in needed.items() if is_needed]
-    return files, _input_bindings(args, _INPUT_MACROS)
+    return files, _input_bindings(args, TABLE["input_macros"])
 
 
 def training_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Returns the gin files and bindings of the flags for models and texts in `specdec train`."""
     refuse_senseless(args)
     files: list[str] = []
-    bindings = _input_bindings(args, {**_INPUT_MACROS, **_TRAINING_MACROS})
+    bindings = _input_bindings(args, {**TABLE["input_macros"], **TABLE["training_macros"]})
     if args.draft is not None:
         files.append(Own("further.gin"))
         bindings.append("MODEL=@initial/checkpoints.model_from()")
@@ -154,7 +121,7 @@ def refuse_senseless(args: argparse.Namespace) -> None:
         )
 
 
-def _input_bindings(args: argparse.Namespace, macros: Mapping[str, tuple[str, ...]]) -> list[str]:
+def _input_bindings(args: argparse.Namespace, macros: Mapping[str, Sequence[str]]) -> list[str]:
     """Returns the settings that the flags for models and texts stand for."""
     bindings, texts = [], _texts(args)
     for flag, value, names in _given(args, macros):
@@ -206,8 +173,8 @@ def utf8(text: str) -> str:
 
 
 def _given(
-    args: argparse.Namespace, macros: Mapping[str, tuple[str, ...]]
-) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
+    args: argparse.Namespace, macros: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, Any, Sequence[str]]]:
     """Yields flag, value, and the names in gin that would set the same."""
     for flag, names in macros.items():
         if (value := getattr(args, flag)) is not None:
@@ -215,9 +182,7 @@ def _given(
             yield flag, value, names
 
 
-def _refuse_twice(
-    flag: str, value: object, macros: tuple[str, ...], bindings: Sequence[str]
-) -> None:
+def _refuse_twice(flag: str, value: object, macros: Sequence[str], bindings: Sequence[str]) -> None:
     for binding in bindings:
         name = binding.partition("=")[0].strip()
         if name in macros or (flag == "max_length" and name.endswith(MAX_LENGTH)):

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from specdec import cli
-from specdec.cli import gin_files, help, listing, settings
+from specdec.cli import gin_files, listing, settings
 from specdec.cli import run as runs
+from specdec.cli.table import TABLE
 from specdec.common import resources
 from specdec.common.environment import version
 
@@ -61,7 +62,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"specdec {version('specdec')}\n"
 
 
-@pytest.mark.parametrize("example", help.EXAMPLES)
+@pytest.mark.parametrize("example", TABLE["examples"])
 def test_examples_are_understood(example):
     args = cli.overview().parse_args(settings.joined(shlex.split(example)[1:]))
     assert runs.described(args).plan.exact

@@ -10,8 +10,8 @@ import pytest
 
 from specdec import cli, tasks
 from specdec.cli import COMMANDS, settings, shorthands
-from specdec.cli import flags as flags_of
 from specdec.cli import run as runs
+from specdec.cli.table import TABLE
 from specdec.common import demo
 from specdec.drafters import NoSource
 
@@ -79,7 +79,7 @@ def read(args):
     }
 
 
-@pytest.mark.parametrize("flag", flags_of.table()["shared"]["models and texts"]["flags"])
+@pytest.mark.parametrize("flag", TABLE["shared"]["models and texts"]["flags"])
 @pytest.mark.parametrize("command", COMMON)
 def test_every_command_has_every_flag(command, flag, flags):
     given = [f"--target={TARGET}"] * (flag != "target")
