@@ -94,7 +94,7 @@ class BeamText:
         return {name: value for name, value in fields.items() if value is not None}
 
     def count_in(self, summary: BeamSummary, prefix: int = 0) -> None:
-        """Adds this text to the figures of a search; those have no tokens, so `prefix` is unused."""
+        """Adds this text to the figures of a search, which have no tokens to leave out."""
         del prefix
         summary.texts += 1
         summary.steps += self.steps
