@@ -18,8 +18,8 @@ import numpy as np
 from flax import linen as nn
 
 from specdec.models import families
-from specdec.models.bases.transformer import rotated
 from specdec.models.bases.prompts import PromptReader
+from specdec.models.bases.transformer import rotated
 from specdec.models.layers.attention import MASKED, attend
 from specdec.models.layers.layers import (
     MLP,

@@ -229,7 +229,7 @@ def commands_imported(files: dict[str, str]) -> list[str]:
     defined = {
         Path(path).stem
         for path, source in files.items()
-        if module_of(path) == "cli" and re.search(r"^def add_command\(", source, re.MULTILINE)
+        if module_of(path) == "cli" and re.search(r"^def command\(", source, re.MULTILINE)
     }
     return [
         f"{path}:{line}: {name}"
@@ -246,7 +246,7 @@ def test_a_command_imports_no_command():
 
 
 def test_an_import_of_a_command_is_seen():
-    command = "def add_command(subparsers):\n    pass\n"
+    command = "def command(args):\n    pass\n"
     both = {"specdec/cli/one.py": command, "specdec/cli/two.py": "from specdec.cli import one"}
     assert commands_imported(both) == ["specdec/cli/two.py:1: specdec.cli.one"]
 

@@ -19,10 +19,10 @@ from specdec.texts import (
     measured_run,
     sources,
 )
-from specdec.texts.all_hosts import gathered
 from specdec.texts.beam_texts import BeamSummary, BeamText
 from specdec.texts.beams import Beams
 from specdec.texts.decoding_texts import Text
+from specdec.texts.text_engine import gathered
 from specdec.texts.texts import Previous, TextList, TextStream
 from specdec.types import DecodeOutput, Trace
 

@@ -152,7 +152,7 @@ def followed(command: str) -> Walk:
     """Returns the walk of a command of `specdec.cli`."""
     module = module_of(f"specdec.cli.{command}")
     assert module is not None
-    start = module.defined["_command"]
+    start = module.defined["command"]
     assert isinstance(start, ast.FunctionDef)
     walk: list[str] = []
     for path in Follower().files(module, start, {"args"}):

@@ -21,7 +21,7 @@ from table import PEERS, Record
 from tqdm import tqdm
 
 from specdec import checkpoints, tasks
-from specdec.cli import output, settings
+from specdec.cli import flags, output, settings
 from specdec.cli import run as runs
 from specdec.common.environment import environment
 from specdec.common.records import RecordsError
@@ -66,7 +66,7 @@ def _parser(threads: argparse.ArgumentParser) -> argparse.ArgumentParser:
         parents=[threads],
         allow_abbrev=False,
     )
-    runs.add_flags(parser)
+    flags.add_flags(parser)
     add = parser.add_argument
     add("--repeats", type=int, default=3, metavar="N", help="of each text (default: %(default)s)")
     add("--peers", metavar="A,B,...", help=f"some of {', '.join(PEERS)} (default: all there are)")

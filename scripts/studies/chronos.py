@@ -24,7 +24,7 @@ from specdec.decoding import row_keys
 from specdec.decoding.program import DecodeProgram
 from specdec.measure import output_metrics
 from specdec.tasks.metrics import references
-from specdec.tasks.series_metrics import LEVELS
+from specdec.tasks.series_tasks import LEVELS
 
 SAMPLES, GAMMAS = 20, (2, 4)
 METRICS = {"wql": tasks.wql, "mase": tasks.mase}

@@ -17,9 +17,9 @@ def fingerprint(path: str | os.PathLike) -> str:
     """Returns sixteen hexadecimal digits that change with a checkpoint's files.
 
     They depend on names and sizes of the files, and on the first and last 64 KiB of each. The
-    checkpoint's path and its model card are left out. For a checkpoint in a bucket, they depend only on its address. A
-    change in the middle of a large file is not detected. The fingerprint distinguishes models and
-    training steps; it does not detect damage.
+    checkpoint's path and its model card are left out. For a checkpoint in a bucket, they depend
+    only on its address. A change in the middle of a large file is not detected. The fingerprint
+    distinguishes models and training steps; it does not detect damage.
 
     Args:
       path: as for `load`.

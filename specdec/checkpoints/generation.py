@@ -6,7 +6,9 @@ Those of a Chronos model are in the record of its bins, as in chronos-forecastin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdec import tasks
@@ -33,79 +35,16 @@ _OWN_IDS = {  # theirs: ours, and what it says
     PADDING: ("pad_id", "texts are padded with"),
 }
 
-# Settings that change no token that this engine writes, whatever their value.
-NO_EFFECT = frozenset(
-    """
-    transformers_version _from_model_config _commit_hash _original_object_hash generation_kwargs
-    use_cache cache_config max_cache_len prefill_chunk_size low_memory compile_config
-    disable_compile continuous_batching_config
-    output_attentions output_hidden_states output_scores output_logits return_dict_in_generate
-    is_assistant num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold
-    assistant_lookbehind target_lookbehind assistant_early_exit assistant_ensemble_weight
-    prompt_lookup_num_tokens max_matching_ngram_size speculation_type use_mtp
-    max_length max_new_tokens renormalize_logits remove_invalid_values
-    alignment_heads prev_sot_token_id median_filter_width
-    """.split()
+# The settings by what they matter for, each with the values that change nothing.
+TABLE: Mapping[str, Any] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
 )
-# Settings that matter only where tokens are drawn, with the values that change nothing.
-DRAWING: Mapping[str, tuple[object, ...]] = {
-    "temperature": (1.0,),
-    "top_k": (0,),
-    "top_p": (1.0,),
-    "min_p": (0,),
-    "top_h": (),
-    "typical_p": (1.0,),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-}
-# Settings that matter only in a beam search, with the values that change nothing.
-BEAMS: Mapping[str, tuple[object, ...]] = {"length_penalty": (1.0,), "early_stopping": (False,)}
-# Settings that this engine does not have, with the values that change nothing.
-MISSING: Mapping[str, tuple[object, ...]] = {
-    "num_beams": (0, 1),
-    "num_beam_groups": (0, 1),
-    "num_return_sequences": (1,),
-    "diversity_penalty": (0,),
-    "penalty_alpha": (0,),
-    "dola_layers": (),
-    "constraints": ([],),
-    "force_words_ids": ([],),
-    "forced_decoder_ids": ([],),
-    "encoder_no_repeat_ngram_size": (0,),
-    "encoder_repetition_penalty": (1.0,),
-    "sequence_bias": ({}, []),
-    "guidance_scale": (1.0,),
-    "exponential_decay_length_penalty": (),
-    "watermarking_config": (),
-    "stop_strings": ([], ""),
-    "max_time": (),
-    "token_healing": (False,),
-    "cache_implementation": ("dynamic", "static", "offloaded", "offloaded_static", "hybrid"),
-}
-# Settings that have a logits processor here, with the values that change nothing.
-PROCESSORS: Mapping[str, tuple[object, ...]] = {
-    "repetition_penalty": (1.0,),
-    "no_repeat_ngram_size": (0,),
-    "bad_words_ids": ([],),
-    "min_length": (0, 1),
-    "min_new_tokens": (0,),
-    "forced_bos_token_id": (),
-    "forced_eos_token_id": (),
-    "suppress_tokens": ([],),
-    "begin_suppress_tokens": ([],),
-}
-# Settings that `transcription` takes. Some are of sound alone.
-OF_SOUND = frozenset(
-    """
-    is_multilingual lang_to_id task_to_id no_timestamps_token_id max_initial_timestamp_index
-    return_timestamps
-    """.split()
-)
-TRANSCRIBED = OF_SOUND | frozenset(
-    "language task forced_decoder_ids suppress_tokens begin_suppress_tokens".split()
-)
+NO_EFFECT, OF_SOUND = (frozenset(TABLE[kind].split()) for kind in ("no_effect", "of_sound"))
+TRANSCRIBED = OF_SOUND | frozenset(TABLE["transcribed"].split())
+_KINDS = ("drawing", "beams", "missing", "processors")
+DRAWING, BEAMS, MISSING, PROCESSORS = (TABLE[kind] for kind in _KINDS)
 NAMES = frozenset({*IDS, *NO_EFFECT, *DRAWING, *BEAMS, *MISSING, *PROCESSORS, "do_sample"})
-NEUTRAL: Mapping[str, tuple[object, ...]] = {
+NEUTRAL: Mapping[str, Sequence[object]] = {
     "do_sample": (False,),
     "return_timestamps": (False,),
     **DRAWING,

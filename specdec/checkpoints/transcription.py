@@ -16,26 +16,7 @@ from specdec.sampling import Opening, SuppressTokens, SuppressTokensAtBegin, Tim
 from specdec.types import LogitsProcessor
 
 _NO_TIMESTAMPS = "no_timestamps_token_id"
-# The codes of Whisper's languages, each with a name in English; _ is a space.
-_LANGUAGES = """
-af_afrikaans am_amharic ar_arabic as_assamese az_azerbaijani ba_bashkir be_belarusian bg_bulgarian
-bn_bengali bo_tibetan br_breton bs_bosnian ca_catalan ca_valencian cs_czech cy_welsh da_danish
-de_german el_greek en_english es_castilian es_spanish et_estonian eu_basque fa_persian fi_finnish
-fo_faroese fr_french gl_galician gu_gujarati ha_hausa haw_hawaiian he_hebrew hi_hindi hr_croatian
-ht_haitian ht_haitian_creole hu_hungarian hy_armenian id_indonesian is_icelandic it_italian
-ja_japanese jw_javanese ka_georgian kk_kazakh km_khmer kn_kannada ko_korean la_latin
-lb_letzeburgesch lb_luxembourgish ln_lingala lo_lao lt_lithuanian lv_latvian mg_malagasy mi_maori
-mk_macedonian ml_malayalam mn_mongolian mr_marathi ms_malay mt_maltese my_burmese my_myanmar
-ne_nepali nl_dutch nl_flemish nn_nynorsk no_norwegian oc_occitan pa_panjabi pa_punjabi pl_polish
-ps_pashto ps_pushto pt_portuguese ro_moldavian ro_moldovan ro_romanian ru_russian sa_sanskrit
-sd_sindhi si_sinhala si_sinhalese sk_slovak sl_slovenian sn_shona so_somali sq_albanian sr_serbian
-su_sundanese sv_swedish sw_swahili ta_tamil te_telugu tg_tajik th_thai tk_turkmen tl_tagalog
-tr_turkish tt_tatar uk_ukrainian ur_urdu uz_uzbek vi_vietnamese yi_yiddish yo_yoruba yue_cantonese
-zh_chinese zh_mandarin
-"""
-_CODES = {
-    name.replace("_", " "): code for code, _, name in (x.partition("_") for x in _LANGUAGES.split())
-}
+_CODES = {name: code for code, names in generation.TABLE["languages"].items() for name in names}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,7 @@ from specdec.cli import (
     decode,
     distill,
     eval,
+    flags,
     forecast,
     grow,
     listing,
@@ -32,6 +33,7 @@ from specdec.cli import (
     report,
     score,
     settings,
+    sinks,
     train,
     trim,
     tune,
@@ -67,14 +69,27 @@ __all__ = [
     "token_ids",
 ]
 
-COMMANDS = {  # by group: modules with add_command(subparsers) -> its parser
-    "run": (decode, score, eval),
-    "measure": (verify, bench, tune, acceptance, forecast, report, compile, replicate),
-    "models": (train, distill, convert, check, grow, trim),
-    "help": (listing, completion),
+COMMANDS = {  # modules with command(args) -> its exit code, or None
+    "decode": decode,
+    "score": score,
+    "eval": eval,
+    "verify": verify,
+    "bench": bench,
+    "tune": tune,
+    "acceptance": acceptance,
+    "forecast": forecast,
+    "report": report,
+    "compile": compile,
+    "replicate": replicate,
+    "train": train,
+    "distill": distill,
+    "convert": convert,
+    "check": check,
+    "grow": grow,
+    "trim": trim,
+    "list": listing,
+    "completion": completion,
 }
-
-
 _OTHERS = tasks.TaskError, tables.TableError, checkpoints.CheckpointError  # of one line too
 
 
@@ -146,12 +161,10 @@ def _run(argv: Sequence[str] | None) -> int:
 def overview() -> Overview:
     """Returns the parser of all commands."""
     parser = Overview()
-    for title, commands in COMMANDS.items():
-        group = parser.group(title)
-        for command in commands:
-            command.add_command(group).add_argument(
-                "--traceback", action="store_true", help="show where an error comes from"
-            )
+    for name, module in COMMANDS.items():
+        command = flags.add_command(parser, name, module.command)
+        if module is decode:
+            sinks.add_flags(command)
     return parser
 
 

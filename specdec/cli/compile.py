@@ -3,99 +3,50 @@
 from __future__ import annotations
 
 import argparse
-import functools
+import contextlib
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
+from jax.sharding import Mesh
 from tqdm import tqdm
 
-from specdec.cli import compile_training, output, settings
+from specdec.cli import output, settings, shorthands
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.common import progress
 from specdec.common.environment import environment
 from specdec.common.records import as_json, write
-from specdec.common.values import Probability, UsageError, check
+from specdec.common.values import Probability, UsageError, check, one_line
 from specdec.decoding.beam_plan import AnyPlan
-from specdec.engine import in_eight_bits
+from specdec.engine import Placement, in_eight_bits
 from specdec.models import families, partitioning
 from specdec.models.contract.inputs import check_room
 from specdec.models.contract.model import Model
 from specdec.plan import Plan
 from specdec.predict import compile_record, compile_report
 from specdec.predict.compilation import Compilation, compile_for, program_count
-from specdec.predict.hardware import CHIPS, Topology
+from specdec.predict.hardware import Topology
 from specdec.predict.roofline import PAPER_ALPHAS
 
 OF_PAPER = families.DEFAULT  # the family whose acceptance rates the paper has
+TRAINING = "training.TrainRun"  # what gin files of a training run bind
 # What a run must set, and nothing here reads.
 UNREAD = ("CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")
 
 
-def add_command(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "compile",
-        help="compile for TPUs that need not be there: memory, collectives, predicted speed-up",
-        description="Compiles the programs of a run for TPU topologies with libtpu's compiler, "
-        "from shapes alone, and tells per device: memory, collectives, loops, and a roofline's "
-        "latency. No TPU, no checkpoint, no vocabulary and no data are needed. Takes the gin files "
-        "of `specdec decode`, or those of `specdec train` for the memory and the speed of an "
-        "update; NUM_PARTITIONS defaults to all chips.",
-    )
-    unread = "is not read: --gin.TASK_FEATURE_LENGTHS says how long texts may be"
-    runs.add_flags(parser, input_file=unread, text=unread)
-    parser.add_argument(
-        "--topology",
-        action="append",
-        required=True,
-        metavar="NAME",
-        help=f"generation ({', '.join(CHIPS)}) and chips, as in v4:2x2x1 or v5e:2x4; may repeat",
-    )
-    parser.add_argument(
-        "--whole_only",
-        action="store_true",
-        help="compile the decode program alone, and not prefill and each model's calls on their "
-        "own, from which speed-ups are predicted",
-    )
-    parser.add_argument(
-        "--alpha",
-        action="append",
-        type=float,
-        metavar="A",
-        help="an acceptance rate to predict for; may repeat (default: those of Leviathan et al. "
-        "for a T5 draft of this width, or else 0.5 to 0.9)",
-    )
-    parser.add_argument(
-        "--largest_batch",
-        action="store_true",
-        help="of a training run: also find the most texts that fit at a time, by compiling with "
-        "several numbers",
-    )
-    parser.add_argument(
-        "--output_file",
-        metavar="FILE",
-        help="write all figures as JSON, as topologies are done, and tables to FILE.md",
-    )
-    parser.set_defaults(command=_command)
-    return parser
-
-
-def _command(args: argparse.Namespace) -> None:
+def command(args: argparse.Namespace) -> None:
     output.check(args, holding="topologies")
     for alpha in args.alpha or ():
         check("--alpha", alpha, Probability, UsageError)
-    try:
+    with one_line():
         topologies = [Topology.parse(name) for name in args.topology]
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     jax.config.update("jax_platforms", "cpu")  # with libtpu installed JAX would look for a TPU
     jax.config.update("jax_compilation_cache_dir", None)  # what is read from it has no code to read
-    if compile_training.describes(args):
-        write = functools.partial(_write, args.output_file)
-        return compile_training.compile_run(args, topologies, write)
+    if settings.binds(args, TRAINING):
+        return _compile_training(args, topologies)
     if args.largest_batch:
         raise UsageError("--largest_batch is of training runs, gin files of `specdec train`")
     args.gin_bindings.append("TASK=None")  # it would ask for its data set and its vocabulary
@@ -149,10 +100,8 @@ def _compiled(
         bar.update(next(done) - bar.n)
         bar.set_description(f"{topology.name}: compiling {name}")
 
-    try:
-        devices = topology.devices()
-        count = run.placement.partitioner.num_partitions or len(devices)
-        mesh = partitioning.make_mesh(count, devices)
+    with _one_line(topology):
+        mesh = _mesh(topology, run.placement)
         check_room(plan.models(), run.data.lengths["inputs"], plan.max_length)
         placed, paths = run.placement.over(mesh), run.paths()
         tables = plan.tables() if isinstance(plan, Plan) else {}
@@ -167,6 +116,68 @@ def _compiled(
         )
         bar.update(next(done) - bar.n)
         return compilation
+
+
+def _compile_training(args: argparse.Namespace, topologies: Sequence[Topology]) -> None:
+    """Compiles the update of a training run, and prints its figures."""
+    _refuse_flags_of_decoding(args)
+    from specdec import training  # optax, which compiling for decoding does not need
+    from specdec.predict import update_report
+    from specdec.predict.update import compile_update, largest_batch
+
+    shorthands.add_input_settings(args, training=True)
+    args.gin_bindings.append("TASK='(none)'")  # it would ask for its data set and its vocabulary
+    run = settings.build(training.TrainRun, args, {}, {"TARGET_CHECKPOINT_PATH": "(none)"})
+    records = []
+
+    def write_all() -> None:
+        _write(args.output_file, records, update_report.update_markdown(records))
+
+    with progress.bar("compiling", len(topologies), "topology") as bar:
+
+        def show(name: str) -> None:
+            bar.set_description(f"{topology.name}: compiling {name}")
+
+        for topology in topologies:
+            with _one_line(topology):
+                mesh = _mesh(topology, run.placement)
+                update = compile_update(run, mesh, progress=show)
+                records.append(update_report.update_record(topology, update))
+                write_all()
+                if args.largest_batch:
+                    largest = largest_batch(run, mesh, topology.chip, update, progress=show)
+                    records[-1] = update_report.update_record(topology, update, largest)
+            bar.update(1)
+            with bar.external_write_mode(file=sys.stdout):
+                print(*update_report.update_lines(records[-1]), sep="\n", flush=True)
+            write_all()
+    print(*update_report.update_explanation(), sep="\n")
+
+
+def _refuse_flags_of_decoding(args: argparse.Namespace) -> None:
+    """Raises UsageError for flags that a training run has not."""
+    for name in (*shorthands.OF_DECODING, "alpha", "limit", "seed"):
+        if (value := getattr(args, name)) is not None:
+            raise UsageError(
+                f"--{name} is {value!r}, and the gin files describe a training run, which has "
+                "none; leave it out"
+            )
+    if args.whole_only:
+        raise UsageError("--whole_only is of decoding; leave it out for a training run")
+
+
+def _mesh(topology: Topology, placement: Placement) -> Mesh:
+    """Returns the mesh of a placement over the chips of a topology; all of them by default."""
+    devices = topology.devices()
+    count = placement.partitioner.num_partitions or len(devices)
+    return partitioning.make_mesh(count, devices)
+
+
+@contextlib.contextmanager
+def _one_line(topology: Topology) -> Iterator[None]:
+    """Converts errors about a topology, except the compiler's own, to UsageErrors."""
+    try:
+        yield
     except (ValueError, RuntimeError) as error:
         if isinstance(error, jax.errors.JaxRuntimeError):
             raise

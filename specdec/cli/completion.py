@@ -10,8 +10,6 @@ from specdec.cli.help import Overview
 from specdec.common.values import UsageError
 from specdec.report.replicate import study
 
-SHELLS = ("bash", "zsh", "tcsh")
-
 _GIN_FILES = {  # functions that offer our own gin files, and the user's
     "bash": "_specdec_gin_files() {{ compgen -W '{names}' -- \"$1\"; compgen -f -X '!*.gin' -- "
     '"$1"; }}',
@@ -19,22 +17,7 @@ _GIN_FILES = {  # functions that offer our own gin files, and the user's
 }
 
 
-def add_command(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "completion",
-        help="print what makes the Tab key complete commands, flags and gin files",
-        description="Prints a script for a shell. Keep it where the shell looks for such scripts:",
-        epilog="specdec completion bash > ~/.local/share/bash-completion/completions/specdec\n"
-        "specdec completion zsh > DIR/_specdec, a DIR of $fpath\n"
-        "specdec completion tcsh > FILE, and source FILE in ~/.tcshrc",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        command=_command,
-    )
-    parser.add_argument("shell", choices=SHELLS)
-    return parser
-
-
-def _command(args: argparse.Namespace) -> None:
+def command(args: argparse.Namespace) -> None:
     print(script(args.overview, args.shell))
 
 

@@ -11,42 +11,13 @@ import jax
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints import TextModel, Vocabulary, model_card
-from specdec.cli.output import add_paths, settle_paths
+from specdec.cli.output import settle_paths
 from specdec.common import resources
 from specdec.common.terminal import visible
 from specdec.models.contract.family import Config
 
 
-def add_command(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "convert",
-        help="write a checkpoint in another format",
-        description="Reads a checkpoint of any known format and writes it in the one named. The "
-        "parameters are the same to the bit, unless a dtype is given.",
-        epilog="T5X itself looks for directories that are called checkpoint_<step>.",
-        command=_command,
-    )
-    add_paths(parser)
-    parser.add_argument("--format", required=True, choices=checkpoints.FORMATS, help="to write")
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="the config's fields as JSON, for an input of T5X that has no such config.json in its "
-        "directory or next to it",
-    )
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), help="to write (default: what is stored)"
-    )
-    parser.add_argument(
-        "--vocabulary",
-        metavar="FILE",
-        help="a SentencePiece model, or 'bytes', to put with it (default: the one saved with the "
-        "input)",
-    )
-    return parser
-
-
-def _command(args: argparse.Namespace) -> None:
+def command(args: argparse.Namespace) -> None:
     settle_paths(args)
     text = checkpoints.text_model_from(args.input, needed=False)
     vocabulary = _vocabulary(args, text)

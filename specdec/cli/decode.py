@@ -11,7 +11,7 @@ import numpy as np
 
 from specdec import tasks
 from specdec.checkpoints import generation_settings as generation
-from specdec.cli import beams, given, machine, output, settings, sinks
+from specdec.cli import output, settings, sinks
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.sinks import Texts
@@ -21,84 +21,7 @@ from specdec.texts.measured_run import Run
 from specdec.texts.text_engine import TextEngine
 
 
-def add_command(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "decode",
-        help="decode a split of a task",
-        description="Decodes a split of a task with a target and a drafter.",
-        epilog="A terminal gets each text twice, first with marks and colours that tell who wrote "
-        "each word, then alone. Others get one plain text per line, or nothing with --output_file.",
-    )
-    runs.add_flags(
-        parser,
-        text="one text in place of a task's; may repeat; - stands for standard input, one text per "
-        "line, which is also where --target takes texts from if there are no others",
-    )
-    parser.add_argument(
-        "--decoder_prefix",
-        metavar="TEXT",
-        help="what every output is made to begin with; whole words, because a word that goes on "
-        "may have been cut into tokens in another way",
-    )
-    parser.add_argument(
-        "--chat",
-        action="store_const",
-        const=True,
-        help="each text is a user's message; the chat template of the target's checkpoint makes "
-        "prompts of them",
-    )
-    parser.add_argument(
-        "--num_samples", type=int, metavar="N", help="outputs for each text, if it samples"
-    )
-    sinks.add_flags(parser)
-    _add_output_flags(parser)
-    machine.add_distributed_flag(
-        parser,
-        "share the texts with the other hosts that run this command; the first prints and writes "
-        "all of them. With NUM_PARTITIONS one mesh spans the devices of all hosts",
-    )
-    runs.add_refill_flag(parser)
-    beams.add_flags(parser)
-    given.add_previous_flags(parser)
-    parser.set_defaults(command=_command, reads_stdin=True)
-    return parser
-
-
-def _add_output_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that say what is written about each text."""
-    parser.add_argument(
-        "--output_file",
-        metavar="FILE",
-        help="write JSON lines, one object per text, and the settings in force, as a gin file "
-        "that repeats the run, to FILE.gin",
-    )
-    parser.add_argument(
-        "--explain",
-        action="store_true",
-        help="add to each line of --output_file what target and drafter thought of every drafted "
-        "token, for `specdec report --html`; it decodes a second time",
-    )
-    parser.add_argument(
-        "--compare",
-        action="store_const",
-        const=True,
-        help="run the target alone as well, and count identical outputs",
-    )
-    parser.add_argument(
-        "--dry_run",
-        action="store_true",
-        help="print the settings in force and the first batch, and stop; no parameters are read",
-    )
-    parser.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="'auto' has colours on terminals, unless NO_COLOR is set or TERM is dumb; 'always' "
-        "shows who wrote each word also where there is no terminal (default: auto)",
-    )
-
-
-def _command(args: argparse.Namespace) -> None:
+def command(args: argparse.Namespace) -> None:
     output.check_new(args)
     if args.dry_run:
         return _show(args)

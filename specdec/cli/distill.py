@@ -14,6 +14,7 @@ from pathlib import Path
 from specdec import tasks
 from specdec.cli import machine, settings, shorthands
 from specdec.cli import run as runs
+from specdec.cli.flags import add_flags
 from specdec.cli.gin_files import Own
 from specdec.cli.given import file_lines
 from specdec.cli.variants import announce, ready, say
@@ -26,30 +27,7 @@ from specdec.training.distillation.distillation import Distillation, Distilled, 
 from specdec.training.distillation.distillation_inputs import Inputs
 
 
-def add_command(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "distill",
-        help="make a drafter for a target from texts, tuned and certified",
-        description="Lets the target answer inputs, trains a drafter to say what the target says "
-        "there, finds out how long it should draft, and certifies the pair. --target=DIR "
-        "--inputs=FILE is all that is needed. Or take gin files as `specdec decode` does, with "
-        "distill.gin for their skeleton. A command that was stopped goes on when it is given "
-        "again.",
-        epilog="Give OUTPUT_DIR/pair.gin to the other commands. OUTPUT_DIR/texts has what the "
-        "target wrote, draft/ the training and its export, tuned/ the search, certificate.json "
-        "the checks.",
-    )
-    add_flags(parser)
-    machine.add_distributed_flag(
-        parser,
-        "make one drafter over the devices of all hosts that run this command, which "
-        "NUM_PARTITIONS makes one mesh; all need the same DIR",
-    )
-    parser.set_defaults(command=_command, resumes_from="output_dir")
-    return parser
-
-
-def _command(args: argparse.Namespace) -> int:
+def command(args: argparse.Namespace) -> int:
     if args.target is None and args.input_file is None and not args.gin_file:
         raise UsageError(
             "nothing says what to run; give --target=DIR and --inputs=FILE, or --gin_file=FILE"
@@ -72,26 +50,6 @@ def _ask(question: str) -> str:
     """Asks a question on the terminal and returns the answer."""
     print(question, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().removesuffix("\n")
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that `distilled` reads."""
-    runs.add_flags(
-        parser,
-        draft="not here: the drafter is made; leave it out, or train yours with `specdec train`",
-        text="not here: a drafter needs many texts; give --inputs",
-    )
-    parser.add_argument(
-        "--inputs",
-        dest="input_file",
-        metavar="FILE",
-        help="another name of --input_file: one input a line; references are not read",
-    )
-    parser.add_argument(
-        "--output_dir",
-        metavar="DIR",
-        help="where all of it is kept (default: the target's name and -drafter)",
-    )
 
 
 def distill(
@@ -122,9 +80,10 @@ def distill(
       UsageError, RecordsError, TaskError, CheckpointError: with the message of the command.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    add_flags(parser)
+    add_flags(parser, "distill")
     paths = f"--target={os.fspath(target)}", f"--output_dir={os.fspath(output_dir)}"
     args = parser.parse_args(settings.joined([*paths, *flags]))
+    del vars(args)["distributed"]  # a flag of the command alone
     args.task_prefix = task_prefix if args.task_prefix is None else args.task_prefix
     with records.holding(), contextlib.ExitStack() as args.contexts:
         return distilled(args, inputs, None)
@@ -152,7 +111,7 @@ def distilled(
     alone = {"DRAFTER": None}
     recipe = settings.build(Distillation, flags.flags(alone), {})
     run = runs.opened(flags.flags(alone))
-    if "distributed" in args:  # a flag of the command, and not of `distill`
+    if "distributed" in args:
         machine.refuse_no_mesh(args, run.placement.mesh)
     ready_run, definition = ready(run), runs.definition_of(run)
     distilling = Distilling.of(flags, recipe, ready_run, definition, folder)

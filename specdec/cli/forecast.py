@@ -8,55 +8,13 @@ import operator
 import re
 
 from specdec.cli import output, settings
-from specdec.cli import run as runs
-from specdec.cli.variants import add_cost_flags, add_variant_flag, costs_of, rows_of, variants
+from specdec.cli.variants import costs_of, rows_of, variants
 from specdec.common.values import UsageError
 from specdec.predict import predicted_speedup
-from specdec.predict.draft_lengths import DraftLengths
-
-GAMMAS = "1-10"
+from specdec.predict.draft_lengths import GAMMAS, DraftLengths
 
 
-def add_command(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "forecast",
-        help="the speed-up at every draft length, from texts that were written once",
-        description="Replays the texts that `specdec acceptance --output_file` has written, with "
-        "the run's drafter at each draft length, which counts target calls; with the seconds of "
-        "the parts that is a speed-up, next to that of the papers' formula and that of an oracle "
-        "whose drafts stop just before their first refusal. At temperature 0 the calls are those "
-        "of the engine. Takes the gin files of `specdec decode`.",
-    )
-    runs.add_flags(
-        parser,
-        batch_size="texts that are decoded together, in the order of the passes (default: 1)",
-    )
-    parser.add_argument(
-        "--passes",
-        required=True,
-        metavar="FILE",
-        help="what `specdec acceptance --output_file=FILE` wrote of the same texts",
-    )
-    parser.add_argument(
-        "--gammas",
-        metavar="N,...",
-        help=f"draft lengths, as 3, 1,2,4 or 1-10 (default: {GAMMAS}, as far as outputs have room)",
-    )
-    add_cost_flags(parser, "the lines of `specdec bench`, or the JSON of `specdec compile`")
-    add_variant_flag(
-        parser,
-        "drafters, as of `specdec bench`; one that draws needs passes of its own",
-    )
-    parser.add_argument(
-        "--output_file",
-        metavar="FILE",
-        help="write JSON lines, one object per draft length, and the settings in force to FILE.gin",
-    )
-    parser.set_defaults(command=_command)
-    return parser
-
-
-def _command(args: argparse.Namespace) -> None:
+def command(args: argparse.Namespace) -> None:
     gammas = _gammas(args.gammas or GAMMAS)
     read = [file for file in (args.passes, args.costs) if file]
     output.check(args, inputs=[*read, f"{args.passes}.gin"])

@@ -27,22 +27,6 @@ FLAG = "--input_file"
 PREVIOUS = "--previous"
 
 
-def add_previous_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of previous outputs, from which the outputs for revised texts are drafted."""
-    parser.add_argument(
-        PREVIOUS,
-        metavar="FILE",
-        help="the previous outputs for these texts, which draft the new ones: a text a line, or "
-        "the --output_file of an earlier decode (.jsonl)",
-    )
-    parser.add_argument(
-        "--live",
-        action="store_true",
-        help="each text is the next version of one text, which may have grown: the output for the "
-        "version before it drafts",
-    )
-
-
 def filled(args: argparse.Namespace, data: Data) -> tuple[Data, Previous | None]:
     """Returns the data with the texts of standard input, and the previous outputs, None for none.
 

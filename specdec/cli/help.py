@@ -7,45 +7,14 @@ import ast
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from specdec.cli import gin_files
+from specdec.cli.table import TABLE
 from specdec.common.environment import version
 from specdec.common.terminal import visible
 from specdec.common.values import did_you_mean
-
-EXAMPLES = {
-    "specdec decode --gin_file=demo.gin --compare": (
-        "the pair that ships with specdec translates 32 sentences, and the target once more alone"
-    ),
-    "specdec decode --gin_file=demo.gin --gamma=3 --temperature=1 --verifier=coupled": (
-        "the same, drawn at temperature 1, with 3 draft tokens per target call"
-    ),
-    "specdec verify --gin_file=demo.gin --limit=8": (
-        "a certificate that this is exact, on this machine"
-    ),
-}
-
-
-# Flags of other engines: ours for the same, and what there is not.
-ELSEWHERE = {
-    "assistant_model": "draft",
-    "draft_model": "draft",
-    "speculative_model": "draft",
-    "max_new_tokens": "max_length",
-    "max_tokens": "max_length",
-    "model": "target",
-    "model_name_or_path": "target",
-    "num_assistant_tokens": "gamma",
-    "num_speculative_tokens": "gamma",
-    "num_return_sequences": "num_samples",
-    "prompt": "text",
-}
-NOWHERE = {
-    "num_beams": "beams are searched for by `specdec decode`, `eval`, `bench` and `verify`",
-    "do_sample": "--temperature=1 draws tokens, and outputs are greedy without it",
-}
 
 
 class OneLine(argparse.ArgumentParser):
@@ -83,9 +52,9 @@ class Parser(OneLine):
         name = flag.removeprefix("--")
         if "--gin.NAME" not in known:
             return ""
-        if name in NOWHERE:
-            return f"; {NOWHERE[name]}"
-        ours = ELSEWHERE.get(name, name)
+        if name in TABLE["nowhere"]:
+            return f"; {TABLE['nowhere'][name]}"
+        ours = TABLE["elsewhere"].get(name, name)
         if f"--{ours}" in known:
             return f"; use --{ours}"
         files = (arg.partition("=")[2] for arg in self._given if arg.startswith("--gin_file="))
@@ -115,13 +84,12 @@ class Overview(OneLine):
         installed = version("specdec") or "(not installed)"
         self.add_argument("--version", action="version", version=f"specdec {installed}")
         self.commands = self.add_subparsers(metavar="COMMAND", parser_class=Parser)
-        self._groups: dict[str, Mapping[str, str]] = {}
+        self._groups: dict[str, dict[str, str]] = {}  # by title, what each command is for
 
-    def group(self, title: str) -> Group:
-        """Returns a group that commands add themselves to."""
-        group = Group(self.commands)
-        self._groups[title] = group.commands
-        return group
+    def add_command(self, group: str, name: str, about: str, **options: Any) -> Parser:
+        """Adds a command to a group; its flags cannot be abbreviated."""
+        self._groups.setdefault(group, {})[name] = about
+        return self.commands.add_parser(name, help=about, allow_abbrev=False, **options)
 
     def parse_known_args(
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -146,28 +114,10 @@ class Overview(OneLine):
             lines += ["", f"{title}:"]
             lines += [f"  {name:<{width}}  {text}" for name, text in commands.items()]
         lines += ["", "examples:"]
-        for command, text in EXAMPLES.items():
+        for command, text in TABLE["examples"].items():
             lines += [f"  {command}", f"      {text}"]
         lines += [
             "",
             "specdec COMMAND --help tells the flags of a command, specdec --version the version.",
         ]
         return "\n".join([*lines, ""])
-
-
-class Group:
-    """A group of commands; it stands in for the subparsers that they are added to."""
-
-    def __init__(self, subparsers: argparse._SubParsersAction[Parser]):
-        self._subparsers = subparsers
-        self.commands: dict[str, str] = {}  # what each is for
-
-    def add_parser(
-        self, name: str, help: str = "", command: Callable | None = None, **options: Any
-    ) -> argparse.ArgumentParser:
-        """Adds a command, whose flags cannot be abbreviated."""
-        self.commands[name] = help
-        options.setdefault("allow_abbrev", False)
-        parser = self._subparsers.add_parser(name, help=help, **options)
-        parser.set_defaults(command=command)
-        return parser

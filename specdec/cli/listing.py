@@ -8,17 +8,17 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from specdec import checkpoints
-from specdec.cli import gin_files
+from specdec.cli import flags, gin_files
+from specdec.cli.table import TABLE
 from specdec.common import gin_text, resources
 from specdec.common.values import one_line
 from specdec.models.placement import device as devices
 
-_SIZES = " and ".join(f"{s.emb_dim} x {s.mlp_dim}" for s in devices.SIZES)
 SKELETONS = ("decode.gin", "train.gin")
 # The topic of the macros in a file or folder of gin/; decode.gin has several.
 TOPICS = {
@@ -44,35 +44,16 @@ class Item(NamedTuple):
     topic: str = ""
 
 
-class Kind(NamedTuple):
-    """A kind of item, listed together."""
-
-    rows: Callable[[], Iterator[Item]]
-    about: str
-    use: str
-
-
-def add_command(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "list",
-        help="what can be run, set and read: runs, fragments, models, macros, formats, ...",
-        description="Lists what comes with specdec; without a KIND, which kinds there are.",
-        command=_command,
-    )
-    parser.add_argument(
-        "kind", nargs="?", choices=tuple(KINDS), metavar="KIND", help=", ".join(KINDS)
-    )
-    return parser
-
-
-def _command(args: argparse.Namespace) -> None:
+def command(args: argparse.Namespace) -> None:
+    kinds = TABLE["kinds"]
     if args.kind is None:
-        _print(Item(f"specdec list {name}", kind.about) for name, kind in KINDS.items())
+        _print(Item(f"specdec list {name}", kinds[name]["about"]) for name in KINDS)
         return
-    kind = KINDS[args.kind]
-    _print(kind.rows())
+    _print(KINDS[args.kind]())
     print()
-    _print([Item("", kind.use)])
+    sizes = " and ".join(f"{size.emb_dim} x {size.mlp_dim}" for size in devices.SIZES)
+    values = {"SIZES": sizes, "SETTING": devices.SETTING, "STORED": devices.STORED}
+    _print([Item("", flags.filled(kinds[args.kind]["use"], values))])
 
 
 def runs() -> Iterator[Item]:
@@ -146,40 +127,10 @@ def _macros() -> Iterator[Item]:
 
 def formats() -> Iterator[Item]:
     """Yields the formats of checkpoints, vocabularies and texts."""
-    written = ", ".join(f"--format={name}" for name in checkpoints.FORMATS)
-    for name, text in _CHECKPOINTS.items():
-        yield Item(name, text, f"Checkpoints (`specdec convert` writes {written})")
-    for name, text in _VOCABULARIES.items():
-        yield Item(name, text, "Vocabularies, next to a checkpoint or as --vocabulary")
-    for name, text in _TEXTS.items():
-        yield Item(name, text, "Texts, in UTF-8")
-
-
-_CHECKPOINTS = {
-    "huggingface": "A directory as transformers saves it, or OWNER/NAME[@REVISION] of its hub: "
-    "config.json, model.safetensors or pytorch_model.bin, in one file or in shards",
-    "orbax": "A directory of our own: config.json, params/ and the vocabulary",
-    "t5x": "A checkpoint_STEP of T5X, with the fields of its T5Config in a config.json",
-    "t5x_orbax": "A checkpoint that T5X saved with Orbax; it is read, and not written",
-    "gs://": "Any of these in a bucket; it is read, and not written",
-}
-_VOCABULARIES = {
-    "spiece.model": "A SentencePiece model (vocabulary.model in our own format)",
-    "tokenizer.json": "A tokenizer of Hugging Face, where there is no spiece.model",
-    "tokenizer.model": "LLaMA's SentencePiece model, where there is neither",
-    "vocab.json": "The pieces of OPT and GPT-2, where there is none of these; with merges.txt",
-    "chat_template.jinja": "The prompt that a user's message becomes with --chat",
-    "added_tokens.json": "Added tokens, also those of tokenizer_config.json and of "
-    "special_tokens_map.json",
-    "generation_config.json": "Settings of generation, the ids of start and ends included",
-    "bytes": "UTF-8 bytes, the vocabulary of ByT5; there is no file",
-}
-_TEXTS = {
-    "--input_file": "One text a line; with references: input TAB reference",
-    "TASK_FILES": "The same in a file for each split, input TAB target (tasks/local.gin)",
-    "--pairs": "Lines of input TAB output, for `specdec score`",
-    "--output_file": "JSON lines; docs/reference/formats.md describes each field",
-}
+    written = [f"--format={name}" for name in checkpoints.FORMATS]
+    for topic, known in TABLE["formats"].items():
+        for name, text in known.items():
+            yield Item(name, text, flags.filled(topic, {"WRITTEN": written}))
 
 
 def device() -> Iterator[Item]:
@@ -204,48 +155,14 @@ def device() -> Iterator[Item]:
             yield Item(f"{size}, {tokens} token{'s' * (tokens > 1)}", "  ".join(shown))
 
 
-KINDS = {
-    "runs": Kind(
-        runs,
-        "complete: a command needs no other file; in configs/",
-        "Give one with --gin_file, as in specdec decode --gin_file=demo.gin.",
-    ),
-    "fragments": Kind(
-        fragments,
-        "what runs are made of, in gin/",
-        "Give one with --gin_file behind the run's, or include it in a gin file. Those of "
-        "drafters/, verifiers/ and schedules/ have flags too, as in --verifier=coupled.",
-    ),
-    "models": Kind(
-        models,
-        "the sizes of released models",
-        "With --gin_file=models/t5.gin behind the run's: MODEL = @t5_1_1_xxl/t5.T5Target(). A "
-        "checkpoint with a config.json needs none: models/from_checkpoint.gin.",
-    ),
-    "tasks": Kind(
-        tasks,
-        "what texts there are, in gin/tasks/",
-        "Give one with --gin_file behind the run's. TASK may also name any seqio task whose module "
-        "a gin file imports; texts of your own: --text, or tasks/local.gin.",
-    ),
-    "macros": Kind(
-        macros,
-        "what can be set by name",
-        "Set one with NAME = VALUE in a gin file, or with --gin.NAME=VALUE; strings need quotes "
-        "that reach gin: --gin.SPLIT=\"'test'\".",
-    ),
-    "formats": Kind(
-        formats,
-        "files that commands read and write",
-        "`specdec check DIR` describes a checkpoint; docs/reference/formats.md has the rest.",
-    ),
-    "device": Kind(
-        device,
-        "what products take on this device, by which layouts are chosen",
-        f"Milliseconds, the least one marked; sizes are those of {_SIZES}, float32. Measured once; "
-        f"remove the file to measure again. {devices.SETTING} in the environment names another "
-        f"file, or is {devices.STORED!r} for kernels as checkpoints have them.",
-    ),
+KINDS: Mapping[str, Callable[[], Iterator[Item]]] = {
+    "runs": runs,
+    "fragments": fragments,
+    "models": models,
+    "tasks": tasks,
+    "macros": macros,
+    "formats": formats,
+    "device": device,
 }
 
 

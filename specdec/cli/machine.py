@@ -175,18 +175,6 @@ def leave_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def add_distributed_flag(parser: argparse.ArgumentParser, about: str) -> None:
-    """Adds `--distributed`, which `join_other_hosts` reads."""
-    parser.add_argument(
-        "--distributed",
-        nargs="?",
-        const="",
-        metavar="ADDRESS,COUNT,INDEX",
-        help=f"{about}. JAX finds the other hosts (TPU pods, Slurm, Open MPI), or you give "
-        "HOST:PORT of the first, how many hosts there are, and the number of this one, from 0",
-    )
-
-
 def prepare(args: argparse.Namespace) -> None:
     """Joins other hosts, and keeps compiled programs, if the flags of a run say so."""
     join_other_hosts(args)

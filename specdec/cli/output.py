@@ -15,8 +15,6 @@ from specdec.common.json_values import parsed
 from specdec.common.values import UsageError
 from specdec.models.contract.model import Model, PyTree
 
-_PATHS = {"input": "a checkpoint's directory, or a gs:// one", "output": "the directory to make"}
-
 
 def check_new(args: argparse.Namespace) -> None:
     """Raises UsageError unless --output_file can be made and does not exist."""
@@ -56,16 +54,9 @@ def check(args: argparse.Namespace, inputs: Iterable[str] = (), holding: str | N
         records.hold(Path(path))
 
 
-def add_paths(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags `--input=DIR --output=DIR`, whose names may be left out."""
-    for name, what in _PATHS.items():
-        parser.add_argument(f"--{name}", metavar="DIR", help=what)
-        parser.add_argument(f"{name}_word", nargs="?", metavar=name.upper(), help=f"--{name}")
-
-
 def settle_paths(args: argparse.Namespace) -> None:
     """Raises UsageError unless each of the paths is given, once."""
-    for name in _PATHS:
+    for name in ("input", "output"):
         flag, word = getattr(args, name), getattr(args, f"{name}_word")
         if flag is None and word is None:
             raise UsageError(f"the {name} is missing; give --{name}=DIR")

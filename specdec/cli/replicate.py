@@ -30,89 +30,14 @@ from specdec.predict.hardware import Topology
 from specdec.report.replicate import results
 from specdec.report.replicate.replication import Described, Replication, chosen, overview
 from specdec.report.replicate.steps import Choices, Ended, Journal
-from specdec.report.replicate.study import Study, names, read
+from specdec.report.replicate.study import Study, read
 
 LOCAL = re.compile(r"(?!.*://)(?![\w-][\w.-]*/[\w-][\w.@/-]*$).+")  # no name of the hub either
 CHECKPOINT = re.compile(r"CHECKPOINT_PATH|^--(target|draft)=")
 UNREAD = {"CHECKPOINT_PATH": "(none)", "DRAFT_CHECKPOINT_PATH": "(none)"}
 
 
-def add_command(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "replicate",
-        help="a paper's table: published, predicted and measured",
-        description="Runs the rows of a study: predictions for chips, acceptance, speed-up, "
-        "metrics. Says first what each row lacks. A study that was interrupted goes on when the "
-        "command is given again. Writes page.md, page.html, page.tex and page.json.",
-    )
-    parser.add_argument("study", metavar="STUDY", help=f"{', '.join(names())}, or a TOML file")
-    parser.add_argument(
-        "--output_dir", metavar="DIR", help="gets all files (default: replicate_STUDY)"
-    )
-    parser.add_argument(
-        "--dry_run",
-        action="store_true",
-        help="print the plan, with memory, predictions and minutes, and measure nothing",
-    )
-    parser.add_argument(
-        "--use",
-        action="append",
-        default=[],
-        metavar="NAME=PATH",
-        help="where something is that rows need: a path here, a gs:// path, or a name of the hub; "
-        "may repeat",
-    )
-    parser.add_argument(
-        "--rows", metavar="NAME,...", help="only these rows; * and ? stand for others"
-    )
-    parser.add_argument(
-        "--topology",
-        action="append",
-        metavar="NAME",
-        help="chips to predict for, as of `specdec compile`; may repeat (default: the study's)",
-    )
-    parser.add_argument(
-        "--grown",
-        metavar="PRESET",
-        help="measure rows whose checkpoints are missing with the embedded pair, its target grown "
-        "to this size, such as t5_1_1_base; their figures say GROWN",
-    )
-    parser.add_argument(
-        "--synthetic",
-        action="store_true",
-        help="with --grown: keep draft tokens with the published acceptance rate; figures say "
-        "SYNTHETIC NOT EXACT",
-    )
-    parser.add_argument(
-        "--certify", action="store_true", help="also check that rows that sample are exact"
-    )
-    parser.add_argument(
-        "--limit", type=int, metavar="N", help="texts of each measurement (default: the study's)"
-    )
-    parser.add_argument(
-        "--compare", metavar="DIR", help="also show the figures of an earlier folder"
-    )
-    _add_run_flags(parser)
-    parser.set_defaults(command=_command, resumes_from="study")
-    return parser
-
-
-def _add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of all runs that are measured."""
-    parser.add_argument(
-        "--gin.NAME",
-        dest="gin_bindings",
-        action="append",
-        default=[],
-        metavar="VALUE",
-        help="one setting of every run that is measured, such as --gin.DTYPE=\"'bfloat16'\"",
-    )
-    parser.add_argument(
-        "--tfds_data_dir", metavar="DIR", help="where TFDS data sets have been prepared"
-    )
-
-
-def _command(args: argparse.Namespace) -> None:
+def command(args: argparse.Namespace) -> None:
     study, choices = _study_and_choices(args)
     earlier = results.earlier(args.compare, study) if args.compare else None
     machine.refuse_unwritable_folder("--output_dir", str(choices.folder))

@@ -11,65 +11,12 @@ from urllib.parse import quote
 
 from specdec.cli import machine, output
 from specdec.common import records
-from specdec.common.values import UsageError
+from specdec.common.values import UsageError, one_line
 from specdec.report import run_tables
 from specdec.report.summaries import ReportedRun, read
 
 
-def add_command(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "report",
-        help="measured runs next to published ones",
-        description="Lays what `specdec bench` and `specdec acceptance` measured next to the rows "
-        "of Leviathan et al., as Markdown. A run goes by the name of its file up to the first dot: "
-        "ende_small_t0.jsonl.summary.json is that of leviathan/ende_small_t0.gin, and files of one "
-        "name make one row.",
-    )
-    parser.add_argument(
-        "summaries",
-        nargs="*",
-        metavar="FILE",
-        help="a FILE.summary.json of `specdec bench` or `specdec acceptance`",
-    )
-    parser.add_argument(
-        "--paper",
-        metavar="FILE",
-        help="the gin file of the published row for all of them, whatever they are called, such as "
-        "leviathan/ende_small_t0.gin",
-    )
-    parser.add_argument(
-        "--headline",
-        action="store_true",
-        help="instead one table of what `specdec bench` measured and predicted",
-    )
-    parser.add_argument(
-        "--output_file", metavar="FILE", help="write there (default: standard output)"
-    )
-    parser.add_argument(
-        "--figures_dir",
-        metavar="DIR",
-        help="also draw what `specdec bench` measured, as PNG files in this folder, from the "
-        "summaries and the JSON lines next to them; --output_file links them",
-    )
-    parser.add_argument(
-        "--html",
-        metavar="FILE",
-        help="instead write one page with tables, figures and --generations, which needs no other "
-        "file and no network",
-    )
-    parser.add_argument(
-        "--generations",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="show these texts in the page, call by call: the --output_file of `specdec decode "
-        "--explain`, or the JSON lines of `specdec bench`; may repeat",
-    )
-    parser.set_defaults(command=_command)
-    return parser
-
-
-def _command(args: argparse.Namespace) -> None:
+def command(args: argparse.Namespace) -> None:
     _refuse_what_does_not_go_together(args)
     if args.html:
         records.hold(Path(args.html), "--html")
@@ -78,12 +25,10 @@ def _command(args: argparse.Namespace) -> None:
         return
     output.check(args, inputs=args.summaries)
     machine.refuse_unwritable_folder("--figures_dir", args.figures_dir)
-    try:
+    with one_line():
         measured = read(args.summaries, args.paper)
         text = run_tables.headline(measured) if args.headline else run_tables.markdown(measured)
         drawn = _draw(measured, args.figures_dir) if args.figures_dir else []
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     if args.output_file:
         text += "".join(f"\n{_link(figure, args.output_file)}\n" for figure in drawn)
         records.write(Path(args.output_file), text)
@@ -113,12 +58,11 @@ def _write_page(
         from specdec.report import generations as texts
         from specdec.report import html
 
-        page = html.page(read(summaries, paper), texts.read(generations))
+        with one_line():
+            page = html.page(read(summaries, paper), texts.read(generations))
     except ImportError as error:
         missing = "--html needs jinja2 and matplotlib; pip install jinja2 matplotlib"
         raise UsageError(missing) from error
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     try:
         records.write(Path(path), page)
     except OSError as error:

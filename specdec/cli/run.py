@@ -19,6 +19,7 @@ from specdec import checkpoints, tasks
 from specdec.checkpoints import TextModel
 from specdec.cli import given, machine, settings, shorthands
 from specdec.cli.data import saved_vocabulary
+from specdec.cli.table import TABLE
 from specdec.common import progress, records, schemas
 from specdec.common.environment import version
 from specdec.common.terminal import visible
@@ -39,22 +40,6 @@ from specdec.sampling import MinLength, looks_back
 from specdec.texts.beams import Beams
 from specdec.texts.measured_run import Run
 from specdec.texts.texts import Data, Previous, TextList, TextStream
-
-# The fields that flags set, if their command has them and the user gives them.
-FLAGS: Mapping[str, str] = {
-    "Data.limit": "limit",
-    "Data.seed": "seed",
-    "Data.num_samples": "num_samples",
-    "Data.refill": "refill",
-    "Data.decoder_prefix": "decoder_prefix",
-    "Data.chat": "chat",
-    "DecodeRun.compare": "compare",
-    "Plan.max_length": "max_length",
-    "Beams.num_beams": "num_beams",
-    "Beams.num_return": "num_return",
-    "Beams.rule": "beam_rule",
-    "Beams.length_penalty": "length_penalty",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,7 +263,9 @@ def described(
     if args.target is not None or args.gin_file:  # other shorthands alone are no run
         args.gin_file = [*before, *args.gin_file]
     args.gin_bindings = [*args.gin_bindings, *after]
-    overrides: dict[str, object] = {name: vars(args).get(flag) for name, flag in FLAGS.items()}
+    overrides: dict[str, object] = {
+        name: vars(args).get(flag) for name, flag in TABLE["fields"].items()
+    }
     overrides["Placement.checksums"] = False if args.skip_checksums else None
     needed = {}
     if (file := vars(args).get("subtitles")) is not None:
@@ -360,38 +347,6 @@ def _shortened(run: DecodeRun) -> DecodeRun:
         file=sys.stderr,
     )
     return dataclasses.replace(run, plan=dataclasses.replace(plan, schedule=schedule))
-
-
-def add_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
-    """Adds the flags of every command that works on a run."""
-    shorthands.add_input_flags(parser, **instead)
-    settings.add_flags(parser)
-    shorthands.add_flags(parser)
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples")
-    parser.add_argument("--seed", type=int, metavar="N", help="of all random draws")
-    parser.add_argument(
-        "--skip_checksums",
-        action="store_true",
-        help="load checkpoints without comparing them with the checksums they were saved with",
-    )
-    parser.add_argument(
-        "--compilation_cache_dir",
-        default=machine.cache_folder(),
-        metavar="DIR",
-        help="where compiled programs are kept for the next run, '' for nowhere "
-        "(default: %(default)s)",
-    )
-
-
-def add_refill_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds the flag of commands that decode many texts."""
-    parser.add_argument(
-        "--refill",
-        action="store_const",
-        const=True,
-        help="give each row of a batch the next text as soon as its own has ended; outputs and "
-        "their order stay the same",
-    )
 
 
 def require_drafter(run: DecodeRun | Run) -> None:

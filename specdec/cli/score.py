@@ -27,36 +27,7 @@ from specdec.texts.texts import TextStream
 from specdec.types import SamplingRule
 
 
-def add_command(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "score",
-        help="log-probabilities of given outputs",
-        description="The target's log-probabilities of given outputs, teacher-forced, at "
-        "temperature 1: of a task's targets, or of pairs of texts. With a sampling of your own, as "
-        "--temperature=0.7 or --no_repeat_ngram_size=3, the file also has those under it.",
-        epilog="stdout gets one line per pair: log-probability of the output with its EOS in nats, "
-        "number of tokens, output.",
-    )
-    runs.add_flags(
-        parser,
-        input_file="lines of input TAB output to score in place of a task's",
-        text="not here: outputs are scored too; give --input_file with lines of input TAB output",
-    )
-    parser.add_argument(
-        "--pairs",
-        metavar="FILE",
-        help="the same as --input_file; - is standard input",
-    )
-    parser.add_argument(
-        "--output_file",
-        metavar="FILE",
-        help="write JSON lines with every token's log-probability, and the settings to FILE.gin",
-    )
-    parser.set_defaults(command=_command)
-    return parser
-
-
-def _command(args: argparse.Namespace) -> None:
+def command(args: argparse.Namespace) -> None:
     output.check_new(args)
     pairs = None if args.pairs is None else TextStream(_pairs(args.pairs))
     run = runs.opened(args, texts=pairs)

@@ -25,39 +25,6 @@ from specdec.common.values import UsageError, did_you_mean
 T = TypeVar("T")
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that `build` reads."""
-    parser.add_argument(
-        "--gin_file",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="settings to read; may repeat, later files override earlier ones",
-    )
-    parser.add_argument(
-        "--gin_search_paths",
-        default="",
-        metavar="DIR,...",
-        help="where gin files are looked for, before specdec's own; what they include is looked "
-        "for in the current folder only if one of them is there",
-    )
-    parser.add_argument(
-        "--gin.NAME",
-        dest="gin_bindings",
-        action="append",
-        default=[],
-        metavar="VALUE",
-        help="one setting, such as --gin.GAMMA=5 or --gin.module.Class.field=VALUE; "
-        "strings need quotes that reach gin: --gin.SPLIT=\"'test'\"",
-    )
-    parser.add_argument(
-        "--tfds_data_dir",
-        metavar="DIR",
-        help="where TFDS data sets have been prepared (default: $TFDS_DATA_DIR, or else "
-        "~/tensorflow_datasets)",
-    )
-
-
 def joined(argv: Sequence[str]) -> list[str]:
     """Rewrites `--gin.X=Y` as the one flag that argparse can know, `--gin.NAME=X=Y`."""
     return [f"--gin.NAME={arg[6:]}" if arg.startswith("--gin.") else arg for arg in argv]

@@ -21,149 +21,24 @@ error.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from specdec import tasks
-from specdec.checkpoints.generation_settings import Word
 from specdec.cli import gin_files
 from specdec.cli.gin_files import Own
+from specdec.cli.table import TABLE
 from specdec.common import resources
 from specdec.common.values import UsageError, did_you_mean
 from specdec.tasks.local import line_text
 
-# Flag: the macros that a file of the folder, which is named like it, chooses.
-FRAGMENTS = {
-    "drafter": ("DRAFTER", "DRAFT_CHECKPOINT_PATHS", "DRAFT_READS"),
-    "verifier": ("VERIFIER",),
-    "schedule": ("SCHEDULE",),
-}
 SAMPLING = ("temperature", "top_k", "top_p")
-PROCESSORS = (
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "no_repeat_ngram_size",
-    "min_length",
-)
-_INPUT_MACROS: Mapping[str, tuple[str, ...]] = {
-    "target": ("CHECKPOINT_PATH",),
-    "draft": ("DRAFT_CHECKPOINT_PATH",),
-    "vocabulary": ("VOCABULARY",),
-    "input_file": ("INPUT_FILE", "INPUT_TEXTS"),
-    "text": ("INPUT_TEXTS", "INPUT_FILE"),
-    "task_prefix": ("TASK_PREFIX",),
-    "batch_size": ("BATCH_SIZE",),
-}
-_TRAINING_MACROS: Mapping[str, tuple[str, ...]] = {
-    "target": ("TARGET_CHECKPOINT_PATH",),
-    "draft": ("INITIAL_CHECKPOINT_PATH",),
-    "input_file": ("TASK_FILES",),
-}
 MAX_LENGTH = "Plan.max_length"  # no macro: the task's lengths say it
-_MACROS: Mapping[str, tuple[str, ...]] = {
-    "gamma": ("GAMMA",),
-    **{name: (name.upper(), "SAMPLING") for name in SAMPLING},
-    "max_length": (MAX_LENGTH,),
-    **{name: (name.upper(),) for name in PROCESSORS},
-    "generation_settings": ("GENERATION_SETTINGS",),
-    **FRAGMENTS,
-}
 PREVIOUS_GAMMA = 16  # a copy costs nothing, so that only the width of the target's call limits it
 PREVIOUS_FIRST = "HYBRID_FIRST=@drafters.PreviousOutput()"
-OF_DECODING = tuple(_MACROS)  # the flags that change how texts are decoded
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
-    return value
-
-
-_NOT_HERE = "not here: "
-_NATS = "nats off a token's logit"
-_FLAGS = (
-    ("gamma", int, "N", "draft tokens per target call"),
-    ("temperature", _number, "T", "draw tokens at this temperature; 0: greedy"),
-    ("top_k", int, "K", "draw from the K most likely tokens"),
-    ("top_p", _number, "P", "draw from the most likely tokens of this mass"),
-    ("max_length", int, "N", "the longest output, in tokens with its EOS"),
-    ("repetition_penalty", _number, "P", "divide the logits of tokens that the text has"),
-    ("frequency_penalty", _number, "X", f"{_NATS} for each time that the output has it"),
-    ("presence_penalty", _number, "X", f"{_NATS} if the output has it"),
-    ("no_repeat_ngram_size", int, "N", "no N tokens come twice"),
-    ("min_length", int, "N", "the shortest output, in tokens before its EOS"),
-)
-
-
-_INPUTS: tuple[tuple[str, dict[str, Any], str], ...] = (
-    (
-        "target",
-        {"metavar": "DIR"},
-        "the target's checkpoint, also OWNER/NAME of the Hugging Face Hub; no gin file is needed",
-    ),
-    ("draft", {"metavar": "DIR"}, "the drafter's checkpoint; without one the target is alone"),
-    (
-        "vocabulary",
-        {"metavar": "FILE"},
-        "a SentencePiece model, a tokenizer.json, or 'bytes' (default: the one saved with the "
-        "target)",
-    ),
-    (
-        "input_file",
-        {"metavar": "FILE"},
-        "texts in place of a task's, one a line; where references are needed: input TAB reference",
-    ),
-    (
-        "text",
-        {"metavar": "TEXT", "action": "append"},
-        "one text in place of a task's; may repeat",
-    ),
-    (
-        "task_prefix",
-        {"metavar": "TEXT"},
-        "put before every text, such as 'translate English to German: '",
-    ),
-    ("batch_size", {"metavar": "N", "type": int}, "texts that are decoded together"),
-)
-
-
-def add_input_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
-    """Adds the flags for models and texts, which every command that runs a model has.
-
-    `instead` has, by flag, its meaning in this command, or a remedy that begins with "not here: ".
-    """
-    group = parser.add_argument_group(
-        "models and texts", "in place of gin files, or on top of them"
-    )
-    for name, how, meaning in _INPUTS:
-        group.add_argument(f"--{name}", **how, help=instead.get(name, meaning))
-    remedies = {name: text for name, text in instead.items() if text.startswith(_NOT_HERE)}
-    parser.set_defaults(refused_flags=remedies)
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the shorthands, under their own heading."""
-    group = parser.add_argument_group(
-        "shorthands", "for what gin files and --gin.NAME say at length; they override gin files"
-    )
-    for name, kind, metavar, meaning in _FLAGS:
-        group.add_argument(f"--{name}", type=kind, metavar=metavar, help=meaning)
-    group.add_argument(
-        "--generation_settings",
-        choices=get_args(Word),
-        help="what to do with the settings in the target's generation_config.json: 'obey' them "
-        "(default), or 'ignore' all but the ids that outputs start from and end in",
-    )
-    for flag in FRAGMENTS:
-        known = ", ".join(names(flag))
-        group.add_argument(f"--{flag}", metavar="NAME", help=f"a file of {flag}s/: {known}")
+FRAGMENTS = ("drafter", "verifier", "schedule")  # each names a file of a folder
+OF_DECODING = tuple(TABLE["macros"])  # the flags that change how texts are decoded
 
 
 def names(flag: str, folders: Sequence[str] = ()) -> list[str]:
@@ -180,7 +55,7 @@ def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     input_files, input_bindings = input_settings_of(args)
     files: list[str] = []
     bindings = []
-    for flag, value, macros in _given(args, _MACROS):
+    for flag, value, macros in _given(args, TABLE["macros"]):
         if flag in FRAGMENTS:
             files.append(_fragment(flag, value, folders))
             bindings += _choices(files[-1], macros, folders)
@@ -205,14 +80,14 @@ def input_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
         "given.gin": args.target is None and (_texts(args) or args.input_file) is not None,
     }
     files: list[str] = [Own(file) for file, is_needed in needed.items() if is_needed]
-    return files, _input_bindings(args, _INPUT_MACROS)
+    return files, _input_bindings(args, TABLE["input_macros"])
 
 
 def training_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Returns the gin files and bindings of the flags for models and texts in `specdec train`."""
     refuse_senseless(args)
     files: list[str] = []
-    bindings = _input_bindings(args, {**_INPUT_MACROS, **_TRAINING_MACROS})
+    bindings = _input_bindings(args, {**TABLE["input_macros"], **TABLE["training_macros"]})
     if args.draft is not None:
         files.append(Own("further.gin"))
         bindings.append("MODEL=@initial/checkpoints.model_from()")
@@ -237,7 +112,7 @@ def refuse_senseless(args: argparse.Namespace) -> None:
     for name, remedy in args.refused_flags.items():
         if (value := getattr(args, name)) is not None:
             shown = value[0] if isinstance(value, list) else value
-            raise UsageError(f"--{name}={shown}: {remedy.removeprefix(_NOT_HERE)}")
+            raise UsageError(f"--{name}={shown}: {remedy}")
     if args.text is not None and args.input_file is not None:
         raise UsageError("--text and --input_file both give texts; leave one of them out")
     if "-" in (args.text or ()) and not vars(args).get("reads_stdin"):
@@ -246,7 +121,7 @@ def refuse_senseless(args: argparse.Namespace) -> None:
         )
 
 
-def _input_bindings(args: argparse.Namespace, macros: Mapping[str, tuple[str, ...]]) -> list[str]:
+def _input_bindings(args: argparse.Namespace, macros: Mapping[str, Sequence[str]]) -> list[str]:
     """Returns the settings that the flags for models and texts stand for."""
     bindings, texts = [], _texts(args)
     for flag, value, names in _given(args, macros):
@@ -299,8 +174,8 @@ def utf8(text: str) -> str:
 
 
 def _given(
-    args: argparse.Namespace, macros: Mapping[str, tuple[str, ...]]
-) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
+    args: argparse.Namespace, macros: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, Any, Sequence[str]]]:
     """Yields flag, value, and the names in gin that would set the same."""
     for flag, names in macros.items():
         if (value := getattr(args, flag)) is not None:
@@ -308,9 +183,7 @@ def _given(
             yield flag, value, names
 
 
-def _refuse_twice(
-    flag: str, value: object, macros: tuple[str, ...], bindings: Sequence[str]
-) -> None:
+def _refuse_twice(flag: str, value: object, macros: Sequence[str], bindings: Sequence[str]) -> None:
     for binding in bindings:
         name = binding.partition("=")[0].strip()
         if name in macros or (flag == "max_length" and name.endswith(MAX_LENGTH)):

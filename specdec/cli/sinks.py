@@ -108,15 +108,6 @@ class Subtitles(Sink[Text]):
     def __init__(self, path: Path):
         self._path = path
 
-    @staticmethod
-    def add_flags(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--subtitles",
-            metavar="FILE",
-            help="of one sound: write its transcript with times as subtitles, to FILE.srt or "
-            "FILE.vtt (WebVTT)",
-        )
-
     @classmethod
     def check(cls, args: argparse.Namespace, texts: Texts) -> None:
         if args.subtitles is None:
@@ -154,15 +145,6 @@ class Quantiles(Sink[Text]):
     def __init__(self, levels: Sequence[float], samples: int):
         self._levels, self._samples = levels, samples
         self._known: dict[int, list[list[float]]] = {}
-
-    @staticmethod
-    def add_flags(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--quantiles",
-            metavar="LEVELS",
-            help="of series: print one line of JSON per series, the quantiles of its samples at "
-            "these levels, such as 0.1,0.5,0.9, in place of the samples",
-        )
 
     @classmethod
     def check(cls, args: argparse.Namespace, texts: Texts) -> None:

@@ -10,61 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdec import tasks
-from specdec.checkpoints import tables
 from specdec.cli import machine, settings, shorthands
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.variants import ready
 from specdec.common.values import PositiveInt, UsageError, check
-from specdec.training.distillation.made_tables import make
+from specdec.training.distillation.made_tables import TOKENS, make
 
 if TYPE_CHECKING:
     from specdec.training import TrainRun
 
-TOKENS = 100_000  # of the texts that a table is made from
 
-
-def add_command(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "train",
-        help="train a model on a task",
-        description="Trains a model on a task by teacher forcing. A run that was stopped goes on "
-        "where its last checkpoint ends, and computes what it would have computed. With --table a "
-        "drafter's or schedule's table is made instead.",
-        epilog="The parameters are in OUTPUT_DIR/export, for --gin.CHECKPOINT_PATH of the other "
-        "commands; a table is in OUTPUT_DIR/table, for --gin.DRAFT_TABLE_PATH "
-        "or --gin.SCHEDULE_TABLE_PATH.",
-    )
-    shorthands.add_input_flags(
-        parser,
-        target="the checkpoint of the model that is drafted for, where the trained one reads its "
-        "encoder or states; of --table the model that writes the texts",
-        draft="the checkpoint that is trained further; no gin file is needed",
-        input_file="lines of input TAB output to train on in place of a task; of --table inputs",
-        text="not here: many texts are needed; give --input_file",
-        batch_size="texts in each update; of --table those that are decoded together",
-    )
-    settings.add_flags(parser)
-    parser.add_argument(
-        "--output_dir",
-        required=True,
-        metavar="DIR",
-        help="where checkpoints, the log, the settings in force and the export go",
-    )
-    parser.add_argument("--steps", type=int, metavar="N", help="how many updates in all")
-    parser.add_argument("--seed", type=int, metavar="N", help="of parameters and order of the data")
-    machine.add_distributed_flag(
-        parser,
-        "train one model over the devices of all hosts that run this command, which NUM_PARTITIONS "
-        "makes one mesh; all need the same DIR. A signal to one of them ends all, as if each had "
-        "got it",
-    )
-    _add_table_flags(parser)
-    parser.set_defaults(command=_command, resumes_from="output_dir")
-    return parser
-
-
-def _command(args: argparse.Namespace) -> None:
+def command(args: argparse.Namespace) -> None:
     _refuse_flags_of_others(args)
     shorthands.add_input_settings(args, training=args.table is None)
     if args.table is None:
@@ -121,31 +78,6 @@ def _train(args: argparse.Namespace, run: TrainRun) -> None:
     texts = f"split {run.split} of {tasks.get_task(run.task).name}"
     sources |= {"target": run.target_path, "texts": texts}
     cards.write(Path(args.output_dir), sources, args.command_line, settings.in_force())
-
-
-def _add_table_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `specdec train` for a table."""
-    group = parser.add_argument_group(
-        "tables", "in place of a model, for drafters that look things up, and schedules that learn"
-    )
-    group.add_argument(
-        "--table",
-        choices=tables.KINDS,
-        help="make this from texts that the target of a run of `specdec decode` writes: 'ngram' "
-        "for drafters/ngram.gin, 'store' for drafters/retrieval.gin; 'classifier' for "
-        "schedules/disco.gin is fitted to --passes of the run",
-    )
-    group.add_argument(
-        "--tokens",
-        type=int,
-        metavar="N",
-        help=f"of them, in whole texts (default: {TOKENS})",
-    )
-    group.add_argument(
-        "--passes",
-        metavar="FILE",
-        help="what `specdec acceptance --output_file=FILE` wrote of the run, for a classifier",
-    )
 
 
 def _make_table(args: argparse.Namespace, run: DecodeRun) -> None:

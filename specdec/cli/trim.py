@@ -8,7 +8,7 @@ from typing import Any
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints.model_card import ModelCard
-from specdec.cli.output import add_paths, model_line, settle_paths
+from specdec.cli.output import model_line, settle_paths
 from specdec.common.values import UsageError, one_line
 from specdec.models import families
 from specdec.models.contract.family import Config
@@ -18,44 +18,7 @@ from specdec.models.sizes.kept_parts import Trim, most_frequent
 _WHICH = "first:N, last:N, spread:N or numbers from 0 on, as in 0,3"
 
 
-def add_command(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "trim",
-        help="make a drafter's checkpoint of some layers of its target's, with a smaller head",
-        description="Reads a checkpoint of any known format and writes one, in our own, of some of "
-        "its layers, with a head of some of its ids. What is kept is kept to the bit. It can draft "
-        "for its model untrained, and drafts better after training, as "
-        "INITIAL_CHECKPOINT_PATH of `specdec train`. Ids that its head lacks are never drafted; "
-        "the target still emits them.",
-        command=_command,
-    )
-    add_paths(parser)
-    parser.add_argument(
-        "--decoder_layers", metavar="WHICH", help=f"that are kept: {_WHICH} (default: all)"
-    )
-    parser.add_argument(
-        "--encoder_layers", metavar="WHICH", help="the same for the encoder (default: all)"
-    )
-    parser.add_argument(
-        "--shared_encoder",
-        action="store_true",
-        help="keep no encoder, and read the output of the target's",
-    )
-    parser.add_argument(
-        "--head_size",
-        type=int,
-        metavar="N",
-        help="keep the logits of the N ids that are most frequent in --predictions (default: all)",
-    )
-    parser.add_argument(
-        "--predictions",
-        metavar="DIR",
-        help="what the target wrote, an --output_dir of specdec eval",
-    )
-    return parser
-
-
-def _command(args: argparse.Namespace) -> None:
+def command(args: argparse.Namespace) -> None:
     settle_paths(args)
     if (args.head_size is None) != (args.predictions is None):
         flag, other = ("head_size", "predictions")[:: 1 if args.predictions is None else -1]

@@ -1,4 +1,4 @@
-"""Runs in the form that the functions of `instrument` need, from the flags of a command."""
+"""Runs in the form in which they are measured, from the flags of a command."""
 
 from __future__ import annotations
 
@@ -71,28 +71,6 @@ def path_of(file: str | None, name: str) -> str | None:
     stem, dot, suffix = base.partition(".")
     plain = re.sub(r"[^\w=-]+", "-", name)
     return f"{folder}{slash}{stem}_{plain}{dot}{suffix}"
-
-
-def add_variant_flag(parser: argparse.ArgumentParser, about: str) -> None:
-    """Adds `--variant`, which may be repeated, with gin settings or files."""
-    parser.add_argument(
-        "--variant",
-        action="append",
-        metavar="NAME=VALUE;...",
-        help=f"gin settings, or gin files, of one of several {about}; may repeat",
-    )
-
-
-def add_cost_flags(parser: argparse.ArgumentParser, files: str) -> None:
-    """Adds the flags of commands that need the time of a target call and of a draft."""
-    parser.add_argument(
-        "--costs",
-        metavar="FILE",
-        help=f"seconds of the parts: {files} (default: they are measured here)",
-    )
-    parser.add_argument(
-        "--topology", metavar="NAME", help="which of those that `specdec compile` wrote"
-    )
 
 
 def costs_of(args: argparse.Namespace) -> Costs | None:

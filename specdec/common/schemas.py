@@ -13,8 +13,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import tomllib
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -41,51 +43,16 @@ KINDS = {
 class Form(NamedTuple):
     """A form of a line: its record, and the attribute with the fields of a line, if not all."""
 
-    about: str
     module: str
     record: str
+    about: str = ""
     fields: str = ""
 
 
-_BENCH, _RUNS = "specdec.measure.file", "specdec.texts"
-LINES: Mapping[str, tuple[int, str, Mapping[str, Form]]] = {
-    "decode": (
-        1,
-        "One output of specdec decode, or of specdec eval in predictions.jsonl.",
-        {"": Form("", f"{_RUNS}.decoding_texts", "Text", "LINE")},
-    ),
-    "beams": (
-        1,
-        "The beams of one text of specdec decode --num_beams or specdec eval --num_beams, the best "
-        "first.",
-        {"": Form("", f"{_RUNS}.beam_texts", "BeamText", "LINE")},
-    ),
-    "bench": (
-        1,
-        "One measurement of specdec bench.",
-        {
-            "generation": Form("One text, decoded once.", _BENCH, "Generation", "LINE"),
-            "elsewhere": Form(
-                "A text of --forecast_split, decoded with the drafter and not timed.",
-                _BENCH,
-                "Generation",
-                "ELSEWHERE",
-            ),
-            "timing": Form("One run of a part of decoding on its own.", _BENCH, "Timing"),
-        },
-    ),
-    "score": (1, "One pair of specdec score.", {"": Form("", "specdec.cli.score", "ScoreLine")}),
-    "acceptance": (
-        2,
-        "One text of specdec acceptance.",
-        {"": Form("", "specdec.measure.alphas", "Accepted")},
-    ),
-    "forecast": (
-        1,
-        "One draft length of specdec forecast.",
-        {"": Form("", "specdec.predict.predicted_speedup", "PredictedSpeedup", "LINE")},
-    ),
-}  # kind -> its version, what a line is, and its forms by name
+# kind -> its version, what a line is, and its forms by name
+LINES: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
 
 
 def schema(command: str) -> JsonObject:
@@ -95,12 +62,13 @@ def schema(command: str) -> JsonObject:
     ['index', 'input', 'target', 'log_prob', 'tokens', 'log_probs']
     """
     kind = KINDS[command]
-    number, about, forms = LINES[kind]
+    line = LINES[kind]
+    forms = {name: Form(**form) for name, form in line["forms"].items()}
     heading = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:specdec:{kind}:{number}",
+        "$id": f"urn:specdec:{kind}:{line['version']}",
         "title": kind,
-        "description": about,
+        "description": line["about"],
     }
     if "" in forms:
         return heading | _object(forms[""])
@@ -117,7 +85,7 @@ def version(command: str) -> int:
     >>> version("decode")
     1
     """
-    return LINES[KINDS[command]][0]
+    return LINES[KINDS[command]]["version"]
 
 
 def _object(form: Form) -> dict[str, object]:

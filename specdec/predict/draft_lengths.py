@@ -22,6 +22,8 @@ from specdec.texts.measured_run import Run, Variant
 from specdec.types import PyTree
 from specdec.verifiers import Block, SpeculativeSampling
 
+GAMMAS = "1-10"  # tried if none are given, as far as outputs have room
+
 
 class DraftLengths(NamedTuple):
     """Variants whose speed-up is predicted at each draft length."""

@@ -31,8 +31,7 @@ from specdec.tasks.series import (
     series_record,
     values_of,
 )
-from specdec.tasks.series_metrics import Mase, WeightedQuantileLoss, mase, quantiles, wql
-from specdec.tasks.series_tasks import series_task
+from specdec.tasks.series_tasks import Mase, WeightedQuantileLoss, mase, quantiles, series_task, wql
 from specdec.tasks.sound import SoundWarning
 from specdec.tasks.synthetic import demo_vocabulary, synthetic_mixture, synthetic_task
 from specdec.tasks.t5 import t5_task

@@ -10,11 +10,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
 from specdec.common.file_names import refuse_pointer
+from specdec.common.values import Checked
 from specdec.tasks.plain import PlainVocabulary
 from specdec.tasks.task_error import TaskError
 
@@ -99,9 +100,22 @@ def read_in_time(path: str, read: Callable[[], T]) -> T:
     return results[0]
 
 
-def as_seqio(plain: PlainVocabulary) -> Vocabulary:
-    """Returns the vocabulary for seqio's tasks, with the same ids and texts."""
-    return _seqio_class()(plain)
+class Definition(Checked):
+    """Base of descriptions of vocabularies, which are frozen dataclasses."""
+
+    error: ClassVar = TaskError
+
+    def plain(self) -> PlainVocabulary:
+        """Returns the vocabulary for texts.
+
+        Raises:
+          TaskError: its file does not exist or holds something else, or a library is missing.
+        """
+        raise NotImplementedError
+
+    def load(self) -> Vocabulary:
+        """Returns the vocabulary for seqio's tasks, with the same ids, texts and errors."""
+        return _seqio_class()(self.plain())
 
 
 @functools.cache

@@ -63,24 +63,15 @@ def local_task(
             f"task {name!r}: columns is {columns!r}; give ('inputs', 'targets') or ('inputs',), or "
             "either with 'files'"
         )
-    return _register(
-        name, tuple(files.items()), vocabulary, prefix, tuple(columns), tuple(metric_fns)
-    )
+    files, columns, metrics = dict(files), tuple(columns), tuple(metric_fns)
 
+    def task() -> Task:
+        loaded = for_texts(vocabulary)
+        sizes = {split: _examine(path, columns, loaded) for split, path in files.items()}
+        pairs = functools.partial(_pairs, files, columns, prefix)
+        return TextTask(name, pairs, sizes, loaded, metrics)
 
-@functools.cache
-def _register(
-    name: str,
-    files: tuple[tuple[str, str], ...],
-    definition: VocabularyDefinition,
-    prefix: str,
-    columns: tuple[str, ...],
-    metric_fns: tuple[Callable, ...],
-) -> Task:
-    vocabulary = for_texts(definition)
-    sizes = {split: _examine(path, columns, vocabulary) for split, path in files}
-    pairs = functools.partial(_pairs, dict(files), columns, prefix)
-    return registered(TextTask(name, pairs, sizes, vocabulary, metric_fns))
+    return registered(name, (local_task, files, vocabulary, prefix, columns, metrics), task)
 
 
 def _pairs(

@@ -9,19 +9,19 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdec.common.values import Checked, NonNegativeInt, PositiveInt
-from specdec.tasks.loading import as_seqio
+from specdec.common.values import NonNegativeInt, PositiveInt
+from specdec.tasks.loading import Definition
 from specdec.tasks.pictures import PictureSettings
 from specdec.tasks.plain import Inputs, InputsShape, PlainVocabulary, VocabularyDefinition
 from specdec.tasks.sound import HOP, RATE, log_mel, read_sound
 from specdec.tasks.task_error import TaskError
 
 if TYPE_CHECKING:
-    from seqio import Vocabulary
+    pass
 
 IMAGE = "<image>"
 _MARK = re.compile(r"<image:([^<>]+)>")
@@ -117,7 +117,7 @@ class Spoken(_WithFiles):
 
 
 @dataclasses.dataclass(frozen=True)
-class WithPictures(Checked):
+class WithPictures(Definition):
     """The vocabulary of prompts with pictures, each written <image:FILE>.
 
     Args:
@@ -131,20 +131,14 @@ class WithPictures(Checked):
     patches: PositiveInt
     settings: PictureSettings = PictureSettings()
     text: VocabularyDefinition | None = None
-    error: ClassVar = TaskError
 
     def plain(self) -> PlainVocabulary:
-        """Returns the vocabulary; raises TaskError if that of the rest cannot be read."""
         assert self.text is not None
         return Illustrated(self.text.plain(), self)
 
-    def load(self) -> Vocabulary:
-        """Returns the vocabulary for seqio's tasks."""
-        return as_seqio(self.plain())
-
 
 @dataclasses.dataclass(frozen=True)
-class WithSound(Checked):
+class WithSound(Definition):
     """The vocabulary of transcripts, whose inputs are names of files of sound.
 
     Args:
@@ -152,16 +146,10 @@ class WithSound(Checked):
     """
 
     text: VocabularyDefinition | None = None
-    error: ClassVar = TaskError
 
     def plain(self) -> PlainVocabulary:
-        """Returns the vocabulary; raises TaskError if that of transcripts cannot be read."""
         assert self.text is not None
         return Spoken(self.text.plain())
-
-    def load(self) -> Vocabulary:
-        """Returns the vocabulary for seqio's tasks."""
-        return as_seqio(self.plain())
 
 
 def with_files(text: str, names: Sequence[str]) -> str:

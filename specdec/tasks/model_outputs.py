@@ -46,7 +46,15 @@ def predictions_task(
         lacks their tokens, or another task is called `name`.
     """
     check_definition(name, "folders", folders, "split -> folder of specdec eval", vocabulary)
-    return _register(name, tuple(folders.items()), vocabulary)
+    folders = dict(folders)
+
+    def task() -> Task:
+        loaded = for_texts(vocabulary)
+        files = {split: _files(folder) for split, folder in folders.items()}
+        sizes = {split: _examine(paths, loaded) for split, paths in files.items()}
+        return TextTask(name, functools.partial(_pairs, files), sizes, loaded)
+
+    return registered(name, (predictions_task, folders, vocabulary), task)
 
 
 def token_counts(folder: str) -> Counter[int]:
@@ -77,16 +85,6 @@ def longest_output(folder: str) -> int:
     if not lengths:
         raise TaskError(f"{folder} has no whole prediction; let specdec eval go on")
     return max(lengths)
-
-
-@functools.cache
-def _register(
-    name: str, folders_by_split: tuple[tuple[str, str], ...], definition: VocabularyDefinition
-) -> Task:
-    vocabulary = for_texts(definition)
-    folders = {split: _files(folder) for split, folder in folders_by_split}
-    sizes = {split: _examine(files, vocabulary) for split, files in folders.items()}
-    return registered(TextTask(name, functools.partial(_pairs, folders), sizes, vocabulary))
 
 
 def _pairs(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from specdec.common.values import Word, check, is_word
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 VOCABULARIES = "SentencePiece(path), TokenizerJson(path) or Bytes()"
 
-_registered: dict[str, Task] = {}
+_registered: dict[str, tuple[object, Task]] = {}  # by name: what a task was made of, and the task
 
 
 def check_definition(
@@ -32,11 +31,20 @@ def check_definition(
         raise TaskError(f"vocabulary of task {name!r} is {vocabulary!r}; give {VOCABULARIES}")
 
 
-def registered(task: Task, clash: str = "another definition; rename this one") -> Task:
-    """Registers a task under its name, and returns it."""
-    if task.name in _registered:
-        raise TaskError(f"task {task.name!r} exists with {clash}")
-    _registered[task.name] = task
+def registered(
+    name: str,
+    definition: Sequence[object],
+    make: Callable[[], Task],
+    clash: str = "another definition; rename this one",
+) -> Task:
+    """Returns the task of a name: the registered one of an equal definition, or else a new one."""
+    known = _registered.get(name)
+    if known is not None and known[0] == definition:
+        return known[1]
+    task = make()
+    if known is not None:
+        raise TaskError(f"task {name!r} exists with {clash}")
+    _registered[name] = definition, task
     return task
 
 
@@ -57,18 +65,15 @@ def mixture(name: str, tasks: Sequence[Task | str], rates: Sequence[float]) -> T
     """
     if len(tasks) != len(rates):
         raise TaskError(f"mixture {name!r} has {len(tasks)} tasks but {len(rates)} rates")
-    return _mixture(name, tuple(map(get_task, tasks)), tuple(rates))
-
-
-@functools.cache
-def _mixture(name: str, parts: tuple[Task, ...], rates: tuple[float, ...]) -> Task:
+    parts, rates = tuple(map(get_task, tasks)), tuple(rates)
     for part in parts:
         if not same_vocabulary(part.vocabulary, parts[0].vocabulary):
             raise TaskError(
                 f"tasks {parts[0].name!r} and {part.name!r} of mixture {name!r} have different "
                 "vocabularies; give tasks of one"
             )
-    return registered(Mixture(name, parts, rates), "other rates; give this one another name")
+    clash = "other rates; give this one another name"
+    return registered(name, (mixture, parts, rates), lambda: Mixture(name, parts, rates), clash)
 
 
 def get_task(task: str | Task | seqio.Task | seqio.Mixture, split: str | None = None) -> Task:
@@ -82,7 +87,7 @@ def get_task(task: str | Task | seqio.Task | seqio.Mixture, split: str | None = 
       TaskError: there is no such task or split, or the task's data set is not on this machine.
     """
     if isinstance(task, str):
-        resolved = _registered.get(task) or _seqios(task)
+        _, resolved = _registered.get(task) or (None, _seqios(task))
     else:
         resolved = task if isinstance(task, Task) else SeqioTask(task)
     if split is not None:

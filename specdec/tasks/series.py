@@ -12,15 +12,15 @@ import functools
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypedDict, get_type_hints
+from typing import TYPE_CHECKING, Annotated, TypedDict, get_type_hints
 
 import numpy as np
 from msgspec import Meta
 
 from specdec.common.json_values import JsonObject, check_kind, parsed
-from specdec.common.values import Checked, Rule, is_word
+from specdec.common.values import Rule, is_word
 from specdec.tasks import pieces
-from specdec.tasks.loading import TaskError, read
+from specdec.tasks.loading import Definition, TaskError, read
 from specdec.tasks.plain import PlainVocabulary
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class Series(PlainVocabulary):
 
 
 @dataclasses.dataclass(frozen=True)
-class SeriesBins(Checked):
+class SeriesBins(Definition):
     """The bins of a Chronos model, whose texts are series; see `series.values_of`.
 
     Args:
@@ -194,14 +194,8 @@ class SeriesBins(Checked):
     """
 
     path: Annotated[str, Rule(is_word, f"a Chronos model's config.json, or {SERIES_FILE}")]
-    error: ClassVar = TaskError
 
     def plain(self) -> Series:
-        """Returns the vocabulary for series.
-
-        Raises:
-          TaskError: the file does not describe such bins.
-        """
         return _read(self.path)
 
     def load(self) -> Vocabulary:

@@ -1,4 +1,8 @@
-"""Tasks over files of series: the last values of each are predicted from those before them."""
+"""Tasks over files of series: the last values of each are predicted from those before them.
+
+Metrics are of all samples of a series together. Their definitions are those of GluonTS that Chronos
+uses (Ansari et al. 2024, 2403.07815, appendix D). Values that are missing in a target do not count.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,97 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from specdec.common.values import PositiveInt, check
 from specdec.tasks.loading import TaskError
+from specdec.tasks.metrics import SumMetric
 from specdec.tasks.registry import check_definition, registered
-from specdec.tasks.series import Series, SeriesBins, text_of, values_of
-from specdec.tasks.series_metrics import Future, mase, wql
+from specdec.tasks.series import SeriesBins, text_of, values_of
 from specdec.tasks.task import Example, Task, TextTask
 from specdec.tasks.vocabularies import VocabularyDefinition
+
+
+class Future(NamedTuple):
+    """The target of a series, as its metrics need it."""
+
+    values: np.ndarray  # [N], NaN where one is missing
+    naive_error: float  # mean |difference| of context values that are one season apart; NaN if none
+
+
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+def quantiles(
+    samples: ArrayLike | Sequence[np.ndarray], levels: Sequence[float] = LEVELS
+) -> np.ndarray:
+    """Returns [levels, N], quantiles of sampled series, linear between samples.
+
+    Args:
+      samples: [samples, N].
+      levels: between 0 and 1.
+    """
+    return np.quantile(np.asarray(samples, float), levels, axis=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightedQuantileLoss(SumMetric[Future, Sequence[np.ndarray]]):
+    """Twice the quantile loss of all values over the sum of their sizes, mean over levels.
+
+    Args:
+      levels: the levels of the quantiles.
+    """
+
+    levels: tuple[float, ...] = LEVELS
+    of_samples: ClassVar[bool] = True
+
+    def statistics(self, target: Future, prediction: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns [1 + levels]: the sum of the values' sizes, and each level's loss."""
+        there = ~np.isnan(target.values)
+        values = target.values[there]
+        behind = values - quantiles(prediction, self.levels)[:, there]
+        levels = np.array(self.levels)[:, None]
+        losses = 2 * np.maximum(levels * behind, (levels - 1) * behind)
+        return np.array([np.abs(values).sum(), *losses.sum(axis=1)])
+
+    def values(self, sums: np.ndarray) -> dict[str, float]:
+        return {"wql": float(sums[1:].mean() / sums[0])}
+
+    @property
+    def signature(self) -> str:
+        return f"levels:{','.join(map(str, self.levels))}|weights:sum of sizes"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mase(SumMetric[Future, Sequence[np.ndarray]]):
+    """Mean absolute scaled error of the median (Hyndman and Koehler, 2006), mean over series.
+
+    A series' error is divided by that of the naive prediction in its context, which repeats the
+    value of one season before. A series where that is 0 or unknown does not count.
+    """
+
+    of_samples: ClassVar[bool] = True
+
+    def statistics(self, target: Future, prediction: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns [2]: the number 1 if the series counts, and its scaled error."""
+        errors = np.abs(target.values - quantiles(prediction, [0.5])[0])
+        errors = errors[~np.isnan(errors)]
+        if not len(errors) or not target.naive_error > 0:
+            return np.zeros(2)
+        return np.array([1, errors.mean() / target.naive_error])
+
+    def values(self, sums: np.ndarray) -> dict[str, float]:
+        return {"mase": float(sums[1] / sums[0]) if sums[0] else float("nan")}
+
+    @property
+    def signature(self) -> str:
+        return "median|mean over series"
+
+
+wql, mase = WeightedQuantileLoss(), Mase()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,24 +151,16 @@ def series_task(
     if not isinstance(vocabulary, SeriesBins):
         raise TaskError(f"vocabulary of task {name!r} is {vocabulary}; give SeriesBins(path)")
     check("season", season, PositiveInt, TaskError)
-    horizon = vocabulary.plain().prediction_length if horizon is None else horizon
-    check("horizon", horizon, PositiveInt, TaskError)
-    return _register(name, tuple(files.items()), vocabulary, horizon, season, tuple(metric_fns))
+    files, metrics, bins = dict(files), tuple(metric_fns), vocabulary.plain()
+    length = bins.prediction_length if horizon is None else horizon
+    check("horizon", length, PositiveInt, TaskError)
 
+    def task() -> Task:
+        sizes = {split: _examine(path, length) for split, path in files.items()}
+        pairs = functools.partial(_pairs, files, length)
+        return SeriesTask(name, pairs, sizes, bins, metrics, season)
 
-@functools.cache
-def _register(
-    name: str,
-    files: tuple[tuple[str, str], ...],
-    definition: SeriesBins,
-    horizon: int,
-    season: int,
-    metric_fns: tuple[Callable, ...],
-) -> Task:
-    sizes = {split: _examine(path, horizon) for split, path in files}
-    pairs = functools.partial(_pairs, dict(files), horizon)
-    vocabulary: Series = definition.plain()
-    return registered(SeriesTask(name, pairs, sizes, vocabulary, metric_fns, season))
+    return registered(name, (series_task, files, vocabulary, length, season, metrics), task)
 
 
 def _pairs(

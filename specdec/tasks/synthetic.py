@@ -49,7 +49,14 @@ def synthetic_task(name: str, vocabulary: VocabularyDefinition | None = None) ->
     """
     if name not in _METRICS:
         raise TaskError(f"no synthetic task is named {name!r}; there are {', '.join(_METRICS)}")
-    return _register(name, vocabulary or demo_vocabulary())
+    definition = vocabulary or demo_vocabulary()
+
+    def task() -> Task:
+        pairs = functools.partial(_pairs, name)
+        return TextTask(name, pairs, SIZES, for_texts(definition), (_METRICS[name],))
+
+    clash = "another vocabulary; use one for each task"
+    return registered(name, (synthetic_task, definition), task, clash)
 
 
 def synthetic_mixture(
@@ -69,13 +76,6 @@ def synthetic_mixture(
       TaskError: as for `synthetic_task`, or the mixture is registered with other rates.
     """
     return mixture(name, [synthetic_task(task) for task in rates], list(rates.values()))
-
-
-@functools.cache
-def _register(name: str, definition: VocabularyDefinition) -> Task:
-    pairs = functools.partial(_pairs, name)
-    task = TextTask(name, pairs, SIZES, for_texts(definition), (_METRICS[name],))
-    return registered(task, "another vocabulary; use one for each task")
 
 
 def _pairs(name: str, split: str, start: int) -> Iterator[tuple[str, str]]:

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import Tokenization, cleaned_up
 from specdec.tasks.bpe import Bpe, from_json, from_merges
-from specdec.tasks.loading import TaskError, as_seqio, quiet_stderr, read
+from specdec.tasks.loading import Definition, TaskError, quiet_stderr, read
 from specdec.tasks.plain import PlainVocabulary
 from specdec.tasks.task_error import no_panic
 
 if TYPE_CHECKING:
-    from seqio import Vocabulary
+    pass
 
 PROBED = 64  # characters
 EOS, UNKNOWN = "</s>", " \u2047 "  # what SentencePiece writes for an unknown piece
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenizerJson:
+class TokenizerJson(Definition):
     """A `tokenizer.json` of a T5, or one of a decoder-only model; see `bpe` for the latter.
 
     A T5's has a Unigram model, its normalizer, and its sentinels if it has any. Ids are those of
@@ -48,17 +48,7 @@ class TokenizerJson:
     tokenization: Tokenization | None = dataclasses.field(default=None, repr=False)
 
     def plain(self) -> PlainVocabulary:
-        """Returns the vocabulary for texts.
-
-        Raises:
-          TaskError: the file does not exist or holds something else, or `tokenizers` is not
-            installed.
-        """
         return _tokenizer(self)
-
-    def load(self) -> Vocabulary:
-        """Returns the vocabulary for seqio's tasks, with the same errors."""
-        return as_seqio(_tokenizer(self))
 
 
 class Tokenizer(PlainVocabulary):

@@ -7,15 +7,15 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeGuard
 
 import numpy as np
 
-from specdec.common.values import Checked, Rule, is_integer, is_word
+from specdec.common.values import Rule, is_integer, is_word
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import Tokenization
 from specdec.tasks.bpe import Bpe, from_sentencepiece
-from specdec.tasks.loading import TaskError, as_seqio, load_seqio, read, read_in_time
+from specdec.tasks.loading import Definition, TaskError, load_seqio, read, read_in_time
 from specdec.tasks.media import Illustrated, Spoken, WithPictures, WithSound
 from specdec.tasks.plain import (
     Inputs,
@@ -63,7 +63,7 @@ class LoadedVocabulary(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class SentencePiece(Checked):
+class SentencePiece(Definition):
     """A SentencePiece model, whose ids of padding, EOS and unknown are its own.
 
     Args:
@@ -77,24 +77,17 @@ class SentencePiece(Checked):
     path: Annotated[str, Rule(is_word, "that of a .model file")]
     extra_ids: Sentinels = 0
     tokenization: Tokenization | None = dataclasses.field(default=None, repr=False)
-    error: ClassVar = TaskError
 
     def plain(self) -> PlainVocabulary:
-        """Returns the vocabulary for texts.
-
-        Raises:
-          TaskError: there is no such file, or it is not a SentencePiece model.
-        """
         return _sentencepiece(self)
 
     def load(self) -> Vocabulary:
-        """Returns the vocabulary for seqio's tasks, with the same errors."""
-        plain = self.plain()
-        return _seqio_sentencepiece(self) if self.tokenization is None else as_seqio(plain)
+        self.plain()  # raises if it cannot be read
+        return _seqio_sentencepiece(self) if self.tokenization is None else super().load()
 
 
 @dataclasses.dataclass(frozen=True)
-class Bytes(Checked):
+class Bytes(Definition):
     """The vocabulary of ByT5: UTF-8 bytes from id 3 on, then sentinels.
 
     Args:
@@ -104,17 +97,14 @@ class Bytes(Checked):
 
     extra_ids: Sentinels = 0
     tokenization: Tokenization | None = dataclasses.field(default=None, repr=False)
-    error: ClassVar = TaskError
 
     def plain(self) -> PlainVocabulary:
-        """Returns the vocabulary for texts."""
         plain = PlainBytes(self.extra_ids)
         return WithAddedTokens(plain, self.tokenization) if self.tokenization else plain
 
     def load(self) -> Vocabulary:
-        """Returns the vocabulary for seqio's tasks."""
         if self.tokenization is not None:
-            return as_seqio(self.plain())
+            return super().load()
         return load_seqio().ByteVocabulary(extra_ids=self.extra_ids)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Literal
 
-from specdec.common.values import Checked, NonNegativeInt, Number, PositiveInt, Rule, UsageError
+from specdec.common.values import Checked, NonNegativeInt, Number, PositiveInt, Rule, one_line
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule, HuggingFaceBeams, T5XBeams
 from specdec.engine import Engine
@@ -84,11 +84,9 @@ class Beams(Checked):
     def plan(self, plan: Plan) -> BeamPlan:
         """Returns the plan of the search with the parts of a plan for decoding."""
         draft = {"width": self.draft_beams, "depth": self.draft_steps}
-        try:
+        with one_line():
             best_only = self.num_return == 1
             return beam_plan(plan, self.num_beams, self.beam_rule(), **draft, best_only=best_only)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
 
 
 NO_BEAMS = Beams()

@@ -7,13 +7,13 @@ import dataclasses
 import itertools
 import operator
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, TypeAlias, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import jax
 
 from specdec import tasks
-from specdec.common import progress
+from specdec.common import hosts, progress
 from specdec.common.terminal import Summary
 from specdec.common.values import one_line
 from specdec.decoding import Decided
@@ -21,7 +21,6 @@ from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.decoding.program import Program
 from specdec.engine import Engine
 from specdec.engine.beam_engine import BeamEngine
-from specdec.texts.all_hosts import gathered
 from specdec.texts.beam_texts import BeamSummary, BeamText
 from specdec.texts.decoding_texts import Text
 from specdec.texts.explained import ExplainedBatch, replayer
@@ -31,6 +30,7 @@ from specdec.texts.transcripts import Transcriber, compared
 from specdec.types import DecodeOutput, PyTree
 
 AnyText: TypeAlias = Text | BeamText
+T = TypeVar("T")
 
 
 class Watch(Protocol):
@@ -209,3 +209,13 @@ def _work(
         if rows[skip:] or not rows:
             yield batch, sample, rows[skip:]
         skip = max(0, skip - len(rows))
+
+
+def gathered(
+    batches: Iterable[list[T]], *, feeds: bool, order: Callable[[T], tuple[int, ...]]
+) -> Iterator[list[T]]:
+    """Yields the texts of each batch of all hosts on the first host, and nothing on the others."""
+    for texts in batches:
+        received = hosts.exchanged(texts if feeds else [])
+        if hosts.is_first():
+            yield sorted(itertools.chain.from_iterable(received), key=order)

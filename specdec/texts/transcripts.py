@@ -13,7 +13,7 @@ import numpy as np
 from specdec import decoding, tasks
 from specdec.checkpoints.transcription import Transcribed
 from specdec.common.subtitles import TimedText
-from specdec.common.values import UsageError
+from specdec.common.values import UsageError, one_line
 from specdec.engine import Engine
 from specdec.plan import Plan
 from specdec.texts.decoding_texts import Text
@@ -52,10 +52,8 @@ class Transcriber:
         if engine.prefix or engine.plan.reads_previous:
             what = "a decoder prefix" if engine.prefix else "previous outputs"
             raise UsageError(f"{what} is for sounds of one window; leave it out, or name parts")
-        try:
+        with one_line():
             return WholeSounds(stamped(engine))
-        except ValueError as error:
-            raise UsageError(str(error)) from error
 
     @property
     def plan(self) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +33,9 @@ class Remedy(NamedTuple):
 
 
 def messages() -> Iterator[tuple[str, str]]:
-    """Yields place and text of each string of the package that is no docstring."""
+    """Yields place and text of all strings of the package but docstrings, and of its table."""
+    table = tomllib.loads((PACKAGE / "cli" / "commands.toml").read_text(encoding="utf-8"))
+    yield from _texts("cli/commands.toml", table)
     for file in sorted(PACKAGE.rglob("*.py")):
         tree, skipped = ast.parse(file.read_text(encoding="utf-8")), set()
         for node in ast.walk(tree):
@@ -45,6 +48,14 @@ def messages() -> Iterator[tuple[str, str]]:
         for node in ast.walk(tree):
             if node not in skipped and (text := _text(node)):
                 yield f"{file.relative_to(PACKAGE)}:{node.lineno}", text
+
+
+def _texts(place: str, value: object) -> Iterator[tuple[str, str]]:
+    """Yields place and text of each text inside tables."""
+    if isinstance(value, str):
+        yield place, re.sub(r"{[A-Z_]+}", HOLE, value)
+    for name, inside in value.items() if isinstance(value, dict) else ():
+        yield from _texts(f"{place}:{name}", inside)
 
 
 def _text(node: ast.AST) -> str:

@@ -247,13 +247,12 @@ from specdec import cli
 
 class Endless:
     @staticmethod
-    def add_command(subparsers):
-        parser = subparsers.add_parser("endless")
-        parser.set_defaults(command=lambda args: [print("x" * 9999) for _ in range(99)])
-        return parser
+    def command(args):
+        for _ in range(99):
+            print("x" * 9999)
 
-cli.COMMANDS = {"test": (Endless,)}
-sys.exit(cli.main(["endless"]))
+cli.COMMANDS = {"check": Endless}
+sys.exit(cli.main(["check", "DIR"]))
 """
     pipe = subprocess.Popen(
         [sys.executable, "-c", program],

@@ -16,7 +16,8 @@ from yard import the_line
 import specdec
 from specdec import checkpoints, cli
 from specdec.cli import settings
-from specdec.cli.distill import Given, add_flags
+from specdec.cli.distill import Given
+from specdec.cli.flags import add_flags
 from specdec.models.t5 import T5Target
 
 GOLDEN = Path(__file__).parents[1] / "golden/tokenizer/tokenizer.json"
@@ -104,7 +105,7 @@ def written(folder, split):
 
 def test_flags_do_not_override_what_was_tuned(tmp_path):
     parser = argparse.ArgumentParser()
-    add_flags(parser)
+    add_flags(parser, "distill")
     flags = ["--gamma=3", "--schedule=heuristic", "--gin.GAMMA=4", "--gin.LOSSY=True"]
     given = Given(parser.parse_args(settings.joined(flags)))
     tuned = tmp_path / "tuned.gin"

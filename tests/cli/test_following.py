@@ -28,7 +28,7 @@ def test_a_reader_does_not_get_lost(command, most):
 def test_the_command_of_decode_is_short():
     module = following.module_of("specdec.cli.decode")
     assert module is not None
-    command = module.defined["_command"]
+    command = module.defined["command"]
     assert command.end_lineno is not None and command.end_lineno - command.lineno < 25
 
 
@@ -39,7 +39,7 @@ from specdec.cli import two
 from specdec.cli.two import Reader
 from specdec.common import three
 
-def _command(args):
+def command(args):
     own(args.flag)  # the same file
     two.read([args.flag])  # there and back, by way of a third file
     two.read(args)  # was read

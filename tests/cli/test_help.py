@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from specdec import cli
-from specdec.cli import gin_files, help, listing, settings
+from specdec.cli import gin_files, listing, settings
 from specdec.cli import run as runs
+from specdec.cli.table import TABLE
 from specdec.common import resources
 from specdec.common.environment import version
 
@@ -61,7 +62,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"specdec {version('specdec')}\n"
 
 
-@pytest.mark.parametrize("example", help.EXAMPLES)
+@pytest.mark.parametrize("example", TABLE["examples"])
 def test_examples_are_understood(example):
     args = cli.overview().parse_args(settings.joined(shlex.split(example)[1:]))
     assert runs.described(args).plan.exact
@@ -127,7 +128,7 @@ def test_every_kind_is_listed(said):
 @pytest.mark.parametrize("kind", listing.KINDS)
 def test_a_list_has_one_line_for_each_thing(said, kind):
     """Under the headings, if there are any, and above what to do with them."""
-    rows = list(listing.KINDS[kind].rows())
+    rows = list(listing.KINDS[kind]())
     *found, _, _ = said("list", kind).split("\n")[:-1]
     lines = [line for line in found if line and line not in {row.topic for row in rows}]
     assert [line.split("  ")[0] for line in lines] == [row.name for row in rows]

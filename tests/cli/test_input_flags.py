@@ -11,6 +11,7 @@ import pytest
 from specdec import cli, tasks
 from specdec.cli import COMMANDS, settings, shorthands
 from specdec.cli import run as runs
+from specdec.cli.table import TABLE
 from specdec.common import demo
 from specdec.drafters import NoSource
 
@@ -61,7 +62,7 @@ def parsed(command, *given):
 
 def test_each_command_is_one_of_the_two_kinds():
     assert {*COMMON, *WITHOUT} == set(cli.overview().commands.choices)
-    assert sum(map(len, COMMANDS.values())) == len(COMMON) + len(WITHOUT)
+    assert {*COMMON, *WITHOUT} == set(COMMANDS) and not {*COMMON} & WITHOUT
 
 
 def read(args):
@@ -78,7 +79,7 @@ def read(args):
     }
 
 
-@pytest.mark.parametrize("flag", [name for name, _, _ in shorthands._INPUTS])
+@pytest.mark.parametrize("flag", TABLE["shared"]["models and texts"]["flags"])
 @pytest.mark.parametrize("command", COMMON)
 def test_every_command_has_every_flag(command, flag, flags):
     given = [f"--target={TARGET}"] * (flag != "target")

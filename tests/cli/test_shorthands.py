@@ -5,6 +5,7 @@ import argparse
 import pytest
 
 from specdec import cli
+from specdec.cli import flags
 from specdec.cli import run as runs
 from specdec.sampling import (
     FrequencyPenalty,
@@ -24,11 +25,11 @@ from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
 def run():
     """The run of the demo with some flags; nothing is loaded."""
 
-    def described(*flags):
+    def described(*given):
         parser = argparse.ArgumentParser()
-        runs.add_flags(parser)
-        flags = cli.settings.joined(["--gin_file=demo.gin", *flags])
-        return runs.described(parser.parse_args(flags))
+        flags.add_flags(parser)
+        argv = cli.settings.joined(["--gin_file=demo.gin", *given])
+        return runs.described(parser.parse_args(argv))
 
     return described
 

@@ -31,7 +31,7 @@ def command(tmp_path, monkeypatch):
         monkeypatch.setattr(verify, "variant", lambda *given, **named: (given, named))
         monkeypatch.setattr(verify, "certify", certify)
         try:
-            return verify._command(args)
+            return verify.command(args)
         finally:
             run.kept = [path.exists() for path in passed]
             given = ((args,), {"unmarked": True, "drafts": True})

@@ -204,7 +204,7 @@ def test_every_row_of_the_paper_is_found(write, report):
         ),
         (
             {"a.jsonl": measured(parameters={"target": 1})},
-            r"a.jsonl.summary.json is no summary; it has models with a size or with a dtype alone; ",
+            r"a.jsonl.summary.json is no summary; it has models with a size or .* dtype alone; ",
         ),
         (
             {"a.1": bench(), "a.2": bench()},

@@ -16,11 +16,10 @@ from specdec import tasks
 from specdec.common import hosts
 from specdec.decoding.replay import Replay
 from specdec.texts import text_engine
-from specdec.texts.all_hosts import gathered
 from specdec.texts.beam_texts import BeamText
 from specdec.texts.explained import ExplainedBatch
 from specdec.texts.sources import Sounds, Source
-from specdec.texts.text_engine import TextEngine
+from specdec.texts.text_engine import TextEngine, gathered
 from specdec.texts.texts import Data, TextList
 
 LETTERS = {2: "a", 3: "b", 4: "c", 5: "d", 6: "e", 7: "f"}

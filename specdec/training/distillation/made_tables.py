@@ -27,6 +27,7 @@ from specdec.tasks import LoadedVocabulary
 from specdec.texts.measured_run import Variant
 from specdec.training.classifier import Recording
 
+TOKENS = 100_000  # of the texts that a table is made from
 HELD_OUT = 5  # one text in five is held out
 FEWEST = 2 * HELD_OUT  # texts
 

@@ -1,0 +1,12 @@
+"""The table of commands: their flags, what these stand for, and the words about them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+TABLE: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("commands.toml").read_text(encoding="utf-8")
+)
