@@ -36,9 +36,7 @@ _OWN_IDS = {  # theirs: ours, and what it says
 }
 
 # The settings by what they matter for, each with the values that change nothing.
-TABLE: Mapping[str, Any] = tomllib.loads(
-    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-)
+TABLE: JsonObject = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 NO_EFFECT, OF_SOUND = (frozenset(TABLE[kind].split()) for kind in ("no_effect", "of_sound"))
 TRANSCRIBED = OF_SOUND | frozenset(TABLE["transcribed"].split())
 _KINDS = ("drawing", "beams", "missing", "processors")

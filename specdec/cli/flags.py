@@ -12,7 +12,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import get_args
 
 from specdec import checkpoints
 from specdec.certificate import certifying
@@ -21,6 +21,7 @@ from specdec.checkpoints.generation_settings import Word
 from specdec.cli import machine, shorthands
 from specdec.cli.help import Overview
 from specdec.cli.table import TABLE
+from specdec.common.json_values import JsonObject
 from specdec.measure import benchmarking
 from specdec.measure.evaluation import METRICS
 from specdec.predict import tuning
@@ -48,7 +49,7 @@ _TYPES: Mapping[str, Callable] = {"int": int, "float": float, "number": _number}
 
 
 @functools.cache
-def _values() -> Mapping[str, Any]:
+def _values() -> JsonObject:
     """Returns the values that texts and choices of the table name."""
     return {f"{flag.upper()}S": shorthands.names(flag) for flag in shorthands.FRAGMENTS} | {
         "CACHE": machine.cache_folder(),
@@ -95,9 +96,7 @@ def add_flags(parser: argparse.ArgumentParser, name: str = "") -> None:
     _add(parser, row["flags"], instead)
 
 
-def _add(
-    parser: argparse._ActionsContainer, flags: Mapping[str, Any], instead: Mapping[str, str]
-) -> None:
+def _add(parser: argparse._ActionsContainer, flags: JsonObject, instead: Mapping[str, str]) -> None:
     for name, options in flags.items():
         if options == "shared":
             shared = TABLE["shared"][name]
@@ -119,7 +118,7 @@ def _add(
         parser.add_argument(flag, **options)
 
 
-def filled(text: str, values: Mapping[str, Any]) -> str:
+def filled(text: str, values: JsonObject) -> str:
     """Returns a text with the values that it names; those of lists have commas between them."""
 
     def shown(match: re.Match[str]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-TABLE: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+from specdec.common.json_values import JsonObject
+
+TABLE: Mapping[str, JsonObject] = tomllib.loads(
     Path(__file__).with_name("commands.toml").read_text(encoding="utf-8")
 )

@@ -16,7 +16,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -50,7 +50,7 @@ class Form(NamedTuple):
 
 
 # kind -> its version, what a line is, and its forms by name
-LINES: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+LINES: Mapping[str, JsonObject] = tomllib.loads(
     Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
 )
 

@@ -125,8 +125,7 @@ def text_batches(
       buckets: lengths of inputs.
       shard: (k, n) for host k of n.
       pad_id: the model's id of padding; None for the vocabulary's.
-      shape: rows and length -> the shapes of the model's inputs, `Target.inputs_shape`; None for
-        ids alone.
+      shape: rows and length -> the shapes of the model's inputs; None for ids alone.
 
     Returns:
       The batches.

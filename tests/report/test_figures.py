@@ -83,7 +83,7 @@ LINES = [
     generation("alone", 4, 2),
     generation("alone", 5, 9),
     generation("speculative", 5, 9, drafted=[2, 2, 2], accepted=[2, 2, 2]),
-    {"part": "target_step", "text": 4, "repeat": 0, "seconds": 0.3, "steps": 30},
+    {"part": "alone 1", "text": 4, "repeat": 0, "seconds": 0.3, "steps": 30},
     generation("speculative", 6, 5, drafted=[2, 2, 1], accepted=[0, 2, 1]),
     generation("alone", 6, 5),
 ]
