@@ -127,7 +127,8 @@ def distilled(
             f"(95 % interval {pair.speedup.interval()}), with {pair.schedule}",
             "certificate": pair.certificate.verdict,
         }
-        cards.write(folder / "draft", sources, command, distilling.variant.settings, figures)
+        name, in_force = folder.resolve().name, distilling.variant.settings
+        cards.write(folder / "draft", name, sources, command, in_force, figures)
         pair.certificate.write(path)
         say(f"{pair.certificate.verdict}; figures in {path}\n")
     return pair

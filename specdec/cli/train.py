@@ -77,7 +77,8 @@ def _train(args: argparse.Namespace, run: TrainRun) -> None:
     sources = {f"initial checkpoint {part}".strip(): path for part, path in begun.items()}
     texts = f"split {run.split} of {tasks.get_task(run.task).name}"
     sources |= {"target": run.target_path, "texts": texts}
-    cards.write(Path(args.output_dir), sources, args.command_line, settings.in_force())
+    folder = Path(args.output_dir)
+    cards.write(folder, folder.resolve().name, sources, args.command_line, settings.in_force())
 
 
 def _make_table(args: argparse.Namespace, run: DecodeRun) -> None:

@@ -19,6 +19,7 @@ ABOUT = (
 
 def write(
     folder: Path,
+    name: str,
     sources: Mapping[str, str | None],
     command: Sequence[str],
     settings: str,
@@ -28,6 +29,7 @@ def write(
 
     Args:
       folder: the directory of the run. Figures of the exported step are taken from its log.
+      name: the heading. A part of a model has its own name.
       sources, command, settings: as for `ModelCard`.
       figures: more figures, by name.
     """
@@ -39,13 +41,13 @@ def write(
         parameters = checkpoints.parameter_count(families.model_of(config))
         records = [record for record in log if record.get("step") == step]
         measured = {
-            name.replace("_", " "): f"{value:.4f}"
+            key.replace("_", " "): f"{value:.4f}"
             for record in records
-            for name, value in record.items()
-            if value is not None and name not in ("step", "rate")
+            for key, value in record.items()
+            if value is not None and key not in ("step", "rate")
         }
         ModelCard(
-            folder.resolve().name if checkpoint.parent.name == "export" else checkpoint.parent.name,
+            name if checkpoint.parent.name == "export" else checkpoint.parent.name,
             ABOUT.format(parameters=parameters, steps=step),
             families.family_of(config).name,
             sources,

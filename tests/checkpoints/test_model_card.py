@@ -212,7 +212,7 @@ def test_an_export_has_the_figures_of_its_step(folder):
     (folder / "learned" / "log.jsonl").write_text(log)
     shutil.copytree(export, folder / "learned" / "export" / "heads" / "checkpoint_20")
     sources, figures = {"target": "demo/target"}, {"certificate": "CERTIFIED"}
-    cards.write(folder / "learned", sources, [], "", figures)
+    cards.write(folder / "learned", "learned", sources, [], "", figures)
     assert (export / model_card.FILE).read_text() == TRAINED
     part = folder / "learned" / "export" / "heads" / "checkpoint_20" / model_card.FILE
     assert part.read_text() == TRAINED.replace("# learned", "# heads")

@@ -79,7 +79,7 @@ def made(folder, cache):
 @pytest.mark.slow
 def test_a_certified_pair_comes_out(made):
     certificate = json.loads((made / "certificate.json").read_text())
-    assert certificate["passed"] and certificate["exact"] and len(certificate["checks"]) == 10
+    assert certificate["passed"] and certificate["exact"] and len(certificate["checks"]) == 11
     config = checkpoints.config_from(made / "draft/export")
     assert (config.num_decoder_layers, config.num_encoder_layers) == (1, 0)
     assert config.encoded_dim == TARGET.emb_dim
@@ -88,6 +88,7 @@ def test_a_certified_pair_comes_out(made):
     assert len(alphas) == 8 and alphas[-1] > alphas[0]
     assert (made / "tuned/tried.jsonl").exists()
     (card,) = (made / "draft/export").glob("checkpoint_*/README.md")
+    assert "\n# made\n" in card.read_text()
     figures = card.read_text().partition("## Figures\n\n")[2].partition("\n\n")[0].splitlines()
     assert figures[-1].startswith("- certificate: ") and "with Fixed(" in figures[-2]
     assert f"- validation alpha: {max(alphas):.4f}" in figures
