@@ -37,7 +37,7 @@ from specdec.common.environment import environment
 from specdec.decoding import row_bits
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Config, T5Target
-from specdec.models.t5.target import FUSED
+from specdec.models.t5.network import FUSED
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed

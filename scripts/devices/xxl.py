@@ -54,7 +54,7 @@ from specdec.measure.parts import (
 )
 from specdec.models import families
 from specdec.models.t5 import T5Config, T5Target
-from specdec.models.t5.target import FUSED
+from specdec.models.t5.network import FUSED
 from specdec.plan import Plan
 from specdec.predict import hlo
 from specdec.sampling import Greedy, Sampling

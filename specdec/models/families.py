@@ -32,11 +32,10 @@ from specdec.models.t5 import (
     T5Draft,
     T5DraftConfig,
     T5Target,
-    scanned,
+    shapes,
 )
 from specdec.models.t5.drafting import config_of, without_additions
 from specdec.models.t5.growth import T5Growth
-from specdec.models.t5.shapes import misfit
 from specdec.models.t5.t5_checkpoints import T5Checkpoints
 from specdec.models.t5gemma import T5Gemma, T5GemmaConfig
 from specdec.models.t5gemma.t5gemma_checkpoints import T5GemmaCheckpoints
@@ -47,9 +46,9 @@ from specdec.models.whisper.whisper_checkpoints import WhisperCheckpoints
 from specdec.types import Array, PyTree
 
 _T5: Any = {
-    "misfit": misfit,
+    "misfit": shapes.misfit,
     "huggingface": T5Checkpoints(),
-    "scanned": scanned,
+    "scanned": shapes,
     "growth": T5Growth(),
     "trimming": PartsTrimming("emb_dim", T5DraftConfig.of, without_additions),
 }  # of all T5s

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from jax.typing import DTypeLike
 
-from specdec.common.values import Checked
+from specdec.common.values import Checked, Rule, is_integer
 from specdec.models.layers.layers import RMSNorm
 
 NO_PAD = -1  # the padding id of a model whose vocabulary has none
+PadId = Annotated[int, Rule(lambda value: is_integer(value, NO_PAD), "an id, or -1 for none")]
 SPREAD = 0.02  # of random tables, whose rows also project to logits without a scale
 
 

@@ -179,6 +179,15 @@ class FamilyCheckpoints(abc.ABC):
         )
 
 
+def attention_parts(
+    ours: str, theirs: str, products: str = "q_proj k_proj v_proj o_proj"
+) -> dict[str, str]:
+    """Returns the entries of `FamilyCheckpoints.parts` for an attention with these names of its
+    queries, keys, values and outputs."""
+    names = zip(("query", "key", "value", "out"), products.split(), strict=True)
+    return {f"{ours}/{name}/kernel": f"{theirs}.{hf_name}" for name, hf_name in names}
+
+
 def fields_of_record(record: Record, fields: Mapping[str, str], required: int) -> dict[str, Any]:
     """Returns our fields of a record, with its ids and dtype left at their defaults if it has none.
 

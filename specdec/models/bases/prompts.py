@@ -10,15 +10,19 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from specdec.models.bases.decoder_only import SIZES, DecoderConfig, DecoderOnly
+from specdec.common.values import PositiveFloat, PositiveInt, TokenIds
+from specdec.models.bases.architecture import NO_PAD, Architecture, PadId
 from specdec.models.bases.linen import LinenModel
 from specdec.models.bases.networks import StackNetwork
 from specdec.models.bases.stack import StackModel
 from specdec.models.contract import loops
 from specdec.models.contract.cache import PromptCache
 from specdec.models.contract.inputs import check_tokens
-from specdec.types import Array, Prompt, PyTree
+from specdec.models.layers.layers import DType
+from specdec.models.sizes.kept_parts import Numbers
+from specdec.types import Array, ModelOutput, Prompt, PyTree
 
+SIZES = ("emb_dim", "num_heads", "num_kv_heads", "head_dim", "mlp_dim", "num_decoder_layers")
 BLOCK = 512  # tokens of a prompt that are read in one call
 
 
@@ -116,8 +120,46 @@ class PromptReader(LinenModel):
 
 
 @dataclasses.dataclass(frozen=True)
+class DecoderConfig(Architecture):
+    """The fields that all families of decoders have; a family adds its own.
+
+    The other fields are those of `Architecture`.
+
+    Args:
+      context: tokens of the longest text that the model was trained on.
+    """
+
+    vocab_size: PositiveInt
+    emb_dim: PositiveInt
+    num_heads: PositiveInt
+    num_kv_heads: PositiveInt
+    head_dim: PositiveInt
+    mlp_dim: PositiveInt
+    num_decoder_layers: PositiveInt
+    context: PositiveInt = 2048
+    logits_via_embedding: bool = False
+    dtype: DType = "float32"
+    layer_norm_epsilon: PositiveFloat = 1e-5
+    pad_id: PadId = dataclasses.field(default=NO_PAD, repr=False)
+    stop_ids: TokenIds = dataclasses.field(default=(2,), repr=False)
+    head_ids: Numbers | None = dataclasses.field(default=None, repr=False)
+
+    num_encoder_layers: ClassVar[int] = 0
+    has_cross: ClassVar[bool] = False
+    mlp_activations: ClassVar[tuple[str, ...]] = ("silu", "linear")
+    pad_remedy: ClassVar[str] = "-1"
+
+
+class DecoderOnly(StackNetwork):
+    """The network; `PromptModel` is its interface."""
+
+    def __call__(self, tokens: Array, cache: PromptCache) -> ModelOutput:
+        return self.decode(tokens, cache)[0]
+
+
+@dataclasses.dataclass(frozen=True)
 class PromptModel(PromptReader, StackModel):
-    """A decoder of some family with the network of `decoder_only`.
+    """A decoder of some family.
 
     Args:
       config: the architecture. The other fields are those of `StackModel`.

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from specdec.models.bases.family_checkpoints import (
     FamilyCheckpoints,
+    attention_parts,
     fields_of_record,
     refuse_other,
 )
@@ -47,10 +48,7 @@ class LlamaCheckpoints(FamilyCheckpoints):
     }
     parts: ClassVar[Mapping[str, str]] = {
         "pre_self_attention_layer_norm/scale": "input_layernorm",
-        "self_attention/query/kernel": "self_attn.q_proj",
-        "self_attention/key/kernel": "self_attn.k_proj",
-        "self_attention/value/kernel": "self_attn.v_proj",
-        "self_attention/out/kernel": "self_attn.o_proj",
+        **attention_parts("self_attention", "self_attn"),
         "pre_mlp_layer_norm/scale": "post_attention_layernorm",
         "mlp/wi_0/kernel": "mlp.gate_proj",
         "mlp/wi_1/kernel": "mlp.up_proj",

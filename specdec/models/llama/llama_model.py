@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from specdec.common.values import PositiveFloat
-from specdec.models.bases.decoder_only import DecoderConfig
-from specdec.models.bases.prompts import PromptModel
+from specdec.models.bases.prompts import DecoderConfig, PromptModel
 
 Scaling = Literal["default", "linear", "llama3"]
 

@@ -11,7 +11,7 @@ from specdec.models.bases.family_checkpoints import record_of_ids, refuse_other
 from specdec.models.contract.family import Arrays, Record
 from specdec.models.llama.llama_checkpoints import LlamaCheckpoints
 from specdec.models.llava.clip import ClipConfig
-from specdec.models.llava.llava_config import LlavaConfig
+from specdec.models.llava.llava_network import LlavaConfig
 
 _TOWER, _PROJECTOR = "vision_tower.vision_model", "multi_modal_projector"
 # Records leave out what are the defaults of transformers' classes.

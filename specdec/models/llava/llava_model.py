@@ -17,8 +17,7 @@ from specdec.models.bases.prompts import PromptModel
 from specdec.models.contract.cache import PromptCache
 from specdec.models.contract.inputs import check_last, check_tokens, tokens_of
 from specdec.models.llava.clip import CHANNELS
-from specdec.models.llava.llava_config import LlavaConfig
-from specdec.models.llava.llava_network import LlavaNetwork
+from specdec.models.llava.llava_network import LlavaConfig, LlavaNetwork
 from specdec.types import Array, Prompt, PyTree
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from specdec.models.bases.family_checkpoints import (
     FamilyCheckpoints,
+    attention_parts,
     fields_of_record,
     refuse_other,
     refuse_own_heads,
@@ -45,10 +46,7 @@ class OptCheckpoints(FamilyCheckpoints):
     }
     parts: ClassVar[Mapping[str, str]] = {
         "pre_self_attention_layer_norm/scale": "self_attn_layer_norm",
-        "self_attention/query/kernel": "self_attn.q_proj",
-        "self_attention/key/kernel": "self_attn.k_proj",
-        "self_attention/value/kernel": "self_attn.v_proj",
-        "self_attention/out/kernel": "self_attn.out_proj",
+        **attention_parts("self_attention", "self_attn", "q_proj k_proj v_proj out_proj"),
         "pre_mlp_layer_norm/scale": "final_layer_norm",
         "mlp/wi/kernel": "fc1",
         "mlp/wo/kernel": "fc2",

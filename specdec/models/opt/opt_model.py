@@ -8,8 +8,8 @@ from typing import ClassVar
 from flax import linen as nn
 
 from specdec.common.values import PositiveInt
-from specdec.models.bases.decoder_only import DecoderConfig, PadId
-from specdec.models.bases.prompts import PromptModel
+from specdec.models.bases.architecture import PadId
+from specdec.models.bases.prompts import DecoderConfig, PromptModel
 from specdec.models.layers.layers import LayerNorm
 
 

@@ -3,7 +3,6 @@
 from specdec.models.t5.calm import Calm, calm
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.drafting import T5Draft, T5DraftConfig, first_ids
-from specdec.models.t5.network import T5
-from specdec.models.t5.target import T5Target
+from specdec.models.t5.network import T5, T5Target
 
 __all__ = ["T5", "Calm", "calm", "T5Config", "T5Draft", "T5DraftConfig", "T5Target", "first_ids"]

@@ -17,7 +17,7 @@ from specdec.models.contract.cache import KVCache
 from specdec.models.contract.inputs import Exits
 from specdec.models.placement import layouts
 from specdec.models.t5.drafting import T5Draft
-from specdec.models.t5.target import T5Target
+from specdec.models.t5.network import T5Target
 from specdec.types import Array, ModelOutput, PyTree
 
 Confidence: TypeAlias = Literal["softmax", "state", "classifier"]

@@ -21,8 +21,7 @@ from specdec.models.contract.inputs import check_layers
 from specdec.models.layers.layers import Dense, Embedding, constrain, parameter
 from specdec.models.layers.products import precision
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import T5, T5Decoder
-from specdec.models.t5.target import T5Target
+from specdec.models.t5.network import T5, T5Decoder, T5Target
 from specdec.types import Array, ModelOutput, PyTree
 
 

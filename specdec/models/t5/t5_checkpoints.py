@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,23 +22,37 @@ from specdec.models.bases.family_checkpoints import (
     HEAD,
     TABLE,
     FamilyCheckpoints,
+    attention_parts,
     fields_of_record,
     refuse_quantised,
 )
 from specdec.models.contract.family import Arrays, Record
-from specdec.models.t5 import huggingface_names
 from specdec.models.t5.config import EOS_ID, PAD_ID, T5Config
 
 _EXTRA_IDS = {"t5": 100, "mt5": 0, "umt5": 0}  # where the tokenizer's record does not say
 _BYTES_EXTRA_IDS = 125
 # One table under up to three names.
 _TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+_PRODUCTS = "q k v o"
 _BIAS = "SelfAttention.relative_attention_bias"
 _START, _PAD, _ENDS = "decoder_start_token_id", "pad_token_id", "eos_token_id"
 # Theirs: ours. Our gelu is the tanh approximation, as in T5X and Flax; their 'gelu' is exact.
 _ACTIVATIONS = {"relu": "relu", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "silu": "silu"}
 _WRITTEN = {"relu": "relu", "gelu": "gelu_new", "silu": "silu"}
 _GATED = "gated-"
+# Wrappers put a prefix before every name, and adapters change the names of some kernels.
+_PART_NAMES = ("shared.", "encoder.", "decoder.", "lm_head.")
+_ANCHORS = ("shared.weight", "encoder.block.0.", "decoder.block.0.")
+_NEEDED = {"decoder": "decoder.block.", "output layer": "lm_head.weight"}
+_ADAPTERS = (".base_layer.", ".lora_A", ".lora_B", ".lora_embedding_", ".ia3_")
+# The first part of a prefix: what puts it there, and how the model itself is saved.
+_WRAPPERS = {
+    "module": ("DistributedDataParallel", "model.module.save_pretrained(DIR)"),
+    "_orig_mod": ("torch.compile", "model._orig_mod.save_pretrained(DIR)"),
+    "base_model": ("PEFT", "model.merge_and_unload().save_pretrained(DIR)"),
+    "_fsdp_wrapped_module": ("FSDP", "the full state_dict of the wrapped model"),
+}
+_MERGE = "merge the adapter first, model.merge_and_unload().save_pretrained(DIR)"
 
 
 class T5Checkpoints(FamilyCheckpoints):
@@ -67,15 +81,9 @@ class T5Checkpoints(FamilyCheckpoints):
     }
     parts: ClassVar[Mapping[str, str]] = {
         "pre_self_attention_layer_norm/scale": "layer.0.layer_norm",
-        "self_attention/query/kernel": "layer.0.SelfAttention.q",
-        "self_attention/key/kernel": "layer.0.SelfAttention.k",
-        "self_attention/value/kernel": "layer.0.SelfAttention.v",
-        "self_attention/out/kernel": "layer.0.SelfAttention.o",
+        **attention_parts("self_attention", "layer.0.SelfAttention", _PRODUCTS),
         "pre_cross_attention_layer_norm/scale": "layer.1.layer_norm",
-        "encoder_decoder_attention/query/kernel": "layer.1.EncDecAttention.q",
-        "encoder_decoder_attention/key/kernel": "layer.1.EncDecAttention.k",
-        "encoder_decoder_attention/value/kernel": "layer.1.EncDecAttention.v",
-        "encoder_decoder_attention/out/kernel": "layer.1.EncDecAttention.o",
+        **attention_parts("encoder_decoder_attention", "layer.1.EncDecAttention", _PRODUCTS),
         "pre_mlp_layer_norm/scale": "layer.2.layer_norm",
         "mlp/wi/kernel": "layer.2.DenseReluDense.wi",
         "mlp/wi_0/kernel": "layer.2.DenseReluDense.wi_0",
@@ -106,7 +114,7 @@ class T5Checkpoints(FamilyCheckpoints):
 
     def to_config(self, record: Record, arrays: Arrays) -> T5Config:
         """Returns the model that the record and the arrays describe."""
-        huggingface_names.check(arrays.keys(), record)
+        _check_names(arrays.keys(), record)
         config, head = self.described(record), arrays.get(self.head)
         if head is None and record.get("tie_word_embeddings") is False:
             raise ValueError(
@@ -253,3 +261,49 @@ def _same(a: np.ndarray, b: np.ndarray, rows: int = 1024) -> bool:
     return a.shape == b.shape and all(
         np.array_equal(a[i : i + rows], b[i : i + rows]) for i in range(0, len(a), rows)
     )
+
+
+def _check_names(names: Collection[str], record: Record) -> None:
+    """Raises ValueError for names that a T5ForConditionalGeneration does not have."""
+    what = ", ".join(record.get("architectures") or ["no architecture"])
+    _check_prefix(names, what)
+    if adapter := next((n for n in names if any(part in n for part in _ADAPTERS)), None):
+        raise ValueError(f"{adapter} is of an adapter that is not merged; {_MERGE}")
+    others = sorted(name for name in names if not name.startswith(_PART_NAMES))
+    lacks = next((what for what, name in _NEEDED.items() if not _has(names, name)), None)
+    if lacks == "decoder" or (lacks and others):
+        raise ValueError(
+            f"this has no {lacks} ({what} by its record), but {_list(others or sorted(names))}; "
+            "give a T5ForConditionalGeneration"
+        )
+
+
+def _check_prefix(names: Collection[str], what: str) -> None:
+    for name in names:
+        for anchor in _ANCHORS:
+            prefix, separator, _ = name.partition(anchor)
+            if not separator or not prefix or not prefix.endswith(".") or prefix in _PART_NAMES:
+                continue
+            if prefix.startswith(_PART_NAMES):
+                continue  # of a part with parts of its own
+            if outside := sorted(n for n in names if not n.startswith(prefix)):
+                raise ValueError(
+                    f"this is another model ({what} by its record): a T5 under {prefix!r}, and "
+                    f"{_list(outside)}; give a T5ForConditionalGeneration"
+                )
+            maker, remedy = _WRAPPERS.get(
+                prefix.partition(".")[0], ("a wrapper", "the model in it")
+            )
+            raise ValueError(
+                f"the names of its arrays begin with {prefix!r} ({name}), as {maker} writes them; "
+                f"save {remedy}"
+            )
+
+
+def _has(names: Collection[str], start: str) -> bool:
+    return any(name.startswith(start) for name in names)
+
+
+def _list(names: Collection[str], limit: int = 3) -> str:
+    shown = ", ".join(list(names)[:limit])
+    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")

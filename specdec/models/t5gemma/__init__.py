@@ -1,6 +1,5 @@
 """T5Gemma, version 1: encoder-decoders made of Gemma 2."""
 
-from specdec.models.t5gemma.t5gemma_config import T5GemmaConfig
-from specdec.models.t5gemma.t5gemma_model import T5Gemma
+from specdec.models.t5gemma.t5gemma_model import T5Gemma, T5GemmaConfig
 
 __all__ = ["T5Gemma", "T5GemmaConfig"]

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 from specdec.common.values import integers
 from specdec.models.bases.family_checkpoints import (
     FamilyCheckpoints,
+    attention_parts,
     fields_of_record,
     record_of_ids,
     refuse_other,
 )
 from specdec.models.contract.family import Record
-from specdec.models.t5gemma.t5gemma_config import T5GemmaConfig
+from specdec.models.t5gemma.t5gemma_model import T5GemmaConfig
 
 _SIZES = {
     "emb_dim": "hidden_size",
@@ -55,10 +56,7 @@ class T5GemmaCheckpoints(FamilyCheckpoints):
     layers = "model.{stack}.layers"
     parts: ClassVar[Mapping[str, str]] = {
         "pre_self_attention_layer_norm/scale": "pre_self_attn_layernorm",
-        "self_attention/query/kernel": "self_attn.q_proj",
-        "self_attention/key/kernel": "self_attn.k_proj",
-        "self_attention/value/kernel": "self_attn.v_proj",
-        "self_attention/out/kernel": "self_attn.o_proj",
+        **attention_parts("self_attention", "self_attn"),
         "post_self_attention_layer_norm/scale": "post_self_attn_layernorm",
         "pre_mlp_layer_norm/scale": "pre_feedforward_layernorm",
         "mlp/wi_0/kernel": "mlp.gate_proj",
@@ -66,10 +64,7 @@ class T5GemmaCheckpoints(FamilyCheckpoints):
         "mlp/wo/kernel": "mlp.down_proj",
         "post_mlp_layer_norm/scale": "post_feedforward_layernorm",
         "pre_cross_attention_layer_norm/scale": "pre_cross_attn_layernorm",
-        "encoder_decoder_attention/query/kernel": "cross_attn.q_proj",
-        "encoder_decoder_attention/key/kernel": "cross_attn.k_proj",
-        "encoder_decoder_attention/value/kernel": "cross_attn.v_proj",
-        "encoder_decoder_attention/out/kernel": "cross_attn.o_proj",
+        **attention_parts("encoder_decoder_attention", "cross_attn"),
         "post_cross_attention_layer_norm/scale": "post_cross_attn_layernorm",
     }
     others: ClassVar[Mapping[str, str]] = {

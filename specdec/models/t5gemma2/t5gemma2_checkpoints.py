@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from specdec.models.bases.family_checkpoints import refuse_other
 from specdec.models.contract.family import Arrays, Record
 from specdec.models.t5gemma.t5gemma_checkpoints import KNOWN, T5GemmaCheckpoints
-from specdec.models.t5gemma.t5gemma_config import T5GemmaConfig
+from specdec.models.t5gemma.t5gemma_model import T5GemmaConfig
 from specdec.models.t5gemma2.t5gemma2_model import T5Gemma2Config
 
 _TABLE = "model.encoder.embed_tokens"
@@ -32,11 +32,13 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
     }
     rotary: ClassVar[tuple[str, ...]] = ("rope_theta", "local_rope_theta", "rope_factor", "pattern")
     parts: ClassVar[Mapping[str, str]] = {
-        **{ours: name for ours, name in _V1.parts.items() if not name.startswith("cross_attn.")},
+        **{ours: name for ours, name in _V1.parts.items() if "cross" not in name},
         "self_attention/query_norm/scale": "self_attn.q_norm",
         "self_attention/key_norm/scale": "self_attn.k_norm",
     }
-    others: ClassVar[Mapping[str, str]] = dict(list(_V1.others.items())[:2])
+    others: ClassVar[Mapping[str, str]] = {
+        ours: name for ours, name in _V1.others.items() if "embed" not in name
+    }
     unused: ClassVar[re.Pattern[str]] = re.compile(
         r"model\.encoder\.(vision_tower|multi_modal_projector)\..*|model\.decoder\.embed_tokens\..*"
     )

@@ -24,8 +24,14 @@ from specdec.models.layers import rowwise
 from specdec.models.layers.attention import MIX, AttentionPolicy, folded, unfolded
 from specdec.models.layers.layers import parameter
 from specdec.models.layers.products import precision
-from specdec.models.t5gemma.t5gemma_config import T5GemmaConfig, rates
-from specdec.models.t5gemma.t5gemma_model import GemmaDecoder, GemmaEncoder, GemmaNetwork, T5Gemma
+from specdec.models.t5gemma.t5gemma_model import (
+    GemmaDecoder,
+    GemmaEncoder,
+    GemmaNetwork,
+    T5Gemma,
+    T5GemmaConfig,
+    rates,
+)
 from specdec.types import Array
 
 

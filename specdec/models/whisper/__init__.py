@@ -1,6 +1,5 @@
 """Whisper, in all of its sizes."""
 
-from specdec.models.whisper.whisper_config import WhisperConfig
-from specdec.models.whisper.whisper_model import Whisper
+from specdec.models.whisper.whisper_model import Whisper, WhisperConfig
 
 __all__ = ["Whisper", "WhisperConfig"]

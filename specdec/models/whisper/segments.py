@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from specdec.models.whisper.whisper_config import STRIDE
+from specdec.models.whisper.whisper_model import STRIDE
 
 FRAMES = 100  # in a second
 

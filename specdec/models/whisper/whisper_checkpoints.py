@@ -7,12 +7,14 @@ from typing import ClassVar
 
 from specdec.models.bases.family_checkpoints import (
     FamilyCheckpoints,
+    attention_parts,
     fields_of_record,
     refuse_other,
 )
 from specdec.models.contract.family import Record
-from specdec.models.whisper.whisper_config import WhisperConfig
+from specdec.models.whisper.whisper_model import WhisperConfig
 
+_PRODUCTS = "q_proj k_proj v_proj out_proj"
 _SAME = {
     "encoder_attention_heads": "decoder_attention_heads",
     "encoder_ffn_dim": "decoder_ffn_dim",
@@ -43,15 +45,9 @@ class WhisperCheckpoints(FamilyCheckpoints):
     layers = "model.{stack}.layers"
     parts: ClassVar[Mapping[str, str]] = {
         "pre_self_attention_layer_norm/scale": "self_attn_layer_norm",
-        "self_attention/query/kernel": "self_attn.q_proj",
-        "self_attention/key/kernel": "self_attn.k_proj",
-        "self_attention/value/kernel": "self_attn.v_proj",
-        "self_attention/out/kernel": "self_attn.out_proj",
+        **attention_parts("self_attention", "self_attn", _PRODUCTS),
         "pre_cross_attention_layer_norm/scale": "encoder_attn_layer_norm",
-        "encoder_decoder_attention/query/kernel": "encoder_attn.q_proj",
-        "encoder_decoder_attention/key/kernel": "encoder_attn.k_proj",
-        "encoder_decoder_attention/value/kernel": "encoder_attn.v_proj",
-        "encoder_decoder_attention/out/kernel": "encoder_attn.out_proj",
+        **attention_parts("encoder_decoder_attention", "encoder_attn", _PRODUCTS),
         "pre_mlp_layer_norm/scale": "final_layer_norm",
         "mlp/wi/kernel": "fc1",
         "mlp/wo/kernel": "fc2",
