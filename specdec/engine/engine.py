@@ -25,6 +25,7 @@ from specdec.decoding.refilling import Refilled
 from specdec.decoding.row_bits import check_same_beams, check_same_bits
 from specdec.drafters.drafter import Drafter
 from specdec.engine.key import drafter_key, fingerprints, flat
+from specdec.engine.open_settings import Settings
 from specdec.engine.opening import (
     check_fit,
     in_eight_bits,
@@ -33,7 +34,6 @@ from specdec.engine.opening import (
     saved_vocabulary,
 )
 from specdec.engine.placement import Placement
-from specdec.engine.settings import Settings
 from specdec.engine.store import Store
 from specdec.models.contract.model import Target
 from specdec.plan import Plan

@@ -293,7 +293,10 @@ def test_texts_without_probabilities(make):
     del plain["explained"]
     bench = {"mode": "speculative", "text": 5, "repeat": 1, "seconds": 0.25, "calls": 1}
     bench |= {"tokens": [30, 31], "drafted": [3], "accepted": [1]}
-    others = [{**bench, "mode": "alone"}, {"part": "target 8", "text": 5, "repeat": 0, "seconds": 0.1, "steps": 1}]
+    others = [
+        {**bench, "mode": "alone"},
+        {"part": "target 8", "text": 5, "repeat": 0, "seconds": 0.1, "steps": 1},
+    ]
     page = make(lines=[plain, bench, *others]).read_text(encoding="utf-8")
     names = re.findall(r"<h3>(.*)</h3>", page)
     assert names == ["Text 4", "Text 5, repeat 1"]
