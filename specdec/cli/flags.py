@@ -115,6 +115,8 @@ def _add(parser: argparse._ActionsContainer, flags: JsonObject, instead: Mapping
             options["choices"] = list(_values()[choices])
         if isinstance(default := options.get("default"), str):
             options["default"] = filled(default, _values())
+        elif isinstance(default, list):  # a command may append to it
+            options["default"] = [*default]
         parser.add_argument(flag, **options)
 
 

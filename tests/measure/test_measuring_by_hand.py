@@ -116,7 +116,7 @@ def test_a_measurement_reads_what_no_other_has_read(monkeypatch):
     timed = Timed(Variant("", run, ""), "workload", None)  # type: ignore[arg-type]
     file: Any = "file"
     assert timed.measurement({1: "x"}, file, 3, store) == "measurement"  # type: ignore
-    assert asked == [(("workload", "trees", {1: "x"}, "file"), {"seed": 5, "repeats": 3})]
+    assert asked == [(("workload", "trees", {1: "x"}, "file", 5, 3), {})]
 
 
 @pytest.mark.parametrize("found", [None, SimpleNamespace(milliseconds="times")])

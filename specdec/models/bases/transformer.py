@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
@@ -386,7 +385,7 @@ class Decoder(TransformerStack):
         """
         cache = cache.placed()
         seen = cache.view(x.shape[1], ancestors)
-        crosses = isinstance(cache.inputs_mask, jax.Array)
+        crosses = bool(cache.cross_keys)
         cross_bias = masked(cache.inputs_mask[:, None, None, :]) if crosses else None
         x = self.enter(x, seen.queries) if embedded else x
         every = range(self.config.num_decoder_layers)

@@ -173,19 +173,17 @@ class T5Decoder(Decoder):
         blocks: list[BlockInputs],
         fused: Fused | None,
     ) -> tuple[Array, KVCache]:
-        kernels = None if self.is_initializing() else _own_kernels(fused, self.config, x, cache)
+        kernels = None
+        if fused is not None and not self.is_initializing():
+            kernels = _own_kernels(fused, self.config, x, cache)
         if kernels is None:
             return super().run(x, cache, layers, blocks, fused)
         biases, params = [block.bias for block in blocks], self.variables["params"]
         return kernels.run(self.config, params, x, cache, layers, biases, blocks[0].cross_bias)
 
 
-def _own_kernels(
-    fused: Fused | None, config: T5Config, x: Array, cache: KVCache
-) -> ModuleType | None:
+def _own_kernels(fused: Fused, config: T5Config, x: Array, cache: KVCache) -> ModuleType | None:
     """Returns the module of the kernels if they can compute a call on [B, T, D], else None."""
-    if fused is None:
-        return None
     if fused == "triton":  # Pallas takes a second to import
         from specdec.models.t5 import fused as module
     else:
