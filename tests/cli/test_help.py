@@ -100,6 +100,14 @@ def test_a_mistaken_word_is_one_line(mistake, argv):
     assert mistake(*argv) == f"specdec: {MISTAKES[argv]}"
 
 
+def test_a_command_does_not_change_the_defaults_of_the_next():
+    """Also of the next parser of the process."""
+    for _ in range(2):
+        args = cli.overview().parse_args(["decode"])
+        assert args.gin_bindings == args.gin_file == []
+        args.gin_bindings.append("TASK=None")
+
+
 def test_a_text_may_look_like_a_flag():
     args = cli.overview().parse_args(["decode", "--text=--gama", "--text", "-- a dash"])
     assert args.text == ["--gama", "-- a dash"]
