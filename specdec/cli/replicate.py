@@ -61,7 +61,9 @@ def command(args: argparse.Namespace) -> None:
         first, *others, last = replication.show(planned, earlier)
     print(f"wrote {choices.folder / first}, {', '.join(others)} and {last}")
     if "page.html" not in others:
-        print("page.html and figures need packages; pip install jinja2 matplotlib, and run it again")
+        print(
+            "page.html and figures need packages; pip install jinja2 matplotlib, and run it again"
+        )
 
 
 def _study_and_choices(args: argparse.Namespace) -> tuple[Study, Choices]:
