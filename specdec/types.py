@@ -215,7 +215,7 @@ class Context(struct.PyTreeNode):
 
     @property
     def history(self) -> History:
-        """The history of the first token of a draft, with any prompt before it."""
+        """The text before the first token of the next draft, after the prompt if there is one."""
         return History(self.tokens, self.length, self.stop_ids).after(self.prompt)
 
 

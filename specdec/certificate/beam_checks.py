@@ -219,7 +219,8 @@ def _largest(errors: ArrayLike) -> float:
 
 
 def _gap(subject: BeamSubject, row: int, plan: BeamPlan, params: Params | None) -> float:
-    """Returns the smallest gap between plain beams' candidates where two searches part."""
+    """Returns the smallest gap between the scores of plain beams' candidates at the step where two
+    searches first differ."""
     # They run again, call by call. If they do not part this time, the gap is that of all steps.
     _, inputs = subject.batches(subject.count)[row // subject.batch_size]
     row %= subject.batch_size

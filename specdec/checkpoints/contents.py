@@ -161,8 +161,8 @@ def record_checksums(path: str | os.PathLike) -> int:
     checkpoint = directory.locate(path)
     if checkpoint.format != "orbax":
         raise CheckpointError(
-            f"checkpoint {checkpoint.directory} is of the format {checkpoint.format}, which has no "
-            "place for checksums; `specdec convert` writes our own"
+            f"checkpoint {checkpoint.directory} is of the format {checkpoint.format}, which "
+            "stores no checksums; `specdec convert` makes a checkpoint that does"
         )
     stored = opened(checkpoint)
     checksums = {

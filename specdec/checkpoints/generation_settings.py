@@ -265,7 +265,8 @@ class _Refusals:
                 self.refuse(name, "which counts from the begin of a prompt", remedy)
 
     def check_prefix(self, *counting: str) -> None:
-        """Rejects settings that count tokens from the end of a prefix, or of what opens a text."""
+        """Rejects settings that count tokens from the end of a decoder prefix, or of the tokens
+        that a transcript opens with, such as its language."""
         for name in counting:
             if name in self.text.in_effect:
                 self.refuse(name, "which counts from the end of a decoder prefix", "drop that")

@@ -318,7 +318,7 @@ def _check_tokens(
 
 
 def write_bytes_tokenizer(folder: Path, extra_ids: int) -> None:
-    """Writes the record of transformers' ByT5 tokenizer, which has no vocabulary file."""
+    """Writes tokenizer_config.json for transformers' ByT5 tokenizer, which has no vocabulary."""
     record = {"tokenizer_class": "ByT5Tokenizer", "extra_ids": extra_ids}
     if not extra_ids:
         record["additional_special_tokens"] = []  # otherwise it adds 125

@@ -59,7 +59,8 @@ class BeamRule(Checked, abc.ABC):
         """Returns the best score with which a live beam could still finish, [] float32."""
 
     def candidates(self, beams: int, stop_ids: int) -> int:
-        """Returns the number of candidates of a step, of which at least w can live on."""
+        """Returns how many of the best candidates a step keeps: enough that at least w, the number
+        of beams, do not end in a stop id."""
         return max(2, 1 + stop_ids) * beams
 
     def may_finish(self, count: int, beams: int) -> np.ndarray:

@@ -199,7 +199,8 @@ def _owned(run: Run) -> Iterator[tuple[str, str, Target | Table]]:
 
 
 def _accepting(variant: Variant, verifier: SyntheticAcceptance) -> Variant:
-    """Returns the variant with a verifier that looks at no model, and texts that do not end."""
+    """Returns the variant with a verifier that accepts tokens at a given rate, whatever the models
+    say, and without stop ids, so that texts have the longest length."""
     engine = variant.engine.variant(verifier=verifier, stop_ids=())
     # No gin file reads this: who repeats the run by its settings alone is stopped.
     line = f"\nSYNTHETIC_ALPHA = {verifier.alpha}  # --synthetic_alpha, NOT EXACT\n"

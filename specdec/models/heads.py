@@ -27,7 +27,8 @@ from specdec.types import Array, ModelOutput, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class HeadsConfig(Checked):
-    """The architecture of the heads."""
+    """The architecture of heads that look ahead: head i predicts the token i places after the
+    model's own next token."""
 
     # the vocabulary of the model whose states are read. That model projects to the logits.
     vocab_size: PositiveInt

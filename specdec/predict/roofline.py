@@ -92,7 +92,8 @@ class Shape(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """The figures of a plan on one device."""
+    """The costs of a plan on one device: each model's call, and the bytes of parameters and
+    caches."""
 
     calls: dict[str, Call]  # of each model, by role
     parameters: int  # bytes of all models' parameters

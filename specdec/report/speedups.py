@@ -69,8 +69,8 @@ def with_prediction(runs: Iterable[ReportedRun]) -> list[tuple[ReportedRun, Figu
     predicted = [(run, run.bench) for run in runs if run.bench and predicts(run)]
     if not predicted:
         raise ValueError(
-            "none of the summaries predicts a speed-up; for figures give those of specdec bench "
-            "with a drafter and one GAMMA"
+            "none of the summaries has a predicted speed-up to draw; give a FILE.summary.json of "
+            "specdec bench with a drafter and a fixed GAMMA"
         )
     return predicted
 

@@ -21,8 +21,8 @@ class Processed(SamplingRule):
     ids, the logits are then left unchanged.
 
     Args:
-      sampling: `Greedy()` or `Sampling()`. With `Greedy()`, the argmax of the processed logits is
-        taken, and verifiers see only these.
+      sampling: `Greedy()` or `Sampling()`. With `Greedy()`, the token is the argmax of the
+        processed logits, and verifiers see the processed logits only.
       processors: the result of `in_order`, or your own processors.
     """
 

@@ -54,7 +54,8 @@ def main() -> None:
 
 
 def rendered(source: str, names: Mapping[str, str], message: str | None) -> str:
-    """Returns the prompt of a user's message; see `chat.prompts_of`."""
+    """Returns the prompt that the template `source` makes of a user's message; '' without one,
+    which only parses the template."""
     template = _template(source)
     if message is None:
         return ""

@@ -29,7 +29,7 @@ def write(
 
     Args:
       folder: the directory of the run. Figures of the exported step are taken from its log.
-      name: the heading. A part of a model has its own name.
+      name: the heading. The card of a part of a model has the name of the part's folder.
       sources, command, settings: as for `ModelCard`.
       figures: more figures, by name.
     """

@@ -93,7 +93,8 @@ class Division:
         return jax.lax.with_sharding_constraint(tree, self.whole)
 
     def rows(self, pairs: Pairs) -> Pairs:
-        """Returns a batch on the devices; every process gives the same batch and feeds its rows."""
+        """Returns a batch divided over the devices. Every process passes the same batch, and places
+        only the rows of its own devices."""
         return pairs if self.mesh is None else partitioning.divided_rows(pairs, self.mesh)
 
     @property

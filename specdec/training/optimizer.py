@@ -34,9 +34,15 @@ class LearningRate(Checked):
 
     def __post_init__(self):
         super().__post_init__()
-        if (self.decay == "linear") != (self.end is not None):
+        if self.decay == "linear" and self.end is None:
             raise ValueError(
-                f"LearningRate.end is {self.end} with decay {self.decay!r}; it belongs to 'linear'"
+                "LearningRate.decay is 'linear' and end is None; give end, the step at which the "
+                "rate is 0"
+            )
+        if self.decay != "linear" and self.end is not None:
+            raise ValueError(
+                f"LearningRate.end is {self.end} with decay {self.decay!r}; leave out end, or give "
+                "decay 'linear'"
             )
         if self.end is not None and self.end <= self.warmup + self.hold:
             raise ValueError(

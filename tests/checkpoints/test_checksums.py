@@ -197,7 +197,7 @@ def test_checksums_can_be_recorded_later(copy, capsys):
 def test_record_is_of_our_own_format_only(sound, tmp_path, capsys):
     checkpoints.save(tmp_path / "copy", checkpoints.load(sound), config=CONFIG, format="t5x")
     assert cli.main(["check", "--record", str(tmp_path / "copy")]) == 2
-    assert "format t5x, which has no place for checksums" in capsys.readouterr().err
+    assert "format t5x, which stores no checksums" in capsys.readouterr().err
 
 
 # What tells one checkpoint from another.

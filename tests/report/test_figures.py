@@ -349,7 +349,11 @@ def test_names_keep_their_distance():
             "a.jsonl is not what specdec bench wrote next to the summary",
         ),
         (bench(), LINES[:1], "a.jsonl is not what specdec bench wrote next to the summary"),
-        (bench() | {"prediction": None}, LINES, "none of the summaries predicts a speed-up;"),
+        (
+            bench() | {"prediction": None},
+            LINES,
+            "none of the summaries has a predicted speed-up to draw;",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(write, tmp_path, capsys, figures, lines, message):

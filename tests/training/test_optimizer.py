@@ -66,8 +66,8 @@ def test_learning_rates(rate, expected):
     "fields, message",
     [
         ({"decay": "cosine"}, "one of 'constant', 'rsqrt', 'linear'"),
-        ({"decay": "linear"}, "belongs to 'linear'"),
-        ({"end": 5000}, "belongs to 'linear'"),
+        ({"decay": "linear"}, "decay is 'linear' and end is None; give end"),
+        ({"end": 5000}, "end is 5000 with decay .*; leave out end, or give decay"),
         ({"decay": "linear", "end": 900}, "more than warmup"),
         ({"warmup": 0}, "warmup is 0; give a positive integer"),
         ({"peak": 0}, "peak is 0; give a positive number"),

@@ -113,8 +113,12 @@ def follow(nodes: DraftNodes, tokens: Array, wanted: Callable[[int, Array], Arra
 
 
 def kept_nodes(nodes: Nodes, tokens: Array, text: Array, known: Array) -> Followed:
-    """Returns the path of each row's nodes [B, T] that a text [B, depths] takes, of which `known`
-    [B] tokens exist."""
+    """Follows `text` [B, depths] through the tree of each row's draft tokens, and returns the
+    paths.
+
+    Only the first `known` [B] tokens of a text count. After its last match a path goes on with
+    first children.
+    """
 
     def of_row(nodes: Nodes, tokens: Array, text: Array, known: Array) -> Followed:
         def wanted(depth: int, at: Array) -> Array:

@@ -64,7 +64,8 @@ class Kernels:
     in_order: bool = False
 
     def order(self, tokens: int) -> Order:
-        """Returns the order of a call with this number of tokens."""
+        """Returns the order of operands, such as 'in_out', of the products of a call with this
+        number of tokens over all rows."""
         others = self.others or ("out_in" if self.transposed else "in_out")
         return dict(self.orders).get(tokens, others)
 

@@ -1,4 +1,4 @@
-"""A study from its plan to its page."""
+"""Runs a study: plans its rows, runs their commands, and writes its page."""
 
 from __future__ import annotations
 

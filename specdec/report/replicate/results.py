@@ -105,7 +105,8 @@ def place_path(folder: Path, row: StudyRow, where: str, what: str) -> Path:
 
 
 def measured(figures: RowFigures, folder: Path) -> None:
-    """Adds what the commands of a row have written to a folder."""
+    """Reads the files that a row's commands wrote to `folder`, and puts their figures into
+    `figures`."""
     stem = folder / figures.row.name
     figures.measured, figures.alphas, figures.identical = {}, {}, ""
     if bench := load(f"{stem}.jsonl.summary.json", Bench):
