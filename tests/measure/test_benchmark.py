@@ -800,7 +800,7 @@ def test_variants_may_differ_in_all_that_drafts_or_verifies(folder, monkeypatch)
     flags = [f"--gin_file={folder / 'run.gin'}", *(f"--variant={one}" for one in names)]
     args = cli.overview().parse_args(settings.joined(["bench", *flags]))
     with contextlib.ExitStack() as args.contexts:
-        told = ((one, None) for one in variants.variants(args))
+        told = ((one, None) for one in variants.variants(args, lines="bench"))
         found = benchmarking.Benchmark.of(told).timed
     plans = [one.run.plan for one in found]
     assert [plan.models()["draft"].weights for plan in plans[:3]] == ["stored", "int8", "stored"]
