@@ -59,7 +59,8 @@ def first(tmp_path_factory) -> tuple[Path, str]:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in folder.iterdir()}
+    files = (path for path in folder.iterdir() if path.suffix != ".lock")
+    return {path.name: path.read_text() for path in files}
 
 
 def summary(folder: Path, name: str) -> dict:
