@@ -59,7 +59,7 @@ def modern_params() -> Params:
 
 @functools.cache
 def confident_params() -> Params:
-    """With a head that thinks well of some places."""
+    """With a confidence head whose weights are random, so that it prefers some places."""
     drafter = CONFIDENT.init(jax.random.key(2))
     drafter["decoder"]["confidence_head"]["weight"] = jax.random.normal(jax.random.key(5), [16])
     return params() | {"draft": drafter}
@@ -150,7 +150,7 @@ def test_without_a_head_nothing_is_cut():
 
 @pytest.mark.slow
 def test_with_one_layer_rereading_the_text_changes_nothing():
-    """What a text's first keys and values are made of sees nothing yet."""
+    """The first layer's keys and values do not depend on the tokens before."""
     one = T5Target(dataclasses.replace(FILLING.config, num_decoder_layers=1))
     ours = Params(params()["target"], one.init(jax.random.key(3)))
     keys = row_keys(0, jnp.arange(len(INPUTS)))
@@ -239,8 +239,8 @@ def test_a_mistake_says_what_to_do(fields, message):
 
 @pytest.mark.slow
 def test_an_opinion_of_a_text_is_behind_the_texts_own_neighbours():
-    """What the model drafts itself leads nowhere there: q of a place is by the taught token before
-    it."""
+    """q of each place depends on the taught token before it, and not on the token that the model
+    drafts."""
     drafter = Masked(MODERN, Sampling(), K)
     made = Plan(TARGET, drafter, SpeculativeSampling(), Fixed(K), Sampling(), N, ())
     ours, keys = modern_params(), row_keys(0, jnp.arange(len(INPUTS)))

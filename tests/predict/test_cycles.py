@@ -115,7 +115,7 @@ def test_a_part_without_all_cycles_leaves_the_costs_out(name, module):
 def test_the_cycles_decide_how_calls_on_one_token_are_computed(
     of_draft, width, joined, monkeypatch
 ):
-    """With one token, with two, and a draft's with joined kernels; no CPU's compiler is asked."""
+    """Calls on one token, on two, and of a draft with joined kernels; cycles are given."""
     real, cycles = compilation._compiled, iter([300, 100, *of_draft])
     scope = "T5.run/decoder/layers_0/mlp/wi/dot_general"
 
