@@ -168,7 +168,8 @@ def _fitted(run: DecodeRun) -> DecodeRun:
         most = max(len(tasks.files_of(vocabulary, text)) for text in texts)
         if (roomy := plan.target.with_room(most)) != plan.target:
             plan = plan.with_models({"target": roomy})
-    data = data.within(_room(plan)).fitted(vocabulary)
+    size = checkpoints.parameter_count(run.plan.target)
+    data = data.within(_room(plan)).fitted(vocabulary, size)
     return dataclasses.replace(run, plan=plan, data=data)
 
 

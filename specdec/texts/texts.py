@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,8 @@ from specdec.models.contract.model import Target
 from specdec.models.partitioning import Share
 from specdec.texts.sources import Source
 
+# Tokens times parameters that an encoder reads in the time that a program takes to compile.
+COMPILING = 3e11
 # What each kind has, and what to give.
 _KINDS = {
     "task": ("num_input_examples", "a task, or the name of a registered one"),
@@ -189,21 +192,31 @@ class Data(Checked):
         lengths = {**self.lengths, "inputs": room}
         return dataclasses.replace(self, lengths=lengths, buckets=buckets)
 
-    def fitted(self, vocabulary: tasks.LoadedVocabulary) -> Data:
-        """Returns the data with inputs as long as the bucket that holds the longest given text.
+    def fitted(self, vocabulary: tasks.LoadedVocabulary, parameters: int) -> Data:
+        """Returns the data with the buckets that the given texts need, if all texts are known.
 
-        It is for commands that pad all texts to one length. Other texts are not known yet.
+        The length of inputs becomes the bucket of the longest text. A shorter bucket is left out if
+        to pad its texts to the next one costs less than to compile a program for it.
+
+        Args:
+          vocabulary: encodes the texts.
+          parameters: the number of the target's parameters.
         """
         if not isinstance(self.texts, TextList):
             return self
         inputs = (text for text, _ in self.texts[: self.limit])
-        longest = max(len(tasks.input_ids(vocabulary, text)) for text in inputs)
-        width = next((width for width in self.buckets if width >= longest), None)
-        if width is None:
-            return self
-        buckets = tuple(shorter for shorter in self.buckets if shorter < width)
-        lengths = {**self.lengths, "inputs": width}
-        return dataclasses.replace(self, lengths=lengths, buckets=buckets)
+        lengths = [len(tasks.input_ids(vocabulary, text)) for text in inputs]
+        holding = (next((x for x in self.widths if x >= n), self.widths[-1]) for n in lengths)
+        needed, padded = collections.Counter(holding), collections.Counter[int]()
+        buckets, widths = [], sorted(needed)
+        for width, wider in itertools.pairwise(widths):
+            padded[width] = needed[width]
+            tokens = sum(count * (wider - own) for own, count in padded.items())
+            if tokens * parameters > COMPILING:
+                buckets.append(width)
+                padded.clear()
+        lengths_of = {**self.lengths, "inputs": widths[-1]}
+        return dataclasses.replace(self, lengths=lengths_of, buckets=tuple(buckets))
 
     def count(self) -> int | None:
         """Returns the number of examples without a limit; None if the source does not know."""

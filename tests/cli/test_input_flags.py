@@ -158,7 +158,7 @@ def test_texts_replace_the_task(flags):
     args = parsed("bench", f"--target={TARGET}", f"--input_file={flags['input_file']}")
     run = runs.described(args)
     vocabulary = runs.vocabulary_of(run)
-    fitted = run.data.fitted(vocabulary)
+    fitted = run.data.fitted(vocabulary, 1)
     assert (run.data.lengths["inputs"], fitted.lengths["inputs"]) == (512, 32)
     (first, second) = fitted.source(run.placement.share(), vocabulary=vocabulary)
     assert first.input_texts + second.input_texts == ["The house.", "A cat."]

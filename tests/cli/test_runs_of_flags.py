@@ -43,7 +43,9 @@ def test_inputs_hold_the_longest_text_and_all_pictures(monkeypatch):
     """Models have 40 and 30 positions, the third any number; outputs take 8 of them."""
     monkeypatch.setattr(runs.tasks, "files_of", lambda vocabulary, text: "f" * text.count("<"))
     monkeypatch.setattr(runs, "vocabulary_of", lambda run: "V")
-    monkeypatch.setattr(Data, "fitted", lambda self, vocabulary: (self, vocabulary))
+    monkeypatch.setattr(
+        runs.checkpoints, "parameter_count", lambda model: 7 if model is target else 0
+    )
     roomy: list[int] = []
 
     class Target(SimpleNamespace):
@@ -52,6 +54,8 @@ def test_inputs_hold_the_longest_text_and_all_pictures(monkeypatch):
             return self if pictures < 2 else "roomy"
 
     target = Target(longest_text=40)
+    count = {id(target): 7}
+    monkeypatch.setattr(runs.checkpoints, "parameter_count", lambda model: count[id(model)])
     models = {
         "target": target,
         "draft": Target(longest_text=30),
@@ -70,11 +74,13 @@ def test_inputs_hold_the_longest_text_and_all_pictures(monkeypatch):
     assert fitted(None).data.lengths == LENGTHS
     texts = TextList([("a < b", None), ("c < d < e", None)])
     with monkeypatch.context() as own:
-        own.setattr(Data, "within", lambda self, room: SimpleNamespace(fitted=lambda v: (room, v)))
-        assert fitted(texts, 1) == {"plan": plan, "data": (22, "V")}
+        own.setattr(
+            Data, "within", lambda self, room: SimpleNamespace(fitted=lambda *a: (room, *a))
+        )
+        assert fitted(texts, 1) == {"plan": plan, "data": (22, "V", 7)}
         found = fitted(texts)
-        assert found["data"] == (20, "V") and found["plan"].changed == {"target": "roomy"}
-        assert fitted(TextStream([("a < b < c", None)])) == {"plan": plan, "data": (22, "V")}
+        assert found["data"] == (20, "V", 7) and found["plan"].changed == {"target": "roomy"}
+        assert fitted(TextStream([("a < b < c", None)])) == {"plan": plan, "data": (22, "V", 7)}
     assert roomy == [1, 2]
 
 

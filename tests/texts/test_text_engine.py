@@ -419,7 +419,7 @@ def test_sounds_are_read_batch_by_batch():
     "limit, buckets, width, left",
     [
         (None, (4, 8, 16), 8, (4,)),  # the longest has 7 bytes and EOS
-        (None, (4, 7, 16), 16, (4, 7)),
+        (None, (4, 7, 16), 16, (4,)),  # no text needs 7
         (1, (4, 8, 16), 4, ()),
         (None, (4,), 32, (4,)),
     ],
@@ -428,8 +428,28 @@ def test_texts_are_padded_to_the_bucket_of_the_longest(limit, buckets, width, le
     texts = TextList([("abc", None), ("abcdefg", None)])
     lengths = {"inputs": 32, "targets": 4}
     data = Data(None, "", lengths, texts, buckets=buckets, limit=limit)
-    found = data.fitted(tasks.for_texts(tasks.Bytes(0)))
+    found = data.fitted(tasks.for_texts(tasks.Bytes(0)), 10**12)
     assert (found.lengths["inputs"], found.buckets) == (width, left)
+
+
+@pytest.mark.parametrize(
+    "parameters, left",
+    [
+        (937_500_000, ()),  # 2 * 128 + 64 tokens more cost as much as a program, 3e11
+        (937_500_001, (96,)),
+        (2_343_750_000, (96,)),  # 2 * 64 tokens more
+        (2_343_750_001, (32,)),
+        (4_687_500_000, (32,)),  # 64 tokens more
+        (4_687_500_001, (32, 96)),
+    ],
+)
+def test_a_bucket_is_left_out_where_padding_costs_less_than_a_program(parameters, left):
+    """2 texts of 32 tokens, 1 of 96 and 1 of 160. No text needs 128, and none of them 256."""
+    texts = TextList([(length * "a", None) for length in (159, 31, 95, 20)])
+    lengths = {"inputs": 256, "targets": 4}
+    data = Data(None, "", lengths, texts, buckets=(32, 64, 96, 128, 160))
+    found = data.fitted(tasks.for_texts(tasks.Bytes(0)), parameters)
+    assert (found.lengths["inputs"], found.buckets) == (160, left)
 
 
 def test_settings_of_texts_that_need_not_be_given():
