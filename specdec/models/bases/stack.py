@@ -1,4 +1,4 @@
-"""The common part of families whose network has one stack of decoder layers."""
+"""The base classes of models with a stack of decoder layers, and of those with an encoder too."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Self = TypeVar("Self", bound="StackModel")
 
 @dataclasses.dataclass(frozen=True)
 class StackModel(LinenModel, LayeredTarget):
-    """A `Model` with the layers "layers_0", "layers_1", .. in the stack "decoder" of its tree.
+    """A `Model` whose parameters have decoder layers: "decoder/layers_0", "decoder/layers_1", ..
 
-    Its parameters are the tree of checkpoints, or `from_stored` of it. A family adds
+    The parameters are those of a checkpoint, or the result of `from_stored` for them. A family adds
     `network_class`, `example`, `start` and `prefill`. Its config is an `Architecture`.
 
     Args:
@@ -164,7 +164,7 @@ class StackModel(LinenModel, LayeredTarget):
     def same_bits(self: Self, width: int = 2, in_order: bool = False) -> Self:
         """Returns this model with one order of products for all calls, see `Target.same_bits`.
 
-        A single row is multiplied by other code than several rows.
+        Calls compute `width` tokens or more: one row is multiplied by other code than several rows.
         """
         layout = Layout(
             least_width=max(width, self.layout.least_width),
@@ -181,11 +181,11 @@ class StackModel(LinenModel, LayeredTarget):
         layers: tuple[int, int] | None,
         *others: Array | None,
     ) -> tuple[ModelOutput, KVCache]:
-        """Runs the network on a block, filled up to its computed width.
+        """Runs the network on a block, with tokens added up to the computed width.
 
-        The slots of the tokens that fill it up lie after the cache's new length, so that they are
-        garbage like those of rejected tokens. `others` are further arrays [B, T, ..] of the
-        network's `decode`.
+        The slots of added tokens lie after the cache's new length, so that they are garbage like
+        those of rejected tokens. `others` are further arguments [B, T, ..] of the network's
+        `decode`.
         """
         width = tokens.shape[1]
         more = self.computed_width(width) - width
@@ -203,7 +203,7 @@ class StackModel(LinenModel, LayeredTarget):
         return output, fed.rewind(cache.length + width)
 
     def first(self: Self, layers: int) -> Self:
-        """Returns the model of the first decoder layers; its `part_of` gives its parameters."""
+        """Returns the model of the first `layers` decoder layers; see `LayeredTarget.first`."""
         check_layers((0, layers), None, self.num_layers)
         return dataclasses.replace(
             self, config=dataclasses.replace(self.config, num_decoder_layers=layers)
@@ -272,7 +272,7 @@ class EncoderDecoder(StackModel):
         return self.config.encoded_dim
 
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
-        """Encodes inputs, [B, S] int32 by default, and computes keys and values of them."""
+        """Encodes inputs, [B, S] int32 by default; returns a cache with their keys and values."""
         if self.encoded_dim is not None:
             raise ValueError(
                 "this model has no encoder (encoded_dim): it drafts for the model whose encoder's "
@@ -282,8 +282,8 @@ class EncoderDecoder(StackModel):
         return self._read(params, "encode", capacity, inputs)
 
     def attach(self, params: PyTree, encoded: Array, mask: Array, capacity: int) -> KVCache:
-        """Computes keys and values of an encoder's output [B, S, encoded_dim]; the mask [B, S] is
-        True where the input is a token."""
+        """Returns a cache with keys and values of an encoder's output [B, S, encoded_dim]; `mask`
+        [B, S] is False for padding."""
         return self._read(params, "attach", capacity, encoded.astype(self.config.dtype), mask)
 
     def _read(self, params: PyTree, method: str, capacity: int, *inputs: Array) -> KVCache:
@@ -292,7 +292,7 @@ class EncoderDecoder(StackModel):
 
 
 def _filled_up(x: Array, more: int) -> Array:
-    """Returns [B, T, ..] with the last token of each row `more` times behind it."""
+    """Returns [B, T + more, ..] with the last token of each row repeated."""
     return jnp.pad(x, [(0, 0), (0, more), *((0, 0) for _ in x.shape[2:])], mode="edge")
 
 

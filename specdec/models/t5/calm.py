@@ -1,4 +1,4 @@
-"""A T5 whose tokens may leave after a confident layer, so that most need few layers. Not exact.
+"""A T5 in which a token may skip the layers after one with a confident prediction. Not exact.
 
 Schuster et al. 2022, "Confident Adaptive Language Modeling" (2207.07061).
 """
@@ -25,16 +25,16 @@ Confidence: TypeAlias = Literal["softmax", "state", "classifier"]
 
 @dataclasses.dataclass(frozen=True)
 class Calm(T5Draft):
-    """A T5 in which a token leaves after the first layer that is confident of it.
+    """A T5 in which a token leaves after the first layer with a confident next-token prediction.
 
-    Keys and values of the layers that a token has skipped are computed from the state it left with.
-    Later tokens attend to them, so each layer's cache is complete.
+    The token's state after this layer also gives its keys and values in the skipped layers. Later
+    tokens attend to them, so each layer's cache is complete.
 
     A token leaves by its own confidence alone. The layers run until the last token of a call has
-    left, but change nothing of the tokens that have left. A token's logits therefore depend neither
-    on its neighbours nor on the width of the call. (In the paper's code, the least confident row of
-    a batch decides for all.) So this model may be the target of speculation. The output then has
-    this model's distribution, not that of the whole one, and `exact` is False.
+    left, and do not change tokens that have left. A token's logits therefore depend neither on its
+    neighbours nor on the width of the call. (In the paper's code, the least confident row of a
+    batch decides for all.) So this model may be the target of speculation. The output then has this
+    model's distribution, not that of the whole T5, and `exact` is False.
 
     Args:
       threshold: the confidence, from 0 to 1, above which a token leaves; None for never, which is
@@ -44,10 +44,9 @@ class Calm(T5Draft):
         exit. "state" is the cosine of the states at this exit and the one before; the first exit is
         skipped. "classifier" needs a model that has one, see `training.ExitClassifier`.
       exits: the layers after which a token may leave, counted from 1; None for all.
-      decay: of the threshold along the text (section 3.5), with `decay_length`. The threshold of
-        token t is 0.9 threshold + 0.1 exp(-decay t / decay_length), at most 1. None for a constant
-        one.
-      decay_length: see `decay`.
+      decay: how fast the threshold decreases along the text (section 3.5). The threshold of token t
+        is 0.9 threshold + 0.1 exp(-decay t / decay_length), at most 1. None for a constant one.
+      decay_length: the length in the formula of `decay`, in tokens; None if that is None.
     """
 
     threshold: Probability | None = 0.9
@@ -246,7 +245,7 @@ class _Always(Calm):
 
 
 def calm(model: T5Target, **settings) -> Calm:
-    """Returns a T5 with exits: the model with the other fields of `Calm`.
+    """Returns a `Calm` with the fields of a T5 and the given settings.
 
     Args:
       model: a T5.
@@ -261,14 +260,14 @@ def calm(model: T5Target, **settings) -> Calm:
 
 
 class _Left(NamedTuple):
-    """The values that tokens have left with, or have so far if they have not left."""
+    """The state of each token after the last layer that it went through."""
 
-    stream: Array  # [B, T, D] after the last layer that they went through
-    hidden: Array  # [B, T, D] the same after the final norm
-    logits: Array | None  # [B, T, V], where each exit asks for them
-    seen: Array | None  # [B, T, D] the stream at the exit before, where an exit asks for it
-    depth: Array  # [B, T] int32, layers
-    going: Array  # [B, T] bool
+    stream: Array  # [B, T, D] the residual stream
+    hidden: Array  # [B, T, D] the stream after the final norm
+    logits: Array | None  # [B, T, V], if the confidence is "softmax"
+    seen: Array | None  # [B, T, D] the stream at the exit before, if the confidence is "state"
+    depth: Array  # [B, T] int32, the number of layers
+    going: Array  # [B, T] bool, whether the token has not left
 
 
 def _cosine(x: Array, y: Array) -> Array:

@@ -111,7 +111,7 @@ def _relative_bias(config: T5Config, bidirectional: bool) -> RelativeBias:
 def _biases(
     stack: T5Encoder | T5Decoder, layers: list, queries: Array, keys: Array, mask: Array
 ) -> list:
-    """Returns, for each layer, the mask plus its relative-position bias or that of the stack."""
+    """Returns, for each layer, the mask plus its relative-position bias, or plus the stack's."""
     if stack.config.relative_bias_per_layer:
         return [layer.relpos_bias(queries, keys) + mask for layer in layers]
     return [stack.relpos_bias(queries, keys) + mask] * len(layers)
@@ -193,7 +193,7 @@ def _own_kernels(fused: Fused, config: T5Config, x: Array, cache: KVCache) -> Mo
 
 
 class T5(EncoderDecoderNetwork):
-    """The network; `T5Target` is its interface."""
+    """The network of a `T5Target`."""
 
     encoder_class: ClassVar[type[Encoder]] = T5Encoder
     decoder_class: ClassVar[type[Decoder]] = T5Decoder
@@ -216,7 +216,8 @@ class T5Target(EncoderDecoder):
         of `t5.fused` ("triton") and `t5.streamed` ("mosaic").
 
     Raises:
-      ValueError: kernels are joined or fused, and others are not as in checkpoints.
+      ValueError: kernels are both joined and fused, or either in a layout or with weights that are
+        not those of checkpoints.
     """
 
     config: T5Config
@@ -240,8 +241,8 @@ class T5Target(EncoderDecoder):
     def drafting(self: Self) -> Self:
         """Returns this model with joined or fused kernels, where they were measured to be faster.
 
-        Fused ones compute calls at batch 1 on one and two tokens. On a TPU the logits remain, so a
-        call on one token may still be computed with two.
+        Fused kernels compute calls at batch 1 on one and two tokens, but not the logits. On a TPU a
+        call on one token may therefore still be computed with two.
         """
         chosen = self.layout.joined or self.layout.fused
         if chosen or not self.keeps_kernels or self.axis_rules or not device.measures_calls():
