@@ -80,8 +80,8 @@ def check_states(who: str, width: int, context: Context) -> None:
     """Raises ValueError, at tracing, if the target's states are not `width` wide, or missing."""
     hidden = context.hidden
     if hidden is None or hidden.shape[-1] != width:
-        there = "not there" if hidden is None else f"{hidden.shape[-1]} wide"
+        there = "missing" if hidden is None else f"{hidden.shape[-1]} wide"
         raise ValueError(
             f"the drafter's {who} read states of width {width}, and the target's are {there}; give "
-            "the target that they were trained for"
+            "the target that the drafter was trained for"
         )

@@ -121,8 +121,8 @@ class Committee(Checked, TokenByToken):
             check_is(f"Committee.{name}", member, TokenByToken, REMEDY)
             if member.paths:
                 raise ValueError(
-                    f"Committee.{name} is {member}, which drafts {member.paths} paths where a "
-                    "committee has one; give Autoregressive"
+                    f"Committee.{name} is {member}, which drafts {member.paths} paths, and a "
+                    "committee drafts one; give Autoregressive"
                 )
         if several := shared_roles(self.members):
             raise ValueError(

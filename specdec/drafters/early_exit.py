@@ -103,7 +103,7 @@ class EarlyExit(Checked, Drawing):
         assert isinstance(target, LayeredTarget)
         if self.layers > (layers := target.num_layers):
             raise ValueError(
-                f"EarlyExit.layers is {self.layers} and the target has {layers}; give at most that"
+                f"EarlyExit.layers is {self.layers} and the target has {layers} layers; give fewer"
             )
         return ()
 

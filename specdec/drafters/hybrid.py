@@ -40,13 +40,13 @@ class Hybrid(Checked, Drafter):
             check_is(f"Hybrid.{name}", drafter, Drafter, "a drafter, such as PromptLookup()")
             if drafter.runs_target:
                 raise ValueError(
-                    f"Hybrid.{name} is {drafter}, which begins the target's call for all rows or "
-                    "for none; give a drafter of another kind"
+                    f"Hybrid.{name} is {drafter}, which runs the target's first layers for all "
+                    "rows or for none; give a drafter without the target's layers"
                 )
             if drafter.paths:
                 raise ValueError(
-                    f"Hybrid.{name} is {drafter}, which drafts {drafter.paths} paths where a "
-                    "hybrid has one; give Autoregressive"
+                    f"Hybrid.{name} is {drafter}, which drafts {drafter.paths} paths, and a "
+                    "hybrid drafts one; give Autoregressive"
                 )
         if both := shared_roles([self.first, self.second]):
             raise ValueError(f"both drafters of Hybrid use role {', '.join(both)}; give others")

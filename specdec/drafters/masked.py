@@ -120,7 +120,7 @@ class Masked(Checked, Drawing):
         if self.reread not in (None, context.tokens.shape[1] - 1):
             raise ValueError(
                 f"Masked.reread is {self.reread} and outputs have {context.tokens.shape[1] - 1} "
-                "tokens; give that, or None"
+                "tokens; give this number, or None"
             )
         if (width := self.model.states_dim) is not None:
             check_states("blocks", width, context)

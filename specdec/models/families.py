@@ -154,7 +154,7 @@ def growth_of(config: Config) -> Growth:
 
 def trimming_of(config: Config) -> Trimming:
     """Returns what trims models of a config's family; raises ValueError if nothing does."""
-    return _known(config, "trimming", "have a part that is a model")
+    return _known(config, "trimming", "get smaller")
 
 
 def _known(config: Config, part: str, what: str) -> Any:

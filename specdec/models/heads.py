@@ -247,7 +247,7 @@ class HeadsGrowth(Growth[HeadsConfig]):
         if config.activation != "relu":
             raise ValueError(
                 f"HeadsConfig.activation is {config.activation!r}, and states of a grown target "
-                "may be larger by a factor, which only 'relu' passes on; train heads with that"
+                "may be larger by a factor, which only 'relu' keeps; train heads with 'relu'"
             )
 
     def grow(self, params: PyTree, config: HeadsConfig, to: HeadsConfig, key: Array) -> PyTree:

@@ -122,7 +122,7 @@ def test_over_devices(ids):
 
 def test_a_trimmed_head_does_not_grow():
     config = trimmed("tied")[0].config
-    with pytest.raises(ValueError, match="head_ids names 8 of 24 ids; let the whole head grow"):
+    with pytest.raises(ValueError, match="8 of 24 ids; let a model with the whole head grow"):
         families.resized(config, dataclasses.replace(TIED, emb_dim=32))
 
 

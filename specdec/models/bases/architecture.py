@@ -177,7 +177,7 @@ class Architecture(Checked):
             raise ValueError(
                 f"{type(self).__name__}.num_encoder_layers is {self.num_encoder_layers} and "
                 f"encoded_dim is {self.encoded_dim}; give layers, or 0 and the width of the "
-                "output to read"
+                "target's encoder output"
             )
 
     def _check_stack(self, prefix: str, sizes: StackSizes) -> None:

@@ -57,7 +57,7 @@ class LinenModel(Checked, Model):
         for field, known in (("joined", self.has_joined), ("fused", self.has_fused)):
             if (value := getattr(self.layout, field)) and not known:
                 name = type(self).__name__
-                raise ValueError(f"{name}.layout.{field} is {value!r}, and it has no such kernels")
+                raise ValueError(f"{name}.layout.{field} is {value!r}; {name} lacks such kernels")
         object.__setattr__(self, "axis_rules", tuple(map(tuple, self.axis_rules)))
 
     @abc.abstractmethod

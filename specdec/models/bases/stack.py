@@ -64,7 +64,7 @@ class StackModel(LinenModel, LayeredTarget):
         if unsigned and (self.weights != "int8_tokens" or self.layout.widened):
             raise ValueError(
                 f"{type(self).__name__}.layout is 'unsigned' and weights are {self.weights!r}; "
-                "give another layout, or 'int8_tokens' that are not widened"
+                "give another layout, or 'int8_tokens' and widened=False"
             )
 
     def network(self) -> StackNetwork:

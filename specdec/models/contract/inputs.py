@@ -88,7 +88,8 @@ def check_layers(layers: tuple[int, int] | None, resume: Array | None, num_layer
             f"{num_layers}"
         )
     if (first > 0) != (resume is not None):
-        wrong = "missing; give layer a - 1's stream" if first else "given; layer 0 reads tokens"
+        lacking = f"missing; give the stream after layer {first - 1}"
+        wrong = lacking if first else "given; leave it out, because layer 0 reads tokens"
         raise ValueError(f"layers is {layers} and resume is {wrong}")
 
 
@@ -118,7 +119,7 @@ def read(
     encoded = target_cache.encoded if isinstance(target_cache, KVCache) else ()
     there = isinstance(encoded, jax.Array)
     if not there or encoded.shape[-1] != width:
-        width_there = f"is {encoded.shape[-1]} wide" if there else "is not there"
+        width_there = f"is {encoded.shape[-1]} wide" if there else "is missing"
         raise ValueError(
             f"the drafter's model reads an encoder's output of width {width}, and the target's "
             f"{width_there}; give the target that it was trained for"

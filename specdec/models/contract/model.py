@@ -237,8 +237,8 @@ class Target(Weights):
           ValueError: the target does not project states. This is the default.
         """
         raise ValueError(
-            f"the target is {self!r}, which does not project states; give a target that does, "
-            f"{EXAMPLE}"
+            f"the target is {self!r}, which does not project states to logits; give a target that "
+            f"does, {EXAMPLE}"
         )
 
     def markov(self, params: PyTree, tokens: Array) -> Array:

@@ -147,7 +147,7 @@ def fastest(
     """
     if not calls or min(calls) < 1:
         raise ValueError(
-            f"calls is {dict(calls)}; give how often there is a call of 1 or more tokens"
+            f"calls is {dict(calls)}; give {{tokens of a call, at least 1: number of calls}}"
         )
     seconds, fastest_layout = _fastest(kernels, calls, device, _OF_PREFILL)
     if not int8_tokens:

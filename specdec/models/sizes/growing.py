@@ -53,7 +53,7 @@ class Growth(abc.ABC, Generic[C]):
                 if after < before:
                     raise ValueError(f"{which}; a model only grows")
             elif field.name != "dtype" and after != before:
-                raise ValueError(f"{which}; growth keeps it")
+                raise ValueError(f"{which}; growth cannot change it")
 
     @abc.abstractmethod
     def grow(self, params: PyTree, config: C, to: C, key: Array) -> PyTree:

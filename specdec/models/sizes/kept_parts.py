@@ -74,7 +74,7 @@ def sizes(config: object, trim: Trim) -> dict[str, int]:
         if numbers[-1] >= (there := getattr(config, f"num_{stack}_layers")):
             raise ValueError(
                 f"Trim.{stack}_layers is {numbers} and the last of the model's layers is number "
-                f"{there - 1}; give some of those"
+                f"{there - 1}; give numbers up to this"
             )
         counts[f"num_{stack}_layers"] = len(numbers)
     return counts
@@ -85,7 +85,7 @@ def check_head(known: tuple[int, ...] | None, ids: tuple[int, ...]) -> None:
     if known is not None and not set(ids) <= set(known):
         raise ValueError(
             f"Trim.head_ids has {len(set(ids) - set(known))} ids that the model's head lacks "
-            "(head_ids); trim a whole one"
+            "(head_ids); trim a model whose head has them"
         )
 
 

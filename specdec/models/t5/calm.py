@@ -60,8 +60,8 @@ class Calm(T5Draft):
         super().__post_init__()
         if self.confidence == "classifier" and not self.config.exit_classifier:
             raise ValueError(
-                "Calm.confidence is 'classifier' and the model has none; train one, "
-                "objectives/exit_classifier.gin, or use 'softmax'"
+                "Calm.confidence is 'classifier' and the model has no exit classifier; train one "
+                "with objectives/exit_classifier.gin, or use 'softmax'"
             )
         if self.exits is not None:
             if max(self.exits) > self.num_layers:
@@ -116,8 +116,8 @@ class Calm(T5Draft):
         """
         if any(value is not None for value in others.values()):
             raise ValueError(
-                "Calm chooses its layers itself, and reads text; give the T5 that it is made of "
-                "where layers are run apart"
+                "Calm chooses its layers itself, and reads only text; use a T5Target to select "
+                "layers, or to feed a block that is not text"
             )
         state, cache = self._run(params, tokens, cache)
         logits = self.logits(params, state.hidden) if state.logits is None else state.logits

@@ -246,7 +246,7 @@ class T5Draft(T5Target):
         """
         if (self.states_dim is not None) != (states is not None):
             raise ValueError(
-                "this T5 reads no states; give it states_dim, or no states"
+                "this T5 reads no states of a target; set its states_dim, or give no states"
                 if self.states_dim is None
                 else "this T5 reads the states of the model that it drafts for (states_dim); use "
                 "it in a drafter that gives it some, such as Masked"

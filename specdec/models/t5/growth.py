@@ -103,14 +103,14 @@ class T5Growth(Growth[T5Config]):
         if draft.head_ids is not None:
             raise ValueError(
                 f"T5DraftConfig.head_ids names {len(draft.head_ids)} of {draft.vocab_size} ids; "
-                "let the whole head grow, and trim it then"
+                "let a model with the whole head grow, and trim the head afterwards"
             )
         super().check_growth(config, to)
         layers = any(getattr(to, name) > getattr(config, name) for name in SIZES[-2:])
         if to.head_dim == 1 and (layers or to.num_heads > config.num_heads):
-            raise ValueError("T5Config.head_dim is 1, and an added head cancels over two; give 2")
+            raise ValueError("T5Config.head_dim is 1, and twins in an added head need two; give 2")
         if to.mlp_dim == 1 and layers:
-            raise ValueError("T5Config.mlp_dim is 1, and an added layer cancels over two; give 2")
+            raise ValueError("T5Config.mlp_dim is 1, and twins in an added layer need two; give 2")
         if draft.markov_rank and to.vocab_size != config.vocab_size:
             raise ValueError(
                 f"T5DraftConfig.vocab_size is {config.vocab_size} and would become "

@@ -234,8 +234,8 @@ class T5Target(EncoderDecoder):
             name = type(self).__name__
             raise ValueError(
                 f"{name}.layout.joined is {joined} and fused is {fused!r}, its storage "
-                f"{self.layout.storage!r} and its weights {self.weights!r}; give one of both at "
-                "most, and only with 'checkpoint' and 'stored'"
+                f"{self.layout.storage!r} and its weights {self.weights!r}; give at most one of "
+                "the two, and only with storage 'checkpoint' and weights 'stored'"
             )
 
     def drafting(self: Self) -> Self:

@@ -245,7 +245,7 @@ def _activations(record: Record) -> tuple[str, ...]:
 def _embedding(arrays: Arrays) -> np.ndarray:
     tables = [name for name in _TABLES if name in arrays]
     if not tables:
-        raise ValueError(f"there is no {_TABLES[0]}; copy it again")
+        raise ValueError(f"the array {_TABLES[0]} is missing; copy the checkpoint again")
     first, *others = tables
     for name in others:
         if not _same(arrays[first], arrays[name]):

@@ -74,7 +74,7 @@ class T5Gemma2Config(T5GemmaConfig):
         if self.encoder_emb_dim != self.emb_dim:
             raise ValueError(
                 f"T5Gemma2Config.encoder_emb_dim is {self.encoder_emb_dim} and emb_dim "
-                f"{self.emb_dim}, which one table serves; give one width"
+                f"{self.emb_dim}, and both stacks share a token table; give one width"
             )
 
     @property
