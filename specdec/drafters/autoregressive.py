@@ -103,7 +103,7 @@ class Autoregressive(Checked, TokenByToken):
         return Memory(cache, drafted, jnp.zeros_like(context.length))
 
     def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
-        """Returns the first draft token's logits [B, any width], and a model call for each next."""
+        """Returns the first draft token's logits [B, any width], and the call for later logits."""
         memory: Memory = state
         pending = context.length - 1  # [B] n, the position of the pending token
         previous = jnp.maximum(pending - 1, 0)

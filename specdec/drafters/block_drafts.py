@@ -14,7 +14,7 @@ from specdec.types import Array, Context, Request
 
 
 def mask_ids(vocab_size: int, masks: int, distinct: bool) -> Array:
-    """Returns [masks] int32, the mask tokens' ids: the last ids, or the last id repeated."""
+    """Returns [masks] int32, the masks' ids: the vocabulary's last ids, or its last id repeated."""
     first = vocab_size - masks if distinct else vocab_size - 1
     return first + jnp.arange(masks, dtype=jnp.int32) * distinct
 
@@ -23,7 +23,7 @@ def visible_in_block(text: Array, size: int, masks: int, cached: bool) -> Array:
     """Returns [B, T, T] bool, whether token i of a block attends to token j; T = size + masks.
 
     The block has `size` slots for text, and then the masks. Row b uses the first `text[b]` slots;
-    no token attends to unused slots. `cached` text attends only to earlier text, else to all.
+    no token attends to unused slots. If `cached`, text attends only to itself and earlier text.
     """
     index = jnp.arange(size + masks)[None]
     seen = ((index >= size) | (index < text[:, None]))[:, None]  # [B, 1, T] by a mask

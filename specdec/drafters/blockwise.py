@@ -63,7 +63,7 @@ class Blockwise(Checked, Drawing):
         return (Part(self.role, self.block, min(length, 1)),)
 
     def timed(self, target: Target) -> dict[str, Callable]:
-        """Returns a call of all heads on one state, with the target's projection to logits."""
+        """Returns, by role, a call of all heads on one state, with the projection to logits."""
 
         def call(trees: Mapping[str, PyTree], tokens: Array, cache: Cache):
             width = self.heads.states_dim

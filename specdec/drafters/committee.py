@@ -32,7 +32,7 @@ class VoteRecord(struct.PyTreeNode):
 
     @classmethod
     def empty(cls, context: Context, members: int, greedy: bool) -> VoteRecord:
-        """Returns the record before the first draft."""
+        """Returns the record before the first draft, with zero scores and no votes."""
         assert context.vocab_size is not None
         rows = len(context.length)
         longest = context.cache.capacity - context.tokens.shape[1] + 1  # K, see `Plan.capacity`

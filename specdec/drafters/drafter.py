@@ -145,7 +145,7 @@ class Drafter(abc.ABC):
         return False
 
     def itself(self, target: Target) -> Drafter:
-        """Returns a drafter with `runs_target` changed to run all of the target's layers."""
+        """Returns this drafter with all of the target's layers; needed only if `runs_target`."""
         raise NotImplementedError
 
     def _collected(self, method: str, *arguments: Target) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 
 class Alignment(NamedTuple):
-    """The alignment of the output so far with the first j = 0..P tokens of the previous output."""
+    """The alignment of the output so far with the previous output's first j tokens, j = 0 to P."""
 
     previous: Array  # [B, P] int32
     end: Array  # [B] int32, the length of the previous output

@@ -112,7 +112,7 @@ def _before(tokens: Array, position: Array, count: int) -> Array:
 
 
 def _compared(tokens: Array, position: Array, last: Array, depth: Array) -> Array:
-    """Returns -1, 0 or 1: whether the text before a place sorts before, with or after `last`."""
+    """Returns -1, 0 or 1 if the text before `position` sorts before, equals or follows `last`."""
     sign = jnp.sign(_before(tokens, position, last.shape[0]) - last)
     sign = jnp.where(jnp.arange(last.shape[0]) < depth, sign, 0)
     return sign[jnp.argmax(sign != 0)]

@@ -102,7 +102,7 @@ def register(family: Family) -> None:
 
 
 def named(name: str) -> Family:
-    """Returns the family of that name."""
+    """Returns the family with this name; raises ValueError if there is none."""
     if name not in FAMILIES:
         raise ValueError(
             f"family is {name!r}, and those known are {', '.join(FAMILIES)}; import the module "
@@ -148,12 +148,12 @@ def resize(
 
 
 def growth_of(config: Config) -> Growth:
-    """Returns what enlarges models of a config's family; raises ValueError if nothing does."""
+    """Returns the object that enlarges models of a config's family; ValueError if there is none."""
     return _known(config, "growth", "grow")
 
 
 def trimming_of(config: Config) -> Trimming:
-    """Returns what trims models of a config's family; raises ValueError if nothing does."""
+    """Returns the object that trims models of a config's family; ValueError if there is none."""
     return _known(config, "trimming", "get smaller")
 
 

@@ -188,7 +188,7 @@ class HeadedTarget(Checked, Weights):
 
     @property
     def places(self) -> range:
-        """The places of `Heads`, preceded by the target's own next token."""
+        """The distances of `Heads.places`, and before them 0 for the target's own next token."""
         return range(1 + self.heads.config.heads)
 
     def init(self, key: Array) -> PyTree:

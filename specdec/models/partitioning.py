@@ -183,7 +183,7 @@ def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh | Abstract
 
 
 def abstract(model: Weights, mesh: Mesh | AbstractMesh | None) -> PyTree:
-    """Returns a tree of `ShapeDtypeStruct` like the parameters, with shardings if over a mesh."""
+    """Returns `ShapeDtypeStruct`s of the parameters in the model's dtype, sharded over any mesh."""
 
     def read(stored: PyTree) -> PyTree:
         return model.from_stored(jax.tree.map(lambda leaf: leaf.astype(model.dtype), stored))

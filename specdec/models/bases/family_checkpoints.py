@@ -19,7 +19,7 @@ _START, _PAD, _ENDS = "bos_token_id", "pad_token_id", "eos_token_id"
 
 
 class FamilyCheckpoints(abc.ABC):
-    """Converts checkpoints of a family; a `models.contract.family.HuggingFace`.
+    """The base of `models.contract.family.HuggingFace`, which converts a family's checkpoints.
 
     Below, "their" names are those in transformers' checkpoints.
 
@@ -59,7 +59,7 @@ class FamilyCheckpoints(abc.ABC):
         """
 
     def to_record(self, config: Architecture) -> dict[str, object]:
-        """Returns the record of a model in transformers' format.
+        """Returns the contents of transformers' `config.json` for a model of this config.
 
         Raises:
           ValueError: no record can describe the model.
@@ -157,7 +157,7 @@ class FamilyCheckpoints(abc.ABC):
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
     def _prefixed(self, arrays: Arrays) -> Arrays:
-        """Returns the arrays by their names with `prefix`, if the checkpoint lacks it."""
+        """Returns the arrays by names that begin with `prefix`, also if the checkpoint lacks it."""
         if self.anchor.removeprefix(self.prefix) not in arrays:
             return arrays
         return {
@@ -224,7 +224,7 @@ def ids_of_record(record: Record) -> dict[str, object]:
 
 
 def record_of_ids(config: Architecture) -> dict[str, int | list[int]]:
-    """Returns the inverse of `ids_of_record`."""
+    """Returns the entries of a record for a config's `pad_id` and `stop_ids`."""
     ends = config.stop_ids
     pad = {} if config.pad_id == NO_PAD else {_PAD: config.pad_id}
     return {_ENDS: ends[0] if len(ends) == 1 else list(ends)} | pad
@@ -268,7 +268,7 @@ def refuse_part(config: Architecture, complete: str) -> None:
 
 
 def refuse_own_heads(config: Architecture) -> None:
-    """Raises ValueError unless heads follow from their number, as in records that have no more."""
+    """Raises ValueError unless the number of query heads determines all sizes of attention."""
     heads = config.num_heads
     if (config.num_kv_heads, config.head_dim * heads) != (heads, config.emb_dim):
         raise ValueError(

@@ -82,7 +82,7 @@ class LinenModel(Checked, Model):
         return jax.eval_shape(self.from_stored, stored)
 
     def axes(self) -> PyTree:
-        """Returns the parameters' logical axis names: their tree, with a PartitionSpec for each."""
+        """Returns a tree like the parameters, with a PartitionSpec of logical axes for each."""
         return nn.get_partition_spec(_boxed_shapes(_undivided(self)))
 
     def active(self, inputs: Array) -> Array:
@@ -95,7 +95,7 @@ class LinenModel(Checked, Model):
             return self.network().apply({"params": params}, *arguments, method=method)
 
     def decode(self, params: PyTree, tokens: Array, cache: Cache) -> tuple[ModelOutput, Cache]:
-        """Feeds tokens [B, T] int32; see `Target.decode`."""
+        """Feeds tokens [B, T] int32; returns output and cache, see `Target.decode`."""
         return self.apply(params, tokens, cache)
 
     def stored(self: Self) -> Self:

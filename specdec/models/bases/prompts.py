@@ -45,7 +45,7 @@ class PromptReader(LinenModel):
         return jnp.zeros([1, 1], jnp.int32), self._cache(1, 1)
 
     def start(self, inputs: Array) -> Array:
-        """Returns the last token of each prompt; 0 for a row of padding."""
+        """Returns [B] int32, the last token of each prompt; 0 for a row of padding."""
         last = jnp.take_along_axis(inputs, self._base(inputs)[:, None], axis=1)[:, 0]
         return jnp.maximum(last, 0)
 
@@ -54,7 +54,7 @@ class PromptReader(LinenModel):
         return Prompt(inputs, self._base(inputs) + 1)
 
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> PromptCache:
-        """Reads all but the last token of prompts [B, S] int32, in blocks of `BLOCK` tokens."""
+        """Returns the cache of prompts [B, S] int32 without their last tokens, read in blocks."""
         check_tokens(inputs)
 
         def feed(tokens: Array, cache: PromptCache) -> PromptCache:

@@ -137,7 +137,7 @@ class StackModel(LinenModel, LayeredTarget):
         return frozenset(map("/".join, layouts.out_in(shapes, self.layout)))
 
     def to_stored(self, params: PyTree) -> PyTree:
-        """Returns the inverse of `from_stored`, bit for bit unless weights have eight bits."""
+        """Returns a checkpoint's tree: the inverse of `from_stored`, exact unless in eight bits."""
         if self.weights != "stored":
             params = layouts.dequantized(params, self.layout)
         if self.layout.joined:
@@ -154,7 +154,7 @@ class StackModel(LinenModel, LayeredTarget):
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        """Feeds tokens [B, T] int32; see `LayeredTarget.decode`."""
+        """Feeds tokens [B, T] int32; returns output and cache, see `LayeredTarget.decode`."""
         check_layers(layers, resume, self.num_layers)
         return self._fed(params, tokens, cache, ancestors, layers, resume)
 
@@ -210,7 +210,7 @@ class StackModel(LinenModel, LayeredTarget):
         )
 
     def part_of(self, params: PyTree) -> PyTree:
-        """Returns this model's part of a deeper model's parameters."""
+        """Returns those of a deeper model's parameters that this model has."""
         names = {f"layers_{i}" for i in range(self.num_layers)}
         decoder = params["decoder"].items()
         leaves = {k: leaf for k, leaf in decoder if k in names or not k.startswith("layers_")}
@@ -219,9 +219,9 @@ class StackModel(LinenModel, LayeredTarget):
     def pass_by(
         self, params: PyTree, stream: Array, cache: KVCache, layers: tuple[int, int]
     ) -> KVCache:
-        """Writes the keys and values of layers a .. b - 1 for states that skip these layers.
+        """Returns the cache with keys and values, in layers a .. b - 1, of states that skip them.
 
-        The states [B, T, D] go by unchanged, and nothing else of the layers is computed. The
+        Keys and values of each of the layers are computed from the unchanged states [B, T, D]. The
         cache's length grows by T.
         """
         check_layers(layers, stream, self.num_layers)
@@ -260,7 +260,7 @@ class EncoderDecoder(StackModel):
         return tokens, tokens
 
     def start(self, inputs: Array) -> Array:
-        """Returns the start token, which the config names."""
+        """Returns [B] int32, the config's start token."""
         return jnp.full(inputs.shape[0], self.config.decoder_start_id, jnp.int32)
 
     def check_arrays(self, inputs: Array) -> None:

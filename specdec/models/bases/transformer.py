@@ -158,7 +158,7 @@ class Attention(nn.Module):
         return self.over(query, cache.keys[layer], cache.values[layer], block.bias), cache
 
     def over_inputs(self, x: Array, keys: Array, values: Array, bias: Array) -> Array:
-        """Returns attention of x [B, T, D] over inputs' keys [B, G, head_dim, C], [B, T, D]."""
+        """Returns attention [B, T, D] of x [B, T, D] over inputs' keys [B, G, head_dim, C]."""
         return self.over(self.queries(x), keys, values, bias, keys_transposed=True)
 
     def over_itself(self, x: Array, positions: Array, bias: Array) -> Array:

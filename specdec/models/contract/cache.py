@@ -135,7 +135,7 @@ class KVCache(struct.PyTreeNode):
         return self._arrays(lambda array: _placed_row(array[0]))
 
     def as_used(self: Self) -> Self:
-        """Returns the inverse of `as_carried`."""
+        """Returns the cache with the axis of rows that `as_carried` removes."""
         if self.length.shape[0] != 1:
             return self
         return self._arrays(lambda array: _placed(array[None]))

@@ -38,7 +38,7 @@ class HuggingFace(Protocol):
         ...
 
     def to_record(self, config: Any) -> dict[str, object]:
-        """Returns the record of a model in transformers' format."""
+        """Returns the contents of transformers' `config.json` for a model of this config."""
         ...
 
     def parameters(self, record: Record, config: Any, arrays: Arrays) -> dict[str, np.ndarray]:

@@ -148,17 +148,17 @@ class Target(Weights):
 
     @property
     def has_markov(self) -> bool:
-        """Whether it has `markov`, by which a token of a block changes the next token's logits."""
+        """Whether the model has `markov`: a token of a block then changes the next one's logits."""
         return False
 
     @property
     def has_confidence(self) -> bool:
-        """Whether it has `confidence`, the probability that each token of a block is kept."""
+        """Whether the model has `confidence`, the log-odds that a token of a block is accepted."""
         return False
 
     @property
     def has_exit_classifier(self) -> bool:
-        """Whether it has `exit_logits`, for tokens that leave before the last layer."""
+        """Whether the model has `exit_logits`, for tokens that leave before the last layer."""
         return False
 
     @abc.abstractmethod
@@ -171,12 +171,12 @@ class Target(Weights):
 
     @abc.abstractmethod
     def decode(self, params: PyTree, tokens: Array, cache: Cache) -> tuple[ModelOutput, Cache]:
-        """Feeds tokens [B, T] int32 to the cache that `prefill` or the last call returned.
+        """Returns the output for tokens [B, T] int32 after a cache, and the cache with them.
 
-        Their positions are cache.length + (0..T-1), and the cache's length grows by T. Position 0
-        is that of the start token, even if a model stores something before it. A model that accepts
-        blocks that are not text has one more argument, `ancestors`: [T, T] or [B, T, T] bool or a
-        `View`, see `models.contract.blocks`.
+        The tokens' positions are cache.length + (0..T-1), and the returned cache is T longer.
+        Position 0 is that of the start token, even if a model stores a prompt before it. A model
+        that accepts blocks that are not text has one more argument, `ancestors`: [T, T] or [B, T,
+        T] bool or a `View`, see `models.contract.blocks`.
         """
 
     def computed_width(self, width: int) -> int:
@@ -246,11 +246,12 @@ class Target(Weights):
         raise NotImplementedError
 
     def confidence(self, params: PyTree, hidden: Array) -> Array:
-        """Returns the log-odds [B, T] that a token of a block is kept, from states [B, T, D]."""
+        """Returns the log-odds [B, T] that a block's tokens are accepted, from states [B, T, D]."""
         raise NotImplementedError
 
     def exit_logits(self, params: PyTree, hidden: Array) -> Array:
-        """Returns the log-odds [B, T] that the last layer would predict the same, from states."""
+        """Returns the log-odds [B, T] that the last layer predicts the token that a layer's states
+        `hidden` [B, T, D] predict."""
         raise NotImplementedError
 
     @property
@@ -300,7 +301,7 @@ class LayeredTarget(Target):
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, Cache]:
-        """Feeds tokens [B, T], see `Target.decode`, through all layers or some.
+        """Returns output and cache of `Target.decode`, through all layers or some.
 
         `layers` (a, b) runs layers a .. b - 1 only, and writes their keys and values.
         `ModelOutput.stream` is then the residual stream after layer b - 1, and the logits are its
@@ -389,7 +390,7 @@ class Model(Target):
     has_int8: ClassVar[bool] = False  # whether `weights` may be other than "stored"
 
     def in_layout(self: M, **changes: Any) -> M:
-        """Returns this model with these fields of its `Layout` changed."""
+        """Returns this model with its `Layout`'s fields changed to these values."""
         return dataclasses.replace(self, layout=dataclasses.replace(self.layout, **changes))
 
     @property

@@ -53,7 +53,7 @@ class Llava(PromptModel):
         return super().active(tokens_of(inputs))
 
     def start(self, inputs: PyTree) -> Array:
-        """Returns the last token of each prompt; 0 for a row of padding."""
+        """Returns [B] int32, the last token of each prompt; 0 for a row of padding."""
         return super().start(tokens_of(inputs))
 
     def prompt(self, inputs: PyTree) -> Prompt:
@@ -86,7 +86,7 @@ class Llava(PromptModel):
         check_last(tokens, image_id, self.pad_id)
 
     def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> PromptCache:
-        """Reads all but the last token of prompts with their pictures; see `PromptReader`."""
+        """Returns the cache of prompts with pictures, without the prompts' last tokens."""
         if not isinstance(inputs, Mapping):
             return super().prefill(params, inputs, capacity)
         tokens, pixels = inputs["tokens"], inputs["pixels"]

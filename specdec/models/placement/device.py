@@ -105,7 +105,7 @@ class Device:
         return dataclasses.replace(self, milliseconds=times) if all(times.values()) else None
 
     def measured(self, name: str) -> bool:
-        """Returns whether an order was measured; a file may be older than the order."""
+        """Returns whether times of the order `name` are there; those of old files may lack it."""
         return all(name in times for times in self.milliseconds.values())
 
     def fastest(
@@ -181,7 +181,7 @@ def file(int8: bool = False) -> Path:
 
 
 def read(path: Path) -> Device:
-    """Returns a stored measurement."""
+    """Returns the device whose measurement a file holds; raises ValueError if it holds none."""
     try:
         record = parsed(path.read_bytes(), _Record)
         if record["format"] != FORMAT:
@@ -222,7 +222,7 @@ def measure(int8: bool = False) -> Device:
 
 
 def _measured(size: Size, names: Sequence[str]) -> dict[str, dict[int, float]]:
-    """Returns the milliseconds of a size's products, by name and number of tokens."""
+    """Returns the milliseconds of a size's products, by order and number of tokens."""
     keys = [(name, tokens) for name in names for tokens in _measured_tokens(name)]
     shared = {_stored(name): _kernels(size, name) for name in names} if size.cached else {}
 

@@ -108,7 +108,7 @@ class Layout(Checked):
 
     @property
     def of_parameters(self) -> Layout:
-        """The layout with only the fields that parameters depend on."""
+        """The layout with default values of the fields that change calls but not parameters."""
         return Layout(self.storage, widened=self.widened, joined=self.joined)
 
     def kernels(self, weights: Rounding) -> tuple[Kernels, Kernels]:
@@ -180,7 +180,7 @@ def _seconds(
 
 
 def without_single(calls: Mapping[int, float]) -> dict[int, float]:
-    """Returns the calls with those of one token as calls of two."""
+    """Returns the number of calls by tokens, where calls on one token count as calls on two."""
     wider: dict[int, float] = {}
     for tokens, count in calls.items():
         wider[max(tokens, 2)] = wider.get(max(tokens, 2), 0.0) + count
@@ -215,7 +215,7 @@ def from_stored(params: PyTree, config: Tied, layout: Layout, int8_tokens: bool 
 
 
 def to_stored(params: PyTree, config: Tied, layout: Layout) -> PyTree:
-    """Returns the inverse of `from_stored`, bit for bit."""
+    """Returns a checkpoint's tree from one in a layout: the inverse of `from_stored`, exactly."""
     if config.head_is_table:
         decoder = {name: leaf for name, leaf in params["decoder"].items() if name != "logits_dense"}
         params = params | {"decoder": decoder}
@@ -295,7 +295,7 @@ def joined(params: PyTree) -> PyTree:
 
 
 def apart(params: PyTree) -> PyTree:
-    """Returns the inverse of `joined`, bit for bit."""
+    """Returns the parameters with joined kernels split: the inverse of `joined`, bit for bit."""
 
     def split(module: Module, parts: Sequence[str], joined_name: str) -> Module:
         kernels = jnp.split(module[joined_name]["kernel"], len(parts), axis=1)

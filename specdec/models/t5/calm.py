@@ -109,7 +109,7 @@ class Calm(T5Draft):
         cache: KVCache,
         **others: object,
     ) -> tuple[ModelOutput, KVCache]:
-        """Feeds tokens [B, T] int32; see `T5Target.decode`.
+        """Feeds tokens [B, T] int32; returns output and cache, see `Target.decode`.
 
         Raises:
           ValueError: the arguments select layers, or a block that is not text.
@@ -210,9 +210,10 @@ class Calm(T5Draft):
 
 @dataclasses.dataclass(frozen=True)
 class _Always(Calm):
-    """The result of `Calm.always`.
+    """A `Calm` in which all tokens leave after `depth` layers.
 
-    The confidence is still computed, because the compiler cannot know its bounds, -1 and 1.
+    Its thresholds, -2 or 2, are outside of the confidence's bounds. A compiled call still computes
+    the confidence, because the compiler does not know these bounds.
     """
 
     depth: int = 0

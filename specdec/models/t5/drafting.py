@@ -240,7 +240,7 @@ class T5Draft(T5Target):
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        """Feeds tokens [B, T] int32; see `LayeredTarget.decode`.
+        """Feeds tokens [B, T] int32; returns output and cache, see `LayeredTarget.decode`.
 
         `states` [B, T, states_dim] are the target's states of the tokens, if the model reads them.
         """
@@ -260,9 +260,10 @@ class T5Draft(T5Target):
         return cast(Array, self.apply(params, tokens, method="markov"))
 
     def confidence(self, params: PyTree, hidden: Array) -> Array:
-        """Returns the log-odds [B, T] that a token of a block is kept if those before it are."""
+        """Returns the log-odds [B, T] that a block's token is accepted if all before it are."""
         return cast(Array, self.apply(params, hidden, method="confidence"))
 
     def exit_logits(self, params: PyTree, hidden: Array) -> Array:
-        """Returns the log-odds [B, T] that the last layer would predict the same as this one."""
+        """Returns the log-odds [B, T] that the last layer predicts the token that a layer's states
+        `hidden` [B, T, D] predict."""
         return cast(Array, self.apply(params, hidden, method="exit_logits"))

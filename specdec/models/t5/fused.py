@@ -90,7 +90,7 @@ class _Layer:
     def attend(
         self, stream: list[Array], bias: Array, length: Array, keys: Array, values: Array
     ) -> list[Array]:
-        """Returns the stream after self-attention, and keys and values with the new slots."""
+        """Returns the stream's arrays after self-attention, then keys and values with new slots."""
         config = self.config
         heads, joined = config.num_heads, config.num_heads * config.head_dim
         weights = self._weights("self_attention", "pre_self_attention_layer_norm")
@@ -103,14 +103,14 @@ class _Layer:
         return [added, *self._call(_attend, (heads, SPLIT), kernel, arguments, results, written=2)]
 
     def cross(self, stream: list[Array], mask: Array, keys: Array, values: Array) -> list[Array]:
-        """Returns the stream after attention to the inputs."""
+        """Returns the stream's arrays after attention to the encoder's output."""
         heads = self.config.num_heads
         weights = self._weights("encoder_decoder_attention", "pre_cross_attention_layer_norm")
         results = [stream[0], self._parts(stream, heads)]
         return self._call(_cross, (heads, SPLIT), weights, (stream, mask, keys, values), results)
 
     def mlp(self, stream: list[Array]) -> list[Array]:
-        """Returns the stream after the MLP."""
+        """Returns the stream's arrays after the MLP."""
         programs = self.config.mlp_dim // UNITS
         weights = self._weights("mlp", "pre_mlp_layer_norm")
         results = [stream[0], self._parts(stream, programs)]

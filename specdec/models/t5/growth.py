@@ -119,10 +119,10 @@ class T5Growth(Growth[T5Config]):
             )
 
     def resized(self, config: T5Config, to: T5Config) -> T5Config:
-        """Returns the config at the sizes of another model.
+        """Returns a config with the sizes of `to`, the config of another model.
 
-        A model that reads its target's encoder or states keeps its number of layers, and reads a
-        target of those sizes.
+        A drafter that reads its target's encoder output or states keeps its number of layers; its
+        target is then taken to grow to the same sizes.
         """
         draft = T5DraftConfig.of(config)
         sizes = {name: getattr(to, name) for name in SIZES}

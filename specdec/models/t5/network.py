@@ -88,7 +88,7 @@ class T5Attention(Attention):
         return lambda *a, **k: normal(*a, **k) / math.sqrt(self.sizes.head_dim)
 
     def over_itself(self, x: Array, positions: Array, bias: Array) -> Array:
-        """Computes the encoder's attention, see `Attention`.
+        """Returns attention [B, S, D] of the encoder's x [B, S, D] over its own keys and values.
 
         The layout, and so the rounding, is T5X's. Float32 logits therefore agree to the last bits
         even for weights that amplify rounding, as random ones do a hundredfold.

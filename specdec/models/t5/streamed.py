@@ -157,7 +157,7 @@ def _joined(x: Array) -> Array:
 
 
 def _apart(x: Array, shape: tuple[int, ...]) -> Array:
-    """Returns the inverse of `_joined`."""
+    """Maps [H * head_dim, C] back to keys or values of this shape; the inverse of `_joined`."""
     _, heads, slots, size = shape
     return x.reshape(heads, size, slots).swapaxes(1, 2)[None]
 
@@ -273,7 +273,7 @@ def _with_new_slots(config: T5Config, part: _Part[_Ref], x: Array, length: Array
 
 
 def _attended(config: T5Config, part: _Part[_Ref], query: Array, bias: _Ref) -> Array:
-    """Returns what attention adds to the stream, from queries [T, H * head_dim] of all heads."""
+    """Returns attention's term of the stream [T, D], from all heads' queries [T, H * head_dim]."""
     shape = _rows(config.num_heads), query.shape[1]
     number = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
     first = jax.lax.broadcasted_iota(jnp.int32, shape, 0) * config.head_dim
@@ -291,7 +291,7 @@ def _attended(config: T5Config, part: _Part[_Ref], query: Array, bias: _Ref) -> 
 
 
 def _mlp(config: T5Config, part: _Part[_Ref], x: Array) -> Array:
-    """Returns what the MLP adds to the stream."""
+    """Returns the MLP's term of the stream [T, D], from the normed stream x [T, D]."""
     names = sorted(name for name in part if name.startswith("wi"))
     gates = [
         ACTIVATIONS[activation](_rounded(_product(config, x, part[name]), config.dtype))

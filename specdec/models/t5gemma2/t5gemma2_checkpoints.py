@@ -1,4 +1,4 @@
-"""T5Gemma 2's checkpoints in transformers' format. The part that sees pictures is not read."""
+"""T5Gemma 2's checkpoints in transformers' format. Arrays for pictures are not read."""
 
 from __future__ import annotations
 

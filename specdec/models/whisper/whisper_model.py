@@ -200,7 +200,7 @@ class Whisper(EncoderDecoder):
         return sound, jnp.zeros([1, 1], jnp.int32)
 
     def inputs_shape(self, rows: int, length: int) -> jax.ShapeDtypeStruct:
-        """Returns the shape of log-mel features; all inputs have one length."""
+        """Returns the shape [rows, mel_bins, frames] of log-mel features, whatever the length."""
         return jax.ShapeDtypeStruct((rows, self.config.mel_bins, self.config.frames), jnp.float32)
 
     def encoded_shape(self, inputs: Array) -> tuple[int, int]:
