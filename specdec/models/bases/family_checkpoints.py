@@ -153,7 +153,7 @@ class FamilyCheckpoints(abc.ABC):
         return 0
 
     def tokenizer_record(self, config: Architecture, pieces: int) -> dict[str, object]:
-        """Returns the record of a tokenizer of which only the vocabulary is known."""
+        """Returns transformers' record of a tokenizer that has only a vocabulary."""
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
     def _prefixed(self, arrays: Arrays) -> Arrays:

@@ -82,7 +82,7 @@ def run(
 
 @dataclasses.dataclass(frozen=True)
 class _Layer:
-    """The sub-layers of a layer. A stream is a list of float32 arrays: [T, D], and parts to add."""
+    """A decoder layer's sub-layers. A stream is a list of float32 arrays: [T, D], parts to add."""
 
     config: T5Config
     params: Mapping[str, PyTree]

@@ -182,7 +182,7 @@ def _specs(tree: PyTree, space: pltpu.MemorySpace) -> PyTree:
 
 
 def _bytes(*trees: PyTree) -> int:
-    """Returns the bytes of arrays in VMEM."""
+    """Returns the bytes that arrays take in VMEM, where their last axis is filled up."""
     shapes = [(x.dtype.itemsize, *x.shape) for x in jax.tree.leaves(trees)]
     return sum(math.prod(rows) * _filled(last) for *rows, last in shapes)
 
