@@ -178,7 +178,7 @@ def test_a_vocabulary_that_puts_eos_behind_prompts_is_refused():
 @pytest.mark.parametrize("name, value", [("min_length", 5), ("forced_bos_token_id", 7)])
 def test_settings_that_count_the_prompt_are_refused(copy, name, value):
     settle(copy, **{name: value})
-    with pytest.raises(CheckpointError, match=f"{name} {value}, which counts from the begin of a"):
+    with pytest.raises(CheckpointError, match=f"{name} {value}, which counts from the start of a"):
         opened(copy)
 
 
