@@ -27,8 +27,7 @@ def of_tree(params: PyTree) -> dict[str, str]:
 
 
 def damage(name: str, array: np.ndarray, recorded: Mapping[str, str]) -> str | None:
-    """Returns a message if the array's checksum is not the recorded one; None if it is, or if
-    none is recorded."""
+    """Returns a message if the array's checksum differs from the recorded one, else None."""
     expected = recorded.get(name)
     if expected is None or (actual := checksum(array)) == expected:
         return None

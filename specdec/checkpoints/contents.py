@@ -157,8 +157,7 @@ def _not_finite(array: Stored, data: np.ndarray) -> str | None:
 
 
 def record_checksums(path: str | os.PathLike) -> int:
-    """Writes checksums of the current arrays into the `config.json` of a checkpoint of our own
-    format, and returns their number."""
+    """Writes the arrays' checksums into our own format's `config.json`; returns their number."""
     checkpoint = directory.locate(path)
     if checkpoint.format != "orbax":
         raise CheckpointError(

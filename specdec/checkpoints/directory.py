@@ -368,8 +368,7 @@ def describe(
     vocabulary: Vocabulary | None,
     checksums: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Writes the `config.json` of a checkpoint: its model, its vocabulary, which is copied, and
-    its checksums."""
+    """Writes a `config.json` with model, vocabulary and checksums, and copies the vocabulary."""
     contents: dict[str, Any] = {
         "format": "specdec",
         "version": VERSION,

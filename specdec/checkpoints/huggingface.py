@@ -37,8 +37,7 @@ def is_checkpoint(directory: Path) -> bool:
 
 
 def wanted(names: Collection[str]) -> list[str]:
-    """Returns the files to download from a remote directory with files `names`; [] if it is no
-    checkpoint."""
+    """Returns which files of a remote directory to download; [] if `names` make no checkpoint."""
     arrays = huggingface_files.wanted(names)
     files = tokenizer_files.VOCABULARIES
     tokenizer = next((some for some in files if set(some) <= set(names)), ())
@@ -179,8 +178,7 @@ def _adapter(directory: Path, record: Record) -> HuggingFace:
 
 
 def _joined(adapter: HuggingFace, names: Sequence[str], flat: Mapping[str, Array]) -> np.ndarray:
-    """Returns transformers' array for some of our parameters, transposed and concatenated as
-    needed."""
+    """Returns transformers' array of our parameters `names`, transposed and joined as needed."""
     turned = [flat[name].T if adapter.is_transposed(name) else flat[name] for name in names]
     return np.asarray(turned[0] if len(turned) == 1 else np.concatenate(turned, axis=-1))
 

@@ -140,8 +140,7 @@ def _shards(sizes: Mapping[str, int]) -> list[list[str]]:
 
 
 def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
-    """Returns the arrays of a pickled state_dict, by name. Files of PyTorch before 1.6 are not
-    mapped into memory."""
+    """Returns the arrays of a pickled state_dict by name, mapped unless PyTorch < 1.6 saved it."""
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:

@@ -71,8 +71,7 @@ class Bpe(PlainVocabulary):
         return ids[:count] + self.cut(ids[count:], room)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of ids up to the first EOS, with its first space if it continues a
-        prompt."""
+        """Returns the text of ids up to the first EOS; after a prompt, it keeps its first space."""
         known = [int(id) for id in ids if 0 <= id < self.vocab_size]
         end = known.index(self.eos_id) if self.eos_id in known else len(known)
         return self._shown([*self._context, *known[:end]])[len(self._shown(self._context)) :]

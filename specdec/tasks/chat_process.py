@@ -35,8 +35,7 @@ LIMITS = (
 
 
 def main() -> None:
-    """Answers requests on stdin: a template, its special tokens, and a message, or null to only
-    parse the template."""
+    """Answers requests on stdin: a template, its special tokens, a message (null: only parse)."""
     with contextlib.suppress(ImportError, ValueError):  # Windows; a limit that is lower already
         import resource
 

@@ -26,15 +26,14 @@ WEIGHTS = {"linear": lambda layer: layer, "uniform": lambda layer: 1, "doubling"
 
 @dataclasses.dataclass(frozen=True)
 class AllExits(Objective):
-    """Cross-entropy after several layers, with the model's own head, so that each may predict.
+    """The weighted mean of the cross-entropies after several layers, each with the model's head.
 
     It trains a target for `drafters.EarlyExit` or `models.t5.Calm`.
 
     Args:
       exits: the layers, counted from 1; None for all. The last layer is always included.
-      weights: of the layers' losses, divided by their sum. 'linear' weights by the number of the
-        layer, as in the paper (section 3.5). 'doubling' doubles the weight from each to the next.
-        The third choice is 'uniform'.
+      weights: the weights of layers' losses. 'linear' is the layer's number, as in the paper
+        (section 3.5). 'doubling' is twice the weight of the layer before. 'uniform' is 1.
       label_smoothing: 0 <= s < 1.
     """
 
@@ -48,7 +47,7 @@ class AllExits(Objective):
         super().check(model, ids)
 
     def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
-        """Returns the weighted loss; `correct` is that of the last layer."""
+        """Returns the weighted loss; `correct` counts the last layer's correct tokens."""
         model, params, frozen = learner
         exits = exits_of(model, self.exits)
         weigh = WEIGHTS[self.weights]
@@ -97,11 +96,11 @@ class ExitHead(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class ExitClassifier(Objective):
-    """Predicts whether a layer's prediction equals the last layer's, for `models.t5.Calm`.
+    """Cross-entropy of the classifier of whether a layer's prediction equals the last layer's.
 
-    `Calm` uses the classifier with confidence 'classifier'. Only the classifier is trained (section
-    3.3). The loss is the cross-entropy of that label. For each layer it is the mean of two means,
-    over tokens with and without the label; then the mean over layers.
+    `models.t5.Calm` uses the classifier with confidence 'classifier'. Only the classifier is
+    trained (section 3.3). A layer's loss is the average of two means: over tokens with equal
+    predictions, and over all others. The loss is the mean over layers.
 
     Args:
       exits: the layers, counted from 1; None for all but the last one.
@@ -135,7 +134,7 @@ class ExitClassifier(Objective):
 
 
 def _balanced(logits: Array, label: Array, real: Array) -> tuple[Array, Array]:
-    """Returns the cross-entropy of logits [B, T], averaged over labels, and the correct count."""
+    """Returns the mean of the two labels' mean cross-entropies, and the number of right logits."""
     nats = jax.nn.softplus(jnp.where(label, -logits, logits))
 
     def mean(where: Array) -> Array:
@@ -146,7 +145,7 @@ def _balanced(logits: Array, label: Array, real: Array) -> tuple[Array, Array]:
 
 
 def exits_of(model: LayeredTarget, exits: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Returns the layers that are trained, counted from 1, including the last one."""
+    """Returns the layers after which the model predicts, counted from 1, including the last one."""
     last = model.num_layers
     return tuple(range(1, last + 1)) if exits is None else tuple(sorted({*exits, last}))
 
@@ -168,11 +167,11 @@ def outputs(
 def _check_layers(who: str, model: Weights, exits: tuple[int, ...] | None) -> None:
     if not isinstance(model, LayeredTarget):
         raise ValueError(
-            f"{who} needs a model whose layers can be run apart, and {type(model).__name__} is "
-            "none; give a T5"
+            f"{who} needs a model whose layers can run separately, and those of "
+            f"{type(model).__name__} cannot; give a T5"
         )
     if (deepest := max(exits or (1,))) > model.num_layers:
         raise ValueError(
-            f"{who} has an exit at layer {deepest} and the model has {model.num_layers}; give "
-            "layers that are there"
+            f"{who} has an exit at layer {deepest} and the model has {model.num_layers} layers; "
+            f"give layers from 1 to {model.num_layers}"
         )
