@@ -53,7 +53,7 @@ def opened(checkpoint: Found, config: Config | None = None) -> list[Stored]:
 
 
 def _unstack(opened: Mapping[str, Opened], config: Config | None) -> list[Stored]:
-    """Returns the arrays with their parameters: one may hold several layers, or another shape."""
+    """Returns the arrays with their parameters' names: an array may stack those of all layers."""
     name = families.DEFAULT if config is None else families.family_of(config).name
     scanned = families.named(name).scanned
     if scanned is None:

@@ -177,7 +177,7 @@ def model_from(path: str | os.PathLike, dtype: str | None = None) -> Model:
     """Returns the model of a checkpoint, of any family.
 
     Args:
-      path: as for `load`.
+      path: a checkpoint: a directory, a gs:// address, or OWNER/NAME on the Hugging Face Hub.
       dtype: replaces the dtype of the model's config; None keeps it.
 
     Raises:
@@ -193,7 +193,7 @@ def config_from(path: str | os.PathLike, dtype: str | None = None) -> Config:
     config's fields may be in its directory or in the parent.
 
     Args:
-      path: as for `load`.
+      path: a checkpoint: a directory, a gs:// address, or OWNER/NAME on the Hugging Face Hub.
       dtype: replaces the config's dtype; None keeps it.
 
     Raises:
@@ -247,7 +247,7 @@ def vocabulary_from(path: str | os.PathLike, needed: bool = True) -> Vocabulary 
     """Returns the vocabulary saved with a checkpoint, or None if none is recorded.
 
     Args:
-      path: as for `load`.
+      path: a checkpoint: a directory, a gs:// address, or OWNER/NAME on the Hugging Face Hub.
       needed: whether a vocabulary of an unknown kind is an error; otherwise the result is None.
 
     Raises:
@@ -281,7 +281,7 @@ def picture_settings_from(path: str | os.PathLike) -> tasks.PictureSettings | No
     Every format keeps the file with these settings if the checkpoint has a vocabulary.
 
     Args:
-      path: as for `load`.
+      path: a checkpoint: a directory, a gs:// address, or OWNER/NAME on the Hugging Face Hub.
 
     Raises:
       CheckpointError: there is no checkpoint, or a setting is not supported.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 class CheckpointError(ValueError):
-    """A directory, file or tree of parameters cannot be used; one line, with the remedy."""
+    """A directory, file or tree of parameters cannot be used; the message is one line."""
 
 
 @contextlib.contextmanager

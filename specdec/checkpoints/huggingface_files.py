@@ -140,7 +140,7 @@ def _shards(sizes: Mapping[str, int]) -> list[list[str]]:
 
 
 def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
-    """Returns the arrays of a pickled state_dict by name, mapped unless PyTorch < 1.6 saved it."""
+    """Returns a pickled state_dict's arrays by name, mapped into memory from PyTorch 1.6 on."""
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:

@@ -151,7 +151,7 @@ def text_model_from(path: str | os.PathLike, needed: bool = True) -> TextModel:
     """Returns the text side of a checkpoint.
 
     Args:
-      path: as for `load`.
+      path: a checkpoint: a directory, a gs:// address, or OWNER/NAME on the Hugging Face Hub.
       needed: whether a vocabulary that cannot be read is an error. False leaves it out.
 
     Raises:

@@ -28,7 +28,7 @@ def flatten(tree: PyTree) -> dict[str, Array]:
 
 
 def unflatten(leaves: Mapping[str, object]) -> PyTree:
-    """Returns the inverse of `flatten`."""
+    """Returns the nested dict of leaves whose names have slashes, the inverse of `flatten`."""
     return traverse_util.unflatten_dict(leaves, sep="/")
 
 

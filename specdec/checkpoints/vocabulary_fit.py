@@ -18,7 +18,7 @@ def check_fit(
     path: str | os.PathLike | None = None,
     spare: int = 0,
 ) -> None:
-    """Raises ValueError if the model of a role, with `spare` ids for masks, does not fit."""
+    """Raises ValueError if a role's model does not fit the vocabulary and `spare` ids for masks."""
     pad, end, unknown = tasks.special_ids(vocabulary)
     padding = None if isinstance(model, Heads) else model.pad_id  # heads read no texts
     if padding is not None and not _pads(padding, vocabulary):

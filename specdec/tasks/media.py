@@ -124,7 +124,7 @@ class WithPictures(Definition):
       image_id: the id of `<image>` in the vocabulary, which stands for a patch.
       patches: the number of patches of a picture.
       settings: the steps from a picture to pixels.
-      text: the vocabulary of the text in prompts; None only until it is known.
+      text: the vocabulary of the text in prompts; None until it is set.
     """
 
     image_id: NonNegativeInt
@@ -142,7 +142,7 @@ class WithSound(Definition):
     """The vocabulary of transcripts, whose inputs are names of files of sound.
 
     Args:
-      text: the vocabulary of the transcripts; None only until it is known.
+      text: the vocabulary of the transcripts; None until it is set.
     """
 
     text: VocabularyDefinition | None = None
@@ -194,7 +194,7 @@ def fits_window(text: str, frames: int) -> bool:
     """Returns whether the sound that a text names, or its part, is read in one window.
 
     Args:
-      text: as for `heard`.
+      text: the name of a file, or FILE#SECONDS for its part from that second on.
       frames: the number of frames of a window.
 
     Raises:

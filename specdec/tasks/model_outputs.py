@@ -76,7 +76,7 @@ def longest_output(folder: str) -> int:
     """Returns the length of the longest output in a folder of `specdec eval`, in tokens.
 
     Args:
-      folder: as for `token_counts`.
+      folder: the run's `--output_dir`.
 
     Raises:
       TaskError: the folder has no predictions, or a malformed line.

@@ -175,7 +175,7 @@ def _pairs(
 
 
 def _examine(path: str, horizon: int) -> int:
-    """Counts the series of a file; raises TaskError if one is malformed or within the horizon."""
+    """Counts the series of a file; raises TaskError if one is malformed or too short."""
     if not os.path.isfile(path):
         raise TaskError(f"data file {path} is not a file; check the task's `files`")
     number = 0

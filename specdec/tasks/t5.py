@@ -41,7 +41,7 @@ def t5_task(name: str, vocabulary: VocabularyDefinition) -> Task:
 
     Raises:
       TaskError: there is no such task, the vocabulary cannot be read, or the task is registered
-        with another one.
+        with another vocabulary.
     """
     if name not in _DEFINITIONS:
         raise TaskError(f"no task of T5 is named {name!r}; there are {', '.join(_DEFINITIONS)}")

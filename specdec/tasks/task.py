@@ -106,8 +106,8 @@ class TextTask(Task):
 
     name: str  # the task's name
     # (split, place) -> the (input, target) pairs from there on. A target is text, token ids that
-    # are used unchanged, or None. EOS is appended to it after trimming, as T5 was trained. Inputs
-    # begin and end as the vocabulary says; see `PlainVocabulary.framed`.
+    # are used unchanged, or None. Text is trimmed and then ends in EOS, as in T5's training. The
+    # vocabulary adds BOS and EOS to inputs; see `PlainVocabulary.framed`.
     source: Callable[[str, int], Iterator[tuple[str, str | Sequence[int] | None]]]
     sizes: Mapping[str, int]  # split -> its number of examples
     vocabulary: LoadedVocabulary  # of inputs and targets
@@ -188,10 +188,9 @@ class Mixture(Task):
     def stream(
         self, split: str, lengths: Mapping[str, int], seed: int, start: int = 0
     ) -> Iterator[Example]:
-        """Mixes the streams of the tasks.
+        """Yields examples of the tasks' streams without end, each from a task drawn by `rates`.
 
-        The seed determines which task each example comes from, so no example before `start` is
-        made.
+        The seed determines these tasks, so no example before `start` is made.
         """
         numbers, draws = range(len(self.parts)), random.Random(seed)
         chosen = (draws.choices(numbers, self.rates)[0] for _ in itertools.count())

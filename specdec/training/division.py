@@ -28,7 +28,7 @@ M = TypeVar("M", Model, HeadedTarget)
 
 @dataclasses.dataclass(frozen=True)
 class Division:
-    """The division of a run's arrays."""
+    """The sharding of a training run's arrays over the devices of a mesh."""
 
     mesh: Mesh | None = None  # the devices, with the axes `data` and `model`; None for one device
 

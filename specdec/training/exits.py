@@ -1,7 +1,7 @@
 """Objectives for predictions before the last layer (Schuster et al. 2022, 2207.07061).
 
 The paper is "Confident Adaptive Language Modeling", sections 3.3 and 3.5. `AllExits` trains a whole
-model, and the others train an addition to it.
+model, and `ExitHead` and `ExitClassifier` each train an addition to a model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AllExits(Objective):
     label_smoothing: Smoothing = 0.1
 
     def check(self, model: Weights, ids: int | None) -> None:
-        """Raises ValueError unless the layers exist and run separately and the head has all ids."""
+        """Raises ValueError unless the model can exit after these layers, with all ids."""
         _check_layers("AllExits", model, self.exits)
         super().check(model, ids)
 
@@ -134,7 +134,7 @@ class ExitClassifier(Objective):
 
 
 def _balanced(logits: Array, label: Array, real: Array) -> tuple[Array, Array]:
-    """Returns the mean of the two labels' mean cross-entropies, and the number of right logits."""
+    """Returns the cross-entropy, averaged within each label and then over both, and the hits."""
     nats = jax.nn.softplus(jnp.where(label, -logits, logits))
 
     def mean(where: Array) -> Array:
@@ -153,7 +153,7 @@ def exits_of(model: LayeredTarget, exits: tuple[int, ...] | None) -> tuple[int, 
 def outputs(
     model: LayeredTarget, params: PyTree, pairs: Pairs, exits: tuple[int, ...]
 ) -> Iterator[ModelOutput]:
-    """Yields the head's logits [B, T, V] and states after each of these layers, teacher-forced."""
+    """Yields the head's logits [B, T, V] and states after each layer in `exits`, teacher-forced."""
     text = shifted(model, pairs)
     cache = model.prefill(params, pairs.inputs, text.shape[1])
     length, stream = cache.length, None

@@ -9,10 +9,10 @@ target is the most expensive model. A folder stores the likeliest ids of each di
 An interrupted run therefore resumes after the last table, and runs with other objectives or seeds
 share a folder. A token takes 8 m + 4 bytes if m ids are stored, and a text 20 bytes more.
 
-Neither making nor reading a folder holds a split: one table's texts are in memory while they are
-made, and a digest of each text while the mapped tables are read. Over a mesh the target stays
-divided, and only the stored ids and numbers leave the devices. Of several processes, each feeds its
-own rows, the first one writes, and all of them read; the folder does not depend on their number.
+No whole split is held in memory: making a folder needs one table's texts, and reading it needs a
+digest of each text and the mapped tables. Over a mesh the target stays divided, and only the stored
+ids and numbers leave the devices. Of several processes, each feeds its own rows, the first one
+writes, and all of them read. The folder does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def coarse(log_probs: Array, ids: Array) -> Array:
 
 
 class Asked(NamedTuple):
-    """The target whose distributions are stored, and the number of ids of each."""
+    """The target whose distributions are stored, and the number `top` of ids that are stored."""
 
     model: Target
     params: PyTree
@@ -192,7 +192,7 @@ def _made(
 
 
 def _keys(texts: np.ndarray) -> np.ndarray:
-    """Returns [n], the digests [n, `DIGEST`] uint8 as byte strings, which sort."""
+    """Returns [n], the digests [n, `DIGEST`] uint8 as byte strings, which can be sorted."""
     return np.ascontiguousarray(texts).view(f"S{DIGEST}")[:, 0]
 
 

@@ -67,7 +67,7 @@ class PolicyGradient(Objective):
 
     `Sums.tokens` counts outputs rather than tokens: a mean over a random number of tokens would be
     biased. `Sums.correct` counts outputs whose log-probability is the recorded one within `SAME`
-    nats. In the first update after a roll-out these are all of them.
+    nats. In the first update after a roll-out, these are all outputs.
     """
 
     def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:

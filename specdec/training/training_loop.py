@@ -140,7 +140,7 @@ LOGGED = ("step", "loss", "accuracy", "rate")
 def _updates(
     run: TrainRun, state: State, target_params: PyTree, reference: PyTree, batches: Iterator[Pairs]
 ) -> Iterator[tuple[State, Update]]:
-    """Yields the state and the figures after each remaining step, which reuses a state's memory."""
+    """Yields the state and figures after each remaining step; the next step reuses its memory."""
     first = int(state.step)
     pairs, recipe = next(batches), Recipe.of(run)
     for step in range(first + 1, run.steps + 1):

@@ -27,7 +27,7 @@ FORMAT = 1
 
 
 class TableError(ValueError):
-    """A table cannot be used; one line, with the remedy."""
+    """A table cannot be used; the message is one line with the remedy."""
 
 
 def save(
@@ -112,7 +112,7 @@ def mapped(
       checksums: whether arrays are compared with their checksums.
 
     Raises:
-      TableError: as `load` does.
+      TableError: the table does not exist, is of another kind, or is damaged.
     """
     arrays = {}
     for name, described in _record(path, table)["arrays"].items():
@@ -135,7 +135,7 @@ def shapes(
       sharding: the sharding of each array.
 
     Raises:
-      TableError: as `load` does.
+      TableError: the table does not exist, is of another kind, or is damaged.
     """
     return {
         name: jax.ShapeDtypeStruct(tuple(described["shape"]), described["dtype"], sharding=sharding)

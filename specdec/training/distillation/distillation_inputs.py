@@ -49,7 +49,7 @@ class Inputs(NamedTuple):
 
     @property
     def all(self) -> list[str]:
-        """All inputs."""
+        """All inputs, those for training first."""
         return [*self.train, *self.held_out]
 
     def steps(self) -> int:
