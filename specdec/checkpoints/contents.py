@@ -31,7 +31,7 @@ class Finding(NamedTuple):
 
 
 def opened(checkpoint: Found, config: Config | None = None) -> list[Stored]:
-    """Opens every array; raises CheckpointError if names or shapes are not those of the model."""
+    """Opens every array of a checkpoint; raises CheckpointError if they do not fit the model."""
     format, folder = checkpoint
     if format == "t5x":
         sources = t5x_format.native(folder)
@@ -157,7 +157,7 @@ def _not_finite(array: Stored, data: np.ndarray) -> str | None:
 
 
 def record_checksums(path: str | os.PathLike) -> int:
-    """Writes the arrays' checksums into our own format's `config.json`; returns their number."""
+    """Writes checksums of a checkpoint of our own format into its config.json; returns how many."""
     checkpoint = directory.locate(path)
     if checkpoint.format != "orbax":
         raise CheckpointError(

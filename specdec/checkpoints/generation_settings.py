@@ -166,7 +166,7 @@ def replaced(
 
 
 def with_timestamps(plan: Plan, text: TextModel, chosen: Transcribed) -> Plan:
-    """Returns a Whisper's plan, which `obeyed` made without timestamps, with timestamps."""
+    """Returns a Whisper's plan from `obeyed`, changed so that texts have timestamps."""
     transcribing = chosen.processors(text.directory)
     others = plan.sampling.processors if looks_back(plan.sampling) else ()
     others = tuple(x for x in others if x not in transcribing)

@@ -75,10 +75,10 @@ class TextModel:
         }
 
     def kept(self) -> Kept:
-        """Returns the arguments of `save` that preserve the text side.
+        """Returns the arguments with which `save` keeps the vocabulary and the generation settings.
 
-        Without a file of generation settings, they are {} if they are the defaults: T5's, or those
-        in a decoder-only model's config. The settings of a series model are in its vocabulary.
+        Settings without a file are {} if they are the defaults: T5's, or those in a decoder-only
+        model's config. The settings of a series model are in its vocabulary.
         """
         file, series = self.directory / generation.FILE, generation.of_series(self.directory)
         ids = (self.start_id or self.pad_id or 0, self.stop_ids or (1,))

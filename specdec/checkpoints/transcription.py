@@ -24,9 +24,9 @@ class Transcribed(Checked):
     """The choice of a transcript's form, which a Whisper's checkpoint settings complete.
 
     Args:
-      language: a code or an English name; None for the settings', or else to detect it.
-      task: 'transcribe' or 'translate'; None for the settings'.
-      timestamps: whether the texts have timestamps; None for the settings'.
+      language: a code or an English name; None for that of the settings, or else to detect it.
+      task: 'transcribe' or 'translate'; None for that of the settings.
+      timestamps: whether the texts have timestamps; None if the settings decide it.
     """
 
     language: str | None = None

@@ -1,4 +1,4 @@
-"""Names the arrays of a tree ('decoder/layers_0/mlp/wo/kernel'), and checks that they fit."""
+"""Names a tree's arrays ('decoder/layers_0/mlp/wo/kernel'), and checks that they fit a model."""
 
 from __future__ import annotations
 

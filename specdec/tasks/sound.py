@@ -71,7 +71,7 @@ def read_sound(file: str | os.PathLike) -> np.ndarray:
 
 
 class SoundWarning(UserWarning):
-    """A file of sound ends before its header says."""
+    """The warning that a file of sound ends before its header says."""
 
 
 class _Libraries(NamedTuple):

@@ -134,7 +134,7 @@ class ExitClassifier(Objective):
 
 
 def _balanced(logits: Array, label: Array, real: Array) -> tuple[Array, Array]:
-    """Returns the cross-entropy, averaged within each label and then over both, and the hits."""
+    """Returns the cross-entropy, a mean of both labels' means, and the number of hits."""
     nats = jax.nn.softplus(jnp.where(label, -logits, logits))
 
     def mean(where: Array) -> Array:

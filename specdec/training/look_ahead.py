@@ -24,7 +24,7 @@ class LookAhead(Objective):
 
     Args:
       one_head: whether an update trains one random head, as in the paper. Otherwise it trains all
-        heads, and computes as many times the logits.
+        heads, which needs more memory for their logits.
       label_smoothing: 0 <= s < 1.
     """
 

@@ -113,7 +113,7 @@ class Recipe(NamedTuple):
 
     @classmethod
     def of(cls, run: TrainRun) -> Recipe:
-        """Returns the settings of a run, which is the result of `over_devices`."""
+        """Returns the settings of a run that `over_devices` returned."""
         *settings, _ = cls._fields
         fields = {name: getattr(run, name) for name in settings}
         return cls(**fields, layout=Division(run.placement.mesh))
