@@ -176,10 +176,10 @@ def test_what_is_read_is_shown(directory, capsys):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"forced_decoder_ids": [[1, 5]]}, "has forced_decoder_ids .*not done here; "),
-        ({"stop_strings": ["."]}, "has stop_strings .*not done here; "),
-        ({"num_return_sequences": 2}, "has num_return_sequences 2, .*not done here; "),
-        ({"surpress_tokens": [3]}, "has surpress_tokens .*no setting that is known here; "),
+        ({"forced_decoder_ids": [[1, 5]]}, "has forced_decoder_ids .*not supported; "),
+        ({"stop_strings": ["."]}, "has stop_strings .*not supported; "),
+        ({"num_return_sequences": 2}, "has num_return_sequences 2, .*not supported; "),
+        ({"surpress_tokens": [3]}, "has surpress_tokens .*an unknown setting; "),
         ({"suppress_tokens": ["a"]}, "suppress_tokens is .*not a list of token ids; correct it"),
         ({"suppress_tokens": [64]}, "names token 64 but .* 64; "),
         ({"no_repeat_ngram_size": "2"}, "no_repeat_ngram_size is '2', .*; correct it"),
@@ -188,7 +188,7 @@ def test_what_is_read_is_shown(directory, capsys):
         ({"min_length": 11}, "has min_length 11, and outputs hold 10 tokens"),
         ({"min_new_tokens": 12}, "has min_new_tokens 12, and outputs hold 10 tokens"),
         ({"min_length": 40}, "has min_length 40, and outputs hold 10 tokens; raise --max_length"),
-        ({"eos_token_id": None}, "has no eos_token_id, and transformers ends no text .*; add it"),
+        ({"eos_token_id": None}, "has no eos_token_id, without which .* never ends a text; add it"),
         ({"eos_token_id": [1, 64]}, "eos_token_id in generation_config.json is 64, and the model"),
         ({"eos_token_id": "1"}, "has eos_token_id '1'; give a token id"),
         ({"decoder_start_token_id": -1}, "has decoder_start_token_id -1; give a token id"),
@@ -226,7 +226,7 @@ def test_drawing_has_to_be_the_checkpoints(changed):
 
 def test_a_rule_of_drawing_that_is_not_here_is_refused(changed):
     directory = changed("generation_config.json", do_sample=True, min_p=0.1)
-    with pytest.raises(CheckpointError, match="has min_p 0.1, which is not done here"):
+    with pytest.raises(CheckpointError, match="has min_p 0.1, which is not supported"):
         plan_of(directory, Sampling(1.0, 50))
 
 
@@ -353,7 +353,7 @@ def test_our_own_record_has_to_agree_about_the_start(directory, tmp_path):
     [
         ("tokenizer_config.json", {"eos_token": "<end>"}, "eos_token '<end>', and that of the "),
         ("special_tokens_map.json", {"pad_token": {"content": "</s>"}}, "pad_token '</s>', and"),
-        ("tokenizer_config.json", {"do_lower_case": True}, "do_lower_case True, .*not done here"),
+        ("tokenizer_config.json", {"do_lower_case": True}, "do_lower_case True, .*not supported"),
         ("tokenizer_config.json", {"sp_model_kwargs": {"alpha": 0.1}}, "sp_model_kwargs .*; set"),
         (
             "tokenizer_config.json",

@@ -2,9 +2,9 @@
 
 Read and written: T5X's native format (msgpack and zarr), our own (Orbax's arrays of the parameters,
 a `config.json`, and the vocabulary if it was given), and Hugging Face's directories. Read only:
-T5X's format with Orbax. The contents of a directory determine its format. Names, shapes and configs
-belong to the family (`models.families`). TensorStore, Orbax and PyTorch are imported on use;
-`contents`, which examines a checkpoint, imports TensorStore.
+T5X's format with Orbax. The contents of a directory determine its format. A model's family defines
+its config and its parameters' names and shapes (`models.families`). TensorStore, Orbax and PyTorch
+are imported on use; `contents`, which examines a checkpoint, imports TensorStore.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ __all__ = [
     "vocabulary_from",
 ]
 
-FORMATS = ("orbax", "t5x", "huggingface")  # that `save` writes
+FORMATS = ("orbax", "t5x", "huggingface")  # the formats that `save` writes
 
 
 def load(
@@ -75,25 +75,26 @@ def load(
     """Reads the parameters of a model. Optimizer state is skipped without being read.
 
     Args:
-      path: a checkpoint's directory, or one that holds `checkpoint_<step>` directories, of which
-        the latest is read. It is local, or gs:// for all formats but Hugging Face's. OWNER/NAME or
-        OWNER/NAME@REVISION that is no local path is a repository of the Hugging Face Hub.
-      config: the config of the model, of any family. Names and shapes are compared with it before
-        any data is read. Our own format and Hugging Face's record their model; parameters of T5X's
-        formats are not compared if this is None.
+      path: the directory of a checkpoint, or the parent of `checkpoint_<step>` directories, of
+        which the latest is read. It is local or, except for Hugging Face's format, a gs:// address.
+        If no such path exists, OWNER/NAME or OWNER/NAME@REVISION is a repository of the HF Hub.
+      config: the config of the model, of any family. The arrays' names and shapes are compared with
+        the model's before any data is read. None uses the config that our own and Hugging Face's
+        formats record; T5X's formats record none, and are then not compared.
       dtype: the floating type to cast to, array by array; None keeps the stored one.
       shardings: one `jax.sharding.Sharding` for all arrays, or a tree of them (a prefix of the
         parameters' tree). None puts whole arrays on the default device.
       checksums: whether each array that is read whole is compared with the checksum that our own
         format records. False saves about 1 % of the time (docs/log/decisions-log.md).
-      swapped: names, with slashes, of matrices [a, b] that are returned [b, a], on one device.
+      swapped: names of matrices to transpose, such as 'decoder/logits_dense/kernel'. This needs
+        `shardings` to be None.
 
     Returns:
-      A nested dict of arrays, with the names of the model's `init`. Layers that were trained in a
-        scan are unstacked.
+      A nested dict of arrays, named as by the model's `init`. Layers that a scan stacked into one
+        array are separate.
 
     Raises:
-      CheckpointError: a wrong directory, a damaged file, or parameters that do not fit the model.
+      CheckpointError: there is no checkpoint, it is damaged, or it does not fit the model.
 
     Example:
 
@@ -130,17 +131,17 @@ def save(
     looks like a checkpoint.
 
     Args:
-      path: the directory to make; it must not exist. T5X itself searches for `checkpoint_<step>`.
+      path: the directory to make; it must not exist. T5X finds only names `checkpoint_<step>`.
       params: a nested dict of arrays that fits `config`; each keeps its dtype.
-      config: the config of their model, of any family.
+      config: the config of the parameters' model, of any family.
       format: 'orbax', our own; 't5x', T5X's native one; or 'huggingface'.
-      vocabulary: of the model's texts: a SentencePiece `.model` file, or the result of
+      vocabulary: the model's vocabulary, as a SentencePiece `.model` file or as the result of
         `vocabulary_from`. A copy is kept with the parameters.
       generation: generation settings, by transformers' names, for `generation_config.json`.
 
     Raises:
-      CheckpointError: the format is unknown, the path exists, there is no such vocabulary, or the
-        parameters do not fit.
+      CheckpointError: the format is unknown, the path exists, the vocabulary's file does not
+        exist, or the parameters do not fit `config`.
     """
     if vocabulary is not None and not isinstance(vocabulary, Vocabulary):
         vocabulary = Vocabulary(directory.location(vocabulary))
@@ -157,12 +158,12 @@ def check_output(path: str | os.PathLike, format: str, vocabulary: Vocabulary | 
     """Returns the absolute path of a checkpoint that can be written.
 
     Args:
-      path: as for `save`, and so are the others.
+      path: the directory that `save` would make.
       format: one of `FORMATS`.
-      vocabulary: the vocabulary to be kept.
+      vocabulary: the vocabulary that `save` would keep, None for none.
 
     Raises:
-      CheckpointError: as `save` does before it examines parameters.
+      CheckpointError: an argument is one that `save` rejects.
     """
     path = directory.local(path)
     if format not in FORMATS:

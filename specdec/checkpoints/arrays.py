@@ -1,10 +1,9 @@
-"""Arrays on disk: first their shapes, then their data.
+"""Opens, reads and writes the arrays of checkpoints.
 
 T5X and Orbax store zarr arrays, which TensorStore reads; Hugging Face's files are memory-mapped.
 Opening an array reads its shape, which is enough to compare a checkpoint with a model before any
-data is read. Reading takes from disk what the devices of this process need, once, casts it on the
-way, and keeps few bytes in flight. The host therefore holds little more than the parameters
-themselves.
+data is read. Each process then reads only the data that its devices need, and casts it. It reads at
+most 64 MiB concurrently, so the host holds little more than the parameters themselves.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from specdec.common import progress
 from specdec.types import Array, PyTree
 
 KvStore = dict[str, str]  # a TensorStore kvstore specification
-Spec = dict[str, Any]  # of an array: its driver and kvstore
+Spec = dict[str, Any]  # a TensorStore specification of an array: its driver and kvstore
 Source = Spec | np.ndarray
 Opened = ts.TensorStore | np.ndarray
 Index = tuple[slice, ...]
@@ -41,43 +40,43 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 _IN_FLIGHT = 64 * 2**20  # bytes on disk of the arrays that are read or written at the same time
-_CHUNK = 64 * 2**20  # bytes, at most, of a piece of an array that is written; T5X's limit
+_CHUNK = 64 * 2**20  # bytes, at most, of a chunk of an array that is written; T5X's limit
 _METADATA = 2**16  # bytes, at most, of the JSON that describes an array
 _THREADS = 8
-# By default a chunk that was lost on the way reads as zeros.
+# By default, TensorStore reads a missing chunk as zeros.
 _OPENED = {"open": True, "fill_missing_data_reads": False}
 _INCOMPLETE = "the copy may be incomplete, make it again"
 
 
 class Stored(NamedTuple):
-    """An array on disk: one parameter, or those of several layers stacked along `axis`."""
+    """An array on disk: one parameter, or the same parameter of several layers along `axis`."""
 
     data: Opened
-    names: tuple[str, ...]  # with an axis: of layers 0, 1, ..; further layers are not read
-    shape: tuple[int, ...]  # of one parameter; without its layers, `data` has as many elements
+    names: tuple[str, ...]  # the parameter's in layers 0, 1, .., which may be fewer than stored
+    shape: tuple[int, ...]  # of one parameter; `data` may store its elements in another shape
     axis: int | None = None
 
 
 def folder(directory: Location) -> KvStore:
-    """Returns the kvstore of a directory."""
+    """Returns TensorStore's specification of the key-value store in a directory."""
     if isinstance(directory, BucketPath):
         return directory.kvstore()
     return {"driver": "file", "path": f"{directory}/"}
 
 
-# The file of an array's metadata: the driver that reads it.
+# The name of an array's metadata file: the driver that reads the array.
 DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
 
 
 def spec(kvstore: KvStore, driver: str = "zarr") -> Spec:
-    """Returns the specification of the array in a kvstore."""
+    """Returns TensorStore's specification of the array in a key-value store."""
     return {"driver": driver, "kvstore": kvstore}
 
 
 def ocdbt(directory: Location) -> dict[str, Spec]:
     """Returns {name: specification} of the arrays in an OCDBT database (a few large files).
 
-    Orbax joins the keys of the tree with dots; names here have slashes.
+    In the returned names, slashes replace the dots of Orbax's names.
     """
     database = {"driver": "ocdbt", "base": folder(directory)}
     try:
@@ -93,7 +92,7 @@ def ocdbt(directory: Location) -> dict[str, Spec]:
 
 
 def open_all(sources: Mapping[str, Source], where: Location) -> dict[str, Opened]:
-    """Opens every array, which reads only its shape and dtype."""
+    """Opens every array, which reads only its shape and dtype, and returns the arrays by name."""
     _check_metadata(sources, where)
     pending = {
         name: source if isinstance(source, np.ndarray) else ts.open(source | _OPENED)
@@ -118,9 +117,9 @@ def open_all(sources: Mapping[str, Source], where: Location) -> dict[str, Opened
 
 
 def _check_metadata(sources: Mapping[str, Source], where: Location) -> None:
-    """Raises CheckpointError if the JSON about an array is too long.
+    """Raises CheckpointError if an array's JSON metadata is longer than `_METADATA`.
 
-    TensorStore ends the process if 100,000 brackets are inside each other.
+    TensorStore ends the process if the JSON has 100,000 nested brackets.
     """
     files = {driver: file for file, driver in DRIVERS.items()}
     specs = {name: source for name, source in sources.items() if not isinstance(source, np.ndarray)}
@@ -160,10 +159,9 @@ def read_all(
     recorded: Mapping[str, str] = MappingProxyType({}),
     swapped: Collection[str] = (),
 ) -> dict[str, Array]:
-    """Reads every parameter; see `checkpoints.load` for the arguments.
+    """Returns every parameter by name; `checkpoints.load` explains the arguments.
 
-    The largest arrays come first, so that few bytes are in flight when most parameters are in
-    place.
+    The largest arrays are read first: when memory is almost full, only small ones are left.
     """
     stored = sorted(stored, key=_bytes, reverse=True)
     if shardings is not None:
@@ -198,7 +196,7 @@ def read_all(
 
 
 def overflows(data: np.ndarray, dtype: DTypeLike = np.float32) -> int:
-    """Returns how many finite numbers of float64 data are beyond the range of `dtype`."""
+    """Counts the finite numbers of float64 data beyond the range of `dtype`; 0 for other data."""
     if data.dtype != np.float64:
         return 0
     largest = float(jnp.finfo(dtype).max)
@@ -206,7 +204,10 @@ def overflows(data: np.ndarray, dtype: DTypeLike = np.float32) -> int:
 
 
 def _narrowed(data: np.ndarray, dtype: DTypeLike, name: str, where: Location) -> np.ndarray:
-    """Returns float64 data in JAX's dtype; raises CheckpointError if a number becomes infinite."""
+    """Returns float64 data as `dtype`, which is float32 if JAX has no float64.
+
+    Raises CheckpointError if a number becomes infinite.
+    """
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     if count := overflows(data, dtype):
         raise CheckpointError(
@@ -219,7 +220,7 @@ def _narrowed(data: np.ndarray, dtype: DTypeLike, name: str, where: Location) ->
 def fetch_named(
     array: Stored, where: Location, box: Index | None = None, dtype: DTypeLike | None = None
 ) -> np.ndarray:
-    """Reads as `fetch` does; raises CheckpointError, with the name, if that fails."""
+    """Returns the result of `fetch`; raises CheckpointError with the array's name if it fails."""
     try:
         return fetch(array.data, box, dtype)
     except ValueError as error:
@@ -229,7 +230,7 @@ def fetch_named(
 
 
 def fetch_checked(array: Stored, where: Location, recorded: Mapping[str, str]) -> np.ndarray:
-    """Returns a whole array as stored; raises CheckpointError if it differs from its record."""
+    """Returns a whole array; raises CheckpointError if its checksum is not the recorded one."""
     data = fetch_named(array, where)
     if wrong := damage(array.names[0], data, recorded):
         raise CheckpointError(
@@ -240,7 +241,7 @@ def fetch_checked(array: Stored, where: Location, recorded: Mapping[str, str]) -
 
 
 def write_all(arrays: Mapping[str, Array], directory: Location) -> dict[str, Spec]:
-    """Writes a zarr folder for each array."""
+    """Writes a zarr folder for each array, and returns their specifications, by name."""
 
     def write(item: tuple[str, Array]) -> tuple[str, Spec]:
         path, array = item
@@ -258,7 +259,7 @@ def write_all(arrays: Mapping[str, Array], directory: Location) -> dict[str, Spe
 
 
 def chunks(shape: tuple[int, ...], itemsize: int) -> list[int]:
-    """Returns the sides of chunks, by halving the longest side until a chunk is small enough."""
+    """Returns the shape of chunks: the longest side is halved until a chunk fits in `_CHUNK`."""
     sides = list(shape)
     while math.prod(sides) * itemsize > _CHUNK:
         longest = sides.index(max(sides))
@@ -267,9 +268,9 @@ def chunks(shape: tuple[int, ...], itemsize: int) -> list[int]:
 
 
 def fetch(data: Opened, box: Index | None = None, dtype: DTypeLike | None = None) -> np.ndarray:
-    """Reads an array, or a box of it, into its own memory, as `dtype` if given.
+    """Returns a copy of an array, or of its slice `box`, as `dtype` or else in its stored dtype.
 
-    The order of its axes in memory stays: JAX transposes several times as fast as NumPy.
+    The copy keeps the memory layout of the file: JAX transposes much faster than NumPy.
     """
     dtype = dtype or _dtype(data)
     part = data[box or ...]
@@ -281,7 +282,7 @@ def fetch(data: Opened, box: Index | None = None, dtype: DTypeLike | None = None
 
 
 def _needed(array: Stored, shardings: Mapping[str, Sharding] | None) -> Index:
-    """Returns the smallest box of the parameter that the devices of this process need."""
+    """Returns the smallest slice of the parameter that has all shards of this process's devices."""
     if shardings is None:
         return _whole(array.shape)
     (name,) = array.names
@@ -300,7 +301,7 @@ def _whole(shape: tuple[int, ...]) -> Index:
 def _place(
     part: np.ndarray, shape: tuple[int, ...], box: Index, sharding: Sharding | None
 ) -> Array:
-    """Returns a parameter on its devices; `part` is its `box`."""
+    """Returns a parameter of a shape on its devices, from `part`, which is its slice `box`."""
     if sharding is None:
         return jax.device_put(part)
 
@@ -312,7 +313,7 @@ def _place(
 
 
 def _within(box: Index, index: Index, shape: tuple[int, ...]) -> Index:
-    """Converts an index of an array to one of its `box`, which contains it."""
+    """Converts an index into an array to an index into its slice `box`, which contains it."""
     bounds = [side.indices(n)[:2] for side, n in zip(index, shape, strict=True)]
     starts = [side.start for side in box]
     return tuple(slice(a - x, b - x) for (a, b), x in zip(bounds, starts, strict=True))
@@ -323,7 +324,7 @@ def _windowed(
 ) -> Iterator[T]:
     """Yields `function` of each item, in order, computing several items concurrently.
 
-    Their sizes add up to at most `_IN_FLIGHT` bytes; a larger item is processed alone.
+    The sizes of these items add up to at most `_IN_FLIGHT` bytes; a larger item is processed alone.
     """
     flying: collections.deque = collections.deque()
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -336,7 +337,7 @@ def _windowed(
 
 
 def _release(view: np.ndarray) -> None:
-    """Releases the pages of a memory-mapped file; read again, they come from the disk's cache."""
+    """Releases the memory of a mapped file's pages; reading them again is still possible."""
     base: object = view
     while isinstance(base, np.ndarray):
         base = base.base

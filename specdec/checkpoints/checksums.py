@@ -18,7 +18,7 @@ def checksum(array: np.ndarray) -> str:
 
 
 def of_tree(params: PyTree) -> dict[str, str]:
-    """Returns name -> checksum, without arrays of which other hosts have parts."""
+    """Returns each array's checksum by its name, except arrays that span several hosts."""
     return {
         name: checksum(np.asarray(leaf))
         for name, leaf in tree.flatten(params).items()
@@ -27,7 +27,7 @@ def of_tree(params: PyTree) -> dict[str, str]:
 
 
 def damage(name: str, array: np.ndarray, recorded: Mapping[str, str]) -> str | None:
-    """Returns how an array differs from its record; None if it equals it or has none."""
+    """Returns a message if the array's checksum differs from the recorded one, else None."""
     expected = recorded.get(name)
     if expected is None or (actual := checksum(array)) == expected:
         return None

@@ -1,6 +1,6 @@
-"""Google Cloud Storage: a folder with the methods of `pathlib.Path` that reading needs.
+"""Paths in Google Cloud Storage, with those methods of `pathlib.Path` that reading needs.
 
-TensorStore does all of it, as it also reads the arrays, so that one set of credentials is enough.
+TensorStore makes all requests. It also reads the arrays, so one set of credentials is enough.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SCHEME = "gs://"
-# Enough for a hiccup. TensorStore's own 32 tries keep a misspelt bucket waiting for minutes.
+# With TensorStore's default of 32 retries, a misspelt bucket is reported only after minutes.
 _RETRIES = {"gcs_request_retries": {"max_retries": 3, "initial_delay": "100ms", "max_delay": "1s"}}
 
 
@@ -57,7 +57,7 @@ class BucketPath:
         return self.name in self.parent._keys(self.name, f"{self.name}\0")
 
     def iterdir(self) -> list[BucketPath]:
-        """Returns the files and folders in this one."""
+        """Returns the files and folders in this folder."""
         return [self / name for name in sorted({key.partition("/")[0] for key in self._keys()})]
 
     def read_bytes(self) -> bytes:

@@ -1,4 +1,4 @@
-"""The arrays of a checkpoint, opened and compared with its model, and checked for damage."""
+"""Opens the arrays of a checkpoint, compares them with its model, and checks for damage."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ CHECKED_IN_READING = {"t5x": "its compressed chunks have checksums"}
 
 
 class Finding(NamedTuple):
-    """The result of one check."""
+    """The result of checking one component of a checkpoint."""
 
-    what: str
-    sound: bool
-    note: str
+    what: str  # the component, such as "arrays"
+    sound: bool  # whether the check succeeded
+    note: str  # a fact about the component, or the error
 
 
 def opened(checkpoint: Found, config: Config | None = None) -> list[Stored]:
-    """Opens every array, and compares its shape with the model; raises as `load` does."""
+    """Opens every array of a checkpoint; raises CheckpointError if they do not fit the model."""
     format, folder = checkpoint
     if format == "t5x":
         sources = t5x_format.native(folder)
@@ -53,7 +53,7 @@ def opened(checkpoint: Found, config: Config | None = None) -> list[Stored]:
 
 
 def _unstack(opened: Mapping[str, Opened], config: Config | None) -> list[Stored]:
-    """Returns the parameters in each array: it may hold several, or one in another shape."""
+    """Returns the arrays with their parameters' names: an array may stack those of all layers."""
     name = families.DEFAULT if config is None else families.family_of(config).name
     scanned = families.named(name).scanned
     if scanned is None:
@@ -97,7 +97,7 @@ def _model(checkpoint: Found) -> str:
 
 
 def _config(checkpoint: Found) -> Config | None:
-    """Returns the config, or None if a checkpoint of T5X records none."""
+    """Returns the checkpoint's config, or None for a checkpoint of T5X that has none."""
     folder = checkpoint.directory
     files = (folder / directory.CONFIG, folder.parent / directory.CONFIG)
     return directory.config_from(folder) if any(file.is_file() for file in files) else None
@@ -121,7 +121,7 @@ def _text(checkpoint: Found) -> Iterator[Finding]:
 
 
 def _data(checkpoint: Found, stored: list[Stored]) -> Iterator[Finding]:
-    """Yields a finding for each damaged array, or one for all if they are sound."""
+    """Yields a finding for each damaged array, or a single one if no array is damaged."""
     recorded, bad, compared = directory.checksums_from(checkpoint.directory), 0, 0
     for array in stored:
         wrong = None
@@ -144,7 +144,7 @@ def _compared(format: str, compared: int, arrays: int) -> str:
         return f"{read}, {compared} of {arrays} arrays have the checksum they were saved with"
     if format in CHECKED_IN_READING:
         return f"{read}; {CHECKED_IN_READING[format]}"
-    return f"{read}; no checksums are recorded, so that altered numbers go unseen"
+    return f"{read}; no checksums are recorded, so altered numbers are not detected"
 
 
 def _not_finite(array: Stored, data: np.ndarray) -> str | None:
@@ -157,7 +157,7 @@ def _not_finite(array: Stored, data: np.ndarray) -> str | None:
 
 
 def record_checksums(path: str | os.PathLike) -> int:
-    """Adds the checksums of the current arrays to the record of a checkpoint of our own format."""
+    """Writes checksums of a checkpoint of our own format into its config.json; returns how many."""
     checkpoint = directory.locate(path)
     if checkpoint.format != "orbax":
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""The format, the model and the vocabulary of a directory. No array is read here."""
+"""Finds a checkpoint in a directory, and reads its format, config and vocabulary, but no array."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from specdec.tasks.added_tokens import AddedToken, Tokenization, agree
 _NESTED = "image_processor"  # in `processor_config.json` of transformers 5
 _ADAPTER = "adapter_config.json"
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
-VERSION = 1  # of our own record in it
-_ANY_SHAPES = ((2**20,),) * 1000  # as large as any model's, of arrays that are not opened yet
+VERSION = 1  # of the `config.json` that our own format and T5X's checkpoints of ours have
+_ANY_SHAPES = ((2**20,),) * 1000  # as large as any model's, for arrays that are not opened
 
-# The files that tell a format; Hugging Face's has many, see there. Ours needs its config too, which
-# is written last.
+# The files by which a format is recognised; for Hugging Face's see `huggingface.is_checkpoint`. Our
+# own format needs its config too, which is written last.
 MARKS = (
     ("t5x", ("checkpoint",)),
     ("t5x_orbax", ("state/manifest.ocdbt",)),
@@ -45,26 +45,25 @@ MARKS = (
 
 
 class Found(NamedTuple):
-    """A checkpoint that was found."""
+    """The format and the directory of a checkpoint."""
 
-    format: str  # one of MARKS, or "huggingface"
+    format: str  # a name in MARKS, or "huggingface"
     directory: Location
 
 
 class Vocabulary(NamedTuple):
-    """The meaning of a model's ids: a SentencePiece model, a tokenizer.json, or UTF-8 bytes.
-
-    Sentinels and other added tokens follow.
+    """The vocabulary of a checkpoint, which gives its model's ids their meaning.
 
     Attributes:
-      path: the file; None for ByT5's bytes.
+      path: a SentencePiece model, a `tokenizer.json`, a `vocab.json`, or the bins of a series
+        model; None for ByT5's bytes.
       extra_ids: the number of sentinels.
-      tokenization: what the tokenizer's other files say; None without such files.
-      files: those files, which are copied together with the vocabulary.
+      tokenization: the settings in the tokenizer's other files; None without such files.
+      files: the paths of these other files, which are copied together with the vocabulary.
       media: how the model's texts name pictures or sound; None if they do not.
     """
 
-    path: Location | None  # None: ByT5's bytes
+    path: Location | None
     extra_ids: int = 0
     tokenization: Tokenization | None = None
     files: tuple[Location, ...] = ()
@@ -78,14 +77,14 @@ class Vocabulary(NamedTuple):
 
     @property
     def digest(self) -> str | None:
-        """The SHA-256 of its file."""
+        """The SHA-256 of the vocabulary's file, in hexadecimal; None for bytes."""
         return None if self.path is None else sha256(self.path)
 
     def same_ids(self, other: Vocabulary) -> bool:
-        """Returns whether ids mean the same, except sentinels.
+        """Returns whether each id, sentinels apart, stands for the same piece in both vocabularies.
 
-        A SentencePiece model and the tokenizer.json made from it have the same ids. Either side may
-        lack tokens that were added to the other.
+        A SentencePiece model and the tokenizer.json made from it have the same ids. Either
+        vocabulary may lack tokens that were added to the other.
         """
         if self.digest == other.digest or None in (self.path, other.path):
             return self.digest == other.digest and agree(self.added, other.added)
@@ -114,7 +113,7 @@ class Vocabulary(NamedTuple):
 
 
 def local(path: str | os.PathLike) -> Path:
-    """Returns the absolute path; raises CheckpointError for URLs."""
+    """Returns a local path as an absolute one; raises CheckpointError for URLs."""
     if "://" in str(path):
         raise CheckpointError(
             f"{str(path)!r} is a URL, and only local directories can be written; copy it there "
@@ -124,7 +123,7 @@ def local(path: str | os.PathLike) -> Path:
 
 
 def location(path: str | os.PathLike) -> Location:
-    """Returns the path to read from."""
+    """Returns a local or gs:// path that can be read; raises CheckpointError for other URLs."""
     if not path or not isinstance(path, str | os.PathLike):
         raise CheckpointError(f"checkpoint is {path!r}; give the path of one")
     url = os.fspath(path)
@@ -139,14 +138,14 @@ def location(path: str | os.PathLike) -> Location:
 
 
 def locate(path: str | os.PathLike) -> Found:
-    """Returns the checkpoint at a path.
+    """Returns the format and the directory of the checkpoint at a path.
 
     Args:
       path: a checkpoint, a directory of `checkpoint_<step>` directories, of which the latest is
         taken, or a repository of the Hugging Face Hub, see `hub.resolved`.
 
     Raises:
-      CheckpointError: there is no checkpoint.
+      CheckpointError: there is no checkpoint, or one that cannot be read.
     """
     named = directory = location(hub.resolved(path))
     format = _format(directory)
@@ -169,7 +168,7 @@ def locate(path: str | os.PathLike) -> Found:
 
 
 def disk(directory: Location) -> Path:
-    """Returns the directory of a checkpoint of Hugging Face; `locate` rejects those in a bucket."""
+    """Returns the directory of a Hugging Face checkpoint as a local path, which it always is."""
     assert isinstance(directory, Path)
     return directory
 
@@ -178,11 +177,11 @@ def model_from(path: str | os.PathLike, dtype: str | None = None) -> Model:
     """Returns the model of a checkpoint, of any family.
 
     Args:
-      path: as for `load`.
-      dtype: as for `config_from`.
+      path: a checkpoint: a directory, a gs:// address, or OWNER/NAME on the Hugging Face Hub.
+      dtype: replaces the dtype of the model's config; None keeps it.
 
     Raises:
-      CheckpointError: as `config_from` does.
+      CheckpointError: there is no config, or it does not describe a model.
     """
     return families.model_of(config_from(path, dtype))
 
@@ -194,11 +193,11 @@ def config_from(path: str | os.PathLike, dtype: str | None = None) -> Config:
     config's fields may be in its directory or in the parent.
 
     Args:
-      path: as for `load`.
+      path: a checkpoint: a directory, a gs:// address, or OWNER/NAME on the Hugging Face Hub.
       dtype: replaces the config's dtype; None keeps it.
 
     Raises:
-      CheckpointError: there is no config, or it describes something else.
+      CheckpointError: there is no config, or it does not describe a model.
     """
     format, directory = locate(path)
     if format == "huggingface":
@@ -222,13 +221,13 @@ def config_from(path: str | os.PathLike, dtype: str | None = None) -> Config:
 
 
 def read_config(file: Location) -> Config:
-    """Returns the fields of a config in a JSON file, and its "family" if that is not the default.
+    """Returns the config that a JSON file describes.
 
     Args:
-      file: the file.
+      file: a JSON object with the config's fields, and its "family" unless that is T5.
 
     Raises:
-      CheckpointError: the file has something else.
+      CheckpointError: the file does not exist, or does not describe a model.
     """
     if not file.is_file():
         raise CheckpointError(f"config {file} is not a file; give JSON with a config's fields")
@@ -248,7 +247,7 @@ def vocabulary_from(path: str | os.PathLike, needed: bool = True) -> Vocabulary 
     """Returns the vocabulary saved with a checkpoint, or None if none is recorded.
 
     Args:
-      path: as for `load`.
+      path: a checkpoint: a directory, a gs:// address, or OWNER/NAME on the Hugging Face Hub.
       needed: whether a vocabulary of an unknown kind is an error; otherwise the result is None.
 
     Raises:
@@ -260,7 +259,7 @@ def vocabulary_from(path: str | os.PathLike, needed: bool = True) -> Vocabulary 
 
 
 def _media(path: str | os.PathLike) -> tasks.WithPictures | tasks.WithSound | None:
-    """Returns how the texts of a checkpoint's model name pictures or sound."""
+    """Returns how the texts of a checkpoint's model name pictures or sound; None if neither."""
     try:
         config = config_from(path)
     except CheckpointError:  # reported when the model is opened
@@ -277,15 +276,15 @@ def _media(path: str | os.PathLike) -> tasks.WithPictures | tasks.WithSound | No
 
 
 def picture_settings_from(path: str | os.PathLike) -> tasks.PictureSettings | None:
-    """Returns how the model of a checkpoint reads pictures, or None if that is not recorded.
+    """Returns the steps from a picture to a model's pixels, or None if they are not recorded.
 
-    Every format keeps the file if the checkpoint has a vocabulary.
+    Every format keeps the file with these settings if the checkpoint has a vocabulary.
 
     Args:
-      path: as for `load`.
+      path: a checkpoint: a directory, a gs:// address, or OWNER/NAME on the Hugging Face Hub.
 
     Raises:
-      CheckpointError: there is no checkpoint, or it asks for something that is not supported.
+      CheckpointError: there is no checkpoint, or a setting is not supported.
     """
     folder = locate(path).directory
     for name in tokenizer_files.PICTURES:
@@ -339,9 +338,9 @@ def _with_files(vocabulary: Vocabulary, directory: Location, always: bool = Fals
 
 
 def check_pair(target_path: str | os.PathLike, draft_path: str | os.PathLike) -> None:
-    """Raises CheckpointError if both checkpoints record a vocabulary and these differ.
+    """Raises CheckpointError if both checkpoints record a vocabulary and these two differ.
 
-    Outputs of different width with the same vocabulary are a valid pair: T5's are padded.
+    The models' output layers may differ in width: T5's have unused ids after the vocabulary's.
 
     Args:
       target_path: the target's checkpoint.
@@ -369,7 +368,7 @@ def describe(
     vocabulary: Vocabulary | None,
     checksums: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Writes the model, the vocabulary and the arrays' checksums into a checkpoint's record."""
+    """Writes a `config.json` with model, vocabulary and checksums, and copies the vocabulary."""
     contents: dict[str, Any] = {
         "format": "specdec",
         "version": VERSION,
@@ -392,7 +391,7 @@ def describe(
 
 
 def amend(folder: Path, **entries: object) -> None:
-    """Adds entries to a checkpoint's record, all of them or none."""
+    """Adds entries to the `config.json` of a checkpoint, all of them or none."""
     record = _record(folder / CONFIG) | entries
     write(folder / CONFIG, json.dumps(record, indent=2) + "\n")
 
@@ -403,7 +402,7 @@ def sha256(file: Location) -> str:
 
 
 def _refuse_pointers(directory: Path) -> None:
-    """Raises CheckpointError if Git LFS has not fetched a file that is read."""
+    """Raises CheckpointError if a file is only a pointer that Git LFS has not replaced yet."""
     try:
         names = os.listdir(directory)
     except OSError:  # there is no such directory
@@ -440,7 +439,7 @@ def _latest(parent: Location) -> Location | None:
 
 
 def _why_none(path: Location, directory: Location) -> str:
-    """Explains why there is no checkpoint at `path`; `directory` was searched."""
+    """Returns the error message for a `path` without a checkpoint; `directory` was searched."""
     if path.is_file():
         return f"checkpoint {path} is a file; give its directory, {path.parent}"
     if isinstance(path, Path) and not path.exists():
@@ -451,7 +450,8 @@ def _why_none(path: Location, directory: Location) -> str:
             f"no checkpoint in {directory}: {_ADAPTER} says that it has an adapter of PEFT alone; "
             "merge it into its model, model.merge_and_unload().save_pretrained(DIR)"
         )
-    marks = {name: " and ".join(files) for name, files in reversed(MARKS)}  # the first of each
+    # For each format, the first of its marks.
+    marks = {name: " and ".join(files) for name, files in reversed(MARKS)}
     marks |= {"huggingface": f"{CONFIG} and model.safetensors"}
     wanted = "; ".join(f"{name}: {files}" for name, files in marks.items())
     return (
@@ -466,7 +466,7 @@ def _record(file: Location) -> dict[str, Any]:
     if record.get("version", VERSION) != VERSION:
         raise CheckpointError(
             f"{file} has format version {record['version']} and this specdec reads version "
-            f"{VERSION}; update it"
+            f"{VERSION}; update specdec"
         )
     return record
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 
 class CheckpointError(ValueError):
-    """A directory, file or tree of parameters that cannot be used; one line with the remedy."""
+    """A directory, file or tree of parameters cannot be used; the message is one line."""
 
 
 @contextlib.contextmanager
 def about(what: object) -> Iterator[None]:
-    """Converts ValueErrors of families, which know no files, to CheckpointErrors about `what`."""
+    """Converts a ValueError to a CheckpointError that begins with `what`, such as a path."""
     try:
         yield
     except CheckpointError:

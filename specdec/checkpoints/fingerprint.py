@@ -22,7 +22,7 @@ def fingerprint(path: str | os.PathLike) -> str:
     distinguishes models and training steps; it does not detect damage.
 
     Args:
-      path: as for `load`.
+      path: a checkpoint: a directory, a gs:// address, or OWNER/NAME on the Hugging Face Hub.
 
     Raises:
       CheckpointError: there is no checkpoint.

@@ -1,7 +1,7 @@
 """The generation settings of a checkpoint, read from the same files as by transformers.
 
 `generation_config.json` holds them. Checkpoints without that file may have some in `config.json`.
-Those of a Chronos model are in the record of its bins, as in chronos-forecasting.
+A Chronos model has its settings in its `chronos_config`, as for the package chronos-forecasting.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ START, BEGIN, ENDS, PADDING = (
 LONGEST = "max_new_tokens"
 IDS = (START, BEGIN, ENDS, PADDING)
 
-_OWN_IDS = {  # theirs: ours, and what it says
+_OWN_IDS = {  # transformers' name: our config's field, and its meaning in error messages
     START: ("decoder_start_id", "outputs start from"),
     PADDING: ("pad_id", "texts are padded with"),
 }
 
-# The settings by what they matter for, each with the values that change nothing.
+# The settings by what they affect, each with the values that have no effect.
 TABLE: JsonObject = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 NO_EFFECT, OF_SOUND = (frozenset(TABLE[kind].split()) for kind in ("no_effect", "of_sound"))
 TRANSCRIBED = OF_SOUND | frozenset(TABLE["transcribed"].split())
@@ -53,7 +53,7 @@ NEUTRAL: Mapping[str, Sequence[object]] = {
 
 
 class Setting(NamedTuple):
-    """A value, and the name of the file that it comes from."""
+    """The value of a setting, and the name of the file that has it."""
 
     value: Any  # of JSON
     file: str
@@ -68,9 +68,9 @@ def read(directory: Location) -> dict[str, Setting]:
 
 
 def of_series(directory: Location) -> dict[str, Setting]:
-    """Returns the settings of a Chronos model; none for other models.
+    """Returns the generation settings of a Chronos model; {} for other models.
 
-    An output has all the tokens that it may have: its end is suppressed.
+    EOS is suppressed, so every output has the full prediction length.
     """
     for file in (directory / tasks.SERIES_FILE, directory / CONFIG):
         record = read_json(file) if file.is_file() else {}
@@ -128,10 +128,10 @@ def _types(family: Family) -> tuple[str, ...]:
 def _with_ids(
     settings: dict[str, Setting], record: JsonObject, directory: Location
 ) -> dict[str, Setting]:
-    """Returns the settings with the ids of our own record, where they differ from T5's.
+    """Returns the settings with the ids in our own `config.json` that differ from T5's.
 
-    The ids of start and padding must not contradict the settings. The ids of the end may: the
-    settings then end a text. A decoder-only model has ends alone.
+    Its start and padding ids must not contradict the settings. Its stop ids may: those of the
+    settings then apply. A decoder-only model has stop ids alone.
     """
     model = record.get("model", record)
     model, ids = model if isinstance(model, dict) else {}, {}
@@ -186,7 +186,7 @@ def _refuse_contradiction(in_file: JsonObject, in_config: JsonObject, directory:
 
 def _checked(settings: dict[str, Setting], directory: Location) -> dict[str, Setting]:
     if PADDING in settings and settings[PADDING].value == -1:
-        del settings[PADDING]  # LLaMA's first configs say so that there is none
+        del settings[PADDING]  # means no padding, in LLaMA's first configs
     for name in IDS:
         if name not in settings:
             continue

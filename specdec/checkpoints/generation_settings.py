@@ -38,11 +38,11 @@ from specdec.sampling import (
 )
 from specdec.types import LogitsProcessor
 
-# What a run does with the settings, ids aside.
+# What a run does with a checkpoint's settings other than ids.
 Word: TypeAlias = Literal["obey", "ignore"]
 Choice: TypeAlias = Word | Transcribed
 _IGNORE = "leave out the checkpoint's settings with --generation_settings=ignore"
-_FLAGS = {"temperature": 1.0, "top_k": None, "top_p": None}  # with our defaults
+_FLAGS = {"temperature": 1.0, "top_k": None, "top_p": None}  # the flags' defaults
 # Settings with the same name and meaning in `sampling.in_order`.
 _SAME = ("repetition_penalty", "no_repeat_ngram_size", "suppress_tokens", "begin_suppress_tokens")
 _TOP_K = 50  # transformers' own, where tokens are drawn and no file says otherwise
@@ -54,10 +54,9 @@ def stop_ids(text: TextModel | None, vocabulary: tasks.LoadedVocabulary) -> tupl
 
 
 def check_start(plan: Plan, text: TextModel) -> None:
-    """Raises CheckpointError if the target starts from, or pads with, another id than its files.
+    """Raises CheckpointError if the target's start or padding id is not that of its checkpoint.
 
-    A model from the checkpoint's own record has the ids. A preset has T5's, unless it is given
-    others.
+    Both ids are equal if the model was read from the checkpoint. A preset has T5's by default.
     """
     target = plan.models()["target"]
     config = target.config if isinstance(target, Model) else None
@@ -79,7 +78,7 @@ def check_start(plan: Plan, text: TextModel) -> None:
 def taking_part(plan: Plan, text: TextModel, num_beams: int = 0) -> dict[str, Setting]:
     """Returns the settings of a checkpoint that can change the tokens of a run, without ids.
 
-    `obeyed` takes each of them, or rejects it.
+    `obeyed` applies or rejects each of them.
     """
     idle = {*(names.DRAWING if plan.sampling.greedy else ()), *(() if num_beams else names.BEAMS)}
     return {name: setting for name, setting in text.in_effect.items() if name not in idle}
@@ -94,10 +93,10 @@ def obeyed(
     num_samples: int = 1,
     num_beams: int = 0,
 ) -> Plan:
-    """Returns the plan with the settings of its target's checkpoint.
+    """Returns the plan with the settings of its target's checkpoint; rejects unsupported ones.
 
     A setting of the plan that is not its default replaces the checkpoint's, as arguments of
-    `generate` do. Lengths are the plan's. Those of a beam search are left to `searched`.
+    `generate` do. Lengths are always the plan's. `searched` applies settings of a beam search.
     """
     size = plan.models()["target"].vocab_size
     text.check_ids(size)
@@ -128,7 +127,8 @@ def obeyed(
 def searched(rule: BeamRule, text: TextModel, opened: int = 0) -> BeamRule:
     """Returns the rule of a beam search with the settings of the target's checkpoint.
 
-    As in `obeyed`, a field of the rule that is not its default replaces the checkpoint's setting.
+    A field of the rule that is not its default replaces the checkpoint's setting. The first
+    `opened` tokens of an output do not count in its length, as those of a prefix.
     """
     stated = {x: setting.value for x, setting in text.in_effect.items() if x in names.BEAMS}
     for name, value in stated.items():
@@ -148,7 +148,7 @@ def searched(rule: BeamRule, text: TextModel, opened: int = 0) -> BeamRule:
 def replaced(
     plan: Plan, chosen: Choice, rule: BeamRule | None, num_beams: int
 ) -> dict[str, object]:
-    """Returns the values of a run for settings of which it may have its own, by name."""
+    """Returns a run's values of settings that also occur in checkpoints, by transformers' names."""
     sampling = unprocessed(plan.sampling)
     values: dict[str, object] = {"num_beams": num_beams} if num_beams else {}
     for part, wanted in ((sampling, _FLAGS), (rule, names.BEAMS)):
@@ -166,7 +166,7 @@ def replaced(
 
 
 def with_timestamps(plan: Plan, text: TextModel, chosen: Transcribed) -> Plan:
-    """Returns a plan of `obeyed` for a Whisper with timestamps in place of none."""
+    """Returns a Whisper's plan from `obeyed`, changed so that texts have timestamps."""
     transcribing = chosen.processors(text.directory)
     others = plan.sampling.processors if looks_back(plan.sampling) else ()
     others = tuple(x for x in others if x not in transcribing)
@@ -181,13 +181,13 @@ def with_timestamps(plan: Plan, text: TextModel, chosen: Transcribed) -> Plan:
 
 @dataclasses.dataclass(frozen=True)
 class _Refusals:
-    """Checks of the settings, each with an error that names the key, its value and its file."""
+    """Checks of a checkpoint's settings. Errors name the setting, its value and its file."""
 
     text: TextModel
     instead: str = _IGNORE
 
     def refuse(self, name: str, why: str, remedy: str = "") -> None:
-        """Raises the error about one setting."""
+        """Raises CheckpointError about one setting, with the reason `why` and the remedy."""
         value, file = self.text.settings[name]
         shown = repr(value) if len(repr(value)) < 60 else f"{repr(value)[:57]}..."
         raise CheckpointError(
@@ -198,13 +198,13 @@ class _Refusals:
     def check_taken(
         self, in_effect: Mapping[str, Setting], is_sound: bool, num_samples: int, num_beams: int
     ) -> None:
-        """Rejects all settings but those that a run takes."""
+        """Rejects the settings in effect that this run cannot apply."""
         taken = {*names.PROCESSORS, *names.DRAWING, *names.BEAMS, "do_sample"}
         taken |= names.TRANSCRIBED if is_sound else set()
         taken |= {"num_beams"} if num_beams else set()
         for name, (value, _) in in_effect.items():
             if name == "return_timestamps" and is_sound and value is not True:
-                self.refuse(name, "which is not done here")
+                self.refuse(name, "which is not supported")
             if name in taken or (name == "num_return_sequences" and value == num_samples):
                 continue
             if name == "num_beams":
@@ -212,13 +212,13 @@ class _Refusals:
                 self.refuse(name, "and this run does no beam search", remedy)
             if name in names.OF_SOUND:
                 remedy = "give --gin_file=transcribe.gin"
-                self.refuse(name, "which is of sound", remedy)
+                self.refuse(name, "which is a setting for sound", remedy)
             if name in names.MISSING:
-                self.refuse(name, "which is not done here")
-            self.refuse(name, "which is no setting that is known here")
+                self.refuse(name, "which is not supported")
+            self.refuse(name, "which is an unknown setting")
 
     def check_drawing(self, plan: Plan) -> None:
-        """Rejects sampling settings that the plan does not have."""
+        """Rejects sampling settings of the checkpoint that the plan lacks."""
         in_effect = self.text.in_effect
         stated = {name: in_effect[name].value for name in names.DRAWING if name in in_effect}
         if "do_sample" in in_effect:
@@ -236,11 +236,11 @@ class _Refusals:
                 self._check_drawn(name, value, ours)
 
     def _check_drawn(self, name: str, value: object, ours: Mapping[str, object]) -> None:
-        """Rejects one sampling setting, unless the plan has it or sets its own."""
+        """Rejects a sampling setting, unless the plan has the same value or chose another one."""
         if name not in _FLAGS:
-            self.refuse(name, "which is not done here")
+            self.refuse(name, "which is not supported")
         if ours[name] not in (_FLAGS[name], value):
-            return  # the run's own choice, which takes the place of the checkpoint's
+            return  # the run's choice, which replaces the checkpoint's
         if ours[name] != value:
             stated = name in self.text.settings
             why = "" if stated else f"with which transformers has {name} {value}, "
@@ -248,13 +248,13 @@ class _Refusals:
             self.refuse(name if stated else "do_sample", why, f"give --{name}={value}")
 
     def check_ends(self) -> None:
-        """Rejects a file with which transformers never ends a text."""
+        """Rejects a generation_config.json without EOS: transformers would never end a text."""
         settings = self.text.settings
         has_file = any(setting.file == names.FILE for setting in settings.values())
         if has_file and names.ENDS not in settings:
             raise CheckpointError(
-                f"{self.text.directory / names.FILE} has no {names.ENDS}, and transformers ends no "
-                f"text without; add it, or {self.instead}"
+                f"{self.text.directory / names.FILE} has no {names.ENDS}, without which "
+                f"transformers never ends a text; add it, or {self.instead}"
             )
 
     def check_prompts(self) -> None:
@@ -262,7 +262,7 @@ class _Refusals:
         remedies = {"min_length": "set min_new_tokens", "forced_bos_token_id": "drop that"}
         for name, remedy in remedies.items():
             if name in self.text.in_effect:
-                self.refuse(name, "which counts from the begin of a prompt", remedy)
+                self.refuse(name, "which counts from the start of a prompt", remedy)
 
     def check_prefix(self, *counting: str) -> None:
         """Rejects settings that count tokens from the end of a decoder prefix, or of the tokens
@@ -278,7 +278,7 @@ class _Refusals:
                 self.refuse(name, "which counts the tokens of the prompt")
 
     def check_lengths(self, plan: Plan, processors: tuple[LogitsProcessor, ...]) -> None:
-        """Rejects a shortest output that is as long as the longest one, and too long a series."""
+        """Rejects a minimum length that leaves no room, and outputs longer than a series may be."""
         longest = names.of_series(self.text.directory).get(names.LONGEST)
         if longest is not None and plan.max_length > longest.value:
             raise CheckpointError(
@@ -299,13 +299,13 @@ def _values(settings: Mapping[str, Setting], wanted: Iterable[str]) -> dict[str,
 def _processors(
     plan: Plan, text: TextModel, chosen: Transcribed | None
 ) -> tuple[LogitsProcessor, ...]:
-    """Returns the processors that the settings ask for; raises ValueError for invalid values."""
+    """Returns the logits processors of a checkpoint's settings; raises ValueError if one is bad."""
     settings = _values(text.in_effect, names.PROCESSORS)
     transcribing = () if chosen is None else chosen.processors(text.directory)
     for name, value in settings.items():
         _check_kind(name, value)
     ends = text.stop_ids or plan.stop_ids
-    if chosen is not None:  # they are in `own`
+    if chosen is not None:  # their processors are in `transcribing`
         settings = {
             name: value for name, value in settings.items() if name not in names.TRANSCRIBED
         }
@@ -331,7 +331,7 @@ def _processors(
 
 
 def _check_kind(name: str, value: object) -> None:
-    """Raises ValueError for a value that is not of the setting's kind."""
+    """Raises ValueError for a value of the wrong type."""
     kinds: dict[str, tuple[Callable[[object], bool], str]] = {
         "repetition_penalty": (is_number, "a number"),
         "bad_words_ids": (lambda rows: _is_list(rows, lambda row: _is_list(row, _is_id)), "lists"),
@@ -353,7 +353,7 @@ def _is_list(value: object, is_right: Callable[[object], bool]) -> bool:
 
 
 def _with(plan: Plan, processors: tuple[LogitsProcessor, ...]) -> Plan:
-    """Returns the plan with these processors; its drafter too, if it samples as the plan does."""
+    """Returns the plan with these processors, also in its drafter if both had equal sampling."""
     if not processors:
         return plan
     present = plan.sampling.processors if looks_back(plan.sampling) else ()

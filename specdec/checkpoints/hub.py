@@ -1,7 +1,7 @@
 """Checkpoints of the Hugging Face Hub.
 
-OWNER/NAME or OWNER/NAME@REVISION stands for a folder of its cache on this machine, which is
-downloaded if it is missing.
+OWNER/NAME or OWNER/NAME@REVISION stands for a repository's folder in the cache of this machine. The
+folder is downloaded if it is missing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def resolved(path: str | os.PathLike) -> str | os.PathLike:
     """Returns the folder of the repository that `path` names, or else the path itself.
 
     A path that exists is returned unchanged, and so is every `Path`. `demo/target` and `demo/draft`
-    are the embedded pair. A cached repository is used without a request to the network.
+    ship with specdec. A cached repository is used without a request to the network.
     """
     path = resources.shipped(path) if isinstance(path, str) else path
     name = _NAME.fullmatch(path) if isinstance(path, str) else None
@@ -79,7 +79,7 @@ def _hub(repository: str) -> ModuleType:
 
 
 def _cached(hub: ModuleType, repository: str, revision: str | None) -> Path | None:
-    """Returns the folder if all arrays are in it."""
+    """Returns a repository's folder in the cache; None unless all arrays are in it."""
     with _one_line(repository, revision):
         file = hub.try_to_load_from_cache(repository, huggingface.CONFIG, revision=revision)
     folder = Path(file).parent if isinstance(file, str) else None
@@ -87,7 +87,7 @@ def _cached(hub: ModuleType, repository: str, revision: str | None) -> Path | No
 
 
 def _downloaded(hub: ModuleType, repository: str, revision: str | None) -> str:
-    """Downloads only the files that are read, with progress bars on a terminal."""
+    """Downloads the files of a repository that specdec reads, and returns their folder."""
     info = hub.HfApi().model_info(repository, revision=revision)
     names = [file.rfilename for file in info.siblings]
     if not (wanted := huggingface.wanted(names)):
@@ -102,7 +102,7 @@ def _downloaded(hub: ModuleType, repository: str, revision: str | None) -> str:
     if generation.FILE not in names:
         from huggingface_hub.errors import EntryNotFoundError
 
-        with suppress(EntryNotFoundError):  # the cache keeps that there is none
+        with suppress(EntryNotFoundError):  # the cache then records that there is none
             hub.hf_hub_download(repository, generation.FILE, revision=revision)
     return folder
 
@@ -118,7 +118,7 @@ def _one_line(repository: str, revision: str | None) -> Iterator[None]:
     except CheckpointError:
         raise
     except errors.GatedRepoError as error:
-        reason = f"{host} gives it to those who asked; do so on its page, then hf auth login"
+        reason = f"{host} needs you to request access on its page; do so, then hf auth login"
         raise CheckpointError(f"checkpoint {repository} is gated: {reason}") from error
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
         raise CheckpointError(
@@ -134,5 +134,5 @@ def _one_line(repository: str, revision: str | None) -> Iterator[None]:
         reason = str(error.__cause__ or error).partition("\n")[0]
         raise CheckpointError(
             f"checkpoint {repository} does not exist here, is not in {constants.HF_HUB_CACHE}, "
-            f"and cannot be had from {host} ({reason}); give a folder, or copy it to that cache"
+            f"and cannot be read from {host} ({reason}); give a folder, or copy it to that cache"
         ) from error

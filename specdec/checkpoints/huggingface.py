@@ -1,10 +1,10 @@
-"""Hugging Face's directories, of families that transformers has too.
+"""Hugging Face's directories, for families of models that transformers has too.
 
 A directory holds `config.json`, the arrays, and usually the tokenizer. Arrays are safetensors or
 PyTorch's pickles, in one file or in several with an index. The tokenizer is `spiece.model`, or else
 `tokenizer.json`, which is all that transformers 5 saves. Decoder-only models may have instead
-`tokenizer.model`, or `vocab.json` and `merges.txt`. The family knows the meaning of names and terms
-in these files.
+`tokenizer.model`, or `vocab.json` and `merges.txt`. Each family translates the names in these files
+to ours.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from specdec.tasks import pieces
 from specdec.types import Array, PyTree
 
 _SENTENCEPIECE, _TOKENIZER_JSON = "spiece.model", "tokenizer.json"
-_TOKENIZER = tokenizer_files.CONFIG  # next to either
+_TOKENIZER = tokenizer_files.CONFIG  # next to either of these two
 
 
 def is_checkpoint(directory: Path) -> bool:
-    """Returns whether there are arrays and a config of transformers, of a known family or not."""
+    """Returns whether a directory has arrays and a `config.json` of transformers, of any family."""
     file = directory / CONFIG
     there = huggingface_files.are_in(directory) and file.is_file()
     return there and "model_type" in read_json(file)
 
 
 def wanted(names: Collection[str]) -> list[str]:
-    """Returns the files of a remote directory that make it a checkpoint, none if it is not one."""
+    """Returns which files of a remote directory to download; [] if `names` make no checkpoint."""
     arrays = huggingface_files.wanted(names)
     files = tokenizer_files.VOCABULARIES
     tokenizer = next((some for some in files if set(some) <= set(names)), ())
@@ -49,7 +49,7 @@ def wanted(names: Collection[str]) -> list[str]:
 
 
 def is_whole(directory: Path) -> bool:
-    """Returns whether a directory, which may be incomplete, has all arrays."""
+    """Returns whether a directory is a checkpoint of which all files of arrays are there."""
     try:
         return is_checkpoint(directory) and bool(huggingface_files.parts(directory))
     except CheckpointError:
@@ -72,7 +72,7 @@ def _read(directory: Path) -> tuple[HuggingFace, Record, Config, Mapping[str, np
 
 
 def _record(directory: Path) -> Record:
-    """Returns the record of a model, with the ids that it generates with."""
+    """Returns the fields of `config.json`, with the special ids of the generation settings."""
     settings = generation.read(directory)
     ids = {name: settings[name].value for name in generation.IDS if name in settings}
     if (start := generation.start_of(settings)) is not None:
@@ -83,8 +83,8 @@ def _record(directory: Path) -> Record:
 def sources(directory: Path) -> dict[str, np.ndarray]:
     """Returns the arrays under our names, as views of memory maps: slicing them reads the data.
 
-    Arrays that the model lacks keep their names. Two kinds are read immediately: PyTorch's files
-    from before 2020, and arrays that the family cannot give as a view.
+    Arrays that the model lacks keep transformers' names. Two kinds are read immediately: PyTorch's
+    files from before 2020, and arrays that the family cannot return as views.
     """
     adapter, record, config, arrays = _read(directory)
     with about(directory):
@@ -92,9 +92,9 @@ def sources(directory: Path) -> dict[str, np.ndarray]:
 
 
 def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
-    """Returns the vocabulary's file and its extra ids; None without a tokenizer.
+    """Returns the vocabulary's file and its number of sentinels; None without a tokenizer.
 
-    The file is the first of `tokenizer_files.VOCABULARIES`, or None for bytes.
+    The file is the first of `tokenizer_files.VOCABULARIES` that exists, or None for bytes.
     """
     record, file = read_json(directory / CONFIG), directory / _TOKENIZER
     adapter = _adapter(directory, record)
@@ -129,7 +129,7 @@ def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
 
 
 def has_vocabulary(directory: Path) -> bool:
-    """Returns whether there is a tokenizer, readable or not."""
+    """Returns whether a directory has a tokenizer, readable or not."""
     try:
         return vocabulary(directory) is not None
     except CheckpointError:
@@ -165,7 +165,7 @@ def write(folder: Path, params: PyTree, config: Config, vocabulary: Location | N
 
 
 def _adapter(directory: Path, record: Record) -> HuggingFace:
-    """Returns the adapter of the record's family."""
+    """Returns a family's functions for these files, for the `model_type` of a `config.json`."""
     adapters = (family.huggingface for family in families.FAMILIES.values())
     known = {kind: adapter for adapter in adapters if adapter for kind in adapter.MODEL_TYPES}
     kind = record.get("model_type")
@@ -178,7 +178,7 @@ def _adapter(directory: Path, record: Record) -> HuggingFace:
 
 
 def _joined(adapter: HuggingFace, names: Sequence[str], flat: Mapping[str, Array]) -> np.ndarray:
-    """Returns the array of these parameters in transformers' orientation; the names are ours."""
+    """Returns transformers' array of our parameters `names`, transposed and joined as needed."""
     turned = [flat[name].T if adapter.is_transposed(name) else flat[name] for name in names]
     return np.asarray(turned[0] if len(turned) == 1 else np.concatenate(turned, axis=-1))
 
@@ -186,7 +186,7 @@ def _joined(adapter: HuggingFace, names: Sequence[str], flat: Mapping[str, Array
 def _spec(
     adapter: HuggingFace, names: Sequence[str], flat: Mapping[str, Array]
 ) -> jax.ShapeDtypeStruct:
-    """Returns the shape and dtype of `_joined`."""
+    """Returns the shape and dtype of the array that `_joined` returns."""
     first = flat[names[0]]
     shape = first.shape[::-1] if adapter.is_transposed(names[0]) else first.shape
     return jax.ShapeDtypeStruct((*shape[:-1], len(names) * shape[-1]), first.dtype)
@@ -197,7 +197,7 @@ def _write_tokenizer(
 ) -> None:
     if tokenizer_files.is_framed(vocabulary):
         (folder / vocabulary.name).write_bytes(vocabulary.read_bytes())
-        return  # the other files are copied
+        return  # `text_model.keep` copies the other files
     if vocabulary.name.endswith(".json"):
         name, text = _TOKENIZER_JSON, vocabulary.read_text(encoding="utf-8")
         with about(f"vocabulary {vocabulary}"):

@@ -28,12 +28,12 @@ _FILE_BYTES = 5 * 10**9  # the most in one file that is written
 
 
 def are_in(directory: Path) -> bool:
-    """Returns whether there are files of arrays."""
+    """Returns whether a directory has files of arrays."""
     return any((directory / name).is_file() for name in _WHERE)
 
 
 def read(directory: Path) -> dict[str, np.ndarray]:
-    """Returns every array, mapped into memory: data is read when it is sliced.
+    """Returns a directory's arrays by name, mapped into memory: slicing them reads the data.
 
     If several files have an array of the same name, the index says which one is read.
     """
@@ -59,12 +59,12 @@ def read(directory: Path) -> dict[str, np.ndarray]:
 
 
 def parts(directory: Path) -> list[str]:
-    """Returns the files that `read` reads."""
+    """Returns the names of the files that `read` reads in a directory."""
     return _files(directory)[0]
 
 
 def _files(directory: Path) -> tuple[list[str], dict[str, str]]:
-    """Returns the files that `read` reads, and the file of each array if there is an index."""
+    """Returns the files that `read` reads, and the index: each array's file, {} without index."""
     main = next((name for name in _WHERE if (directory / name).is_file()), None)
     if main is None:
         raise CheckpointError(f"{directory} has none of {', '.join(_WHERE)}; copy it again")
@@ -87,7 +87,7 @@ def _files(directory: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def wanted(names: Collection[str]) -> list[str]:
-    """Returns the files of arrays that `read` would read from a remote directory."""
+    """Returns the files that `read` would read in a remote directory that has files `names`."""
     main = next((name for name in _WHERE if name in names), "")
     if not main.endswith(_INDEX):
         return [main] if main else []
@@ -99,7 +99,7 @@ def wanted(names: Collection[str]) -> list[str]:
 def write(
     folder: Path, specs: Mapping[str, jax.ShapeDtypeStruct], array: Callable[[str], np.ndarray]
 ) -> None:
-    """Writes safetensors of at most 5 GB; `array` returns the arrays of `specs`, one at a time."""
+    """Writes the arrays of `specs`, which `array` returns by name, to files of at most 5 GB."""
     shards = _shards({name: safetensors.size(spec) for name, spec in specs.items()})
     if len(shards) == 1:
         safetensors.write(folder / _SAFETENSORS, specs, array)
@@ -115,7 +115,7 @@ def write(
 
 
 def read_json(file: Location) -> dict[str, Any]:
-    """Returns the object in a JSON file; raises CheckpointError unless it is as in `KINDS`."""
+    """Returns the object in a JSON file; raises CheckpointError if a value has a wrong type."""
     try:
         return parsed(file.read_bytes(), KINDS.get(file.name, dict))
     except ValueError as error:
@@ -128,7 +128,7 @@ def write_json(file: Path, record: JsonObject) -> None:
 
 
 def _shards(sizes: Mapping[str, int]) -> list[list[str]]:
-    """Splits names, in their order, into lists of at most _FILE_BYTES, or of one larger array."""
+    """Splits arrays' names into one list per file, of at most `_FILE_BYTES` or one larger array."""
     shards, room = [], 0
     for name, size in sizes.items():
         if size > room or not shards:
@@ -140,7 +140,7 @@ def _shards(sizes: Mapping[str, int]) -> list[list[str]]:
 
 
 def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
-    """Returns the arrays of a pickled state_dict. Files of PyTorch before 1.6 cannot be mapped."""
+    """Returns a pickled state_dict's arrays by name, mapped into memory from PyTorch 1.6 on."""
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -152,8 +152,8 @@ def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
     def view(name: object, tensor: Any) -> np.ndarray:
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
             raise CheckpointError(
-                f"{file} has {_kind(tensor)} under {name!r}, and arrays by name are read; save "
-                "model.state_dict() alone"
+                f"{file} has {_kind(tensor)} under {name!r}, and only arrays with names are read; "
+                "save model.state_dict() alone"
             )
         if "float8" in str(tensor.dtype):
             raise CheckpointError(
@@ -161,7 +161,7 @@ def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
                 "as float32, bfloat16 or float16"
             )
         tensor = tensor.detach()
-        if tensor.dtype == torch.bfloat16:  # of which PyTorch makes no NumPy array
+        if tensor.dtype == torch.bfloat16:  # which PyTorch cannot convert to NumPy
             return tensor.view(torch.int16).numpy().view(jnp.bfloat16)
         return tensor.numpy()
 
@@ -181,7 +181,7 @@ def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
         return {name: view(name, tensor) for name, tensor in tensors.items()}
     except CheckpointError:
         raise
-    except pickle.UnpicklingError as error:  # whose text advises to run what the file says
+    except pickle.UnpicklingError as error:  # its message suggests to load untrusted code
         raise CheckpointError(
             f"cannot read {file}: it is damaged, or has Python objects other than arrays, which "
             "are not read; copy it again, or save model.state_dict() alone"

@@ -1,7 +1,6 @@
-"""The kinds of the values that are read from a checkpoint's JSON, by the name of its file.
+"""The types of the values that are read from a checkpoint's JSON files, by the file's name.
 
-Names that are not here may have any value. null stands for a name that is missing, as in
-transformers.
+Keys that are not listed may have any value. null stands for a missing key, as in transformers.
 """
 
 from __future__ import annotations
@@ -92,4 +91,4 @@ KINDS: Mapping[str, type] = {
     "special_tokens_map.json": _kind(**_tokenizer),
     "added_tokens.json": dict[str, _Id],
     "processor_config.json": _kind(image_processor=dict[str, object] | None),
-}  # of other files only that they are objects
+}  # any other file may hold any JSON object

@@ -1,4 +1,4 @@
-"""Model cards: the README.md next to the arrays of a checkpoint, with the metadata of a hub."""
+"""Model cards: the README.md of a checkpoint, with metadata for the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LICENSE = re.compile(r"---\n(?:(?!---).*\n)*?license: *(\S+)")
 
 @dataclasses.dataclass(frozen=True)
 class ModelCard:
-    """The facts about a checkpoint that a command wrote."""
+    """The contents of the model card of a checkpoint that a command wrote."""
 
-    name: str  # its heading
+    name: str  # the heading
     about: str  # one paragraph
     family: str  # of the model
     sources: Mapping[str, str | None]  # paths or names by role; None for what was not used
-    command: Sequence[str]  # its words; none if the checkpoint was made in Python
-    settings: str = ""  # a gin file
+    command: Sequence[str]  # the command's words; () if the checkpoint was made in Python
+    settings: str = ""  # the text of a gin file
     figures: Mapping[str, str] = dataclasses.field(default_factory=dict)  # measured, by name
 
     def write(self, checkpoint: Path) -> None:
@@ -40,7 +40,7 @@ class ModelCard:
         return {role: path for role, path in self.sources.items() if path is not None}
 
     def _license(self) -> str | None:
-        """Returns the only license that the cards of the sources name, None without one."""
+        """Returns the license of the sources; None if their cards name none or different ones."""
         named = {license_of(path) for path in self._used().values()} - {None}
         return named.pop() if len(named) == 1 else None
 
@@ -77,6 +77,6 @@ def license_of(path: str) -> str | None:
 
 
 def copy(source: Location, checkpoint: Path) -> None:
-    """Copies the card of a checkpoint, if it has one, to the checkpoint in another format."""
+    """Copies the card of the checkpoint `source`, if it has one, to the folder `checkpoint`."""
     if isinstance(source, Path) and (file := source / FILE).is_file():
         records.write(checkpoint / FILE, file.read_text(encoding="utf-8"))

@@ -14,13 +14,13 @@ from specdec.types import PyTree
 
 
 def write(folder: Path, params: PyTree, config: Config, vocabulary: Vocabulary | None) -> None:
-    """Writes a checkpoint into `folder`, which does not exist. The config comes last: see MARKS."""
+    """Writes a checkpoint into a new `folder`, `config.json` last, which marks it as complete."""
     host = jax.process_index()  # several hosts may run, and one of them writes
     alone = ocp.options.MultiprocessingOptions(
         primary_host=host, active_processes={host}, barrier_sync_key_prefix=f"host{host}"
     )
     with ocp.StandardCheckpointer(multiprocessing_options=alone) as checkpointer:
         checkpointer.save(folder / "params", params)
-    # It names the folder that was written to, which `save` is about to rename.
+    # This file names the folder that was written to, which `save` renames afterwards.
     (folder / "params" / "commit_success.txt").unlink(missing_ok=True)
     directory.describe(folder, config, vocabulary, checksums.of_tree(params))

@@ -2,11 +2,10 @@
 
   8 bytes: length of the header, little-endian | header, padded with spaces | data
 
-The header maps a name to its dtype, shape and place in the data
+The header maps an array's name to its dtype, shape and place in the data
 (https://huggingface.co/docs/safetensors). Each name occurs once, and the arrays cover the data
-without gaps or overlaps, as the library of that name requires too. Reading maps each array into
-memory on its own. Nothing is read until an array is sliced, and memory is released when the array
-is dropped.
+without gaps or overlaps, as the library of that name requires too. `read` maps each array into
+memory separately. Slicing an array reads its data, and deleting the array releases the memory.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ _DTYPES = {
     "BF16": np.dtype(jnp.bfloat16),
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-# No parameters, but some files have masks and positions, which families leave out.
+# The dtypes of masks and positions, which some files have and which families leave out.
 _OTHERS = {f"I{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)}
 _OTHERS |= {f"U{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)}
 _OTHERS |= {"BOOL": np.dtype(bool)}
 _METADATA = "__metadata__"
 _ALIGNMENT = 8  # bytes, of the data
-_HEADER_BYTES = 10**8  # the most that the library reads
+_HEADER_BYTES = 10**8  # the longest header that the library reads
 
 
 class _Place(NamedTuple):
@@ -52,7 +51,7 @@ class _Place(NamedTuple):
 
 
 def read(file: Path) -> dict[str, np.ndarray]:
-    """Returns every array of the file, as a read-only memory map."""
+    """Returns every array of the file by name, as a read-only memory map."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -78,7 +77,7 @@ def read(file: Path) -> dict[str, np.ndarray]:
 
 
 def strict_json(content: bytes, what: str) -> dict[str, object]:
-    """Returns the object in the JSON of a header or an index, in which each name occurs once."""
+    """Returns the JSON object in `content`; raises CheckpointError if a name occurs twice in it."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         record = dict(pairs)
@@ -101,7 +100,7 @@ def strict_json(content: bytes, what: str) -> dict[str, object]:
 def write(
     file: Path, specs: Mapping[str, jax.ShapeDtypeStruct], array: Callable[[str], np.ndarray]
 ) -> None:
-    """Writes the arrays that `specs` describes; `array` returns them one at a time, by name."""
+    """Writes the arrays that `specs` describes; `array` returns the array of a name."""
     header: dict[str, object] = {_METADATA: {"format": "pt"}}  # transformers insists on a format
     end = 0
     for name, spec in specs.items():
@@ -120,12 +119,12 @@ def write(
 
 
 def size(spec: jax.ShapeDtypeStruct) -> int:
-    """Returns the bytes of the data."""
+    """Returns the size of an array's data, in bytes."""
     return math.prod(spec.shape) * spec.dtype.itemsize
 
 
 def _place(file: Path, name: str, entry: object) -> _Place:
-    """Returns the description of an array, with values of their kinds."""
+    """Returns the description of an array in the header; raises CheckpointError if it is wrong."""
     entry = entry if isinstance(entry, dict) else {}
     stored, *rows = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
     shape, offsets = (
@@ -146,8 +145,8 @@ def _place(file: Path, name: str, entry: object) -> _Place:
 
 def _map(file: Path, entry: _Place, start: int) -> np.ndarray:
     try:
-        if entry.begin == entry.end:  # which no memory map can be
+        if entry.begin == entry.end:  # a memory map cannot be empty
             return np.zeros(entry.shape, entry.dtype)
         return np.memmap(file, entry.dtype, "r", start + entry.begin, entry.shape)
-    except (ValueError, OSError) as error:  # of shapes with very many sides, of very many arrays
+    except (ValueError, OSError) as error:  # of shapes with too many axes, or of too many maps
         raise CheckpointError(f"cannot map {entry.name} of {file} ({error})") from error

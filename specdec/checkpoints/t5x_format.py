@@ -1,7 +1,7 @@
-"""T5X's formats: where the arrays of the model are, and writing the native one.
+"""T5X's two formats: finds the arrays of a model in both, and writes the native format.
 
-They store a train state with the model under 'target' and the optimizer under 'state', which is
-never opened (https://github.com/google-research/t5x, t5x/checkpoints.py).
+They store a train state with the model under 'target'. The optimizer under 'state' is never opened
+(https://github.com/google-research/t5x, t5x/checkpoints.py).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from specdec.types import PyTree
 
 _VERSIONS = (2, 3)  # 3 differs in that bfloat16 is written as such
 _TARGET = "target"
-_RECORD = "checkpoint"  # the file
+_RECORD = "checkpoint"  # the msgpack file
 
 
 def native(folder: Location) -> dict[str, arrays.Source]:
-    """Returns the arrays of the format of `Checkpointer`.
+    """Returns the model's arrays, by name, in a checkpoint that T5X's `Checkpointer` wrote.
 
-    It is a msgpack tree whose large leaves name a zarr folder next to it. Small leaves are in the
-    msgpack file itself.
+    A msgpack file has the tree of arrays. Small arrays are in that file; for a large one it names a
+    zarr folder.
     """
     file = folder / _RECORD
     try:
@@ -52,10 +52,10 @@ def native(folder: Location) -> dict[str, arrays.Source]:
 
 
 def with_orbax(folder: Location) -> dict[str, arrays.Spec]:
-    """Returns the arrays of the format of `OrbaxCheckpointManagerInterface`.
+    """Returns the model's arrays, by name, as T5X's `OrbaxCheckpointManagerInterface` wrote them.
 
-    It stores the whole train state in an OCDBT database. Older checkpoints have a folder for each
-    array, such as 'target.decoder.decoder_norm.scale'.
+    The whole train state is in an OCDBT database. Older checkpoints have a folder for each array,
+    such as 'target.decoder.decoder_norm.scale'.
     """
     state = folder / "state"
     if (state / "manifest.ocdbt").is_file():
@@ -76,7 +76,7 @@ def with_orbax(folder: Location) -> dict[str, arrays.Spec]:
 def write(folder: Path, params: PyTree, config: Config, vocabulary: Vocabulary | None) -> None:
     """Writes the native format, at step 0 and without optimizer state, into a new `folder`.
 
-    T5X ignores the record of the model next to it.
+    T5X ignores the `config.json` that is written next to it.
     """
     folder.mkdir()
     leaves = tree.flatten(params)
@@ -103,6 +103,6 @@ def _source(leaf: Any, folder: Location) -> arrays.Source:
 
 
 def _folder(directory: Location) -> arrays.Spec:
-    """Returns the array in a folder of its own."""
+    """Returns the specification of the zarr array in a folder."""
     is_newer = (directory / "zarr.json").is_file()
     return arrays.spec(arrays.folder(directory), "zarr3" if is_newer else "zarr")

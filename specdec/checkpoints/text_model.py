@@ -1,4 +1,4 @@
-"""The text side of a checkpoint: meaning of ids, start and stop ids, generation settings."""
+"""The text side of a checkpoint: its vocabulary, start and stop ids, and generation settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TextModel:
 
     Attributes:
       directory: the directory of the files.
-      vocabulary: None if none is recorded.
+      vocabulary: the vocabulary; None if none is recorded.
       settings: the generation settings by transformers' names, each with its file; null ones are
         left out.
       prefixes: the prefixes of inputs by task, as in `task_specific_params` of config.json.
@@ -67,7 +67,7 @@ class TextModel:
 
     @property
     def in_effect(self) -> dict[str, Setting]:
-        """The settings that change something, without ids."""
+        """The settings, except ids, that change generated tokens."""
         return {
             name: setting
             for name, setting in self.settings.items()
@@ -75,10 +75,10 @@ class TextModel:
         }
 
     def kept(self) -> Kept:
-        """Returns the arguments of `save` that preserve the text side.
+        """Returns the arguments with which `save` keeps the vocabulary and the generation settings.
 
-        There are no generation settings if no file has them and nothing differs from T5's own, or
-        from the model's config if it is decoder-only. The vocabulary keeps those of series.
+        Settings without a file are {} if they are the defaults: T5's, or those in a decoder-only
+        model's config. The settings of a series model are in its vocabulary.
         """
         file, series = self.directory / generation.FILE, generation.of_series(self.directory)
         ids = (self.start_id or self.pad_id or 0, self.stop_ids or (1,))
@@ -94,7 +94,7 @@ class TextModel:
         return {"vocabulary": self.vocabulary, "generation": settings}
 
     def lines(self, taken: Mapping[str, Setting] | None = None) -> Iterator[tuple[str, str]]:
-        """Yields (subject, facts with their sources).
+        """Yields pairs of texts to show: a subject, and facts about it with their files.
 
         Args:
           taken: the settings that have an effect on a run; None for all that can have one.
@@ -131,7 +131,7 @@ class TextModel:
             yield "without effect", ", ".join(idle)
 
     def check_ids(self, vocab_size: int) -> None:
-        """Raises CheckpointError for an id that a model of this size lacks."""
+        """Raises CheckpointError if an added token or a setting has an id from `vocab_size` on."""
         added = self.vocabulary.added if self.vocabulary else []
         ids = {f"the added token {token.content!r}": token.id for token in added}
         for name in generation.IDS:
@@ -151,7 +151,7 @@ def text_model_from(path: str | os.PathLike, needed: bool = True) -> TextModel:
     """Returns the text side of a checkpoint.
 
     Args:
-      path: as for `load`.
+      path: a checkpoint: a directory, a gs:// address, or OWNER/NAME on the Hugging Face Hub.
       needed: whether a vocabulary that cannot be read is an error. False leaves it out.
 
     Raises:
@@ -166,7 +166,7 @@ def text_model_from(path: str | os.PathLike, needed: bool = True) -> TextModel:
 
 
 def _prefixes(record: JsonObject) -> dict[str, str]:
-    """Returns the prefixes that are not empty."""
+    """Returns the prefixes of inputs in a `config.json` by task, without empty ones."""
     tasks = record.get("task_specific_params")
     stated = {
         name: settings.get("prefix")

@@ -1,8 +1,7 @@
 """The files of a tokenizer besides its SentencePiece model or `tokenizer.json`.
 
-They hold added tokens, and settings of encoding and decoding. With byte-pair merges they also say
-what stands before an input, what ends a text, and the chat template. They are read as in
-transformers.
+They hold added tokens, and settings of encoding and decoding. For byte-pair merges they also define
+BOS, EOS and the chat template. They are read as in transformers.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _USUAL = (
     dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"),
 )
 _BYTES = 259  # ids of ByT5 before its sentinels
-# Settings that change ids or texts and are not done here, with the values that change nothing.
+# Settings that change ids or texts and are not supported, with the values that have no effect.
 _REFUSED = {
     "do_lower_case": (False,),
     "split_special_tokens": (False,),
@@ -73,7 +72,7 @@ def present(directory: Location, file: Location | None) -> tuple[Location, ...]:
 
 
 def is_framed(file: Location | None) -> bool:
-    """Returns whether a vocabulary has byte-pair merges: other files say how inputs are framed."""
+    """Returns whether a vocabulary has byte-pair merges, so that other files define BOS and EOS."""
     if file is None or not file.name.endswith((".json", LLAMA)):
         return False
     with about(file):
@@ -83,15 +82,15 @@ def is_framed(file: Location | None) -> bool:
 
 
 def read(directory: Location, file: Location | None, extra_ids: int) -> Tokenization:
-    """Returns the settings of encoding and decoding in the files of a directory."""
+    """Returns the settings and added tokens in the files next to a vocabulary `file`."""
     config, special, added = (
         read_json(directory / name) if (directory / name).is_file() else {} for name in NAMES
     )
     for key, neutral in _REFUSED.items():
         if (value := config.get(key)) is not None and value not in neutral:
             raise CheckpointError(
-                f"{directory / CONFIG} has {key} {value!r}, which is not done here; set it to "
-                f"{neutral[0]!r} if the model does without"
+                f"{directory / CONFIG} has {key} {value!r}, which is not supported; set it to "
+                f"{neutral[0]!r} if the model does not need it"
             )
     if file is not None and is_framed(file):
         return _framed(directory, file, config, special, added)
@@ -149,7 +148,7 @@ def _is_continued(record: Location) -> bool:
 def _special_names(
     directory: Location, file: Location, config: JsonObject, special: JsonObject
 ) -> dict[str, str]:
-    """Returns the special tokens by transformers' names."""
+    """Returns the special tokens by transformers' names, such as "eos_token"."""
     stated: dict[str, str] = {}
     for name, record in ((CONFIG, config), (_SPECIAL, special)):
         for role, value in record.items():
@@ -173,7 +172,7 @@ def _special_names(
             names_in = pieces.of_vocab if of_vocab else pieces.names_of_tokenizer
             known = set(names_in(text))
         fitting = [names for names in _USUAL if names["eos_token"] in known]
-        usual = fitting[0] if len(fitting) == 1 else {}  # the files must say it otherwise
+        usual = fitting[0] if len(fitting) == 1 else {}  # otherwise the files must name them
     return usual | stated
 
 
@@ -227,9 +226,9 @@ def sentencepiece(file: Location) -> SentencePieceProcessor:
 
 
 def _ids_of(file: Location | None) -> tuple[int, list[str], dict[str, str]]:
-    """Returns facts of a vocabulary without added tokens.
+    """Returns three facts of a vocabulary without added tokens.
 
-    They are the number of its ids, the names of the first three, and the names by role.
+    They are the number of ids, the pieces of ids 0 to 2, and the pieces by role ("eos_token").
     """
     if file is None:
         return _BYTES, list(_NAMES), dict(zip(_ROLES, _NAMES, strict=True))
@@ -246,7 +245,7 @@ def _ids_of(file: Location | None) -> tuple[int, list[str], dict[str, str]]:
 
 
 def _stated(config: JsonObject, special: JsonObject) -> dict[str, tuple[str, str]]:
-    """Returns {file and key: (role, content)} of padding, end and unknown."""
+    """Returns {"FILE has ROLE": (role, token)} for the padding, EOS and unknown tokens."""
     stated = {}
     for name, record in ((CONFIG, config), (_SPECIAL, special)):
         for role in _ROLES:
@@ -267,9 +266,9 @@ def _check_class(directory: Location, name: object, known: tuple[str, ...]) -> N
 
 
 def _sentinels(count: int, extra_ids: int, file: Location | None) -> dict[int, AddedToken]:
-    """Returns the sentinels that transformers 4 adds after the ids of a model.
+    """Returns the sentinels, by id, that transformers 4 adds after the `count` ids of a model.
 
-    Those of a SentencePiece model count down and include white space. ByT5's count up.
+    <extra_id_0> has the last id and takes the white space around it; in ByT5 it has the first id.
     """
     tokens = {}
     for number in range(extra_ids):
@@ -281,7 +280,7 @@ def _sentinels(count: int, extra_ids: int, file: Location | None) -> dict[int, A
 
 
 def _decoder(config: JsonObject) -> dict[int, AddedToken]:
-    """Returns the tokens of `tokenizer_config.json`."""
+    """Returns the added tokens of `tokenizer_config.json`, by id."""
     tokens = {}
     for id, fields in config["added_tokens_decoder"].items():
         flags = ("lstrip", "rstrip", "single_word", "special")
@@ -293,7 +292,7 @@ def _decoder(config: JsonObject) -> dict[int, AddedToken]:
 
 
 def _encoder(added: Mapping[str, int], special: JsonObject) -> dict[int, AddedToken]:
-    """Returns the tokens of `added_tokens.json`, in checkpoints before transformers 4.34."""
+    """Returns the added tokens of `added_tokens.json` by id, as saved before transformers 4.34."""
     listed = special.get("additional_special_tokens") or []
     names = {token["content"] if isinstance(token, dict) else token for token in listed}
     return {id: AddedToken(id, content, special=content in names) for content, id in added.items()}

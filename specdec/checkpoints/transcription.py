@@ -1,4 +1,4 @@
-"""The settings with which a Whisper's checkpoint writes down sound."""
+"""The settings of a Whisper's checkpoint for the transcription of sound."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _CODES = {name: code for code, names in generation.TABLE["languages"].items() fo
 
 @dataclasses.dataclass(frozen=True)
 class Transcribed(Checked):
-    """The choice of outputs for sound, in the place of "obey" for a Whisper's settings.
+    """The choice of a transcript's form, which a Whisper's checkpoint settings complete.
 
     Args:
-      language: of the sound, as for `transcription`.
-      task: 'transcribe' or 'translate'.
-      timestamps: whether the texts have timestamps; None for what the settings say.
+      language: a code or an English name; None for that of the settings, or else to detect it.
+      task: 'transcribe' or 'translate'; None for that of the settings.
+      timestamps: whether the texts have timestamps; None if the settings decide it.
     """
 
     language: str | None = None
@@ -34,29 +34,27 @@ class Transcribed(Checked):
     timestamps: bool | None = None
 
     def resolved(self, settings: Mapping[str, Setting]) -> Transcribed:
-        """Returns the choice with what a checkpoint's settings say of timestamps."""
+        """Returns the choice in which a checkpoint's settings replace timestamps of None."""
         if self.timestamps is not None:
             return self
         stated = settings.get("return_timestamps")
         return dataclasses.replace(self, timestamps=stated is not None and bool(stated.value))
 
     def processors(self, directory: Location) -> tuple[LogitsProcessor, ...]:
-        """Returns the processors that a checkpoint asks for, among them how a text opens.
+        """Returns the logits processors of this choice, of which `Opening` forces the first tokens.
 
         Raises:
-          CheckpointError: as `transcription` does.
+          CheckpointError: the checkpoint lacks a setting, the language or the task.
         """
         opening, processors = _described(directory, self.language, self.task, self.timestamps)
-        # It comes last: it has ids that are suppressed elsewhere.
+        # `Opening` comes last, because it has ids that others suppress.
         return *processors, *([Opening(opening)] if opening else [])
 
 
 class Transcription(NamedTuple):
-    """The arguments for outputs that follow a checkpoint's settings."""
+    """The arguments of a decoding that follows a checkpoint's settings."""
 
-    prefix: tuple[
-        int, ...
-    ]  # of every output, for `decode(prefix=)`; () if a language is to be found
+    prefix: tuple[int, ...]  # of every output, for `decode(prefix=)`; () to detect the language
     processors: tuple[LogitsProcessor, ...]  # for `sampling.with_processors`
 
 
@@ -66,7 +64,7 @@ def transcription(
     task: str | None = None,
     timestamps: bool | None = None,
 ) -> Transcription:
-    """Returns the prefix and the processors with which transformers' `generate` writes texts."""
+    """Returns the prefix and the processors with which transformers' `generate` transcribes."""
     opening, processors = _described(directory, language, task, timestamps)
     if any(len(choice) > 1 for choice in opening):
         return Transcription((), (*processors, Opening(opening)))
@@ -76,7 +74,7 @@ def transcription(
 def _described(
     directory: Location, language: str | None, task: str | None, timestamps: bool | None
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[LogitsProcessor, ...]]:
-    """Returns the choices of `Opening`, and the other processors; see `transcription`."""
+    """Returns the allowed ids of each token that `Opening` forces, and the other processors."""
     stated = generation.read(directory)
     settings = {name: setting.value for name, setting in stated.items()}
     timestamps = Transcribed(timestamps=timestamps).resolved(stated).timestamps
@@ -105,7 +103,7 @@ def _described(
 def _language_and_task(
     stated: Mapping[str, Setting], language: str | None, task: str | None, directory: Location
 ) -> list[tuple[int, ...]]:
-    """Returns the first choices of `Opening` for a model of many languages."""
+    """Returns the allowed ids of the language and the task, for a model of many languages."""
     settings = {name: setting.value for name, setting in stated.items()}
     chosen = {"language": ("language is", language), "task": ("task is", task)}
     for name, (_, value) in chosen.items():
@@ -134,8 +132,7 @@ def _language_and_task(
 
 
 def _forced(stated: Mapping[str, Setting], directory: Location) -> dict[int, int | None]:
-    """Returns the ids of `forced_decoder_ids` by position: of the language, the task, and no
-    timestamps."""
+    """Returns the ids in `forced_decoder_ids` by position: 1 for the language, 2 for the task."""
     rows, file = stated.get("forced_decoder_ids", Setting([], ""))
     pairs = isinstance(rows, list) and all(isinstance(x, list) and len(x) == 2 for x in rows)
     forced = {at: id for at, id in rows if type(at) is int} if pairs else {}

@@ -1,4 +1,4 @@
-"""Parameter trees by name ('decoder/layers_0/mlp/wo/kernel'), and whether they fit a model."""
+"""Names a tree's arrays ('decoder/layers_0/mlp/wo/kernel'), and checks that they fit a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specdec.types import Array, PyTree
 _QUICK = 50  # layers that are traced in seconds
 _USUAL = 2**19  # no side of a model is longer
 _DISTANCE = 2**20  # the same, of a table that no array is compared with
-_SIDES = ("dim", "heads", "size", "positions", "bins", "buckets")  # ends of names of fields
+_SIDES = ("dim", "heads", "size", "positions", "bins", "buckets")  # last words of configs' fields
 
 
 def flatten(tree: PyTree) -> dict[str, Array]:
@@ -28,17 +28,17 @@ def flatten(tree: PyTree) -> dict[str, Array]:
 
 
 def unflatten(leaves: Mapping[str, object]) -> PyTree:
-    """Returns the inverse of `flatten`."""
+    """Returns the nested dict of leaves whose names have slashes, the inverse of `flatten`."""
     return traverse_util.unflatten_dict(leaves, sep="/")
 
 
 def shapes_of(model: Weights) -> dict[str, Shape]:
-    """Returns the shapes of a model's parameters in checkpoints."""
+    """Returns the shapes of a model's parameters in checkpoints, by name."""
     return shapes(model.stored().parameter_shapes())
 
 
 def shapes(tree: PyTree) -> dict[str, Shape]:
-    """Returns the shapes of a tree's arrays."""
+    """Returns the shapes of a tree's arrays, by name."""
     return {name: leaf.shape for name, leaf in flatten(tree).items()}
 
 
@@ -52,7 +52,7 @@ def parameter_count(model: Weights) -> int:
 
 
 def check(shapes: Shapes, config: Config, what: str) -> None:
-    """Raises CheckpointError unless `found` has exactly the parameters of the model."""
+    """Raises CheckpointError unless `shapes`, by name, are those of the model's parameters."""
     check_sizes(config, shapes.values(), what)
     family = families.family_of(config)
     expected = shapes_of(family.model(config))
@@ -73,10 +73,9 @@ def check(shapes: Shapes, config: Config, what: str) -> None:
 
 
 def check_sizes(config: Config, shapes: Iterable[Shape], what: str) -> None:
-    """Raises CheckpointError if a model is far larger than its arrays.
+    """Raises CheckpointError if a config has sizes far larger than its arrays.
 
-    `check` says more about what differs, but it traces the model, which has loops and tables of
-    these sizes: 100 layers take half a minute.
+    Otherwise `check` would trace a model of these sizes; 100 layers take it half a minute.
     """
     shapes = list(shapes)
     side = max([_USUAL, *(side for shape in shapes for side in shape)])

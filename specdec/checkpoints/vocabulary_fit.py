@@ -18,7 +18,7 @@ def check_fit(
     path: str | os.PathLike | None = None,
     spare: int = 0,
 ) -> None:
-    """Raises for a model that was made for another vocabulary."""
+    """Raises ValueError if a role's model does not fit the vocabulary and `spare` ids for masks."""
     pad, end, unknown = tasks.special_ids(vocabulary)
     padding = None if isinstance(model, Heads) else model.pad_id  # heads read no texts
     if padding is not None and not _pads(padding, vocabulary):
@@ -30,14 +30,14 @@ def check_fit(
         )
     if isinstance(model, PromptReader) and tasks.declares_begin(vocabulary):
         raise ValueError(
-            f"the {role} continues prompts, which would end in EOS by the vocabulary "
-            f"{tasks.file_of(vocabulary)}; put it as tokenizer.model into the checkpoint's "
-            "directory, and leave it out here"
+            f"the {role} continues prompts, but the vocabulary {tasks.file_of(vocabulary)} would "
+            "end each with EOS; put that file as tokenizer.model into the checkpoint's directory, "
+            "and set no vocabulary"
         )
     if role == "target" and (known := model.head_ids) is not None:
         raise ValueError(
-            f"the target's head has {len(known)} of {model.vocab_size} ids (head_ids), and would "
-            "never say the others; give the whole model, a trimmed head is a drafter's"
+            f"the target's head has {len(known)} of {model.vocab_size} ids (head_ids), and cannot "
+            "output the others; give the whole model, only a drafter may have a trimmed head"
         )
     if model.vocab_size < vocabulary.vocab_size:
         raise ValueError(

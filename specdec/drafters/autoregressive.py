@@ -21,14 +21,14 @@ from specdec.types import Array, Cache, Context, Draft, Params, Part, PyTree
 
 
 class Memory(struct.PyTreeNode):
-    """The KV cache of a draft model, and the last draft that was fed to it."""
+    """The KV cache of a draft model, and the last draft that the model made."""
 
     cache: Cache  # the model's
     tokens: Array  # [B, K] int32, the last draft
     start: Array  # [B] int32, the position of its first token
 
     def known(self, context: Context) -> Cache:
-        """Returns the cache, rewound to the first token where draft and committed text differ."""
+        """Returns the cache, cut before the first token where draft and committed text differ."""
         longest = self.tokens.shape[1]
         index = jnp.arange(longest)[None]
         differs = slices(context.tokens, self.start, longest) != self.tokens
@@ -41,9 +41,9 @@ class Memory(struct.PyTreeNode):
 class Autoregressive(Checked, TokenByToken):
     """Drafts token by token with its own model.
 
-    The state is the model's cache and the last draft. The drafter receives no message about what
-    was accepted. At its next call it keeps the prefix that agrees with the committed text, and
-    feeds the rest again. With n the pending position:
+    The state is the model's cache and the last draft. At each call, the drafter compares this draft
+    with the committed text. It keeps the cache entries of their common prefix, and feeds the later
+    committed tokens again. With n the position of the pending token:
 
       accepted 2 of 3         n                    accepted 3 of 3              n
       committed   .. a x1 x2  c                    committed   .. a x1 x2  x3   c
@@ -51,14 +51,14 @@ class Autoregressive(Checked, TokenByToken):
       first step           [x2 c]                  first step             [x3  c]
 
     The first step of each draft feeds two tokens, at positions n-1 and n. It fills the hole that
-    full acceptance leaves, and otherwise rewrites the same values. If more tokens are missing,
+    full acceptance leaves, and otherwise rewrites equal values. If more tokens are missing,
     because the drafter was not called for some iterations, it first catches up in wider blocks.
 
     Args:
       model: any `Target`. Its vocabulary may be padded to another width than the target's.
       sampling: the rule that draft tokens are drawn with, usually the target's.
-      view: a named function of the inputs, or `NoSource()`, if the model reads other inputs than
-        the target.
+      view: maps the target's inputs to those that the model reads, as `NoSource()` or a named
+        function does. None if both models read the same inputs.
       role: the role of the model's parameters, if a drafter has several models.
 
     Example:
@@ -103,7 +103,7 @@ class Autoregressive(Checked, TokenByToken):
         return Memory(cache, drafted, jnp.zeros_like(context.length))
 
     def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
-        """Returns the logits [B, any width] of the first of at most `longest` draft tokens."""
+        """Returns the first draft token's logits [B, any width], and the call for later logits."""
         memory: Memory = state
         pending = context.length - 1  # [B] n, the position of the pending token
         previous = jnp.maximum(pending - 1, 0)
@@ -125,7 +125,7 @@ class Autoregressive(Checked, TokenByToken):
         return Steps(logits, advance, cache)
 
     def end(self, cache: Cache, draft: Draft, context: Context, state: PyTree) -> PyTree:
-        """Returns the state after a draft; `cache` holds all tokens but the last one."""
+        """Returns the state after a draft; `cache` holds all draft tokens but the last one."""
         memory: Memory = state
         room = memory.tokens.shape[1] - draft.tokens.shape[1]
         return Memory(cache, jnp.pad(draft.tokens, ((0, 0), (0, room))), context.length)
@@ -133,7 +133,6 @@ class Autoregressive(Checked, TokenByToken):
     def _catch_up(
         self, params: Params, context: Context, cache: Cache, until: Array, width: int
     ) -> Cache:
-        """Fills the cache with the committed tokens at positions < until; normally no call is
-        needed."""
+        """Fills the cache with the committed tokens before position `until` [B]."""
         known = params[self.role], context.tokens
         return catch_up(self.model, *known, cache, until=until, width=width)

@@ -1,4 +1,4 @@
-"""Functions that drafters share which propose a block of tokens in one call."""
+"""Functions for drafters that propose a block of tokens in one call."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from specdec.types import Array, Context, Request
 
 
 def mask_ids(vocab_size: int, masks: int, distinct: bool) -> Array:
-    """Returns [masks] int32, the last ids of a table: distinct ones, or the last id repeated."""
+    """Returns [masks] int32, the masks' ids: the vocabulary's last ids, or its last id repeated."""
     first = vocab_size - masks if distinct else vocab_size - 1
     return first + jnp.arange(masks, dtype=jnp.int32) * distinct
 
 
 def visible_in_block(text: Array, size: int, masks: int, cached: bool) -> Array:
-    """Returns [B, T, T] bool, which tokens of a block attend to which; T = size + masks.
+    """Returns [B, T, T] bool, whether token i of a block attends to token j; T = size + masks.
 
-    The block is room for `size` tokens, of which `text` [B] are used, followed by the masks. No
-    token attends to the others. If the text is `cached`, it attends only to earlier text.
+    The block has `size` slots for text, and then the masks. Row b uses the first `text[b]` slots;
+    no token attends to unused slots. If `cached`, text attends only to itself and earlier text.
     """
     index = jnp.arange(size + masks)[None]
     seen = ((index >= size) | (index < text[:, None]))[:, None]  # [B, 1, T] by a mask
@@ -33,15 +33,15 @@ def visible_in_block(text: Array, size: int, masks: int, cached: bool) -> Array:
 
 
 def last_state(context: Context) -> Array:
-    """Returns [B, 1, D], the target's state that produced the pending token."""
-    assert context.hidden is not None, "the drafter says that it reads it"
+    """Returns [B, 1, D], the target's hidden state that produced the pending token."""
+    assert context.hidden is not None, "the drafter's reads_hidden is False"
     return jnp.take_along_axis(context.hidden, context.length[:, None, None] - 1, axis=1)
 
 
 def neighbours(behind: Callable[[Array], Array], logits: Array, context: Context) -> Steps:
-    """Returns steps from the logits [B, K, V] of a block, where each token changes the next logits.
+    """Returns steps through a block's logits [B, K, V]; each token changes the next one's logits.
 
-    `behind` maps tokens [B, 1] to [B, 1, V], which is added to the logits of the next place.
+    `behind` maps tokens [B, 1] to the term [B, 1, V] that is added to the next token's logits.
     """
     taught = context.taught
 
@@ -58,7 +58,7 @@ def neighbours(behind: Callable[[Array], Array], logits: Array, context: Context
 
 
 def for_timing(block: Array) -> Request:
-    """Returns a request for a block [B, K] of which only the time matters."""
+    """Returns a request for K tokens per row, only for timing; `block` [B, K] has any ids."""
     keys = jax.vmap(jax.random.key)(jnp.sum(block, axis=1))
     ones = jnp.ones([len(block)], jnp.int32)
     unread: Any = {"inputs": None, "cache": None, "hidden": None, "active": ones > 0}
@@ -67,7 +67,7 @@ def for_timing(block: Array) -> Request:
 
 
 def check_length(what: str, block: int, context: Context) -> None:
-    """Raises ValueError, at tracing, if drafts are longer than a block."""
+    """Raises ValueError, at tracing, for drafts above `block` tokens; `what` begins its message."""
     longest = context.cache.capacity - context.tokens.shape[1] + 1  # K, see `Plan.capacity`
     if longest > block:
         raise ValueError(
@@ -77,11 +77,11 @@ def check_length(what: str, block: int, context: Context) -> None:
 
 
 def check_states(who: str, width: int, context: Context) -> None:
-    """Raises ValueError, at tracing, if the target's states have another width."""
+    """Raises ValueError, at tracing, if the target's states are not `width` wide, or missing."""
     hidden = context.hidden
     if hidden is None or hidden.shape[-1] != width:
-        there = "not there" if hidden is None else f"{hidden.shape[-1]} wide"
+        there = "missing" if hidden is None else f"{hidden.shape[-1]} wide"
         raise ValueError(
             f"the drafter's {who} read states of width {width}, and the target's are {there}; give "
-            "the target that they were trained for"
+            "the target that the drafter was trained for"
         )

@@ -1,4 +1,4 @@
-"""Heads on the target's own state, which predict the tokens after the pending one.
+"""A drafter of heads that predict the next tokens from the target's last hidden state.
 
 Stern et al. 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models" (1811.03115).
 """
@@ -21,11 +21,11 @@ from specdec.types import Array, Cache, Context, ContextTarget, Draft, Params, P
 
 @dataclasses.dataclass(frozen=True)
 class Blockwise(Checked, Drawing):
-    """Drafts one token with each head, from the state that produced the pending token.
+    """Drafts one token with each head, from the target's state that produced the pending token.
 
-    The pending token is the paper's first head. It is the target's own, so the output stays exact.
-    One target call both verifies and prepares the next draft: the heads read its state at the last
-    kept token. Before the first call there is no such state, and no token is drafted.
+    The paper's first head is the target's own prediction, here the pending token. One target call
+    verifies a draft and prepares the next one: the heads read its hidden state at the last accepted
+    token. Before the first target call there is no such state, and no token is drafted.
 
     Args:
       heads: a `models.heads.Heads`, trained on this target's states.
@@ -63,7 +63,7 @@ class Blockwise(Checked, Drawing):
         return (Part(self.role, self.block, min(length, 1)),)
 
     def timed(self, target: Target) -> dict[str, Callable]:
-        """Returns a call of the heads: their states, and the target's projection of them."""
+        """Returns, by role, a call of all heads on one state, with the projection to logits."""
 
         def call(trees: Mapping[str, PyTree], tokens: Array, cache: Cache):
             width = self.heads.states_dim
@@ -82,7 +82,7 @@ class Blockwise(Checked, Drawing):
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
         context, heads = request.context, params[self.role]
         logits = self._logits(context.target, params["target"], heads, last_state(context))
-        # Before the first call there is no state to look ahead from.
+        # Before the first target call there is no state for the heads to read.
         asked = request._replace(want=jnp.where(context.length > 1, request.want, 0))
         return draft_block(logits[:, : request.longest], asked, self.sampling), state
 

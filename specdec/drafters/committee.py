@@ -1,4 +1,4 @@
-"""Several drafters that propose token by token, each with one vote."""
+"""A drafter that averages the distributions of several drafters, token by token."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from specdec.sampling import fit_vocabulary, tempered
 from specdec.types import Array, Context, Draft, Params, PyTree
 
 REMEDY = "a drafter that proposes token by token, such as NGram(2, sampling)"
-LEAST = 0.01  # probability of a token, for its score: one token cannot decide about a member
+LEAST = 0.01  # scores count smaller probabilities as this one, so no single token decides a score
 
 
 class VoteRecord(struct.PyTreeNode):
-    """The votes of the members along the last draft, and their scores for the text before it."""
+    """The members' votes on each token of the last draft, and their scores up to that draft."""
 
     scores: Array  # [B, M] float32
-    votes: Array  # [B, K, M] int32, the likeliest tokens, if greedy; else [B, K, M, V] float32
+    votes: Array  # [B, K, M] int32, likeliest tokens, if greedy; else softmaxes [B, K, M, V]
     tokens: Array  # [B, K] int32, the last draft
     start: Array  # [B] int32, the position of its first token
-    length: Array  # [B] int32, its tokens; within a draft, the votes so far
+    length: Array  # [B] int32, the number of its tokens; while drafting, of those voted on so far
 
     @classmethod
     def empty(cls, context: Context, members: int, greedy: bool) -> VoteRecord:
-        """Returns the record before the first draft."""
+        """Returns the record before the first draft, with zero scores and no votes."""
         assert context.vocab_size is not None
         rows = len(context.length)
         longest = context.cache.capacity - context.tokens.shape[1] + 1  # K, see `Plan.capacity`
@@ -44,11 +44,11 @@ class VoteRecord(struct.PyTreeNode):
         return cls(jnp.zeros([rows, members], jnp.float32), votes, tokens, none, none)
 
     def scored(self, context: Context, decay: float) -> VoteRecord:
-        """Returns the record with new scores, and no votes.
+        """Returns the record with scores that include the last draft, and with its votes removed.
 
-        They count the tokens that were committed where the draft had agreed with the text so far:
-        the accepted tokens, and the correction of a rejected one. There are no votes on the
-        target's token after a draft that was accepted as a whole.
+        Scores count the accepted tokens, and the target's token in place of the first rejected one.
+        The target's token after a fully accepted draft does not count: no member voted on it. Each
+        counted token multiplies the scores before it by `decay`.
         """
         longest = self.tokens.shape[1]
         text, index = slices(context.tokens, self.start, longest), jnp.arange(longest)[None]
@@ -67,7 +67,7 @@ class VoteRecord(struct.PyTreeNode):
         return self.replace(scores=scores, length=jnp.zeros_like(self.length))
 
     def voted(self, votes: list[Array]) -> VoteRecord:
-        """Returns the record with the votes, [B, V] each, on the next token of the draft."""
+        """Returns the record with the members' softmaxes, [B, V] each, for one more draft token."""
         new = jnp.stack(votes, axis=1)
         if self.votes.ndim == 3:
             new = jnp.argmax(new, axis=2).astype(jnp.int32)
@@ -75,7 +75,7 @@ class VoteRecord(struct.PyTreeNode):
         return self.replace(votes=put(self.votes, self.length, new), length=self.length + 1)
 
     def drafted(self, draft: Draft, context: Context) -> VoteRecord:
-        """Returns the record after a draft, whose tokens were voted on."""
+        """Returns the record with the tokens, start and length of the draft that was voted on."""
         room = self.tokens.shape[1] - draft.tokens.shape[1]
         tokens = jnp.pad(draft.tokens, ((0, 0), (0, room)))
         return self.replace(tokens=tokens, start=context.length, length=draft.length)
@@ -90,20 +90,20 @@ class Committee(Checked, TokenByToken):
     may be accepted more often than its best member, and costs as much as all of them together.
 
     With a `decay`, the weights of each row follow its text, as in TABED (Lee et al. 2026, arXiv
-    2601.20357). A member's score is the sum of its gains on the tokens that the target has
-    committed where the committee had drafted. If drafts are greedy, the gain is 1 for a token that
-    the member would have taken, else 0. Otherwise it is the log-probability of the token, and the
-    state takes M K V floats for each row. Weights are multiplied by exp(score / temperature).
+    2601.20357). A member's score is the decayed sum of its gains on the committed tokens at drafted
+    positions. In greedy drafts, the gain is 1 for the member's likeliest token, else 0. Otherwise
+    it is the member's log-probability of the token, and the state has M K V floats per row, for M
+    members. Weights are multiplied by exp(score / temperature).
 
     Args:
       members: drafters that propose token by token, such as `Autoregressive` and `NGram`. Each is
-        fed the tokens that the committee has drafted. Each model needs a role of its own. Tables
-        with the same role are one table.
+        fed the committee's draft tokens. Each model needs a role that no other member uses.
+        Members that read one table use the same role for it.
       sampling: the rule that tokens are drawn with from the mean, usually the target's. The
         members' own rules are not used.
       weights: positive weights of the members, which are divided by their sum; None for equal ones.
-      decay: what each further token leaves of a score, as in 0.9; None for fixed weights.
-      temperature: a higher one keeps the weights closer to the fixed ones.
+      decay: the factor of a score for each further token, as in 0.9; None for fixed weights.
+      temperature: higher values keep the weights of a row closer to `weights`.
     """
 
     members: tuple[TokenByToken, ...]
@@ -121,13 +121,13 @@ class Committee(Checked, TokenByToken):
             check_is(f"Committee.{name}", member, TokenByToken, REMEDY)
             if member.paths:
                 raise ValueError(
-                    f"Committee.{name} is {member}, which drafts {member.paths} paths where a "
-                    "committee has one; give Autoregressive"
+                    f"Committee.{name} is {member}, which drafts {member.paths} paths, and a "
+                    "committee drafts one; give Autoregressive"
                 )
         if several := shared_roles(self.members):
             raise ValueError(
-                f"several members of Committee own {', '.join(several)}; give each its own role, "
-                "as in Autoregressive(model, sampling, role='draft_2')"
+                f"several members of Committee have the role {', '.join(several)}; give each "
+                "another role, as in Autoregressive(model, sampling, role='draft_2')"
             )
         if self.weights is not None:
             object.__setattr__(self, "weights", tuple(self.weights))
@@ -185,7 +185,7 @@ class Committee(Checked, TokenByToken):
         return after, record and record.drafted(draft, context)
 
     def _weights(self, record: VoteRecord | None) -> Sequence[Array | float]:
-        """Returns the members' weights: numbers, or [B, 1] if they follow a record."""
+        """Returns the members' weights: a number each, or with a record an array [B, 1] each."""
         fixed = self.weights or (1.0,) * len(self.members)
         if record is None:
             return [weight / sum(fixed) for weight in fixed]
@@ -194,11 +194,11 @@ class Committee(Checked, TokenByToken):
 
 
 def _votes(logits: Sequence[Array], vocab_size: int | None) -> list[Array]:
-    """Returns the softmaxes of members, [B, V] each."""
+    """Returns the softmax [B, V] of each member's logits."""
     assert vocab_size is not None
     return [jax.nn.softmax(fit_vocabulary(each, vocab_size)) for each in logits]
 
 
 def _mean(weights: Sequence[Array | float], votes: list[Array]) -> Array:
-    """Returns [B, V], the logarithm of the weighted mean of votes."""
+    """Returns [B, V], the logarithm of the weighted mean of the members' softmaxes."""
     return jnp.log(sum(weight * vote for weight, vote in zip(weights, votes, strict=True)))

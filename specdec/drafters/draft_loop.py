@@ -15,7 +15,7 @@ from specdec.types import Array, Context, Draft, History, PyTree, Request, Sampl
 
 
 class Steps(NamedTuple):
-    """The start of a draft, and the function that leads from each token to the next logits."""
+    """The logits of a draft's first token, and the function that computes the later logits."""
 
     logits: Array  # [B, any width] for the first token
     advance: Callable[[PyTree, Array], tuple[Array, PyTree]]
@@ -24,20 +24,20 @@ class Steps(NamedTuple):
 
 
 def draft_loop(steps: Steps, request: Request, sampling: SamplingRule) -> tuple[Draft, PyTree]:
-    """Draws K tokens per row, each from the logits that the tokens before it lead to.
+    """Draws K tokens per row, each from logits that depend on the tokens before it.
 
     The first token is drawn from `steps.logits`. The other K - 1 are drawn in a `lax.scan`. With a
     stopping rule, they are drawn in a `lax.while_loop` that ends when no row wants more.
 
     Args:
-      steps: the first logits, and what leads to the next ones.
+      steps: the first token's logits, and the function that computes the later ones.
       request: the argument of `propose`. Logits are padded or cut to its context's `vocab_size`
-        *before* drawing, so that `probs` is what tokens are drawn from. None leaves their width.
+        *before* drawing, so that tokens are drawn from `probs`. A `vocab_size` of None keeps them.
       sampling: turns logits into the distribution that is drawn from. Greedy drafts have
         `probs=None`. Processors read the text and the draft so far.
 
     Returns:
-      The draft, and what the steps carried after its last token.
+      The draft, and the carry that the last call of `steps.advance` returned.
     """
     if looks_back(sampling):
         steps = _processed(steps, request.context, sampling)
@@ -55,7 +55,7 @@ def draft_loop(steps: Steps, request: Request, sampling: SamplingRule) -> tuple[
 def _processed(steps: Steps, context: Context, sampling: Processed) -> Steps:
     """Returns steps whose logits have gone through the sampling's processors.
 
-    The history that processors read is a part of the carry.
+    The carry includes the history that processors read.
     """
 
     def process(logits: Array, history: History) -> Array:
@@ -79,7 +79,7 @@ def draft_block(logits: Array, request: Request, sampling: SamplingRule) -> Draf
     """Draws K tokens per row from the logits of a block, which do not depend on its tokens.
 
     If a logits processor reads earlier tokens, the tokens are drawn one by one. A stopping rule is
-    asked after each token, as in `draft_loop`.
+    applied after each token, and ends the draft there, as in `draft_loop`.
 
     Args:
       logits: [B, K, any width] float32.
@@ -109,7 +109,7 @@ def _one_by_one(logits: Array) -> Steps:
 
 
 def _stopped(drawn: _Drawn, want: Array, stop: Stop) -> Array:
-    """Returns [B], the tokens of a block up to where a stopping rule ends it."""
+    """Returns [B], the length at which a stopping rule ends each row's block, at most `want`."""
 
     def after(loop, token):
         going, carry, length = loop
@@ -127,7 +127,7 @@ def _stopped(drawn: _Drawn, want: Array, stop: Stop) -> Array:
 class _Drawn(NamedTuple):
     tokens: Array  # [B] int32
     probs: Array | None  # [B, V] the distribution they were drawn from, None if greedy
-    beliefs: Array | None  # [B, V] the softmax, if greedy and the context asks for it
+    beliefs: Array | None  # [B, V] the softmax, if greedy and `Context.beliefs`; else None
     seen: Array  # [B, V] for stopping rules: probs, or the softmax if greedy
 
 

@@ -16,10 +16,10 @@ Self = TypeVar("Self", bound="Drafter")
 
 
 class Drafter(abc.ABC):
-    """Proposes tokens; a frozen dataclass that has at least `propose`.
+    """The base of all drafters: frozen dataclasses that propose tokens, with at least `propose`.
 
     The other methods have defaults for a drafter without models and without state. For a drafter
-    that is made of other drafters (`inner`), the defaults collect the results of those.
+    that is made of other drafters (`inner`), the defaults collect the inner drafters' results.
     """
 
     @abc.abstractmethod
@@ -62,25 +62,25 @@ class Drafter(abc.ABC):
 
     @property
     def block(self) -> int | None:
-        """The most tokens that are drafted in one call; None for drafts made token by token."""
+        """The most tokens that one call drafts; None for a drafter without such a limit."""
         return None
 
     @property
     def paths(self) -> int | None:
-        """The nodes at each depth of a draft with several paths; None for a draft that is one text.
+        """The number w of tokens at each position of a draft with several paths; None for one path.
 
-        A request then has `paths` keys for each depth, those of the first path first.
+        A request for K tokens along each path has w K keys per row, those of the first path first.
         """
         return next((drafter.paths for drafter in self.inner().values() if drafter.paths), None)
 
     @property
     def certain(self) -> bool:
-        """Whether a draft with several paths is a tree of likely tokens, which are not drawn."""
+        """Whether a draft with several paths is a tree of the likeliest tokens, not of samples."""
         return any(drafter.certain for drafter in self.inner().values())
 
     @property
     def adapts(self) -> bool:
-        """Whether a draft depends on anything but the text before it and the keys."""
+        """Whether a draft depends on more than the text before it and the random keys."""
         return any(drafter.adapts for drafter in self.inner().values())
 
     @property
@@ -106,7 +106,7 @@ class Drafter(abc.ABC):
         return {**self.models(), **self.tables()}
 
     def with_models(self: Self, models: Mapping[str, Target]) -> Self:
-        """Returns this drafter with the given models in their roles."""
+        """Returns this drafter with its models replaced by those given for their roles."""
         inner = self.inner().items()
         return self.with_inner({name: drafter.with_models(models) for name, drafter in inner})
 
@@ -128,16 +128,15 @@ class Drafter(abc.ABC):
         return self._collected("timed", target)
 
     def partial_models(self, target: Target) -> dict[str, Target]:
-        """Returns, by role, the layers of the target that calls in `parts` run, as models."""
+        """Returns, by role, a model of those target layers that a call in `parts` runs."""
         return self._collected("partial_models", target)
 
     def spare_ids(self) -> dict[str, int]:
-        """Returns how many ids beyond the vocabulary the drafter needs in its models' tables, by
-        role."""
+        """Returns, by role, the number of ids for masks that a model has beyond the vocabulary."""
         return self._collected("spare_ids")
 
     def views(self) -> dict[str, Callable[[PyTree], PyTree]]:
-        """Returns, by role, the functions of the inputs that models read instead of all inputs."""
+        """Returns, by role, the function that maps the target's inputs to those of the model."""
         return self._collected("views")
 
     @property
@@ -146,7 +145,7 @@ class Drafter(abc.ABC):
         return False
 
     def itself(self, target: Target) -> Drafter:
-        """Returns this drafter with all of the target's layers instead of some."""
+        """Returns this drafter with all of the target's layers; needed only if `runs_target`."""
         raise NotImplementedError
 
     def _collected(self, method: str, *arguments: Target) -> dict[str, Any]:
@@ -160,9 +159,9 @@ Sampler = Annotated[
 
 
 class Drawing(Drafter):
-    """A drafter that draws its tokens from its own distribution, with `sampling`.
+    """A drafter that draws each token from a distribution that it computes, with `sampling`.
 
-    Its distribution of a token depends only on the text before the token, so it can be recorded.
+    The distribution depends only on the text before the token, so it can be recorded for a text.
     """
 
     sampling: SamplingRule
@@ -173,15 +172,14 @@ class Drawing(Drafter):
 
 
 class TokenByToken(Drawing):
-    """A drafter whose distribution of a draft token follows from the tokens before it.
+    """A drafter whose distribution of a draft token depends on the draft tokens before it.
 
     Several such drafters can vote on one draft (`Committee`).
     """
 
     @abc.abstractmethod
     def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
-        """Returns the logits [B, any width] of the first draft token, and the state for the next
-        ones.
+        """Returns the logits of the first draft token, and the function that computes later ones.
 
         Args:
           params: the parameters of all roles.
@@ -191,7 +189,7 @@ class TokenByToken(Drawing):
         """
 
     def end(self, carry: PyTree, draft: Draft, context: Context, state: PyTree) -> PyTree:
-        """Returns the state after a draft; `carry` is what its `Steps` carried."""
+        """Returns the state after a draft; `carry` is the last carry of its `Steps`."""
         return state
 
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
@@ -204,7 +202,7 @@ class TokenByToken(Drawing):
 def shared_roles(drafters: Iterable[Drafter]) -> list[str]:
     """Returns the roles that several drafters use for different parameters.
 
-    One table that all of them read does not count.
+    A table that all of them read under one role does not count.
     """
     by_role: dict[str, list[Target | Table]] = {}
     for drafter in drafters:

@@ -1,4 +1,4 @@
-"""The target's own first layers, which draft for all of them.
+"""A drafter that runs the target's first layers only.
 
 Elhoushi et al. 2024, "LayerSkip" (2404.16710), and Zhang et al. 2023, "Draft & Verify"
 (2309.08168): speculation without a second model. Verification reuses what the first layers have
@@ -28,18 +28,18 @@ class EarlyExit(Checked, Drawing):
     """Drafts with the first layers of the target, on the target's own cache.
 
     The drafter has no state, because it writes the target's cache. Take a draft x1 x2 x3 after the
-    pending token c. Each letter below is a token's keys and values in one layer:
+    pending token c. Each token below stands for its keys and values in the cache:
 
       upper layers    .. a b               .. a b c x1 x2 x3
       lower layers    .. a b c x1 x2       .. a b c x1 x2 x3
-              drafting             verifying: x3 below, all four above
+              after drafting       verification adds x3 below and c x1 x2 x3 above
 
     Args:
       layers: the number of decoder layers to run, from the first one. With all layers, the draft is
         the target's own output.
       sampling: the rule that draft tokens are drawn with, usually the target's.
-      head: a `models.heads.Heads` with one head, trained on the states of this layer. It stands
-        between them and the target's projection. None applies only the target's final norm.
+      head: a `models.heads.Heads` with one head, trained on the states after these layers. It maps
+        them to states for the target's projection. None projects them after the final norm.
       role: the role of the head's parameters.
     """
 
@@ -79,7 +79,7 @@ class EarlyExit(Checked, Drawing):
         return {} if known is None else {"exit": known}
 
     def timed(self, target: LayeredTarget) -> dict[str, Callable]:
-        """Returns a call of the lower layers with the head, and the rest of the target's call."""
+        """Returns the call "exit" that drafts a token, and "target", the rest of verification."""
 
         def draft(trees: Mapping[str, PyTree], tokens: Array, cache: Cache):
             logits, _, fed = self._exit(target, trees, tokens, cache)
@@ -103,7 +103,7 @@ class EarlyExit(Checked, Drawing):
         assert isinstance(target, LayeredTarget)
         if self.layers > (layers := target.num_layers):
             raise ValueError(
-                f"EarlyExit.layers is {self.layers} and the target has {layers}; give at most that"
+                f"EarlyExit.layers is {self.layers} and the target has {layers} layers; give fewer"
             )
         return ()
 
@@ -130,7 +130,7 @@ class EarlyExit(Checked, Drawing):
         """Runs the lower layers on tokens [B, T]; returns the logits [B, T, V], the residual stream
         after the last of these layers, and the cache."""
         output, cache = target.decode(params["target"], tokens, cache, layers=(0, self.layers))
-        assert output.stream is not None, "it was asked for some layers"
+        assert output.stream is not None, "a call of some layers returns its stream"
         if self.head is None:
             return output.logits, output.stream, cache
         states = self.head.ahead(params[self.role], output.hidden)[:, :, 0]

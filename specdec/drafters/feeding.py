@@ -1,4 +1,4 @@
-"""A function that drafters share which run a model on the text."""
+"""A function for drafters that run a model: it feeds the tokens that the model's cache lacks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def catch_up(
 ) -> Cache:
     """Fills a cache with the tokens at positions < until, in calls of `width` tokens.
 
-    A drafter that was not called for some iterations loses nothing. Normally no call is needed.
-    Entries beyond `until` [B] are forgotten. `hidden` [B, at least 1+N, D] has the target's state
-    of each of the tokens [B, 1+N], if the model reads them.
+    Tokens are missing if the drafter was not called for some iterations; normally no call is
+    needed. Entries from position `until` [B] on are dropped. If the model reads the target's hidden
+    states, `hidden` [B, at least 1+N, D] has those of the tokens [B, 1+N].
     """
 
     def feed(cache: Cache) -> Cache:

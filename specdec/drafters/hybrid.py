@@ -1,4 +1,4 @@
-"""Two drafters in order of preference: usually copies if there are any, else a model."""
+"""A drafter made of two in order of preference: usually one that copies, and then a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
 
 @dataclasses.dataclass(frozen=True)
 class Hybrid(Checked, Drafter):
-    """Takes a row's draft from the first drafter, or from the second if the first has none.
+    """Takes a row's draft from the first drafter, or from the second if the first's is too short.
 
     Either drafter may itself be a `Hybrid`; `sources` then names all of them, in the order of
     preference. The choice depends only on committed tokens, so every draft token is drawn from the
@@ -26,7 +26,8 @@ class Hybrid(Checked, Drafter):
       first: a drafter of negligible cost, such as `PromptLookup`.
       second: a drafter such as `Autoregressive`. It runs for the whole batch if any row needs it.
         Tokens of calls in which it did not run are fed to it later.
-      shortest: the number of tokens that the first drafter must propose; fewer if fewer are wanted.
+      shortest: the least length of a draft of the first drafter that is used; a draft of all wanted
+        tokens may be shorter.
     """
 
     first: Drafter
@@ -39,16 +40,16 @@ class Hybrid(Checked, Drafter):
             check_is(f"Hybrid.{name}", drafter, Drafter, "a drafter, such as PromptLookup()")
             if drafter.runs_target:
                 raise ValueError(
-                    f"Hybrid.{name} is {drafter}, which begins the target's call for all rows or "
-                    "for none; give a drafter of another kind"
+                    f"Hybrid.{name} is {drafter}, which runs the target's first layers for all "
+                    "rows or for none; give a drafter without the target's layers"
                 )
             if drafter.paths:
                 raise ValueError(
-                    f"Hybrid.{name} is {drafter}, which drafts {drafter.paths} paths where a "
-                    "hybrid has one; give Autoregressive"
+                    f"Hybrid.{name} is {drafter}, which drafts {drafter.paths} paths, and a "
+                    "hybrid drafts one; give Autoregressive"
                 )
         if both := shared_roles([self.first, self.second]):
-            raise ValueError(f"both drafters of Hybrid own {', '.join(both)}; give others")
+            raise ValueError(f"both drafters of Hybrid use role {', '.join(both)}; give others")
 
     def inner(self) -> dict[str, Drafter]:
         return {"first": self.first, "second": self.second}
@@ -60,8 +61,8 @@ class Hybrid(Checked, Drafter):
     def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
         """Returns the calls of the first drafter, and those of the second if it proposed the draft.
 
-        The first drafter is always asked. If the second one proposed, the first one's calls are
-        those of its own last source, which is asked after its others.
+        The first drafter always runs. If the second one proposed the draft, all sources of the
+        first have run, and its calls are those of its last source.
         """
         assert source is not None, "a hybrid has sources"
         count = len(_names(self.first))
@@ -94,12 +95,12 @@ def _names(drafter: Drafter) -> tuple[str, ...]:
 
 
 def _source(draft: Draft) -> Array:
-    """Returns [B], the index of each draft's source among those of its drafter."""
+    """Returns [B], the index of each row's draft in its drafter's `sources`; 0 without sources."""
     return jnp.zeros_like(draft.length) if draft.source is None else draft.source
 
 
 def _merged(taken: Array, copied: Draft, drawn: Draft, context: Context) -> Draft:
-    """Returns the first draft in the rows that are `taken`, else the second one."""
+    """Returns the draft `copied` in the rows where `taken` [B] is True, and `drawn` in others."""
 
     def either(first: Array | None, second: Array | None) -> Array | None:
         if first is None and second is None:

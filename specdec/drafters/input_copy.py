@@ -1,4 +1,4 @@
-"""The source itself as the draft, for outputs that are nearly a copy of it.
+"""A drafter that copies the source, for outputs that are nearly a copy of it.
 
 Sun et al. 2021, "Instantaneous Grammatical Error Correction with Shallow Aggressive Decoding"
 (2106.04970), section 3.1: one call verifies the rest of the source. If the output leaves the
@@ -62,7 +62,7 @@ class InputCopy(Checked, Drafter):
         return Draft(tokens, None, length), (pointer, seen)
 
     def _start(self, inputs: Array) -> Array:
-        """Returns [B], the first place after the prefix."""
+        """Returns [B], the index of the first source token after the prefix."""
         size = len(self.prefix)
         if not size or size > inputs.shape[1]:
             return jnp.zeros(inputs.shape[0], jnp.int32)
@@ -70,7 +70,7 @@ class InputCopy(Checked, Drafter):
         return jnp.where(there, size, 0).astype(jnp.int32)
 
     def _advanced(self, context: Context, pointer: Array, seen: Array) -> tuple[Array, Array]:
-        """Returns pointer and length after one more output token, if there is one."""
+        """Returns pointer [B] and seen [B] after one more output token, in rows that have one."""
         index = jnp.minimum(seen, context.length - 1)[:, None]
         token = jnp.take_along_axis(context.tokens, index, axis=1)
         at_pointer = slices(source_of(context), jnp.maximum(pointer, 0), 1)
@@ -80,14 +80,14 @@ class InputCopy(Checked, Drafter):
         return jnp.where(new, moved, pointer), seen + new
 
     def _entry(self, context: Context, length: Array) -> Array:
-        """Returns [B], the place after the one occurrence of the end of the output, or NOWHERE.
+        """Returns [B], the index after the only place in the source that matches the output's end.
 
-        `length` [B] is that of the output with its start token.
+        It is NOWHERE without such a place. `length` [B] is the output's, with its start token.
         """
         text, inputs = context.history, source_of(context)
         places = jnp.arange(inputs.shape[1])[None]
         inside = in_source(context) & (places >= self._start(inputs)[:, None])
-        start = 0  # which is not part of the text that is searched for
+        start = 0  # the index of the start token, which is not searched for
         if text.begin is not None:
             length, start = length + text.begin, -1
         entry = jnp.full(length.shape, NOWHERE)

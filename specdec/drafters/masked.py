@@ -1,4 +1,4 @@
-"""A block of masks that a model fills in, all in one call.
+"""A drafter whose model fills in a block of mask tokens in one call.
 
 Xia et al. 2023, "Speculative Decoding: Exploiting Speculative Execution for Accelerating Seq2seq
 Generation" (2203.16487), section 3.1: the Spec-Drafter.
@@ -37,23 +37,23 @@ from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
 class Masked(Checked, Drawing):
     """Drafts a block in one call of a model that was trained to fill in masks.
 
-    Each token is drawn independently of the others: q is one distribution per place, and the
-    verdict is exact for any such q. A schedule's stopping rule may still end the draft after a
-    token. It may also cut the draft beforehand if the model has a confidence head.
+    Each draft token is drawn from a distribution of its own, independently of the others unless the
+    model has a Markov head. A stopping rule of the schedule may end the draft after any token. It
+    may also cut the draft before drawing if the model has a confidence head.
 
     The state is the model's cache. With three masks and a text that ends with tokens a and b:
 
-      tokens        a  b  .  .  M  M  M        room for as many as one call can have committed
-      a, b see      those before them, and themselves
-      masks see     the whole text, and each other
+      tokens        a  b  .  .  M  M  M        the dots are unused slots for text
+      a, b see      earlier text and themselves
+      masks see     the whole text and all masks
       positions     n-1 n        n+1 n+2 n+3
 
     Only the text stays in the cache. Setting its length removes the masks.
 
     Args:
-      model: a model whose `decode` takes `ancestors`, and whose table ends with the ids of masks.
+      model: its `decode` takes `ancestors`, and the last ids of its embedding table are the masks.
       sampling: the rule that draft tokens are drawn with, usually the target's.
-      masks: the tokens of a block, which no draft may exceed. All are fed, however many are wanted.
+      masks: the number of masks of a block, and the longest draft. Every call feeds all of them.
       distinct: whether each place of a block has its own mask (the paper's distinct queries).
       reread: None if text attends only to earlier text, so that its keys and values are kept. If it
         is the longest output N, as in the paper, text also attends to the masks and is read again
@@ -110,7 +110,7 @@ class Masked(Checked, Drawing):
             text, block = tokens[:, : self._room], tokens[:, self._room :]
             logits = model.logits(weights, output.hidden[:, self._room :])
             drafted = self._drafted(weights, logits, for_timing(block))
-            text = jnp.where(drafted.tokens[:, :1] < 0, 0, text)  # needs the drafted
+            text = jnp.where(drafted.tokens[:, :1] < 0, 0, text)  # so that drawing is not left out
             return jnp.concatenate([text, drafted.tokens], axis=1), fed
 
         return {self.role: call}
@@ -120,7 +120,7 @@ class Masked(Checked, Drawing):
         if self.reread not in (None, context.tokens.shape[1] - 1):
             raise ValueError(
                 f"Masked.reread is {self.reread} and outputs have {context.tokens.shape[1] - 1} "
-                "tokens; give that, or None"
+                "tokens; give this number, or None"
             )
         if (width := self.model.states_dim) is not None:
             check_states("blocks", width, context)
@@ -170,5 +170,5 @@ class Masked(Checked, Drawing):
 
     @property
     def _room(self) -> int:
-        """The number of text tokens that a call has room for: those of one target call, or all."""
+        """The text slots of a call: enough for the tokens of one target call, or for all text."""
         return (self.masks if self.reread is None else self.reread) + 1

@@ -1,4 +1,4 @@
-"""Functions that lookup drafters share: the end of a text, and where it occurs elsewhere."""
+"""Functions of drafters that copy: the last tokens of a text, and their earlier occurrences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOTHING = -1  # an id that no token has
 
 
 def last_tokens(context: Context, count: int) -> Array:
-    """Returns [B, count], the last tokens of text and prompt, newest first, padded with NOTHING."""
+    """Returns [B, count], the last tokens of prompt and output, newest first, then NOTHING."""
     text = context.history
     index = text.length[:, None] - 1 - jnp.arange(count)[None]
     tokens = jnp.take_along_axis(text.tokens, jnp.maximum(index, 0), axis=1)
@@ -18,12 +18,12 @@ def last_tokens(context: Context, count: int) -> Array:
 
 
 def source_of(context: Context) -> Array:
-    """Returns [B, S], the tokens of the inputs."""
+    """Returns [B, S] int32, the token ids of the prompts if there are any, else of the inputs."""
     return context.inputs if context.prompt is None else context.prompt.tokens
 
 
 def in_source(context: Context) -> Array:
-    """Returns [B, S] bool, which tokens of `source_of` are not padding."""
+    """Returns [B, S] bool, whether each token of `source_of` is not padding."""
     prompt = context.prompt
     if prompt is None:
         return context.inputs != context.pad_id
@@ -31,9 +31,10 @@ def in_source(context: Context) -> Array:
 
 
 def matches(tokens: Array, last: Array, counts: Array) -> Array:
-    """Returns [B, L], how many of the newest tokens end at each place of `tokens` [B, L].
+    """Returns [B, L], the length of the match that ends at each place of `tokens` [B, L].
 
-    `last` [B, n] has the newest tokens first, and `counts` [B, L] the places of a match.
+    A match equals the end of the text, `last` [B, n], newest first. Only places where `counts`
+    [B, L] is True can be in a match.
     """
     tokens = jnp.where(counts, tokens, NOTHING - 1)
     going, length = counts, jnp.zeros(tokens.shape, jnp.int32)
@@ -45,13 +46,13 @@ def matches(tokens: Array, last: Array, counts: Array) -> Array:
 
 
 def slices(tokens: Array, start: Array, width: int) -> Array:
-    """Returns [B, width, ...], tokens[b, start[b]:], repeating the last column beyond the end."""
+    """Returns [B, width, ...], row b from `start[b]` on, repeating the last column at the end."""
     index = jnp.minimum(start[:, None] + jnp.arange(width)[None], tokens.shape[1] - 1)
     return jnp.take_along_axis(tokens, jnp.expand_dims(index, range(2, tokens.ndim)), axis=1)
 
 
 def check_inputs(drafter: object, context: Context) -> None:
-    """Raises ValueError for inputs that a drafter cannot copy from."""
+    """Raises ValueError if there is neither a prompt nor an input of token ids [B, S] to copy."""
     if context.prompt is not None:
         return
     inputs = context.inputs

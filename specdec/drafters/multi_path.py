@@ -1,4 +1,4 @@
-"""A smaller model drafts several continuations for one call of the target."""
+"""A drafter whose smaller model proposes several continuations for one target call."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from specdec.types import Array, Cache, Context, Draft, History, Params, Part, P
 
 
 class TreeMemory(struct.PyTreeNode):
-    """The KV cache of a draft model, which ends with the nodes of its last draft."""
+    """The KV cache of a draft model, with the entries of its last draft after the text."""
 
-    cache: Cache  # the model's, of the length before the nodes
+    cache: Cache  # the model's; its length excludes the last draft
     tokens: Array  # [B, T] int32, the last draft
-    nodes: Nodes
-    start: Array  # [B] int32, the position of its first token
+    nodes: Nodes  # the parent of each draft token
+    start: Array  # [B] int32, the position of the first draft token
 
     def known(self, context: Context) -> Cache:
-        """Returns the cache with the nodes that the committed text went through, as text."""
+        """Returns the cache in which the entries of accepted draft tokens belong to the text."""
         width = self.nodes.width
-        fed = self.tokens.shape[1] - width  # the last depth never was
+        fed = self.tokens.shape[1] - width  # the last token of each path was not fed
         if not fed:
             return self.cache
         nodes = jax.tree.map(lambda x: x[:, :fed], self.nodes)
@@ -41,29 +41,29 @@ class TreeMemory(struct.PyTreeNode):
 
 
 class _Depth(NamedTuple):
-    """The nodes of the depth that was drafted last."""
+    """The last token of each path of an unfinished draft."""
 
     tokens: Array  # [B, w] int32
-    lead: Array  # [B, w, T] bool, the nodes that lead to each, itself too
+    lead: Array  # [B, w, T] bool, whether each draft token is on the path to this one, or this one
     scores: Array  # [B, w] float32, log-probabilities of the paths; -inf for no path
-    text: History | None  # [B * w], before the next token; None if no processor reads it
+    text: History | None  # [B * w], the text with each path; None if no processor reads it
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiPath(Autoregressive):
     """Drafts several continuations with its own model: paths if it samples, else a tree.
 
-    Sampling draws independent paths, each as `Autoregressive` draws its only one. They may have
+    Sampling draws w independent paths, each as `Autoregressive` draws its only one. Paths may have
     tokens in common. The verifier tests one path after the other (`by_rounds`).
 
-    A greedy drafter proposes a tree: at each depth the likeliest continuations of the nodes above,
-    by the model's probability of the whole path. The path of `Autoregressive` is always among them.
-    So the tree never keeps fewer tokens.
+    A greedy drafter proposes a draft tree. With each further token it keeps the w paths that the
+    model finds likeliest. One of them is always the draft of `Autoregressive`, so at least as many
+    tokens are accepted.
 
-    The paths are the nodes of one call, in one row of each cache; see `models.contract.draft_tree`.
+    One call feeds the tokens of all paths in one cache row; see `models.contract.draft_tree`.
 
     Args:
-      paths: w, the nodes of each depth; 1 is `Autoregressive`.
+      paths: w, the number of draft tokens at each position; 1 drafts as `Autoregressive` does.
 
     Example:
 
@@ -128,9 +128,9 @@ class MultiPath(Autoregressive):
     def _extend(
         self, logits: Array, last: _Depth, keys: Array, depth: Array | int, context: Context
     ) -> tuple[_Depth, tuple[Array, Array, Array | None]]:
-        """Returns the next depth, and its tokens, parents and distributions, [B, w, ...] each.
+        """Returns the paths with one more token, and its ids, parents and q, [B, w, ...] each.
 
-        The logits are [B, w, V], or [B, 1, V] after the pending token; the keys [B, w].
+        The logits are [B, w, V], or [B, 1, V] after the pending token; the keys are [B, w].
         """
         if context.vocab_size is not None:
             logits = fit_vocabulary(logits, context.vocab_size)
@@ -163,10 +163,10 @@ class MultiPath(Autoregressive):
 def _likeliest(
     logits: Array, last: _Depth, width: int, stop_ids: tuple[int, ...]
 ) -> tuple[Array, Array, Array]:
-    """Returns tokens, parents and scores of the likeliest continuations, [B, w] each.
+    """Returns tokens, parents and scores of the likeliest continuations of the paths, [B, w] each.
 
-    The first is the likeliest token after the first node. A place without a continuation has the
-    token NOTHING: after a stop id nothing follows, and a vocabulary may be small.
+    The first is always the likeliest token of the first path. If there are fewer than w, because
+    paths ended with a stop id or the vocabulary is small, the others are NOTHING.
     """
     rows, before, size = logits.shape
     log_probs = jax.nn.log_softmax(logits, axis=-1)
@@ -181,7 +181,7 @@ def _likeliest(
     parents = index // best.shape[2]
     tokens = jnp.take_along_axis(ids.reshape(rows, -1), index, axis=1)
     chosen = jnp.take_along_axis(of_paths, index, axis=1)
-    # No token is the likeliest of logits that are not finite: an id that does not exist says so.
+    # If logits are not finite, no token is the likeliest: use an id that does not exist.
     tokens = jnp.where(there & (chosen > -jnp.inf), tokens, jnp.where(there, size, NOTHING))
     ends = jnp.isin(tokens, jnp.array(stop_ids, int))
     return tokens.astype(jnp.int32), parents, jnp.where(there & ~ends, chosen, -jnp.inf)

@@ -1,4 +1,4 @@
-"""The distribution of the next token given the last one or two, read from a table.
+"""A drafter that looks up the next token's distribution after the last one or two in a table.
 
 Leviathan et al. 2022, section 4.1: unigrams and bigrams as approximation models of negligible cost.
 """
@@ -20,10 +20,10 @@ from specdec.types import Array, Context, Params, PyTree, Table
 
 @dataclasses.dataclass(frozen=True)
 class NGram(Checked, TokenByToken):
-    """Drafts with the n-gram counts of its role, which `tables.count` makes.
+    """Drafts with a table of n-gram frequencies, which `tables.count` makes.
 
-    Orders are interpolated as in Witten and Bell (1991), so that an unseen context falls back on
-    the context that is one token shorter:
+    Orders are interpolated as in Witten and Bell (1991), so that an unseen context w falls back on
+    the context that is one token shorter. The table has share(w, x) and rest(w):
 
       q(x | w) = share(w, x) + rest(w) q(x | w without its first token)
 
@@ -71,7 +71,7 @@ class NGram(Checked, TokenByToken):
 
 
 def _row_of(contexts: Array, last: Array) -> tuple[Array, Array]:
-    """Returns the row [B] of the sorted `contexts` [R, m] that equals `last`, whether any does."""
+    """Returns [B] the row of the sorted `contexts` [R, m] that equals `last`, and if one does."""
 
     def halve(_, ends):
         low, high = ends  # contexts[:low] < last <= contexts[high:]
@@ -86,7 +86,7 @@ def _row_of(contexts: Array, last: Array) -> tuple[Array, Array]:
 
 
 def _less(a: Array, b: Array) -> Array:
-    """Returns [B], whether a comes before b in dictionary order; both are [B, m]."""
+    """Returns [B] bool, whether `a` [B, m] comes before `b` [B, m] in dictionary order."""
     less = jnp.zeros(a.shape[0], bool)
     for column in reversed(range(a.shape[1])):
         less = (a[:, column] < b[:, column]) | (a[:, column] == b[:, column]) & less

@@ -1,7 +1,7 @@
-"""The previous output for a text, as the draft of the output for a revised version of it.
+"""A drafter that copies the previous output, made for an earlier version of the same text.
 
-A source that grows, an edited input, or a better model over an old model's output: much of the
-output stays. The drafter keeps its place in the previous output by edit distance.
+Much of an output stays when its source grows or is edited, or when a better model replaces the old
+one. The drafter finds its place in the previous output by edit distance.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 
 class Alignment(NamedTuple):
-    """The alignment of the output so far with the first j tokens of the previous output."""
+    """The alignment of the output so far with the previous output's first j tokens, j = 0 to P."""
 
     previous: Array  # [B, P] int32
     end: Array  # [B] int32, the length of the previous output
-    edits: Array  # [B, P+1] int32, the edit distance of the output so far from j tokens
-    same: Array  # [B, P+1] int32, how many of the last tokens of both are the same
-    seen: Array  # [B] int32, the length of the output that these belong to
+    edits: Array  # [B, P+1] int32, the edit distance of the output so far from those j tokens
+    same: Array  # [B, P+1] int32, the length of the common suffix of output and j tokens
+    seen: Array  # [B] int32, the number of output tokens that have been aligned
 
 
 @dataclasses.dataclass(frozen=True)
 class PreviousOutput(Checked, Drafter):
     """Copies the previous output (`Context.previous`) from the place that the output has reached.
 
-    That is the place with the smallest edit distance between what stands before it and the output
-    so far, by Levenshtein. Each of the last tokens that agree counts as half an edit less. The
-    first of several such places is taken, so what follows an inserted token is copied.
+    It copies what follows the prefix with the smallest Levenshtein distance to the output so far.
+    Each token of their common suffix lowers the distance by half an edit. Of equally near prefixes
+    the shortest is taken, so what follows an inserted token is copied.
 
     The drafter runs no model, and its drafts are certain (`probs` is None). A text without a
     previous output gets no draft.
 
     Args:
-      longest: the most tokens that agree and count.
+      longest: the most tokens of the common suffix that lower the distance.
     """
 
     longest: PositiveInt = 4
@@ -79,7 +79,7 @@ class PreviousOutput(Checked, Drafter):
 
 
 def _advanced(context: Context, state: Alignment) -> Alignment:
-    """Returns the place after one more token of the output, in the rows that have one."""
+    """Returns the alignment after one more token of the output, in the rows that have one."""
     index = state.seen[:, None]
     agrees = state.previous == jnp.take_along_axis(context.tokens, index, axis=1, mode="clip")
     inserted = state.edits + 1

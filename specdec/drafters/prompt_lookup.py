@@ -1,4 +1,4 @@
-"""A copy of what followed the same words before, in the source or in the output so far.
+"""A drafter that copies what followed the same tokens before, in the source or in the output.
 
 Leviathan et al. 2022, appendix A.3, name the idea. Saxena 2023 (prompt lookup decoding) and Yang et
 al. 2023 (2304.04487) use it for decoder-only models, whose prompt and output are one text. An
@@ -23,11 +23,11 @@ class PromptLookup(Checked, Drafter):
 
     The longest match wins. Among equal matches the last one wins, and the output is preferred to
     the source. The drafter runs no model and keeps no state. Its drafts are certain (`probs` is
-    None). A match that reaches the end of the output continues with its own copy, so repetitions go
-    on.
+    None). A copy that reaches the end of the output starts again at its first token, so that
+    repetitions go on.
 
     Args:
-      longest: the most tokens that are compared.
+      longest: the most tokens of the output's end that are compared.
       shortest: the fewest tokens that must match; otherwise nothing is proposed.
       source: whether the source is searched, which is the prompt of a decoder-only model.
       output: whether the output is searched.
@@ -51,7 +51,7 @@ class PromptLookup(Checked, Drafter):
                 "give less"
             )
         if not (self.source or self.output):
-            raise ValueError("PromptLookup looks nowhere; set source or output")
+            raise ValueError("PromptLookup searches neither source nor output; set one of them")
 
     def init(self, params: Params, context: Context) -> PyTree:
         if self.source:
@@ -71,18 +71,18 @@ class PromptLookup(Checked, Drafter):
         period = jnp.maximum(end - best - 1, 1)
         index = best + 1 + jnp.arange(request.longest)[None] % period
         tokens = jnp.take_along_axis(before, index, axis=1)
-        # Behind the end of the source nothing is known; the output goes on with the copy.
+        # A copy ends with the source; in the output it starts again, see the class.
         inside = jnp.where(best < self._width(context), period[:, 0:1], request.longest)[:, 0]
         length = jnp.where(has_match, jnp.minimum(want, inside), 0)
         return Draft(tokens, None, length.astype(jnp.int32)), state
 
     def _width(self, context: Context) -> int:
-        """Returns the number of searched places after which nothing is known at the end."""
+        """Returns the number of searched places that belong to a source apart from the output."""
         return context.inputs.shape[1] if self.source and context.prompt is None else 0
 
     def _before(self, context: Context) -> tuple[Array, Array, Array]:
-        """Returns the tokens that are searched, source first, which of them count, and the end of
-        the source or output that each belongs to, [B, L] each."""
+        """Returns [B, L] each: the tokens to search, source first; whether each may match; and the
+        end of the source or output that contains it."""
         text = context.history
         if text.begin is not None:  # prompt and output are one text
             index, begin = jnp.arange(text.tokens.shape[1])[None], text.begin[:, None]

@@ -1,6 +1,6 @@
-"""A copy of what followed the same words in texts that the target wrote earlier.
+"""A drafter that copies what followed the same tokens in earlier outputs of the target.
 
-He et al. 2023, "REST: Retrieval-Based Speculative Decoding" (2311.08252), with a chain instead of
+He et al. 2023, "REST: Retrieval-Based Speculative Decoding" (2311.08252), with one path instead of
 their tree.
 """
 
@@ -19,7 +19,7 @@ from specdec.types import Array, Draft, Params, PyTree, Request, Table
 
 @dataclasses.dataclass(frozen=True)
 class Retrieval(Checked, Drafter):
-    """Looks up the output's end in the store that `tables.store` makes.
+    """Looks up the output's end in a store of earlier outputs, which `tables.store` makes.
 
     Each matching place votes for the token after it. The first draft token is the one with most
     votes. Only the places that voted for it vote for the second one, and so on. The store is sorted
@@ -27,10 +27,10 @@ class Retrieval(Checked, Drafter):
     log2(T) steps for T tokens, on the device and inside the loop.
 
     Args:
-      longest: the most tokens that are compared.
+      longest: the most tokens of the output's end that are compared.
       shortest: the fewest tokens that must match; otherwise nothing is proposed.
-      candidates: how many of the places with the longest match vote, evenly spread over all of
-        them.
+      candidates: the most places that vote. If more have the longest match, a sample evenly spaced
+        in the store votes.
     """
 
     longest: PositiveInt = 8
@@ -60,7 +60,7 @@ class Retrieval(Checked, Drafter):
     def _continuation(
         self, tokens: Array, order: Array, last: Array, width: int
     ) -> tuple[Array, Array]:
-        """Returns [width], the tokens with most votes, and whether any place matches."""
+        """Returns [width], the tokens with most votes, and whether `shortest` tokens match."""
         longest = jnp.int32(self.longest)
         index_of_last = _first_not_before(tokens, order, last, longest, after=False)
         neighbours = jnp.stack([index_of_last - 1, index_of_last])
@@ -112,12 +112,12 @@ def _before(tokens: Array, position: Array, count: int) -> Array:
 
 
 def _compared(tokens: Array, position: Array, last: Array, depth: Array) -> Array:
-    """Returns -1, 0 or 1: whether the text before a place sorts before, with or after `last`."""
+    """Returns -1, 0 or 1 if the text before `position` sorts before, equals or follows `last`."""
     sign = jnp.sign(_before(tokens, position, last.shape[0]) - last)
     sign = jnp.where(jnp.arange(last.shape[0]) < depth, sign, 0)
     return sign[jnp.argmax(sign != 0)]
 
 
 def _common(tokens: Array, position: Array, last: Array) -> Array:
-    """Returns how many of the tokens before a place equal those of `last`."""
+    """Returns the number of tokens before a place, nearest first, that agree with `last`."""
     return jnp.sum(jnp.cumprod(_before(tokens, position, last.shape[0]) == last))

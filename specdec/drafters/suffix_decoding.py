@@ -1,8 +1,8 @@
-"""A copy of the most frequent continuation of the same words, as long as it remains likely.
+"""A drafter that copies the most frequent continuation of the same tokens while it is likely.
 
 Oliaro et al. 2024, "SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications"
 (2411.04975): a long match justifies a long draft. Their suffix tree holds the text and earlier
-outputs. This drafter searches the source and the output, without a tree, and drafts a chain. For
+outputs. This drafter searches the source and the output, without a tree, and drafts one path. For
 earlier outputs, see `Retrieval`.
 """
 
@@ -24,15 +24,15 @@ from specdec.types import Array, Context, Draft, Params, PyTree, Request
 class SuffixDecoding(Checked, Drafter):
     """Proposes, token by token, the most frequent continuation among the longest matches.
 
-    Among tokens with equally many places, the one after the last place wins. The drafter runs no
-    model and keeps no state. Its drafts are certain (`probs` is None): `least` only decides about
-    their length. With a schedule of `shorter` calls, a short draft is a cheap one.
+    Among equally frequent tokens, the one after the last match wins. The drafter runs no model and
+    keeps no state. Its drafts are certain (`probs` is None): `least` only limits their length. A
+    schedule with `shorter` buckets verifies short drafts in cheaper calls.
 
     Args:
-      longest: the most tokens that are compared.
+      longest: the most tokens of the output's end that are compared.
       factor: the most draft tokens for each token that matches.
-      least: the smallest probability that a draft may have. If s of the r places that agree with
-        the draft so far go on with a token, the probability is multiplied by s / r.
+      least: the smallest estimated probability of a draft. If r matches agree with the draft so far
+        and s of them continue with a token, that token multiplies the estimate by s / r.
     """
 
     longest: PositiveInt = 8
@@ -50,7 +50,7 @@ class SuffixDecoding(Checked, Drafter):
         if text.begin is not None:  # prompt and output are one text
             before, counts = text.tokens, index < text.length[:, None]
         else:
-            written = (index > 0) & (index < context.length[:, None])  # the start token parts both
+            written = (index > 0) & (index < context.length[:, None])  # without the start token
             before = jnp.concatenate([context.inputs, context.tokens], axis=1)
             counts = jnp.concatenate([context.inputs != context.pad_id, written], axis=1)
         length = matches(before, last_tokens(context, self.longest), counts)
@@ -74,19 +74,19 @@ class SuffixDecoding(Checked, Drafter):
 
 
 def _behind(values: Array, by: int) -> Array:
-    """Returns [B, L], the value `by` places later at each place, False beyond the ends."""
+    """Returns `values` [B, L] moved `by` places to the right, with False where none is moved."""
     width = values.shape[1]
     moved = jnp.pad(values, ((0, 0), (max(by, 0), max(-by, 0))))
     return moved[:, max(-by, 0) :][:, :width]
 
 
 class _Ballot(NamedTuple):
-    """The tokens [B, L] of a search, sorted once so that an election takes time linear in L."""
+    """The searched tokens [B, L], sorted once so that an election takes time linear in L."""
 
     tokens: Array  # [B, L]
-    order: Array  # [B, L] the places by their tokens
-    first: Array  # [B, L] of each of these, where the places of the same token begin, and end
-    last: Array
+    order: Array  # [B, L] the places, sorted by their tokens
+    first: Array  # [B, L] for each entry of `order`, the first entry with the same token
+    last: Array  # [B, L] the last one
 
     @classmethod
     def of(cls, tokens: Array) -> _Ballot:
@@ -101,8 +101,7 @@ class _Ballot(NamedTuple):
         return cls(tokens, order, first, last)
 
     def elected(self, places: Array) -> tuple[Array, Array]:
-        """Returns the commonest token [B] among the places [B, L] bool, and the places that have
-        it."""
+        """Returns the most frequent token [B] at the places [B, L] bool, and its places [B, L]."""
         votes = jnp.take_along_axis(places, self.order, axis=1).astype(jnp.int32)
         until = jnp.cumsum(votes, axis=1)
         count = jnp.take_along_axis(until, self.last, axis=1)

@@ -1,4 +1,4 @@
-"""A draft of uniformly distributed tokens, which needs no model and no table."""
+"""A drafter of uniformly distributed tokens, which needs no model and no table."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from specdec.types import Context, Params, PyTree, SamplingRule
 class Uniform(TokenByToken):
     """Draws from q(x) = 1 / V (Leviathan et al. 2022, section 3.6).
 
-    Even this drafter improves every model a little.
+    Even this drafter speeds up any target a little.
 
     For a target with probabilities p, alpha = sum_x min(p(x), 1 / V), which is 1 / V if the target
-    is certain. Theory can be compared with this drafter exactly.
+    is certain. So the measured alpha can be compared with an exact one.
     """
 
     @property

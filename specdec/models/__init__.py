@@ -2,9 +2,9 @@
 
 The rest of the package does not depend on the inside of a family.
 
-  contract      what every model has: methods, a family, inputs, a cache, and what a token sees
-  layers        layers and products of families' networks
-  bases         common parts of families
+  contract      interfaces of models and families, inputs, caches, and attention between tokens
+  layers        layers and matrix products of the networks
+  bases         base classes that families share
   sizes         smaller and larger models made from a trained one
   placement     layouts and widths of calls that suit the device
 

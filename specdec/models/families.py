@@ -1,7 +1,7 @@
 """The table of model families. A new family is a folder and a row here.
 
-A family outside of this package is registered where it is defined. Importing that module, from a
-gin file too, makes its checkpoints known (examples/rotary.py):
+A family outside of this package is registered by the module that defines it. If this module is
+imported, also from a gin file, checkpoints of the family can be read (examples/rotary.py):
 
   families.register(Family("rotary", RotaryConfig, Rotary))
 """
@@ -96,13 +96,13 @@ DEFAULT = "t5"  # of configs that name none, such as T5X's
 
 
 def register(family: Family) -> None:
-    """Adds a row to the table."""
+    """Adds a family to the table; raises ValueError if another one has its name."""
     if FAMILIES.setdefault(family.name, family) != family:
         raise ValueError(f"there is a family {family.name!r} already; register another name")
 
 
 def named(name: str) -> Family:
-    """Returns the family of that name."""
+    """Returns the family with this name; raises ValueError if there is none."""
     if name not in FAMILIES:
         raise ValueError(
             f"family is {name!r}, and those known are {', '.join(FAMILIES)}; import the module "
@@ -128,7 +128,7 @@ def model_of(config: Config) -> Model:
 
 
 def resized(config: Config, change: Config | Trim) -> Config:
-    """Returns the config of the model that `resize` makes."""
+    """Returns a config after trimming, or after growth to the sizes of the config `change`."""
     if isinstance(change, Trim):
         return trimming_of(config).trimmed(config, change)
     growth = growth_of(config)
@@ -148,13 +148,13 @@ def resize(
 
 
 def growth_of(config: Config) -> Growth:
-    """Returns the growth of a config's family."""
+    """Returns the object that enlarges models of a config's family; ValueError if there is none."""
     return _known(config, "growth", "grow")
 
 
 def trimming_of(config: Config) -> Trimming:
-    """Returns the trimming of a config's family."""
-    return _known(config, "trimming", "have a part that is a model")
+    """Returns the object that trims models of a config's family; ValueError if there is none."""
+    return _known(config, "trimming", "get smaller")
 
 
 def _known(config: Config, part: str, what: str) -> Any:

@@ -1,4 +1,4 @@
-"""Heads that look ahead: they map states of one model to states of later tokens.
+"""Heads that look ahead: they map a model's hidden states to the states of later tokens.
 
 Stern et al. 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models" (1811.03115),
 section 6. Each head has its own hidden units here; in the paper, heads share them.
@@ -57,7 +57,7 @@ class Network(nn.Module):
         inner = (c.heads, c.states_dim, c.mlp_dim), ("heads_ahead", "embed", "mlp")
         outer = (c.heads, c.mlp_dim, c.states_dim), ("heads_ahead", "mlp", "embed")
         init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", batch_axis=(0,))
-        # Small, so that training begins with what the model itself holds likely.
+        # Small, so that training begins with the model's own prediction of the next token.
         small = nn.initializers.variance_scaling(0.01, "fan_in", "normal", batch_axis=(0,))
         wi = parameter(self, "wi", init, inner[1], inner[0]).astype(c.dtype)
         wo = parameter(self, "wo", small, outer[1], outer[0]).astype(c.dtype)
@@ -72,7 +72,7 @@ class Heads(LinenModel):
     """The heads as a `Model`, so that they are trained, saved, loaded and divided like one.
 
     They have no vocabulary of their own. The model whose states they read projects the result of
-    `ahead`.
+    `ahead` to logits.
     """
 
     config: HeadsConfig
@@ -103,7 +103,7 @@ class Heads(LinenModel):
         return (jnp.zeros([1, 1, self.config.states_dim], self.config.dtype),)
 
     def ahead(self, params: PyTree, states: Array, only: Array | None = None) -> Array:
-        """Returns predicted states of later tokens, [B, T, heads, D]."""
+        """Returns predicted states of later tokens, [B, T, heads, D], or of the head `only` []."""
         if only is None:
             return cast(Array, self.apply(params, states))
         single = dataclasses.replace(self, config=dataclasses.replace(self.config, heads=1))
@@ -171,7 +171,7 @@ class HeadedTarget(Checked, Weights):
 
     @property
     def parts(self) -> Mapping[str, Model]:
-        """The models that have a checkpoint each, by the name of their parameters."""
+        """The target and the heads, which have a checkpoint each, by their names in parameters."""
         return {"target": self.target, "heads": self.heads}
 
     @property
@@ -188,7 +188,7 @@ class HeadedTarget(Checked, Weights):
 
     @property
     def places(self) -> range:
-        """The places of `Heads`, preceded by the target's own next token."""
+        """The distances of `Heads.places`, and before them 0 for the target's own next token."""
         return range(1 + self.heads.config.heads)
 
     def init(self, key: Array) -> PyTree:
@@ -204,7 +204,10 @@ class HeadedTarget(Checked, Weights):
         return updates | {"target": target}
 
     def ahead(self, params: PyTree, states: Array, only: Array | None = None) -> Array:
-        """Returns the states, for the next token, followed by the result of `Heads.ahead`."""
+        """Returns [B, T, 1+heads, D]: the states, for the next token, and those of `Heads.ahead`.
+
+        If `only` [] is given, it is the index on the third axis of the states to return.
+        """
         first, heads = states[:, :, None], params["heads"]
         if only is None:
             return jnp.concatenate([first, self.heads.ahead(heads, states)], axis=2)
@@ -229,8 +232,8 @@ class HeadsGrowth(Growth[HeadsConfig]):
 
       s R x + wo' relu(wi' s R x)    with wi' = (D/D') R wi and wo' = wo R^T
 
-    which is s R (x + wo relu(wi x)) for any s, because relu(s y) = s relu(y). Added hidden units
-    are twins that cancel.
+    which is s R (x + wo relu(wi x)) for any s > 0, because relu(s y) = s relu(y). Added hidden
+    units come in pairs whose outputs cancel.
     """
 
     growing: ClassVar[tuple[str, ...]] = ("states_dim", "mlp_dim")
@@ -244,7 +247,7 @@ class HeadsGrowth(Growth[HeadsConfig]):
         if config.activation != "relu":
             raise ValueError(
                 f"HeadsConfig.activation is {config.activation!r}, and states of a grown target "
-                "may be larger by a factor, which only 'relu' passes on; train heads with that"
+                "may be larger by a factor, which only 'relu' keeps; train heads with 'relu'"
             )
 
     def grow(self, params: PyTree, config: HeadsConfig, to: HeadsConfig, key: Array) -> PyTree:

@@ -58,7 +58,7 @@ def replicated_logical_axis_rules() -> AxisRules:
 
 @dataclasses.dataclass(frozen=True)
 class Partitioner(Checked):
-    """The division of a pair of models over devices."""
+    """The division of a target and its drafter over devices."""
 
     # the size of the `model` axis, as in T5X; the remaining devices make the `data` axis. None for
     # one device and no mesh.
@@ -123,7 +123,7 @@ def make_mesh(num_partitions: int, devices: Sequence[Any] | None = None) -> Mesh
 
 
 def shardings(model: Model, mesh: Mesh | AbstractMesh) -> PyTree:
-    """Returns the tree of parameters, with each one's `NamedSharding` by its `axis_rules`."""
+    """Returns a tree like a model's parameters, with their `NamedSharding` by its `axis_rules`."""
     rules = _checked("axis_rules", model.axis_rules)
     shapes = model.parameter_shapes()
 
@@ -183,7 +183,7 @@ def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh | Abstract
 
 
 def abstract(model: Weights, mesh: Mesh | AbstractMesh | None) -> PyTree:
-    """Returns the shapes of the parameters in the model's dtype; over a mesh with shardings."""
+    """Returns `ShapeDtypeStruct`s of the parameters in the model's dtype, sharded over any mesh."""
 
     def read(stored: PyTree) -> PyTree:
         return model.from_stored(jax.tree.map(lambda leaf: leaf.astype(model.dtype), stored))
@@ -211,10 +211,10 @@ class Share(NamedTuple):
     index: int  # the index of the part
     count: int  # the number of parts
     first: bool = True  # whether it is the first process that feeds this part
-    parts: tuple[int, ...] = (0,)  # the places of its rows on the `data` axis
+    parts: tuple[int, ...] = (0,)  # the indices on the `data` axis that have its rows
 
     def rows(self, batch_size: int) -> np.ndarray:
-        """Returns [batch_size / count] int, the process's own rows of a batch."""
+        """Returns [batch_size / count] int, the indices of the process's rows in a batch."""
         size = batch_size // (self.count * len(self.parts))
         return np.concatenate([np.arange(part * size, (part + 1) * size) for part in self.parts])
 
@@ -241,7 +241,7 @@ def share(mesh: Mesh, process: int | None = None) -> Share:
 
 
 def rows(mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of arrays with one row for each of the batch, [B, ...]."""
+    """Returns the sharding of arrays [B, ...] that divides their rows over the `data` axis."""
     return NamedSharding(mesh, PartitionSpec(DATA))
 
 
@@ -251,12 +251,12 @@ def whole(mesh: Mesh) -> NamedSharding:
 
 
 def from_local_rows(local: np.ndarray, mesh: Mesh) -> jax.Array:
-    """Returns an array [B, ...], of which this process gives its own rows, [B / count, ...]."""
+    """Returns the array [B, ...] of a batch; `local` [B / count, ...] has this process's rows."""
     return jax.make_array_from_process_local_data(rows(mesh), local)
 
 
 def divided_rows(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Returns arrays [B, ...] that every process has, with their rows divided over the mesh."""
+    """Divides the rows of arrays [B, ...], which every process has in full, over the mesh."""
     share_here = share(mesh)
 
     def feed(rows: Values) -> jax.Array:

@@ -56,7 +56,9 @@ class Tokenization:
 
 
 def agree(tokens: Iterable[AddedToken], others: Iterable[AddedToken]) -> bool:
-    """Returns whether each id has one content, and each content one id; either may lack tokens."""
+    """Returns whether two lists of added tokens give each id one text, and each text one id.
+
+    Either list may lack tokens of the other."""
     tokens, others = tuple(tokens), tuple(others)
     contents = {token.id: token.content for token in tokens}
     ids = {token.content: token.id for token in tokens}
@@ -82,7 +84,7 @@ def cleaned_up(text: str) -> str:
 def split(text: str, tokens: Sequence[AddedToken]) -> Iterator[str | AddedToken]:
     """Yields the added tokens of a text and the text between them, in their order.
 
-    The leftmost token is found first, and the longest one of those that begin there.
+    Of several possible tokens the leftmost one is taken, and the longest if they begin together.
     """
     by_content = {token.content: token for token in tokens}
     longest_first = sorted(by_content, key=len, reverse=True)
@@ -98,10 +100,10 @@ def split(text: str, tokens: Sequence[AddedToken]) -> Iterator[str | AddedToken]
 
 
 def _trim(parts: list[str], index: int, token: AddedToken) -> None:
-    """Applies the flags of the token at a place to its neighbours.
+    """Applies the flags of `token`, which is `parts[index]`, to the parts before and after it.
 
-    transformers does this even if the neighbours are added tokens. White space that is an added
-    token therefore disappears next to a token that includes white space.
+    transformers does this even if these parts are added tokens. White space that is an added token
+    therefore disappears next to a token that includes white space.
     """
     before = parts[index - 1] if index else ""
     after = parts[index + 1] if index + 1 < len(parts) else ""

@@ -1,4 +1,4 @@
-"""A split of a task as numpy batches of few shapes, in the order of the data."""
+"""Batches of texts in NumPy arrays of few shapes, in the order of the data."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Batch(NamedTuple):
     previous: np.ndarray | None = None  # [B, P] int32, previous outputs, filled up with pad_id
 
     def revised(self, previous: Sequence[Sequence[int]], width: int) -> Batch:
-        """Returns the batch with previous outputs.
+        """Returns the batch with previous outputs of its examples.
 
         Args:
-          previous: one for each example, as token ids; () for none.
-          width: P, to which they are cut.
+          previous: the token ids of each example's previous output; () for none.
+          width: P, the length to which outputs are cut.
         """
         rows = [np.array(ids[:width], np.int32) for ids in previous]
         filled = _filled_up(rows, size=len(self.index), width=width, pad_id=self.pad_id)
@@ -80,7 +80,7 @@ def batches(
         of some may therefore be only padding. Each host reads the whole split, so that an example's
         index does not depend on how files are divided.
       pad_id: the model's id of padding; None for the vocabulary's.
-      shape: rows and length -> the shapes of the model's inputs, `Target.inputs_shape`; None for
+      shape: the model's `Target.inputs_shape`, (rows, length) -> the shapes of its inputs; None for
         ids alone.
 
     Returns:
@@ -113,19 +113,19 @@ def text_batches(
 ) -> Iterator[Batch]:
     """Iterates over texts that belong to no task, in full batches.
 
-    EOS is appended to targets, and to inputs that end in it. Texts are read when their batch is
-    needed. An input that is a prompt and too long loses its begin.
+    EOS is appended to targets, and to inputs if the vocabulary defines it so. Texts are read when
+    their batch is needed. A prompt that is too long loses its first tokens.
 
     Args:
       texts: (input, target or None); all or none of them have targets.
       vocabulary: encodes the texts.
-      lengths: as for `batches`, and so are the others.
+      lengths: the most tokens of a text: 'inputs' -> S, 'targets' -> N.
       batch_size: B.
       limit: the number of texts to stop after.
-      buckets: lengths of inputs.
-      shard: (k, n) for host k of n.
+      buckets: ascending lengths of inputs below S, as for `batches`.
+      shard: (k, n) for host k of n, as for `batches`.
       pad_id: the model's id of padding; None for the vocabulary's.
-      shape: rows and length -> the shapes of the model's inputs; None for ids alone.
+      shape: (rows, length) -> the shapes of the model's inputs; None for ids alone.
 
     Returns:
       The batches.
@@ -162,7 +162,7 @@ def text_batches(
 
 
 def count(task: str | Task, split: str) -> int | None:
-    """Returns the number of examples of a split, or None if its source does not know.
+    """Returns the number of examples of a split, or None if it is unknown.
 
     Args:
       task: a task, or its name.
@@ -216,13 +216,13 @@ def _refuse_unknown(lengths: Mapping[str, int], features: Sequence[str]) -> None
 def check_sizes(
     lengths: Mapping[str, int], batch_size: int, limit: int | None, buckets: Sequence[int]
 ) -> tuple[list[int], int]:
-    """Returns the widths of inputs, and N.
+    """Returns the lengths that inputs may have, ascending, and the length of targets (0 for none).
 
     Args:
-      lengths: as for `batches`, and so are the others.
+      lengths: 'inputs' -> S, 'targets' -> N.
       batch_size: B.
       limit: the number of examples, or None.
-      buckets: lengths of inputs.
+      buckets: lengths of inputs below S.
 
     Raises:
       TaskError: an argument is wrong.

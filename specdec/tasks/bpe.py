@@ -1,4 +1,4 @@
-"""Tokenizers with byte-pair merges, over bytes or over characters with bytes for the others.
+"""Tokenizers with byte-pair merges, of bytes, or of characters with bytes for unknown ones.
 
 LLaMA 1 and 2 have `tokenizer.model` or `tokenizer.json`, LLaMA 3 and T5Gemma have `tokenizer.json`,
 and OPT and GPT-2 have `vocab.json` with `merges.txt`. Ids and texts are those of transformers.
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _BPE = 2  # SentencePiece's number of the algorithm
-_CONTROL, _USER_DEFINED = 3, 4  # its types of pieces
+_CONTROL, _USER_DEFINED = 3, 4  # SentencePiece's types of pieces
 
 
 class Bpe(PlainVocabulary):
-    """A tokenizer of the `tokenizers` library, whose inputs other files frame.
+    """A tokenizer of the `tokenizers` library. Other files define BOS and EOS of its inputs.
 
-    Special tokens that are written out in a text are those tokens, as in transformers; a chat
-    template needs that. Decoded texts have none of them. Those that continue a prompt keep the
-    space that they begin with.
+    A special token that is written out in a text is encoded as that token, as in transformers:
+    chat templates need this. Decoded texts have no special tokens. A text that continues a prompt
+    keeps the space at its start.
     """
 
     extra_ids = 0
@@ -37,8 +37,8 @@ class Bpe(PlainVocabulary):
         framing = tokenization.framing
         if framing is None:
             raise ValueError(
-                "it has byte-pair merges, and other files say how its inputs begin; put it into "
-                "the checkpoint's directory, and leave it out here"
+                "it has byte-pair merges, for which other files define BOS and EOS; put it into "
+                "the checkpoint's directory, and set no vocabulary"
             )
         self.file, self.digest = file, hashlib.sha256(contents).hexdigest()
         self.tokenization, self.backend = tokenization, backend
@@ -71,7 +71,7 @@ class Bpe(PlainVocabulary):
         return ids[:count] + self.cut(ids[count:], room)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of ids up to the first EOS, or what they add to a prompt's."""
+        """Returns the text of ids up to the first EOS; after a prompt, it keeps its first space."""
         known = [int(id) for id in ids if 0 <= id < self.vocab_size]
         end = known.index(self.eos_id) if self.eos_id in known else len(known)
         return self._shown([*self._context, *known[:end]])[len(self._shown(self._context)) :]
@@ -112,7 +112,7 @@ class Bpe(PlainVocabulary):
         return tuple(framed[:start]), bool(behind)
 
     def _any_piece(self) -> int:
-        """Returns an id whose text is whole characters, whatever comes after it."""
+        """Returns the first id whose text is not empty and has no incomplete character."""
         return next(
             id
             for name, id in sorted(self._ids.items(), key=lambda item: item[1])
@@ -210,7 +210,7 @@ def _merges(ids: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple[s
 
 
 def _add_tokens(backend: Tokenizer, tokenization: Tokenization) -> None:
-    """Adds the tokens that other files name, unless the tokenizer finds them already."""
+    """Adds the tokens of the checkpoint's other files, unless the tokenizer has them already."""
     from tokenizers import AddedToken
 
     known = {token.content: token for token in backend.get_added_tokens_decoder().values()}

@@ -18,10 +18,10 @@ _LOCK = threading.Lock()
 
 
 def prompts_of(source: str, names: Mapping[str, str], file: str) -> Callable[[str], str]:
-    """Returns a function from a user's message to the prompt for an answer.
+    """Returns a function that turns a user's message into the prompt for an answer.
 
-    The template runs in a sandbox in a process with limits, with transformers' functions and
-    filters.
+    Another process renders the template `source` in a sandbox, within limits, with the special
+    tokens `names` and transformers' functions and filters. Errors name `file`.
     """
     if importlib.util.find_spec("jinja2") is None:
         raise TaskError("a chat template needs jinja2; pip install jinja2")
@@ -40,7 +40,7 @@ def prompts_of(source: str, names: Mapping[str, str], file: str) -> Callable[[st
 
 
 def _answer(request: list[object]) -> dict[str, str]:
-    """Returns the answer of the process, which is started again if it has ended."""
+    """Returns the answer of the rendering process, which is restarted if it has ended."""
     with _LOCK:
         if _process().poll() is not None:
             _process.cache_clear()
@@ -53,7 +53,7 @@ def _answer(request: list[object]) -> dict[str, str]:
         except BrokenPipeError:  # it has ended before it read everything
             pass
         finally:
-            if not line:  # after Ctrl-C too: the answer would be taken for the next one
+            if not line:  # after Ctrl-C too: the next call would read this call's answer
                 process.kill()
                 process.wait()
     return json.loads(line) if line else {"error": chat_process.LIMITS}

@@ -1,8 +1,8 @@
 """The process that renders chat templates, which come with checkpoints; see `chat`.
 
-A few characters of a template can ask for hours, or for gigabytes: by a product, a power, a width
-of formatted text, a filter, a loop. The sandbox of jinja2 stops few of these, and constant
-expressions are computed even when a template is parsed. Here a whole process is limited instead.
+A short template can take hours or gigabytes: by a product, a power, a width of formatted text, a
+filter, a loop. The sandbox of jinja2 stops few of these, and constant expressions are computed even
+when a template is parsed. Therefore the whole process has limits.
 
 This file is run by its path, so it imports nothing of specdec. Requests and answers are lines of
 JSON. A process that reaches a limit ends without an answer.
@@ -35,7 +35,7 @@ LIMITS = (
 
 
 def main() -> None:
-    """Answers requests: a template, its special tokens, and a message or null to check it."""
+    """Answers requests on stdin: a template, its special tokens, a message (null: only parse)."""
     with contextlib.suppress(ImportError, ValueError):  # Windows; a limit that is lower already
         import resource
 

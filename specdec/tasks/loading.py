@@ -1,4 +1,4 @@
-"""The only module that imports seqio, and with it TensorFlow: seconds, and gigabytes of memory."""
+"""Loads seqio and files of vocabularies. Only this module imports seqio, and so TensorFlow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE = 20  # seconds to read a vocabulary from a network
 
 @functools.cache
 def load_seqio(user: str = "a task of seqio") -> ModuleType:
-    """Returns the seqio module, imported at the first call."""
+    """Returns the seqio module, imported at the first call; errors say that `user` needs it."""
     with quiet_stderr():
         try:
             import seqio
@@ -39,14 +39,14 @@ def load_seqio(user: str = "a task of seqio") -> ModuleType:
             raise TaskError(f"{user} needs seqio; pip install seqio tensorflow-datasets") from error
 
         # TensorFlow only reads text here; it would reserve the accelerator's memory.
-        with contextlib.suppress(RuntimeError):  # somebody's TensorFlow already runs: let it
+        with contextlib.suppress(RuntimeError):  # TensorFlow was initialised before
             tf.config.set_visible_devices([], "GPU")
     return seqio
 
 
 @contextlib.contextmanager
 def quiet_stderr():
-    """Silences libraries of C and C++, which print below Python; one thread at a time."""
+    """Discards what C and C++ libraries print on stderr; one thread at a time."""
     with _SILENCE:
         if sys.stderr is None:  # it was closed when Python began
             yield
@@ -62,7 +62,7 @@ def quiet_stderr():
 
 
 def read(path: str, kind: str) -> bytes:
-    """Reads a vocabulary's file, on this machine or on a network."""
+    """Returns the bytes of a vocabulary's file of a `kind`, on this machine or on a network."""
     if "://" not in path:
         if not os.path.isfile(path):
             raise TaskError(f"vocabulary {path} is not a file; give a {kind}")
@@ -75,9 +75,9 @@ def read(path: str, kind: str) -> bytes:
 
 
 def read_in_time(path: str, read: Callable[[], T]) -> T:
-    """Returns the result of `read` for a vocabulary on a network, unless it takes too long.
+    """Returns the result of `read`; raises TaskError after `PATIENCE` seconds without one.
 
-    TensorFlow would try for minutes, in the middle of a run.
+    TensorFlow would retry for minutes to read a vocabulary from a network.
     """
     results: list[T] = []
     failures = [f"no answer in {PATIENCE} s"]
@@ -101,7 +101,7 @@ def read_in_time(path: str, read: Callable[[], T]) -> T:
 
 
 class Definition(Checked):
-    """Base of descriptions of vocabularies, which are frozen dataclasses."""
+    """The base class of vocabularies' descriptions, which are frozen dataclasses."""
 
     error: ClassVar = TaskError
 
@@ -120,12 +120,12 @@ class Definition(Checked):
 
 @functools.cache
 def _seqio_class() -> Callable[[PlainVocabulary], Vocabulary]:
-    """Defines the class for seqio at the first call, because importing seqio takes seconds."""
+    """Returns a class of seqio's vocabularies that wraps a `PlainVocabulary`."""
     seqio = load_seqio()
     import tensorflow as tf
 
     class PlainView(seqio.Vocabulary):
-        """The view of a `PlainVocabulary` that seqio uses."""
+        """A `PlainVocabulary` with the methods that seqio calls."""
 
         def __init__(self, plain: PlainVocabulary):
             super().__init__(extra_ids=plain.extra_ids)

@@ -33,18 +33,18 @@ def local_task(
 ) -> Task:
     """Registers a task over local text files, or returns it if the same task exists.
 
-    Targets end in EOS, appended after trimming, as T5 was trained. Inputs begin and end as the
-    vocabulary says.
+    Targets are trimmed and then end in EOS, as in T5's training. The vocabulary defines whether
+    inputs have BOS and EOS.
 
     Args:
       name: the name by which the task is registered.
       files: split -> path of a UTF-8 text file; see `line_text` for where its lines end.
-      vocabulary: of both features, for instance `SentencePiece(path)` or `Bytes()`.
+      vocabulary: of inputs and targets, for instance `SentencePiece(path)` or `Bytes()`.
       prefix: put before every input, such as 'translate English to German: '.
       columns: the features in the TAB-separated columns of a line; ('inputs',) uses the whole line
-        as an input without a target. 'files' names pictures, with spaces between them, that stand
-        for each `<image>` of the input, or a file of sound that is the input. Files are found from
-        the text file's folder, and are inside it.
+        as an input without a target. The column 'files' names one picture for each `<image>` of
+        the input, with spaces between names, or a sound that is the input. Names are relative to
+        the text file's folder, and files are inside it.
       metric_fns: metrics, such as `bleu`.
 
     Returns:
@@ -95,7 +95,7 @@ def _names(path: str, column: str) -> list[str]:
 
 
 def _examine(path: str, columns: Sequence[str], vocabulary: LoadedVocabulary) -> int:
-    """Counts the lines, and checks that each is well-formed."""
+    """Counts the lines of a file, and raises TaskError if one is malformed."""
     if os.path.isdir(path):
         raise TaskError(f"data file {path} is a folder; give the file in it")
     if not os.path.isfile(path):

@@ -1,7 +1,7 @@
 """Vocabularies for texts that name files of pictures or of sound.
 
 `<image:cat.png>` in a prompt stands for a picture. The text of an input for a Whisper is the name
-of a file of sound, or `talk.wav#30` for what begins after 30 seconds.
+of a file of sound, or `talk.wav#30` for its part from second 30 on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PART = re.compile(r"(.*?)(?:#(\d+(?:\.\d+)?))?", re.DOTALL)
 
 
 class _WithFiles(PlainVocabulary):
-    """A vocabulary whose inputs are more than a text."""
+    """The base class of vocabularies whose inputs have pictures or sound."""
 
     def __init__(self, base: PlainVocabulary):
         self.base = base
@@ -77,7 +77,7 @@ class Illustrated(_WithFiles):
         return _MARK.findall(text)
 
     def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: InputsShape) -> Inputs:
-        """Returns tokens and pixels; tokens alone for a model without pictures."""
+        """Returns {"tokens": ids, "pixels": array}; ids alone for a model without pictures."""
         if not isinstance(shape, Mapping):
             return ids
         files = [self.files_of(text) for text in texts]
@@ -122,9 +122,9 @@ class WithPictures(Definition):
 
     Args:
       image_id: the id of `<image>` in the vocabulary, which stands for a patch.
-      patches: of a picture.
-      settings: how pictures become pixels.
-      text: the vocabulary of the rest; None only until it is known.
+      patches: the number of patches of a picture.
+      settings: the steps from a picture to pixels.
+      text: the vocabulary of the text in prompts; None until it is set.
     """
 
     image_id: NonNegativeInt
@@ -142,7 +142,7 @@ class WithSound(Definition):
     """The vocabulary of transcripts, whose inputs are names of files of sound.
 
     Args:
-      text: the vocabulary of the transcripts; None only until it is known.
+      text: the vocabulary of the transcripts; None until it is set.
     """
 
     text: VocabularyDefinition | None = None
@@ -153,7 +153,7 @@ class WithSound(Definition):
 
 
 def with_files(text: str, names: Sequence[str]) -> str:
-    """Returns the text of an input with files."""
+    """Returns the text of an input with files' names: in each `<image>`, or of a sound alone."""
     if not text and len(names) == 1:
         return names[0]
     if text.count(IMAGE) != len(names):
@@ -166,7 +166,7 @@ def with_files(text: str, names: Sequence[str]) -> str:
 
 
 def part_of(text: str) -> tuple[str, float | None]:
-    """Returns the file that the text of an input names, and the second from which it is read."""
+    """Returns the file that an input's text names, and the second from which on, None for all."""
     match = _PART.fullmatch(text.strip())
     assert match is not None, "the pattern fits every text"
     name, start = match.groups()
@@ -194,11 +194,11 @@ def fits_window(text: str, frames: int) -> bool:
     """Returns whether the sound that a text names, or its part, is read in one window.
 
     Args:
-      text: as for `heard`.
-      frames: of a window.
+      text: the name of a file, or FILE#SECONDS for its part from that second on.
+      frames: the number of frames of a window.
 
     Raises:
-      TaskError: it cannot be read.
+      TaskError: the sound cannot be read.
     """
     return len(heard(text)) <= frames * HOP or part_of(text)[1] is not None
 
@@ -206,13 +206,13 @@ def fits_window(text: str, frames: int) -> bool:
 def features_of(text: str, mel_bins: int, frames: int) -> np.ndarray:
     """Returns the log-mel features [mel_bins, F] of all of the sound that a text names.
 
-    As by transformers' extractor, a sound is filled up with silence to one window of `frames`, and
-    a longer one is not changed.
+    As in transformers, a sound shorter than a window is padded with silence, and a longer one is
+    not cut.
 
     Args:
-      text: as for `heard`; a part ends where its first window does.
-      mel_bins: the frequencies of a frame.
-      frames: of a window.
+      text: the name of a file, or FILE#SECONDS for one window from that second on.
+      mel_bins: the number of frequency bands of a frame.
+      frames: the number of frames of a window.
     """
     samples, size = heard(text), frames * HOP
     if part_of(text)[1] is not None:

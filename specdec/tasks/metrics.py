@@ -1,7 +1,7 @@
 """Metrics in seqio's form: lists of targets and predictions -> named numbers.
 
-Each metric is a function of sums over texts, and offers these statistics too. A bootstrap can then
-draw texts again without reading them again.
+Each metric is a function of sums over texts, and also returns each text's contribution to the sums.
+A bootstrap can then resample texts without comparing them again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from specdec.tasks.loading import TaskError
 from specdec.tasks.task import Task
 
 T = TypeVar("T")  # a target, as a task's `postprocess` returns it
-P = TypeVar("P")  # a prediction, or those of all samples
+P = TypeVar("P")  # a prediction, or all samples of a text
 
 
 class SumMetric(abc.ABC, Generic[T, P]):
@@ -69,7 +69,7 @@ class Bleu(SumMetric[str, str]):
     tokenize: str = "13a"
 
     def statistics(self, target: str, prediction: str) -> np.ndarray:
-        """Returns [10]: lengths of prediction and target, n-grams in common, n-grams predicted."""
+        """Returns [10]: the two lengths, four counts of common n-grams, four of predicted ones."""
         score = _sacrebleu(self.tokenize).sentence_score(prediction, [target])
         return np.array([score.sys_len, score.ref_len, *score.counts, *score.totals])
 
@@ -92,7 +92,7 @@ class Bleu(SumMetric[str, str]):
         from sacrebleu import BLEU
 
         metric = BLEU(tokenize=self.tokenize)
-        metric.corpus_score(["one"], [["one"]])  # it learns the number of references from texts
+        metric.corpus_score(["one"], [["one"]])  # this sets the number of references
         return metric.get_signature().format()
 
 
@@ -109,14 +109,14 @@ class Rouge(SumMetric[str, str]):
     """F1 of ROUGE-1, ROUGE-2 and summary-level ROUGE-L (Lin, 2004), 0..100, by rouge-score.
 
     As in T5, words are not stemmed, and " . " ends a sentence, which ROUGE-Lsum uses. The value is
-    the mean over texts. T5 prints the median of 1,000 bootstrap means, which differs by about a
-    hundredth, and in every run.
+    the mean over texts. T5 prints the median of 1,000 random bootstrap means, which differs by
+    about 0.01.
     """
 
     NAMES = ("rouge1", "rouge2", "rougeLsum")
 
     def statistics(self, target: str, prediction: str) -> np.ndarray:
-        """Returns [4]: the number 1 for the text, and its three F1."""
+        """Returns [4]: 1, which counts the text, and its F1 of each of `NAMES`."""
         target, prediction = (text.replace(" . ", " .\n") for text in (target, prediction))
         scores = _rouge_scorer(self.NAMES).score(target, prediction)
         return np.array([1, *(scores[name].fmeasure for name in self.NAMES)])
@@ -149,7 +149,7 @@ class Squad(SumMetric[str | Sequence[str], str]):
     """
 
     def statistics(self, target: str | Sequence[str], prediction: str) -> np.ndarray:
-        """Returns [3]: the number 1 for the text, whether it matches, its F1."""
+        """Returns [3]: 1, which counts the text; 1 if it matches exactly, else 0; and its F1."""
         answers = [target] if isinstance(target, str) else target
         words = _words(prediction)
         pairs = [(_words(answer), words) for answer in answers]
@@ -171,10 +171,10 @@ class WordErrors(SumMetric[str, str]):
     """
 
     def statistics(self, target: str, prediction: str) -> np.ndarray:
-        """Returns [2]: the errors, and the target's words."""
+        """Returns [2]: the number of errors, and the number of the target's words."""
         predicted, words = np.array(prediction.split()), target.split()
         places = np.arange(len(predicted) + 1)
-        errors = places  # between the words so far and each begin of the prediction
+        errors = places  # edits from the target's words so far to each prefix of the prediction
         for number, word in enumerate(words, start=1):
             either = np.minimum(errors[1:] + 1, errors[:-1] + (predicted != word))
             errors = np.minimum.accumulate(np.append(number, either) - places) + places

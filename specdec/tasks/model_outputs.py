@@ -1,7 +1,7 @@
-"""Tasks over a model's own outputs: the folders of `specdec eval`, token by token.
+"""Tasks whose targets are a model's outputs, read as tokens from folders of `specdec eval`.
 
 Training a drafter on its target's outputs is sequence-level distillation (Kim and Rush 2016,
-1606.07947). The tokens are stored, because tokenizing the texts again could give other tokens.
+1606.07947). Tokenizing the outputs' texts instead could give other tokens.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from specdec.tasks.registry import check_definition, registered
 from specdec.tasks.task import Task, TextTask
 from specdec.tasks.vocabularies import LoadedVocabulary, VocabularyDefinition, for_texts
 
-# T5's output layers have a multiple of this many ids. At a temperature those that no text has are
-# drawn now and then, 2 in 1,000 tokens of one model.
+# The width of T5's output layers is a multiple of this. Ids after the vocabulary's are sampled
+# rarely: 2 in 1,000 tokens of one model.
 PADDED_TO = 128
 
 
@@ -30,20 +30,20 @@ def predictions_task(
 ) -> Task:
     """Registers a task over the outputs of a model, or returns it if the same task exists.
 
-    Inputs have the prefix of that run, and begin and end as the vocabulary says. Targets are the
-    output tokens, one example per text and sample.
+    Inputs are those of the model's run, with its prefix. Targets are the output tokens, one example
+    per text and sample.
 
     Args:
       name: the name by which the task is registered.
       folders: split -> the `--output_dir` of a run of `specdec eval`, on any number of hosts.
-      vocabulary: that of the run.
+      vocabulary: the vocabulary of the run, which defines BOS and EOS of inputs.
 
     Returns:
       The task.
 
     Raises:
       TaskError: a folder has no predictions or a malformed line, the vocabulary cannot be read or
-        lacks their tokens, or another task is called `name`.
+        lacks output tokens, or another task is called `name`.
     """
     check_definition(name, "folders", folders, "split -> folder of specdec eval", vocabulary)
     folders = dict(folders)
@@ -76,10 +76,10 @@ def longest_output(folder: str) -> int:
     """Returns the length of the longest output in a folder of `specdec eval`, in tokens.
 
     Args:
-      folder: as for `token_counts`.
+      folder: the run's `--output_dir`.
 
     Raises:
-      TaskError: as `token_counts`, or there is no output.
+      TaskError: the folder has no predictions, or a malformed line.
     """
     lengths = [len(_example(where, line)["tokens"]) for where, line in _lines(_files(folder))]
     if not lengths:
@@ -105,7 +105,7 @@ def _files(folder: str) -> list[Path]:
 
 
 def _examine(files: list[Path], vocabulary: LoadedVocabulary) -> int:
-    """Counts the examples, and checks that each is well-formed."""
+    """Counts the examples in files, and raises TaskError if one is malformed."""
     number, ids = 0, -(-vocabulary.vocab_size // PADDED_TO) * PADDED_TO
     for where, line in _lines(files):
         number += 1
@@ -121,9 +121,9 @@ def _examine(files: list[Path], vocabulary: LoadedVocabulary) -> int:
 
 
 def _lines(files: list[Path]) -> Iterator[tuple[str, bytes]]:
-    """Yields the place of each line, and the line. An incomplete last line is left out.
+    """Yields ("FILE, line N", line) for each line, except an incomplete last one.
 
-    Files of several hosts take turns, since host k of n has every n-th text from text k on.
+    The files of several hosts are interleaved: host k of n has every n-th text from text k on.
     """
     for turn in itertools.zip_longest(*map(_lines_of, files)):
         yield from (line for line in turn if line is not None)

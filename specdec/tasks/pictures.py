@@ -1,4 +1,4 @@
-"""Pictures as the pixels that a model reads."""
+"""Turns pictures into the pixels that a model reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specdec.tasks.loading import TaskError, quiet_stderr
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
-# What files are read as. Pillow knows more: for EPS it starts a program.
+# The formats that are read. Pillow reads more, but for EPS it starts another program.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 _BICUBIC = 3  # Pillow's number
 _METHODS = 6  # of resizing, in Pillow
@@ -40,13 +40,13 @@ class PictureSettings(Checked):
     """The steps from a picture to pixels, as CLIP's image processor in transformers does them.
 
     Args:
-      size: the shorter side after resizing, or height and width; None to leave it.
+      size: the shorter side after resizing, or height and width; None for no resizing.
       crop: height and width that are cut out of the middle, with black around smaller pictures;
-        None to leave it.
-      mean: the mean of each colour, which is subtracted.
-      std: the standard deviation of each colour, which divides.
-      scale: the factor of bytes before that.
-      resample: Pillow's number of the method of resizing.
+        None for no cut.
+      mean: the mean of each colour, which is subtracted after `scale`.
+      std: the standard deviation of each colour, by which the difference is divided.
+      scale: the factor of the picture's bytes (0 to 255).
+      resample: Pillow's number of the resizing method.
     """
 
     size: _SIZES | None = (224,)
@@ -92,8 +92,8 @@ class PictureSettings(Checked):
           shape: [3, H, W] that a model reads; None for any.
 
         Raises:
-          TaskError: Pillow is not installed, the file is not a picture, or it becomes too many
-            pixels, or others than the model reads.
+          TaskError: Pillow is not installed, the file is not a picture, or the pixels are too many
+            or do not have the `shape`.
         """
         image = _opened(picture, self._check_size)
         size = self._resized(*image.size)
@@ -135,7 +135,7 @@ class PictureSettings(Checked):
 
 
 def _sides(sides: int | Mapping[str, int], shorter: str | None) -> tuple[int, ...]:
-    """Returns one side, or height and width, of a setting of transformers."""
+    """Returns transformers' size as (side,) or (height, width); `shorter` names a shorter side."""
     if isinstance(sides, int):
         return (sides,) if shorter else (sides, sides)
     if isinstance(sides, Mapping):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SENTINEL = re.compile(r"▁?(<extra_id_\d+>)")  # seqio's begin with the mark of a space
 VOCAB, MERGES = "vocab.json", "merges.txt"  # two files of one tokenizer
-BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))  # of what has no piece, in some models
+BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))  # for characters without a piece
 
 
 GROWTH = 1000  # the most characters that a tokenizer may make of one
@@ -50,19 +50,19 @@ class TokenizerFile(TypedDict):
 
 
 def of_sentencepiece(processor: SentencePieceProcessor) -> list[str]:
-    """Returns the pieces of a `SentencePieceProcessor`."""
+    """Returns the pieces of a `SentencePieceProcessor` by id, except sentinels."""
     return _plain(map(processor.id_to_piece, range(processor.get_piece_size())))
 
 
 def of_tokenizer(text: str) -> list[str]:
-    """Returns the pieces of a `tokenizer.json`; see `parse`."""
+    """Returns the pieces of a `tokenizer.json` by id, except sentinels; see `parse`."""
     return _plain(_names(parse(text)))
 
 
 def special_ids(processor: SentencePieceProcessor) -> tuple[int | None, int, int]:
-    """Returns a `SentencePieceProcessor`'s ids of padding, end and unknown.
+    """Returns a `SentencePieceProcessor`'s ids of padding, EOS and unknown pieces.
 
-    That of padding is None if it declares none.
+    The id of padding is None if the model declares none.
     """
     pad, end, unknown = processor.pad_id(), processor.eos_id(), processor.unk_id()
     if pad < 0 and processor.get_piece_size() and processor.is_control(0) and end:
@@ -73,7 +73,7 @@ def special_ids(processor: SentencePieceProcessor) -> tuple[int | None, int, int
 
 
 def names_of_tokenizer(text: str) -> list[str]:
-    """Returns the names of all ids of a `tokenizer.json`; see `parse`."""
+    """Returns the pieces of a `tokenizer.json` by id, with sentinels; see `parse`."""
     return _names(parse(text))
 
 
@@ -114,7 +114,7 @@ def parse(text: str) -> TokenizerFile:
 
 
 def _growth(part: object) -> int:
-    """Returns how many characters a normalizer or a decoder can make of one by replacing."""
+    """Returns the most characters that a normalizer's or decoder's Replace steps make of one."""
     if isinstance(part, dict):
         content = part.get("content")
         factor = len(content) if part.get("type") == "Replace" and isinstance(content, str) else 1
@@ -131,7 +131,7 @@ def of_vocab(text: str) -> dict[str, int]:
 
 
 def _names(record: TokenizerFile) -> list[str]:
-    """Returns the names by id; added tokens have the ids after the model's."""
+    """Returns the pieces by id, with sentinels; added tokens have the ids after the model's."""
     vocab = record["model"]["vocab"]
     if isinstance(vocab, dict):
         names = sorted(vocab, key=vocab.__getitem__)

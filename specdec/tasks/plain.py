@@ -1,4 +1,4 @@
-"""Vocabularies for texts, with seqio's ids and texts, but without TensorFlow."""
+"""Vocabularies that encode and decode texts as seqio does, but without TensorFlow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ InputsShape: TypeAlias = ArrayShape | Mapping[str, ArrayShape]  # see `Target.in
 
 
 def without_media(ids: np.ndarray, shape: InputsShape) -> Inputs:
-    """Returns inputs with ids, and zeros for pictures; see `PlainVocabulary.inputs`."""
+    """Returns a target's inputs for a batch of ids: with zeros as pixels if it reads pictures."""
     if isinstance(shape, Mapping):
         zeros = {name: np.zeros(array.shape, array.dtype) for name, array in shape.items()}
         return zeros | {"tokens": ids}
@@ -54,7 +54,7 @@ def without_media(ids: np.ndarray, shape: InputsShape) -> Inputs:
 class PlainVocabulary:
     """A vocabulary that encodes and decodes texts like seqio's."""
 
-    pad_id: int | None = 0  # the id of padding; None if only the model says it
+    pad_id: int | None = 0  # the id of padding; None if only the model defines it
     eos_id: int
     unk_id: int  # the id of unknown pieces; that of EOS if every text has pieces
     vocab_size: int
@@ -86,23 +86,23 @@ class PlainVocabulary:
         return list(ids[len(ids) - room :] if self.continued else ids[:room])
 
     def files_of(self, text: str) -> list[str]:
-        """Returns the names of files that the text of an input has."""
+        """Returns the names of pictures or sounds in the text of an input."""
         del text
         return []
 
     def inputs(self, ids: np.ndarray, texts: Sequence[str], shape: InputsShape) -> Inputs:
-        """Returns a batch of a target's inputs."""
+        """Returns a target's inputs of a `shape` for ids [B, S] and the texts of the first rows."""
         del texts
         return without_media(ids, shape)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of ids up to the first EOS; missing ids are read as unknown."""
+        """Returns the text of ids up to the first EOS; ids from `vocab_size` on read as unknown."""
         known = [int(id) if id < self.vocab_size else self.unk_id for id in ids]
         end = known.index(self.eos_id) if self.eos_id in known else len(known)
         return self._text(known[:end])
 
     def output_ids(self, text: str, source: str) -> list[int]:
-        """Returns the ids of an output, without EOS; those of a series depend on its input."""
+        """Returns the ids of an output, without EOS; a series' ids depend on its input `source`."""
         del source
         return self.encode(text)
 
@@ -129,7 +129,7 @@ class PlainVocabulary:
 
 
 class VocabularyDefinition(Protocol):
-    """A hashable description that can build its vocabulary."""
+    """A hashable description from which a vocabulary can be built."""
 
     def plain(self) -> PlainVocabulary:
         """Returns the vocabulary for texts, without TensorFlow."""
@@ -188,10 +188,10 @@ class PlainSentencePiece(PlainVocabulary):
         return self._without_sentinels.encode(text)
 
     def encode_inside(self, text: str) -> list[int]:
-        """Returns the ids of text in which only its own mark of a space begins a word.
+        """Returns the ids of a text between added tokens, without adding a space before it.
 
-        SentencePiece drops such a mark at the start of a text. transformers therefore encodes the
-        name of the unknown piece before it, and removes that name's pieces afterwards.
+        SentencePiece drops a space at the start of a text. transformers therefore encodes the name
+        of the unknown piece before such a text, and removes that name's pieces afterwards.
         """
         if not text.startswith((SPACE, " ")):
             return self._without_prefix.encode(text)
@@ -229,8 +229,8 @@ def parsed(serialized: bytes) -> Any:
 class WithAddedTokens(PlainVocabulary):
     """A vocabulary whose texts are split at added tokens, as in transformers 4.
 
-    The tokens for the end, for padding and for unknown are not among them: a text never has them,
-    even if they are written out.
+    The tokens of EOS, padding and unknown pieces are not found: `</s>` that is written out in a
+    text is ordinary text.
     """
 
     def __init__(self, base: PlainVocabulary, tokenization: Tokenization):
@@ -286,7 +286,7 @@ class WithAddedTokens(PlainVocabulary):
         return self.base.decode(run).strip() if token is None else token.content
 
     def _bytes(self, ids: Sequence[int]) -> str:
-        """Joins bytes; an added token may stand between the bytes of one character."""
+        """Returns the text of bytes and added tokens, even if one stands inside of a character."""
         joined = b""
         for id in ids:
             token = self._by_id.get(id)

@@ -37,7 +37,9 @@ def registered(
     make: Callable[[], Task],
     clash: str = "another definition; rename this one",
 ) -> Task:
-    """Returns the task of a name: the registered one of an equal definition, or else a new one."""
+    """Returns the task that is registered with this name and definition, or registers a new one.
+
+    Raises TaskError with `clash` if the name has another definition."""
     known = _registered.get(name)
     if known is not None and known[0] == definition:
         return known[1]

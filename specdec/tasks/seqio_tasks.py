@@ -60,7 +60,7 @@ class SeqioTask(Task):
     ) -> Iterator[Example]:
         """Yields examples without end. Mixtures and unlimited splits have seqio's order.
 
-        They are shuffled with the seed if they fit in memory.
+        seqio shuffles a mixture with the seed if it fits in memory.
         """
         small = self.fits(split)
         if small and self._parts() == [self.of]:
@@ -93,7 +93,7 @@ class SeqioTask(Task):
             yield Example(raw["inputs"].astype(np.int32), targets, *texts, raw)
 
     def _text(self, raw: Raw, feature: str) -> str | None:
-        """Returns a feature's text before tokenisation if the task keeps it, else that of its ids.
+        """Returns a feature's text before tokenisation if the task keeps it, else its ids' text.
 
         The result is None if there is no such feature.
         """
@@ -113,7 +113,7 @@ def use_tfds_data_dir(folder: str) -> None:
     seqio = load_seqio("--tfds_data_dir")
     seqio.set_tfds_data_dir_override(folder)
     for name in seqio.TaskRegistry.names():
-        # One that was used remembers the folder before.
+        # A task that was used has kept the previous folder.
         if data_set := getattr(seqio.TaskRegistry.get(name).source, "tfds_dataset", None):
             data_set.override_data_dir(folder)
 

@@ -1,8 +1,8 @@
 """Series of numbers as texts, and bins of their values as a vocabulary, as in Chronos.
 
 A series is divided by the mean of its absolute values, and each value becomes the id of its bin
-(Ansari et al. 2024, 2403.07815). An output therefore has a meaning only next to its input, which
-says the scale.
+(Ansari et al. 2024, 2403.07815). An output can therefore be decoded only with its input, which
+determines the scale.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def text_of(values: Iterable[float]) -> str:
 class Series(PlainVocabulary):
     """The bins of a Chronos model.
 
-    Ids of padding also stand for missing values. EOS follows a context if `use_eos_token`.
+    The id of padding also stands for a missing value. EOS follows a context if `use_eos_token`.
 
     Args:
       record: the fields of `chronos_config`.
@@ -139,25 +139,25 @@ class Series(PlainVocabulary):
         return np.float32(mean) if np.float32(mean) > 0 else np.float32(1)
 
     def bins(self, values: np.ndarray, scale: np.float32) -> list[int]:
-        """Returns the ids of values."""
+        """Returns the ids of the bins of values, after division by `scale`."""
         scaled = values / scale
         ids = np.searchsorted(self.boundaries, scaled, side="right") + self._special
         ids = np.where(np.isnan(values), self.pad_id, np.clip(ids, 0, self.vocab_size - 1))
         return [int(id) for id in ids]
 
     def encode(self, text: str) -> list[int]:
-        """Raises TaskError, as there is no scale."""
+        """Raises TaskError: a series has no ids without its input, which determines the scale."""
         raise TaskError(
             f"{text[:40]!r} has no ids of its own, since a series is scaled by its input; leave it "
-            "out, outputs of series begin with nothing given"
+            "out, outputs of series cannot begin with given values"
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Raises TaskError, as there is no scale."""
+        """Raises TaskError: ids have no values without their input, which determines the scale."""
         raise TaskError("ids of a series mean nothing without the text of their input; give it")
 
     def input_ids(self, text: str, length: int | None = None) -> list[int]:
-        """Returns the ids of a context, of which it keeps the end; see `PlainVocabulary.framed`.
+        """Returns the ids of a context and EOS if `use_eos_token`: the last `length` of them.
 
         Missing values before the first value are left out: they would be padding.
         """
@@ -217,20 +217,20 @@ def _read(path: str) -> Series:
 
 
 def series_record(content: bytes) -> JsonObject:
-    """Returns the `chronos_config` in a JSON file of it alone, or in a `config.json`.
+    """Returns the `chronos_config` in a JSON file: all of it, or a key of a `config.json`.
 
     Args:
-      content: of the file.
+      content: the bytes of the file.
 
     Raises:
-      ValueError: it holds something else.
+      ValueError: the file is not a JSON object.
     """
     record = parsed(content)
     return record.get(SERIES_KEY, record)
 
 
 def is_series(path: str | os.PathLike | None) -> bool:
-    """Returns whether a vocabulary's file is one of series, by its name.
+    """Returns whether a vocabulary's file has the bins of a series model, by its name.
 
     Args:
       path: the file; None for no file.
@@ -239,13 +239,13 @@ def is_series(path: str | os.PathLike | None) -> bool:
 
 
 def check_series(record: JsonObject) -> None:
-    """Checks the record of a Chronos model.
+    """Raises ValueError for the settings of a Chronos model that is not supported.
 
     Args:
       record: the `chronos_config`.
 
     Raises:
-      ValueError: it is of another model than those that are read.
+      ValueError: a field is missing or has a wrong value, or the model is a Chronos-Bolt.
     """
     if "input_patch_size" in record:
         raise ValueError(

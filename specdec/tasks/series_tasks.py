@@ -1,7 +1,8 @@
 """Tasks over files of series: the last values of each are predicted from those before them.
 
-Metrics are of all samples of a series together. Their definitions are those of GluonTS that Chronos
-uses (Ansari et al. 2024, 2403.07815, appendix D). Values that are missing in a target do not count.
+A metric compares all samples of a series together with its target. The definitions are those of
+GluonTS that Chronos uses (Ansari et al. 2024, 2403.07815, appendix D). Values that are missing in a
+target do not count.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 def quantiles(
     samples: ArrayLike | Sequence[np.ndarray], levels: Sequence[float] = LEVELS
 ) -> np.ndarray:
-    """Returns [levels, N], quantiles of sampled series, linear between samples.
+    """Returns [levels, N], quantiles over the samples of a series, linear between samples.
 
     Args:
-      samples: [samples, N].
-      levels: between 0 and 1.
+      samples: [samples, N], the sampled values.
+      levels: numbers between 0 and 1.
     """
     return np.quantile(np.asarray(samples, float), levels, axis=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightedQuantileLoss(SumMetric[Future, Sequence[np.ndarray]]):
-    """Twice the quantile loss of all values over the sum of their sizes, mean over levels.
+    """Twice the quantile loss of all values over the sum of their |values|, mean over levels.
 
     Args:
       levels: the levels of the quantiles.
@@ -59,7 +60,7 @@ class WeightedQuantileLoss(SumMetric[Future, Sequence[np.ndarray]]):
     of_samples: ClassVar[bool] = True
 
     def statistics(self, target: Future, prediction: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns [1 + levels]: the sum of the values' sizes, and each level's loss."""
+        """Returns [1 + levels]: the sum of the absolute values, and each level's loss."""
         there = ~np.isnan(target.values)
         values = target.values[there]
         behind = values - quantiles(prediction, self.levels)[:, there]
@@ -80,7 +81,7 @@ class Mase(SumMetric[Future, Sequence[np.ndarray]]):
     """Mean absolute scaled error of the median (Hyndman and Koehler, 2006), mean over series.
 
     A series' error is divided by that of the naive prediction in its context, which repeats the
-    value of one season before. A series where that is 0 or unknown does not count.
+    value of one season before. A series whose naive error is 0 or unknown does not count.
     """
 
     of_samples: ClassVar[bool] = True
@@ -174,7 +175,7 @@ def _pairs(
 
 
 def _examine(path: str, horizon: int) -> int:
-    """Counts the series, and checks that each is well-formed and longer than the horizon."""
+    """Counts the series of a file; raises TaskError if one is malformed or too short."""
     if not os.path.isfile(path):
         raise TaskError(f"data file {path} is not a file; check the task's `files`")
     number = 0

@@ -1,7 +1,7 @@
 """Log-mel features of sound, as Whisper reads them (Radford et al. 2022, 2212.04356, section 2.2).
 
-A frame is the power of 25 ms of sound in frequency bands that are as wide as they sound. A frame
-begins every 10 ms, and a window of 30 s has 3,000.
+A frame is the power of 25 ms of sound in frequency bands of equal width on the mel scale. A frame
+begins every 10 ms, and a window of 30 s has 3,000 frames.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ RATE = 16_000  # samples per second
 SECONDS = 30  # of a window
 HOP = 160  # samples from one frame to the next
 _FRAME = 400  # samples of a frame
-_AT_ONCE = 3000  # frames, so that a long sound needs little memory
+_AT_ONCE = 3000  # frames that are computed together; a long sound then needs little memory
 _FLOOR = 1e-10  # the least power
-_UNKNOWN_SIZE = 0x7FFF_0000  # bytes, from which on the size in a header says nothing
+_UNKNOWN_SIZE = 0x7FFF_0000  # bytes; from here on, a header's size means that it is unknown
 _FRAMES = 2 * 1152  # samples of two frames of an MP3
 _BLOCK = 2**20  # samples that are read in one call
-_RATES = 1_000, 2**20  # samples per second that are resampled
+_RATES = 1_000, 2**20  # the lowest and the highest rate that is read, in samples per second
 _MOST = 2**30  # samples of a sound before and after resampling
 _RANGE = 8.0  # powers of ten below the loudest, to which the rest is raised
 
@@ -37,7 +37,7 @@ _RANGE = 8.0  # powers of ten below the loudest, to which the rest is raised
 def read_sound(file: str | os.PathLike) -> np.ndarray:
     """Returns the samples of a file of sound as float32 in [-1, 1], `RATE` per second.
 
-    They are the mean of the file's channels. PCM of 16 bits at 16 kHz in a WAV file is read without
+    Channels are averaged. PCM of 16 bits at 16 kHz in a WAV file is read without the libraries of
     the extra `sound`. A file that ends early is read as far as it goes, with a `SoundWarning`.
     """
     check_regular(file)
@@ -71,7 +71,7 @@ def read_sound(file: str | os.PathLike) -> np.ndarray:
 
 
 class SoundWarning(UserWarning):
-    """A file of sound is not what it says."""
+    """The warning that a file of sound ends before its header says."""
 
 
 class _Libraries(NamedTuple):
@@ -92,14 +92,14 @@ def _libraries(file: str | os.PathLike) -> _Libraries:
 def _by_library(
     file: str | os.PathLike, repaired: io.BytesIO | None
 ) -> tuple[np.ndarray, int, str]:
-    """Returns samples [n], their rate, and how the file ends early, '' if it does not.
+    """Returns samples [n], their rate, and a message if the file ends early, else ''.
 
-    The number of samples in a header is not believed: blocks are read until there are no more.
+    The number of samples in the header may be wrong: blocks are read until there are no more.
     """
     soundfile, blocks, count = _libraries(file).soundfile, [np.zeros(0, np.float32)], 0
     try:
         with quiet_stderr(), soundfile.SoundFile(repaired or str(file)) as opened:
-            opened.seekable = lambda: False  # what seeks goes to the end that the header claims
+            opened.seekable = lambda: False  # otherwise reading seeks to the header's end
             rate, claimed = opened.samplerate, opened.frames
             _check_size(file, 0, rate)
             while len(block := opened.read(_BLOCK, dtype="float32", always_2d=True)):
@@ -120,7 +120,7 @@ def _by_library(
 
 
 def _check_size(file: str | os.PathLike, samples: int, rate: int) -> None:
-    """Raises ValueError for a rate that is none of sound, and for more samples than are read."""
+    """Raises ValueError for a rate outside of `_RATES`, and for more than `_MOST` samples."""
     if not _RATES[0] <= rate <= _RATES[1]:
         raise ValueError(
             f"{file} says that it has {rate} samples per second; give a sound with "
@@ -133,20 +133,20 @@ def _check_size(file: str | os.PathLike, samples: int, rate: int) -> None:
 
 
 class _Wav(NamedTuple):
-    """Describes the samples of a WAV file, by its header and by what is there."""
+    """Describes the samples of a WAV file, by its header and its actual length."""
 
-    is_plain: bool  # whether they are PCM of 16 bits at `RATE`
+    is_plain: bool  # whether the samples are PCM of 16 bits at `RATE`
     channels: int
     begin: int  # the first byte of the samples
-    size: int  # bytes of samples that are there
-    missing: int  # bytes, of those that the header says
-    is_open: bool  # whether the header says 0 bytes, and some follow
+    size: int  # bytes of samples in the file
+    missing: int  # bytes that the header says and the file lacks
+    is_open: bool  # whether the header says 0 bytes, but samples follow
 
     @classmethod
     def of(cls, file: BinaryIO) -> _Wav | None:
         """Returns the description of a WAV file; None for other files.
 
-        A program that writes to a pipe does not know the length, and says the longest or none.
+        A program that writes to a pipe cannot know the length: its header has the longest, or 0.
         """
         length = file.seek(0, os.SEEK_END)
         file.seek(0)
@@ -171,7 +171,7 @@ class _Wav(NamedTuple):
         return cls(is_plain, channels, begin, size, max([0, *(x - length for x in ends)]), is_open)
 
     def repaired(self, file: BinaryIO) -> io.BytesIO | None:
-        """Returns the file with the number of bytes that are there; None if the header has it."""
+        """Returns the file with its actual length in the header; None unless the header says 0."""
         if not self.is_open:
             return None
         file.seek(0)

@@ -33,12 +33,12 @@ def synthetic_task(name: str, vocabulary: VocabularyDefinition | None = None) ->
     """Registers a synthetic task, or returns it if the same task exists.
 
     It has the splits train (8,000 examples), validation and test (500 examples each), in files that
-    ship with the project. Targets end in EOS, appended after trimming. Inputs begin and end as the
-    vocabulary says.
+    ship with the project. Targets are trimmed and then end in EOS. The vocabulary defines whether
+    inputs have BOS and EOS.
 
     Args:
       name: specdec_ende, specdec_highlights, specdec_gec, specdec_qa or specdec_articles.
-      vocabulary: of both features; None for `demo_vocabulary()`.
+      vocabulary: of inputs and targets; None for `demo_vocabulary()`.
 
     Returns:
       The task.
@@ -73,7 +73,7 @@ def synthetic_mixture(
       The mixture.
 
     Raises:
-      TaskError: as for `synthetic_task`, or the mixture is registered with other rates.
+      TaskError: there is no such task, or the mixture is registered with other rates.
     """
     return mixture(name, [synthetic_task(task) for task in rates], list(rates.values()))
 

@@ -20,7 +20,7 @@ from specdec.tasks.vocabularies import (
 
 
 def t5_task(name: str, vocabulary: VocabularyDefinition) -> Task:
-    """Registers one of these seqio tasks, or returns it if `t5.data` or another caller did.
+    """Registers one of these seqio tasks, or returns it if it is registered, as by `t5.data`.
 
       wmt_t2t_ende_v003      WMT English to German; test is newstest2014
       wmt14_ende_v003        the same, with other validation data
@@ -28,19 +28,20 @@ def t5_task(name: str, vocabulary: VocabularyDefinition) -> Task:
       xsum_v110              news articles to one sentence; not one of T5's, but in its form
       squad_v010_allanswers  questions about a paragraph; no test split
 
-    Data sets and their versions, prefixes and preprocessing are T5's. Both features end in EOS,
-    appended after trimming. Nothing is downloaded: see `batches` for data that are missing.
+    Data sets and their versions, prefixes and preprocessing are T5's. Inputs and targets are
+    trimmed and then end in EOS. Nothing is downloaded: `batches` raises TaskError if data are
+    missing.
 
     Args:
-      name: one of these.
-      vocabulary: of both features. T5's is SentencePiece(path, extra_ids=100).
+      name: one of these names.
+      vocabulary: of inputs and targets. T5's is SentencePiece(path, extra_ids=100).
 
     Returns:
       The task.
 
     Raises:
       TaskError: there is no such task, the vocabulary cannot be read, or the task is registered
-        with another one.
+        with another vocabulary.
     """
     if name not in _DEFINITIONS:
         raise TaskError(f"no task of T5 is named {name!r}; there are {', '.join(_DEFINITIONS)}")
@@ -78,7 +79,7 @@ def _register(name: str, definition: VocabularyDefinition) -> Task:
 
 
 def _pair(prefix: str, source: str, target: str) -> Callable[[Raw], Raw]:
-    """Returns a preprocessor of examples with these two features."""
+    """Returns a preprocessor that takes inputs, after a prefix, and targets from two fields."""
 
     def preprocess(example: Raw) -> Raw:
         return {"inputs": prefix + example[source], "targets": example[target]}
@@ -87,7 +88,7 @@ def _pair(prefix: str, source: str, target: str) -> Callable[[Raw], Raw]:
 
 
 def _question(example: Raw) -> Raw:
-    """Returns the first answer as the target; `answers` has all of them, for the metric."""
+    """Returns a question with its first answer as the target, and all `answers` for the metric."""
     import tensorflow as tf
 
     def single_spaced(text):
@@ -106,7 +107,7 @@ def _question(example: Raw) -> Raw:
 
 
 def _all_answers(text: str, example: Raw | None = None, is_target: bool = False):
-    """Returns a prediction unchanged, and all answers instead of a target."""
+    """Returns a prediction unchanged, and for a target the list of all answers."""
     if not is_target or example is None:
         return text
     return [answer.decode("utf-8") for answer in example["answers"]]

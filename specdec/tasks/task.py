@@ -16,7 +16,7 @@ from specdec.tasks.loading import TaskError
 from specdec.tasks.vocabularies import LoadedVocabulary, detokenize, input_ids, output_ids
 
 FEATURES = ("inputs", "targets")
-FITS = 10_000_000  # examples; a split of more is as good as endless
+FITS = 10_000_000  # examples; a larger split is treated as endless
 
 # The features of an example of seqio: arrays, tensors or bytes, by names that its task chooses.
 Raw: TypeAlias = Mapping[str, Any]
@@ -39,7 +39,7 @@ class Task(abc.ABC):
       name: the name by which it is registered.
       vocabulary: of inputs and targets.
       features: the names of an example's features.
-      splits: their names.
+      splits: the names of the splits.
       metric_fns: functions of targets and predictions, such as `metrics.bleu`.
     """
 
@@ -51,7 +51,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def num_input_examples(self, split: str) -> int | None:
-        """Returns the number of examples of a split, or None if its source does not know."""
+        """Returns the number of examples of a split, or None if it is unknown."""
 
     @abc.abstractmethod
     def examples(self, split: str, lengths: Mapping[str, int], start: int = 0) -> Iterator[Example]:
@@ -72,7 +72,7 @@ class Task(abc.ABC):
         """Raises TaskError if data that the task reads are not on this machine."""
 
     def fits(self, split: str) -> bool:
-        """Returns whether a split can be held in memory, and so has an end."""
+        """Returns whether a split has at most `FITS` examples, so that memory can hold it."""
         size = self.num_input_examples(split)
         return size is not None and size <= FITS
 
@@ -106,8 +106,8 @@ class TextTask(Task):
 
     name: str  # the task's name
     # (split, place) -> the (input, target) pairs from there on. A target is text, token ids that
-    # are used unchanged, or None. EOS is appended to it after trimming, as T5 was trained. Inputs
-    # begin and end as the vocabulary says; see `PlainVocabulary.framed`.
+    # are used unchanged, or None. Text is trimmed and then ends in EOS, as in T5's training. The
+    # vocabulary adds BOS and EOS to inputs; see `PlainVocabulary.framed`.
     source: Callable[[str, int], Iterator[tuple[str, str | Sequence[int] | None]]]
     sizes: Mapping[str, int]  # split -> its number of examples
     vocabulary: LoadedVocabulary  # of inputs and targets
@@ -174,7 +174,7 @@ class Mixture(Task):
         return itertools.islice(self._once(split, lengths), start, None)
 
     def _once(self, split: str, lengths: Mapping[str, int]) -> Iterator[Example]:
-        """Yields all examples of all tasks."""
+        """Yields all examples of all tasks once, in random order."""
         draws = random.Random(0)
         streams = (part.examples(split, lengths) for part in self.parts)
         rates = dict(zip(streams, self.rates, strict=True))
@@ -188,10 +188,9 @@ class Mixture(Task):
     def stream(
         self, split: str, lengths: Mapping[str, int], seed: int, start: int = 0
     ) -> Iterator[Example]:
-        """Mixes the streams of the tasks.
+        """Yields examples of the tasks' streams without end, each from a task drawn by `rates`.
 
-        The seed determines which task each example comes from, so no example before `start` is
-        made.
+        The seed determines these tasks, so no example before `start` is made.
         """
         numbers, draws = range(len(self.parts)), random.Random(seed)
         chosen = (draws.choices(numbers, self.rates)[0] for _ in itertools.count())

@@ -1,4 +1,4 @@
-"""`tokenizer.json` and `vocab.json`, in which Hugging Face stores a tokenizer, as a vocabulary."""
+"""Vocabularies from a `tokenizer.json` or a `vocab.json`, Hugging Face's files of tokenizers."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class TokenizerJson(Definition):
     """A `tokenizer.json` of a T5, or one of a decoder-only model; see `bpe` for the latter.
 
     A T5's has a Unigram model, its normalizer, and its sentinels if it has any. Ids are those of
-    transformers. They also equal those of the SentencePiece model that the file was made from,
-    unless Unicode composes (NFC) what the model's own rules do not. For example, a decomposed
-    Korean syllable is unknown here but a piece there. `</s>` that is written out in a text never
-    ends it.
+    transformers, and of the SentencePiece model from which the file was made. The latter may differ
+    for decomposed characters, as in some Korean texts, because only the file composes them (NFC).
+    `</s>` that is written out in a text is ordinary text.
 
     Args:
-      path: local, or a gs:// address.
-        Of a decoder-only model also a `vocab.json`, next to which `merges.txt` is.
-      tokenization: makes texts those of transformers too. Without it, a sentinel in a text is a
-        word of its own, as in seqio's texts. A decoder-only model needs it.
+      path: local, or a gs:// address. For a decoder-only model it may be a `vocab.json`, next to
+        which `merges.txt` is.
+      tokenization: the settings in the tokenizer's other files, with which decoded texts equal
+        transformers' too. Without them, a sentinel in a text is a separate word, as in seqio's
+        texts. A decoder-only model needs them.
     """
 
     path: str
@@ -52,7 +52,7 @@ class TokenizerJson(Definition):
 
 
 class Tokenizer(PlainVocabulary):
-    """The file's tokenizer, without special tokens in texts, truncation and padding."""
+    """A T5's `tokenizer.json`, without truncation, padding and special tokens in texts."""
 
     def __init__(self, file: str, text: str, tokenization: Tokenization | None = None):
         from tokenizers import Tokenizer as Backend
@@ -75,7 +75,7 @@ class Tokenizer(PlainVocabulary):
         self.pad_id = None if self.unk_id == 0 else 0
         for id in control | {self.unk_id}:  # no piece of a text has a space in it
             vocab[id][0] = f" {names[id]}"
-        if pieces.BYTES <= set(names):  # T5Tokenizer of transformers 5 forgets what they are for
+        if pieces.BYTES <= set(names):  # T5Tokenizer of transformers 5 saves no byte fallback
             record["model"]["byte_fallback"] = True
             steps = [{"type": "ByteFallback"}, record["decoder"]]
             record["decoder"] = {"type": "Sequence", "decoders": steps}
@@ -100,7 +100,7 @@ class Tokenizer(PlainVocabulary):
         return cleaned_up(text) if settings is not None and settings.clean_up else text
 
     def _shown(self, id: int, control: set[int]) -> str:
-        """Returns an id's text, "" for control tokens; a sentinel is a word of its own."""
+        """Returns the text of an id: "" for a control token; a sentinel as a separate word."""
         if id == self.unk_id:
             return UNKNOWN
         name = self.backend.id_to_token(id) or ""
@@ -121,7 +121,7 @@ def _tokenizer(definition: TokenizerJson) -> PlainVocabulary:
         with no_panic(path), quiet_stderr():  # the library reports its panics there
             vocabulary = _made(path, content.decode("utf-8"), tokenization)
             for character in string.printable:  # a pattern that backtracks for ever fails here
-                with contextlib.suppress(Exception):  # a panic is none
+                with contextlib.suppress(Exception):  # a panic is no Exception
                     vocabulary.backend.encode(f"{character * PROBED}\0")
             return vocabulary
     except TaskError:

@@ -64,14 +64,14 @@ class LoadedVocabulary(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class SentencePiece(Definition):
-    """A SentencePiece model, whose ids of padding, EOS and unknown are its own.
+    """A SentencePiece model, which defines the ids of padding, EOS and unknown pieces.
 
     Args:
       path: local, or a gs:// address.
-      extra_ids: sentinels that are added after the pieces (T5: 100).
-      tokenization: makes it transformers' tokenizer, which finds sentinels and other added tokens
-        inside of words too. Without it, it is seqio's vocabulary. With framing, it has byte-pair
-        merges, as LLaMA's `tokenizer.model` has.
+      extra_ids: the number of sentinels that are added after the pieces (T5: 100).
+      tokenization: the settings of transformers' tokenizer, which finds sentinels and other added
+        tokens inside of words too. None for seqio's vocabulary. If they have `framing`, the model
+        has byte-pair merges, as LLaMA's `tokenizer.model` has.
     """
 
     path: Annotated[str, Rule(is_word, "that of a .model file")]
@@ -92,7 +92,7 @@ class Bytes(Definition):
 
     Args:
       extra_ids: the number of sentinels (ByT5: 125).
-      tokenization: makes it transformers' tokenizer, whose texts may have added tokens.
+      tokenization: the settings of transformers' tokenizer, whose texts may have added tokens.
     """
 
     extra_ids: Sentinels = 0
@@ -129,8 +129,8 @@ def recorded_vocabulary(
     Args:
       path: the vocabulary's file; None for bytes.
       extra_ids: the number of sentinels.
-      tokenization: the rest of the tokenizer.
-      media: how texts name pictures or sound.
+      tokenization: the settings in the tokenizer's other files; None without such files.
+      media: how texts name pictures or sound; None if they do not.
     """
     definition: VocabularyDefinition = Bytes(extra_ids, tokenization)
     if path is not None:
@@ -141,13 +141,13 @@ def recorded_vocabulary(
 def vocabulary_file(
     path: str, extra_ids: int = 0, tokenization: Tokenization | None = None
 ) -> SentencePiece | TokenizerJson | SeriesBins:
-    """Returns the description of a vocabulary's file, by its name.
+    """Returns the description of a vocabulary, whose kind is known from the file's name.
 
     Args:
       path: a SentencePiece model, a tokenizer.json, which has its own number of sentinels, or a
         Chronos model's config.json.
       extra_ids: the number of sentinels of a SentencePiece model.
-      tokenization: the rest of the tokenizer.
+      tokenization: the settings in the tokenizer's other files; None without such files.
     """
     if is_series(path):
         return SeriesBins(path)
@@ -188,13 +188,13 @@ def _seqio_sentencepiece(definition: SentencePiece) -> Vocabulary:
 
 
 def special_ids(vocabulary: LoadedVocabulary) -> tuple[int | None, int, int]:
-    """Returns the ids of padding (None if only the model says it), end and unknown.
+    """Returns the ids of padding (None if only the model defines it), EOS and unknown pieces.
 
     Args:
       vocabulary: any vocabulary.
 
     Raises:
-      ValueError: see `pieces.special_ids`.
+      ValueError: a SentencePiece model of seqio has no EOS, or no unknown piece.
     """
     if _is_sentencepiece(vocabulary):  # seqio's, which always pads with 0
         return pieces.special_ids(vocabulary.tokenizer)
@@ -203,12 +203,12 @@ def special_ids(vocabulary: LoadedVocabulary) -> tuple[int | None, int, int]:
 
 
 def input_ids(vocabulary: LoadedVocabulary, text: str, length: int | None = None) -> list[int]:
-    """Returns the ids of an input, with BOS, EOS or a chat template as its vocabulary says.
+    """Returns the ids of an input, with BOS, EOS or a chat template if its vocabulary has them.
 
     Args:
       vocabulary: any vocabulary. Inputs of seqio's end in EOS.
       text: the text.
-      length: the longest result, see `PlainVocabulary.framed`; None for any.
+      length: the most ids: a prompt loses its first tokens, other texts their last; None for all.
     """
     if (plain := _own(vocabulary)) is not None:
         return plain.input_ids(text, length)
@@ -242,13 +242,13 @@ def inputs_of(
     texts: Sequence[str],
     shape: Callable[[int, int], InputsShape],
 ) -> Inputs:
-    """Returns a batch of a target's inputs, see `PlainVocabulary.inputs`.
+    """Returns a batch of a target's inputs: the ids, ids with pixels, or features of sound.
 
     Args:
       vocabulary: any vocabulary.
       ids: [B, S] int32.
-      texts: the texts of the first rows.
-      shape: rows and length -> the shapes of the inputs.
+      texts: the texts of the first rows; further rows are padding.
+      shape: (rows, length) -> the shapes of the inputs, `Target.inputs_shape`.
     """
     plain = _own(vocabulary)
     if plain is None:
@@ -257,7 +257,7 @@ def inputs_of(
 
 
 def inputs_end(vocabulary: LoadedVocabulary) -> bool:
-    """Returns whether inputs end in EOS, as those of T5's tasks.
+    """Returns whether inputs end in EOS, as in T5's tasks.
 
     Args:
       vocabulary: any vocabulary.
@@ -277,7 +277,7 @@ def has_prompts(vocabulary: LoadedVocabulary) -> bool:
 
 
 def declares_begin(vocabulary: LoadedVocabulary) -> bool:
-    """Returns whether a SentencePiece model has a token for the begin of texts, unlike T5's.
+    """Returns whether the vocabulary is a SentencePiece model with BOS, which T5's lacks.
 
     Args:
       vocabulary: any vocabulary.
@@ -288,7 +288,7 @@ def declares_begin(vocabulary: LoadedVocabulary) -> bool:
 
 
 def chatting(definition: VocabularyDefinition) -> VocabularyDefinition:
-    """Returns a vocabulary whose inputs are users' messages, by its checkpoint's chat template.
+    """Returns a vocabulary that puts each input, a user's message, into its chat template.
 
     Args:
       definition: the vocabulary that was saved with the checkpoint.
@@ -318,7 +318,7 @@ def chatting(definition: VocabularyDefinition) -> VocabularyDefinition:
 
 
 def tokenization_of(vocabulary: LoadedVocabulary) -> Tokenization | None:
-    """Returns the part of a vocabulary that a checkpoint's files add; None for seqio's own.
+    """Returns the settings that a vocabulary has from its tokenizer's other files, or None.
 
     Args:
       vocabulary: any vocabulary.
@@ -366,7 +366,7 @@ def refuse_unreachable(vocabulary: SentencePieceVocabulary) -> None:
 
 
 def same_vocabulary(a: LoadedVocabulary, b: LoadedVocabulary) -> bool:
-    """Returns whether ids of two vocabularies mean the same text.
+    """Returns whether each id means the same text in two vocabularies.
 
     Two copies of one SentencePiece file are the same, and so is the tokenizer.json made from it.
 
@@ -440,12 +440,12 @@ def output_ids(vocabulary: LoadedVocabulary, text: str, source: str) -> list[int
 def detokenize(vocabulary: LoadedVocabulary, ids: Iterable[int], source: str = "") -> str:
     """Returns the text of `ids` up to the first EOS.
 
-    Ids that the vocabulary lacks read as unknown; models pad their output to a round width.
+    Ids after the vocabulary's last, which wider output layers have, read as unknown pieces.
 
     Args:
       vocabulary: any vocabulary.
       ids: token ids.
-      source: the text of the input that they answer, by which a series is scaled.
+      source: the text of the input to which the ids are an output; it scales a series.
     """
     plain, ids = _own(vocabulary) if source else None, [int(i) for i in ids]
     return vocabulary.decode(ids) if plain is None else plain.output_text(ids, source)

@@ -1,9 +1,9 @@
 """Alignment of a drafter with its target: training reduces the distance of their distributions.
 
 A token that a drafter draws from q is kept with probability alpha = sum min(p, q) = 1 - TV(p, q),
-where p is the target's distribution. Cross-entropy on texts increases alpha only indirectly. For
-losses that do so directly, and for losses that work while p and q have nothing in common, see
-`DIVERGENCES`.
+where p is the target's distribution. Cross-entropy on texts increases alpha only indirectly.
+`DIVERGENCES` has losses that increase alpha directly, and losses that work while p and q have
+nothing in common.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from specdec.training.loss import (
 from specdec.training.objectives import Objective, seen
 from specdec.types import Array, Cache, PyTree
 
-# A weight of all updates, or the first and the last one.
+# The weight in all updates, or the weights in the first and in the last update.
 _Weight: TypeAlias = float | tuple[float, float]
-GAMMAS = (3, 5)  # draft lengths that evaluations speak of, those of Goel et al.
+GAMMAS = (3, 5)  # draft lengths for which evaluations predict figures, as in Goel et al.
 
 
 class Laws(NamedTuple):
     """The log-probabilities of target and drafter for a batch, and which tokens are real."""
 
     p: Array  # [B, T, V], or [B, T, m+1] of the target's likeliest ids and of all others together
-    q: Array  # the same, NOTHING for what the drafter cannot say
+    q: Array  # the same of the drafter, NOTHING for ids that its head lacks
     agreed: Array  # [B, T] bool, both have the same likeliest token
     real: Array  # [B, T] bool, no padding
 
@@ -65,18 +65,18 @@ class Align(Objective):
     that they predict.
 
     Args:
-      divergences: the weight of each of `DIVERGENCES`, or (first, last) between which the weight
-        moves linearly over all updates. The loss is their sum.
+      divergences: weights of losses, by their names in `DIVERGENCES`; the loss is the weighted sum.
+        A weight is a number, or (first, last), between which it moves linearly over all updates.
       temperature: of both distributions, at least 0.01: below it, a token whose logit is 100 less
         than the highest would count as missing.
       on_policy: 0 <= share <= 1 of the texts.
       top: the number of the target's likeliest ids that updates use; all others are pooled. They
         are stored once for all texts, so that the target does not run in updates (see `laws`). None
         uses all ids and runs the target.
-      keep: the share of a batch's tokens that an update uses, those with most to learn. Their KL
-        from the target exceeds that of a trained reference drafter most (AdaSPEC, Hu et al. 2025,
-        2510.19779; `TrainRun.reference_path`). None for all tokens.
-      view: selects what the drafter reads of the inputs, if not all, as in `TeacherForced`.
+      keep: the share of a batch's tokens that an update uses; None for all. It uses those whose KL
+        from the target exceeds a trained reference drafter's KL most (AdaSPEC, Hu et al. 2025,
+        2510.19779; `TrainRun.reference_path`).
+      view: turns the target's inputs into the drafter's, such as `NoSource()`; None for the same.
     """
 
     divergences: Mapping[str, _Weight] | tuple[tuple[str, _Weight], ...]
@@ -112,15 +112,15 @@ class Align(Objective):
         object.__setattr__(self, "divergences", frozen)
         if self.top is not None and self.on_policy:
             raise ValueError(
-                f"Align.top is {self.top} and on_policy {self.on_policy}, and of texts that the "
-                "drafter draws nothing is stored; give one of them"
+                f"Align.top is {self.top} and on_policy {self.on_policy}, and for texts that the "
+                "drafter draws no distributions are stored; give top or on_policy alone"
             )
 
     def check(self, model: Weights, ids: int | None) -> None:
         """Raises ValueError unless the model drafts token by token."""
         if model.states_dim is not None or isinstance(model, HeadedTarget):
             raise ValueError(
-                "Align is for a drafter that writes token by token from what it has read, and this "
+                "Align is for a drafter that drafts token by token from its own states, and this "
                 "one reads its target's states; give a T5 without states_dim, or another objective"
             )
 
@@ -140,7 +140,7 @@ class Align(Objective):
         ):
             p, q = laws[:2]
             if name == "greedy" and pairs.laws is not None:
-                p, q = p[..., :-1], q[..., :-1]  # all others together are no token
+                p, q = p[..., :-1], q[..., :-1]  # the last entry, all other ids, is no token
             nats += (first + (last - first) * progress) * DIVERGENCES[name](p, q, laws.real)
         return _sums(nats, laws)
 
@@ -150,12 +150,11 @@ class Align(Objective):
         return _sums(total_variation(laws.p, laws.q, laws.real), laws)
 
     def figures(self, means: tuple[float, float], parameter_ratio: float) -> dict[str, float]:
-        """Returns what a loss and an accuracy of `measure` imply for drafts, by name.
+        """Returns predictions for drafts, by name, from a loss and an accuracy of `measure`.
 
-        They are alpha at this temperature and greedy, and for each of several draft lengths the
-        tokens per call (block efficiency) and the memory-bound speed-up. The formulas,
-        `theory.expected_tokens` and `theory.mbsu`, ignore that rejections cluster and that texts
-        end.
+        They are alpha of sampled and of greedy drafts, and for each length in `GAMMAS` the tokens
+        per call and the memory-bound speed-up. The formulas, `theory.expected_tokens` and
+        `theory.mbsu`, ignore that rejections cluster and that texts end.
 
         Args:
           means: the loss and the accuracy.
@@ -173,7 +172,7 @@ class Align(Objective):
     def _laws(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Laws:
         assert frozen is not None, "TrainRun asks for it"
         cache = None
-        if pairs.laws is None and reads_target(model):  # the target reads the inputs once, for both
+        if pairs.laws is None and reads_target(model):  # one cache, for drafter and target
             length = pairs.targets.shape[1]
             cache = frozen.model.prefill(frozen.params, pairs.inputs, length)
         ours = teacher_forced(model, params, seen(model, self.view, pairs), frozen, cache)
@@ -219,7 +218,7 @@ def drawn(
 ) -> Array:
     """Returns [B, T] int32, texts drawn from a model token by token for the inputs of `pairs`.
 
-    They are at most as long as its targets, and padded after their ends.
+    They have at most T tokens, as the targets of `pairs`, and padding after the stop id.
     """
     inputs, shape = pairs.inputs, pairs.targets.shape
     ids = (frozen.model if frozen else model).vocab_size
@@ -248,7 +247,7 @@ def _ends(weight: _Weight) -> tuple[float, ...]:
 
 
 def highest(values: Array, real: Array, share: float) -> Array:
-    """Returns [B, T] bool, the highest `share` of the values [B, T] among real tokens."""
+    """Returns [B, T] bool, True for the `share` of real tokens with the highest values [B, T]."""
     count = jnp.ceil(share * real.sum()).astype(jnp.int32)
     ordered = jnp.sort(jnp.where(real, values, -jnp.inf), axis=None, descending=True)
     return real & (values >= ordered[jnp.maximum(count - 1, 0)])

@@ -30,7 +30,7 @@ def write(
     Args:
       folder: the directory of the run. Figures of the exported step are taken from its log.
       name: the heading. The card of a part of a model has the name of the part's folder.
-      sources, command, settings: as for `ModelCard`.
+      sources, command, settings: the fields of `ModelCard`.
       figures: more figures, by name.
     """
     if not hosts.is_first():

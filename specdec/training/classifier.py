@@ -18,7 +18,7 @@ from specdec.types import Array, PyTree
 
 HIDDEN = 32
 LEARNING_RATE = 3e-3
-SHOWN = 200  # steps between two lines
+SHOWN = 200  # steps between two lines of progress
 
 
 class Examples(NamedTuple):
@@ -26,23 +26,23 @@ class Examples(NamedTuple):
 
     features: np.ndarray  # [E, F] float32
     label: np.ndarray  # [E] float32, the probability that the target accepts it
-    weight: np.ndarray  # [E] float32, that of a draft to get there
+    weight: np.ndarray  # [E] float32, the probability that all draft tokens before it are accepted
 
 
 class Recording(TypedDict):
-    """The proposals along a text of T tokens."""
+    """The signals of a drafter's proposal at each token of a text of T tokens."""
 
     confidence: ArrayLike  # [T]
     entropy: ArrayLike  # [T]
     top: ArrayLike  # [T, TOP]
-    accepted: ArrayLike  # [T], the probability that the target accepts each
+    accepted: ArrayLike  # [T], the probability that the target accepts the proposal
 
 
 def examples(recordings: Sequence[Recording], longest: int) -> Examples:
-    """Returns all drafts of `longest` tokens along some texts, one from each token.
+    """Returns the tokens of drafts of `longest` tokens, one draft from each token of some texts.
 
-    Tokens after a rejected token say nothing, because their prefix is not the text's. A token's
-    weight is therefore the probability that the tokens before it in the draft are accepted.
+    After a rejected token, a draft's prefix is not the text's. A token's weight is therefore the
+    probability that the tokens before it in the draft are accepted.
     """
     drafts = []
     for recording in recordings:
@@ -69,9 +69,9 @@ def fit(
     seed: int = 0,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, np.ndarray]:
-    """Returns parameters of `disco.logit`, fitted by Adam to the mean cross-entropy of examples.
+    """Returns the parameters of `stopping.logit` by name, which Adam fits to the training examples.
 
-    The parameters of the step with the smallest held-out loss are kept.
+    The loss is the mean cross-entropy. The parameters with the smallest held-out loss are returned.
     """
     width = training.features.shape[1]
     keys = jax.random.split(jax.random.key(seed), 2)
@@ -111,7 +111,7 @@ def fit(
 
 
 def separation(score: np.ndarray, of: Examples) -> float:
-    """Returns the area under the ROC curve, with weights; nan without one token of each kind.
+    """Returns the weighted area under the ROC curve; nan unless tokens of both kinds exist.
 
     It is the probability that, of an accepted and a rejected draft token, the accepted one has the
     higher score.

@@ -14,36 +14,36 @@ NOTHING = -1e4  # log q of ids that a drafter's head lacks; finite, so that 0 ti
 
 
 def forward_kl(p: Array, q: Array, real: Array) -> Array:
-    """Returns KL(p || q), for a drafter that covers the target (Hinton et al. 2015, 1503.02531).
+    """Returns [B, T] KL(p || q) for log-probabilities of target and drafter (Hinton et al. 2015).
 
-    The sum is over the ids that the drafter can say. Over all ids it would be infinite, with the
-    same gradient.
+    The sum leaves out ids that the drafter's head lacks, for which it would be infinite with the
+    same gradient (1503.02531). The drafter learns to cover all tokens of the target.
     """
     return _mean_under(p, jnp.where(q > NOTHING, p - q, 0))
 
 
 def reverse_kl(p: Array, q: Array, real: Array) -> Array:
-    """Returns KL(q || p): the drafter says only what the target may say."""
+    """Returns [B, T] KL(q || p): the drafter learns to avoid tokens that are unlikely in p."""
     return _mean_under(q, q - p)
 
 
 def jensen_shannon(p: Array, q: Array, real: Array) -> Array:
-    """Returns half the sum of the KL of both to their mean; at most log 2."""
+    """Returns [B, T], the mean of KL(p || m) and KL(q || m) with m = (p + q) / 2; at most log 2."""
     mean = jnp.logaddexp(p, q) - math.log(2)
     return (_mean_under(p, p - mean) + _mean_under(q, q - mean)) / 2
 
 
 def total_variation(p: Array, q: Array, real: Array) -> Array:
-    """Returns 1 - alpha. The gradient nearly vanishes if p and q have little in common."""
+    """Returns [B, T] 1 - alpha. Its gradient nearly vanishes if p and q have little in common."""
     return 1 - jnp.exp(_log_alpha(p, q))
 
 
 def total_variation_plus(p: Array, q: Array, real: Array) -> Array:
-    """Returns TVD++ (Goel et al. 2024, 2403.00858): the reward 1[p > q], standardised.
+    """Returns [B, T] TVD++ (Goel et al. 2024, 2403.00858), with the standardised reward 1[p > q].
 
-    Mean and deviation of the reward are q's, over the batch. Expectations over q are full sums, not
-    draws. The mean therefore has no effect, and the gradient is that of `total_variation` divided
-    by the deviation. The value is not a distance.
+    The reward's mean and deviation are expectations over q and the batch, computed as full sums.
+    The mean therefore has no effect, and the gradient is that of `total_variation` divided by the
+    deviation. The value is not a distance.
     """
     reward = (p > q).astype(q.dtype)
     weights = jnp.where(real[..., None], jnp.exp(q), 0) / jnp.maximum(real.sum(), 1)
@@ -54,15 +54,15 @@ def total_variation_plus(p: Array, q: Array, real: Array) -> Array:
 
 
 def log_acceptance(p: Array, q: Array, real: Array) -> Array:
-    """Returns -log alpha, with the gradient of `total_variation` divided by alpha.
+    """Returns [B, T] -log alpha, with the gradient of `total_variation` divided by alpha.
 
-    It does not vanish at the start of training (Samarin et al. 2026, 2602.23881).
+    This gradient does not vanish at the start of training (Samarin et al. 2026, 2602.23881).
     """
     return -_log_alpha(p, q)
 
 
 def adaptive(p: Array, q: Array, real: Array) -> Array:
-    """Returns KL for small alpha and TV for large alpha: lambda KL(p || q) + (1 - lambda) TV.
+    """Returns [B, T] lambda KL(p || q) + (1 - lambda) TV: KL for small alpha, TV for large alpha.
 
     lambda = exp(-3 alpha) is not differentiated (2602.23881).
     """
@@ -72,7 +72,7 @@ def adaptive(p: Array, q: Array, real: Array) -> Array:
 
 
 def greedy(p: Array, q: Array, real: Array) -> Array:
-    """Returns the cross-entropy of the target's likeliest token; 0 if the drafter cannot say it."""
+    """Returns [B, T], -log q of the target's likeliest token; 0 if the drafter's head lacks it."""
     best = jax.nn.one_hot(p.argmax(axis=-1), p.shape[-1], dtype=bool)
     return -jnp.where(best & (q > NOTHING), q, 0).sum(axis=-1)
 
@@ -85,8 +85,8 @@ def _mean_under(p: Array, values: Array) -> Array:
     return jnp.sum(jnp.exp(p) * values, axis=-1)
 
 
-# Each gives [B, T] of log-probabilities [B, T, V], of the target and of the drafter, and of which
-# tokens [B, T] are there. The drafter's are NOTHING where its head has no such id.
+# Each returns [B, T] from log-probabilities [B, T, V] of target and drafter, and from which tokens
+# [B, T] are real. The drafter's are NOTHING for ids that its head lacks.
 DIVERGENCES: dict[str, Callable[[Array, Array, Array], Array]] = {
     "forward_kl": forward_kl,
     "reverse_kl": reverse_kl,

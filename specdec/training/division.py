@@ -2,7 +2,7 @@
 
 Rows of a batch lie over `data`. The frozen target and the trained model are divided over `model`
 by the target's rules, as far as sizes allow it, and the optimizer's state is divided like the
-parameters that it belongs to. An update changes no division.
+parameters that it belongs to. An update keeps these shardings.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ M = TypeVar("M", Model, HeadedTarget)
 
 @dataclasses.dataclass(frozen=True)
 class Division:
-    """The division of a run's arrays."""
+    """The sharding of a training run's arrays over the devices of a mesh."""
 
     mesh: Mesh | None = None  # the devices, with the axes `data` and `model`; None for one device
 
     def entered(self) -> contextlib.AbstractContextManager:
-        """Returns a context in which programs are traced and run."""
+        """Returns the context of the mesh, in which programs are traced and run."""
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def divided(self, model: M, partitioner: Partitioner) -> M:
-        """Returns a model, or a `HeadedTarget`, with the rules by which this mesh can divide it."""
+        """Returns a model with the partitioner's rules, as far as its sizes allow on the mesh."""
         if self.mesh is None:
             return model
         if isinstance(model, HeadedTarget):
@@ -47,7 +47,7 @@ class Division:
         return dataclasses.replace(model, axis_rules=rules)
 
     def placed(self, params: PyTree, model: Model | HeadedTarget) -> PyTree:
-        """Returns parameters on the devices; every process gives the same ones."""
+        """Returns parameters on the devices; every process passes the same parameters."""
         if self.mesh is None:
             return params
 
@@ -62,8 +62,8 @@ class Division:
     ) -> PyTree:
         """Returns the shardings of an optimizer's state.
 
-        Arrays with the shape of their parameter are divided like it. Others are vectors of sums,
-        and whole on every device.
+        An array with the shape of its parameter is divided like the parameter. Other arrays, such
+        as factored second moments, are whole on every device.
         """
         everywhere = self.whole
         params = model.parameter_shapes()
@@ -81,30 +81,31 @@ class Division:
         )
 
     def kept(self, params: PyTree, model: Model | HeadedTarget) -> PyTree:
-        """Returns parameters, or their gradients, that are traced, divided as the model is."""
+        """Returns traced parameters, or gradients, constrained to the model's shardings."""
         if self.mesh is None:
             return params
         return jax.lax.with_sharding_constraint(params, self.shardings(model))
 
     def replicated(self, tree: PyTree) -> PyTree:
-        """Returns arrays that are traced, whole on every device."""
+        """Returns traced arrays, constrained to be whole on every device."""
         if self.mesh is None:
             return tree
         return jax.lax.with_sharding_constraint(tree, self.whole)
 
     def rows(self, pairs: Pairs) -> Pairs:
-        """Returns a batch divided over the devices. Every process passes the same batch, and places
-        only the rows of its own devices."""
+        """Returns a batch divided over the devices.
+
+        Every process passes the same batch, and places only the rows of its devices."""
         return pairs if self.mesh is None else partitioning.divided_rows(pairs, self.mesh)
 
     @property
     def whole(self) -> NamedSharding:
-        """The sharding of arrays that are whole on every device; there is a mesh."""
+        """The sharding of arrays that are whole on every device; needs a mesh."""
         assert self.mesh is not None, "one device divides nothing"
         return partitioning.whole(self.mesh)
 
     def shardings(self, model: Model | HeadedTarget) -> PyTree:
-        """Returns the sharding of each parameter of a model after `divided`; there is a mesh."""
+        """Returns the sharding of each parameter of a model from `divided`; needs a mesh."""
         assert self.mesh is not None, "one device divides nothing"
         if isinstance(model, HeadedTarget):
             return {name: self.shardings(part) for name, part in model.parts.items()}

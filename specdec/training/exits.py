@@ -1,7 +1,7 @@
 """Objectives for predictions before the last layer (Schuster et al. 2022, 2207.07061).
 
 The paper is "Confident Adaptive Language Modeling", sections 3.3 and 3.5. `AllExits` trains a whole
-model, and the others train an addition to it.
+model, and `ExitHead` and `ExitClassifier` each train an addition to a model.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ WEIGHTS = {"linear": lambda layer: layer, "uniform": lambda layer: 1, "doubling"
 
 @dataclasses.dataclass(frozen=True)
 class AllExits(Objective):
-    """Cross-entropy after several layers, with the model's own head, so that each may predict.
+    """The weighted mean of the cross-entropies after several layers, each with the model's head.
 
     It trains a target for `drafters.EarlyExit` or `models.t5.Calm`.
 
     Args:
       exits: the layers, counted from 1; None for all. The last layer is always included.
-      weights: of the layers' losses, divided by their sum. 'linear' weights by the number of the
-        layer, as in the paper (section 3.5). 'doubling' doubles the weight from each to the next.
-        The third choice is 'uniform'.
+      weights: the weights of layers' losses. 'linear' is the layer's number, as in the paper
+        (section 3.5). 'doubling' is twice the weight of the layer before. 'uniform' is 1.
       label_smoothing: 0 <= s < 1.
     """
 
@@ -43,12 +42,12 @@ class AllExits(Objective):
     label_smoothing: Smoothing = 0.1
 
     def check(self, model: Weights, ids: int | None) -> None:
-        """Raises ValueError unless the layers exist and run separately and the head has all ids."""
+        """Raises ValueError unless the model can exit after these layers, with all ids."""
         _check_layers("AllExits", model, self.exits)
         super().check(model, ids)
 
     def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
-        """Returns the weighted loss; `correct` is that of the last layer."""
+        """Returns the weighted loss; `correct` counts the last layer's correct tokens."""
         model, params, frozen = learner
         exits = exits_of(model, self.exits)
         weigh = WEIGHTS[self.weights]
@@ -97,11 +96,11 @@ class ExitHead(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class ExitClassifier(Objective):
-    """Predicts whether a layer's prediction equals the last layer's, for `models.t5.Calm`.
+    """Cross-entropy of the classifier of whether a layer's prediction equals the last layer's.
 
-    `Calm` uses the classifier with confidence 'classifier'. Only the classifier is trained (section
-    3.3). The loss is the cross-entropy of that label. For each layer it is the mean of two means,
-    over tokens with and without the label; then the mean over layers.
+    `models.t5.Calm` uses the classifier with confidence 'classifier'. Only the classifier is
+    trained (section 3.3). A layer's loss is the average of two means: over tokens with equal
+    predictions, and over all others. The loss is the mean over layers.
 
     Args:
       exits: the layers, counted from 1; None for all but the last one.
@@ -135,7 +134,7 @@ class ExitClassifier(Objective):
 
 
 def _balanced(logits: Array, label: Array, real: Array) -> tuple[Array, Array]:
-    """Returns the cross-entropy of logits [B, T], averaged over labels, and the correct count."""
+    """Returns the cross-entropy, a mean of both labels' means, and the number of hits."""
     nats = jax.nn.softplus(jnp.where(label, -logits, logits))
 
     def mean(where: Array) -> Array:
@@ -146,7 +145,7 @@ def _balanced(logits: Array, label: Array, real: Array) -> tuple[Array, Array]:
 
 
 def exits_of(model: LayeredTarget, exits: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Returns the layers that are trained, counted from 1, including the last one."""
+    """Returns the layers after which the model predicts, counted from 1, including the last one."""
     last = model.num_layers
     return tuple(range(1, last + 1)) if exits is None else tuple(sorted({*exits, last}))
 
@@ -154,7 +153,7 @@ def exits_of(model: LayeredTarget, exits: tuple[int, ...] | None) -> tuple[int, 
 def outputs(
     model: LayeredTarget, params: PyTree, pairs: Pairs, exits: tuple[int, ...]
 ) -> Iterator[ModelOutput]:
-    """Yields the head's logits [B, T, V] and states after each of these layers, teacher-forced."""
+    """Yields the head's logits [B, T, V] and states after each layer in `exits`, teacher-forced."""
     text = shifted(model, pairs)
     cache = model.prefill(params, pairs.inputs, text.shape[1])
     length, stream = cache.length, None
@@ -168,11 +167,11 @@ def outputs(
 def _check_layers(who: str, model: Weights, exits: tuple[int, ...] | None) -> None:
     if not isinstance(model, LayeredTarget):
         raise ValueError(
-            f"{who} needs a model whose layers can be run apart, and {type(model).__name__} is "
-            "none; give a T5"
+            f"{who} needs a model whose layers can run separately, and those of "
+            f"{type(model).__name__} cannot; give a T5"
         )
     if (deepest := max(exits or (1,))) > model.num_layers:
         raise ValueError(
-            f"{who} has an exit at layer {deepest} and the model has {model.num_layers}; give "
-            "layers that are there"
+            f"{who} has an exit at layer {deepest} and the model has {model.num_layers} layers; "
+            f"give layers from 1 to {model.num_layers}"
         )

@@ -1,4 +1,4 @@
-"""Objectives for blocks of masks: for the model that fills them in, and for its confidence head."""
+"""Objectives of a model that drafts blocks by filling in masks, and of its confidence head."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ Shares = Annotated[tuple[float, float], Rule(_are_shares, "two shares, as in (0.
 class FillMasks(Objective):
     """Cross-entropy of the tokens at random masks, which trains the model of `drafters.Masked`.
 
-    Xia et al. 2023 (2203.16487, section 3.1), with the glancing of Qian et al. 2021 (2008.07905): a
-    share of the masks that the model gets wrong is replaced by the right tokens, and the loss is
-    that of the other masks.
+    Xia et al. 2023 (2203.16487, section 3.1), with the glancing of Qian et al. 2021 (2008.07905):
+    some random masks are replaced by the right tokens, and the loss is that of the other masks.
 
     Args:
-      masks: tokens of a block, as in `Masked`.
-      distinct: whether each place has its own mask, as in `Masked`.
+      masks: the number of masks of a block, as in `Masked`.
+      distinct: whether each position in a block has its own mask id, as in `Masked`.
       cached: whether text attends only to earlier text, so that `Masked.reread` is None.
-      blocks: masked blocks per text and update, which do not attend to each other. Cached text is
-        shared by them; otherwise there is one block.
-      glancing: the share of wrong masks that is revealed, in the first update and in the last one;
-        (0, 0) for none.
+      blocks: masked blocks per text and update, which do not attend to each other; 1 unless
+        `cached`.
+      glancing: the number of replaced masks divided by the number of wrong predictions, in the
+        first and in the last update; (0, 0) for none.
       label_smoothing: 0 <= s < 1.
     """
 
@@ -56,7 +55,7 @@ class FillMasks(Objective):
         super().__post_init__()
         if not self.cached and self.blocks > 1:
             raise ValueError(
-                f"FillMasks.blocks is {self.blocks}, but text that sees masks has one block; give 1"
+                f"FillMasks.blocks is {self.blocks}, and cached is False; give 1, or cached = True"
             )
 
     def check(self, model: Target, ids: int | None) -> None:
@@ -88,15 +87,15 @@ class FillMasks(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class ConfidenceHead(Objective):
-    """Cross-entropy of whether a place's token is kept if those before it are.
+    """Cross-entropy of whether a block's token is accepted if the tokens before it are accepted.
 
-    It trains the head by which `schedules.ForeseenCost` cuts blocks, and nothing else (after
-    DSpark, 2026). A token counts as kept if the likeliest token is the text's, as in greedy
-    decoding of a target that wrote the text. Places after a token that is not kept do not count.
+    It trains only the head by which `schedules.ForeseenCost` cuts blocks (after DSpark, 2026). A
+    token counts as accepted if the model's likeliest token is the text's, as in greedy decoding of
+    a target that wrote the text. Tokens after one that is not accepted do not count.
 
     Args:
-      of: the objective of the rest of the model, from which masks, distinct, cached and blocks are
-        taken.
+      of: the objective that trained the rest of the model, for its masks, distinct, cached and
+        blocks.
     """
 
     of: FillMasks
@@ -141,8 +140,8 @@ class _Blocks:
     before: Array  # [B, R, k] int32, the token before each place
     pad_id: int
     cached: bool
-    given: PyTree  # of the target: its cache after the inputs, if it is read
-    states: Array | None  # [B, T + R k, D] that are fed with text and blocks, if any are
+    given: PyTree  # the target's cache after the inputs; None if the model does not read it
+    states: Array | None  # [B, T + R k, D] of the target; None if the model does not read them
 
     @classmethod
     def of(
@@ -182,7 +181,7 @@ class _Blocks:
         return self.output(model, params).logits
 
     def output(self, model: Target, params: PyTree) -> ModelOutput:
-        """Returns the logits, and the states [B, R k, D] that they are made of."""
+        """Returns the logits [B, R, k, V], and the hidden states [B, R k, D] before the head."""
         rows, size = self.text.shape
         tokens = jnp.concatenate([self.text, self.fed.reshape(rows, -1)], axis=1)
         cache = read(model, params, self.inputs, tokens.shape[1], self.given)
@@ -195,7 +194,7 @@ class _Blocks:
         return ModelOutput(logits.reshape(*self.fed.shape, -1), hidden)
 
     def glanced_at(self, logits: Array, share: Array, key: Array) -> _Blocks:
-        """Returns the blocks with this share of each block's wrong masks replaced."""
+        """Returns the blocks with random masks revealed: `share` times the wrong predictions."""
         real = self.targets != self.pad_id
         wrong = jnp.sum((logits.argmax(axis=-1) != self.targets) & real, axis=2, keepdims=True)
         order = jnp.where(real, jax.random.uniform(key, real.shape), 2.0).argsort(axis=2)

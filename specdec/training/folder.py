@@ -1,8 +1,8 @@
-"""The directory of a run. After a kill at any moment, it holds what is needed to resume.
+"""The directory of a training run, from which the run resumes after a kill at any moment.
 
 Several hosts share it. Each writes its parts of a checkpoint, and the first host everything else.
 
-settings.json          what the run computes; another run is refused
+settings.json          settings that change results; a run with others is rejected
 train.gin              the settings in force, if they come from gin files
 log.jsonl              one object per step, and one per evaluation
 checkpoints/<step>/    parameters and optimizer, of the last two saves (Orbax), with checksums
@@ -33,11 +33,11 @@ from specdec.types import PyTree
 
 KEPT = 2  # checkpoints
 LOCK = ".lock"
-CHECKSUMS = "crc32"  # by name, in a checkpoint's own metadata
+CHECKSUMS = "crc32"  # the key of checksums by name in a checkpoint's metadata
 
 
 class Folder:
-    """Opens or makes the directory."""
+    """Opens or makes the directory of a run, and locks it until the context ends."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class Folder:
                 self._checkpoints.close()
                 self._keep_settings()
                 return
-            with contextlib.suppress(OSError):  # what came first is what is told
+            with contextlib.suppress(OSError):  # the first error is reported
                 self._keep_settings()
             if jax.process_count() == 1:  # otherwise a lost host would be waited for
-                with contextlib.suppress(Exception):  # what came first is what is told
+                with contextlib.suppress(Exception):  # the first error is reported
                     self._checkpoints.close()
 
     def _keep_settings(self) -> None:
@@ -84,15 +84,15 @@ class Folder:
         return self._checkpoints.latest_step()
 
     def restore(self, abstract: PyTree) -> PyTree:
-        """Returns the latest checkpoint, which must exist.
+        """Returns the state of the latest checkpoint, with the shapes and shardings of `abstract`.
 
-        It may have been saved by other hosts and over another mesh.
+        Other hosts may have saved it, and over another mesh.
         """
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         placed = jax.tree.map(lambda leaf: leaf.update(sharding=leaf.sharding or here), abstract)
         step, arguments = self.step, self._arguments.StandardRestore(placed)
         where = self.path / "checkpoints" / str(step)
-        remedy = "delete that folder, and the run goes on from what was saved before"
+        remedy = "delete that folder, and the run resumes from the checkpoint before it"
         try:
             state = self._checkpoints.restore(step, args=arguments)
             recorded = (self._checkpoints.metadata(step).custom_metadata or {}).get(CHECKSUMS, {})
@@ -106,7 +106,7 @@ class Folder:
         return state
 
     def save(self, step: int, state: PyTree) -> None:
-        """Begins to write a checkpoint, unless this step has one; see `wait`."""
+        """Starts to write a checkpoint in the background, unless this step has one; see `wait`."""
         if step == self.step:
             return
         self.wait()
@@ -157,13 +157,13 @@ class Folder:
             self._log.append(record)
 
     def is_best(self, name: str, value: float) -> bool:
-        """Returns whether a figure exceeds all its values in the log."""
+        """Returns whether a value exceeds all values of the figure `name` in the log."""
         return hosts.from_first(
             lambda: all(value > x for record in self._log if (x := record.get(name)) is not None)
         )
 
     def _begin(self, settings: Mapping[str, object]) -> None:
-        """Makes, locks and claims the directory, unless it is not a run's."""
+        """Makes, locks and claims the directory; raises an error if it has anything else."""
         file = self.path / "settings.json"
         if not file.exists():
             self._make()

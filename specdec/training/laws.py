@@ -1,18 +1,18 @@
 """A target's distributions at each token of a split's texts, stored once and read in training.
 
 A run that aligns a drafter needs the target's distribution at each token in every epoch, and the
-target is the most expensive model of all. A folder stores the likeliest ids of each:
+target is the most expensive model. A folder stores the likeliest ids of each distribution:
 
-  settings.json   the target and the texts; a run with others is refused
+  settings.json   the target and the texts; a run with others is rejected
   00000/ ...      tables of kind `laws`, each of some texts, which appear when complete
 
-An interrupted run therefore resumes where it was, and runs with other objectives or seeds share a
-folder. A token takes 8 m + 4 bytes if m ids are stored, and a text 20 bytes more.
+An interrupted run therefore resumes after the last table, and runs with other objectives or seeds
+share a folder. A token takes 8 m + 4 bytes if m ids are stored, and a text 20 bytes more.
 
-Neither making nor reading a folder holds a split: one table's texts are in memory while they are
-made, and a digest of each text while the mapped tables are read. Over a mesh the target stays
-divided, and only the stored ids and numbers leave the devices. Of several processes, each feeds its
-own rows, the first one writes, and all of them read; the folder does not depend on their number.
+No whole split is held in memory: making a folder needs one table's texts, and reading it needs a
+digest of each text and the mapped tables. Over a mesh the target stays divided, and only the stored
+ids and numbers leave the devices. Of several processes, each feeds its own rows, the first one
+writes, and all of them read. The folder does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ from specdec.types import Array, PyTree, Table
 # allows some 65,000: enough for the largest split that can be stored (`tasks.FITS`).
 TEXTS = 1024
 KIND = Table("laws")
-DIGEST = 16  # bytes that a text is known by
+DIGEST = 16  # bytes of the digest by which a text is found
 LOCK, INSTEAD = ".lock", "laws_path"
 
 
 def coarse(log_probs: Array, ids: Array) -> Array:
-    """Returns [B, T, m+1], the log-probabilities of these ids, and of all others together."""
+    """Returns [B, T, m+1], the log-probabilities of `ids` [B, T, m], and of all others together."""
     others = jnp.put_along_axis(log_probs, ids, -jnp.inf, axis=-1, inplace=False)
     others = jax.nn.logsumexp(others, axis=-1, keepdims=True)
     return jnp.concatenate([jnp.take_along_axis(log_probs, ids, axis=-1), others], axis=-1)
 
 
 class Asked(NamedTuple):
-    """The target whose distributions are stored, and the number of ids of each."""
+    """The target whose distributions are stored, and the number `top` of ids that are stored."""
 
     model: Target
     params: PyTree
     top: int
     temperature: float
-    layout: Division = Division()  # of parameters and batches. Store inside `layout.entered()`.
+    layout: Division = Division()  # of parameters and batches; call `stored` in `layout.entered()`
 
     def program(self) -> Callable[[PyTree, Pairs], TopLaws]:
         """Returns a jitted function of (params, batch), whose result is whole on each device."""
@@ -108,7 +108,7 @@ class StoredLaws:
         return pairs._replace(laws=laws)
 
     def _place(self, text: bytes) -> tuple[int, int]:
-        """Returns the table of a text, and its first row there."""
+        """Returns the number of the table that has a text's digest, and the text's first row."""
         index = int(np.searchsorted(self._texts, np.array(text, self._texts.dtype)))
         if index == len(self._texts) or self._texts[index] != np.array(text, self._texts.dtype):
             raise TrainingError(
@@ -126,7 +126,7 @@ def stored(
     packed: Callable[[Sequence[TokenPair]], Sequence[Pairs]],
     say: Callable[[str], None] = lambda _: None,
 ) -> StoredLaws:
-    """Opens a folder, and adds the tables that it lacks."""
+    """Opens a folder, adds the tables that it lacks, and returns the stored distributions."""
     ids: int = asked.model.vocab_size  # type: ignore[attr-defined]
     if asked.top >= ids:
         raise TrainingError(f"Align.top is {asked.top} and the target has {ids} ids; give fewer")
@@ -147,13 +147,13 @@ def stored(
         examples = (example for example in examples if len(example.targets))
         for number in itertools.count():
             table = folder / f"{number:05}"
-            if table.name in sizes:  # its texts are read past
+            if table.name in sizes:  # a finished table, whose texts are skipped
                 collections.deque(itertools.islice(examples, sizes[table.name]), maxlen=0)
                 continue
             texts = list(itertools.islice(examples, TEXTS))
             if not texts:
                 break
-            say(f"stores what the target says in {folder}, of {len(texts):,} texts as {table.name}")
+            say(f"stores the target's distributions for {len(texts):,} texts in {table}")
             _add(table, asked, program, packed(texts))
         hosts.exchanged(None)  # the first host has written all tables
     return StoredLaws((folder / f"{k:05}" for k in range(number)), asked.model.pad_id)
@@ -162,7 +162,7 @@ def stored(
 def _add(
     table: Path, asked: Asked, program: Callable[[PyTree, Pairs], TopLaws], batches: Sequence[Pairs]
 ) -> None:
-    """Writes a table, in this process or in another one, which needs this one's rows."""
+    """Computes a table with all processes, of which the first one writes it."""
     laws = (program(asked.params, asked.layout.rows(pairs)) for pairs in batches)
     if hosts.is_first():
         tables.save(table, KIND.kind, _made(batches, laws, asked.model.pad_id))
@@ -192,12 +192,12 @@ def _made(
 
 
 def _keys(texts: np.ndarray) -> np.ndarray:
-    """Returns [n], the digests [n, `DIGEST`] uint8 as byte strings, which sort."""
+    """Returns [n], the digests [n, `DIGEST`] uint8 as byte strings, which can be sorted."""
     return np.ascontiguousarray(texts).view(f"S{DIGEST}")[:, 0]
 
 
 def _texts(pairs: Pairs, pad_id: int) -> Iterator[tuple[bytes, int]]:
-    """Yields each row's digest and its number of tokens, 0 for a row of padding."""
+    """Yields each row's digest and its number of target tokens, 0 for a row of padding."""
     inputs = [np.asarray(leaf) for leaf in jax.tree.leaves(pairs.inputs)]
     for row, targets in enumerate(np.asarray(pairs.targets)):
         digest = hashlib.blake2b(digest_size=DIGEST)

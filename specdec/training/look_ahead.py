@@ -18,13 +18,13 @@ from specdec.types import Array
 class LookAhead(Objective):
     """Cross-entropy of the tokens that heads on the target's states predict (`drafters.Blockwise`).
 
-    Stern et al. 2018 (1811.03115, section 6). A run's target is not trained: its own next token
-    does not change. The target of a `HeadedTarget` is trained by all predictions from its states.
-    These include its own next token, as one more head, so it becomes another target.
+    Stern et al. 2018 (1811.03115, section 6). `TrainRun.target` is not trained, so its outputs stay
+    the same. The target of a `HeadedTarget` is trained together with the heads, on their tokens and
+    on its own next token. Its outputs change.
 
     Args:
-      one_head: whether an update trains one random head, as in the paper, or all heads, which needs
-        that many times the logits.
+      one_head: whether an update trains one random head, as in the paper. Otherwise it trains all
+        heads, which needs more memory for their logits.
       label_smoothing: 0 <= s < 1.
     """
 

@@ -21,10 +21,10 @@ class TopLaws(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Facts about targets that the trained model drew itself, for a policy gradient."""
+    """Data of outputs that the trained model drew itself, for a policy gradient."""
 
     log_probs: Values  # [B, T] float32, of each token when it was drawn; 0 after the last
-    lengths: Values  # [B] int32, tokens
+    lengths: Values  # [B] int32, in tokens
     advantages: Values  # [B] float32, the reward minus a baseline
 
 
@@ -34,10 +34,10 @@ class Pairs(NamedTuple):
     A row of padding is ignored.
     """
 
-    inputs: PyTree  # those of the target, of numpy or JAX
-    targets: PyTree  # [B, T] int32, of numpy or JAX
-    laws: TopLaws | None = None  # what its target was stored to say of it, see `laws`
-    drawn: Drawn | None = None  # of roll-outs, see `policy_gradient`
+    inputs: PyTree  # the target's inputs, arrays of NumPy or JAX
+    targets: PyTree  # [B, T] int32, of NumPy or JAX
+    laws: TopLaws | None = None  # the target's stored distributions, see `laws`
+    drawn: Drawn | None = None  # data of roll-outs, see `policy_gradient`
 
 
 class Sums(NamedTuple):
@@ -53,11 +53,11 @@ class Frozen(NamedTuple):
 
     model: Target
     params: PyTree
-    reference: PyTree = ()  # parameters of another drafter of the same shape, if one is asked
+    reference: PyTree = ()  # of a reference drafter with the trained model's shapes, if used
 
 
 class Learner(NamedTuple):
-    """The model that is trained."""
+    """The model that is trained, its parameters, and its target if it reads one."""
 
     model: Any  # a `models.contract.model.Weights`
     params: PyTree
@@ -72,7 +72,9 @@ def reads_target(model: Weights) -> bool:
 def of_target(
     model: Weights, inputs: Array, text: Array, frozen: Frozen | None, cache: Cache | None = None
 ) -> tuple[PyTree, Array | None]:
-    """Returns what a model reads of its target, None for what it does not read."""
+    """Returns the target's cache after the inputs, and its states [B, T, D] before each token.
+
+    Each is None if the model does not read it."""
     if not reads_target(model):
         return None, None
     assert frozen is not None, "TrainRun asks for it"

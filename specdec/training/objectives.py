@@ -25,8 +25,8 @@ class Objective(Checked, abc.ABC):
       reads_target: whether the objective needs the target even if the model does not read its
         outputs; a run without a target is then refused.
       label_smoothing: of updates, 0 <= s < 1, see `cross_entropy`; a field if the objective has it.
-      top: see `Align`.
-      keep: see `Align`.
+      top: the number of the target's likeliest ids that are stored, see `Align`; None for none.
+      keep: the share of the tokens that an update uses, see `Align`; None for all.
     """
 
     reads_target: ClassVar[bool] = False
@@ -35,10 +35,9 @@ class Objective(Checked, abc.ABC):
     keep: float | None = None
 
     def check(self, model: Weights, ids: int | None) -> None:
-        """Raises ValueError, with one line for the user, for a model that cannot be trained so.
+        """Raises ValueError for a model that this objective cannot train.
 
-        By default this is a model for which some tokens are impossible, so that the loss would be
-        infinite.
+        By default, this is a model whose head lacks ids, because the loss would be infinite.
 
         Args:
           model: the model.
@@ -47,9 +46,9 @@ class Objective(Checked, abc.ABC):
         if (known := model.head_ids) is not None:
             assert isinstance(model, Target)
             raise ValueError(
-                f"{type(self).__name__} is of all tokens of the texts, and the model's head has "
-                f"{len(known)} of {model.vocab_size} ids (head_ids); give Align, or trim it "
-                "afterwards"
+                f"{type(self).__name__} trains on all tokens of texts, and the model's head has "
+                f"{len(known)} of {model.vocab_size} ids (head_ids); give Align, or trim the head "
+                "after training"
             )
 
     def loss(
@@ -74,8 +73,7 @@ class Objective(Checked, abc.ABC):
         return self.update(Learner(model, params, frozen), pairs, key, progress)
 
     def measure(self, model: Weights, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        """Returns the sums without smoothing, with fixed random numbers, so that they are
-        comparable."""
+        """Returns the sums of an evaluation, without smoothing and with fixed random numbers."""
         return self.sums(Learner(model, params, frozen), pairs, 0.0, None)
 
     def update(self, learner: Learner, pairs: Pairs, key: Array, progress: Array) -> Sums:
@@ -87,7 +85,7 @@ class Objective(Checked, abc.ABC):
         """Returns the sums over a batch; without a key, random numbers are fixed."""
 
     def figures(self, means: tuple[float, float], parameter_ratio: float) -> dict[str, float]:
-        """Returns further figures that evaluations log, see `Align`."""
+        """Returns further figures of an evaluation by name, from its mean loss and accuracy."""
         return {}
 
 
@@ -97,7 +95,7 @@ class TeacherForced(Objective):
 
     Args:
       label_smoothing: 0 <= s < 1, see `cross_entropy`.
-      view: selects what the model reads of the inputs, if not all: a drafter's `NoSource()`.
+      view: turns the target's inputs into the model's, such as `NoSource()`; None for the same.
     """
 
     label_smoothing: Smoothing = 0.1
@@ -110,12 +108,12 @@ class TeacherForced(Objective):
 
 
 def seen(model: Target, view: Callable[[PyTree], PyTree] | None, pairs: Pairs) -> Pairs:
-    """Returns a batch with what a model reads of the inputs, which is all without a view."""
+    """Returns a batch with the inputs that the model reads; unchanged without a view."""
     if view is None:
         return pairs
     return pairs._replace(inputs=read_by(model, view)(pairs.inputs))
 
 
 def fixed_key() -> Array:
-    """Returns the fixed key of measurements."""
+    """Returns the key of random numbers in all evaluations."""
     return jax.random.key(0, impl="threefry2x32")

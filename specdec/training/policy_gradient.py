@@ -1,8 +1,8 @@
-"""Policy-gradient fine-tuning of a target, with roll-outs that speculation draws.
+"""Policy-gradient fine-tuning of a target, with roll-outs drawn by speculative decoding.
 
-The target is the policy. It writes k outputs for each text, each output gets a reward, and an
-update makes outputs with more than the average reward of their text likelier (REINFORCE, Williams
-1992; the average is over the other outputs of the text, Kool et al. 2019).
+The target is the policy. It writes k outputs for each text, and each output gets a reward. An
+update makes an output likelier if its reward exceeds the mean of the other outputs of its text
+(REINFORCE, Williams 1992; Kool et al. 2019).
 
 Exact speculation draws outputs from the target's own distribution, so the expected gradient does
 not depend on the draft. `DecodeOutput.log_probs` has the target's log-probabilities of the emitted
@@ -67,7 +67,7 @@ class PolicyGradient(Objective):
 
     `Sums.tokens` counts outputs rather than tokens: a mean over a random number of tokens would be
     biased. `Sums.correct` counts outputs whose log-probability is the recorded one within `SAME`
-    nats. In the first update after a roll-out these are all of them.
+    nats. In the first update after a roll-out, these are all outputs.
     """
 
     def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
@@ -90,7 +90,7 @@ class Policy(NamedTuple):
     """The state that fine-tuning changes."""
 
     params: Params  # of target and draft
-    optimizers: dict[str, PyTree]  # role -> state
+    optimizers: dict[str, PyTree]  # role -> the optimizer's state
     step: int  # updates so far
 
 
@@ -110,13 +110,13 @@ class FineTuning(Checked):
     """Settings of a policy-gradient run.
 
     Args:
-      plan: draws the roll-outs; exact, with `Sampling()`. `plan.alone()` draws them without a
-        draft.
-      steps: the number of updates, by which `align` may change its weights.
-      samples: k >= 2, the outputs of each text.
-      optimizer: of the target.
+      plan: the plan that draws the roll-outs: exact, with `Sampling()`. `plan.alone()` draws them
+        without a draft.
+      steps: the number of updates, over which weights of `align` may change.
+      samples: k >= 2, the number of outputs of each text.
+      optimizer: the target's optimizer.
       align: realigns the draft on the roll-outs; None leaves the draft unchanged.
-      align_optimizer: of the draft.
+      align_optimizer: the draft's optimizer.
       align_every: updates of the target for each update of the draft.
       seed: the seed of the roll-outs.
 
@@ -183,7 +183,7 @@ class FineTuning(Checked):
         """Returns the policy before the first update; `params` stay unchanged.
 
         Args:
-          params: of all roles of the plan.
+          params: the parameters of each role of the plan.
         """
         params = jax.tree.map(jnp.array, params)  # updates reuse the memory of their arguments
         optimizers = {
@@ -252,7 +252,7 @@ class FineTuning(Checked):
         return np.array(rewards, np.float32)
 
     def pairs(self, inputs: PyTree, output: DecodeOutput, rewards: np.ndarray) -> Pairs:
-        """Returns roll-outs as `train` reads them."""
+        """Returns roll-outs and their advantages as a batch for `train`."""
         advantages = leave_one_out(rewards, self.samples)
         drawn = Drawn(output.log_probs, output.length, advantages)
         return Pairs(inputs, padded(output, self.plan.target.pad_id), drawn=drawn)

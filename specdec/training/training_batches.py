@@ -24,7 +24,7 @@ WINDOW = 32  # batches that are sorted by length together
 
 
 class TokenPair(NamedTuple):
-    """An example."""
+    """An input and its target as token ids."""
 
     inputs: np.ndarray  # [length] int32
     targets: np.ndarray  # [length] int32
@@ -34,17 +34,17 @@ class TokenPair(NamedTuple):
 class Batches:
     """A sequence in which `batches[k]` is the k-th training batch.
 
-    Access is nearly free when k follows the last one.
+    Access is fast if k follows the previous k.
 
     Args:
       task: a task or mixture, or its name.
-      split: its split.
+      split: the split to read.
       lengths: the longest 'inputs' and 'targets', in tokens.
       batch_size: rows of a batch.
       seed: the seed of the order.
-      buckets: the number of widths.
+      buckets: the number of shapes of batches, see `pack`.
       pad_id: the id that rows are filled up with.
-      make: makes the model's inputs; None for ids alone.
+      make: makes the model's inputs from ids and texts; None for ids alone.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Batches:
         self._window: tuple[int, list[Pairs]] = (-1, [])
 
     def __getitem__(self, k: int) -> Pairs:
-        """Returns inputs [B, S'] and targets [B, T'], as long as the smallest bucket that fits."""
+        """Returns batch k: inputs [B, S'] and targets [B, T'] of the smallest bucket that fits."""
         number, index = divmod(k, WINDOW)
         if number != self._window[0]:
             self._window = number, self._batches(number)

@@ -2,4 +2,4 @@
 
 
 class TrainingError(ValueError):
-    """A training run that cannot start or go on; one line with the remedy."""
+    """A training run cannot start or continue; the message is one line with the remedy."""

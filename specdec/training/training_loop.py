@@ -47,7 +47,7 @@ from specdec.types import PyTree
 
 
 def train(run: TrainRun, output_dir: str | os.PathLike, in_force: Callable[[], str] = str) -> State:
-    """Trains, or resumes from the latest checkpoint in `output_dir`; see `folder`.
+    """Trains a model, or resumes from the latest checkpoint in `output_dir`; see `folder`.
 
     On the same machine with the same versions, a stopped and resumed run computes the same numbers
     bit for bit. An interrupt or SIGTERM ends the current step, saves, and then has its usual
@@ -56,7 +56,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike, in_force: Callable[[], s
     Args:
       run: the settings of the run.
       output_dir: the directory of the run.
-      in_force: returns the settings in force, as a gin file, to be kept there; '' for none.
+      in_force: returns the text of a gin file with the settings, which is saved; '' for none.
 
     Returns:
       The state after the last step.
@@ -119,7 +119,7 @@ def _trained(run: TrainRun, output_dir: str | os.PathLike, in_force: Callable[[]
                     _save(run, state, step, folder, text)
         _save(run, state, step, folder, text)
         if number := interrupted():
-            signal.raise_signal(number)  # a handler now does what it would have done then
+            signal.raise_signal(number)  # the handler that was set before training acts now
             raise KeyboardInterrupt
     return state
 
@@ -140,7 +140,7 @@ LOGGED = ("step", "loss", "accuracy", "rate")
 def _updates(
     run: TrainRun, state: State, target_params: PyTree, reference: PyTree, batches: Iterator[Pairs]
 ) -> Iterator[tuple[State, Update]]:
-    """Yields the remaining steps; each state's memory is reused by the next step."""
+    """Yields the state and figures after each remaining step; the next step reuses its memory."""
     first = int(state.step)
     pairs, recipe = next(batches), Recipe.of(run)
     for step in range(first + 1, run.steps + 1):
@@ -167,7 +167,7 @@ def _evaluate(
     folder: Folder,
     progress: Progress,
 ) -> bool:
-    """Logs the figures, and returns whether they are the best so far if the best are exported."""
+    """Evaluates and logs; returns whether the figure `run.best_by`, if set, is the best so far."""
     recipe = Recipe.of(run)
     placed = (recipe.layout.rows(pairs) for pairs in batches)
     # Each batch is waited for: XLA's CPU client has 32 in flight at most, and several hosts that
@@ -200,7 +200,7 @@ def _save(run: TrainRun, state: State, step: int, folder: Folder, text: Kept) ->
 
 
 def _export(run: TrainRun, params: PyTree, step: int, folder: Folder, text: Kept) -> None:
-    """Exports the model, or each of its parts."""
+    """Exports a checkpoint of the model, or one of each part of a HeadedTarget."""
     if not isinstance(run.model, HeadedTarget):
         return folder.export(step, params, run.model.config, text)
     for name, part in run.model.parts.items():
@@ -214,10 +214,10 @@ def _means(batches: list[Sums]) -> tuple[float, float]:
 
 
 def _text(run: TrainRun) -> Kept:
-    """Returns the text side of the checkpoints: the task's vocabulary, if it is a file.
+    """Returns arguments of `checkpoints.save`: the task's vocabulary, if it is a file.
 
-    The generation settings in the vocabulary's directory are added for decoder-only models
-    and for Whispers.
+    For decoder-only models and Whispers, they include the generation settings in its directory.
+    Raises TrainingError if the task and the models do not fit.
     """
     vocabulary = tasks.get_task(run.task).vocabulary
     with one_line(kind=TrainingError):
@@ -285,7 +285,7 @@ def _packed(run: TrainRun, examples: Iterable[TokenPair]) -> list[Pairs]:
 
 
 def _maker(run: TrainRun) -> MakeInputs:
-    """Returns what makes the inputs of the run's reader."""
+    """Returns the function that makes inputs of `run.reader` from ids and texts."""
     return functools.partial(
         tasks.inputs_of, tasks.get_task(run.task).vocabulary, shape=run.reader.inputs_shape
     )
@@ -314,7 +314,7 @@ def _settings(run: TrainRun, first: Pairs) -> dict[str, object]:
 
 
 def _plain(fields: dict[str, object]) -> dict[str, object]:
-    """Returns the fields that are set, with functions by name."""
+    """Returns the fields that are not None; functions are replaced by their names."""
     set_ones = {name: value for name, value in fields.items() if value is not None}
     return {name: getattr(x, "__qualname__", x) for name, x in set_ones.items()}
 
@@ -323,9 +323,9 @@ def _plain(fields: dict[str, object]) -> dict[str, object]:
 def _interrupts() -> Iterator[Callable[[], int]]:
     """Yields a function that returns the received signal, SIGINT or SIGTERM, else 0.
 
-    All hosts call it at the same places, and get the same: a signal to one of them is one to all.
-    JAX's own preemption service knows only SIGTERM, which it then takes from Python's handlers, and
-    lets the hosts go on for some steps. A second signal acts immediately, on its own host.
+    All hosts call this function together, and a signal to one host is returned on all of them. A
+    second signal acts immediately, on its own host. JAX's preemption service handles only SIGTERM,
+    replaces Python's handler, and lets the hosts continue for some steps.
     """
     came = [0]
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -368,7 +368,7 @@ class Progress:
         self._passing = False  # whether the cursor is still in the last line
 
     def update(self, step: int, loss: float, accuracy: float, rate: float, tokens: int) -> None:
-        """Counts a step."""
+        """Counts a step, and prints a line if one is due."""
         self._loss += loss
         self._accuracy += accuracy
         self._tokens += tokens

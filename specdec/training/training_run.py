@@ -22,19 +22,19 @@ class TrainRun(Checked):
     """The settings of a training run; gin builds it.
 
     Args:
-      model: the model that is trained, whose `init` draws its parameters with the seed. Or a
-        `models.heads.HeadedTarget`, both parts of which `LookAhead` trains.
+      model: the model that is trained, whose `init` draws its parameters with the seed. It may be a
+        `models.heads.HeadedTarget`, whose target and heads `LookAhead` trains together.
       task: a task or mixture, or its name.
       lengths: the longest 'inputs' and 'targets' in tokens.
-      steps: updates in all; a finished run goes on if this grows.
+      steps: the total number of updates; a finished run continues if this grows.
       batch_size: texts per step.
-      optimizer: see `Adafactor`.
-      objective: see `objectives`.
+      optimizer: the optimizer and its learning rate.
+      objective: the loss, such as `TeacherForced()`.
       target: the model that the trained one drafts for, if its outputs are read.
       target_path: the directory of the target's checkpoint.
       initial_path: the directory of a checkpoint that parameters start from, as far as names and
-        shapes agree (`begun_with`); the target's, for example. None draws all of them. For a
-        HeadedTarget, {'target': .., 'heads': ..}, or one of them.
+        shapes agree (`begun_with`), for example the target's. None draws all parameters. For a
+        HeadedTarget, {'target': .., 'heads': ..}, or one of these two.
       reference_path: the directory of a trained drafter's checkpoint, with which an objective finds
         the tokens that can be learned (`Align.keep`).
       laws_path: the folder that stores the target's distributions, if the objective needs them
@@ -42,7 +42,7 @@ class TrainRun(Checked):
       split: the split to train on.
       seed: of the parameters and of the order of the data.
       buckets: the number of batch widths, each a program to compile (see `training_batches.pack`).
-      evaluation_split: where loss and accuracy are also measured, None for nowhere.
+      evaluation_split: the split on which evaluations measure loss and accuracy; None for none.
       best_by: the figure of an evaluation, such as Align's 'mbsu_5', by which the best parameters
         so far are exported. None exports the latest.
       micro_batches: the number of parts of a batch whose gradients are added up one after the
@@ -52,9 +52,9 @@ class TrainRun(Checked):
         than kept, which saves memory for a third more operations.
       placement: the devices. Over a mesh, models are divided by the target's rules as far as
         sizes allow it, and rows lie over `data`. A run may be resumed on other devices.
-      log_every: in steps.
-      evaluate_every: in steps.
-      checkpoint_every: in steps.
+      log_every: the number of steps between two printed lines.
+      evaluate_every: the number of steps between two evaluations.
+      checkpoint_every: the number of steps between two checkpoints.
     """
 
     model: Model
@@ -90,7 +90,7 @@ class TrainRun(Checked):
         if (asks or reads_target(self.model)) and not (self.target and self.target_path):
             who = "model reads its target's encoder (encoded_dim) or states (states_dim)"
             if asks:
-                who = f"objective is {type(self.objective).__name__}, of what its target says"
+                who = f"objective is {type(self.objective).__name__}, which reads a target"
             raise ValueError(
                 f"TrainRun.{who}; give that target, and target_path, the directory of its "
                 "checkpoint"
@@ -138,8 +138,8 @@ class TrainRun(Checked):
         if not isinstance(self.model, HeadedTarget):
             if isinstance(self.initial_path, Mapping):
                 raise ValueError(
-                    f"TrainRun.initial_path is {self.initial_path!r}, of parts, and the model a "
-                    f"{type(self.model).__name__}, without any; give the directory of a checkpoint"
+                    f"TrainRun.initial_path is {self.initial_path!r}, and a "
+                    f"{type(self.model).__name__} has no parts; give the directory of a checkpoint"
                 )
             return
         if not isinstance(self.objective, LookAhead):
@@ -162,8 +162,8 @@ class TrainRun(Checked):
     def _check_reference(self) -> None:
         if self.objective.keep is not None and self.reference_path is None:
             raise ValueError(
-                f"the objective keeps {self.objective.keep} of the tokens, those that a reference "
-                "has learned; give TrainRun.reference_path, the directory of a trained drafter's "
+                f"the objective keeps {self.objective.keep} of the tokens, chosen by a reference "
+                "drafter; give TrainRun.reference_path, the directory of a trained drafter's "
                 "checkpoint"
             )
         paths = {
@@ -173,8 +173,8 @@ class TrainRun(Checked):
         for name, (path, reads, asked) in paths.items():
             if path is not None and asked is None:
                 raise ValueError(
-                    f"TrainRun.{name} is {path!r} and the objective reads nothing "
-                    f"of it; give Align.{reads}, or leave it out"
+                    f"TrainRun.{name} is {path!r} and the objective does not read "
+                    f"it; give Align.{reads}, or leave out {name}"
                 )
 
     def _check_best(self) -> None:

@@ -32,10 +32,10 @@ from specdec.types import Array, PyTree
 def begun_with(
     params: PyTree, path: str | os.PathLike, head_ids: tuple[int, ...] | None = None
 ) -> PyTree:
-    """Returns parameters with those arrays of a checkpoint that have the same name and shape.
+    """Returns parameters in which a checkpoint's arrays replace those of equal name and shape.
 
-    Vocabularies, and the ids of heads, may differ: shared ids are taken. A shallow decoder of its
-    target's width therefore begins with the target's first layers.
+    Vocabularies, and the ids of heads, may differ: rows of shared ids are replaced. A shallow
+    decoder of its target's width therefore begins with the target's first layers.
     """
     new: dict[tuple[str, ...], PyTree] = dict(traverse_util.flatten_dict(params))
     others: dict[tuple[str, ...], PyTree] = dict(traverse_util.flatten_dict(checkpoints.load(path)))
@@ -47,8 +47,8 @@ def begun_with(
     }
     if not any(taken[name] is not new[name] for name in taken):
         raise TrainingError(
-            f"nothing of {path} has the shape of the model that is trained; give a model as wide, "
-            "or do not begin with that checkpoint"
+            f"no array of {path} has the name and shape of one of the trained model; give a model "
+            "of that width, or do not begin with that checkpoint"
         )
     return traverse_util.unflatten_dict(new | taken)
 
@@ -113,7 +113,7 @@ class Recipe(NamedTuple):
 
     @classmethod
     def of(cls, run: TrainRun) -> Recipe:
-        """Returns the settings of a run, which is the result of `over_devices`."""
+        """Returns the settings of a run that `over_devices` returned."""
         *settings, _ = cls._fields
         fields = {name: getattr(run, name) for name in settings}
         return cls(**fields, layout=Division(run.placement.mesh))
@@ -173,7 +173,7 @@ def abstract_state(recipe: Recipe) -> State:
 
 @functools.lru_cache(maxsize=8)
 def shardings(recipe: Recipe) -> State:
-    """Returns the sharding of each array of a state; there is a mesh."""
+    """Returns the sharding of each array of a state; needs a mesh."""
     layout, optimizer = recipe.layout, recipe.optimizer.transformation()
     params = recipe.model.parameter_shapes()
     state = jax.eval_shape(optimizer.init, params)
@@ -265,6 +265,6 @@ def _gradient(
 def evaluate_step(
     params: PyTree, pairs: Pairs, target_params: PyTree = (), *, recipe: Recipe
 ) -> Sums:
-    """Returns the sums that the objective measures: loss without smoothing, and accuracy."""
+    """Returns the objective's sums of an evaluation batch: loss without smoothing, and accuracy."""
     sums = recipe.objective.measure(recipe.model, params, recipe.frozen(target_params), pairs)
     return recipe.layout.replicated(sums)

@@ -210,7 +210,7 @@ def test_without_a_network_the_cache_has_to_have_it(found, tmp_path):
         assert "offline mode is enabled" in line
     assert len(lines) == len(names)
     lines, _ = found("google/away", "google/mute", HF_ENDPOINT="http://127.0.0.1:9")
-    assert "cannot be had from http://127.0.0.1:9" in lines[0] and lines[1] == "found 16 None 1"
+    assert "cannot be read from http://127.0.0.1:9" in lines[0] and lines[1] == "found 16 None 1"
 
 
 def test_the_package_is_named_where_it_is_missing(monkeypatch):

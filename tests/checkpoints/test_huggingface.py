@@ -204,7 +204,7 @@ def test_one_table_of_embeddings_is_found_under_any_name(edited):
     rewrite(directory / "model.safetensors", arrays | both)
     assert "differ, and T5 has one table" in error_of(huggingface.sources, directory)
     rewrite(directory / "model.safetensors", arrays)
-    assert "there is no shared.weight" in error_of(huggingface.sources, directory)
+    assert "the array shared.weight is missing" in error_of(huggingface.sources, directory)
 
 
 def test_arrays_that_a_t5_lacks_keep_their_names(edited):

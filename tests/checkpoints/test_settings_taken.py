@@ -120,9 +120,9 @@ def test_transcripts_are_those_of_transformers(settings, right, tmp_path):
     [
         ({"num_beams": 3}, "has num_beams 3, and this run does no beam search; search with"),
         ({"do_sample": True, "temperature": 0.7}, "has do_sample True, .* draw with --temperature"),
-        ({"frobnicate": 3}, "has frobnicate 3, which is no setting that is known here; take it "),
+        ({"frobnicate": 3}, "has frobnicate 3, which is an unknown setting; take it "),
         ({"min_new_tokens": 3}, "has min_new_tokens 3, which counts from the end of a decoder pre"),
-        ({"return_timestamps": "word"}, "has return_timestamps 'word', which is not done here"),
+        ({"return_timestamps": "word"}, "has return_timestamps 'word', which is not supported"),
         ({"language": "klingon"}, "generation_config.json has language 'klingon'; give one that"),
         ({"language": 5}, "generation_config.json has language 5; give one that .* has: de, en"),
         ({"task": "sing"}, "generation_config.json has task 'sing'; .* has: transcribe, translate"),

@@ -365,8 +365,8 @@ TENSORS = {"a.weight": Tensor()}
             {"optimizer": {"state": {}}, "model": TENSORS},
             r"has its arrays under 'model', as .* torch.save\(torch.load\(FILE\)\['model'\], F",
         ),
-        (TENSORS | {"epoch": 3}, "has a value of type int under 'epoch', and arrays by name are r"),
-        ({3: Tensor()}, "has a value of type Tensor under 3, and arrays by name are read"),
+        (TENSORS | {"epoch": 3}, "has a value of type int under 'epoch', and only arrays with n"),
+        ({3: Tensor()}, "has a value of type Tensor under 3, and only arrays with names"),
         ([TENSORS], r"has a value of type list; save model.state_dict\(\) alone"),
     ],
 )

@@ -130,7 +130,7 @@ def test_heads_that_do_not_fit_are_refused(heads, gamma, message):
         (lambda: Blockwise(HEADS, None), "Blockwise.sampling is None"),
         (
             lambda: dataclasses.replace(HEADS, weights="int8"),
-            "weights is 'int8', and it has 'stored'",
+            "weights is 'int8'; this family has only 'stored'",
         ),
         (lambda: dataclasses.replace(HEADS.config, heads=0), "HeadsConfig.heads is 0"),
         (lambda: dataclasses.replace(HEADS.config, activation="x"), "activation is 'x'"),

@@ -83,7 +83,7 @@ def test_members_of_other_roles_read_tables_of_their_own():
         first_q(Committee((one, two), rule), **trees), expected, atol=PROBABILITIES
     )
     model = Autoregressive(TARGET, rule)
-    with pytest.raises(ValueError, match="several members of Committee own draft; give each its"):
+    with pytest.raises(ValueError, match="several members of Committee have the role draft; give"):
         Committee((model, one, model), rule)
     assert Committee((model, Autoregressive(TARGET, Greedy(), role="draft_2")), rule).models()
 

@@ -165,12 +165,15 @@ def test_calls_are_parts_of_the_target():
     "make, says",
     [
         (lambda: EarlyExit(0, Greedy()), "EarlyExit.layers is 0; give a positive integer"),
-        (lambda: decoded(plan(EarlyExit(4, Greedy()))), "is 4 and the target has 3; give at most"),
+        (
+            lambda: decoded(plan(EarlyExit(4, Greedy()))),
+            "is 4 and the target has 3 layers; give fewer",
+        ),
         (
             lambda: EarlyExit(1, Greedy(), Heads(HeadsConfig(V, 16, 2, 8))),
             "EarlyExit.head has 2 heads; give one",
         ),
-        (lambda: Hybrid(PromptLookup(), EarlyExit(1, Greedy())), "of another kind"),
+        (lambda: Hybrid(PromptLookup(), EarlyExit(1, Greedy())), "without the target's layers"),
         (lambda: TARGET.decode({}, None, None, layers=(2, 1)), r"layers is \(2, 1\) and the model"),  # type: ignore[arg-type]
         (lambda: TARGET.decode({}, None, None, layers=(1, 2)), "resume is missing"),  # type: ignore[arg-type]
     ],

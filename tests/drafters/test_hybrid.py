@@ -162,7 +162,7 @@ def test_each_row_has_the_probabilities_and_beliefs_of_its_own_draft():
 
 def test_two_drafters_of_one_role_are_refused():
     model = Autoregressive(TARGET, Greedy())
-    with pytest.raises(ValueError, match="both drafters of Hybrid own draft; give others"):
+    with pytest.raises(ValueError, match="both drafters of Hybrid use role draft; give others"):
         Hybrid(model, model)
     with pytest.raises(ValueError, match="Hybrid.first is None; give a drafter"):
         Hybrid(None, model)

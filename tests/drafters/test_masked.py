@@ -215,7 +215,7 @@ def test_a_block_that_does_not_fit_is_refused(fields, message):
         of_tables(fields, longest=24)
 
 
-@pytest.mark.parametrize("width, found", [(None, "not there"), (5, "5 wide"), (7, "7 wide")])
+@pytest.mark.parametrize("width, found", [(None, "missing"), (5, "5 wide"), (7, "7 wide")])
 def test_states_of_another_width_are_refused(width, found):
     states = None if width is None else jnp.zeros([1, 2, width])
     with pytest.raises(ValueError, match=f"blocks read states of width 6, .* are {found}; give"):

@@ -171,14 +171,14 @@ def test_a_vocabulary_that_puts_eos_behind_prompts_is_refused():
     file = GOLDEN / "llama2" / "tokenizer.model"
     by_hand = tasks.for_texts(tasks.vocabulary_file(str(file)))
     config = dataclasses.replace(CONFIG, vocab_size=420, stop_ids=(2,))
-    with pytest.raises(ValueError, match="continues prompts, which would end in EOS by the vocab"):
+    with pytest.raises(ValueError, match="continues prompts, but the vocabulary .* would end each"):
         check_fit(by_hand, Llama(config), "target")
 
 
 @pytest.mark.parametrize("name, value", [("min_length", 5), ("forced_bos_token_id", 7)])
 def test_settings_that_count_the_prompt_are_refused(copy, name, value):
     settle(copy, **{name: value})
-    with pytest.raises(CheckpointError, match=f"{name} {value}, which counts from the begin of a"):
+    with pytest.raises(CheckpointError, match=f"{name} {value}, which counts from the start of a"):
         opened(copy)
 
 

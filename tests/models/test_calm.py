@@ -276,7 +276,7 @@ def test_without_exits_it_is_the_whole_model(confidence):
                 T5Draft(dataclasses.replace(WHOLE.config, exit_classifier=False)),
                 confidence="classifier",
             ),
-            "'classifier' and the model has none; train one",
+            "the model has no exit classifier; train one",
         ),
         (lambda: calm("t5"), "calm.model is a str; give a T5"),
         (lambda: calm(WHOLE, exits=(2, 4)).always(3), r"depth is 3; give one of \(2, 4, 5\)"),

@@ -245,7 +245,7 @@ def test_bytes_of_a_cache():
 
 GROUPS, EVEN = "which does not divide {}; give a divisor", "give an even number"
 ENCODERS = "encoder_num_heads 8"
-DEPTH = "give layers, or 0 and the width of the output to read"
+DEPTH = "give layers, or 0 and the width of the target's encoder output"
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ DEPTH = "give layers, or 0 and the width of the output to read"
         (
             T5Gemma2Config,
             {"encoder_emb_dim": 48},
-            "is 48 and emb_dim 32, which one table serves; give one width",
+            "is 48 and emb_dim 32, and both stacks share a token table; give one width",
         ),
     ],
 )

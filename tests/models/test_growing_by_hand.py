@@ -107,11 +107,11 @@ def test_a_grown_t5_has_the_logits_of_the_small_one(monkeypatch):
         ({}, {"mlp_dim": 4}, "mlp_dim is 5 and would become 4; a model only grows"),
         ({}, {"num_decoder_layers": 2}, None),
         ({"head_dim": 1}, {"mlp_dim": 6}, None),
-        ({"head_dim": 1}, {"num_heads": 3}, "head_dim is 1, and an added head cancels over two"),
-        ({"head_dim": 1}, {"num_encoder_layers": 2}, "head_dim is 1, and an added head"),
+        ({"head_dim": 1}, {"num_heads": 3}, "head_dim is 1, and twins in an added head need two"),
+        ({"head_dim": 1}, {"num_encoder_layers": 2}, "head_dim is 1, and twins"),
         ({"head_dim": 1}, {"num_encoder_layers": 2, "head_dim": 2}, None),
         ({"mlp_dim": 1}, {"num_heads": 3}, None),
-        ({"mlp_dim": 1}, {"num_decoder_layers": 2}, "mlp_dim is 1, and an added layer cancels"),
+        ({"mlp_dim": 1}, {"num_decoder_layers": 2}, "mlp_dim is 1, and twins in an added layer"),
     ],
 )
 def test_what_is_added_has_twins(before, after, says):

@@ -323,7 +323,7 @@ def test_a_wrong_layout_is_named():
 
 @pytest.mark.parametrize("calls", [{}, {0: 1.0}])
 def test_calls_of_no_tokens_are_refused(calls):
-    message = f"calls is {calls}; give how often there is a call of 1 or more tokens"
+    message = f"calls is {calls}; give {{tokens of a call, at least 1: number of calls}}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         T5Target(V1_1).laid_out(calls, device_of({1: "in_out"}))
 

@@ -161,5 +161,5 @@ def test_a_family_without_parts_is_refused(tmp_path, capsys):
     checkpoints.save(tmp_path / "small", params, config=config)
     flags = [f"--input={tmp_path / 'small'}", f"--output={tmp_path / 'part'}"]
     assert cli.main(["trim", *flags, "--decoder_layers=first:1"]) == 2
-    said = "family 'rotary' do not have a part that is a model; give one of t5, t5_draft, t5g"
+    said = "family 'rotary' do not get smaller; give one of t5, t5_draft, t5g"
     assert said in capsys.readouterr().err

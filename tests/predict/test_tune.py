@@ -343,7 +343,7 @@ def trained(run, done):
 def test_a_classifier_is_trained_saved_and_decoded_with(run, done, trained, capsys):
     """And it tells kept tokens from refused ones, on texts that it was not fitted to."""
     flags, said = trained
-    share = float(re.search(r"finds which in ([\d.]+)%", said)[1])
+    share = float(re.search(r"a rejected one in ([\d.]+)%", said)[1])
     assert share > 55  # 50 is what a coin finds
     assert cli.main(["decode", *flags, "--limit=2", "--compare"]) == 0
     assert "all 2 outputs identical" in capsys.readouterr().err

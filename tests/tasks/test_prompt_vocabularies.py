@@ -165,7 +165,7 @@ def test_other_tokenizers_are_refused(tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(GOLDEN / "llama3" / name, tmp_path / name)
     by_hand = tasks.vocabulary_file(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(tasks.TaskError, match="put it into the checkpoint's directory, and leave"):
+    with pytest.raises(tasks.TaskError, match="put it into the checkpoint's directory, and set n"):
         by_hand.plain()
     folder = shutil.copytree(GOLDEN / "llama2", tmp_path / "other")
     model = parsed((folder / "tokenizer.model").read_bytes())

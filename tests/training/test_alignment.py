@@ -232,7 +232,7 @@ def test_on_policy_texts_are_the_drafters_own(share):
         ),
         (
             lambda: TrainRun(MODEL, "any", {}, 1, 1, objective=Align(FORWARD)),
-            "objective is Align, of what its target says; give that target, and target_path",
+            "objective is Align, which reads a target; give that target, and target_path",
         ),
         (
             lambda: Align(FORWARD).measure(

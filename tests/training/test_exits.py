@@ -128,7 +128,7 @@ def test_both_answers_of_a_classifier_count_alike():
         (lambda: AllExits(weights="most"), "AllExits.weights is 'most'; give one of 'linear', "),
         (lambda: AllExits((0,)), r"AllExits.exits is \(0,\); give layers from 1 on"),
         (lambda: AllExits((9,)).check(MODEL, V), "exit at layer 9 and the model has 4"),
-        (lambda: AllExits().check(HEAD, V), "whose layers can be run apart, and Heads is none"),
+        (lambda: AllExits().check(HEAD, V), "whose layers can run separately, and those of Heads"),
         (lambda: ExitHead(0), "ExitHead.layers is 0; give a positive integer"),
         (lambda: ExitHead(1).check(MODEL, V), "trains one head on a target's layer"),
         (

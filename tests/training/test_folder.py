@@ -72,7 +72,7 @@ def test_the_remedy_works(sound, tmp_path):
     copy = shutil.copytree(sound, tmp_path / "copy")
     for file in (copy / "checkpoints/5/default").rglob("d/*"):
         file.write_bytes(b"")
-    message = r"cannot read \S+/5: .*; delete that folder, and the run goes on from what was saved"
+    message = r"cannot read \S+/5: .*; delete that folder, and the run resumes from the checkpoint"
     with pytest.raises(TrainingError, match=message):
         restored(copy)
     shutil.rmtree(copy / "checkpoints/5")

@@ -162,7 +162,7 @@ def run(tmp_path_factory) -> TrainRun:
         ({"initial_path": {"draft": "x"}}, "initial_path is {'draft': 'x'} and the model a Headed"),
         (
             {"model": TARGET, "objective": training.TeacherForced()},
-            ", of parts, and the model a T5Target, without any",
+            ", and a T5Target has no parts; give",
         ),
         ({"model": lambda: HeadedTarget(3, HEADS)}, "HeadedTarget.target is 3; give a model"),
         ({"model": lambda: HeadedTarget(TARGET, TARGET)}, "HeadedTarget.heads is T5Target"),
@@ -192,7 +192,7 @@ def heads_of(**fields) -> Heads:
 
 def test_a_head_without_some_ids_and_other_objectives_are_refused():
     some = T5Draft(T5DraftConfig.of(CONFIG, head_ids=tuple(range(V - 1))))
-    with pytest.raises(ValueError, match=r"LookAhead is of all tokens of the texts, and the model"):
+    with pytest.raises(ValueError, match=r"LookAhead trains on all tokens of texts, and the model"):
         ALL.check(HeadedTarget(some, HEADS), V)
     with pytest.raises(ValueError, match="ExitHead trains one head on a target's layer"):
         ExitHead(1).check(BOTH, V)

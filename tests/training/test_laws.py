@@ -388,20 +388,20 @@ def test_a_split_without_end_is_refused(run, monkeypatch):
         (lambda _: Align(FORWARD, top=0), "Align.top is 0; give a positive integer, or None"),
         (
             lambda _: Align(FORWARD, top=4, on_policy=0.5),
-            "Align.top is 4 and on_policy 0.5, and of texts that the drafter draws nothing is",
+            "Align.top is 4 and on_policy 0.5, and for texts that the drafter draws no distr",
         ),
         (lambda _: Align(FORWARD, keep=1), "Align.keep is 1; give a number between 0 and 1, or"),
         (
             lambda run: dataclasses.replace(run, reference_path=None),
-            "keeps 0.5 of the tokens, those that a reference has learned; give TrainRun.reference",
+            "keeps 0.5 of the tokens, chosen by a reference drafter; give TrainRun.reference",
         ),
         (
             lambda run: dataclasses.replace(run, objective=Align(FORWARD, keep=0.5)),
-            "laws_path is .* and the objective reads nothing of it; give Align.top",
+            "laws_path is .* and the objective does not read it; give Align.top",
         ),
         (
             lambda run: dataclasses.replace(run, objective=Align(FORWARD, top=4)),
-            "reference_path is .* and the objective reads nothing of it; give Align.keep",
+            "reference_path is .* and the objective does not read it; give Align.keep",
         ),
     ],
 )

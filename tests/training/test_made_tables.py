@@ -145,9 +145,9 @@ def test_one_text_in_five_is_held_out(monkeypatch, tmp_path, saved):
     given, held_out = list("bcdeg"), list("af")
     assert asked == [(given, 3), (held_out, 3), (given, held_out, 3, {"steps": 2})]
     assert words == (
-        f"{folder / 'table'}: of 7 texts, drafts of 3 tokens. Of two tokens, one accepted and one "
-        "not, it finds which in 12.5%, and the draft's confidence in 50.0%, of texts that were "
-        "held out"
+        f"{folder / 'table'}: fitted to 7 texts, drafts of 3 tokens. In held-out texts, an "
+        "accepted token gets a higher score than a rejected one in 12.5% of pairs, and a higher "
+        "confidence of the draft in 50.0%"
     )
     assert said == ["step 1"] and (folder / "train.log").read_text() == "step 1\n"
     assert saved[0][:2] == (folder / "table", "classifier")
@@ -185,7 +185,7 @@ def test_recorded_texts_of_a_classifier(monkeypatch):
 @pytest.mark.parametrize(
     "drafters, says",
     [
-        ([], "str has 0 drafters whose opinions --passes a.jsonl would have recorded"),
+        ([], "str has 0 drafters to be recorded in --passes a.jsonl, and a classifier stops one"),
         ([("a", None), ("b", None)], "str has 2 drafters"),
         ([("a", SimpleNamespace(block=4))], "a drafts a block in one call"),
     ],

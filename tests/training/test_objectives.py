@@ -220,7 +220,7 @@ def test_masks_need_ids_that_no_text_has():
     [
         ({"masks": 0}, "masks is 0"),
         ({"blocks": True}, "blocks is True"),
-        ({"cached": False}, "blocks is 4, but text that sees masks has one block"),
+        ({"cached": False}, "blocks is 4, and cached is False; give 1"),
         ({"glancing": 0.5}, "glancing is 0.5; give two shares"),
         ({"glancing": (0.5, 1.0)}, "glancing is .*; give two shares"),
         ({"label_smoothing": 1}, "FillMasks.label_smoothing is 1"),

@@ -1,8 +1,8 @@
-"""Tables that drafters look things up in, and schedules decide by: made, saved, and read back.
+"""Tables of arrays for lookup drafters, schedules and training: made, saved and loaded.
 
-  ngram       counts of tokens behind one or two others, for `drafters.NGram`
-  store       texts, sorted so that what stands before a place is found, for `drafters.Retrieval`
-  classifier  the weights by which `schedules.Disco` expects a token to be accepted
+  ngram       counts of the tokens that follow one or two others, for `drafters.NGram`
+  store       texts, and an index to find a sequence of tokens in them, for `drafters.Retrieval`
+  classifier  the weights with which `schedules.Disco` predicts whether a token is accepted
   laws        the target's distribution at each token of some texts, for `training.laws`
 
 A table is a folder: `table.json` with its kind, its arrays and their checksums, and a `.npy` file
@@ -36,4 +36,4 @@ __all__ = [
     "store",
 ]
 
-KINDS = ("ngram", "store", "classifier")  # that a command makes; a run makes its laws
+KINDS = ("ngram", "store", "classifier")  # those that a command makes; training makes its `laws`

@@ -1,4 +1,4 @@
-"""The files of a table."""
+"""Saves and loads the files of a table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMAT = 1
 
 
 class TableError(ValueError):
-    """A table that cannot be used; one line with the remedy."""
+    """A table cannot be used; the message is one line with the remedy."""
 
 
 def save(
@@ -40,9 +40,9 @@ def save(
 
     Args:
       path: the folder to make.
-      kind: one of `KINDS`.
+      kind: one of `KINDS`, or 'laws'.
       arrays: the arrays by name.
-      vocabulary: of the texts that the table was made from; a run must have the same.
+      vocabulary: the vocabulary of the table's texts, which a run with the table must have too.
 
     Raises:
       TableError: the path exists.
@@ -112,7 +112,7 @@ def mapped(
       checksums: whether arrays are compared with their checksums.
 
     Raises:
-      TableError: as `load` does.
+      TableError: the table does not exist, is of another kind, or is damaged.
     """
     arrays = {}
     for name, described in _record(path, table)["arrays"].items():
@@ -135,7 +135,7 @@ def shapes(
       sharding: the sharding of each array.
 
     Raises:
-      TableError: as `load` does.
+      TableError: the table does not exist, is of another kind, or is damaged.
     """
     return {
         name: jax.ShapeDtypeStruct(tuple(described["shape"]), described["dtype"], sharding=sharding)

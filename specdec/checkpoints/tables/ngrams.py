@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 ORDERS = 3
-SUCCESSORS = 32  # kept of each context; the others share what is left, as if unseen
+SUCCESSORS = 32  # stored for each context; other successors are treated as unseen
 
 
 def count(
@@ -16,21 +16,19 @@ def count(
 ) -> dict[str, np.ndarray]:
     """Returns the table of `drafters.NGram`.
 
-    With R contexts of n - 1 tokens, of each of which S successors are kept, the table has
+    In its formulas, x is a token, w one of R contexts of n - 1 tokens, and `types` counts the
+    different tokens that follow it. Of each context, S successors are stored:
 
       unigram    [V] float32, (count(x) + types / V) / (count + types)
-
-    and for n = 2 .. order
-
-      context_n  [R, n - 1] int32, the newest token first, ascending
-      next_n     [R, S] int32, what follows, the most frequent first; 0 where there is no more
-      share_n    [R, S] float32, count(w x) / (count(w) + types(w)), 0 where there is no more
+      context_n  [R, n - 1] int32 for n = 2 .. order, the newest token first; rows are sorted
+      next_n     [R, S] int32, the successors, the most frequent first; padded with 0
+      share_n    [R, S] float32, count(w x) / (count(w) + types(w)); padded with 0
       rest_n     [R] float32, 1 - the sum of shares, the weight of the shorter context
 
     Args:
-      texts: token ids; the first one of each is the start token, which is only a context.
+      texts: token ids; the first one of each text is the start token, which is only a context.
       vocab_size: V.
-      order: of the longest n-grams, 1 to 3.
+      order: the length of the longest n-grams, 1 to 3.
 
     Raises:
       ValueError: there is no token, or one that is not in the vocabulary.
@@ -55,10 +53,10 @@ def count(
 
 
 def _level(following: dict[tuple[int, ...], collections.Counter], size: int) -> dict:
-    """Returns the arrays of contexts of one size."""
+    """Returns the arrays of the contexts of `size` tokens, by name."""
     contexts = sorted(following)
     width = min(SUCCESSORS, max(map(len, following.values()), default=1))
-    rows = max(len(contexts), 1)  # of one that nothing matches, if there are none
+    rows = max(len(contexts), 1)  # without contexts, one row that matches nothing
     context = np.full([rows, size], np.iinfo(np.int32).max, np.int32)
     next_ = np.zeros([rows, width], np.int32)
     share = np.zeros([rows, width], np.float32)

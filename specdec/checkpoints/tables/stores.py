@@ -1,4 +1,4 @@
-"""Texts, sorted by the reversed text before each place."""
+"""Stores texts, with an index of their positions sorted by the tokens before each position."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-DEPTH = 64  # tokens that places are sorted by, at least; more match in copies of a text alone
+DEPTH = 64  # tokens by which positions are sorted; only copies of a text have more in common
 
 
 def store(texts: Iterable[Sequence[int]]) -> dict[str, np.ndarray]:
     """Returns the table of `drafters.Retrieval`.
 
       tokens  [T] int32, the texts one after the other
-      order   [P] int32, the places that have something before them in their text, sorted by the
-              tokens before them, the nearest first
+      order   [P] int32, positions in `tokens` other than a text's first, sorted by the tokens
+              before them, the nearest token first
 
     Args:
       texts: token ids, the start token first and the stop id last.
@@ -34,9 +34,9 @@ def store(texts: Iterable[Sequence[int]]) -> dict[str, np.ndarray]:
 
 
 def _ranks(tokens: np.ndarray) -> np.ndarray:
-    """Returns [T], the rank of each token, with the `DEPTH - 1` tokens after it, among all.
+    """Returns [T], the rank of each position by its token and the `DEPTH - 1` tokens after it.
 
-    Tokens are sorted by one token, by two, by four and so on (Manber and Myers 1990).
+    Positions are sorted by one token, by two, by four and so on (Manber and Myers 1990).
     """
     _, rank = np.unique(tokens, return_inverse=True)
     size = 1

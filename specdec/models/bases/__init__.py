@@ -1,1 +1,1 @@
-"""Common parts of families: of Linen models, of decoders, and of decoders' checkpoints."""
+"""Base classes that families share: of configs, networks, models and checkpoints."""

@@ -1,4 +1,4 @@
-"""The base of families' configs, with the switches that the network of `transformer` has."""
+"""The base class of all configs, with the switches of the network in `transformer`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Architecture(Checked):
 
     Args:
       vocab_size: V.
-      emb_dim: D, the width of the residual stream, as this and the next four are the decoder's.
+      emb_dim: D, the width of the residual stream. This and the next four are the decoder's sizes.
       num_heads: attention heads of queries.
       num_kv_heads: heads of keys and values, a divisor of `num_heads`.
       head_dim: the size of a head.
@@ -48,7 +48,8 @@ class Architecture(Checked):
       dtype: of matrix products and of the KV cache, 'float32' or 'bfloat16'. Parameters may be
         stored in another dtype.
       layer_norm_epsilon: epsilon of the norms.
-      encoded_dim: the width of the target's encoder output, if a draft reads it without an encoder.
+      encoded_dim: the width of the target's encoder output, for a draft model that reads it instead
+        of having an encoder; else None.
       head_ids: the ids, ascending, that have a row in the output head; the logits of the others are
         -inf. The head is then a separate array, even if logits are tied. None for all ids.
       decoder_start_id: the id that outputs start from.
@@ -57,23 +58,23 @@ class Architecture(Checked):
 
     Attributes:
       norm: the class of norms.
-      norms_behind: whether a norm follows the sum after a sub-layer, and there is none at the end.
-      norms_around: whether a second norm follows a sub-layer, before the sum.
+      norms_behind: whether norms follow the residual sums (post-norm), without a final norm.
+      norms_around: whether each sub-layer's output has a second norm, before the residual sum.
       norms_heads: whether queries and keys have norms.
       has_biases: whether all products have a bias.
-      has_cross: whether layers of the decoder have cross-attention of their own.
+      has_cross: whether decoder layers have cross-attention apart from self-attention.
       mlp_activations: one activation per projection of the MLP.
       attention_cap: the soft cap of attention logits; None for none.
       scales_embeddings: whether rows of the token table are multiplied by the root of their width.
       scales_logits: whether logits of a tied model are divided by the root of D.
-      spread: of random rows of the token table.
-      is_rotary: whether queries and keys are turned by their positions, at `rotary_rates`.
+      spread: the standard deviation of random rows of the token table.
+      is_rotary: whether queries and keys are rotated by their positions, at `rotary_rates`.
       num_positions: rows of the decoder's table of positions; None for no table.
       first_position: the row of the first position.
-      sinusoidal: whether that table is one of `transformer.sinusoids`, and no parameter.
-      has_input_positions: whether the encoder has such a table as well.
-      table_dim: the width of the token table, if it differs from D; the stream is projected from it
-        and to it.
+      sinusoidal: whether that table is `transformer.sinusoids` instead of a parameter.
+      has_input_positions: whether the encoder has a table of positions as well.
+      table_dim: the width of the token table, if it differs from D; then projections map between
+        both.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
@@ -159,11 +160,11 @@ class Architecture(Checked):
         return self.has_biases
 
     def is_local(self, layer: int) -> bool:
-        """Returns whether a layer, counted from 0, sees a window."""
+        """Returns whether a layer, counted from 0, attends only to a window of tokens."""
         return False
 
     def query_scale(self, head_dim: int) -> float | None:
-        """Returns the factor of queries; None for none."""
+        """Returns the factor that queries are multiplied by; None for none."""
         return 1 / math.sqrt(head_dim)
 
     def rotary_rates(self, head_dim: int, local: bool) -> np.ndarray:
@@ -171,12 +172,12 @@ class Architecture(Checked):
         raise NotImplementedError
 
     def check_encoder(self) -> None:
-        """Raises ValueError unless there is either an encoder or the width of another one's."""
+        """Raises ValueError unless the config has either encoder layers or `encoded_dim`."""
         if (self.num_encoder_layers == 0) != (self.encoded_dim is not None):
             raise ValueError(
                 f"{type(self).__name__}.num_encoder_layers is {self.num_encoder_layers} and "
                 f"encoded_dim is {self.encoded_dim}; give layers, or 0 and the width of the "
-                "output to read"
+                "target's encoder output"
             )
 
     def _check_stack(self, prefix: str, sizes: StackSizes) -> None:

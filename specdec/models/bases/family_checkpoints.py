@@ -1,4 +1,4 @@
-"""Hugging Face's checkpoints: the part that families share."""
+"""The base class of families' checkpoints in transformers' format, and functions for them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ _START, _PAD, _ENDS = "bos_token_id", "pad_token_id", "eos_token_id"
 
 
 class FamilyCheckpoints(abc.ABC):
-    """Maps names and records of a family; a `models.contract.family.HuggingFace`.
+    """The base of `models.contract.family.HuggingFace`, which converts a family's checkpoints.
+
+    Below, "their" names are those in transformers' checkpoints.
 
     Attributes:
-      MODEL_TYPES: the `model_type` of their records.
+      MODEL_TYPES: the `model_type` of the family's records.
       architecture: the class of transformers that has these arrays.
-      fields: {our field: theirs} of the config.
-      prefix: the beginning of names, which checkpoints without an output layer may lack.
-      anchor: their name of the token table, before which wrappers put a prefix of their own.
+      fields: {our field: their field} of the config.
+      prefix: the beginning of their names, which checkpoints without an output layer may lack.
+      anchor: their name of the token table. A wrapper's checkpoint has another prefix before it.
       head: their name of the output layer.
-      written: what a model that can be written is.
+      written: the kind of models that can be written, for messages; "" for `architecture`.
       layers: their name of the layers of a "{stack}".
-      parts: {our name: theirs} of each layer of the decoder, without biases and their ".weight".
-        Ours with one name of theirs are joined in one array, in this order.
-      others: the same outside of layers.
-      unused: arrays in some files that are not read.
+      parts: {our name: their name} in each decoder layer, without biases and their ".weight". If
+        several have one name of theirs, it is of one array that joins them in this order.
+      others: {our name: their name} outside of layers.
+      unused: a pattern of their names of arrays that are not read.
     """
 
     MODEL_TYPES: tuple[str, ...] = ()
@@ -50,17 +52,17 @@ class FamilyCheckpoints(abc.ABC):
 
     @abc.abstractmethod
     def described(self, record: Record) -> Architecture:
-        """Returns the config of a record, as if its logits were tied if the record says so.
+        """Returns the config that a record describes, with logits tied if the record says so.
 
         Raises:
           ValueError: the record names something that the family lacks here, or is incomplete.
         """
 
     def to_record(self, config: Architecture) -> dict[str, object]:
-        """Returns their record of a model.
+        """Returns the contents of transformers' `config.json` for a model of this config.
 
         Raises:
-          ValueError: it cannot be described.
+          ValueError: no record can describe the model.
         """
         refuse_part(config, self.written or f"a {self.architecture}")
         encoder = {"is_encoder_decoder": True} if config.num_encoder_layers else {}
@@ -73,7 +75,7 @@ class FamilyCheckpoints(abc.ABC):
         }
 
     def names(self, config: Architecture) -> dict[str, str]:
-        """Returns {our name: theirs} of all parameters that a model may have."""
+        """Returns {our name: their name} of all parameters that a model may have."""
         modules = dict(self.others)
         depths = config.num_encoder_layers, config.num_decoder_layers
         for stack, depth in zip(("encoder", "decoder"), depths, strict=True):
@@ -90,7 +92,7 @@ class FamilyCheckpoints(abc.ABC):
         return hf_names
 
     def parts_of(self, stack: str) -> Mapping[str, str]:
-        """Returns `parts` of a stack; by default an encoder has those without cross-attention."""
+        """Returns the `parts` of a stack's layers; by default an encoder lacks cross-attention."""
         if stack == "decoder":
             return self.parts
         return {ours: hf_name for ours, hf_name in self.parts.items() if not _CROSS.match(ours)}
@@ -118,7 +120,7 @@ class FamilyCheckpoints(abc.ABC):
     def parameters(
         self, record: Record, config: Architecture, arrays: Arrays
     ) -> dict[str, np.ndarray]:
-        """Returns their arrays by our names, as views."""
+        """Returns a checkpoint's arrays by our names, as views."""
         ours: dict[str, list[str]] = {}
         for name, hf_name in self.names(config).items():
             ours.setdefault(hf_name, []).append(name)
@@ -133,13 +135,13 @@ class FamilyCheckpoints(abc.ABC):
             if len(names) == 1:
                 parameters[names[0]] = array
             elif array.shape[-1] % len(names):
-                parameters[hf_name] = array  # is refused as a misfit
+                parameters[hf_name] = array  # is refused later, because the model lacks the name
             else:
                 parameters |= zip(names, np.split(array, len(names), axis=-1), strict=True)
         return parameters
 
     def is_transposed(self, name: str) -> bool:
-        """Returns whether their array is [out, in] where ours is [in, out]."""
+        """Returns whether the checkpoint's array is [out, in] where ours is [in, out]."""
         return name.endswith("kernel")
 
     def has_bytes(self, record: Record) -> bool:
@@ -151,11 +153,11 @@ class FamilyCheckpoints(abc.ABC):
         return 0
 
     def tokenizer_record(self, config: Architecture, pieces: int) -> dict[str, object]:
-        """Returns the record of a tokenizer of which only the vocabulary is known."""
+        """Returns transformers' record of a tokenizer that has only a vocabulary."""
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
     def _prefixed(self, arrays: Arrays) -> Arrays:
-        """Returns the arrays with the names of a model with an output layer."""
+        """Returns the arrays by names that begin with `prefix`, also if the checkpoint lacks it."""
         if self.anchor.removeprefix(self.prefix) not in arrays:
             return arrays
         return {
@@ -182,22 +184,22 @@ class FamilyCheckpoints(abc.ABC):
 def attention_parts(
     ours: str, theirs: str, products: str = "q_proj k_proj v_proj o_proj"
 ) -> dict[str, str]:
-    """Returns the entries of `FamilyCheckpoints.parts` for an attention with these names of its
-    queries, keys, values and outputs."""
+    """Returns the entries of `FamilyCheckpoints.parts` for an attention; `products` has their names
+    of its kernels of queries, keys, values and outputs."""
     names = zip(("query", "key", "value", "out"), products.split(), strict=True)
     return {f"{ours}/{name}/kernel": f"{theirs}.{hf_name}" for name, hf_name in names}
 
 
 def fields_of_record(record: Record, fields: Mapping[str, str], required: int) -> dict[str, Any]:
-    """Returns our fields of a record, with its ids and dtype left at their defaults if it has none.
+    """Returns the fields of our config that a record has, with `pad_id` and `stop_ids`.
 
     Args:
-      record: their record.
-      fields: {our field: theirs}.
-      required: the number of fields, from the first one on, that a record has to have.
+      record: a checkpoint's record.
+      fields: {our field: the record's field}.
+      required: the number of `fields`, from the first one on, that a record has to have.
 
     Raises:
-      ValueError: the record lacks one.
+      ValueError: the record lacks a required field.
     """
     missing = [name for name in list(fields.values())[:required] if record.get(name) is None]
     if missing:
@@ -207,9 +209,9 @@ def fields_of_record(record: Record, fields: Mapping[str, str], required: int) -
 
 
 def ids_of_record(record: Record) -> dict[str, object]:
-    """Returns `pad_id` and `stop_ids`, if the record has ends.
+    """Returns `pad_id` and `stop_ids` of a record, or {} if the record has no stop ids.
 
-    An id that also ends a text, or begins one, pads nothing here: prompts may contain it.
+    If the padding id also begins or ends texts, `pad_id` is -1, because prompts may contain it.
     """
     ends = record.get(_ENDS)
     if ends is None:
@@ -222,7 +224,7 @@ def ids_of_record(record: Record) -> dict[str, object]:
 
 
 def record_of_ids(config: Architecture) -> dict[str, int | list[int]]:
-    """Returns the inverse of `ids_of_record`."""
+    """Returns the entries of a record for a config's `pad_id` and `stop_ids`."""
     ends = config.stop_ids
     pad = {} if config.pad_id == NO_PAD else {_PAD: config.pad_id}
     return {_ENDS: ends[0] if len(ends) == 1 else list(ends)} | pad
@@ -232,7 +234,7 @@ def refuse_other(record: Record, known: Mapping[str, tuple[object, ...]]) -> Non
     """Raises ValueError for a setting of a record that changes logits and is not supported.
 
     Args:
-      record: their record.
+      record: a checkpoint's record.
       known: {setting: the values that are supported}.
     """
     for name, values in known.items():
@@ -243,7 +245,7 @@ def refuse_other(record: Record, known: Mapping[str, tuple[object, ...]]) -> Non
 
 
 def refuse_quantised(record: Record) -> None:
-    """Raises ValueError if the arrays of a record's model are not its parameters."""
+    """Raises ValueError if a record is that of a quantised model."""
     if quantised := record.get("quantization_config"):
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
         raise ValueError(
@@ -253,7 +255,7 @@ def refuse_quantised(record: Record) -> None:
 
 
 def refuse_part(config: Architecture, complete: str) -> None:
-    """Raises ValueError if the output head has only some of the ids, or there is no encoder."""
+    """Raises ValueError if a model's head lacks ids, or it reads another model's encoder output."""
     if config.head_ids is not None:
         raise ValueError(
             f"the head has {len(config.head_ids)} of {config.vocab_size} ids (head_ids), and that "
@@ -266,7 +268,7 @@ def refuse_part(config: Architecture, complete: str) -> None:
 
 
 def refuse_own_heads(config: Architecture) -> None:
-    """Raises ValueError unless heads are those of a record that has only their number."""
+    """Raises ValueError unless the number of query heads determines all sizes of attention."""
     heads = config.num_heads
     if (config.num_kv_heads, config.head_dim * heads) != (heads, config.emb_dim):
         raise ValueError(

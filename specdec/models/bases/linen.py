@@ -1,4 +1,4 @@
-"""The common part of families whose network is a Linen module."""
+"""The base class of models whose network is a Linen module."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ Self = TypeVar("Self", bound="LinenModel")
 
 @dataclasses.dataclass(frozen=True)
 class LinenModel(Checked, Model):
-    """Most of a `Model` that reads int32 tokens [B, S], with parameters as in checkpoints.
+    """The base of models that read int32 tokens [B, S], with parameters as in checkpoints.
 
-    A family adds `network`, whose call is `decode`, and `example`, `stop_ids` and whatever depends
-    on its architecture. Its config is a `LinenConfig`.
+    A family adds `network`, whose call is `decode`, `example`, `stop_ids`, and the methods that
+    depend on its architecture. Its config is a `LinenConfig`.
     """
 
     config: LinenConfig
@@ -53,20 +53,20 @@ class LinenModel(Checked, Model):
         super().__post_init__()
         if self.weights != "stored" and not self.has_int8:
             name = type(self).__name__
-            raise ValueError(f"{name}.weights is {self.weights!r}, and it has 'stored' ones only")
+            raise ValueError(f"{name}.weights is {self.weights!r}; this family has only 'stored'")
         for field, known in (("joined", self.has_joined), ("fused", self.has_fused)):
             if (value := getattr(self.layout, field)) and not known:
                 name = type(self).__name__
-                raise ValueError(f"{name}.layout.{field} is {value!r}, and it has no such kernels")
+                raise ValueError(f"{name}.layout.{field} is {value!r}; {name} lacks such kernels")
         object.__setattr__(self, "axis_rules", tuple(map(tuple, self.axis_rules)))
 
     @abc.abstractmethod
     def network(self) -> nn.Module:
-        """Returns the module, in this model's layout."""
+        """Returns the Linen module, with parameters in this model's layout."""
 
     @abc.abstractmethod
     def example(self) -> tuple:
-        """Returns arguments of the module's `__call__`, for the shapes of its parameters."""
+        """Returns example arguments of the module's `__call__`, to find its parameters' shapes."""
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -82,7 +82,7 @@ class LinenModel(Checked, Model):
         return jax.eval_shape(self.from_stored, stored)
 
     def axes(self) -> PyTree:
-        """Returns the parameters' logical axis names: their tree, with a PartitionSpec for each."""
+        """Returns a tree like the parameters, with a PartitionSpec of logical axes for each."""
         return nn.get_partition_spec(_boxed_shapes(_undivided(self)))
 
     def active(self, inputs: Array) -> Array:
@@ -90,12 +90,12 @@ class LinenModel(Checked, Model):
         return jnp.any(inputs != self.pad_id, axis=1)
 
     def apply(self, params: PyTree, *arguments: object, method: str | None = None) -> Any:
-        """Calls the network, with arrays divided by this model's rules."""
+        """Returns the result of the network's `method`, with arrays divided by `axis_rules`."""
         with nn.logical_axis_rules(self.axis_rules):
             return self.network().apply({"params": params}, *arguments, method=method)
 
     def decode(self, params: PyTree, tokens: Array, cache: Cache) -> tuple[ModelOutput, Cache]:
-        """Feeds tokens [B, T] int32; see `Target.decode`."""
+        """Feeds tokens [B, T] int32; returns output and cache, see `Target.decode`."""
         return self.apply(params, tokens, cache)
 
     def stored(self: Self) -> Self:
@@ -115,13 +115,13 @@ class LinenModel(Checked, Model):
 
     @property
     def spare(self) -> int:
-        """Slots of a cache behind its capacity, for the tokens that fill up a call."""
+        """The slots of a cache after its capacity, for tokens that are added to a call."""
         return self.layout.least_width - 1
 
     def cache_bytes(
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
     ) -> int:
-        """Returns the bytes of keys and values on one device, of outputs and inputs."""
+        """Returns the bytes of keys and values of outputs and inputs on one device."""
         sizes = self.cache_sizes
         slots += self.spare + inputs_length
         shape = (rows, sizes["heads"], slots, sizes["head_dim"])
@@ -130,8 +130,8 @@ class LinenModel(Checked, Model):
     def _boxed(self, key: Array) -> PyTree:
         """Returns initial parameters with the names of their axes.
 
-        Each is drawn by itself, and the network is not computed. One program of all would take
-        seconds to compile for every model; those of a shape are compiled once.
+        A program draws each parameter, and is compiled once per shape. One program for all of them
+        would take seconds to compile for every model. The network is not computed.
         """
         return self.network().lazy_init(key, *jax.eval_shape(self.example))["params"]
 

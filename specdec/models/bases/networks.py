@@ -26,7 +26,7 @@ def scaled(x: Array) -> Array:
 
 
 class StackNetwork(nn.Module):
-    """A network with the stack "decoder"."""
+    """A network of a token table and a decoder."""
 
     config: Architecture
     layout: Layout = STORED
@@ -41,7 +41,7 @@ class StackNetwork(nn.Module):
 
     @nn.nowrap
     def kernels(self) -> tuple[Kernels, Kernels]:
-        """Returns the kernels of a decoder step, and those of prefill."""
+        """Returns the settings of the kernels of a decoder step, and of those of prefill."""
         return self.layout.kernels(self.weights)
 
     @nn.nowrap
@@ -72,7 +72,7 @@ class StackNetwork(nn.Module):
         layers: tuple[int, int] | None,
         embedded: bool = False,
     ) -> tuple[ModelOutput, Any]:
-        """Runs all layers of the decoder, or some, see `Decoder`."""
+        """Runs all decoder layers, or `layers`, on x [B, T, D]; returns output and cache."""
         stream, cache = self.decoder(x, cache, ancestors, layers, embedded)
         hidden = self.decoder.leave(stream)
         return ModelOutput(self.logits(hidden), hidden, None if layers is None else stream), cache
@@ -106,12 +106,12 @@ class EncoderDecoderNetwork(StackNetwork):
         return self.attach(self.encoder(self.embed_inputs(inputs), mask), mask, capacity)
 
     def embed_inputs(self, inputs: Array) -> Array:
-        """Maps inputs [B, S] int32 to what the encoder reads, [B, S, D]."""
+        """Maps inputs [B, S] int32 to the embeddings [B, S, D] that the encoder reads."""
         return self.embed(inputs)
 
     @nn.nowrap
     def mask_of(self, inputs: Array) -> Array:
-        """Returns [B, S] bool, which positions of the encoder's output are of the input."""
+        """Returns [B, S] bool, whether a position of the encoder's output is not padding."""
         return inputs != self.config.pad_id
 
     def attach(self, encoded: Array, inputs_mask: Array, capacity: int) -> KVCache:
@@ -131,7 +131,7 @@ class EncoderDecoderNetwork(StackNetwork):
         )
 
     def read(self, inputs: Array, capacity: int) -> KVCache:
-        """Returns the cache of inputs, or of zeros in place of another encoder's output."""
+        """Returns the cache of inputs; zeros stand for any output of another model's encoder."""
         c = self.config
         if c.encoded_dim is None:
             return self.encode(inputs, capacity)

@@ -1,4 +1,4 @@
-"""Decoders without an encoder, as a `Model` that continues prompts."""
+"""The base classes of decoder-only models, which continue prompts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BLOCK = 512  # tokens of a prompt that are read in one call
 
 @dataclasses.dataclass(frozen=True)
 class PromptReader(LinenModel):
-    """A model that continues prompts [B, S] int32, which are padded behind with its `pad_id`.
+    """A model that continues prompts [B, S] int32, which are padded at the end with its `pad_id`.
 
     A family adds `network`, whose call is `decode` on a `PromptCache`.
     """
@@ -37,7 +37,7 @@ class PromptReader(LinenModel):
 
     @property
     def cache_heads(self) -> int:
-        """Fewer than those of queries may be; a kernel's width does not tell their number."""
+        """The number of heads of keys and values, which their kernels' width does not tell."""
         return self.cache_sizes["heads"]
 
     def example(self) -> tuple[Array, PromptCache]:
@@ -45,16 +45,16 @@ class PromptReader(LinenModel):
         return jnp.zeros([1, 1], jnp.int32), self._cache(1, 1)
 
     def start(self, inputs: Array) -> Array:
-        """Returns the last token of each prompt; 0 for a row of padding."""
+        """Returns [B] int32, the last token of each prompt; 0 for a row of padding."""
         last = jnp.take_along_axis(inputs, self._base(inputs)[:, None], axis=1)[:, 0]
         return jnp.maximum(last, 0)
 
     def prompt(self, inputs: Array) -> Prompt:
-        """Returns the inputs, as the text that outputs continue."""
+        """Returns the inputs with their lengths, as the text that outputs continue."""
         return Prompt(inputs, self._base(inputs) + 1)
 
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> PromptCache:
-        """Reads prompts [B, S] int32 but for their last tokens, in blocks of `BLOCK` tokens."""
+        """Returns the cache of prompts [B, S] int32 without their last tokens, read in blocks."""
         check_tokens(inputs)
 
         def feed(tokens: Array, cache: PromptCache) -> PromptCache:
@@ -69,9 +69,9 @@ class PromptReader(LinenModel):
         capacity: int,
         feed: Callable[[Array, PromptCache], PromptCache],
     ) -> PromptCache:
-        """Returns the cache after prompts, [B, S] or [B, S, D], but for their last tokens.
+        """Returns the cache after all but the last token of prompts, [B, S] or [B, S, D].
 
-        `feed` returns the cache after a block of them, [B, T] or [B, T, D].
+        `feed` returns the cache after one more block of a prompt, [B, T] or [B, T, D].
         """
         rows, room = prompts.shape[0], prompts.shape[1] - 1
         cache = self._cache(rows, capacity + room, base=base, room=room)
@@ -102,11 +102,11 @@ class PromptReader(LinenModel):
     def cache_bytes(
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
     ) -> int:
-        """Returns the bytes of keys and values on one device, of outputs and prompts."""
+        """Returns the bytes of keys and values of outputs and prompts on one device."""
         return super().cache_bytes(rows, slots, inputs_length - 1, mesh)
 
     def _base(self, inputs: Array) -> Array:
-        """Returns [B] int32, the place of each prompt's last token; 0 for a row of padding."""
+        """Returns [B] int32, the index of each prompt's last token; 0 for a row of padding."""
         index = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
         return jnp.max(jnp.where(inputs != self.pad_id, index, 0), axis=1)
 
@@ -121,7 +121,7 @@ class PromptReader(LinenModel):
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig(Architecture):
-    """The fields that all families of decoders have; a family adds its own.
+    """The architecture of a decoder-only model; a family adds fields of its own.
 
     The other fields are those of `Architecture`.
 
@@ -151,7 +151,7 @@ class DecoderConfig(Architecture):
 
 
 class DecoderOnly(StackNetwork):
-    """The network; `PromptModel` is its interface."""
+    """The network of a `PromptModel`."""
 
     def __call__(self, tokens: Array, cache: PromptCache) -> ModelOutput:
         return self.decode(tokens, cache)[0]
@@ -159,7 +159,7 @@ class DecoderOnly(StackNetwork):
 
 @dataclasses.dataclass(frozen=True)
 class PromptModel(PromptReader, StackModel):
-    """A decoder of some family.
+    """A decoder-only model of some family.
 
     Args:
       config: the architecture. The other fields are those of `StackModel`.
@@ -171,6 +171,6 @@ class PromptModel(PromptReader, StackModel):
 
     @property
     def longest_text(self) -> int | None:
-        """The positions that a learned table has; rotary ones have no end."""
+        """The number of positions in a learned table; None for rotary positions, without limit."""
         rows = self.config.num_positions
         return None if rows is None else rows - self.config.first_position

@@ -1,4 +1,4 @@
-"""The common part of families whose network has one stack of decoder layers."""
+"""The base classes of models with a stack of decoder layers, and of those with an encoder too."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Self = TypeVar("Self", bound="StackModel")
 
 @dataclasses.dataclass(frozen=True)
 class StackModel(LinenModel, LayeredTarget):
-    """A `Model` with the layers "layers_0", "layers_1", .. in the stack "decoder" of its tree.
+    """A `Model` whose parameters have decoder layers: "decoder/layers_0", "decoder/layers_1", ..
 
-    Its parameters are the tree of checkpoints, or `from_stored` of it. A family adds
+    The parameters are those of a checkpoint, or the result of `from_stored` for them. A family adds
     `network_class`, `example`, `start` and `prefill`. Its config is an `Architecture`.
 
     Args:
@@ -64,7 +64,7 @@ class StackModel(LinenModel, LayeredTarget):
         if unsigned and (self.weights != "int8_tokens" or self.layout.widened):
             raise ValueError(
                 f"{type(self).__name__}.layout is 'unsigned' and weights are {self.weights!r}; "
-                "give another layout, or 'int8_tokens' that are not widened"
+                "give another layout, or 'int8_tokens' and widened=False"
             )
 
     def network(self) -> StackNetwork:
@@ -137,7 +137,7 @@ class StackModel(LinenModel, LayeredTarget):
         return frozenset(map("/".join, layouts.out_in(shapes, self.layout)))
 
     def to_stored(self, params: PyTree) -> PyTree:
-        """Returns the inverse of `from_stored`, bit for bit unless weights have eight bits."""
+        """Returns a checkpoint's tree: the inverse of `from_stored`, exact unless in eight bits."""
         if self.weights != "stored":
             params = layouts.dequantized(params, self.layout)
         if self.layout.joined:
@@ -154,7 +154,7 @@ class StackModel(LinenModel, LayeredTarget):
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        """Feeds tokens [B, T] int32; see `LayeredTarget.decode`."""
+        """Feeds tokens [B, T] int32; returns output and cache, see `LayeredTarget.decode`."""
         check_layers(layers, resume, self.num_layers)
         return self._fed(params, tokens, cache, ancestors, layers, resume)
 
@@ -164,7 +164,7 @@ class StackModel(LinenModel, LayeredTarget):
     def same_bits(self: Self, width: int = 2, in_order: bool = False) -> Self:
         """Returns this model with one order of products for all calls, see `Target.same_bits`.
 
-        A single row is multiplied by other code than several rows.
+        Calls compute `width` tokens or more: one row is multiplied by other code than several rows.
         """
         layout = Layout(
             least_width=max(width, self.layout.least_width),
@@ -181,11 +181,11 @@ class StackModel(LinenModel, LayeredTarget):
         layers: tuple[int, int] | None,
         *others: Array | None,
     ) -> tuple[ModelOutput, KVCache]:
-        """Runs the network on a block, filled up to its computed width.
+        """Runs the network on a block, with tokens added up to the computed width.
 
-        The slots of the tokens that fill it up lie after the cache's new length, so that they are
-        garbage like those of rejected tokens. `others` are further arrays [B, T, ..] of the
-        network's `decode`.
+        The slots of added tokens lie after the cache's new length, so that they are garbage like
+        those of rejected tokens. `others` are further arguments [B, T, ..] of the network's
+        `decode`.
         """
         width = tokens.shape[1]
         more = self.computed_width(width) - width
@@ -203,14 +203,14 @@ class StackModel(LinenModel, LayeredTarget):
         return output, fed.rewind(cache.length + width)
 
     def first(self: Self, layers: int) -> Self:
-        """Returns the model of the first decoder layers; its `part_of` gives its parameters."""
+        """Returns the model of the first `layers` decoder layers; see `LayeredTarget.first`."""
         check_layers((0, layers), None, self.num_layers)
         return dataclasses.replace(
             self, config=dataclasses.replace(self.config, num_decoder_layers=layers)
         )
 
     def part_of(self, params: PyTree) -> PyTree:
-        """Returns this model's part of a deeper model's parameters."""
+        """Returns those of a deeper model's parameters that this model has."""
         names = {f"layers_{i}" for i in range(self.num_layers)}
         decoder = params["decoder"].items()
         leaves = {k: leaf for k, leaf in decoder if k in names or not k.startswith("layers_")}
@@ -219,9 +219,9 @@ class StackModel(LinenModel, LayeredTarget):
     def pass_by(
         self, params: PyTree, stream: Array, cache: KVCache, layers: tuple[int, int]
     ) -> KVCache:
-        """Writes the keys and values of layers a .. b - 1 for states that skip these layers.
+        """Returns the cache with keys and values, in layers a .. b - 1, of states that skip them.
 
-        The states [B, T, D] go by unchanged, and nothing else of the layers is computed. The
+        Keys and values of each of the layers are computed from the unchanged states [B, T, D]. The
         cache's length grows by T.
         """
         check_layers(layers, stream, self.num_layers)
@@ -260,7 +260,7 @@ class EncoderDecoder(StackModel):
         return tokens, tokens
 
     def start(self, inputs: Array) -> Array:
-        """Returns the start token, which the config names."""
+        """Returns [B] int32, the config's start token."""
         return jnp.full(inputs.shape[0], self.config.decoder_start_id, jnp.int32)
 
     def check_arrays(self, inputs: Array) -> None:
@@ -272,7 +272,7 @@ class EncoderDecoder(StackModel):
         return self.config.encoded_dim
 
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
-        """Encodes inputs, [B, S] int32 by default, and computes keys and values of them."""
+        """Encodes inputs, [B, S] int32 by default; returns a cache with their keys and values."""
         if self.encoded_dim is not None:
             raise ValueError(
                 "this model has no encoder (encoded_dim): it drafts for the model whose encoder's "
@@ -282,8 +282,8 @@ class EncoderDecoder(StackModel):
         return self._read(params, "encode", capacity, inputs)
 
     def attach(self, params: PyTree, encoded: Array, mask: Array, capacity: int) -> KVCache:
-        """Computes keys and values of an encoder's output [B, S, encoded_dim]; the mask [B, S] is
-        True where the input is a token."""
+        """Returns a cache with keys and values of an encoder's output [B, S, encoded_dim]; `mask`
+        [B, S] is False for padding."""
         return self._read(params, "attach", capacity, encoded.astype(self.config.dtype), mask)
 
     def _read(self, params: PyTree, method: str, capacity: int, *inputs: Array) -> KVCache:
@@ -292,7 +292,7 @@ class EncoderDecoder(StackModel):
 
 
 def _filled_up(x: Array, more: int) -> Array:
-    """Returns [B, T, ..] with the last token of each row `more` times behind it."""
+    """Returns [B, T + more, ..] with the last token of each row repeated."""
     return jnp.pad(x, [(0, 0), (0, more), *((0, 0) for _ in x.shape[2:])], mode="edge")
 
 

@@ -1,4 +1,4 @@
-"""The layers and stacks that families share, by the switches of `architecture.Architecture`.
+"""The layers and stacks that families share, with the switches of `architecture.Architecture`.
 
 The names of parameters are those of T5X. A family may replace a layer's attention, a layer, or the
 masks of a stack.
@@ -36,7 +36,7 @@ _LONGEST_WAVE = 10_000  # over 2 pi, in positions
 
 
 def rotated(x: Array, positions: Array, rates: np.ndarray) -> Array:
-    """Returns heads turned by their positions (Su et al. 2021, 2104.09864, section 3.4).
+    """Returns heads rotated by their positions (Su et al. 2021, 2104.09864, section 3.4).
 
     Args:
       x: [B, T, H, head_dim]. Number i and number i + head_dim / 2 make a pair.
@@ -66,7 +66,7 @@ def norm_of(config: Architecture, kernels: Kernels, axis: str = "embed") -> Any:
 
 
 def residual(x: Array) -> Array:
-    """Returns the stream between sub-layers, which is whole on every device.
+    """Returns the residual stream with a constraint that makes it whole on every device.
 
     Each sub-layer of a divided model then ends in one sum over the devices.
     """
@@ -74,26 +74,26 @@ def residual(x: Array) -> Array:
 
 
 def masked(visible: Array) -> Array:
-    """Returns what is added to attention logits, float32, where slots are visible or not."""
+    """Returns biases of attention logits, float32: 0 where slots are visible, else `MASKED`."""
     return jnp.where(visible, 0.0, MASKED)
 
 
 class BlockInputs(NamedTuple):
-    """A block of tokens [B, T], as a layer of the decoder sees it."""
+    """The positions and attention biases of a block of tokens [B, T] in a decoder layer."""
 
     positions: Array  # [B, T] int32
     bias: Array  # [B, 1 or H, T, C] float32, added to the attention logits of the cache
-    cross_bias: Array | None  # [B, 1, 1, S] float32, the same of the inputs
+    cross_bias: Array | None  # [B, 1, 1, S] float32, added to those of the encoder's output
 
 
 class Attention(nn.Module):
-    """Attention in two halves, so that keys and values can be cached between them."""
+    """Attention as separate functions, so that keys and values can be cached between them."""
 
     config: Architecture
     sizes: StackSizes
     kernels: Kernels
     of_inputs: Kernels | None = None  # of keys and values, if they are made in prefill
-    local: bool = False  # whether it sees a window
+    local: bool = False  # whether tokens attend only to a window
 
     def setup(self):
         c, s = self.config, self.sizes
@@ -117,11 +117,11 @@ class Attention(nn.Module):
 
     @nn.nowrap
     def initializer(self, name: str) -> Callable:
-        """Returns the initializer of a kernel, such as "key"."""
+        """Returns the initializer of the kernel with this name, such as "key"."""
         return fan_in("truncated_normal")
 
     def keys_values(self, x: Array, positions: Array | None = None) -> tuple[Array, Array]:
-        """Maps [B, T, D] to keys and values [B, T, G, head_dim]; keys are turned by positions."""
+        """Maps [B, T, D] to keys and values [B, T, G, head_dim]; keys are rotated by positions."""
         if self.kernels.joined:
             return self.queries_keys_values(x)[1:]
         groups = self.sizes.num_kv_heads
@@ -130,14 +130,14 @@ class Attention(nn.Module):
         return self._turned(key, positions), value
 
     def queries(self, x: Array, positions: Array | None = None) -> Array:
-        """Maps [B, T, D] to scaled queries [B, T, H, head_dim], turned by positions."""
+        """Maps [B, T, D] to scaled queries [B, T, H, head_dim], rotated by positions."""
         query = self._split(self.query(x), self.sizes.num_heads)
         query = self.query_norm(query) if self.config.norms_heads else query
         query, scale = self._turned(query, positions), self.config.query_scale(self.sizes.head_dim)
         return query if scale is None else query * np.asarray(scale, query.dtype)
 
     def queries_keys_values(self, x: Array) -> tuple[Array, Array, Array]:
-        """Maps [B, T, D] to all three [B, T, H, head_dim] by a joined kernel."""
+        """Maps [B, T, D] to queries, keys and values [B, T, H, head_dim] by a joined kernel."""
         query, key, value = jnp.split(self.query_key_value(x), 3, axis=-1)
         heads = self.sizes.num_heads
         return self._split(query, heads), self._split(key, heads), self._split(value, heads)
@@ -149,7 +149,7 @@ class Attention(nn.Module):
         layer: int,
         block: BlockInputs,
     ) -> tuple[Array, KVCache]:
-        """Writes the keys of x [B, T, D] to a layer's arrays, and attends to them: [B, T, D]."""
+        """Writes x [B, T, D] to a layer's cache; returns attention to it, and the cache."""
         query, new = None, ()
         if self.kernels.joined:
             query, *new = self.queries_keys_values(x)
@@ -158,18 +158,18 @@ class Attention(nn.Module):
         return self.over(query, cache.keys[layer], cache.values[layer], block.bias), cache
 
     def over_inputs(self, x: Array, keys: Array, values: Array, bias: Array) -> Array:
-        """Computes attention of x [B, T, D] over keys [B, G, head_dim, C] of inputs: [B, T, D]."""
+        """Returns attention [B, T, D] of x [B, T, D] over inputs' keys [B, G, head_dim, C]."""
         return self.over(self.queries(x), keys, values, bias, keys_transposed=True)
 
     def over_itself(self, x: Array, positions: Array, bias: Array) -> Array:
-        """Computes the encoder's attention: x [B, S, D] over its own keys and values, [B, S, D]."""
+        """Returns attention [B, S, D] of the encoder's x [B, S, D] over its own keys and values."""
         keys, values = (y.swapaxes(1, 2) for y in self.keys_values(x, positions))
         return self.over(self.queries(x, positions), keys, values, bias)
 
     def over(
         self, query: Array, keys: Array, values: Array, bias: Array, keys_transposed: bool = False
     ) -> Array:
-        """Computes attention of queries over keys and values [B, G, C, head_dim]: [B, T, D].
+        """Returns attention [B, T, D] of queries over keys and values [B, G, C, head_dim].
 
         `bias` [B, 1 or H, T, C] float32 is added to the attention logits.
         """
@@ -195,7 +195,7 @@ class Attention(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """A layer of either stack."""
+    """The common part of encoder and decoder layers: self-attention and an MLP."""
 
     config: Architecture
     sizes: StackSizes
@@ -214,7 +214,7 @@ class TransformerLayer(nn.Module):
 
     @nn.nowrap
     def add_part(self, name: str, norm: str, part: nn.Module) -> None:
-        """Adds a sub-layer with its norms."""
+        """Adds the sub-layer `part` as the field `name`, with norms named after `norm`."""
         setattr(self, name, part)
         setattr(self, f"pre_{norm}_layer_norm", norm_of(self.config, self.kernels))
         if self.config.norms_around:
@@ -222,7 +222,7 @@ class TransformerLayer(nn.Module):
 
     @nn.nowrap
     def added(self, x: Array, name: str, part: Callable[[Array], Array]) -> Array:
-        """Returns the stream [B, T, D] after a sub-layer, whose norms have this name."""
+        """Returns the stream [B, T, D] after the sub-layer `part` with norms named after `name`."""
         norm = getattr(self, f"pre_{name}_layer_norm")
         if self.config.norms_behind:
             return residual(norm(x + part(x)))
@@ -270,7 +270,7 @@ class DecoderLayer(TransformerLayer):
         return attention.keys_values(encoded)
 
     def pass_by(self, x: Array, cache: KVCache, layer: int, positions: Array | None) -> KVCache:
-        """Writes keys and values of the stream [B, T, D] only."""
+        """Writes the keys and values of the stream [B, T, D], and computes nothing else."""
         y = x if self.config.norms_behind else self.pre_self_attention_layer_norm(x)
         return cache.write(layer, *self.self_attention.keys_values(y, positions))
 
@@ -285,10 +285,10 @@ class TransformerStack(nn.Module):
         return Embedding(c.num_positions or 0, c.emb_dim, c.dtype, rows="positions", spread=SPREAD)
 
     def placed(self, x: Array, positions: Array) -> Array:
-        """Returns the stream [B, T, D] with the rows of its positions [B, T] int32.
+        """Returns the stream [B, T, D] plus the table's rows of its positions [B, T] int32.
 
-        Positions behind the table's end have its last row: they are read only by tokens that a text
-        has no room for.
+        Positions after the table's end get its last row: only tokens that a text has no room for
+        have such positions.
         """
         c = self.config
         if c.num_positions is None:
@@ -316,7 +316,7 @@ class Encoder(TransformerStack):
         return self.placed(x, positions) if self.config.has_input_positions else x
 
     def biases(self, positions: Array, inputs_mask: Array) -> list[Array]:
-        """Returns what each layer adds to its attention logits."""
+        """Returns the biases of each layer's attention logits, broadcast to [B, H, S, S]."""
         return [masked(inputs_mask[:, None])[:, None]] * len(self.layers)
 
     def __call__(self, x: Array, inputs_mask: Array) -> Array:
@@ -331,7 +331,7 @@ class Encoder(TransformerStack):
 
 class Decoder(TransformerStack):
     has_head: bool = False  # whether it, not the token table, projects to the logits
-    fused: Fused | None = None  # kernels of its own
+    fused: Fused | None = None  # the kernels that a family may run its layers with
     layer_type: ClassVar[type[DecoderLayer]] = DecoderLayer
 
     def setup(self):
@@ -356,7 +356,7 @@ class Decoder(TransformerStack):
         return self.placed(x, positions)
 
     def leave(self, stream: Array) -> Array:
-        """Returns the states that logits are projected from, from the stream after a layer."""
+        """Maps the stream after a layer to the states that logits are projected from."""
         x = stream if self.config.norms_behind else self.decoder_norm(stream)
         return x if self.config.table_dim is None else self.project_out(x)
 
@@ -368,7 +368,7 @@ class Decoder(TransformerStack):
         return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
 
     def biases(self, seen: View, layers: range) -> list[Array]:
-        """Returns what each of these layers adds to its attention logits."""
+        """Returns the biases of attention logits of each layer, broadcast to [B, H, T, C]."""
         return [masked(seen.visible)[:, None]] * len(layers)
 
     def __call__(
@@ -379,9 +379,9 @@ class Decoder(TransformerStack):
         layers: tuple[int, int] | None = None,
         embedded: bool = False,
     ) -> tuple[Array, KVCache]:
-        """Runs all layers, or layers a .. b - 1, on the input of the first of them, [B, T, D].
+        """Runs all layers, or layers a .. b - 1, on the input x [B, T, D] of the first of them.
 
-        The input is the tokens' rows if `embedded`.
+        If `embedded`, x has the tokens' rows of the token table.
         """
         cache = cache.placed()
         seen = cache.view(x.shape[1], ancestors)
@@ -403,7 +403,7 @@ class Decoder(TransformerStack):
         blocks: list[BlockInputs],
         fused: Fused | None,
     ) -> tuple[Array, KVCache]:
-        """Runs these layers, where the family has them by kernels of its own."""
+        """Runs `layers`; a family may do so with the kernels that `fused` names."""
         for i, block in zip(layers, blocks, strict=True):
             x, cache = self.layers[i](x, cache, i, block)
         return x, cache

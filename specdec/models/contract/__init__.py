@@ -1,1 +1,1 @@
-"""The contract of a model: its methods, family, inputs and cache, and what each token sees."""
+"""Interfaces of models and families, and models' inputs, caches and attention between tokens."""

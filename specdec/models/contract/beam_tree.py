@@ -1,4 +1,4 @@
-"""Beams in one row of a cache: where their tokens lie, and what each of them sees.
+"""Beams in one row of a cache: the slots of their tokens, and those that each token attends to.
 
 A row holds all w beams of a text. Layer t is the w slots from t * w on. They hold the tokens at
 position t of the beams that were alive then, in their order. `path[b, t]` says which of the w slots
@@ -25,7 +25,7 @@ from specdec.types import Array
 
 @dataclasses.dataclass(frozen=True)
 class Slots:
-    """The arrangement of a row's slots."""
+    """The arrangement of the beams' tokens in the slots of a cache row."""
 
     beams: int  # w, the slots of a layer
     width: int  # u, the nodes of each depth of a draft; 0 where nothing is drafted
@@ -42,8 +42,8 @@ class Slots:
         return jnp.where(drafted < 0, of_layer, layers[:, None] + 1 + drafted // self.width)
 
     def committed(self, path: Array, layers: Array) -> Array:
-        """Returns which slots of its past each beam sees, [B, R, C] bool, by its path [B, R, N] and
-        the first layer [B, R] that it does not see."""
+        """Returns [B, R, C] bool, whether each of R beams attends to each slot of committed layers:
+        to the slots of its path [B, R, N] in the layers before `layers` [B, R]."""
         longest = path.shape[2]
         before = jnp.arange(longest)[None, None] < layers[:, :, None]
         seen = path[..., None] == jnp.arange(self.beams)[None, None, None]
@@ -51,8 +51,8 @@ class Slots:
         return jnp.pad(seen, ((0, 0), (0, 0), (0, self.capacity - seen.shape[2])))
 
     def placed(self, nodes: Array, layers: Array) -> Array:
-        """Returns a mask over all slots, [B, R, C], from one over the nodes [B, R, T] of a call,
-        which lie after the committed layers [B]."""
+        """Returns a mask over all slots, [B, R, C] bool, from a mask over the nodes [B, R, T] of a
+        call, which lie after the committed layers [B]."""
         width = nodes.shape[2]
         node = jnp.arange(self.capacity)[None] - layers[:, None] * self.beams
         inside = (node >= 0) & (node < width)
@@ -60,14 +60,14 @@ class Slots:
         return inside[:, None] & jnp.take_along_axis(nodes, node, axis=2)
 
     def view(self, queries: Array, layers: Array, seen: Array) -> View:
-        """Returns the view of a block of tokens at the positions `queries` [B, T], which see the
-        slots `seen` [B, T, C]."""
+        """Returns the `View` of a block of tokens at the positions `queries` [B, T], which attend
+        to the slots where `seen` [B, T, C] is True."""
         return View(queries, self.positions(layers), seen)
 
     def of_prefix(self, rows: int, tokens: int) -> View:
-        """Returns the view of a prefix, each of whose tokens is fed w times, as a layer.
+        """Returns the `View` of a call on a prefix, whose tokens are fed w times each, as layers.
 
-        Only the first beam continues, and all beams see its past.
+        Every token attends to itself and to the first beam's earlier tokens.
         """
         slot = jnp.arange(tokens * self.beams, dtype=jnp.int32)
         others = jnp.arange(self.capacity, dtype=jnp.int32)

@@ -3,13 +3,13 @@
 A block normally is text: each token attends to all slots up to its own. With `ancestors` it may be
 any other arrangement. A token's position and its slot then differ:
 
-  tokens      a  b  c  d       c does not see b: both follow a, and d follows c
+  tokens      a  b  c  d       b and c follow a, and d follows c
   ancestors   1  0  0  0
               1  1  0  0
               1  0  1  0
               1  0  1  1
-  position    n  n+1  n+1  n+2     the length n, and how many before it in the block it sees
-  slot        n  n+1  n+2  n+3     the length n, and its place in the block
+  position    n  n+1  n+1  n+2     the length n plus the number of the token's ancestors
+  slot        n  n+1  n+2  n+3     the length n plus the token's index in the block
 
 A `View` describes any other arrangement of slots, such as that of beams in `beam_tree`.
 """
@@ -27,8 +27,8 @@ class View(NamedTuple):
     """The slots of a cache [C] that each token of a block [B, T] attends to."""
 
     queries: Array  # [B, T] int32, the tokens' positions
-    keys: Array  # [B or 1, C] int32, the positions of what is in the slots
-    visible: Array  # [B, T, C] bool
+    keys: Array  # [B or 1, C] int32, the positions of the tokens in the slots
+    visible: Array  # [B, T, C] bool, whether a token attends to a slot
 
 
 def filled_up(ancestors: Array | View | None, more: int) -> Array | View | None:
@@ -48,7 +48,7 @@ def filled_up(ancestors: Array | View | None, more: int) -> Array | View | None:
 
 
 def widened(view: View, slots: int) -> View:
-    """Returns a view of the first slots as one of all slots; no token attends to the others."""
+    """Returns a `View` of the first slots extended to `slots`; no token attends to added slots."""
     more = slots - view.visible.shape[2]
     keys, visible = (
         jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, more)]) for x in (view.keys, view.visible)
@@ -57,11 +57,11 @@ def widened(view: View, slots: int) -> View:
 
 
 def view(length: Array, capacity: int, width: int, ancestors: Array | View | None = None) -> View:
-    """Returns the view of a block of T tokens that is written from slot `length` [B] on.
+    """Returns the `View` of a block of T = `width` tokens, written from slot `length` [B] on.
 
-    `ancestors` [T, T] or [B, T, T] bool says whether token i attends to token j of the block. Each
-    token attends to itself and to everything in the cache before the block. It is None for text. A
-    `View` is returned unchanged.
+    `ancestors` [T, T] or [B, T, T] bool says whether token i attends to token j of the block; None
+    is for text. Each token attends to itself and to all of the cache before the block. A `View` is
+    returned unchanged.
     """
     if isinstance(ancestors, View):
         return ancestors

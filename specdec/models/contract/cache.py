@@ -5,7 +5,7 @@ write overwrites them. Rolling back rejected tokens therefore changes one intege
 
   slots     0   1   2   3   4   5   6          a, b committed; x, y, z rejected
   holds     a   b   x   y   z   .   .
-  length    2                                  rewind(2): x, y, z stay, and are never seen
+  length    2                                  rewind(2): x, y, z stay, and are masked
   write     a   b   c   d   .   .   .          the next block goes over them
 """
 
@@ -28,8 +28,8 @@ from specdec.types import Array, AxisRules
 
 Self = TypeVar("Self", bound="KVCache")
 
-# Up to this many rows are written one by one, in place; more of them in a loop. Together they would
-# be a scatter, for which a TPU's compiler copies each cache to another layout and back.
+# Up to this number, rows are written one by one, in place; more rows in a loop. One write of all is
+# a scatter, for which a TPU's compiler copies each cache to another layout and back.
 ONE_BY_ONE = 16
 
 
@@ -50,7 +50,7 @@ class KVCache(struct.PyTreeNode):
     cross_keys: tuple[Array, ...] = ()  # each [B, H, head_dim, S], computed once; see `sharing`
     cross_values: tuple[Array, ...] = ()  # each [B, H, S, head_dim]
     axis_rules: Any = struct.field(pytree_node=False, default=())  # of the model, AxisRules
-    # Slots behind `capacity`, for the tokens that fill up a call; see `Target.computed_width`.
+    # Slots after `capacity`, for the tokens that are added to a call by `Target.computed_width`.
     spare: int = struct.field(pytree_node=False, default=0)
 
     @classmethod
@@ -87,13 +87,13 @@ class KVCache(struct.PyTreeNode):
         return self.slot_count - self.spare
 
     def view(self, width: int, ancestors: Array | View | None = None) -> View:
-        """Returns `blocks.view` of the next T tokens; a given `View` may lack the spare slots."""
+        """Returns the `View` of the next `width` tokens; a given one is extended to spare slots."""
         if isinstance(ancestors, View) and self.spare:
             return blocks.widened(ancestors, self.slot_count)
         return blocks.view(self.length, self.slot_count, width, ancestors)
 
     def slots(self, positions: Array) -> Array:
-        """Returns [B] int32, the slots that hold these positions [B]; here they are the same."""
+        """Returns [B] int32, the slots of the positions [B]; here both are the same numbers."""
         return positions
 
     def write(self: Self, layer: int, key: Array, value: Array) -> Self:
@@ -135,7 +135,7 @@ class KVCache(struct.PyTreeNode):
         return self._arrays(lambda array: _placed_row(array[0]))
 
     def as_used(self: Self) -> Self:
-        """Returns the inverse of `as_carried`."""
+        """Returns the cache with the axis of rows that `as_carried` removes."""
         if self.length.shape[0] != 1:
             return self
         return self._arrays(lambda array: _placed(array[None]))
@@ -146,16 +146,17 @@ class KVCache(struct.PyTreeNode):
         return self.replace(keys=keys, values=values)
 
     def sharing(self: Self, inputs: Self) -> Self:
-        """Returns this cache of B * T rows with the B inputs of another, each read by T rows."""
+        """Returns this cache of B * T rows with the cross-attention arrays of the cache `inputs`,
+        which has B rows; T rows read each of them."""
         names = ("inputs_mask", "cross_keys", "cross_values") if inputs.cross_keys else ()
         return self.replace(**{name: getattr(inputs, name) for name in names})
 
     def keep(self: Self, start: Array, offsets: Array, width: int) -> Self:
-        """Copies some of the `width` slots from position `start` [B] on to the first K of them.
+        """Copies the slots at positions start + offsets [B, K] to the K slots from `start` [B] on.
 
-        They are those that are `offsets` [B, K] slots after it, each below `width`. They are read
-        from these slots alone: a TPU's compiler would copy the whole array to another layout. The
-        length does not change. The caller must ensure start + width <= capacity.
+        Offsets are below `width`. Only `width` slots are read, because a TPU's compiler would copy
+        a whole array to another layout. The length does not change. The caller must ensure start +
+        width <= capacity.
         """
 
         def moved(array: Array) -> Array:
@@ -170,7 +171,7 @@ class KVCache(struct.PyTreeNode):
 
 
 class PromptCache(KVCache):
-    """The keys and values of prompts, and of the outputs behind them.
+    """The keys and values of prompts, and of the outputs after them.
 
     One array of keys and values per layer holds the prompt and then the output, without a hole.
     The prompt's last token is the start token. It has position 0 of the decoder input, so that the
@@ -180,8 +181,8 @@ class PromptCache(KVCache):
       row 0      a   b   c   d   x   y   .   .       base 3
       row 1      e   f   x   y   .   .   .   .       base 1
 
-    Prompts are padded behind. What the padding leaves in the cache lies behind the prompt, where it
-    is not seen, and the output overwrites it. So no mask is stored.
+    Prompts are padded at the end. Entries of the padding lie after the prompt, where they are
+    masked until the output overwrites them. So no mask is stored.
     """
 
     # [B] int32, the tokens of each prompt before its last one
@@ -199,7 +200,7 @@ class PromptCache(KVCache):
         return self.base + positions
 
     def view(self, width: int, ancestors: Array | View | None = None) -> View:
-        """Returns `blocks.view` of the next T tokens; a given `View` is one of outputs alone."""
+        """Returns the `View` of the next `width` tokens; a given `View` is one of outputs alone."""
         slots = self.slot_count
         if not isinstance(ancestors, View):
             return blocks.view(self.slots(self.length), slots, width, ancestors)
@@ -294,7 +295,7 @@ def _one_by_one(array: Array) -> bool:
 
 
 def _on_tpus(loop: Callable[..., Array], together: Callable[..., Array], *arrays: Array) -> Array:
-    """Returns `loop` of what is given on a TPU that has all rows, and `together` elsewhere."""
+    """Calls `loop` on a TPU, if rows are not divided over devices, and otherwise `together`."""
     if _divided("batch"):
         return together(*arrays)
     return jax.lax.platform_dependent(*arrays, tpu=loop, default=together)
@@ -331,7 +332,7 @@ def _with_kept(array: Array, block: Array, start: Array, offsets: Array) -> Arra
 
 
 def _moved_in_a_loop(array: Array, start: Array, offsets: Array, width: int) -> Array:
-    """Moves each row's slots. Rows that are only read in a loop would have the array copied."""
+    """Moves slots row by row; the loop also writes, as one that only reads copies the array."""
 
     def move(array: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, None]:
         row, first, slots = inputs

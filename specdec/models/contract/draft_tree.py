@@ -1,7 +1,7 @@
-"""A draft with several nodes at each depth: which node follows which, and what each of them sees.
+"""Draft trees: the parent of each draft token, and the tokens that it attends to.
 
-The nodes lie behind the pending token, depth by depth, w for each depth. A parent is a node of the
-depth above, or -1 for the pending token:
+A node is a draft token. Its depth is the number of draft tokens before it in its text. The nodes
+follow the pending token, w for each depth. A parent is a node, or -1 for the pending token:
 
   slot       n        n+1 n+2   n+3 n+4     w = 2, two depths
   holds      pending  0   1     2   3       the nodes by number
@@ -29,12 +29,12 @@ class Nodes(struct.PyTreeNode):
     """The arrangement of a draft's tokens [B, T] as nodes of a tree; a row has no leading B."""
 
     parents: Array  # [B, T] int32
-    valid: Array  # [B, T] bool, the nodes that may be verified; one that is has a parent that is
+    valid: Array  # [B, T] bool, whether a node may be accepted; its parent may be then, too
     width: int = struct.field(pytree_node=False)  # w
 
     @property
     def depths(self) -> Array:
-        """The depth of each node, [T] int32; 0 for those after the pending token."""
+        """The depth of each node, [T] int32; 0 for the children of the pending token."""
         return jnp.arange(self.parents.shape[-1], dtype=jnp.int32) // self.width
 
     def of_parents(self, values: Array, root: Array) -> Array:
@@ -43,8 +43,8 @@ class Nodes(struct.PyTreeNode):
         return jnp.take_along_axis(with_root, self.parents + 1, axis=1)
 
     def restricted(self, allowed: Array) -> Nodes:
-        """Returns the nodes with only those valid that are allowed [B, T], and so are all before
-        them."""
+        """Returns the nodes, of which only those stay valid that are `allowed` [B, T] with all
+        their ancestors."""
         valid = self.valid & allowed
         root = jnp.ones(len(valid), bool)
         for _ in range(1, self.parents.shape[-1] // self.width):
@@ -52,7 +52,7 @@ class Nodes(struct.PyTreeNode):
         return self.replace(valid=valid)
 
     def lead(self) -> Array:
-        """Returns which nodes lead to each node, itself too, [B, T, T] bool."""
+        """Returns [B, T, T] bool, whether node j is node i or one of its ancestors."""
         rows, total = self.parents.shape
         lead = jnp.broadcast_to(jnp.eye(total, dtype=bool), (rows, total, total))
         for first in range(self.width, total, self.width):
@@ -62,17 +62,17 @@ class Nodes(struct.PyTreeNode):
         return lead
 
     def ancestors(self) -> Array:
-        """Returns which tokens of a call each one sees, [B, 1+T, 1+T] bool.
+        """Returns [B, 1+T, 1+T] bool, whether token i of a call attends to token j.
 
-        The call has the pending token and then the nodes.
+        The call feeds the pending token and then the nodes.
         """
         lead = jnp.pad(self.lead(), ((0, 0), (1, 0), (1, 0)))
         return lead.at[:, :, 0].set(True)
 
 
 def view(lead: Array, depth: Array, start: Array, capacity: int) -> View:
-    """Returns the view of the w nodes of one depth [], of which each sees the nodes `lead` [B, w,
-    T] bool; the first node of all depths is in slot `start` [B]."""
+    """Returns the `View` of a call on the w nodes of one depth []. They attend to the text, and to
+    the nodes where `lead` [B, w, T] is True; slot `start` [B] has the first node of the draft."""
     rows, width, total = lead.shape
     slots = jnp.arange(capacity, dtype=jnp.int32)[None]
     index = slots - start[:, None]
@@ -93,9 +93,10 @@ class Followed(NamedTuple):
 
 
 def follow(nodes: DraftNodes, tokens: Array, wanted: Callable[[int, Array], Array]) -> Followed:
-    """Follows a text through the nodes [T] of one row, as far as it goes, and then first children.
+    """Returns the path through the nodes [T] of one row that agrees with a text the longest.
 
-    `wanted` returns the token [] that the text has at a depth, given the node [] before it.
+    After the last agreeing node it goes on with first children. `wanted` maps a depth, and the node
+    [] before it, to the token [] of the text.
     """
     width = nodes.width
     at, exists, keeps = jnp.int32(ROOT), jnp.bool_(True), jnp.bool_(True)
@@ -113,11 +114,9 @@ def follow(nodes: DraftNodes, tokens: Array, wanted: Callable[[int, Array], Arra
 
 
 def kept_nodes(nodes: Nodes, tokens: Array, text: Array, known: Array) -> Followed:
-    """Follows `text` [B, depths] through the tree of each row's draft tokens, and returns the
-    paths.
+    """Returns the path in each row's draft tree that agrees with `text` [B, depths]; see `follow`.
 
-    Only the first `known` [B] tokens of a text count. After its last match a path goes on with
-    first children.
+    Only the first `known` [B] tokens of a text count.
     """
 
     def of_row(nodes: Nodes, tokens: Array, text: Array, known: Array) -> Followed:

@@ -1,4 +1,4 @@
-"""The description of a model family, for the parts of the project that know no particular family.
+"""The description of a model family, for code that serves all families.
 
 A family needs a name, a config and a model; the rest is optional. A command or format that needs
 more says that it is missing. An optional part is a module, or an object, with the functions of its
@@ -29,45 +29,45 @@ C = TypeVar("C", bound=Config)
 
 
 class HuggingFace(Protocol):
-    """The checkpoints of transformers, whose names and terms are called 'theirs'."""
+    """Checkpoints in transformers' format; a record is the contents of their `config.json`."""
 
-    MODEL_TYPES: tuple[str, ...]  # the `model_type` of their records
+    MODEL_TYPES: tuple[str, ...]  # the `model_type` of the records
 
     def to_config(self, record: Record, arrays: Arrays) -> Config:
-        """Returns the config that their record describes, together with its arrays."""
+        """Returns the config of the model in a checkpoint with this record and these arrays."""
         ...
 
     def to_record(self, config: Any) -> dict[str, object]:
-        """Returns their record of a model."""
+        """Returns the contents of transformers' `config.json` for a model of this config."""
         ...
 
     def parameters(self, record: Record, config: Any, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Returns their arrays by our names, as views; arrays that the model lacks keep their
-        names."""
+        """Returns a checkpoint's arrays by our names, as views; arrays that the model lacks keep
+        transformers' names."""
         ...
 
     def names(self, config: Any) -> dict[str, str]:
-        """Returns {our name: theirs} of all parameters that a model of this config may have.
+        """Returns {our name: transformers' name} of all parameters that a model may have.
 
-        Ours with one name of theirs are joined along the last axis of one array, in this order;
-        they have equal shapes.
+        If several of our names have one name in transformers, that array joins their arrays, of
+        equal shapes, along the last axis in this order.
         """
         ...
 
     def is_transposed(self, name: str) -> bool:
-        """Returns whether their array is the transpose of ours."""
+        """Returns whether transformers stores the transpose of the parameter with our `name`."""
         ...
 
     def has_bytes(self, record: Record) -> bool:
-        """Returns whether ids are UTF-8 bytes. The record includes the tokenizer's."""
+        """Returns whether token ids are UTF-8 bytes. The record includes the tokenizer's."""
         ...
 
     def extra_ids(self, record: Record, tokenizer: str) -> int:
-        """Returns the number of sentinels after the pieces; `tokenizer` is its record's text."""
+        """Returns the number of sentinel ids; `tokenizer` is the text of the tokenizer's record."""
         ...
 
     def tokenizer_record(self, config: Any, pieces: int) -> dict[str, object]:
-        """Returns their record of a SentencePiece tokenizer with this number of pieces."""
+        """Returns transformers' record of a SentencePiece tokenizer with this number of pieces."""
         ...
 
 
@@ -76,7 +76,7 @@ class Stack(NamedTuple):
 
     names: tuple[str, ...]  # with an axis: of layers 0, 1, ..
     shape: Shape  # of each, in the model; the array may have its sides split
-    axis: int | None = None  # of the layers
+    axis: int | None = None  # the axis along which layers are stacked; None for one parameter
 
 
 class Scanned(Protocol):
@@ -85,7 +85,7 @@ class Scanned(Protocol):
     def stacks(
         self, shapes: Shapes, config: Config | None, repeats: Callable[[str, int], bool]
     ) -> dict[str, Stack]:
-        """Returns the parameters that each array holds, including the arrays of the usual tree.
+        """Returns, by the name of each array of a checkpoint, the parameters that it holds.
 
         Args:
           shapes: the shapes of the arrays by name.
@@ -100,11 +100,11 @@ class Trimming(Protocol[C]):
 
     @property
     def has_encoder(self) -> bool:
-        """Whether models of the family have an encoder, which a part may share."""
+        """Whether models of the family have an encoder, which a trimmed model may share."""
         ...
 
     def trimmed(self, config: C, trim: Trim) -> C:
-        """Returns the config of the smaller model; raises ValueError if there are no such parts."""
+        """Returns the trimmed model's config; raises ValueError if the model lacks these parts."""
         ...
 
     def trim(self, params: PyTree, config: C, trim: Trim) -> PyTree:
@@ -113,7 +113,7 @@ class Trimming(Protocol[C]):
 
 
 def no_cause(shapes: Shapes, expected: Shapes) -> str:
-    """Returns a generic cause of a misfit, for families that have no diagnosis of their own."""
+    """Returns a general cause of unexpected shapes, for families without a better diagnosis."""
     return "another config, or an incomplete or altered checkpoint"
 
 
@@ -152,5 +152,5 @@ class Family:
 
     @property
     def presets(self) -> str:
-        """The name of a file in gin/models."""
+        """The name of the file in gin/models that has the family's sizes."""
         return self.sizes_of or self.name

@@ -39,7 +39,7 @@ def tokens_of(inputs: PyTree) -> Array:
 
 
 def lengths_of(inputs: PyTree, pad_id: int) -> np.ndarray:
-    """Returns [B], the tokens of each input without padding; 0 where inputs have no tokens."""
+    """Returns [B] int, the length of each input without padding; 0 if inputs are not tokens."""
     tokens = tokens_of(inputs)
     if tokens.dtype != np.int32:
         return np.zeros(len(tokens), int)
@@ -59,7 +59,7 @@ def check_last(tokens: Values, image_id: int, pad_id: int) -> None:
     last = np.max(np.where(tokens != pad_id, position, 0), axis=1, initial=0)
     for row in np.flatnonzero(np.take_along_axis(tokens, last[:, None], axis=1) == image_id):
         raise UsageError(
-            f"prompt {row + 1} ends in a picture (the id {image_id}); give it a text behind the "
+            f"prompt {row + 1} ends in a picture (the id {image_id}); give it a text after the "
             "picture"
         )
 
@@ -79,7 +79,7 @@ def check_room(models: Mapping[str, Weights], inputs: int, outputs: int) -> None
 def check_layers(layers: tuple[int, int] | None, resume: Array | None, num_layers: int) -> None:
     """Raises ValueError, at tracing, unless `decode` can run layers a .. b - 1, or all.
 
-    `resume` is the stream of the layer below, for any but the first layer.
+    `resume` is the stream after layer a - 1, which is needed if a > 0.
     """
     first, last = (0, num_layers) if layers is None else layers
     if not 0 <= first <= last <= num_layers:
@@ -88,7 +88,8 @@ def check_layers(layers: tuple[int, int] | None, resume: Array | None, num_layer
             f"{num_layers}"
         )
     if (first > 0) != (resume is not None):
-        wrong = "missing; give what layer a - 1 left" if first else "given; layer 0 reads tokens"
+        lacking = f"missing; give the stream after layer {first - 1}"
+        wrong = lacking if first else "given; leave it out, because layer 0 reads tokens"
         raise ValueError(f"layers is {layers} and resume is {wrong}")
 
 
@@ -108,9 +109,9 @@ class _ReadsEncoder(Protocol):
 def read(
     model: Reader, params: PyTree, inputs: PyTree, capacity: int, target_cache: Cache | None
 ) -> Cache:
-    """Returns the cache [C] of a drafter's model after its inputs.
+    """Returns the cache, with `capacity` slots, of a drafter's model that has read its inputs.
 
-    A model without an encoder (`encoded_dim`) reads the encoder's output from the target's cache.
+    A model without an encoder (`encoded_dim`) reads the target's encoder output in `target_cache`.
     """
     width = model.encoded_dim
     if width is None:
@@ -118,7 +119,7 @@ def read(
     encoded = target_cache.encoded if isinstance(target_cache, KVCache) else ()
     there = isinstance(encoded, jax.Array)
     if not there or encoded.shape[-1] != width:
-        width_there = f"is {encoded.shape[-1]} wide" if there else "is not there"
+        width_there = f"is {encoded.shape[-1]} wide" if there else "is missing"
         raise ValueError(
             f"the drafter's model reads an encoder's output of width {width}, and the target's "
             f"{width_there}; give the target that it was trained for"

@@ -1,9 +1,8 @@
-"""Loops that carry caches.
+"""Loops whose state contains KV caches.
 
-Attention divides an array of one row into heads, and XLA leaves out the axis of rows for that. In a
-loop that carries the array with the axis, XLA's CPU compiler writes a cache twice, once in each
-form, and copies it three times. So these loops carry the keys and values of one row without the
-axis, and their functions see it.
+At batch 1, XLA removes the axis of rows inside attention. If a loop carries keys and values with
+this axis, XLA's CPU compiler writes a cache twice, once in each form, and copies it three times.
+So these loops carry the arrays of one row without the axis, and add it for the caller's functions.
 """
 
 from __future__ import annotations

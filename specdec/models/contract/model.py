@@ -1,4 +1,4 @@
-"""The base classes of objects with parameters: weights, targets, and models that are both."""
+"""The base classes of objects with parameters: any weights, targets, and models of a family."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Weights(abc.ABC):
         """Returns random parameters."""
 
     def parameter_shapes(self) -> PyTree:
-        """Returns the shapes and dtypes of what `init` returns; nothing is drawn."""
+        """Returns the shapes and dtypes of the parameters that `init` returns."""
         return jax.eval_shape(self.init, jax.random.key(0))
 
     @abc.abstractmethod
     def axes(self) -> PyTree:
-        """Returns the parameters' logical axis names: their tree, with a tuple of names each."""
+        """Returns a tree like the parameters, with a tuple of logical axis names for each array."""
 
     @property
     def dtype(self) -> str:
@@ -55,27 +55,27 @@ class Weights(abc.ABC):
 
     @property
     def cache_heads(self) -> int | None:
-        """Heads of keys and values, if a mesh that divides "heads" has to divide their number."""
+        """The number of heads that the mesh axis of "heads" has to divide; None for no limit."""
         return None
 
     @property
     def longest_text(self) -> int | None:
-        """Tokens of the longest input and output together; None if there is no such limit."""
+        """The most tokens of input and output together; None if there is no such limit."""
         return None
 
     @property
     def longest_output(self) -> int | None:
-        """Tokens of the longest output; None if there is no such limit."""
+        """The most tokens of an output; None if there is no such limit."""
         return None
 
     @property
     def states_dim(self) -> int | None:
-        """The width of another model's states that it reads, one per token; None for none."""
+        """The width of the target's hidden states if a drafter reads one per token; else None."""
         return None
 
     @property
     def encoded_dim(self) -> int | None:
-        """The width of another encoder's output that `attach` reads.
+        """The width of another model's encoder output, if `attach` reads one.
 
         None for a model that reads inputs by `prefill`.
         """
@@ -83,20 +83,20 @@ class Weights(abc.ABC):
 
     @property
     def head_ids(self) -> tuple[int, ...] | None:
-        """The ids that its output head has, ascending; None for all."""
+        """The ids that can have a probability above 0, ascending; None for all."""
         return None
 
     def laid_out(self: Self, calls: Mapping[int, float], device: Device | None = None) -> Self:
         """Returns this model in the layout that is fastest for its calls; by default unchanged.
 
-        `calls` says how often there is a call of each number of tokens, over all rows.
+        `calls` maps a number of tokens, over all rows, to the number of calls with these tokens.
         """
         return self
 
     def drafting(self: Self) -> Self:
-        """Returns this model as one that only drafts, and whose numbers may round differently.
+        """Returns this model for drafting only, where logits may be rounded differently.
 
-        It is computed by what was measured to be fastest on this device; by default unchanged.
+        It uses the kernels that were measured to be fastest on this device; by default unchanged.
         """
         return self
 
@@ -109,14 +109,14 @@ class Weights(abc.ABC):
         return params
 
     def swapped(self) -> frozenset[str] | None:
-        """Returns the matrices that `from_stored` transposes, if it does nothing else; else None.
+        """Returns the names, with slashes, of the matrices that `from_stored` transposes.
 
-        A reader can transpose them on the way. Their names have slashes.
+        None if `from_stored` changes more. A reader of files can transpose them while it reads.
         """
         return None
 
     def to_stored(self, params: PyTree) -> PyTree:
-        """Returns the inverse of `from_stored`, bit for bit."""
+        """Returns a checkpoint's parameters: the inverse of `from_stored`, bit for bit."""
         return params
 
     def read_by_decode(self, params: PyTree) -> PyTree:
@@ -148,17 +148,17 @@ class Target(Weights):
 
     @property
     def has_markov(self) -> bool:
-        """Whether it has `markov`, by which a token of a block changes the next token's logits."""
+        """Whether the model has `markov`: a token of a block then changes the next one's logits."""
         return False
 
     @property
     def has_confidence(self) -> bool:
-        """Whether it has `confidence`, the probability that each token of a block is kept."""
+        """Whether the model has `confidence`, the log-odds that a token of a block is accepted."""
         return False
 
     @property
     def has_exit_classifier(self) -> bool:
-        """Whether it has `exit_logits`, for tokens that leave before the last layer."""
+        """Whether the model has `exit_logits`, for tokens that leave before the last layer."""
         return False
 
     @abc.abstractmethod
@@ -171,36 +171,36 @@ class Target(Weights):
 
     @abc.abstractmethod
     def decode(self, params: PyTree, tokens: Array, cache: Cache) -> tuple[ModelOutput, Cache]:
-        """Feeds tokens [B, T] int32 to the cache that `prefill` or the last call returned.
+        """Returns the output for tokens [B, T] int32 after a cache, and the cache with them.
 
-        Their positions are cache.length + (0..T-1), and the cache's length grows by T. Position 0
-        is that of the start token, even if a model stores something before it. A model that accepts
-        blocks that are not text has one more argument, `ancestors`: [T, T] or [B, T, T] bool or a
-        `View`, see `models.contract.blocks`.
+        The tokens' positions are cache.length + (0..T-1), and the returned cache is T longer.
+        Position 0 is that of the start token, even if a model stores a prompt before it. A model
+        that accepts blocks that are not text has one more argument, `ancestors`: [T, T] or [B, T,
+        T] bool or a `View`, see `models.contract.blocks`.
         """
 
     def computed_width(self, width: int) -> int:
-        """Returns the tokens that a call of `decode` on `width` tokens is computed with.
+        """Returns the number of tokens that a call of `decode` on `width` tokens computes.
 
-        The tokens that fill it up do not count, and the next call overwrites their slots. By
-        default there are none.
+        Results of added tokens are discarded, and the next call overwrites their slots. By default
+        no token is added.
         """
         return width
 
     def same_bits(self: Self, width: int = 2, in_order: bool = False) -> Self:
-        """Returns this target with all calls computed by products whose rows may have equal bits.
+        """Returns this target with calls that give a token the same bits whatever their width.
 
-        Whether they have depends on the device; see `decoding.row_bits`. By default it is
-        unchanged. A call is computed with `width` tokens or more. `in_order` says that tokens
-        attend to other slots of the cache in some calls than in others, as those of a tree.
+        Whether they do depends on the device; see `decoding.row_bits`. By default the target is
+        unchanged. A call computes `width` tokens or more. `in_order` includes calls in which a
+        token attends to other slots of the cache than in text, as in a draft tree.
         """
         return self
 
     def prompt(self, inputs: PyTree) -> Prompt | None:
-        """Returns the text that outputs continue, or None if inputs are another text.
+        """Returns the prompts that outputs continue; None if inputs and outputs are two texts.
 
-        Processors and copying drafters read it as a part of the text. Its last token is the start
-        token.
+        Processors and copying drafters read a prompt as the beginning of the text. Its last token
+        is the start token.
         """
         return None
 
@@ -209,13 +209,13 @@ class Target(Weights):
         return jax.ShapeDtypeStruct((rows, length), jnp.int32)
 
     def encoded_shape(self, inputs: PyTree) -> tuple[int, ...]:
-        """Returns rows and positions of an encoder's output; by default one for each token."""
+        """Returns the encoder output's rows and positions, by default one position per token."""
         return inputs.shape
 
     def with_room(self: Self, files: int) -> Self:
-        """Returns the target whose `inputs_shape` has room for this many files of a text.
+        """Returns this target with room in `inputs_shape` for `files` files, as pictures, per text.
 
-        By default it has room for all.
+        By default it is unchanged.
         """
         del files
         return self
@@ -237,20 +237,21 @@ class Target(Weights):
           ValueError: the target does not project states. This is the default.
         """
         raise ValueError(
-            f"the target is {self!r}, which does not project states; give a target that does, "
-            f"{EXAMPLE}"
+            f"the target is {self!r}, which does not project states to logits; give a target that "
+            f"does, {EXAMPLE}"
         )
 
     def markov(self, params: PyTree, tokens: Array) -> Array:
-        """Returns what tokens [B, T] of a block add to the logits of the next ones, [B, T, V]."""
+        """Returns the term [B, T, V] that each token [B, T] of a block adds to the next logits."""
         raise NotImplementedError
 
     def confidence(self, params: PyTree, hidden: Array) -> Array:
-        """Returns the log-odds [B, T] that a token of a block is kept, from states [B, T, D]."""
+        """Returns the log-odds [B, T] that a block's tokens are accepted, from states [B, T, D]."""
         raise NotImplementedError
 
     def exit_logits(self, params: PyTree, hidden: Array) -> Array:
-        """Returns the log-odds [B, T] that the last layer would predict the same, from states."""
+        """Returns the log-odds [B, T] that the last layer predicts the token that a layer's states
+        `hidden` [B, T, D] predict."""
         raise NotImplementedError
 
     @property
@@ -281,8 +282,8 @@ class Target(Weights):
 class LayeredTarget(Target):
     """A target that can run some of its layers; its `decode` has two more arguments.
 
-    Calls with (0, e) and then (e, num_layers), resuming the first one's stream, equal a full call.
-    The second call begins at the same length of the cache, because each call lengthens it by T.
+    A call with layers (0, e), and one with (e, num_layers) that resumes its stream, equal a full
+    call. The cache is rewound before the second call, because each call lengthens it by T.
     """
 
     @property
@@ -300,17 +301,17 @@ class LayeredTarget(Target):
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, Cache]:
-        """Feeds tokens [B, T], see `Target.decode`, through all layers or some.
+        """Returns output and cache of `Target.decode`, through all layers or some.
 
         `layers` (a, b) runs layers a .. b - 1 only, and writes their keys and values.
-        `ModelOutput.stream` is then the residual stream after them, and the logits are what the
-        model's own head makes of it. `resume` [B, T, D] is the stream of layer a - 1, if a > 0.
+        `ModelOutput.stream` is then the residual stream after layer b - 1, and the logits are its
+        projection by the model's head. `resume` [B, T, D] is the stream after layer a - 1 if a > 0.
         """
 
     def first(self, layers: int) -> Target | None:
-        """Returns the model of the first layers, or None if it is not known.
+        """Returns a model that has only the first `layers` layers, or None if there is none.
 
-        Its parameters are the result of its `part_of` for this model's parameters.
+        Its method `part_of` selects its parameters from those of this model.
         """
         return None
 
@@ -320,16 +321,16 @@ def finish(
 ) -> tuple[ModelOutput, Cache]:
     """Finishes a call of `decode` on a pending token and a draft [B, K+1], which a drafter began.
 
-    The lower layers run on the last draft token of each row, the upper layers on all tokens. Of the
-    begun call's stream of K tokens, the first `length` [B] are valid.
+    The lower layers run on the last draft token of each row, the upper layers on all tokens. The
+    stream in `resume` has K tokens, and the first `length` [B] of them are valid.
     """
-    assert isinstance(target, LayeredTarget), "`EarlyExit` and its like ask for one"
+    assert isinstance(target, LayeredTarget), "only such a target has a `Resume`"
     cache = resume.cache
     last = jnp.take_along_axis(tokens, length[:, None], axis=1)
     below, fed = target.decode(
         params, last, cache.rewind(cache.length + length), layers=(0, resume.layers)
     )
-    assert below.stream is not None, "it was asked for some layers"
+    assert below.stream is not None, "a call of some layers returns its stream"
     index = jnp.arange(tokens.shape[1])[None, :, None]
     stream = jnp.pad(resume.stream, ((0, 0), (0, 1), (0, 0)))
     stream = jnp.where(index == length[:, None, None], below.stream, stream)
@@ -360,7 +361,7 @@ def decode_block(
 ) -> tuple[ModelOutput, Cache]:
     """Feeds a block [B, T] that is not text to a target that accepts one, see `Target.decode`.
 
-    `states` are those of another model, if the target reads them.
+    `states` [B, T, D] are hidden states of another model, if the target reads such states.
     """
     return cast(_OfBlocks, target).decode(params, tokens, cache, ancestors=ancestors, **states)
 
@@ -389,7 +390,7 @@ class Model(Target):
     has_int8: ClassVar[bool] = False  # whether `weights` may be other than "stored"
 
     def in_layout(self: M, **changes: Any) -> M:
-        """Returns this model with these fields of its `Layout` changed."""
+        """Returns this model with its `Layout`'s fields changed to these values."""
         return dataclasses.replace(self, layout=dataclasses.replace(self.layout, **changes))
 
     @property

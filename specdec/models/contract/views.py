@@ -1,4 +1,4 @@
-"""Functions that select what a drafter's model reads of the inputs."""
+"""Functions that map the target's inputs to those that a drafter's model reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specdec.types import Array, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class NoSource:
-    """Replaces every input by a single stop id, so that the drafter knows only the text.
+    """Replaces every input by a single stop id, so that a drafter's model reads only the output.
 
     The language-only draft of Gagrani et al. 2024 (2404.08856, section 3) ignores images in the
     same way. Such a drafter needs no large encoder, and no prefill of long inputs.
@@ -60,11 +60,11 @@ class NoSource:
 class WithoutPictures:
     """Removes the pictures from prompts, so that a language model drafts without them.
 
-    The text moves together, and its positions are counted without the pictures (Gagrani et al.
-    2024, 2404.08856, section 3). The target still reads them.
+    The remaining tokens move together, and positions are counted without the pictures (Gagrani et
+    al. 2024, 2404.08856, section 3). The target still reads the pictures.
 
     Args:
-      image_id: the id in the place of a picture's patches.
+      image_id: the id that stands for each patch of a picture.
       pad_id: the padding id; None for that of the model that reads the text.
     """
 
@@ -93,5 +93,5 @@ class WithoutPictures:
 
 
 def read_by(model: Target, view: Callable[[PyTree], PyTree]) -> Callable[[PyTree], PyTree]:
-    """Returns a view, for the model that reads it, as a function of the inputs alone."""
+    """Returns a view as a function of the inputs, with the ids of the model that reads them."""
     return view.read_by(model) if isinstance(view, NoSource | WithoutPictures) else view

@@ -29,7 +29,7 @@ _SUPPORTED = {
 
 
 class Gpt2Checkpoints(FamilyCheckpoints):
-    """The checkpoints; see `FamilyCheckpoints`."""
+    """GPT-2's checkpoints in transformers' format; see `FamilyCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("gpt2",)
     architecture = "GPT2LMHeadModel"
@@ -63,7 +63,6 @@ class Gpt2Checkpoints(FamilyCheckpoints):
     }
 
     def described(self, record: Record) -> Gpt2Config:
-        """Returns the config of a record; see `FamilyCheckpoints`."""
         refuse_other(record, _SUPPORTED)
         fields = fields_of_record(record, self.fields, required=4)
         fields.setdefault("mlp_dim", 4 * fields["emb_dim"])
@@ -71,10 +70,9 @@ class Gpt2Checkpoints(FamilyCheckpoints):
         return Gpt2Config(**fields, num_kv_heads=heads, head_dim=fields["emb_dim"] // max(heads, 1))
 
     def to_record(self, config: Gpt2Config) -> dict[str, object]:
-        """Returns their record of a model; see `FamilyCheckpoints`."""
         refuse_own_heads(config)
         return super().to_record(config) | {name: values[0] for name, values in _SUPPORTED.items()}
 
     def is_transposed(self, name: str) -> bool:
-        """Returns whether their array is [out, in], which only that of the output layer is."""
+        """Returns whether the checkpoint's array is [out, in]: only that of the output layer."""
         return name == HEAD

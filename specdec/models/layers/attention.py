@@ -1,7 +1,7 @@
 """Attention over cached keys and values.
 
-The functions are written for a row and mapped by the leading axis of their arrays. A single row has
-no such axis in its products, see `specdec.models.contract.loops`.
+Arrays have a leading axis of rows. At batch 1 the products are computed without this axis, for the
+reason that `specdec.models.contract.loops` gives.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from specdec.models.layers import rowwise
 from specdec.models.layers.products import Kernels, precision
 from specdec.types import Array
 
-MASKED = -1e10  # added to the attention logits of what must not be seen; finite also in bfloat16
+MASKED = -1e10  # added to the attention logits of masked slots; finite also in bfloat16
 BLOCK_BYTES = 2**25  # of attention logits that a CPU computes at a time
 MIX = "...htc,...hcd->...htd"  # weights and values
 EACH_SCORES, EACH_MIX = "...thd,...htcd->...htc", "...htc,...htcd->...htd"  # a cache per token
@@ -26,14 +26,14 @@ class AttentionPolicy:
     """The way in which attention is computed.
 
     Args:
-      keys_transposed: whether cached keys are [H, head_dim, C] instead of [H, C, head_dim]. Those
-        of inputs are written once, so they are stored as the product with queries reads them.
+      keys_transposed: whether cached keys are [H, head_dim, C] instead of [H, C, head_dim]. The
+        encoder's keys are stored so, because the product with queries reads them in this order.
         Otherwise, XLA's CPU backend would transpose them in each call.
       by_row: whether a token's bits must not depend on the other tokens of a call.
-      in_order: whether sums are over a token's visible slots in their order. Otherwise their bits
-        depend on the slots between them, whose weights are 0. It has no effect on transposed keys,
-        all of whose slots are visible to all tokens.
-      cap: see `soft_capped`.
+      in_order: whether a token's visible slots are moved together before sums over them. Otherwise
+        masked slots between them change the bits of a sum. It has no effect on transposed keys,
+        whose slots are visible to all tokens.
+      cap: the soft cap of attention logits, see `soft_capped`; None for none.
     """
 
     keys_transposed: bool = False
@@ -45,12 +45,12 @@ class AttentionPolicy:
     def of(
         cls, kernels: Kernels, keys_transposed: bool = False, cap: float | None = None
     ) -> AttentionPolicy:
-        """Returns the policy of a module with these kernels."""
+        """Returns the policy of an attention module with these settings of its kernels."""
         return cls(keys_transposed, kernels.int8_tokens, kernels.in_order, cap)
 
     @property
     def scores(self) -> str:
-        """The einsum of queries [T, H, head_dim] and keys."""
+        """The einsum equation of queries [T, H, head_dim] and keys for attention logits."""
         return "...thd,...hdc->...htc" if self.keys_transposed else "...thd,...hcd->...htc"
 
 
@@ -68,11 +68,11 @@ def attend(
 
     Args:
       query: [B, T, H, head_dim].
-      keys: [B, H, C, head_dim], or [B, H, head_dim, C] if the policy says so; or of fewer rows,
-        each read by several rows of queries in turn.
+      keys: [B, H, C, head_dim], or [B, H, head_dim, C] if the policy transposes them. If keys have
+        fewer rows than queries, several neighbouring rows of queries share each row of keys.
       values: [B, H, C, head_dim].
       bias: [B, 1 or H, T, C] float32, added to the attention logits; [rows of keys, 1, 1, C] if
-        these are fewer.
+        keys have fewer rows.
       policy: the way in which it is computed.
     """
     rows, tokens = query.shape[:2]
@@ -111,7 +111,7 @@ def _visible_first(keys: Array, values: Array, bias: Array) -> tuple[Array, Arra
 
 
 def attend_to_all(query: Array, keys: Array, values: Array) -> Array:
-    """Returns the attention of all positions over all; all arrays are [B, S, H, head_dim].
+    """Returns the attention of all positions over all positions; arrays are [B, S, H, head_dim].
 
     A CPU computes some heads of a row at a time, so that their logits stay in its cache. With 1,500
     positions that takes two thirds of the time. A row has the same bits in each batch.
@@ -162,14 +162,15 @@ def attend_grouped(
 
 
 def folded(query: Array, groups: int) -> Array:
-    """Returns the heads of each group as further tokens, [B, T * H / G, G, head_dim]."""
+    """Maps queries [B, T, H, head_dim] to [B, T * H / G, G, head_dim]: the H / G heads that share
+    keys become tokens."""
     rows, tokens, heads, size = query.shape
     query = query.reshape(rows, tokens, groups, heads // groups, size).swapaxes(2, 3)
     return query.reshape(rows, -1, groups, size)
 
 
 def unfolded(mixed: Array, tokens: int) -> Array:
-    """Returns the inverse of `folded`, [B, T, H, head_dim]."""
+    """Maps [B, T * H / G, G, head_dim] back to [B, T, H, head_dim], see `folded`."""
     rows, folded_tokens, groups, size = mixed.shape
     mixed = mixed.reshape(rows, tokens, folded_tokens // tokens, groups, size).swapaxes(2, 3)
     return mixed.reshape(rows, tokens, -1, size)
@@ -184,7 +185,7 @@ def attention_weights(
 ) -> Array:
     """Returns attention weights [B, H, T, C] in the queries' dtype, with float32 logits.
 
-    `scores` is the einsum of queries and keys.
+    `scores` is the einsum equation of queries and keys.
     """
     exact, wide = precision(query.dtype), jnp.float32
     logits = jnp.einsum(scores, query, keys, precision=exact, preferred_element_type=wide)
@@ -194,7 +195,7 @@ def attention_weights(
 
 
 def soft_capped(logits: Array, cap: float | None) -> Array:
-    """Returns cap * tanh(logits / cap), which stays within the cap; unchanged if it is None.
+    """Returns cap * tanh(logits / cap), between -cap and cap, or the logits if the cap is None.
 
     Gemma Team 2024, 2408.00118, section 2.
     """

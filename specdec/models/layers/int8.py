@@ -30,7 +30,7 @@ SCALE_BITS = 16
 
 
 def quantized(kernel: Array, *, inputs: int) -> dict[str, Array]:
-    """Returns a kernel's int8 numbers and its outputs' float32 scales; `inputs` is an axis."""
+    """Returns a kernel's int8 levels and float32 scales per output; `inputs` is the input axis."""
     kernel = kernel.astype(jnp.float32)
     scale = jnp.max(jnp.abs(kernel), axis=inputs) / LEVELS
     scale = jax.lax.reduce_precision(scale, exponent_bits=8, mantissa_bits=SCALE_BITS)
@@ -39,7 +39,7 @@ def quantized(kernel: Array, *, inputs: int) -> dict[str, Array]:
 
 
 def rounded(x: Array) -> tuple[Array, Array]:
-    """Returns the levels of tokens [..., in] and the scales [..., 1] that they are multiplied with.
+    """Rounds tokens x [..., in]; returns levels [..., in] and scales [..., 1], x = levels * scales.
 
     Levels are whole numbers from -127 to 127 in float32. A token's result depends on that token
     alone.

@@ -28,9 +28,9 @@ _REMATERIALISED = contextvars.ContextVar("rematerialised", default=False)
 
 @contextlib.contextmanager
 def rematerialised(on: bool = True) -> Iterator[None]:
-    """Makes models that are traced inside compute each layer again for its gradient.
+    """Makes models that are traced in this context compute each layer again for its gradient.
 
-    Of a layer only its inputs are then kept until its gradient is computed (Chen et al. 2016,
+    Only a layer's inputs are then kept until its gradient is computed (Chen et al. 2016,
     1604.06174).
     """
     before = _REMATERIALISED.set(on)
@@ -41,13 +41,13 @@ def rematerialised(on: bool = True) -> Iterator[None]:
 
 
 def layer_class(layer: type[nn.Module], static: tuple[int, ...] = ()) -> type[nn.Module]:
-    """Returns a class of layers, as `rematerialised` says; the call's arguments of the indices
-    `static` are no arrays, and 0 is the module."""
+    """Returns `layer`, or in the context `rematerialised` the layer wrapped by `nn.remat`; `static`
+    are the indices of call arguments that are no arrays, where 0 is the module."""
     return nn.remat(layer, static_argnums=static) if _REMATERIALISED.get() else layer
 
 
 def fan_in(distribution: Literal["truncated_normal", "normal"]) -> Callable:
-    """Returns an initializer with a variance of one over the number of inputs."""
+    """Returns an initializer with variance 1 / (number of inputs)."""
     return nn.initializers.variance_scaling(1.0, "fan_in", distribution)
 
 
@@ -78,7 +78,7 @@ def constrain(x: Array, *axes: str | None, tpu_order: tuple[int, ...] | None = N
 def _ordered(x: Array, axes: tuple[str | None, ...], layout: Layout) -> Array:
     if not nn.get_logical_axis_rules() or jax.sharding.get_abstract_mesh().empty:
         return with_layout_constraint(x, layout)
-    # Of each device's part: XLA would gather the array to lay out the whole.
+    # Each device lays out its part: XLA would gather the array to lay out the whole.
     part = nn.logical_to_mesh_axes(axes)
     ordered = jax.shard_map(
         lambda x: with_layout_constraint(x, layout), in_specs=part, out_specs=part
@@ -138,8 +138,8 @@ def rescaled(module: nn.Module, y: Array, axes: tuple[str, ...]) -> Array:
 def matmul(x: Array, kernel: Array, kernels: Kernels = STORED_KERNELS, **options) -> Array:
     """Multiplies [..., in] by a kernel [in, out] as a product of two matrices.
 
-    The kernel is stored as `kernels` says. With three axes instead of two, XLA's CPU backend takes
-    2.5 times as long for the gradient of a vocabulary projection.
+    `kernels` tells how the kernel is stored. With three axes instead of two, XLA's CPU backend
+    takes 2.5 times as long for the gradient of a vocabulary projection.
     """
     flat = x.reshape(-1, x.shape[-1])
     tokens = flat.shape[0]
@@ -150,7 +150,7 @@ def matmul(x: Array, kernel: Array, kernels: Kernels = STORED_KERNELS, **options
 
 
 def float32_matmul(x: Array, kernel: Array, kernels: Kernels = STORED_KERNELS) -> Array:
-    """Multiplies like `matmul` with a float32 result; bfloat16 operands are multiplied exactly."""
+    """Returns `matmul` in float32, in which products of bfloat16 numbers are exact."""
     exact = jax.lax.Precision.HIGHEST
     return matmul(x, kernel, kernels, precision=exact, preferred_element_type=jnp.float32)
 
@@ -158,8 +158,8 @@ def float32_matmul(x: Array, kernel: Array, kernels: Kernels = STORED_KERNELS) -
 def rounded_matmul(x: Array, kernel: Array, kernels: Kernels) -> Array:
     """Multiplies tokens [..., in], rounded to eight bits, by the int8 numbers of a kernel.
 
-    Sums of int8 operands are exact. Widened ones are rounded where they exceed 2^24. XLA rounds
-    tokens once if several products have the same ones.
+    Sums of int8 products are exact. Widened kernels give float sums, rounded above 2^24. XLA rounds
+    tokens once if several products have the same tokens.
 
     Returns:
       [..., out] float32, without the kernel's scales.
@@ -173,7 +173,7 @@ def rounded_matmul(x: Array, kernel: Array, kernels: Kernels) -> Array:
 
 
 def mean_of(x: Array, by_row: bool) -> Array:
-    """Returns the means [..., 1] of float32 numbers [..., K]; see `RMSNorm`."""
+    """Returns the means [..., 1] of float32 numbers [..., K]; for `by_row` see `RMSNorm`."""
     if by_row:
         return rowwise.sums(x) * (1 / x.shape[-1])
     return jnp.mean(x, axis=-1, keepdims=True)
@@ -229,14 +229,14 @@ TABLE = Kernels(transposed=True)  # [V, D]
 
 
 class Embedding(nn.Module):
-    """A table of tokens or positions. Encoder, decoder and the logits of tied models share it.
+    """A table of vectors for tokens or positions; one object may serve encoder, decoder and logits.
 
     Args:
-      vocab_size: the number of its rows.
-      emb_dim: D.
-      dtype: of the rows.
-      axis: the name of the second axis.
-      rows: the name of the first axis.
+      vocab_size: V, the number of rows.
+      emb_dim: D, the width of a row.
+      dtype: the dtype of the rows that are returned.
+      axis: the logical name of the second axis.
+      rows: the logical name of the first axis.
       spread: the standard deviation of random values.
     """
 
@@ -300,7 +300,7 @@ class Logits(nn.Module):
 
 
 class MLP(nn.Module):
-    """Multiplies one projection per activation, and projects back: wi, or wi_0 * wi_1 in v1.1."""
+    """Projects to hidden units by wi, or as in T5 v1.1 by a product of wi_0 and wi_1, and back."""
 
     mlp_dim: int
     emb_dim: int

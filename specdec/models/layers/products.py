@@ -44,14 +44,14 @@ class Kernels:
     """The storage of a module's kernels, and the order of the products with them.
 
     Args:
-      transposed: whether they are [out, in].
-      orders: pairs of the tokens of a call, over all rows, and its order.
-      others: the order of other calls; None for x first.
-      int8: whether they are rounded to eight bits, see `specdec.models.layers.int8`.
+      transposed: whether kernels are [out, in].
+      orders: pairs (the number of tokens of a call, over all rows; the order of its products).
+      others: the order of other calls; None for "out_in" if transposed, else "in_out".
+      int8: whether kernels are rounded to eight bits, see `specdec.models.layers.int8`.
       int8_tokens: whether tokens are rounded to eight bits as well.
       widened: whether the int8 numbers are kept, and multiplied, in the model's dtype.
       joined: whether kernels of the same input are one, see `models.placement.layouts.joined`.
-      in_order: see `layers.attention.AttentionPolicy`.
+      in_order: the field of `layers.attention.AttentionPolicy`.
     """
 
     transposed: bool = False
@@ -64,8 +64,7 @@ class Kernels:
     in_order: bool = False
 
     def order(self, tokens: int) -> Order:
-        """Returns the order of operands, such as 'in_out', of the products of a call with this
-        number of tokens over all rows."""
+        """Returns the order of the products of a call on this number of tokens over all rows."""
         others = self.others or ("out_in" if self.transposed else "in_out")
         return dict(self.orders).get(tokens, others)
 
@@ -87,7 +86,7 @@ def precision(dtype: DTypeLike) -> jax.lax.Precision | None:
 
 
 def product(x: Array, kernel: Array, order: Order, **options) -> Array:
-    """Returns [tokens, in] times a kernel, which is stored as the order needs: [tokens, out].
+    """Returns x [tokens, in] times a kernel in the storage of this order, [tokens, out].
 
     `options` are `precision` and `preferred_element_type` of `jax.numpy.matmul`.
     """
@@ -109,15 +108,14 @@ def product(x: Array, kernel: Array, order: Order, **options) -> Array:
 
 @jax.jit
 def unsigned(x: Array, kernel: Array) -> Array:
-    """Returns int8 [tokens, in] times a kernel of whole numbers, [tokens, out] int32.
+    """Returns x int8 [tokens, in] times a kernel of whole numbers, [tokens, out] int32.
 
     Processors with AVX-512 VNNI, and without AMX, multiply unsigned numbers of eight bits by signed
-    ones. So the kernel, which comes first, has each number k as k + 128:
+    ones. So the kernel, the first operand, is [out, in] uint8, its numbers k plus `SHIFT` = 128:
 
       x @ k.T = x @ (k + 128).T - 128 * the sum of each token's numbers.
 
-    `jax.lax.dot_general` would convert operands of two kinds to int32 first. The kernel is [out,
-    in] uint8, the numbers plus `SHIFT`.
+    `jax.lax.dot_general` would convert operands of two dtypes to int32 first.
     """
     y = jax.lax.optimization_barrier(_mixed.bind(kernel, x)).T  # else XLA swaps the operands
     return y - SHIFT * jnp.sum(x, axis=1, keepdims=True, dtype=jnp.int32)
@@ -125,10 +123,10 @@ def unsigned(x: Array, kernel: Array) -> Array:
 
 @jax.jit
 def unsigned_many(x: Array, kernel: Array) -> Array:
-    """Returns int8 [tokens, in] times int8 [out, in] transposed, [tokens, out] int32.
+    """Returns x int8 [tokens, in] times the transpose of int8 [out, in], [tokens, out] int32.
 
-    Here the tokens are unsigned and come first, which is faster for hundreds of them. One more
-    token of zeros has the product that is too much in each.
+    Here the tokens are unsigned and the first operand, which is faster for hundreds of tokens. The
+    product of an added token of zeros is the excess of the shift, and is subtracted from all.
     """
     y = _mixed.bind(shifted(jnp.pad(x, ((0, 1), (0, 0)))), kernel)
     return y[:-1] - y[-1:]

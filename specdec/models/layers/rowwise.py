@@ -1,9 +1,9 @@
 """Sums over a token's numbers whose bits do not depend on the other tokens of a call.
 
-Eight-bit tokens amplify rounding: where a last bit differs, a level may. Sums of integers have no
-order, but XLA's CPU backend adds float32 numbers in an order that depends on the number of tokens.
-Its products of two rows or more add each row in one order, so sums are products with ones here, and
-a single row is filled up to two.
+Eight-bit tokens amplify rounding: if a last bit of a sum differs, a token may be rounded to another
+level. XLA's CPU backend adds float32 numbers in an order that depends on the number of tokens. Its
+matrix products of two rows or more add each row in the same order. So sums are computed here as
+products with ones, and a single row gets a second one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def at_least_two(x: Array) -> Array:
 def sums(x: Array) -> Array:
     """Returns the sums [..., 1] of float32 numbers [..., K].
 
-    Other backends than the CPU's add in an order of their own.
+    Only on a CPU are the bits independent of the other rows.
     """
 
     def by_product(x: Array) -> Array:

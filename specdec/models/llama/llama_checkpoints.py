@@ -20,13 +20,13 @@ _SCALING = {
     "rope_low_factor": "low_freq_factor",
     "rope_high_factor": "high_freq_factor",
     "rope_context": "original_max_position_embeddings",
-}  # of `rope_scaling`
-_OF_KIND = {"default": 0, "linear": 1, "llama3": 4}  # how many of these a kind has
+}  # {our field: their entry of `rope_scaling`}
+_OF_KIND = {"default": 0, "linear": 1, "llama3": 4}  # how many of `_SCALING` a kind has
 _SUPPORTED = {"hidden_act": ("silu",), "attention_bias": (False, None), "mlp_bias": (False, None)}
 
 
 class LlamaCheckpoints(FamilyCheckpoints):
-    """The checkpoints; see `FamilyCheckpoints`."""
+    """LLaMA's checkpoints in transformers' format; see `FamilyCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("llama",)
     architecture = "LlamaForCausalLM"
@@ -57,7 +57,6 @@ class LlamaCheckpoints(FamilyCheckpoints):
     others: ClassVar[Mapping[str, str]] = {"decoder/decoder_norm/scale": "model.norm"}
 
     def described(self, record: Record) -> LlamaConfig:
-        """Returns the config of a record; see `FamilyCheckpoints`."""
         refuse_other(record, _SUPPORTED)
         scaling = record.get("rope_parameters") or record.get("rope_scaling") or {}
         record = {**record, "rope_theta": scaling.get("rope_theta", record.get("rope_theta"))}
@@ -77,7 +76,6 @@ class LlamaCheckpoints(FamilyCheckpoints):
         return LlamaConfig(**fields, rope_scaling=kind, **scaled)
 
     def to_record(self, config: LlamaConfig) -> dict[str, object]:
-        """Returns their record of a model."""
         scaling: dict[str, object] | None = None
         if config.rope_scaling != "default":
             names = list(_SCALING.items())[: _OF_KIND[config.rope_scaling]]

@@ -25,10 +25,10 @@ class LlamaConfig(DecoderConfig):
       rope_theta: the base of the wavelengths of rotary positions.
       rope_scaling: how wavelengths are lengthened for longer contexts: "linear" multiplies all by
         `rope_factor`; "llama3" only the long ones (Dubey et al. 2024, 2407.21783).
-      rope_factor: the factor.
-      rope_low_factor: wavelengths above `rope_context` over this number are multiplied.
-      rope_high_factor: wavelengths below `rope_context` over this number stay; between the two the
-        factor changes smoothly.
+      rope_factor: the factor of wavelengths.
+      rope_low_factor: "llama3" multiplies wavelengths above `rope_context` / this number.
+      rope_high_factor: "llama3" keeps wavelengths below `rope_context` / this number; between the
+        two limits the factor changes smoothly.
       rope_context: tokens of the context before it was lengthened.
     """
 

@@ -32,7 +32,7 @@ CHANNELS = 3
 
 @dataclasses.dataclass(frozen=True)
 class ClipConfig(Checked):
-    """The architecture of a tower (Radford et al. 2021, 2103.00020, section 2.4).
+    """The architecture of CLIP's vision tower (Radford et al. 2021, 2103.00020, section 2.4).
 
     Args:
       image_size: the pixels of a picture's side.
@@ -116,8 +116,8 @@ class ClipLayer(nn.Module):
 class ClipTower(nn.Module):
     """Maps pixels [N, 3, image_size, image_size] to features [N, patches, emb_dim].
 
-    All parameters of a checkpoint are here. XLA leaves out what the features do not depend on: the
-    layers behind them, and the last norm.
+    The module has all parameters of a checkpoint. XLA removes the layers after the features, and
+    the last norm.
     """
 
     config: ClipConfig

@@ -65,7 +65,7 @@ _RENAMED = (
 
 
 class LlavaCheckpoints(LlamaCheckpoints):
-    """The checkpoints; see `FamilyCheckpoints`."""
+    """LLaVA's checkpoints in transformers' format; see `FamilyCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("llava",)
     architecture = "LlavaForConditionalGeneration"
@@ -81,7 +81,6 @@ class LlavaCheckpoints(LlamaCheckpoints):
     )
 
     def described(self, record: Record) -> LlavaConfig:
-        """Returns the config of a record; see `FamilyCheckpoints`."""
         parts = {name: record.get(f"{name}_config") for name in ("text", "vision")}
         if missing := [name for name, part in parts.items() if not isinstance(part, dict)]:
             names = " and ".join(f"{name}_config" for name in missing)
@@ -102,7 +101,6 @@ class LlavaCheckpoints(LlamaCheckpoints):
         )
 
     def to_record(self, config: LlavaConfig) -> dict[str, object]:
-        """Returns their record of a model."""
         text = super().to_record(config)
         text |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
         vision = {hf_name: getattr(config.vision, ours) for ours, (hf_name, _) in _VISION.items()}
@@ -122,7 +120,6 @@ class LlavaCheckpoints(LlamaCheckpoints):
         }
 
     def names(self, config: LlavaConfig) -> dict[str, str]:
-        """Returns {our name: theirs} of all parameters that a model may have."""
         embeddings = f"{_TOWER}.embeddings"
         modules = {
             "projector/wi": f"{_PROJECTOR}.linear_1",
@@ -146,7 +143,7 @@ class LlavaCheckpoints(LlamaCheckpoints):
         return hf_names
 
     def _prefixed(self, arrays: Arrays) -> Arrays:
-        """Returns the arrays with the names that are written here."""
+        """Returns the arrays by their oldest names in transformers, which are written here."""
         return {_renamed(name): array for name, array in arrays.items()}
 
 

@@ -41,7 +41,7 @@ class Llava(PromptModel):
 
     @property
     def cache_heads(self) -> int:
-        """A number that a mesh divides only if it divides the heads of keys and the tower's."""
+        """The greatest common divisor of the numbers of heads of keys and of the vision tower."""
         return math.gcd(self.config.num_kv_heads, self.config.vision.num_heads)
 
     def example(self) -> tuple[Array, PromptCache, Array]:  # type: ignore[override]
@@ -53,7 +53,7 @@ class Llava(PromptModel):
         return super().active(tokens_of(inputs))
 
     def start(self, inputs: PyTree) -> Array:
-        """Returns the last token of each prompt; 0 for a row of padding."""
+        """Returns [B] int32, the last token of each prompt; 0 for a row of padding."""
         return super().start(tokens_of(inputs))
 
     def prompt(self, inputs: PyTree) -> Prompt:
@@ -61,7 +61,7 @@ class Llava(PromptModel):
         return super().prompt(tokens_of(inputs))
 
     def inputs_shape(self, rows: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes of tokens and of pixels."""
+        """Returns the shapes and dtypes of "tokens" and "pixels"."""
         pixels = (rows, self.pictures, *self._picture)
         return {
             "tokens": jax.ShapeDtypeStruct((rows, length), jnp.int32),
@@ -69,11 +69,11 @@ class Llava(PromptModel):
         }
 
     def with_room(self, files: int) -> Llava:
-        """Returns the model with places for this many pictures in a prompt."""
+        """Returns this model with room for `files` pictures in a prompt, at least for one."""
         return dataclasses.replace(self, pictures=max(files, 1))
 
     def check_inputs(self, inputs: PyTree) -> None:
-        """Raises UsageError for a prompt whose pictures are not those that were given for it."""
+        """Raises UsageError if the number of a prompt's patches does not fit its pictures."""
         tokens = np.asarray(jax.device_get(tokens_of(inputs)))
         image_id, patches = self.config.image_id, self.config.vision.num_patches
         most = inputs["pixels"].shape[1] if isinstance(inputs, Mapping) else 0
@@ -86,7 +86,7 @@ class Llava(PromptModel):
         check_last(tokens, image_id, self.pad_id)
 
     def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> PromptCache:
-        """Reads prompts, with their pictures, but for their last tokens; see `PromptReader`."""
+        """Returns the cache of prompts with pictures, without the prompts' last tokens."""
         if not isinstance(inputs, Mapping):
             return super().prefill(params, inputs, capacity)
         tokens, pixels = inputs["tokens"], inputs["pixels"]
@@ -117,7 +117,8 @@ class Llava(PromptModel):
           pictures: the pixels [3, H, W] of each prompt's pictures, in their order.
 
         Raises:
-          ValueError: a prompt has another number of pictures than are given for it, or ends in one.
+          ValueError: the number of a prompt's pictures is not that of its `image_id`, or a prompt
+            ends in a picture.
         """
         patches, rows = self.config.vision.num_patches, []
         for row, (prompt, images) in enumerate(zip(prompts, pictures, strict=True), start=1):

@@ -1,4 +1,4 @@
-"""LLaVA's network: LLaMA's, with features of pictures in the place of some of a prompt's tokens."""
+"""LLaVA's network: LLaMA's, with features of pictures instead of some of a prompt's tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LlavaConfig(LlamaConfig):
     Args:
       vision: the tower that reads pictures. A projector of two layers maps its features to the
         language model's width.
-      image_id: the id in the place of each patch of a picture.
+      image_id: the id that stands for each patch of a picture.
     """
 
     vision: ClipConfig = dataclasses.field(kw_only=True)
@@ -72,7 +72,7 @@ class LlavaNetwork(DecoderOnly):
         return jnp.where(is_patch[:, :, None], features, x)
 
     def feed(self, x: Array, cache: PromptCache) -> PromptCache:
-        """Returns the cache after a part [B, T, D] of embedded prompts."""
+        """Returns the cache after a block [B, T, D] of embedded prompts."""
         return cast(PromptCache, self.decoder(x, cache)[1])
 
     def __call__(self, tokens: Array, cache: PromptCache, pixels: Array) -> ModelOutput:

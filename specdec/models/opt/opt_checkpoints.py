@@ -26,7 +26,7 @@ _SUPPORTED = {
 
 
 class OptCheckpoints(FamilyCheckpoints):
-    """The checkpoints; see `FamilyCheckpoints`."""
+    """OPT's checkpoints in transformers' format; see `FamilyCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("opt",)
     architecture = "OPTForCausalLM"
@@ -59,7 +59,6 @@ class OptCheckpoints(FamilyCheckpoints):
     }
 
     def described(self, record: Record) -> OptConfig:
-        """Returns the config of a record; see `FamilyCheckpoints`."""
         refuse_other(record, _SUPPORTED)
         fields = fields_of_record(record, self.fields, required=5)
         if fields.get("token_dim") == fields["emb_dim"]:
@@ -73,7 +72,6 @@ class OptCheckpoints(FamilyCheckpoints):
         )
 
     def to_record(self, config: OptConfig) -> dict[str, object]:
-        """Returns their record of a model; see `FamilyCheckpoints`."""
         refuse_own_heads(config)
         if config.layer_norm_epsilon != _EPSILON:
             raise ValueError(

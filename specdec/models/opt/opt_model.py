@@ -21,9 +21,9 @@ class OptConfig(DecoderConfig):
     biases. The other fields are those of `DecoderConfig`.
 
     Args:
-      post_norm: whether a norm follows its sub-layer, and there is none at the end, as in the model
-        of 350M parameters.
-      token_dim: the width of the token table, if it differs from D, as in that model.
+      post_norm: whether norms follow the sub-layers, without a final norm, as in the model of 350M
+        parameters.
+      token_dim: the width of the token table, if it differs from D, as in the model of 350M.
     """
 
     logits_via_embedding: bool = True

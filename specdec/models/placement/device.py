@@ -40,11 +40,11 @@ BUSY = 0.5  # mean load of a core in the last minute
 
 
 class Size(NamedTuple):
-    """The two kernels of a T5's MLP.
+    """The sizes of the two kernels of a T5's MLP, whose products are timed.
 
-    Programs that keep them alike share them if they are `cached`. Otherwise each has its own, so
-    that they come from memory: programs run in turn, and between two runs of one of them hundreds
-    of megabytes are read. A server's cache has room for two kernels, and not for a model's.
+    If `cached`, the timed programs share the kernels. Otherwise each program has its own, so that
+    they are read from memory, as a model's are: programs run alternately, and hundreds of megabytes
+    are read between two runs of one program. Two kernels alone would stay in a server's cache.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Size(NamedTuple):
 
 
 SIZES = Size("small", 256, 1024, cached=True), Size("large", 1024, 2816, cached=False)
-LARGE = 2**21  # bytes in float32 of a kernel that counts as large
+LARGE = 2**21  # bytes in float32 from which on a kernel's time follows from the size "large"
 INT8 = "int8_"  # before an order of products whose operands both have eight bits
 
 _Program = tuple[jax.stages.Compiled, list[tuple[jax.Array, jax.Array]]]  # and its arguments
@@ -85,7 +85,7 @@ class Device:
         return self.load > BUSY
 
     def seconds(self, kernel_bytes: int, tokens: int, order: Order) -> float:
-        """Returns the seconds of a product."""
+        """Returns the seconds of a product of tokens with a kernel of these bytes in float32."""
         size = SIZES[kernel_bytes >= LARGE]
         if order == "kernel_first" and tokens > BLOCK // 2:
             tokens = -(-tokens // BLOCK) * BLOCK
@@ -94,9 +94,9 @@ class Device:
         return float(milliseconds) / 1e3 * kernel_bytes / size.bytes
 
     def in_int8(self) -> Device | None:
-        """Returns the times of products whose operands have eight bits; None without a measurement.
+        """Returns the device with the times of products in eight bits; None if none were measured.
 
-        Their orders have the names of the others.
+        The names of their orders are those of float32 products.
         """
         times = {
             size: {name.removeprefix(INT8): x for name, x in each.items() if name.startswith(INT8)}
@@ -105,13 +105,14 @@ class Device:
         return dataclasses.replace(self, milliseconds=times) if all(times.values()) else None
 
     def measured(self, name: str) -> bool:
-        """Returns whether an order was measured; a file may be older than the order."""
+        """Returns whether times of the order `name` are there; those of old files may lack it."""
         return all(name in times for times in self.milliseconds.values())
 
     def fastest(
         self, kernels: Mapping[int, int], tokens: int, orders: Sequence[Order] = ORDERS
     ) -> tuple[float, Order]:
-        """Returns the seconds of a call in its fastest order, and that order."""
+        """Returns the seconds of a call in its fastest order, and that order; `kernels` counts the
+        call's kernels by their bytes in float32."""
         return min(
             (sum(n * self.seconds(size, tokens, order) for size, n in kernels.items()), order)
             for order in orders
@@ -125,7 +126,7 @@ class Device:
 
 
 def this(int8: bool = False) -> Device | None:
-    """Returns the default device, measured now if it never was; None if its kernels stay as stored.
+    """Returns the default device, measured now if it never was; None to keep kernels as stored.
 
     Only CPUs are measured. On other devices XLA chooses the layout of kernels.
     """
@@ -136,9 +137,9 @@ def this(int8: bool = False) -> Device | None:
 
 
 def measures_calls() -> bool:
-    """Returns whether the default device's calls on one and two tokens are compared.
+    """Returns whether calls on one and two tokens are timed on the default device.
 
-    They are on devices other than CPUs, where no products are measured.
+    This is so on devices other than CPUs; on CPUs single products are timed.
     """
     return jax.default_backend() != "cpu" and os.environ.get(SETTING) != STORED
 
@@ -165,7 +166,7 @@ def load() -> float:
 
 
 def about() -> dict[str, object]:
-    """Returns the known facts that the times depend on."""
+    """Returns the facts about hardware and software that the times depend on, by name."""
     names = ("backend", "device", "cpu", "features", "cores", "xla_flags")
     known: Mapping[str, object] = {**environment.hardware()}
     facts = {name: known[name] for name in names}
@@ -173,14 +174,14 @@ def about() -> dict[str, object]:
 
 
 def file(int8: bool = False) -> Path:
-    """Returns the file in which the measurement of this device is kept; arguments of `this`."""
+    """Returns the file in which this device's measurement is kept; `int8` is that of `this`."""
     digest = hashlib.sha256(json.dumps(about(), sort_keys=True).encode()).hexdigest()[:16]
     name = f"{digest}-int8.json" if int8 else f"{digest}.json"
     return Path(environment.cache_folder() or os.devnull) / "devices" / name
 
 
 def read(path: Path) -> Device:
-    """Returns a stored measurement."""
+    """Returns the device whose measurement a file holds; raises ValueError if it holds none."""
     try:
         record = parsed(path.read_bytes(), _Record)
         if record["format"] != FORMAT:
@@ -203,7 +204,7 @@ class _Record(TypedDict):
 
 
 def _times(by_order: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, float]]:
-    """Returns the times of a record, which may lack orders that were added later."""
+    """Returns the times of a size by order and tokens, without orders that the record lacks."""
     known = [order for order in _names(int8=True) if order in by_order]
     if known[:2] != ["in_out", "out_in"]:
         raise KeyError("in_out, out_in")
@@ -221,7 +222,7 @@ def measure(int8: bool = False) -> Device:
 
 
 def _measured(size: Size, names: Sequence[str]) -> dict[str, dict[int, float]]:
-    """Returns the milliseconds of a size's products, by name and number of tokens."""
+    """Returns the milliseconds of a size's products, by order and number of tokens."""
     keys = [(name, tokens) for name in names for tokens in _measured_tokens(name)]
     shared = {_stored(name): _kernels(size, name) for name in names} if size.cached else {}
 
@@ -245,7 +246,7 @@ def _measured(size: Size, names: Sequence[str]) -> dict[str, dict[int, float]]:
 
 
 def _measured_tokens(name: str) -> list[int]:
-    """Returns `TOKENS`; one token in eight bits is computed as two, see `layers.matmul`."""
+    """Returns `TOKENS`, with 2 for 1 if products are in eight bits, as in `layers.matmul`."""
     return sorted({max(n, 2) for n in TOKENS}) if name.startswith(INT8) else list(TOKENS)
 
 

@@ -16,7 +16,7 @@ contiguous, and which of the operands comes first; see `specdec.models.layers.pr
 A tied model with tokens in eight bits has a second table in every layout, see `models.layers.int8`.
 Kernels of prefill are those of an encoder, and of cross-attention's keys and values, which process
 many tokens in one call. Joining query, key and value, or the gates of an MLP, makes no difference
-on a CPU. To a TPU's compiler, a small draft's step is half as long then, see `joined`.
+on a CPU. On a TPU, by its compiler's estimate, it halves a small draft model's step; see `joined`.
 """
 
 from __future__ import annotations
@@ -69,17 +69,17 @@ class Layout(Checked):
 
     Args:
       storage: how the decoder's kernels are stored; "checkpoint" for unchanged.
-      orders: how products with them are computed, see `models.layers.products.Kernels`.
+      orders: how products with the kernels are computed, see `models.layers.products.Kernels`.
       widened: whether kernels in eight bits are stored in the model's dtype, where a device
         multiplies that faster.
       least_width: the fewest tokens that a call of `decode` is computed with. Some devices multiply
         a single row more slowly than two rows, and with other rounding.
       joined: whether kernels of the same input are one, see `layouts.joined`.
-      fused: the kernels of our own that compute calls at batch 1 on one or two tokens, None for no
-        such kernels: "triton" on a GPU, "mosaic" on a TPU. They suit the steps of a draft, and
-        round differently.
-      in_order: whether the bits of a token's attention are those of its visible slots in their
-        order, whatever lies between them in the cache.
+      fused: the backend of our Pallas kernels for calls at batch 1 on one or two tokens: "triton"
+        on a GPU, "mosaic" on a TPU, None for XLA alone. They suit the steps of a draft, and round
+        differently.
+      in_order: whether the bits of a token's attention must not depend on masked slots between its
+        visible slots in the cache.
     """
 
     storage: Storage = "checkpoint"
@@ -108,11 +108,11 @@ class Layout(Checked):
 
     @property
     def of_parameters(self) -> Layout:
-        """The layout with only the fields that parameters depend on."""
+        """The layout with default values of the fields that change calls but not parameters."""
         return Layout(self.storage, widened=self.widened, joined=self.joined)
 
     def kernels(self, weights: Rounding) -> tuple[Kernels, Kernels]:
-        """Returns the kernels of a decoder step, and those of prefill."""
+        """Returns the settings of the kernels of a decoder step, and of those of prefill."""
         int8_tokens = weights == "int8_tokens"
         step, prefill = Kernels(self.storage in TRANSPOSED, self.orders), Kernels()
         if self.storage == "unsigned":
@@ -147,7 +147,7 @@ def fastest(
     """
     if not calls or min(calls) < 1:
         raise ValueError(
-            f"calls is {dict(calls)}; give how often there is a call of 1 or more tokens"
+            f"calls is {dict(calls)}; give {{tokens of a call, at least 1: number of calls}}"
         )
     seconds, fastest_layout = _fastest(kernels, calls, device, _OF_PREFILL)
     if not int8_tokens:
@@ -180,7 +180,7 @@ def _seconds(
 
 
 def without_single(calls: Mapping[int, float]) -> dict[int, float]:
-    """Returns the calls with those of one token as calls of two."""
+    """Returns the number of calls by tokens, where calls on one token count as calls on two."""
     wider: dict[int, float] = {}
     for tokens, count in calls.items():
         wider[max(tokens, 2)] = wider.get(max(tokens, 2), 0.0) + count
@@ -205,7 +205,7 @@ def from_stored(params: PyTree, config: Tied, layout: Layout, int8_tokens: bool 
     """Returns a checkpoint's tree in a layout.
 
     Arrays that keep their shape are shared, not copied. A transposed array keeps its division over
-    the devices. For a moment both trees are in memory: drop the first one.
+    the devices. Both trees are in memory until the caller drops the checkpoint's.
     """
     if config.head_is_table and not logits_from_table(config, layout, int8_tokens):
         # The table of tokens is kept a second time, for the logits.
@@ -215,7 +215,7 @@ def from_stored(params: PyTree, config: Tied, layout: Layout, int8_tokens: bool 
 
 
 def to_stored(params: PyTree, config: Tied, layout: Layout) -> PyTree:
-    """Returns the inverse of `from_stored`, bit for bit."""
+    """Returns a checkpoint's tree from one in a layout: the inverse of `from_stored`, exactly."""
     if config.head_is_table:
         decoder = {name: leaf for name, leaf in params["decoder"].items() if name != "logits_dense"}
         params = params | {"decoder": decoder}
@@ -225,7 +225,7 @@ def to_stored(params: PyTree, config: Tied, layout: Layout) -> PyTree:
 def logits_from_table(config: Tied, layout: Layout, int8_tokens: bool) -> bool:
     """Returns whether the token table itself projects to the logits.
 
-    It has the rows of tokens in float, so eight bits need a second one.
+    Its rows stay float, so logits in eight bits need a second table.
     """
     return config.head_is_table and layout.storage != "in_out" and not int8_tokens
 
@@ -234,7 +234,7 @@ Module: TypeAlias = Mapping[str, PyTree]  # the parameters of a layer or of its 
 
 
 def _stacks(params: PyTree) -> list[str]:
-    """Returns the stacks that the model has."""
+    """Returns which of "encoder" and "decoder" a model's parameters have."""
     return [part for part in ("encoder", "decoder") if part in params]
 
 
@@ -248,7 +248,7 @@ def read_in_step(decoder: Mapping[Path, PyTree]) -> dict[Path, PyTree]:
 
 
 def out_in(params: PyTree, layout: Layout) -> set[Path]:
-    """Returns the paths of the kernels that a layout has [out, in] and checkpoints [in, out]."""
+    """Returns the paths of the kernels that are [out, in] in a layout, and [in, out] in files."""
     if layout.storage not in TRANSPOSED:
         return set()
     transposed, prefill = set(), layout.storage in ALL_TRANSPOSED
@@ -260,7 +260,7 @@ def out_in(params: PyTree, layout: Layout) -> set[Path]:
 
 
 def _transposed(params: PyTree, layout: Layout) -> PyTree:
-    """Transposes the kernels that a layout has [out, in]; its own inverse."""
+    """Transposes the kernels that are [out, in] in a layout; a second call undoes the first."""
     if not (paths := out_in(params, layout)):
         return params
     leaves: dict[Path, PyTree] = dict(traverse_util.flatten_dict(params))
@@ -274,8 +274,8 @@ _PROJECTIONS, _PROJECTED = ("query", "key", "value"), "query_key_value"
 def joined(params: PyTree) -> PyTree:
     """Returns a T5's parameters with one kernel [in, out] where several have the same input.
 
-    They are those of query, key and value in the decoder's self-attention, and those of a gated
-    MLP. A small product takes an accelerator about as long as a larger one.
+    Joined are query, key and value of the decoder's self-attention, and the gates of an MLP. A
+    small product takes an accelerator about as long as a larger one.
     """
 
     def join(module: Module, parts: Sequence[str], joined_name: str) -> Module:
@@ -295,7 +295,7 @@ def joined(params: PyTree) -> PyTree:
 
 
 def apart(params: PyTree) -> PyTree:
-    """Returns the inverse of `joined`, bit for bit."""
+    """Returns the parameters with joined kernels split: the inverse of `joined`, bit for bit."""
 
     def split(module: Module, parts: Sequence[str], joined_name: str) -> Module:
         kernels = jnp.split(module[joined_name]["kernel"], len(parts), axis=1)
@@ -318,16 +318,16 @@ def apart(params: PyTree) -> PyTree:
 
 
 def _in_layers(params: PyTree, change: Callable[[Module], Module]) -> PyTree:
-    """Changes the layers of the decoder."""
+    """Returns the parameters with `change` applied to each layer of the decoder."""
     decoder = params["decoder"].items()
     layers = {name: change(leaf) for name, leaf in decoder if name.startswith("layers_")}
     return {**params, "decoder": {**params["decoder"], **layers}}
 
 
 def of_logits(kernels: Kernels) -> Kernels:
-    """Returns the kernels of the logits from those of a decoder step.
+    """Returns the settings of the logits' kernel from those of a decoder step's kernels.
 
-    They have eight bits if tokens have them too, and otherwise stay float.
+    The logits' kernel has eight bits only if tokens have eight bits, too.
     """
     return kernels if kernels.int8_tokens else dataclasses.replace(kernels, int8=False)
 
@@ -353,7 +353,7 @@ def quantized(
 
 
 def dequantized(params: PyTree, layout: Layout) -> PyTree:
-    """Returns the parameters with the float32 kernels that those of `quantized` stand for."""
+    """Returns the parameters with each int8 kernel replaced by its float32 product with scales."""
     changed = dict(params)
     for part in _stacks(params):
         leaves = dict(traverse_util.flatten_dict(params[part]))

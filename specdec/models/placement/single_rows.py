@@ -1,12 +1,12 @@
-"""Calls on one token and on two, compared on the device that is there.
+"""Times calls on one token and on two tokens on the default device, to choose the faster.
 
-Some devices compute the product of a single row by other and slower code than that of two rows. A
-TPU's compiler gives it to the vector unit. On such a device a call of `decode` on one token is
-computed with a second token that does not count; see `Target.computed_width`.
+Some devices compute the product of a single row by other and slower code than that of two rows: a
+TPU uses its vector unit. On such a device, a call of `decode` on one token is computed with a
+second token, and its result is discarded; see `Target.computed_width`.
 
-A T5's calls on one row are also compared with those of joined and of fused kernels.
+For a T5 at batch 1, calls with joined and with fused kernels are timed as well.
 
-CPUs are not measured here: their products are, see `specdec.models.placement.device`.
+On CPUs nothing is timed here, but single products in `specdec.models.placement.device`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class TimedModel(Protocol):
 def least_width(model: TimedModel) -> int:
     """Returns 2 if a call on two tokens is faster than one on a single token, otherwise 1.
 
-    In bfloat16 it need only be no slower. A call on one token has other bits than one on several,
-    so texts of the target alone and of a draft then differ less often, at no cost.
+    In float32 it has to save 5% of the time, in bfloat16 any time. A call on one token gives other
+    bits than a call on several, so texts with and without drafts differ less often with 2.
     """
     if model.states_dim is not None:  # it reads whole blocks
         return 1
@@ -74,7 +74,7 @@ class _Attaching(Protocol):
 def fastest(models: tuple[TimedModel, ...]) -> Any:
     """Returns the model whose call on one token is fastest: the first one, or a clearly faster one.
 
-    Others that this device or this version of JAX cannot compute are left out.
+    Of the other models, those that this device or this JAX cannot compute are left out.
     """
     plain, *others = models
     if plain.states_dim is not None:  # it reads whole blocks
@@ -90,7 +90,7 @@ def fastest(models: tuple[TimedModel, ...]) -> Any:
 
 
 def seconds(calls: Sequence[tuple[TimedModel, int]]) -> list[float]:
-    """Returns the seconds of each call.
+    """Returns the seconds of a call for each pair of a model and the call's number of tokens.
 
     One decoder layer and the logits are timed, on one device, with parameters and a cache of zeros.
     """
@@ -108,7 +108,7 @@ def _seconds(runs: Sequence[Callable[[], Array]]) -> list[float]:
 
 
 def _run(model: TimedModel, width: int) -> Callable[[], Array]:
-    """Returns the program of a model's calls, with what it is given; it has run once."""
+    """Returns a function without arguments that runs `CALLS` calls of a model; it has run once."""
     shallow = dataclasses.replace(model.first(1), axis_rules=())
     shapes = shallow.parameter_shapes()
     cache = jax.eval_shape(functools.partial(_begun, shallow), shapes)

@@ -1,6 +1,7 @@
 """Growth of models: a trained model at a larger size that computes the same.
 
-The added parts are wider streams, and twins that cancel each other; see `models.t5.growth`.
+The residual stream is widened, and added units come in twins: pairs whose outputs cancel. See
+`models.t5.growth`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class Difference(NamedTuple):
     """The difference between the logits, or another output, of two models."""
 
     largest: float  # absolute difference
-    spread: float  # standard deviation of what the first model makes
-    what: str = "logits"
+    spread: float  # standard deviation of the first model's output
+    what: str = "logits"  # the name of the output
 
     @classmethod
     def between(cls, first: Array, second: Array, what: str = "logits") -> Difference:
@@ -39,7 +40,7 @@ class Difference(NamedTuple):
 
 
 class Growth(abc.ABC, Generic[C]):
-    """The growth of a family's models."""
+    """Enlarges models of a family."""
 
     growing: ClassVar[tuple[str, ...]]  # the fields of the config that may become larger
 
@@ -52,18 +53,18 @@ class Growth(abc.ABC, Generic[C]):
                 if after < before:
                     raise ValueError(f"{which}; a model only grows")
             elif field.name != "dtype" and after != before:
-                raise ValueError(f"{which}; growth keeps it")
+                raise ValueError(f"{which}; growth cannot change it")
 
     @abc.abstractmethod
     def grow(self, params: PyTree, config: C, to: C, key: Array) -> PyTree:
-        """Returns the parameters of a larger model that computes what a smaller one does.
+        """Returns the parameters of a larger model with the same outputs as a smaller one.
 
-        Both are equal up to the rounding of the sums in which twins cancel.
+        Outputs are equal up to the rounding of the sums in which twins cancel.
         """
 
     @abc.abstractmethod
     def resized(self, config: C, to: Config) -> C:
-        """Returns the config at the sizes of another model."""
+        """Returns `config` with the sizes of `to`, the config of another model."""
 
     @abc.abstractmethod
     def logit_difference(
@@ -76,7 +77,7 @@ class Growth(abc.ABC, Generic[C]):
         *,
         grown_by: Array,
     ) -> Difference:
-        """Compares two models on random texts."""
+        """Compares the outputs of two models on random texts; `grown_by` was the key of `grow`."""
 
 
 class Stream(NamedTuple):
@@ -94,10 +95,10 @@ class Stream(NamedTuple):
         return cls(origin, weight / jnp.sqrt(squares[origin] * (old / new)), old / new)
 
     def widen(self, x: Array, axis: int) -> Array:
-        """Returns an array in the wider stream.
+        """Returns a parameter for the wider stream; `axis` is its axis of the old stream.
 
-        The axis tells what the array does: the first axis reads the stream, the last one writes it,
-        and the only axis scales it.
+        The first axis is that of a kernel that reads the stream, and the last axis that of one that
+        writes it. An array with this axis alone scales the stream.
         """
         repeated = jnp.take(x, self.origin, axis)
         if x.ndim == 1:
@@ -110,12 +111,12 @@ class Stream(NamedTuple):
 
 
 def key_of_streams(key: Array) -> Array:
-    """Returns the key of R. Models grown with one key, between the same widths, have the same R."""
+    """Returns the random key of R; models grown with one key, between equal widths, share R."""
     return jax.random.split(key, 3)[0]
 
 
 def alike(x: Array, old: int, axis: int) -> Array:
-    """Gives twins along the axis, beyond the `old` first entries, equal entries."""
+    """Makes the entries of twins equal: pairs along the axis, after the first `old` entries."""
     index, _ = _twins(old, x.shape[axis])
     if (x.shape[axis] - old) % 2:
         index[-1] = 0
@@ -123,7 +124,7 @@ def alike(x: Array, old: int, axis: int) -> Array:
 
 
 def opposed(x: Array, old: int, axis: int) -> Array:
-    """Gives twins along the axis, beyond the `old` first entries, entries that sum to zero."""
+    """Makes the entries of twins sum to zero: pairs along the axis, after the first `old` ones."""
     index, sign = _twins(old, x.shape[axis])
     x = jnp.take(x, index, axis) * along(jnp.asarray(sign), axis, x.ndim)
     if (x.shape[axis] - old) % 2:
@@ -133,9 +134,9 @@ def opposed(x: Array, old: int, axis: int) -> Array:
 
 
 def _twins(old: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns [size], the index of each entry's twin (its own if it has none), and its sign.
+    """Returns [size] each: the index of the first entry of an entry's pair, and the entry's sign.
 
-    The sign is -1 for the second entry of a pair, 1 for all others.
+    An entry without a pair has its own index. The sign is -1 for second entries of pairs, else 1.
     """
     index, sign = np.arange(size), np.ones(size, np.float32)
     first = np.arange(old, size - 1, 2)

@@ -1,4 +1,4 @@
-"""The parts of a model that a smaller one is made of, and what families share of trimming."""
+"""The parts of a model that a trimmed one keeps, and functions for the trimming of all families."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _LAYERS: dict[str, Callable[[int, int], tuple[int, ...]]] = {
 
 
 def layers(name: str, text: str, of: int) -> tuple[int, ...]:
-    """Returns the numbers of the layers that a command's argument stands for."""
+    """Returns the layers, of `of` in all, that the text of an argument such as first:2 selects."""
     rule, _, count = text.partition(":")
     if rule in _LAYERS and count.isdecimal() and 1 <= int(count) <= of:
         return _LAYERS[rule](int(count), of)
@@ -66,7 +66,7 @@ def layers(name: str, text: str, of: int) -> tuple[int, ...]:
 
 
 def sizes(config: object, trim: Trim) -> dict[str, int]:
-    """Returns the config's fields that change with the numbers of layers."""
+    """Returns the config's numbers of layers after trimming, by field, where they change."""
     counts = {}
     for stack in ("decoder", "encoder"):
         if (numbers := getattr(trim, f"{stack}_layers")) is None:
@@ -74,7 +74,7 @@ def sizes(config: object, trim: Trim) -> dict[str, int]:
         if numbers[-1] >= (there := getattr(config, f"num_{stack}_layers")):
             raise ValueError(
                 f"Trim.{stack}_layers is {numbers} and the last of the model's layers is number "
-                f"{there - 1}; give some of those"
+                f"{there - 1}; give numbers up to this"
             )
         counts[f"num_{stack}_layers"] = len(numbers)
     return counts
@@ -85,12 +85,12 @@ def check_head(known: tuple[int, ...] | None, ids: tuple[int, ...]) -> None:
     if known is not None and not set(ids) <= set(known):
         raise ValueError(
             f"Trim.head_ids has {len(set(ids) - set(known))} ids that the model's head lacks "
-            "(head_ids); trim a whole one"
+            "(head_ids); trim a model whose head has them"
         )
 
 
 def head(params: PyTree, tied: bool, known: tuple[int, ...] | None, ids: tuple[int, ...]) -> PyTree:
-    """Returns the part of a decoder with the head [D, K] of these ids."""
+    """Returns the decoder's entry for an output head [D, K] of K ids; `known` are those it had."""
     if tied:
         kernel = jnp.take(params["token_embedder"]["embedding"], jnp.asarray(ids), axis=0).T
     else:
@@ -101,7 +101,7 @@ def head(params: PyTree, tied: bool, known: tuple[int, ...] | None, ids: tuple[i
 
 
 def of_layers(stack: PyTree, numbers: tuple[int, ...]) -> PyTree:
-    """Returns a stack of some of its layers, in the same order."""
+    """Returns a stack's parameters with only the layers `numbers`, numbered from 0 on."""
     others = {name: leaf for name, leaf in stack.items() if not name.startswith("layers_")}
     return others | {f"layers_{new}": stack[f"layers_{old}"] for new, old in enumerate(numbers)}
 

@@ -1,8 +1,8 @@
 """Trimming: a part of a model as a model of its own, from which a drafter is trained.
 
-Kept parts do not change, and nothing replaces the others: the remaining layers read the stream from
-one another. The last layers of a decoder therefore read embeddings that they have never seen. The
-first layers leave a stream that the final norm and the head have never seen.
+Kept parts do not change, and nothing replaces removed layers: each kept layer reads the stream of
+the kept layer before it. If only last layers are kept, they read embeddings, on which they were not
+trained. If only first layers are kept, the final norm and the head read an unfamiliar stream.
 
 A head may keep only the ids that are likely at all (VocabTrim, Goel et al. 2025, 2506.22694;
 FR-Spec, Zhao et al. 2025, 2502.14856). A step then reads D K numbers of it instead of D V. The
@@ -21,7 +21,7 @@ from specdec.types import PyTree
 
 
 class _PartsConfig(Config, Protocol):
-    """A config of whose model parts may be kept."""
+    """The config of a model that can be trimmed."""
 
     @property
     def num_encoder_layers(self) -> int: ...
@@ -41,7 +41,7 @@ def _same(config: _PartsConfig) -> _PartsConfig:
 
 @dataclasses.dataclass(eq=False)
 class PartsTrimming:
-    """Trimming of a family; see `models.contract.family.Trimming`."""
+    """Trims models of one family; see `models.contract.family.Trimming`."""
 
     # the config's field with the width of the encoder's output; None for a family without encoders
     encoder_width: str | None = None
@@ -76,7 +76,7 @@ class PartsTrimming:
         return self.without(dataclasses.replace(full, **changes))
 
     def trim(self, params: PyTree, config: Config, trim: Trim) -> PyTree:
-        """Returns the parameters of the kept parts of T5X's tree; only a head's are copied."""
+        """Returns the tree of the kept parameters; only those of an output head are copied."""
         self.trimmed(config, trim)
         trimmed, full = dict(params), self.with_additions(config)
         if trim.shared_encoder:

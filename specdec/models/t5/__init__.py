@@ -1,4 +1,4 @@
-"""T5 in all its versions: the network, its memory layouts, its names elsewhere, its sizes."""
+"""T5 in all its versions: network, fused kernels, checkpoints, growth, additions for drafting."""
 
 from specdec.models.t5.calm import Calm, calm
 from specdec.models.t5.config import T5Config

@@ -1,4 +1,4 @@
-"""A T5 whose tokens may leave after a confident layer, so that most need few layers. Not exact.
+"""A T5 in which a token may skip the layers after one with a confident prediction. Not exact.
 
 Schuster et al. 2022, "Confident Adaptive Language Modeling" (2207.07061).
 """
@@ -25,16 +25,16 @@ Confidence: TypeAlias = Literal["softmax", "state", "classifier"]
 
 @dataclasses.dataclass(frozen=True)
 class Calm(T5Draft):
-    """A T5 in which a token leaves after the first layer that is confident of it.
+    """A T5 in which a token leaves after the first layer with a confident next-token prediction.
 
-    Keys and values of the layers that a token has skipped are computed from the state it left with.
-    Later tokens attend to them, so each layer's cache is complete.
+    The token's state after this layer also gives its keys and values in the skipped layers. Later
+    tokens attend to them, so each layer's cache is complete.
 
     A token leaves by its own confidence alone. The layers run until the last token of a call has
-    left, but change nothing of the tokens that have left. A token's logits therefore depend neither
-    on its neighbours nor on the width of the call. (In the paper's code, the least confident row of
-    a batch decides for all.) So this model may be the target of speculation. The output then has
-    this model's distribution, not that of the whole one, and `exact` is False.
+    left, and do not change tokens that have left. A token's logits therefore depend neither on its
+    neighbours nor on the width of the call. (In the paper's code, the least confident row of a
+    batch decides for all.) So this model may be the target of speculation. The output then has this
+    model's distribution, not that of the whole T5, and `exact` is False.
 
     Args:
       threshold: the confidence, from 0 to 1, above which a token leaves; None for never, which is
@@ -44,10 +44,9 @@ class Calm(T5Draft):
         exit. "state" is the cosine of the states at this exit and the one before; the first exit is
         skipped. "classifier" needs a model that has one, see `training.ExitClassifier`.
       exits: the layers after which a token may leave, counted from 1; None for all.
-      decay: of the threshold along the text (section 3.5), with `decay_length`. The threshold of
-        token t is 0.9 threshold + 0.1 exp(-decay t / decay_length), at most 1. None for a constant
-        one.
-      decay_length: see `decay`.
+      decay: how fast the threshold decreases along the text (section 3.5). The threshold of token t
+        is 0.9 threshold + 0.1 exp(-decay t / decay_length), at most 1. None for a constant one.
+      decay_length: the length in the formula of `decay`, in tokens; None if that is None.
     """
 
     threshold: Probability | None = 0.9
@@ -61,8 +60,8 @@ class Calm(T5Draft):
         super().__post_init__()
         if self.confidence == "classifier" and not self.config.exit_classifier:
             raise ValueError(
-                "Calm.confidence is 'classifier' and the model has none; train one, "
-                "objectives/exit_classifier.gin, or use 'softmax'"
+                "Calm.confidence is 'classifier' and the model has no exit classifier; train one "
+                "with objectives/exit_classifier.gin, or use 'softmax'"
             )
         if self.exits is not None:
             if max(self.exits) > self.num_layers:
@@ -110,15 +109,15 @@ class Calm(T5Draft):
         cache: KVCache,
         **others: object,
     ) -> tuple[ModelOutput, KVCache]:
-        """Feeds tokens [B, T] int32; see `T5Target.decode`.
+        """Feeds tokens [B, T] int32; returns output and cache, see `Target.decode`.
 
         Raises:
           ValueError: the arguments select layers, or a block that is not text.
         """
         if any(value is not None for value in others.values()):
             raise ValueError(
-                "Calm chooses its layers itself, and reads text; give the T5 that it is made of "
-                "where layers are run apart"
+                "Calm chooses its layers itself, and reads only text; use a T5Target to select "
+                "layers, or to feed a block that is not text"
             )
         state, cache = self._run(params, tokens, cache)
         logits = self.logits(params, state.hidden) if state.logits is None else state.logits
@@ -211,9 +210,10 @@ class Calm(T5Draft):
 
 @dataclasses.dataclass(frozen=True)
 class _Always(Calm):
-    """The result of `Calm.always`.
+    """A `Calm` in which all tokens leave after `depth` layers.
 
-    The confidence is still computed, because the compiler cannot know its bounds, -1 and 1.
+    Its thresholds, -2 or 2, are outside of the confidence's bounds. A compiled call still computes
+    the confidence, because the compiler does not know these bounds.
     """
 
     depth: int = 0
@@ -246,7 +246,7 @@ class _Always(Calm):
 
 
 def calm(model: T5Target, **settings) -> Calm:
-    """Returns a T5 with exits: the model with the other fields of `Calm`.
+    """Returns a `Calm` with the fields of a T5 and the given settings.
 
     Args:
       model: a T5.
@@ -261,14 +261,14 @@ def calm(model: T5Target, **settings) -> Calm:
 
 
 class _Left(NamedTuple):
-    """The values that tokens have left with, or have so far if they have not left."""
+    """The state of each token after the last layer that it went through."""
 
-    stream: Array  # [B, T, D] after the last layer that they went through
-    hidden: Array  # [B, T, D] the same after the final norm
-    logits: Array | None  # [B, T, V], where each exit asks for them
-    seen: Array | None  # [B, T, D] the stream at the exit before, where an exit asks for it
-    depth: Array  # [B, T] int32, layers
-    going: Array  # [B, T] bool
+    stream: Array  # [B, T, D] the residual stream
+    hidden: Array  # [B, T, D] the stream after the final norm
+    logits: Array | None  # [B, T, V], if the confidence is "softmax"
+    seen: Array | None  # [B, T, D] the stream at the exit before, if the confidence is "state"
+    depth: Array  # [B, T] int32, the number of layers
+    going: Array  # [B, T] bool, whether the token has not left
 
 
 def _cosine(x: Array, y: Array) -> Array:

@@ -86,7 +86,7 @@ class T5Config(Architecture):
         return self.num_heads
 
     def query_scale(self, head_dim: int) -> None:
-        """Returns None: kernels of queries begin smaller instead."""
+        """Returns None: T5 has the factor in the initial values of the queries' kernels."""
         return None
 
 

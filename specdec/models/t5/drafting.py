@@ -1,7 +1,7 @@
-"""A T5 with additions for drafting: inputs from the target, and heads besides its own.
+"""A T5 with additions for drafting: inputs from the target, and further output heads.
 
 Its parameters are a T5's, with those of the additions in the decoder. It has no encoder if it reads
-the target's.
+the target's encoder output.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class T5DraftConfig(T5Config):
     """The architecture of a T5 with additions, each of which is optional.
 
     Args:
-      exit_classifier: whether the states after any layer tell if the last layer would predict the
-        same token (`models.t5.Calm`).
+      exit_classifier: whether a classifier of the states after a layer predicts if the last layer
+        would predict the same token (`models.t5.Calm`).
       states_dim: the width of the target's decoder states, which are fed together with the tokens.
       markov_rank: the rank of the table with which a token of a block changes the next one's
         logits.
-      confidence_head: whether states of a block predict which of its tokens will be kept.
+      confidence_head: whether a head predicts, from a block's states, which tokens are accepted.
     """
 
     num_encoder_layers: NonNegativeInt
@@ -91,7 +91,7 @@ def first_ids(count: int) -> tuple[int, ...]:
 
 
 def without_additions(config: T5DraftConfig) -> T5Config:
-    """Returns a plain T5's config if nothing is added."""
+    """Returns a plain T5's config if no addition is set, and otherwise an equal config."""
     return config_of(**dataclasses.asdict(config))
 
 
@@ -152,7 +152,7 @@ class DraftDecoder(T5Decoder):
 
 
 class DraftNetwork(T5):
-    """The network of a `T5Draft`, which is its interface."""
+    """The network of a `T5Draft`."""
 
     config: T5DraftConfig
     decoder_class: ClassVar[type[Decoder]] = DraftDecoder
@@ -240,13 +240,13 @@ class T5Draft(T5Target):
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        """Feeds tokens [B, T] int32; see `LayeredTarget.decode`.
+        """Feeds tokens [B, T] int32; returns output and cache, see `LayeredTarget.decode`.
 
         `states` [B, T, states_dim] are the target's states of the tokens, if the model reads them.
         """
         if (self.states_dim is not None) != (states is not None):
             raise ValueError(
-                "this T5 reads no states; give it states_dim, or no states"
+                "this T5 reads no states of a target; set its states_dim, or give no states"
                 if self.states_dim is None
                 else "this T5 reads the states of the model that it drafts for (states_dim); use "
                 "it in a drafter that gives it some, such as Masked"
@@ -255,14 +255,15 @@ class T5Draft(T5Target):
         return self._fed(params, tokens, cache, ancestors, layers, resume, states)
 
     def markov(self, params: PyTree, tokens: Array) -> Array:
-        """Returns what tokens [B, T] of a block add to the logits of the next ones, [B, T, V], by a
-        low-rank Markov head."""
+        """Returns the term [B, T, V] that tokens [B, T] of a block add to the logits after them, by
+        a low-rank Markov head."""
         return cast(Array, self.apply(params, tokens, method="markov"))
 
     def confidence(self, params: PyTree, hidden: Array) -> Array:
-        """Returns the log-odds [B, T] that a token of a block is kept if those before it are."""
+        """Returns the log-odds [B, T] that a block's token is accepted if all before it are."""
         return cast(Array, self.apply(params, hidden, method="confidence"))
 
     def exit_logits(self, params: PyTree, hidden: Array) -> Array:
-        """Returns the log-odds [B, T] that the last layer would predict the same as this one."""
+        """Returns the log-odds [B, T] that the last layer predicts the token that a layer's states
+        `hidden` [B, T, D] predict."""
         return cast(Array, self.apply(params, hidden, method="exit_logits"))

@@ -11,8 +11,8 @@ long a step takes. Here they are four:
                                                 the inputs' cache
   mlp       `UNITS` of the MLP                  stream, parts      stream, parts
 
-Parts [any, T, D] are what the programs of one kernel add to the stream [T, D]. The next kernel adds
-them up, and each of its programs does so by itself, since none can wait for another.
+Parts [any, T, D] are the terms that the programs of one kernel add to the stream [T, D]. In the
+next kernel, every program computes their whole sum, since programs cannot wait for each other.
 
 The kernels are written in Pallas for Triton. The stream is float32, so a bfloat16 model rounds
 differently than in `t5.network`. A draft may: it is verified with the distribution that it was
@@ -66,7 +66,7 @@ def run(
     biases: Sequence[Array],
     cross_bias: Array,
 ) -> tuple[Array, KVCache]:
-    """Runs some decoder layers on the input of the first of them."""
+    """Runs `layers` on the first one's input x [1, T, D]; returns their output and the cache."""
     keys, values = list(cache.keys), list(cache.values)
     mask, stream = cross_bias[0, 0, 0], [x[0].astype(jnp.float32)]
     for i, bias in zip(layers, biases, strict=True):
@@ -82,7 +82,7 @@ def run(
 
 @dataclasses.dataclass(frozen=True)
 class _Layer:
-    """The sub-layers. A stream is the list of [T, D] and of any parts to add to it, float32."""
+    """A decoder layer's sub-layers. A stream is a list of float32 arrays: [T, D], parts to add."""
 
     config: T5Config
     params: Mapping[str, PyTree]
@@ -90,7 +90,7 @@ class _Layer:
     def attend(
         self, stream: list[Array], bias: Array, length: Array, keys: Array, values: Array
     ) -> list[Array]:
-        """Returns the stream after self-attention, and keys and values with the new slots."""
+        """Returns the stream's arrays after self-attention, then keys and values with new slots."""
         config = self.config
         heads, joined = config.num_heads, config.num_heads * config.head_dim
         weights = self._weights("self_attention", "pre_self_attention_layer_norm")
@@ -103,14 +103,14 @@ class _Layer:
         return [added, *self._call(_attend, (heads, SPLIT), kernel, arguments, results, written=2)]
 
     def cross(self, stream: list[Array], mask: Array, keys: Array, values: Array) -> list[Array]:
-        """Returns the stream after attention to the inputs."""
+        """Returns the stream's arrays after attention to the encoder's output."""
         heads = self.config.num_heads
         weights = self._weights("encoder_decoder_attention", "pre_cross_attention_layer_norm")
         results = [stream[0], self._parts(stream, heads)]
         return self._call(_cross, (heads, SPLIT), weights, (stream, mask, keys, values), results)
 
     def mlp(self, stream: list[Array]) -> list[Array]:
-        """Returns the stream after the MLP."""
+        """Returns the stream's arrays after the MLP."""
         programs = self.config.mlp_dim // UNITS
         weights = self._weights("mlp", "pre_mlp_layer_norm")
         results = [stream[0], self._parts(stream, programs)]
@@ -131,7 +131,7 @@ class _Layer:
         results: Sequence[Array | jax.ShapeDtypeStruct],
         written: int = 0,
     ) -> list[Array]:
-        """Runs a kernel."""
+        """Runs a kernel whose last `written` arguments become its last results, in place."""
         name = kernel.__name__[1:]
         flat, tree = jax.tree.flatten((weights, arguments))
 
@@ -265,7 +265,7 @@ _Ref: TypeAlias = Any  # Pallas's reference to an array that a kernel reads or w
 
 
 def _outputs(config: T5Config) -> _Range:
-    """Returns this program's part of an attention's outputs."""
+    """Returns the range of the attention's output dimensions that this program computes."""
     size = config.emb_dim // SPLIT
     return _Range(pl.program_id(1) * size, size)
 
@@ -288,7 +288,7 @@ def _write(x: Array, ref: _Ref, *index: _Index, only: Array | bool = True) -> No
 
 
 def _places(index: Sequence[_Index]) -> tuple[tuple[Array | int, ...], Array]:
-    """Returns an index of arrays that span the ranges, and which places are inside them."""
+    """Returns index arrays that span the ranges, and a mask of the indices inside the ranges."""
     ranges = [entry for entry in index if isinstance(entry, _Range)]
 
     def spread(of: Array, entry: _Range) -> Array:

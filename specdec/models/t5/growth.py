@@ -22,8 +22,9 @@ outputs that cancel. Unit j of an MLP and its twin have equal columns of `wi` an
 `wo`. A head's value dimension and its twin have equal columns of `value` and opposite rows of
 `out`. An added head, and each head of an added layer, therefore contributes zero whatever it
 attends to. An added dimension of an old head's logits and its twin have equal columns of `query`
-and opposite ones of `key`. An odd one is the twin of number 0, which gives up what it adds. No
-matrix has zeros, so no work can be skipped: every product takes the time of the large model's.
+and opposite columns of `key`. If the number of added entries is odd, the last one's twin is entry
+0, from which its contribution is subtracted. No matrix has zeros, so no work can be skipped: every
+product takes the time of the large model's.
 
 Two models grown with one key, from one width to another, have the same R, so that a drafter still
 fits its target. A drafter that reads the target's outputs (`encoded_dim`, `states_dim`) reads them
@@ -57,8 +58,8 @@ _OF_INPUTS = {("encoder_decoder_attention", name) for name in ("key", "value")}
 class T5Growth(Growth[T5Config]):
     """The growth of a T5, with or without additions for drafting.
 
-    Each layer comes after its share of the added layers, so that the same fraction of all layers
-    still computes the same.
+    Added layers are spread evenly before the old layers, so that the first half of the layers, for
+    example, computes the same as the first half before.
 
     The logit of an added id is a random mean of the old ids' logits. It is never the largest, so
     greedy outputs do not change. A mean is at most log(mean of exp). At a temperature, an added id
@@ -102,14 +103,14 @@ class T5Growth(Growth[T5Config]):
         if draft.head_ids is not None:
             raise ValueError(
                 f"T5DraftConfig.head_ids names {len(draft.head_ids)} of {draft.vocab_size} ids; "
-                "let the whole head grow, and trim it then"
+                "let a model with the whole head grow, and trim the head afterwards"
             )
         super().check_growth(config, to)
         layers = any(getattr(to, name) > getattr(config, name) for name in SIZES[-2:])
         if to.head_dim == 1 and (layers or to.num_heads > config.num_heads):
-            raise ValueError("T5Config.head_dim is 1, and an added head cancels over two; give 2")
+            raise ValueError("T5Config.head_dim is 1, and twins in an added head need two; give 2")
         if to.mlp_dim == 1 and layers:
-            raise ValueError("T5Config.mlp_dim is 1, and an added layer cancels over two; give 2")
+            raise ValueError("T5Config.mlp_dim is 1, and twins in an added layer need two; give 2")
         if draft.markov_rank and to.vocab_size != config.vocab_size:
             raise ValueError(
                 f"T5DraftConfig.vocab_size is {config.vocab_size} and would become "
@@ -118,10 +119,10 @@ class T5Growth(Growth[T5Config]):
             )
 
     def resized(self, config: T5Config, to: T5Config) -> T5Config:
-        """Returns the config at the sizes of another model.
+        """Returns a config with the sizes of `to`, the config of another model.
 
-        A model that reads its target's encoder or states keeps its number of layers, and reads a
-        target of those sizes.
+        A drafter that reads its target's encoder output or states keeps its number of layers; its
+        target is then taken to grow to the same sizes.
         """
         draft = T5DraftConfig.of(config)
         sizes = {name: getattr(to, name) for name in SIZES}
@@ -141,7 +142,8 @@ class T5Growth(Growth[T5Config]):
     ) -> Difference:
         """Compares the logits of two models on random texts, over the ids of the first model.
 
-        `grown_by` is needed if the models read another model's outputs.
+        `grown_by`, the key of the second model's growth, is needed if the models read another
+        model's outputs.
         """
         config, other = T5DraftConfig.of(config), T5DraftConfig.of(other)
         inputs, tokens = jax.random.randint(key, (2, *_TEXTS), 1, config.vocab_size)
@@ -180,14 +182,14 @@ def _flat(tree: PyTree) -> dict[Path, PyTree]:
 
 
 def _streams(config: T5DraftConfig, to: T5DraftConfig, key: Array) -> dict[str, Stream]:
-    """Returns the model's own stream and those that it reads. One key and width give one stream."""
+    """Returns the maps of the residual streams of a model and of those that it reads, by field."""
     widths = {name: (getattr(config, name), getattr(to, name)) for name in _STREAMS}
     stream_key = key_of_streams(key)
     return {name: Stream.create(stream_key, *both) for name, both in widths.items() if both[0]}
 
 
 def _widened(x: Array, path: Path, axes: PartitionSpec, streams: dict[str, Stream]) -> Array:
-    """Returns an array in the streams that it reads and writes."""
+    """Returns a parameter for the wider streams that it reads and writes."""
     stream = streams["emb_dim"]
     if path[-2] in _LOG_ODDS:
         return stream.of(x) * stream.ratio if x.ndim else x
@@ -201,7 +203,7 @@ def _widened(x: Array, path: Path, axes: PartitionSpec, streams: dict[str, Strea
 
 
 def _take_off_scale(grown: dict[Path, PyTree], config: T5DraftConfig, to: T5DraftConfig) -> None:
-    """Scales the decoder's last norm down, by the factor that tied logits have grown by."""
+    """Divides the decoder's last norm by the factor by which growth has increased tied logits."""
     grown["decoder", "decoder_norm", "scale"] *= math.sqrt(config.emb_dim / to.emb_dim)
     if config.states_dim:
         grown["decoder", "states_dense", "kernel"] /= _shrunk(config, to)
@@ -211,7 +213,7 @@ def _take_off_scale(grown: dict[Path, PyTree], config: T5DraftConfig, to: T5Draf
 
 
 def _shrunk(config: T5DraftConfig, to: T5DraftConfig) -> float:
-    """Returns the factor by which a target, tied like its drafter, scales its states down."""
+    """Returns the factor by which growth multiplies the states of a target with tied logits."""
     assert config.states_dim and to.states_dim, "growth keeps it"
     return math.sqrt(config.states_dim / to.states_dim)
 
@@ -236,7 +238,7 @@ def _by_head(x: Array, axes: PartitionSpec, config: T5Config) -> Array:
 
 
 def _cancel_attention(grown: dict[Path, PyTree], module: Path, trained: T5Config | None) -> None:
-    """Makes added attention cancel: in trained heads after their head_dim, in added heads fully."""
+    """Makes added parts of attention cancel: the added dimensions of old heads, and new heads."""
     heads, dims = (trained.num_heads, trained.head_dim) if trained else (0, 0)
 
     def apply(rule, name: str, axis: int, added: bool) -> None:

@@ -88,7 +88,7 @@ class T5Attention(Attention):
         return lambda *a, **k: normal(*a, **k) / math.sqrt(self.sizes.head_dim)
 
     def over_itself(self, x: Array, positions: Array, bias: Array) -> Array:
-        """Computes the encoder's attention, see `Attention`.
+        """Returns attention [B, S, D] of the encoder's x [B, S, D] over its own keys and values.
 
         The layout, and so the rounding, is T5X's. Float32 logits therefore agree to the last bits
         even for weights that amplify rounding, as random ones do a hundredfold.
@@ -111,7 +111,7 @@ def _relative_bias(config: T5Config, bidirectional: bool) -> RelativeBias:
 def _biases(
     stack: T5Encoder | T5Decoder, layers: list, queries: Array, keys: Array, mask: Array
 ) -> list:
-    """Returns, for each layer, the mask plus its relative-position bias or that of the stack."""
+    """Returns, for each layer, the mask plus its relative-position bias, or plus the stack's."""
     if stack.config.relative_bias_per_layer:
         return [layer.relpos_bias(queries, keys) + mask for layer in layers]
     return [stack.relpos_bias(queries, keys) + mask] * len(layers)
@@ -193,7 +193,7 @@ def _own_kernels(fused: Fused, config: T5Config, x: Array, cache: KVCache) -> Mo
 
 
 class T5(EncoderDecoderNetwork):
-    """The network; `T5Target` is its interface."""
+    """The network of a `T5Target`."""
 
     encoder_class: ClassVar[type[Encoder]] = T5Encoder
     decoder_class: ClassVar[type[Decoder]] = T5Decoder
@@ -216,7 +216,8 @@ class T5Target(EncoderDecoder):
         of `t5.fused` ("triton") and `t5.streamed` ("mosaic").
 
     Raises:
-      ValueError: kernels are joined or fused, and others are not as in checkpoints.
+      ValueError: kernels are both joined and fused, or either in a layout or with weights that are
+        not those of checkpoints.
     """
 
     config: T5Config
@@ -233,15 +234,15 @@ class T5Target(EncoderDecoder):
             name = type(self).__name__
             raise ValueError(
                 f"{name}.layout.joined is {joined} and fused is {fused!r}, its storage "
-                f"{self.layout.storage!r} and its weights {self.weights!r}; give one of both at "
-                "most, and only with 'checkpoint' and 'stored'"
+                f"{self.layout.storage!r} and its weights {self.weights!r}; give at most one of "
+                "the two, and only with storage 'checkpoint' and weights 'stored'"
             )
 
     def drafting(self: Self) -> Self:
         """Returns this model with joined or fused kernels, where they were measured to be faster.
 
-        Fused ones compute calls at batch 1 on one and two tokens. On a TPU the logits remain, so a
-        call on one token may still be computed with two.
+        Fused kernels compute calls at batch 1 on one and two tokens, but not the logits. On a TPU a
+        call on one token may therefore still be computed with two.
         """
         chosen = self.layout.joined or self.layout.fused
         if chosen or not self.keeps_kernels or self.axis_rules or not device.measures_calls():

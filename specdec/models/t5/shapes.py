@@ -1,11 +1,12 @@
-"""Infers the T5 that parameters belong to from their shapes, and which of them an array holds.
+"""Infers a T5's config from its parameters' shapes, and the parameters that each array holds.
 
 T5X's `scalable_t5` has parameters with other names and shapes than those of `t5`.
 
-Layers that were trained in a scan are one array for a whole stack. `decoder/decoder/mlp/wo/kernel
-[mlp, layers, embed]` holds all `decoder/layers_<i>/mlp/wo/kernel`. The axis of layers is 1, or 0 if
-the training set `param_scan_axis` so. Attention kernels, scanned or not, are [embed, heads,
-head_dim] (`out`: [heads, head_dim, embed]) instead of [embed, heads * head_dim].
+If layers were trained in a scan, one array has a parameter of all of them:
+`decoder/decoder/mlp/wo/kernel [mlp, layers, embed]` holds all `decoder/layers_<i>/mlp/wo/kernel`.
+The axis of layers is 1, or 0 by the training's `param_scan_axis`. Attention kernels, scanned or
+not, are [embed, heads, head_dim] (`out`: [heads, head_dim, embed]) instead of [embed, heads *
+head_dim].
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _RELATIVE_BIAS = "relpos_bias/rel_embedding"
 
 
 def misfit(shapes: Shapes, expected: Shapes) -> str:
-    """Explains why the shapes are not those expected, in terms of T5Config's fields."""
+    """Explains by T5Config's fields why a checkpoint's shapes are not those expected."""
     if not shapes.keys() & expected.keys():
         return "these are not the parameters of a T5"
     ours, stored = fields(expected), fields(shapes)
@@ -56,7 +57,7 @@ def misfit(shapes: Shapes, expected: Shapes) -> str:
 
 
 def fields(shapes: Shapes) -> dict[str, Any]:
-    """Returns the fields of T5Config that shapes imply; None if an array is missing."""
+    """Returns the fields of T5Config that shapes imply; a field is None if its array is missing."""
     unknown = (None, None)
     vocab_size, emb_dim = shapes.get("token_embedder/embedding", unknown)
     per_layer, shared = f"decoder/layers_0/{_RELATIVE_BIAS}", f"decoder/{_RELATIVE_BIAS}"
@@ -88,8 +89,8 @@ def stacks(
 ) -> dict[str, Stack]:
     """Returns the parameters in each array: the one of its name, or one per layer of a stack.
 
-    Every scanned layer has its own relative-position biases. If they are all equal, they are also
-    the one that T5's layers share, and are read as such unless the config says otherwise.
+    Every scanned layer has its own relative-position biases. If those of all layers are equal, they
+    are read as the biases that T5's layers share, unless `config.relative_bias_per_layer`.
     """
     per_layer = config is not None and config.relative_bias_per_layer
     axis = _axis(shapes)

@@ -9,8 +9,8 @@ which has room for one layer, in three parts:
   cross     query, out; scale; keys and values of the inputs       stream
   mlp       the kernels of the MLP; scale                          stream
 
-When a part of one layer is computed, the arrays of the next layer's part take its place, while the
-two other parts are read and computed. The stream [T, D] never leaves VMEM.
+When a part of one layer is computed, the arrays of the next layer's same part are copied to its
+place, while the two other parts are computed. The stream [T, D] never leaves VMEM.
 
 A TPU multiplies rows of 128 numbers, and a head of T5 has 64. So one product serves all heads: a
 token has a row for each head, with zeros in place of the other heads' queries.
@@ -101,7 +101,7 @@ def run(
     biases: Sequence[Array],
     cross_bias: Array,
 ) -> tuple[Array, KVCache]:
-    """Runs some decoder layers on the input of the first of them; see `t5.fused.run`."""
+    """Runs `layers` on the first one's input x [1, T, D]; returns their output and the cache."""
     keys, values = list(cache.keys), list(cache.values)
     caches, others = [], []
     for i, bias in zip(layers, biases, strict=True):
@@ -146,7 +146,7 @@ def _read(layer: Mapping[str, PyTree], name: str) -> dict[str, Array]:
 
 
 def _whole(cached: _Part[_X], others: _Layer[_X]) -> _Layer[_X]:
-    """Returns all arrays of a layer."""
+    """Returns all arrays of a layer: `others`, with the cached keys and values in `attend`."""
     attend, cross, mlp = others
     return {**attend, **cached}, cross, mlp
 
@@ -157,7 +157,7 @@ def _joined(x: Array) -> Array:
 
 
 def _apart(x: Array, shape: tuple[int, ...]) -> Array:
-    """Returns the inverse of `_joined`."""
+    """Maps [H * head_dim, C] back to keys or values of this shape; the inverse of `_joined`."""
     _, heads, slots, size = shape
     return x.reshape(heads, size, slots).swapaxes(1, 2)[None]
 
@@ -182,7 +182,7 @@ def _specs(tree: PyTree, space: pltpu.MemorySpace) -> PyTree:
 
 
 def _bytes(*trees: PyTree) -> int:
-    """Returns the bytes of arrays in VMEM."""
+    """Returns the bytes that arrays take in VMEM, where their last axis is filled up."""
     shapes = [(x.dtype.itemsize, *x.shape) for x in jax.tree.leaves(trees)]
     return sum(math.prod(rows) * _filled(last) for *rows, last in shapes)
 
@@ -200,7 +200,7 @@ def _kernel(
     arrived: _Ref,
     stream_out: _Ref,
 ) -> None:
-    """Computes all layers."""
+    """Computes all layers, and reads the arrays of each into `buffers` before they are needed."""
     layers = list(map(_whole, caches, others))
     attend, cross, mlp = buffers
 
@@ -211,7 +211,7 @@ def _kernel(
         run({name: attend[name] for name in CACHED}, written[layer], stream_out)
 
     def after(layer: Array, part: int) -> None:
-        """Begins to read the part of the next layer, in place of this one's."""
+        """Begins to read a part of the next layer, in place of the same part of this layer."""
         for i in range(1, len(layers)):
             pl.when(layer + 1 == i)(functools.partial(read, part, i, _start))
 
@@ -257,7 +257,7 @@ def _normed(config: T5Config, part: _Part[_Ref], x: Array) -> Array:
 
 
 def _with_new_slots(config: T5Config, part: _Part[_Ref], x: Array, length: Array) -> Array:
-    """Writes keys and values of tokens [T, D] to their slots, and returns the queries."""
+    """Writes keys and values of tokens [T, D] to slots from `length` on; returns the queries."""
     tokens, slots = x.shape[0], part["keys"].shape[1]
     slot = jax.lax.broadcasted_iota(jnp.int32, (tokens, slots), 1) - length
     token = jax.lax.broadcasted_iota(jnp.int32, (tokens, slots), 0)
@@ -273,7 +273,7 @@ def _with_new_slots(config: T5Config, part: _Part[_Ref], x: Array, length: Array
 
 
 def _attended(config: T5Config, part: _Part[_Ref], query: Array, bias: _Ref) -> Array:
-    """Returns what attention adds to the stream, from queries [T, H * head_dim] of all heads."""
+    """Returns attention's term of the stream [T, D], from all heads' queries [T, H * head_dim]."""
     shape = _rows(config.num_heads), query.shape[1]
     number = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
     first = jax.lax.broadcasted_iota(jnp.int32, shape, 0) * config.head_dim
@@ -291,7 +291,7 @@ def _attended(config: T5Config, part: _Part[_Ref], query: Array, bias: _Ref) -> 
 
 
 def _mlp(config: T5Config, part: _Part[_Ref], x: Array) -> Array:
-    """Returns what the MLP adds to the stream."""
+    """Returns the MLP's term of the stream [T, D], from the normed stream x [T, D]."""
     names = sorted(name for name in part if name.startswith("wi"))
     gates = [
         ACTIVATIONS[activation](_rounded(_product(config, x, part[name]), config.dtype))

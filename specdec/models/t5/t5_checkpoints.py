@@ -56,7 +56,7 @@ _MERGE = "merge the adapter first, model.merge_and_unload().save_pretrained(DIR)
 
 
 class T5Checkpoints(FamilyCheckpoints):
-    """The checkpoints; see `FamilyCheckpoints`."""
+    """T5's checkpoints in transformers' format; see `FamilyCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("t5", "mt5", "umt5")  # ByT5's is t5
     architecture = "T5ForConditionalGeneration"
@@ -96,7 +96,7 @@ class T5Checkpoints(FamilyCheckpoints):
     }
 
     def described(self, record: Record) -> T5Config:
-        """Returns the config of a record, tied if its logits are scaled."""
+        """Returns the config that a record describes, with logits tied if they are scaled."""
         if record.get("is_encoder_decoder") is False:
             raise ValueError(
                 "this is of an encoder alone (is_encoder_decoder is false); give a "
@@ -113,7 +113,7 @@ class T5Checkpoints(FamilyCheckpoints):
             raise ValueError(f"this does not describe a T5 ({error}); copy it again") from error
 
     def to_config(self, record: Record, arrays: Arrays) -> T5Config:
-        """Returns the model that the record and the arrays describe."""
+        """Returns the config of the model that a record and its arrays describe."""
         _check_names(arrays.keys(), record)
         config, head = self.described(record), arrays.get(self.head)
         if head is None and record.get("tie_word_embeddings") is False:
@@ -126,7 +126,7 @@ class T5Checkpoints(FamilyCheckpoints):
         return config
 
     def to_record(self, config: T5Config) -> dict[str, object]:
-        """Returns the contents of a model's `config.json`."""
+        """Returns the contents of transformers' `config.json` for a model."""
         record = super().to_record(config)
         activation, *gate = config.mlp_activations
         if activation not in _WRITTEN or gate not in ([], ["linear"]):
@@ -146,7 +146,7 @@ class T5Checkpoints(FamilyCheckpoints):
     def parameters(self, record: Record, config: T5Config, arrays: Arrays) -> dict[str, np.ndarray]:
         """Returns the arrays under T5X's names, as views; arrays that a T5 lacks keep their names.
 
-        Only an output layer into which a scale must be multiplied is read.
+        Data is read only from an output layer that must be multiplied by a scale.
         """
         table = _embedding(arrays)
         others = {name: array for name, array in arrays.items() if name not in _TABLES}
@@ -159,7 +159,7 @@ class T5Checkpoints(FamilyCheckpoints):
         return parameters
 
     def names(self, config: T5Config) -> dict[str, str]:
-        """Returns {T5X's name: theirs} of all arrays that a model of this config may have."""
+        """Returns {T5X's name: transformers' name} of all arrays that a model may have."""
         hf_names = super().names(config)
         depths = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
         for stack, depth in depths.items():
@@ -171,7 +171,7 @@ class T5Checkpoints(FamilyCheckpoints):
         return hf_names
 
     def parts_of(self, stack: str) -> Mapping[str, str]:
-        """Returns `parts` of a stack. An encoder has other names, and an MLP after attention."""
+        """Returns the `parts` of a stack's layers, where an encoder's MLP is layer 1 of a block."""
         return (
             {
                 ours.replace("self_attention", "attention"): hf_name.replace("layer.2", "layer.1")
@@ -182,7 +182,7 @@ class T5Checkpoints(FamilyCheckpoints):
         )
 
     def is_transposed(self, name: str) -> bool:
-        """Returns whether theirs is [out, in] where T5X's is [in, out]."""
+        """Returns whether the checkpoint's array is [out, in] where T5X's is [in, out]."""
         return name != TABLE
 
     def has_bytes(self, record: Record) -> bool:
@@ -192,7 +192,7 @@ class T5Checkpoints(FamilyCheckpoints):
     def extra_ids(self, record: Record, tokenizer: str) -> int:
         """Returns the number of the vocabulary's sentinels.
 
-        The version that saved the tokenizer determines which list of its record has them.
+        They are in different lists of the tokenizer's record, by the version that saved it.
         """
         if sentinels := len(set(re.findall(r"<extra_id_\d+>", tokenizer))):
             return sentinels
@@ -218,7 +218,7 @@ def scales_logits(record: Record) -> bool:
 
 
 def _ids(record: Record) -> dict[str, Any]:
-    """Returns the fields of the special ids; those that the record lacks are T5's."""
+    """Returns the config's fields of start, padding and stop ids, by default T5's usual ids."""
     ids = {name: record.get(name) for name in (_START, _PAD, _ENDS)}
     pad = PAD_ID if ids[_PAD] is None else ids[_PAD]
     start = pad if ids[_START] is None else ids[_START]
@@ -245,7 +245,7 @@ def _activations(record: Record) -> tuple[str, ...]:
 def _embedding(arrays: Arrays) -> np.ndarray:
     tables = [name for name in _TABLES if name in arrays]
     if not tables:
-        raise ValueError(f"there is no {_TABLES[0]}; copy it again")
+        raise ValueError(f"the array {_TABLES[0]} is missing; copy the checkpoint again")
     first, *others = tables
     for name in others:
         if not _same(arrays[first], arrays[name]):

@@ -31,7 +31,7 @@ KNOWN: Mapping[str, tuple[object, ...]] = {
 
 
 class T5GemmaCheckpoints(FamilyCheckpoints):
-    """The checkpoints; see `FamilyCheckpoints`."""
+    """T5Gemma's checkpoints in transformers' format; see `FamilyCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("t5gemma",)
     architecture = "T5GemmaForConditionalGeneration"
@@ -43,7 +43,7 @@ class T5GemmaCheckpoints(FamilyCheckpoints):
         "window": "sliding_window",
         "attention_cap": "attn_logit_softcapping",
         "layer_norm_epsilon": "rms_norm_eps",
-    }  # {our field: theirs} of both stacks, which agree in them
+    }  # {our field: their field} with one value for both stacks
     fields: ClassVar[Mapping[str, str]] = {
         **_SIZES,
         "num_decoder_layers": "num_hidden_layers",
@@ -74,7 +74,6 @@ class T5GemmaCheckpoints(FamilyCheckpoints):
     }
 
     def described(self, record: Record) -> T5GemmaConfig:
-        """Returns the config of a record; see `FamilyCheckpoints`."""
         missing = [name for name in STACKS if not isinstance(record.get(name), dict)]
         if missing:
             raise ValueError(f"{' and '.join(missing)} missing; copy config.json again")
@@ -98,7 +97,7 @@ class T5GemmaCheckpoints(FamilyCheckpoints):
         return self.config_class(**fields, **self.others_of(record))
 
     def stack(self, name: str, record: Record) -> Record:
-        """Returns the record of a stack with the fields `rotary`."""
+        """Returns a stack's part of the record, with the fields `rotary` added."""
         layers = record.get("num_hidden_layers", 0)
         refuse_other(record, {**KNOWN, "layer_types": (self.layer_types(layers, 2), None)})
         rope = record.get("rope_parameters") or record.get("rope_scaling") or {}
@@ -108,16 +107,16 @@ class T5GemmaCheckpoints(FamilyCheckpoints):
         return {**record, "rope_theta": theta or 10_000.0}
 
     def others_of(self, record: Record) -> dict[str, Any]:
-        """Returns the fields of a record that are of no stack."""
+        """Returns further fields of the config, from the part of a record outside of stacks."""
         return {}
 
     def layer_types(self, layers: int, pattern: int) -> list[str]:
-        """Returns their kinds of layers, of which every `pattern`-th one has no window."""
+        """Returns transformers' names of layer types; every `pattern`-th layer has no window."""
         integers(0, 1000).check("num_hidden_layers", layers)
         return [f"{'sliding' if i % pattern else 'full'}_attention" for i in range(1, layers + 1)]
 
     def to_record(self, config: T5GemmaConfig) -> dict[str, Any]:
-        """Returns their record of a model; raises ValueError if it is a part of one."""
+        """Returns a model's record; raises ValueError if it has no encoder, or a part of a head."""
         flat = super().to_record(config)
         ids = record_of_ids(config) | {"bos_token_id": config.decoder_start_id}
         decoder = {hf_name: flat.pop(hf_name) for hf_name in self.fields.values()}
@@ -134,5 +133,5 @@ class T5GemmaCheckpoints(FamilyCheckpoints):
         }
 
     def kind_of(self, config: T5GemmaConfig) -> dict[str, object]:
-        """Returns the entries of both stacks that only this version has."""
+        """Returns the entries in both stacks' records that only this version of T5Gemma has."""
         return {"model_type": "t5_gemma_module", "rope_theta": config.rope_theta}

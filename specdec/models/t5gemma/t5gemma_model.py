@@ -1,6 +1,6 @@
 """T5Gemma, version 1, as a model, with T5X's names for the parameters that a T5 has too.
 
-Both stacks are Gemma 2's (2408.00118): norms before and behind each sub-layer, rotary positions,
+Both stacks are Gemma 2's (2408.00118): norms before and after each sub-layer, rotary positions,
 grouped heads, soft caps, and a window in every other layer.
 """
 
@@ -60,8 +60,8 @@ class T5GemmaConfig(Architecture):
 
     Args:
       query_scalar: queries are divided by its square root.
-      window: the tokens that even layers see, up to a token and with it. The encoder sees as many
-        before it and behind it, as in transformers 5; version 4 has one fewer.
+      window: the number of tokens that a token attends to in even decoder layers, with itself. In
+        the encoder it is this number on either side, as in transformers 5; version 4 has one fewer.
       attention_cap: the soft cap of attention logits; None for none.
       logits_cap: the soft cap of logits; None for none.
       rope_theta: the base of the wavelengths of rotary positions.
@@ -110,11 +110,11 @@ class T5GemmaConfig(Architecture):
 
     @property
     def encoder_window(self) -> tuple[int, int]:
-        """The number of tokens before and behind a token that local layers of the encoder see."""
+        """The numbers of tokens before and after a token in the window of local encoder layers."""
         return self.window, self.window
 
     def is_local(self, layer: int) -> bool:
-        """Returns whether a layer, counted from 0, sees a window."""
+        """Returns whether a layer, counted from 0, attends only to a window of tokens."""
         return layer % 2 == 0
 
     def rotary_rates(self, head_dim: int, local: bool) -> np.ndarray:
@@ -122,7 +122,7 @@ class T5GemmaConfig(Architecture):
         return rates(self.rope_theta, head_dim)
 
     def query_scale(self, head_dim: int) -> float:
-        """Returns the factor of queries, which does not depend on the size of a head."""
+        """Returns the factor that queries are multiplied by, whatever the size of a head."""
         return self.query_scalar**-0.5
 
 
@@ -197,5 +197,5 @@ class T5Gemma(EncoderDecoder):
 
     @property
     def cache_heads(self) -> int:
-        """A number that a mesh divides only if it divides the heads of keys of both stacks."""
+        """The greatest common divisor of the numbers of key heads of both stacks."""
         return math.gcd(self.config.num_kv_heads, self.config.encoder_num_kv_heads)

@@ -1,4 +1,4 @@
-"""T5Gemma 2's checkpoints in transformers' format. The part that sees pictures is not read."""
+"""T5Gemma 2's checkpoints in transformers' format. Arrays for pictures are not read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _V1 = T5GemmaCheckpoints
 
 
 class T5Gemma2Checkpoints(T5GemmaCheckpoints):
-    """The checkpoints; see `FamilyCheckpoints`."""
+    """T5Gemma 2's checkpoints in transformers' format; see `FamilyCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("t5gemma2",)
     architecture = "T5Gemma2ForConditionalGeneration"
@@ -44,7 +44,6 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
     )
 
     def stack(self, name: str, record: Record) -> Record:
-        """Returns the record of a stack with the fields `rotary`; see version 1."""
         record = record.get("text_config", record)
         layers, layer_types = record.get("num_hidden_layers", 0), record.get("layer_types")
         pattern = 6
@@ -73,12 +72,10 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
         }
 
     def others_of(self, record: Record) -> dict[str, Any]:
-        """Returns the fields of a record that are of no stack."""
         end = record.get(_END) or record["encoder"].get(_END)
         return {} if end is None else {"end_of_image_id": end}
 
     def to_record(self, config: T5Gemma2Config) -> dict[str, Any]:
-        """Returns their record of a model; raises ValueError if it is a part of one."""
         record = super().to_record(config)
         text = record["encoder"] | {"model_type": "t5gemma2_text"}
         text["layer_types"] = self.layer_types(config.num_encoder_layers, config.pattern)
@@ -87,7 +84,6 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
         return record | end | {"encoder": encoder}
 
     def kind_of(self, config: T5Gemma2Config) -> dict[str, object]:
-        """Returns the entries of both stacks that only this version has."""
         scaled = {"rope_type": "linear", "factor": config.rope_factor}
         everywhere = scaled if config.rope_factor != 1 else {"rope_type": "default"}
         local = {"rope_type": "default", "rope_theta": config.local_rope_theta}
@@ -101,10 +97,9 @@ class T5Gemma2Checkpoints(T5GemmaCheckpoints):
         }
 
     def _prefixed(self, arrays: Arrays) -> Arrays:
-        """Returns the arrays with the names that transformers 5 saves."""
+        """Returns the arrays by the names that transformers 5 saves."""
         named = {name.replace(".text_model.", "."): array for name, array in arrays.items()}
         return super()._prefixed(named)
 
     def names(self, config: T5Gemma2Config) -> dict[str, str]:
-        """Returns {our name: theirs} of all parameters that a model may have."""
         return super().names(config) | {"end_of_image/embedding": f"{_TABLE}.eoi_embedding"}

@@ -43,13 +43,13 @@ class T5Gemma2Config(T5GemmaConfig):
     of attention logits.
 
     Args:
-      window: the tokens that local layers see, up to a token and with it. The encoder sees this
-        many around a token and one more.
+      window: the number of tokens that a token attends to in local layers, with itself: before it
+        in the decoder, on both sides in the encoder.
       rope_theta: the base of the wavelengths of rotary positions in global layers.
-      local_rope_theta: the same in local layers.
+      local_rope_theta: the base of these wavelengths in local layers.
       rope_factor: the number that positions are divided by in global layers.
-      pattern: every layer with a number that it divides, counted from 1, is global.
-      end_of_image_id: the id with an embedding of its own.
+      pattern: every `pattern`-th layer is global; the others are local.
+      end_of_image_id: the id after a picture, whose embedding is not in the token table.
     """
 
     window: PositiveInt = 512
@@ -74,16 +74,16 @@ class T5Gemma2Config(T5GemmaConfig):
         if self.encoder_emb_dim != self.emb_dim:
             raise ValueError(
                 f"T5Gemma2Config.encoder_emb_dim is {self.encoder_emb_dim} and emb_dim "
-                f"{self.emb_dim}, which one table serves; give one width"
+                f"{self.emb_dim}, and both stacks share a token table; give one width"
             )
 
     @property
     def encoder_window(self) -> tuple[int, int]:
-        """The number of tokens before and behind a token that local layers of the encoder see."""
+        """The numbers of tokens before and after a token in the window of local encoder layers."""
         return (self.window + 1) // 2 - 1, self.window // 2
 
     def is_local(self, layer: int) -> bool:
-        """Returns whether a layer, counted from 0, sees a window."""
+        """Returns whether a layer, counted from 0, attends only to a window of tokens."""
         return (layer + 1) % self.pattern != 0
 
     def rotary_rates(self, head_dim: int, local: bool) -> np.ndarray:
@@ -94,7 +94,7 @@ class T5Gemma2Config(T5GemmaConfig):
 
 
 class Keys(NamedTuple):
-    """A set of keys that queries attend to."""
+    """A set of keys, with their values and biases, that queries attend to."""
 
     keys: Array  # [B, G, C, head_dim], or [B, G, head_dim, C] if they are transposed
     values: Array  # [B, G, C, head_dim]
@@ -132,7 +132,7 @@ class MergedAttention(Attention):
     def over_cache(
         self, x: Array, cache: KVCache, layer: int, block: BlockInputs
     ) -> tuple[Array, KVCache]:
-        """Attends to outputs and inputs, see `Attention`."""
+        """Writes x to a layer's cache; returns attention over outputs and inputs, and the cache."""
         cache = cache.write(layer, *self.keys_values(x, block.positions))
         outputs = Keys(cache.keys[layer], cache.values[layer], block.bias)
         assert block.cross_bias is not None, "the cache has inputs"
@@ -143,7 +143,7 @@ class MergedAttention(Attention):
         return self.over_both(x, block.positions, outputs, inputs), cache
 
     def over_both(self, x: Array, positions: Array, outputs: Keys, inputs: Keys) -> Array:
-        """Computes attention of x [B, T, D] over outputs and inputs: [B, T, D]."""
+        """Returns attention [B, T, D] of x [B, T, D] over outputs and inputs, in one softmax."""
         query, by_row = self.queries(x, positions), self.kernels.int8_tokens
         return self.mapped(attend_merged(query, (outputs, inputs), by_row))
 

@@ -1,7 +1,7 @@
 """The segments that a Whisper divides a window of sound into.
 
-Radford et al. 2022 (2212.04356), section 4.5: the model says when its segments begin and end. What
-it says after the last end is thrown away, and the next window begins there.
+Radford et al. 2022 (2212.04356), section 4.5: timestamps in the output tell when segments begin and
+end. Output after the last end is discarded, and the next window begins at this time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FRAMES = 100  # in a second
 
 
 class Segment(NamedTuple):
-    """A part of a transcript, with its times in seconds from the begin of the sound."""
+    """A part of a transcript, with its times in seconds from the beginning of the sound."""
 
     start: float
     end: float
@@ -25,9 +25,10 @@ class Segment(NamedTuple):
 def segments_of(
     tokens: Sequence[int], zero: int, begin: int, frames: int
 ) -> tuple[list[Segment], int]:
-    """Returns the segments of a window's output, and where the next window begins.
+    """Returns the segments of a window's output `tokens`, and the frames until the next window.
 
-    A segment ends where two timestamps meet, or where the output ends in a single one.
+    A segment ends where two timestamps meet, or where the output ends in a single timestamp. The
+    window has `frames` frames from frame `begin` of the sound on; `zero` is the id of time 0.
     """
 
     def segment(tokens: Sequence[int], start: int, end: int) -> Segment:

@@ -22,7 +22,7 @@ _SAME = {
 
 
 class WhisperCheckpoints(FamilyCheckpoints):
-    """The checkpoints; see `FamilyCheckpoints`."""
+    """Whisper's checkpoints in transformers' format; see `FamilyCheckpoints`."""
 
     MODEL_TYPES: tuple[str, ...] = ("whisper",)
     architecture = "WhisperForConditionalGeneration"
@@ -62,7 +62,6 @@ class WhisperCheckpoints(FamilyCheckpoints):
     }
 
     def described(self, record: Record) -> WhisperConfig:
-        """Returns the config of a record; see `FamilyCheckpoints`."""
         refuse_other(record, {"activation_function": ("gelu",)})
         for hf_name, other in _SAME.items():
             if record.get(hf_name) != record.get(other):
@@ -73,9 +72,8 @@ class WhisperCheckpoints(FamilyCheckpoints):
         return WhisperConfig(**fields_of_record(record, self.fields, required=6))
 
     def to_record(self, config: WhisperConfig) -> dict[str, object]:
-        """Returns their record of a model; see `FamilyCheckpoints`."""
         end = config.stop_ids[0]
-        # Theirs pads with the end of a text, and has defaults for a larger vocabulary.
+        # transformers' Whisper pads with the stop id, and has defaults for a larger vocabulary.
         ids = {"pad_token_id": end, "bos_token_id": end}
         return (
             ids
@@ -89,5 +87,5 @@ class WhisperCheckpoints(FamilyCheckpoints):
         )
 
     def is_transposed(self, name: str) -> bool:
-        """Returns whether their array has its axes in the reverse order of ours."""
+        """Returns whether the checkpoint's array has the axes of ours in reverse order."""
         return name.endswith(("kernel", "filters"))

@@ -1,4 +1,4 @@
-"""Whisper as a model (Radford et al. 2022, 2212.04356). Parts of a T5 have T5X's names here too."""
+"""Whisper as a model (Radford et al. 2022, 2212.04356), with T5X's names for parameters of a T5."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class WhisperConfig(Architecture):
 
     @property
     def frames(self) -> int:
-        """The frames of an input."""
+        """The number of frames of an input."""
         return STRIDE * self.input_positions
 
 
@@ -128,7 +128,7 @@ class Convolution(nn.Module):
 
 class SoundAttention(Attention):
     def over_itself(self, x: Array, positions: Array, bias: Array) -> Array:
-        """Computes attention of each position of [B, S, D] over all positions: [B, S, D]."""
+        """Returns attention of each position of x [B, S, D] over all positions, [B, S, D]."""
         return self.mapped(attend_to_all(self.queries(x), *self.keys_values(x)))
 
 
@@ -200,11 +200,11 @@ class Whisper(EncoderDecoder):
         return sound, jnp.zeros([1, 1], jnp.int32)
 
     def inputs_shape(self, rows: int, length: int) -> jax.ShapeDtypeStruct:
-        """Returns the shape of features, all of whose inputs have one length."""
+        """Returns the shape [rows, mel_bins, frames] of log-mel features, whatever the length."""
         return jax.ShapeDtypeStruct((rows, self.config.mel_bins, self.config.frames), jnp.float32)
 
     def encoded_shape(self, inputs: Array) -> tuple[int, int]:
-        """Returns rows and positions of the encoder's output."""
+        """Returns the numbers of rows and of positions of the encoder's output."""
         return len(inputs), self.config.input_positions
 
     def active(self, inputs: Array) -> Array:

@@ -55,17 +55,17 @@ class Distillation(Checked):
     """A recipe for a drafter; gin builds it.
 
     Args:
-      texts: the split whose inputs the target answers, for the drafter to learn from.
+      texts: the split on whose inputs the target writes the outputs that the drafter learns.
       held_out: the split for alpha during training, and for tuning.
-      layers: of the drafter's decoder. They start as the target's first layers, and read the output
-        of the target's encoder.
+      layers: the number of layers of the drafter's decoder. They start as the target's first
+        layers, and read the output of the target's encoder.
       head: how many ids the drafter may predict, the most frequent in the target's outputs; None
         for all. The target can still produce the others.
-      steps: updates.
-      batch_size: texts in each update; the target also writes this many texts together.
-      learning_rate: the highest; it grows for a tenth of the steps, and then falls to 0.
-      divergences: see `training.Align`. Distributions are compared at the temperature of the run,
-        or at 1 for a greedy run.
+      steps: the number of updates.
+      batch_size: texts in each update, and in each batch in which the target writes.
+      learning_rate: the highest rate; the rate grows for a tenth of the steps, then falls to 0.
+      divergences: the losses of `training.Align`, at the temperature of the run, or at 1 for a
+        greedy run.
       top: the number of the target's likeliest ids that are stored of each token, once for all
         epochs, in draft/laws; see `training.Align`. None runs the target in each update.
     """
@@ -152,7 +152,7 @@ class Distilling(NamedTuple):
         definition: tasks.VocabularyDefinition,
         folder: Path,
     ) -> Distilling:
-        """Returns a recipe that is ready."""
+        """Returns a recipe after checking it and claiming its folder."""
         _check(variant.run, recipe)
         objective = _objective(variant.run, recipe)
         folder.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ class Distilling(NamedTuple):
         say: Callable[[str], None],
         started: Callable[[str], None],
     ) -> Distilled:
-        """Tunes and certifies the drafter, and returns the pair; results go to a folder."""
+        """Tunes and certifies the drafter, writes to `results`, and returns the pair."""
         recipe, folder = self.recipe, self.folder
         draft, pair, tuned = folder / "draft" / "export", results / "pair.gin", results / "tuned"
         drafter = {"DRAFT_CHECKPOINT_PATH": os.path.abspath(draft)}
@@ -208,7 +208,7 @@ class Distilling(NamedTuple):
         return Distilled(draft, folder / pair.name, speedup, schedule, certificate)
 
     def _asked(self) -> str:
-        """Returns the first input as the target gets it, and the prefixes that it lacks."""
+        """Returns a line with the first input, and config.json's prefixes if it lacks them."""
         run = self.variant.run
         text = checkpoints.text_model_from(run.checkpoint_path, needed=False)
         batch, known = next(run.batches(everywhere=True), None), tuple(text.prefixes.values())
@@ -243,7 +243,7 @@ class Distilling(NamedTuple):
         return seconds | {name: 0.0 for name, path in done.items() if path.exists()}
 
     def _write(self, split: str) -> None:
-        """Lets the target answer the inputs of a split."""
+        """Decodes the inputs of a split with the target alone, into the folder texts/SPLIT."""
         macros = {"DRAFTER": None, "SPLIT": split, "BATCH_SIZE": self.recipe.batch_size}
         variant = self.settings.run(macros, lines="eval")
         evaluating = Evaluation.without_metrics(variant)
@@ -275,7 +275,7 @@ class Distilling(NamedTuple):
         longest, most = max(map(tasks.longest_output, written.values())), run.plan.max_length
         if longest == most:
             say(
-                f"the longest output has {most} tokens, all that there is room for; if outputs "
+                f"the longest output has {most} tokens, the most that are allowed; if outputs "
                 "are cut, begin in another --output_dir with a larger --max_length"
             )
         name = f"{tasks.get_task(run.data.task).name}_written"
@@ -310,7 +310,7 @@ class Distilling(NamedTuple):
 
 @contextlib.contextmanager
 def _own(folder: Path) -> Iterator[Path]:
-    """Yields the folder on the first host, and a copy of what later steps keep on the others."""
+    """Yields the folder on the first host, and a temporary copy of its results on other hosts."""
     with tempfile.TemporaryDirectory() as copy:
         results = folder if hosts.is_first() else Path(copy)
         if results is not folder:
@@ -322,7 +322,7 @@ def _own(folder: Path) -> Iterator[Path]:
 
 
 class TimeLeft:
-    """The steps of a recipe, and the remaining time."""
+    """Estimates the time that is left for the steps of a recipe."""
 
     def __init__(
         self, expected: Mapping[str, float], clock: Callable[[], float] = time.perf_counter

@@ -1,4 +1,4 @@
-"""The inputs of a distillation: those to learn from, those held out, and the run over them."""
+"""The inputs of a distillation, split into training and held-out inputs, and the run over them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of(cls, texts: Iterable[str], name: str) -> Inputs:
-        """Returns the inputs, a part of which is held out. Empty texts are left out."""
+        """Returns the inputs without empty ones, some of them held out; errors say `name`."""
         texts = [text for text in dict.fromkeys(texts) if text.strip()]
         if broken := next((text for text in texts if "\n" in text or "\r" in text), None):
             raise UsageError(f"{name} has {broken!r}, with a line break; give texts of one line")
         if len(texts) < 2 * FEWEST:
             raise UsageError(
                 f"{name} has {len(texts)} different inputs; give at least {2 * FEWEST}, "
-                f"{FEWEST} of them are held out for tuning"
+                f"of which {FEWEST} are held out for tuning"
             )
         stride = max(2, min(SHARE, len(texts) // FEWEST), len(texts) // MOST)
         held_out = texts[::stride]
@@ -49,11 +49,11 @@ class Inputs(NamedTuple):
 
     @property
     def all(self) -> list[str]:
-        """All inputs."""
+        """All inputs, those for training first."""
         return [*self.train, *self.held_out]
 
     def steps(self) -> int:
-        """The number of updates: some epochs, within bounds."""
+        """Returns the number of updates: those of `EPOCHS` epochs, within the bounds `STEPS`."""
         fewest, most = STEPS
         return min(max(fewest, EPOCHS * len(self.train) // BATCH_SIZE), most)
 
@@ -65,7 +65,7 @@ class Inputs(NamedTuple):
         vocabulary: str | None,
         ask: Callable[[str], str] | None,
     ) -> str:
-        """Writes the inputs and `run.gin`, which describes the run over them, to a folder."""
+        """Writes the inputs and a run over them to a folder, and returns the path of `run.gin`."""
         folder = Path(os.path.abspath(folder))
         target = os.path.abspath(target) if os.path.exists(target) else target  # or of the Hub
         text = checkpoints.text_model_from(target)
@@ -165,7 +165,7 @@ def _begun(folder: Path) -> Path | None:
 def chosen_prefix(
     texts: Sequence[str], known: Mapping[str, str], ask: Callable[[str], str] | None, target: str
 ) -> str:
-    """Returns the text that is put before every input, if none was given."""
+    """Returns the prefix of every input: '' if they have one already, else the answer of `ask`."""
     named = tuple(dict.fromkeys(known.values()))
     if named and all(text.startswith(named) for text in texts):
         return ""

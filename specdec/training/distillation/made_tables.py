@@ -43,9 +43,9 @@ def make(
     steps: int | None,
     say: Callable[[str], None],
 ) -> str:
-    """Writes the table of a run to `folder`, and returns what it is in words.
+    """Writes a run's table of a `kind` to `folder`, and returns a line that describes the table.
 
-    A table of texts has those that the target writes to texts.jsonl.
+    Tables other than 'classifier' are made from texts of the target, which texts.jsonl keeps.
     """
     if kind == "classifier":
         fitted = {} if steps is None else {"steps": steps}
@@ -116,7 +116,7 @@ class Classifier(NamedTuple):
     """A classifier for `schedules.Disco`, ready to be fitted to recorded texts."""
 
     variant: Variant
-    # of each text, the signals of each token, and the probability of its acceptance
+    # for each text, a drafter's signals at each token and the probabilities of acceptance
     recordings: list[Recording]
 
     @classmethod
@@ -129,7 +129,7 @@ class Classifier(NamedTuple):
         return cls(variant, [recording(text, name, kind_of(drafter), path) for text in texts])
 
     def fit(self, folder: Path, *, seed: int, say: Callable[[str], None], **steps: int) -> str:
-        """Writes the table, and the losses to train.log, and returns the result in words."""
+        """Writes the table, and the losses to train.log, and returns a line with the result."""
         from specdec.training import classifier  # optax, which nothing else here needs
 
         longest = self.variant.run.plan.longest_draft
@@ -149,19 +149,19 @@ class Classifier(NamedTuple):
         fitted = classifier.separation(np.asarray(logit(arrays, held_out.features)), held_out)
         surest = classifier.separation(held_out.features[:, 0], held_out)
         return (
-            f"{path}: of {len(self.recordings)} texts, drafts of {longest} tokens. Of two tokens, "
-            f"one accepted and one not, it finds which in {fitted:.1%}, and the draft's confidence "
-            f"in {surest:.1%}, of texts that were held out"
+            f"{path}: fitted to {len(self.recordings)} texts, drafts of {longest} tokens. In held-"
+            f"out texts, an accepted token gets a higher score than a rejected one in {fitted:.1%} "
+            f"of pairs, and a higher confidence of the draft in {surest:.1%}"
         )
 
 
 def _recorded(drafter: Drafter, path: str) -> tuple[str, Drawing]:
-    """Returns the name and the only drafter that recorded texts must have a recording of."""
+    """Returns the only drafter whose signals recorded texts have, after its name in them."""
     drafters = list(opinions.recorded(drafter))
     if len(drafters) != 1:
         raise UsageError(
-            f"{type(drafter).__name__} has {len(drafters)} drafters whose opinions --passes {path} "
-            "would have recorded; train the classifier with the one model that is to be stopped"
+            f"{type(drafter).__name__} has {len(drafters)} drafters to be recorded in --passes "
+            f"{path}, and a classifier stops one; give a run with that drafter alone"
         )
     [(name, recorded)] = drafters
     if recorded.block is not None:
@@ -173,7 +173,7 @@ def _recorded(drafter: Drafter, path: str) -> tuple[str, Drawing]:
 
 
 def recording(text: Accepted, name: str, kind: str, path: str) -> Recording:
-    """Returns the signals of each token, and the probability that it is accepted."""
+    """Returns a drafter's signals at each token of a text, and the probabilities of acceptance."""
     signals = text.drafts.get(name, {})
     needed = ("confidence", "entropy", "top", kind)
     if missing := [signal for signal in needed if len(signals.get(signal, ())) != len(text.output)]:
