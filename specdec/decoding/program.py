@@ -369,11 +369,17 @@ class Sampled(_InTwoParts):
 
 
 class Stepwise(_InTwoParts):
-    """Decodes batches as `DecodeProgram` does, and gives `watch` the texts so far, on the host,
-    after each target call."""
+    """Decodes batches as `DecodeProgram` does, one target call at a time.
+
+    `watch` is called with the texts so far, on the host, after each target call.
+    """
 
     def __init__(
-        self, plan: Plan, watch: Callable[[DecodeOutput], None], *, prefix: Array | None = None
+        self,
+        plan: Plan,
+        watch: Callable[[DecodeOutput], None] = lambda output: None,
+        *,
+        prefix: Array | None = None,
     ):
         step = Program(functools.partial(decoding.step, plan=plan), donate=[1])
         super().__init__(plan, prefix, step)
@@ -384,21 +390,39 @@ class Stepwise(_InTwoParts):
         yield self._prefill, (params, keys, inputs)
         yield self._rest, (params, _shapes(self._prefill.lower(params, keys, inputs)))
 
+    def steps(self, params: PyTree, batch: GivenBatch) -> Iterator[DecodeOutput]:
+        """Yields the texts so far, on the host: after the prefill, and after each target call.
+
+        Raises:
+          NonFiniteLogits: a row has failed.
+        """
+        prefill, step = self._compiled(params, batch)
+        state = prefill(params, batch.keys, batch.inputs)
+        while True:
+            output = jax.device_get(decoding.output(state))
+            decoding.check_finite(output, self._target)
+            yield output
+            if not np.any(state.active):
+                return
+            state = step(params, state)
+
     def outputs(
         self, params: PyTree, batches: Iterable[GivenBatch]
     ) -> Iterator[tuple[DecodeOutput, float]]:
         """Yields the results for batches."""
-        for keys, inputs, _ in batches:
-            prefill = self._prefill.compile(params, keys, inputs)
-            step = self._rest.compile(params, _shapes(prefill))
+        for batch in batches:
+            self._compiled(params, batch)
             start = time.perf_counter()
-            state = prefill(params, keys, inputs)
-            while np.any(state.active):
-                state = step(params, state)
-                self._watch(jax.device_get(decoding.output(state)))
-            output = jax.device_get(decoding.output(state))
-            decoding.check_finite(output, self._target)
+            for number, output in enumerate(self.steps(params, batch)):
+                if number:
+                    self._watch(output)
             yield output, time.perf_counter() - start
+
+    def _compiled(
+        self, params: PyTree, batch: GivenBatch
+    ) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
+        prefill = self._prefill.compile(params, batch.keys, batch.inputs)
+        return prefill, self._rest.compile(params, _shapes(prefill))
 
 
 def _shapes(program: jax.stages.Lowered | jax.stages.Compiled) -> PyTree:

@@ -425,6 +425,16 @@ def _pieces(vocabulary: LoadedVocabulary) -> list[str] | None:
     return pieces.of_sentencepiece(vocabulary.tokenizer) if _is_sentencepiece(vocabulary) else None
 
 
+def byte_ids(vocabulary: LoadedVocabulary) -> frozenset[int]:
+    """Returns the ids of pieces that stand for a byte, such as <0x0A>, next to pieces of text.
+
+    Args:
+      vocabulary: any vocabulary.
+    """
+    names = _pieces(vocabulary) or []
+    return frozenset(id for id, name in enumerate(names) if name in pieces.BYTES)
+
+
 def output_ids(vocabulary: LoadedVocabulary, text: str, source: str) -> list[int]:
     """Returns the ids of an output, without EOS.
 
