@@ -358,7 +358,7 @@ def test_a_recording_with_a_text_twice_is_refused(command, capsys, tmp_path):
     text = {"tokens": 1, "output": [1], "inputs": [2], "accepted": {"model": [1.0] * 4}}
     lines = [json.dumps({"index": index, **text}) for index in (3, 5, 3)]
     file.write_text("".join(f"{line}\n" for line in lines))
-    said = f"{file}, line 3, is of text 3, as line 1 is; delete that line and those behind it"
+    said = f"{file}, line 3, is of text 3, as line 1 is; delete that line and those after it"
     assert said in the_line(command("acceptance", f"--output_file={file}"), *capsys.readouterr())
     assert said in the_line(command("forecast", f"--passes={file}"), *capsys.readouterr())
 
