@@ -1,4 +1,4 @@
-"""`specdec compile`: a run's programs, compiled for TPUs that need not be present."""
+"""`specdec compile`: compiles a run's programs for TPUs that need not be present."""
 
 from __future__ import annotations
 

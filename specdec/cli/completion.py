@@ -1,4 +1,4 @@
-"""`specdec completion`: a script with which a shell completes commands, flags and gin files."""
+"""`specdec completion`: prints a script with which a shell completes commands and flags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def command(args: argparse.Namespace) -> None:
 
 
 def script(parser: Overview, shell: str) -> str:
-    """Returns the completion script for a shell; adds to the parser of all commands for shtab."""
+    """Returns the completion script of all commands for a shell; changes `parser` for shtab."""
     try:
         import shtab
     except ImportError as error:

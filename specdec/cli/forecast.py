@@ -1,4 +1,4 @@
-"""`specdec forecast`: the speed-up at every draft length, from recorded texts."""
+"""`specdec forecast`: predicts the speed-up at every draft length from recorded texts."""
 
 from __future__ import annotations
 

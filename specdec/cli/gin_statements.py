@@ -1,4 +1,4 @@
-"""Gin text, parsed once: statements with their values and places."""
+"""Parses gin text into statements with their values and their places in files."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class GinStatement:
         return self.macro or self.key
 
     def macros(self) -> Iterator[str]:
-        """Yields the names of the macros in the value."""
+        """Yields the names of the macros in the statement's value."""
         return (part.name for part in _parts(self.value) if isinstance(part, Macro))
 
     def references(self) -> Iterator[Reference]:
-        """Yields the references in the value."""
+        """Yields the references in the statement's value."""
         return (part for part in _parts(self.value) if isinstance(part, Reference))
 
 

@@ -136,9 +136,7 @@ def formats() -> Iterator[Item]:
 def device() -> Iterator[Item]:
     """Yields the milliseconds of matrix products on this device by layout; * marks the fastest."""
     with one_line():
-        measured = devices.this(
-            int8=devices.file(int8=True).is_file()
-        )  # int8 if a run has measured it
+        measured = devices.this(int8=devices.file(int8=True).is_file())  # if a run measured it
     if measured is None:
         yield Item("not measured", "kernels keep the layout of checkpoints")
         return

@@ -191,9 +191,9 @@ def prepare_training(args: argparse.Namespace, mesh: int | None) -> None:
 
 
 def join_other_hosts(args: argparse.Namespace) -> None:
-    """Joins this process and those of other hosts into one JAX program if --distributed is given.
-    It does nothing if they have joined before.
+    """Joins the processes of all hosts into one JAX program if --distributed is given.
 
+    It does nothing if they have joined before.
     """
     hosts = vars(args).get("distributed")
     if hosts is None or jax.distributed.is_initialized():

@@ -350,7 +350,7 @@ def _shortened(run: DecodeRun) -> DecodeRun:
 
 
 def require_drafter(run: DecodeRun | Run) -> None:
-    """Raises UsageError in commands that need a drafter, if there is none."""
+    """Raises UsageError if a run has no drafter."""
     if not run.plan.drafts:
         raise UsageError("the run has no drafter; set DRAFTER, see gin/drafters/")
 

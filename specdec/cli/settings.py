@@ -230,9 +230,7 @@ def _is_in_force(statement: GinStatement) -> bool:
 
 
 def _construct(cls: type[T]) -> T:
-    missing = (
-        "the gin files describe no {}; include the skeleton of the command, such as decode.gin"
-    )
+    missing = "the gin files describe no {}; include the command's skeleton, such as decode.gin"
     try:
         configured = gin.get_configurable(cls)
     except ValueError as error:

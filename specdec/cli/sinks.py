@@ -41,7 +41,7 @@ class Texts(NamedTuple):
     vocabulary: Callable[[], tasks.LoadedVocabulary]  # loads their vocabulary, which takes time
 
     def check(self, args: argparse.Namespace) -> None:
-        """Raises UsageError for flags that choose a sink that does not suit these texts."""
+        """Raises UsageError if flags choose a sink that does not suit these texts."""
         for sink in (*OUTPUTS, *SCREENS):
             sink.check(args, self)
 
@@ -81,7 +81,7 @@ class Sink(contextlib.AbstractContextManager, Generic[T]):
 
 
 class JsonLines(Sink[Text | BeamText]):
-    """A line of JSON for each text in `--output_file`, and the settings in force next to it."""
+    """Writes a line of JSON per text to `--output_file`, and the settings in force next to it."""
 
     def __init__(self, path: str, in_force: str):
         self._path, self._in_force = Path(path), in_force
@@ -103,7 +103,7 @@ class JsonLines(Sink[Text | BeamText]):
 
 
 class Subtitles(Sink[Text]):
-    """The transcript of one sound with its times, as a file of subtitles."""
+    """Writes the transcript of one sound, with its times, as a subtitle file."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -162,7 +162,7 @@ class Quantiles(Sink[Text]):
 
     @staticmethod
     def _levels_of(args: argparse.Namespace) -> list[float]:
-        """Returns the levels; none if one of them is no number."""
+        """Returns the levels in --quantiles; [] if one of them is not a number."""
         try:
             return [float(level) for level in args.quantiles.split(",")]
         except ValueError:
@@ -243,7 +243,7 @@ class Plain(Sink[Text | BeamText]):
 
 
 class Bar(Sink[Text]):
-    """A bar on stderr that counts the texts of a task."""
+    """Shows a bar on stderr that counts the texts of a task."""
 
     def __init__(self, total: int | None):
         self._total = total
@@ -268,7 +268,7 @@ class Bar(Sink[Text]):
 
 
 class Several(Sink[Text | BeamText]):
-    """Several sinks, in order."""
+    """Writes to several sinks, in order."""
 
     def __init__(self, sinks: Iterable[Sink]):
         self._sinks, self._open = list(sinks), contextlib.ExitStack()

@@ -48,9 +48,7 @@ def _refuse_flags_of_others(args: argparse.Namespace) -> None:
                 raise UsageError(f"--{flag} is {value} without --table; name the table to make")
         return
     if args.distributed is not None:
-        raise UsageError(
-            "--distributed is for training a model, not for --table; leave one of them out"
-        )
+        raise UsageError("--distributed is for models, not for --table; leave one of them out")
     if args.table == "classifier":
         if args.passes is None:
             raise UsageError(

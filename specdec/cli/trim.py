@@ -1,4 +1,4 @@
-"""`specdec trim`: makes a drafter's checkpoint from some layers of a checkpoint."""
+"""`specdec trim`: makes a drafter's checkpoint from some layers of its target's."""
 
 from __future__ import annotations
 

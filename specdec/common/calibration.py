@@ -39,7 +39,7 @@ def calibrate(
 def p_value(mean: float, texts: int, risk: float) -> float:
     """Returns the p-value of the hypothesis that the expected loss, 0 to 1, is above `risk`.
 
-    `mean` is that of `texts` texts. Of Hoeffding's and Bentkus' bound, the smaller one is returned
+    `mean` is that of `texts` texts. The smaller one of Hoeffding's and Bentkus' bound is used
     (2110.01052, proposition 1).
     """
     if mean >= risk:

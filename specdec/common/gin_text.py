@@ -40,7 +40,7 @@ class Statement(NamedTuple):
 
     @property
     def field(self) -> str:
-        """The last part of the name."""
+        """The part of the name after its last dot."""
         return self.name.rpartition(".")[2]
 
 
@@ -94,9 +94,7 @@ def first_difference(old: str, new: str) -> tuple[str, object, object] | None:
     """
     before, after = settings_in(old), settings_in(new)
     for name in [*after, *before]:
-        missing = (
-            "1" if name.startswith(FORMAT[2:]) else "not set"
-        )  # version 1 wrote no such comment
+        missing = "1" if name.startswith(FORMAT[2:]) else "not set"  # version 1 wrote none
         values = before.get(name, missing), after.get(name, missing)
         known = name in before and name in after
         if values[0] != values[1] and (known or not _is_default(name, {**before, **after}[name])):
@@ -112,7 +110,7 @@ def _is_default(name: str, value: object) -> bool:
 
 @functools.cache
 def _defaults() -> dict[str, str]:
-    """Returns the values of the installed gin files, by name without scope."""
+    """Returns the values that the installed gin files set, by name without scope."""
     folder, values = resources.folder("gin"), {}
 
     def add(file: Path) -> None:

@@ -1,4 +1,7 @@
-"""Exchanges values between the hosts that run one program."""
+"""Exchanges values between the hosts that run one program.
+
+All hosts call each of these functions, in the same order. On one host nothing is sent.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def largest(number: int) -> int:
 
 
 def exchanged(value: T) -> list[T]:
-    """Returns the values of all hosts, in the order of the hosts."""
+    """Returns the values that all hosts pass, in the order of the hosts."""
     if jax.process_count() == 1:
         return [value]
     data = np.frombuffer(pickle.dumps(value), np.uint8)

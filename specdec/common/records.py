@@ -1,4 +1,8 @@
-"""Output files that a command can resume after it was killed: settings, and lines of JSON."""
+"""Output files that a command can resume after it was killed: settings, and lines of JSON.
+
+A written file is complete or does not exist. An appended file may have an incomplete last line,
+which readers leave out and a resumed command removes.
+"""
 
 from __future__ import annotations
 
@@ -78,10 +82,7 @@ class Lines(Generic[R]):
     ) -> Lines[R]:
         """Returns the lines of `path`; writes or compares the settings in the file next to it."""
         beside = Path(f"{path}{suffix}")
-        for step in (
-            lambda: None,
-            lambda: hold(path),
-        ):  # first without a lock file next to a foreign file
+        for step in (lambda: None, lambda: hold(path)):  # a foreign file gets no lock next to it
             step()
             if path.exists():
                 claim(path, beside, settings, begun=path, instead="--output_file")
@@ -155,7 +156,7 @@ def locked(output: Path, file: Path, instead: str, parts: str) -> Iterator[None]
 
 
 def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instead: str) -> None:
-    """Writes an output's settings, gin text or JSON, or raises RecordsError if others exist."""
+    """Writes an output's settings, gin text or JSON, or raises RecordsError if other ones exist."""
     if not file.exists():
         if begun is not None:
             raise RecordsError(f"{begun} has no {file.name} next to it; give another {instead}")
@@ -169,7 +170,7 @@ def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instea
 
 
 def _difference(file: Path, settings: str) -> tuple[str, object, object] | None:
-    """Returns the first difference of settings from those of a file."""
+    """Returns the first difference between the settings in a file and `settings`, if any."""
     try:
         return first_difference(file.read_text(encoding="utf-8"), settings)
     except ValueError as error:
@@ -227,7 +228,7 @@ def _remove(folder: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Adds `path` to an OSError, because errors of a write have no file name."""
+    """Adds `path` to an OSError inside it, because errors of a write have no file name."""
     try:
         yield
     except OSError as error:

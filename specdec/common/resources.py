@@ -15,7 +15,10 @@ def folder(name: Literal["gin", "configs", "demo"]) -> Path:
 
 
 def shipped(path: str) -> str:
-    """Returns the path of `demo/NAME` in the pair of checkpoints that ships with the project."""
+    """Returns the path of `demo/NAME` in the pair of checkpoints that ships with the project.
+
+    Any other path is returned unchanged, and so is one that exists in the current folder.
+    """
     room, _, name = path.partition("/")
     file = folder("demo") / name
     is_shipped = room == "demo" and bool(name) and not os.path.exists(path) and file.exists()

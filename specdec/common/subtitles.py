@@ -34,6 +34,6 @@ def subtitles(segments: Iterable[TimedText], kind: str) -> str:
 
 
 def _clock(seconds: float, mark: str) -> str:
-    """Returns seconds as HH:MM:SS, the mark and thousandths."""
+    """Returns seconds as HH:MM:SS, then `mark` and thousandths."""
     seconds, thousandths = divmod(round(seconds * 1000), 1000)
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{mark}{thousandths:03}"

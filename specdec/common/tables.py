@@ -37,7 +37,7 @@ class PageTable(NamedTuple):
         return cls(caption, list(columns), rows, legend)
 
     def filled(self) -> PageTable:
-        """Returns the table without empty columns, and without rows of only a first cell."""
+        """Drops empty columns, and rows whose cells are empty except for the first."""
         places = range(len(self.header))
         filled = [x for x in places if not x or any(row[x] for row in self.rows)]
         rows = [[row[x] for x in filled] for row in self.rows if any(row[1:])]
@@ -62,7 +62,7 @@ class PageTable(NamedTuple):
 
 
 def row(*cells: object) -> str:
-    """Returns a row of a table in Markdown."""
+    """Returns cells as a row of a Markdown table."""
     shown = (notebook.markdown(cell).replace("|", r"\|") for cell in cells)
     return f"| {' | '.join(shown)} |"
 

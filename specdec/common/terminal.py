@@ -85,7 +85,11 @@ def origins(
 def pieces(
     marked: Iterable[tuple[int, Origin]], text_of: Callable[[Sequence[int]], str]
 ) -> Iterator[Piece]:
-    """Yields (text that a token adds, origin). Without rejected tokens, they join to the output."""
+    """Yields (text that a token adds, origin). Without rejected ones, the texts join to the output.
+
+    A token's text depends on those before it: SentencePiece's first space, bytes of one character.
+    It is therefore computed as the difference of two texts.
+    """
     output: list[int] = []
     shown = ""
     for token, origin in marked:
@@ -105,7 +109,7 @@ def paint(line: Iterable[Piece], colour: bool = True) -> str:
 
 
 def legend(prefix: bool = False, colour: bool = True, columns: float = math.inf) -> str:
-    """Returns an explanation of the marks and colours, written in them."""
+    """Returns a line that explains the marks and colours, written in them."""
     shown = [origin for origin in Origin if prefix or origin is not Origin.GIVEN]
     line = [part for origin in shown for part in ((LABELS[origin], origin), (", ", None))]
     return lay_out(words(line[:-1], colour), columns)[0]
@@ -265,15 +269,13 @@ class Painter:
 
 @dataclasses.dataclass
 class Summary:
-    """The figures of a run so far."""
+    """The figures that a command prints at its end."""
 
     texts: int = 0
     tokens: int = 0  # emitted, EOS included, without prefixes
     drafted: list[int] = dataclasses.field(default_factory=list)  # one entry per target call
     accepted: list[int] = dataclasses.field(default_factory=list)
-    layers: list[int] = dataclasses.field(
-        default_factory=list
-    )  # per target call, if tokens may exit early
+    layers: list[int] = dataclasses.field(default_factory=list)  # of a target with early exits
     seconds: float = 0.0  # decoding
     compile_seconds: float = 0.0
     broken_drafts: int = 0  # drafts that the loop ended early, see `Trace`

@@ -137,7 +137,7 @@ def check(name: str, value: object, kind: object, error: type[ValueError] = Valu
 
 
 def rule_of(kind: object) -> Rule | None:
-    """Returns the rule that a type declares, or None. It allows None if the type does."""
+    """Returns the rule that a type declares, if any; it accepts None if the type does."""
     parts = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     annotated = [get_args(part)[1:] for part in parts if get_origin(part) is Annotated]
     rules = [rule for metadata in annotated for rule in metadata if isinstance(rule, Rule)]
