@@ -91,14 +91,14 @@ def best(subject: BeamSubject) -> Check:
         "best",
         {"texts": rows, "identical": rows - int(differ.sum()), "score_error": error},
         {"score_error": ("<=", subject.tolerance), "texts": (">=", 1)},
-        f"{rows - int(differ.sum())} of {rows} texts the first of plain beams, in {saved} steps "
-        f"fewer; scores off by {error:.1e} at most (threshold {subject.tolerance:.2g})",
+        f"{rows - int(differ.sum())} of {rows} texts are the best beam without a draft, in {saved} "
+        f"steps fewer; scores off by {error:.1e} at most (threshold {subject.tolerance:.2g})",
         power=Power.of_texts(rows),
     )
 
 
 def perfect(subject: BeamSubject) -> Check:
-    """Checks that the target as its own draft, with as many beams, misses no beam."""
+    """Checks that no beam is missed if the target itself drafts, with as many beams."""
     # Only a text's last call may yield fewer steps than it drafted. The scores of the previous
     # call are not reused: those of another draft may be stale, and no check sees that.
     if subject.search.processors:
@@ -187,7 +187,7 @@ def _agreement(
     slower = int(np.sum(~differ & (output.trace.calls > plain.trace.calls)))
     same = rows - len(gaps)
     exact: dict[str, tuple[str, float]] = {"identical": ("==", rows), "score_error": ("==", 0)}
-    note = f"{same} of {rows} texts the same {plan.beams} beams in the same steps as plain beams"
+    note = f"{same} of {rows} texts have the same {plan.beams} beams and steps without a draft"
     if gaps:
         note += f", the others part at a gap of at most {gap:.1e} nats"
     return Check(

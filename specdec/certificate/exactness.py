@@ -166,7 +166,7 @@ def audit(subject: Subject) -> Check:
 
 @_on_one_device
 def law(subject: Subject) -> Check:
-    """Checks verifier, schedule and sampling in the loop, with a table model that is enumerated."""
+    """Checks verifier, schedule and sampling in the loop: outputs of an enumerated table model."""
     # Some rows are decoded again in a small batch, where the cache is written in another way. A
     # verifier that only compares argmaxes draws nothing, so the ratio rule replaces it.
     bench = _bench(subject)

@@ -172,9 +172,9 @@ def _how_to_go_on(args: argparse.Namespace, argv: Sequence[str]) -> str:
     """Returns how to resume an interrupted command; `args.resumes_from` names the needed flag."""
     flag = vars(args).get("resumes_from")
     if flag is None:
-        return "given again, the command begins anew"
+        return "if repeated, the command starts over"
     if getattr(args, flag) is None:
-        return f"given again, the command begins anew; with --{flag} it goes on"
+        return f"if repeated, the command starts over; with --{flag} it resumes"
     return f"to go on: {shlex.join(['specdec', *argv])}"
 
 

@@ -146,7 +146,8 @@ def device() -> Iterator[Item]:
     yield Item("kept in", os.environ.get(devices.SETTING) or str(file))
     if measured.busy:
         yield Item(
-            "load then", f"{measured.load} of a core; at {devices.BUSY} it is measured again"
+            "load while measured",
+            f"{measured.load} of a core; at {devices.BUSY} it is measured again",
         )
     for size, times in measured.milliseconds.items():
         for tokens in devices.TOKENS:

@@ -77,7 +77,7 @@ class DecodeRun(Settings):
         if both := self.draft_checkpoint_paths.keys() & set(RESERVED):
             raise ValueError(
                 f"draft_checkpoint_paths names {', '.join(sorted(both))}; leave it out, "
-                "CHECKPOINT_PATH is that of the target"
+                "and give the target's as CHECKPOINT_PATH"
             )
         for role, path in self.paths().items():
             if path is None:
@@ -89,8 +89,8 @@ class DecodeRun(Settings):
                 raise ValueError(_required(role, "MODEL"))
         if missing := self.plan.owned().keys() - self.paths().keys():
             raise ValueError(
-                f"the drafter has no checkpoint for {', '.join(sorted(missing))}; give one for "
-                "each of its models and tables, DRAFT_CHECKPOINT_PATHS by role"
+                f"the drafter has no checkpoint for {', '.join(sorted(missing))}; give "
+                "DRAFT_CHECKPOINT_PATHS, a path by role for each model and table"
             )
         if self.data.num_samples > 1 and self.plan.sampling.greedy:
             raise ValueError(
@@ -106,7 +106,7 @@ class DecodeRun(Settings):
         for processor in sampling.processors if looks_back(sampling) else ():
             if isinstance(processor, MinLength) and processor.length >= longest:
                 raise ValueError(
-                    f"MIN_LENGTH is {processor.length} but targets hold {longest}; give a number "
+                    f"MIN_LENGTH is {processor.length} but outputs hold {longest}; give a number "
                     "of tokens that leaves room for EOS"
                 )
 
@@ -118,7 +118,7 @@ class DecodeRun(Settings):
 
 
 def _required(role: str, macro: str) -> str:
-    """Returns the error about a missing macro, whose name begins with the role of a drafter."""
+    """Returns the error about a missing macro; its name has the role, except the target's."""
     name = macro if role == "target" else f"{role.upper()}_{macro}"
     if macro == "TABLE_PATH" and role != "schedule":
         name = "DRAFT_TABLE_PATH"
@@ -198,7 +198,7 @@ def _refuse_unsuited(args: argparse.Namespace, run: DecodeRun, previous: Previou
         )
     if previous is not None and previous.outputs is None and data.batch_size > 1:
         raise UsageError(
-            f"--live decodes one text at a time and --batch_size is {data.batch_size}; leave it out"
+            f"--live decodes one text at a time and --batch_size is {data.batch_size}; omit that"
         )
     if plan.reads_previous and data.refill:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Chooses a threshold of a lossy mode on texts, which keeps a risk with stated confidence."""
+"""Chooses a lossy mode's threshold on texts, so that its risk is bounded with confidence."""
 
 from __future__ import annotations
 

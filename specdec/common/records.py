@@ -56,7 +56,7 @@ def holding() -> Iterator[None]:
 
 
 def hold(output: Path, instead: str = "--output_file", parts: str | None = None) -> None:
-    """Locks an output file for this process until `holding` ends; does nothing if it holds it.
+    """Locks an output file for this process until `holding` ends, unless it is locked already.
 
     `Lines` locks its own file. A command that writes several files, or writes at its end, locks one
     of them at its beginning. `instead` is the flag that errors name.

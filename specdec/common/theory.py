@@ -54,7 +54,7 @@ def expected_tokens_by_position(rates: ArrayLike, gamma: int) -> float:
     rates = np.asarray(rates, np.float64)
     if rates.ndim != 1 or rates.size < gamma:
         raise ValueError(
-            f"rates have shape {list(rates.shape)} and gamma is {gamma}; give one for each depth"
+            f"rates have shape {list(rates.shape)} and gamma is {gamma}; give one for each position"
         )
     for depth, rate in enumerate(rates[:gamma], start=1):
         _check_rate(f"rate {depth}", rate)

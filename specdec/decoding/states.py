@@ -40,7 +40,7 @@ def rows_of(inputs: PyTree) -> int:
     leaves = jax.tree.leaves(inputs)
     if not leaves or not np.ndim(leaves[0]):
         raise ValueError(
-            f"inputs are {jax.tree.structure(inputs)}; give a pytree of arrays, a row each"
+            f"inputs are {jax.tree.structure(inputs)}; give arrays with one row per text"
         )
     return leaves[0].shape[0]
 

@@ -119,7 +119,7 @@ def check_eight_bits(plan: Plan, roles: Sequence[str], tokens: bool) -> None:
         model = models[role]
         if not (isinstance(model, Model) and model.has_int8):
             family = type(model).__name__
-            raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
+            raise ValueError(f"int8 names the {role}, but {family} has no int8 kernels")
     if tokens and not roles:
         raise ValueError(
             "int8_tokens is True, but int8 names no model; give both, as in "

@@ -52,7 +52,7 @@ def weights_of(
     weights = {"target": target, **{role: paths[role] for role in roles}}
     for role in schedule.tables() if schedule else ():
         if schedule_table is None:
-            raise ValueError(f"{schedule} has a table; give schedule_table")
+            raise ValueError(f"{schedule} needs a table; give schedule_table")
         weights[role] = schedule_table
     return weights
 

@@ -152,7 +152,7 @@ def test_sigterm(on, tmp_path):
     assert (code, out, err) == (
         143,
         "",
-        "specdec: terminated; given again, the command begins anew\n",
+        "specdec: terminated; if repeated, the command starts over\n",
     )
 
 
@@ -405,8 +405,8 @@ def test_stdin_is_no_text(command, capsys, monkeypatch):
         (["train", "--output_dir=my run"], "to go on: specdec train '--output_dir=my run'"),
         (["bench", "--output_file=x"], "to go on: specdec bench --output_file=x"),
         (["verify"], "to go on: specdec verify"),
-        (["bench"], "given again, the command begins anew; with --output_file it goes on"),
-        (["decode", "--output_file=x"], "given again, the command begins anew"),
+        (["bench"], "if repeated, the command starts over; with --output_file it resumes"),
+        (["decode", "--output_file=x"], "if repeated, the command starts over"),
     ],
 )
 def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, command, said):
