@@ -29,7 +29,9 @@ def _are_prefills(value: object) -> bool:
 Limit = Annotated[float, number(lambda x: x > 1, "a number above 1, as in 1.05")]
 Prefill = Annotated[
     tuple[float, float],
-    Rule(_are_prefills, "the times of the target's and of all models' prefill, as in (2.0, 2.5)"),
+    Rule(
+        _are_prefills, "the target's prefill time and that of all models, no less, as in (2.0, 2.5)"
+    ),
 ]
 
 
