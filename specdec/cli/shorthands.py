@@ -11,11 +11,10 @@
   --verifier=coupled   the VERIFIER of verifiers/coupled.gin
   --previous=FILE      --drafter=previous_output --gamma=16, or with --draft=DIR --drafter=hybrid
 
-These gin files are searched in the package, not in the current folder. A file of drafters/,
-verifiers/ or schedules/ may also be in a folder of `--gin_search_paths`.
-A shorthand overrides gin files, but only in what it names: `--top_p=0.9` keeps the TEMPERATURE of
-the files, and `--schedule=fixed` keeps their GAMMA. Giving a shorthand and the --gin flag for the
-same setting is an error.
+These gin files come from the package, not from the current folder. A file of drafters/, verifiers/
+or schedules/ may also be in a folder of `--gin_search_paths`. A shorthand overrides gin files, but
+only in what it names: `--top_p=0.9` keeps the TEMPERATURE of the files, and `--schedule=fixed`
+keeps their GAMMA. Giving a shorthand and the --gin flag for the same setting is an error.
 """
 
 from __future__ import annotations

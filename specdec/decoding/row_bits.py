@@ -43,7 +43,7 @@ class RowPlace(NamedTuple):
 
 
 def check_same_bits(plan: Plan, params: PyTree, rows: int, length: int) -> None:
-    """Raises NotTheSameBits unless rows have the same bits in all calls of a plan's target."""
+    """Raises NotTheSameBits unless a token's logits have equal bits in all calls of the target."""
     _, differing = compared(plan, params, rows, length, widths_of(plan))
     for where in differing[:1]:
         raise NotTheSameBits(
