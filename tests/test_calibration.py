@@ -52,7 +52,7 @@ def test_the_risk_is_kept_as_often_as_is_said():
         ({"risk": 0}, "calibrate.risk is 0; give a number between 0 and 1"),
         ({"confidence": 1}, "calibrate.confidence is 1; give a number"),
         ({"losses": {0.5: np.array([2.0])}}, "losses of threshold 0.5 are not 0 to 1"),
-        ({"losses": {0.5: np.array([])}}, "or of no text; give such"),
+        ({"losses": {0.5: np.array([])}}, "or missing; give one a text"),
     ],
 )
 def test_mistakes(given, says):

@@ -228,7 +228,7 @@ ROWS = (
     ),
     Row(
         f"specdec verify {PAIR} --input_file=inputs.txt --max_length=8",
-        "interrupted; given again, the command begins anew",
+        "interrupted; if repeated, the command starts over",
         "",
         interrupted,
     ),

@@ -11,7 +11,7 @@ Each check is a function of a `Subject`, and detects what the others cannot:
   bits      with `Plan.same_bits`: a row of the target's calls has the same bits in every place
   perfect   the target as its own drafter: everything is accepted, so no cache lost anything
   afresh    the drafter proposes the same as with a new state: it has lost nothing
-  hostile   drafters that try to do harm: the texts are the same, and how much slower
+  hostile   harmful drafters: the texts stay the same; the slowdown is measured
   audit     the texts once more, teacher-forced: each token is the argmax, log_probs are right
   draws     the texts drawn by the run's own drafter: the target's probabilities, token by token
   law       200,000 outputs of a small table model against their enumerated distribution
@@ -20,11 +20,11 @@ Each check is a function of a `Subject`, and detects what the others cannot:
 If `algebra` fails, the other checks are not run. Each check says which deviation it would have
 shown with probability 0.99 (`Power`).
 
-A verifier that is not exact cannot be certified. The checks then run with an exact one instead, so
+A verifier that is not exact cannot be certified. The checks then run with an exact verifier, so
 that everything else is certified. One more check measures how far the run's own output is from the
 target's distribution:
 
-  divergence  measured; it passes only if the run says that it is lossy
+  divergence  measured; it passes only if the run is marked as lossy
 
 A `BeamSubject` has checks of its own, see `beam_checks`.
 """
@@ -95,14 +95,14 @@ def certify(
     Args:
       subject: the plan and its texts; a `BeamSubject` for a search.
       started: called with the name of each check before it runs.
-      lossy: whether the run says that its output may have another distribution.
-      known: outcomes by name, of checks that are not run again.
+      lossy: whether the run is marked as one whose output may have another distribution.
+      known: outcomes, by name, of checks that need not run again.
 
     Returns:
       The outcomes, as an iterator.
 
     Raises:
-      ValueError: at the call, as `refuse` does.
+      ValueError: immediately, for a plan that `refuse` refuses.
     """
     if isinstance(subject, BeamSubject):
         refuse(subject.search)
@@ -116,7 +116,7 @@ def stand_in(plan: Plan) -> Verifier | None:
     """Returns the exact verifier that replaces an inexact one; None for an exact one.
 
     Args:
-      plan: has the verifier.
+      plan: the plan with the verifier.
     """
     if plan.verifier.exact:
         return None

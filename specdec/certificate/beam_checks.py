@@ -1,12 +1,12 @@
 """The certificate of a beam search: on this device, does a draft change any of its beams?
 
   beams     all beams of all texts against plain beams: ids, order, ends, scores, steps
-  best      the best text alone, searched for as a run that returns one text does
+  best      a search for the best text alone finds the first of all beams
   perfect   the target as its own draft: each call yields all its steps, so no cache lost any
-  hostile   drafts that try to do harm: the beams are the same; the slowdown is measured
-  audit     each beam teacher-forced, without a beam's cache: its score is that of its tokens
+  hostile   harmful drafts: the beams stay the same; the slowdown is measured
+  audit     each beam teacher-forced, without beam search: its score is that of its tokens
 
-The checks take the plain beams from the search itself; only `audit` does not need them.
+Plain beams are those of the same search without a draft; only `audit` does not need them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from specdec.sampling import before_each
 from specdec.testing.drafters import HARMS, HarmfulModel
 from specdec.types import Array, Params, PyTree
 
-WANTED_CALLS = 0.15  # the share of calls that may miss a beam unseen
-SHORT_CALLS = 1e-3  # of the target's calls on a draft of its own, and one is always allowed
+WANTED_CALLS = 0.15  # the share of calls that may miss a beam undetected
+SHORT_CALLS = 1e-3  # the allowed share of such calls if the target drafts; one is always allowed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BeamSubject(Subject):
-    """A search, and the texts that it is tried on.
+    """A beam search, and the texts on which it is checked.
 
     Args:
       search: the run's search, with models of `plan`.
@@ -52,7 +52,7 @@ class BeamSubject(Subject):
         return dataclasses.replace(self.search, best_only=False)
 
     def with_draft(self, model: Target, width: int, reuse: bool = True) -> tuple[BeamPlan, Params]:
-        """Returns the search with a draft whose model has the target's parameters."""
+        """Returns the search with `model` as its draft, and parameters: the target's for both."""
         drafter = DraftBeams(model, width, self.search.depth, reuse=reuse)
         params = Params(**dict.fromkeys(("target", drafter.role), self.params["target"]))
         return dataclasses.replace(self.all_beams, drafter=drafter), params
@@ -65,7 +65,7 @@ class BeamSubject(Subject):
 
     @functools.cached_property
     def plain_beams(self) -> BeamOutput:
-        """All beams of all texts by the target alone."""
+        """All beams of all texts, found by the target alone."""
         return self.searched(self.all_beams.alone())
 
     @functools.cached_property
@@ -75,12 +75,12 @@ class BeamSubject(Subject):
 
 
 def beams(subject: BeamSubject) -> Check:
-    """Checks that all beams are those of plain beams, in as many steps."""
+    """Checks that all beams equal those of the search without a draft, in as many steps."""
     return _agreement("beams", subject, subject.all_beams, subject.drafted_beams)
 
 
 def best(subject: BeamSubject) -> Check:
-    """Checks that the best text alone is the first of all plain beams."""
+    """Checks that a search for one text finds the best beam of the search without a draft."""
     plan = dataclasses.replace(subject.search, best_only=not subject.search.processors)
     output, plain = subject.searched(plan), subject.plain_beams
     differ = np.any(output.tokens[:, 0] != plain.tokens[:, 0], axis=1)
@@ -91,15 +91,15 @@ def best(subject: BeamSubject) -> Check:
         "best",
         {"texts": rows, "identical": rows - int(differ.sum()), "score_error": error},
         {"score_error": ("<=", subject.tolerance), "texts": (">=", 1)},
-        f"{rows - int(differ.sum())} of {rows} texts the first of plain beams, in {saved} steps "
-        f"fewer; scores off by {error:.1e} at most (threshold {subject.tolerance:.2g})",
+        f"{rows - int(differ.sum())} of {rows} texts are the best beam without a draft, in {saved} "
+        f"steps fewer; scores off by {error:.1e} at most (threshold {subject.tolerance:.2g})",
         power=Power.of_texts(rows),
     )
 
 
 def perfect(subject: BeamSubject) -> Check:
-    """Checks that the target as its own draft, with as many beams, misses no beam."""
-    # Only the last call of a text may yield fewer steps than it drafted. The scores of the last
+    """Checks that no beam is missed if the target itself drafts, with as many beams."""
+    # Only a text's last call may yield fewer steps than it drafted. The scores of the previous
     # call are not reused: those of another draft may be stale, and no check sees that.
     if subject.search.processors:
         note = "processors change the target's choice and not the draft's, so that calls may miss"
@@ -124,7 +124,7 @@ def perfect(subject: BeamSubject) -> Check:
 
 
 def hostile(subject: BeamSubject) -> Check:
-    """Checks that harmful drafts change no beam, score or steps, and take no more target calls."""
+    """Checks that harmful drafts change no beam, score or step, and add no target calls."""
     rows, width = min(TEXTS, subject.count), subject.search.draft_beams
     runs = {"alone": functools.partial(subject.searched, subject.all_beams.alone(), rows=rows)}
     cases = []
@@ -173,7 +173,7 @@ def _agreement(
     output: BeamOutput,
     params: Params | None = None,
 ) -> Check:
-    """Returns the check of beams against plain beams, where a difference must be a near-tie."""
+    """Checks that beams equal those without a draft, where a difference must be a near-tie."""
     rows = len(output.length)
     plain: BeamOutput = jax.tree.map(lambda x: x[:rows], subject.plain_beams)
     steps, plain_steps = (np.sum(x.trace.steps, axis=1) for x in (output, plain))
@@ -187,7 +187,7 @@ def _agreement(
     slower = int(np.sum(~differ & (output.trace.calls > plain.trace.calls)))
     same = rows - len(gaps)
     exact: dict[str, tuple[str, float]] = {"identical": ("==", rows), "score_error": ("==", 0)}
-    note = f"{same} of {rows} texts the same {plan.beams} beams in the same steps as plain beams"
+    note = f"{same} of {rows} texts have the same {plan.beams} beams and steps without a draft"
     if gaps:
         note += f", the others part at a gap of at most {gap:.1e} nats"
     return Check(
@@ -219,8 +219,8 @@ def _largest(errors: ArrayLike) -> float:
 
 
 def _gap(subject: BeamSubject, row: int, plan: BeamPlan, params: Params | None) -> float:
-    """Returns the smallest gap between the scores of plain beams' candidates at the step where two
-    searches first differ."""
+    """Returns the smallest gap between scores of candidates, in the search without a draft, at the
+    step where two searches first differ."""
     # They run again, call by call. If they do not part this time, the gap is that of all steps.
     _, inputs = subject.batches(subject.count)[row // subject.batch_size]
     row %= subject.batch_size
@@ -251,7 +251,7 @@ def _alike(ours: BeamSet, plain: BeamSet, row: int) -> bool:
 
 
 def _margin(subject: Subject, inputs: Array, batch: BeamSet, row: int, plan: BeamPlan) -> float:
-    """Returns the smallest gap between neighbours of a step's candidates, or finished texts."""
+    """Returns the smallest gap between neighbouring scores of candidates or finished texts."""
     # It is 0 if the search ends or continues by less than the tolerance.
     rule, beams = plan.rule, jax.tree.map(lambda x: x[row], batch)
     text = jax.tree.map(lambda x: x[row], inputs)
@@ -278,7 +278,7 @@ def _margin(subject: Subject, inputs: Array, batch: BeamSet, row: int, plan: Bea
 
 @functools.partial(jax.jit, static_argnames="plan")
 def _scored(params: PyTree, inputs: PyTree, beams: BeamSet, plan: BeamPlan) -> Array:
-    """Returns log-probabilities after a text's live beams, [w, V], each in a row of its own."""
+    """Returns log-probabilities after a text's live beams, [w, V], each fed in its own row."""
     target = plan.target
     fed = beams.live_tokens[:, :-1]
     cache = target.prefill(
@@ -294,7 +294,7 @@ def _scored(params: PyTree, inputs: PyTree, beams: BeamSet, plan: BeamPlan) -> A
 def _score(
     params: PyTree, inputs: Array, tokens: Array, length: Array, finished: Array, *, plan: BeamPlan
 ) -> Array:
-    """Returns the scores of beams, [B, w], by their tokens [B, w, N], each in a row of its own."""
+    """Returns the scores [B, w] of beams by their tokens [B, w, N], each fed in its own row."""
     target = plan.target
     rows, width, longest = tokens.shape
     flat = tokens.reshape(rows * width, longest)

@@ -27,7 +27,7 @@ LIMIT = 64
 
 
 class CertificateRecord(TypedDict):
-    """Every figure of a certificate, as far as others read it."""
+    """The fields of a certificate's JSON that other code reads."""
 
     passed: bool
     certified: bool
@@ -50,7 +50,7 @@ class Certificate(NamedTuple):
 
     @property
     def certified(self) -> bool:
-        """Whether the texts were also enough for what the checks are there to show."""
+        """Whether all checks passed, with enough texts for each of them."""
         return self.record["certified"]
 
     def write(self, path: Path) -> None:
@@ -71,7 +71,7 @@ class Certificate(NamedTuple):
         texts, weakest = self.record["texts"], self.powers[0]
         if not weakest.enough:
             return (
-                f"NOT ENOUGH TEXTS: {passed}, but {texts} texts need not show {weakest.missed}; "
+                f"NOT ENOUGH TEXTS: {passed}, but {texts} texts might not show {weakest.missed}; "
                 f"give {max(power.texts for power in self.powers)}"
             )
         return (
@@ -98,14 +98,14 @@ def certify(
     started: Callable[[str], None],
     passed: Path | None = None,
 ) -> Certificate:
-    """Certifies a run by checks that have not `passed`, a file of JSON lines, on `LIMIT` texts."""
+    """Certifies a run by all checks. Those in the file `passed`, JSON lines, are not run again."""
     run = _whole_outputs(variant.run)
     search = run.search
     with one_line():
         certificate.refuse(search.plan if search else run.plan)
     source = run.source(everywhere=True)
-    TextEngine.open(run)  # what cannot work together shows here
-    # All that can be wrong has been looked at; from here on it takes long.
+    TextEngine.open(run)  # raises for components that do not fit
+    # All checks of the inputs are done; the long work begins.
     inputs = [
         jax.tree.map(operator.itemgetter(slice(len(batch.input_texts))), batch.inputs)
         for batch in source
@@ -127,7 +127,7 @@ def certify(
     )
     verifier, checks = None if search else certificate.stand_in(run.plan), []
     if verifier is not None:
-        say(f"NOT EXACT: {run.plan.verifier}; the checks of exactness are with {verifier}")
+        say(f"NOT EXACT: {run.plan.verifier}; the checks of exactness use {verifier}")
     lines = passed and variant.lines(passed)
     known = known_checks(lines) if lines else {}
     for check in certificate.certify(subject, started, run.lossy, known):
@@ -151,7 +151,7 @@ class _Line(TypedDict):
 
 
 def keep(lines: Lines, check: Check, known: Mapping[str, Check]) -> None:
-    """Appends a check that passed and is not known yet."""
+    """Appends a check that passed to the lines, unless it is in `known`."""
     if check.passed and check.name not in known:
         lines.append({"hardware": hardware(), "check": check.record()})
 

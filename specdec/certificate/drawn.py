@@ -1,4 +1,4 @@
-"""The checks of the tokens that a run's own drafter and verifier draw, and of an inexact run."""
+"""Checks of the tokens that a run's own drafter and verifier draw, also if the run is inexact."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from specdec.verifiers import SpeculativeSampling
 SAMPLES = 8  # of each text
 PROPOSAL_TOKENS = 40_000  # draft tokens are enough
 PROPOSAL_SAMPLES = 16  # of each text, at most
-WANTED_SHARE = 0.05  # by which a group of tokens may be off unseen
+WANTED_SHARE = 0.05  # the share by which a group of tokens may be off undetected
 
 
 def proposal(subject: Subject) -> Check:
-    """Checks that draft tokens have the distributions that the drafter reports, at each depth."""
-    # The drafter is asked again with other keys, without target calls. So one that reports another
-    # q than the one it draws from is seen, although most of the output is the target's own.
+    """Checks that draft tokens have the distributions that the drafter reports."""
+    # The drafter is called again with other keys, without target calls. This shows one that
+    # reports another q than it draws from, although most of the output is the target's own.
     plan, _ = _drawing(subject)
     program = Program(functools.partial(tally, plan=plan), mesh=subject.mesh)
     tallies: list[Tally] = []
@@ -66,7 +66,7 @@ def proposal(subject: Subject) -> Check:
 
 
 def _drawing(subject: Subject) -> tuple[Plan, str]:
-    """Returns the plan that draws, and words that say so if its verifier had to be replaced."""
+    """Returns the plan of checks that draw, and a note if its verifier was replaced."""
     if not subject.greedy_only:
         return subject.variant(subject.drawn), ""
     plan = subject.variant(subject.drawn, verifier=SpeculativeSampling())
@@ -90,7 +90,7 @@ def draws(subject: Subject) -> Check:
     widest = variance[:-1].max()
 
     def detectable(texts: np.ndarray) -> np.ndarray:
-        """Returns the share that is seen with this many times the texts."""
+        """Returns the share that would be detected with `texts` times the number of texts."""
         return seen(widest * texts, COUNTS) / np.maximum(tokens * texts, 1)
 
     return Check(
@@ -111,7 +111,7 @@ def draws(subject: Subject) -> Check:
 
 
 def _standing(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
-    """Returns excess and variance of each row and group, [B, G] both."""
+    """Returns, by row and group [B, G], tokens minus their expectation, and the variance."""
     probs = taught_scores(params, inputs, tokens, plan=plan)[2]
     within = (jnp.arange(tokens.shape[1])[None] < length[:, None])[:, :, None]
     more, variance = (jnp.where(within, x, 0) for x in excess(probs, tokens))
@@ -127,7 +127,7 @@ def divergence(subject: Subject, lossy: bool) -> Check:
 
     Args:
       subject: the plan and its texts.
-      lossy: whether the run says that it is lossy; the check passes only then.
+      lossy: whether the run is marked as lossy; the check passes only then.
 
     Returns:
       The outcome of the check.
@@ -182,13 +182,13 @@ def _by_groups(subject: Subject) -> tuple[dict[str, float], str]:
 
 
 def _of_texts(function: Callable, subject: Subject, output: DecodeOutput) -> PyTree:
-    """Returns the result of a function of target, inputs, tokens and lengths for each text."""
+    """Applies a function of params, inputs, tokens and lengths to the texts of an output."""
     compare = jax.jit(functools.partial(function, plan=subject.plan))
     return subject.compared(compare, output.tokens, output.length)
 
 
 def _unlike(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
-    """Returns [B] tokens that are not the target's argmax, and all tokens."""
+    """Returns the numbers [B] of tokens that are not the target's argmax, and of all tokens."""
     _, processed, _ = taught_scores(params, inputs, tokens, plan=plan)
     within = jnp.arange(tokens.shape[1])[None] < length[:, None]
     unlike = (jnp.argmax(processed, axis=-1) != tokens) & within
@@ -196,7 +196,7 @@ def _unlike(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan
 
 
 def _excess(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
-    """Returns [B, G], each group's excess of tokens over the expectation, and [B] all tokens."""
+    """Returns [B, G], each group's tokens minus their expectation, and [B], all tokens."""
     positions = jnp.arange(tokens.shape[1])[None]
     probs = taught_scores(params, inputs, tokens, plan=plan)[2]
     held = by_rank(probs, tokens)

@@ -1,4 +1,4 @@
-"""The checks of a certificate and their demands; one more is in `hostile`."""
+"""The checks of a certificate and their thresholds; more checks are in `hostile` and `drawn`."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ REJECTIONS = 1e-4  # of the draft tokens, and one is always allowed
 BFLOAT16_ACCEPTANCE = 0.95
 WANTED_BFLOAT16 = 0.15
 FEW_ROWS = 16  # the cache of up to 16 rows is written row by row
-WANTED_REJECTIONS = 0.02  # the share of draft tokens that a fault may lose unseen
+WANTED_REJECTIONS = 0.02  # the share of draft tokens that a fault may lose undetected
 WANTED_DISTANCE = 0.05  # in total variation
 LAW_ROWS = 200_000  # finds noise that is used twice also at low temperatures; 30,000 do not
 
 
 def _on_one_device(check: Callable[[Subject], Check]) -> Callable[[Subject], Check]:
-    """Returns a check that takes none of the run's models, and so needs no mesh."""
+    """Returns the check without a mesh; it uses none of the run's models."""
 
     @functools.wraps(check)
     def alone(subject: Subject) -> Check:
@@ -58,7 +58,7 @@ def _on_one_device(check: Callable[[Subject], Check]) -> Callable[[Subject], Che
 
 @_on_one_device
 def algebra(subject: Subject) -> Check:
-    """Checks that the verifier emits the target's distribution: in float64, for any p and q."""
+    """Checks in float64 that the verifier emits the target's distribution, for many p and q."""
     verifier = subject.plan.verifier
     drawn = unprocessed(subject.drawn)  # each row of a law stands for a text
     samplings = (Greedy(),) if subject.greedy_only else (drawn, Greedy())
@@ -77,19 +77,19 @@ def algebra(subject: Subject) -> Check:
 
 
 def greedy(subject: Subject) -> Check:
-    """Checks that greedy outputs are those of the target alone."""
+    """Checks that outputs at temperature 0 equal those of the target alone."""
     return agreement("greedy", subject, subject.greedy, subject.speculated)
 
 
 def seeds(subject: Subject) -> Check:
-    """Checks that drawn outputs of `Coupled` are those of the target alone with the same keys."""
+    """Checks that sampled outputs with `Coupled` equal those of the target with the same keys."""
     sampling = subject.drawn
     output = subject.texts(subject.variant(sampling, verifier=Coupled()))
     return agreement("seeds", subject, sampling, output)
 
 
 def bits(subject: Subject) -> Check:
-    """Checks that a row of the target's calls has the same bits in every place and width."""
+    """Checks that a token's logits have the same bits at every index and width of a call."""
     plan, rows = subject.plan, subject.batch_size
     widths = range(2, plan.longest_draft + 2)
     length = tokens_of(subject.inputs).shape[1]
@@ -104,7 +104,7 @@ def bits(subject: Subject) -> Check:
 
 
 def perfect(subject: Subject) -> Check:
-    """Checks that everything is accepted if the target is its own drafter."""
+    """Checks that every draft token is accepted if the target is its own drafter."""
     # It runs greedy, and drawn with the drafter skipped at random, so that it must catch up. Drawn
     # tokens are verified by the ratio rule, which keeps all of them; the plan's may be stricter.
     drawn = subject.greedy if subject.greedy_only else subject.drawn
@@ -166,7 +166,7 @@ def audit(subject: Subject) -> Check:
 
 @_on_one_device
 def law(subject: Subject) -> Check:
-    """Checks verifier, schedule and sampling in the loop, on a table model that is enumerated."""
+    """Checks verifier, schedule and sampling in the loop: outputs of an enumerated table model."""
     # Some rows are decoded again in a small batch, where the cache is written in another way. A
     # verifier that only compares argmaxes draws nothing, so the ratio rule replaces it.
     bench = _bench(subject)
@@ -183,7 +183,7 @@ def law(subject: Subject) -> Check:
 
 @_on_one_device
 def broken(subject: Subject) -> Check:
-    """Checks the same if the drafter's q is not a distribution, in each way of `testing.BROKEN`."""
+    """Checks `law` with a drafter whose q is no distribution, in each way of `testing.BROKEN`."""
     check, output = _law("broken", subject, _bench(subject).broken())
     by_kind = [int(output.trace.broken_drafts[k :: len(BROKEN)].sum()) for k in range(len(BROKEN))]
     missed = sum(count == 0 for count in by_kind)
@@ -205,12 +205,12 @@ def _bench(subject: Subject) -> Bench:
 
 
 def _drawing(subject: Subject) -> Verifier:
-    """Returns the plan's verifier, or the ratio rule if the plan's draws nothing."""
+    """Returns the plan's verifier, or `SpeculativeSampling` if it works only at temperature 0."""
     return SpeculativeSampling() if subject.greedy_only else subject.plan.verifier
 
 
 def _law(name: str, subject: Subject, bench: Bench) -> tuple[Check, DecodeOutput]:
-    """Compares outputs of a bench with its enumerated distribution."""
+    """Compares outputs of a bench's table model with their enumerated distribution."""
     verifier = _drawing(subject)
     output = bench.run(verifier, subject.plan.schedule, subject.drawn)
     result = bench.compare(output.tokens, subject.drawn)
@@ -233,11 +233,11 @@ def _law(name: str, subject: Subject, bench: Bench) -> tuple[Check, DecodeOutput
 TEXTS = 8
 DIFFERENT = 1e-4  # of the drafts, and one is always allowed: a near-tie of another width's rounding
 BFLOAT16_DIFFERENT = 0.1
-WANTED = 0.3  # the share of drafts that may differ unseen
+WANTED = 0.3  # the share of drafts that may differ undetected
 
 
 def afresh(subject: Subject) -> Check:
-    """Checks that the drafter proposes the same with a new state, made from the committed text."""
+    """Checks that the drafter proposes the same with a new state made from the committed text."""
     # Then nothing is missing in its caches, and no pointer is lost. The drafter is skipped at
     # random, so that it must catch up. One that `adapts` depends on more than the text.
     if subject.plan.drafter.adapts:
@@ -264,7 +264,7 @@ def afresh(subject: Subject) -> Check:
 
 
 def _count(params: Params, keys: Array, inputs: Array, *, plan: Plan) -> tuple[Array, Array]:
-    """Returns the number of drafts, and how many differ."""
+    """Returns the number of drafts, and of those that differ from the drafts of a new state."""
     drafter, skipping = plan.drafter, dataclasses.replace(plan, drafter=Skipping(plan.drafter))
 
     def again(loop: tuple[DecodeState, Array, Array]) -> tuple[DecodeState, Array, Array]:
@@ -292,7 +292,7 @@ def _keys(state: DecodeState, plan: Plan) -> Array:
 
 
 def _differ(a: Draft, b: Draft) -> Array:
-    """Returns [B], whether the drafts differ."""
+    """Returns [B] bool, whether a row's two drafts differ."""
     index = (jnp.arange(a.tokens.shape[1]) if a.nodes is None else a.nodes.depths)[None]
     tokens = (a.tokens != b.tokens) & (index < jnp.minimum(a.length, b.length)[:, None])
     return (a.length != b.length) | jnp.any(tokens, axis=1)

@@ -1,4 +1,4 @@
-"""The check with drafters that try to do harm."""
+"""The check with harmful drafters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def hostile(subject: Subject) -> Check:
 
 
 def summary(cases: list[Check], slowdown: dict[str, float], same: str, alone: str) -> Check:
-    """Returns the check of all cases; `same` and `alone` are words for its note."""
+    """Returns the check of all cases; its note has the words of `same` and `alone`."""
     texts = max((case.figures["texts"] for case in cases), default=0)
     worst = max(slowdown, key=slowdown.__getitem__)
     failed = sum(not case.passed for case in cases)
@@ -68,7 +68,7 @@ def summary(cases: list[Check], slowdown: dict[str, float], same: str, alone: st
 
 
 def _case(name: str, subject: Subject, sampling: SamplingRule, output: DecodeOutput) -> Check:
-    """Checks that outputs agree, and that those which do take no more calls and lose no token."""
+    """Checks that outputs agree, and that equal outputs take no more calls and lose no token."""
     check = agreement(name, subject, sampling, output)
     plain, rows = subject.plain(sampling), len(output.tokens)
     same = (output.tokens == plain.tokens[:rows]).all(axis=1)
@@ -99,7 +99,7 @@ def _drafters(subject: Subject) -> dict[str, tuple[Drafter, Params]]:
 
 
 def slowdowns(subject: Subject, runs: dict[str, Callable]) -> dict[str, float]:
-    """Returns the median seconds of each run divided by those of 'alone', all compiled."""
+    """Returns the median time of each compiled run divided by that of the run 'alone'."""
     ready = {name: functools.partial(lambda run: run, run) for name, run in runs.items()}
     seconds = interleaved(ready, REPEATS, clock=subject.clock)
     medians = {name: statistics.median(times) for name, times in seconds.items()}

@@ -18,7 +18,7 @@ from specdec.types import Array, DecodeOutput, SamplingRule
 _HOLDS = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
 
 
-WANTED_TEXTS = 0.15  # the share of texts that a fault may change unseen
+WANTED_TEXTS = 0.15  # the share of texts that a fault may change undetected
 _MOST_TEXTS = 10**6
 
 
@@ -27,10 +27,10 @@ class Power:
     """The smallest deviation that a check would have shown with probability 0.99.
 
     Attributes:
-      deviation: as a share.
-      wanted: the largest one that certifies.
-      texts: how many texts would show the wanted one.
-      what: the deviation in words, with a place for its size.
+      deviation: the deviation, as a share.
+      wanted: the largest deviation that still certifies.
+      texts: the number of texts that would show the wanted deviation.
+      what: a format string that describes a deviation of a given size.
     """
 
     deviation: float
@@ -62,7 +62,7 @@ class Power:
           detectable: returns the deviations that are seen with multiples [M] of the texts.
           texts: the number of texts.
           wanted: the largest deviation that certifies.
-          what: the deviation in words, with a place for it.
+          what: a format string that describes a deviation.
         """
         counts = np.unique(np.geomspace(1, _MOST_TEXTS, 4000).astype(int))
         enough = counts[detectable(counts / max(texts, 1)) <= wanted]
@@ -74,17 +74,17 @@ class Power:
     def of_cases(
         cls, cases: int, texts: int, wanted: float, what: str, allowed: float = 0.0
     ) -> Power:
-        """Returns the power of a check that fails if more than a few of its cases do.
+        """Returns the power of a check that fails if more than a few of its cases fail.
 
-        Let each of n cases fail with probability r. Poisson's distribution then says for which n r
-        more than the allowed number fail with probability 0.99.
+        Let each of n cases fail with probability r. By Poisson's distribution, the deviation is the
+        r at which more than the allowed number fail with probability 0.99.
 
         Args:
           cases: n.
-          texts: the texts that they are made of.
+          texts: the number of texts from which the cases come.
           wanted: the largest r that certifies.
-          what: r in words, with a place for it.
-          allowed: the share of cases that may fail; without it none, or one if it is positive.
+          what: a format string that describes r.
+          allowed: the share of cases that may fail, at least one case; 0 allows none.
         """
 
         def detectable(times: np.ndarray) -> np.ndarray:
@@ -100,7 +100,7 @@ class Power:
 
     @classmethod
     def of_texts(cls, texts: int) -> Power:
-        """Returns the power of a check that fails if one text does."""
+        """Returns the power of a check that fails if a single text fails."""
         return cls.of_cases(texts, texts, WANTED_TEXTS, "a fault in {:.0%} of the texts")
 
 
@@ -111,8 +111,8 @@ class Check:
     Attributes:
       figures: the measured values, by name.
       demands: the condition of passing, by the figure's name: ('<=', '>=' or '==', threshold).
-      note: both in one line.
-      power: what the check would have seen; None if it does not depend on how much was looked at.
+      note: figures and demands in one line.
+      power: the deviation that the check would have shown; None if texts do not matter.
     """
 
     name: str
@@ -129,7 +129,7 @@ class Check:
 
     @classmethod
     def of(cls, record: JsonObject) -> Check:
-        """Returns the check of a record."""
+        """Returns the check with the fields of a JSON record."""
         return converted(record, cls)
 
     def record(self) -> Mapping[str, object]:
@@ -148,7 +148,7 @@ def timed(
     known: Mapping[str, Check],
     decisive: Collection[str] = (),
 ) -> Iterator[Check]:
-    """Yields outcomes with their seconds, or as `known`, up to a `decisive` check that fails."""
+    """Runs and times checks, except `known` ones, up to a `decisive` check that fails."""
     for name, check in checks.items():
         if name in known:
             yield known[name]

@@ -58,22 +58,22 @@ def refuse(plan: AnyPlan) -> None:
 class TaughtTexts(NamedTuple):
     """The target's scores of finished texts, all tokens in one call; 0 beyond the end of a text."""
 
-    gap: Array  # [R, N] float32, of each token below the best one, in logits
+    gap: Array  # [R, N] float32, the best logit minus the token's
     log_probs: Array  # [R, N] float32
-    largest: Array  # [R] float32, of the logits' absolute values
+    largest: Array  # [R] float32, the largest absolute value of a logit
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """A plan, and the texts that it is tested on.
+    """A plan, and the texts on which it is checked.
 
     Args:
       plan: the plan.
-      params: of target, drafter and schedule.
-      inputs: [R, ...] of the target, tokens padded with its `pad_id`. Row i uses the key of
-        example i.
-      seed: of all draws.
-      batch_size: rows that are decoded together.
+      params: the parameters of target, drafter and schedule.
+      inputs: [R, ...], the target's inputs; tokens are padded with its `pad_id`. Row i uses the key
+        of example i.
+      seed: the seed of all draws.
+      batch_size: the number of rows that are decoded together.
       mesh: the devices that the models are divided over, None for one device.
       clock: returns seconds.
     """
@@ -85,7 +85,7 @@ class Subject:
     batch_size: int = 1
     mesh: Mesh | None = None
     clock: Callable[[], float] = time.perf_counter
-    # What was made before: programs and texts by plan, and batches by sample.
+    # Kept results: programs and texts by plan, and batches by sample.
     _programs: dict[AnyPlan, DecodeProgram] = dataclasses.field(default_factory=dict, init=False)
     _texts: dict[Plan, DecodeOutput] = dataclasses.field(default_factory=dict, init=False)
     _by_sample: dict[int, Batches] = dataclasses.field(default_factory=dict, init=False)
@@ -97,12 +97,12 @@ class Subject:
 
     @property
     def float32(self) -> bool:
-        """Whether only a rare near-tie may be decided differently."""
+        """Whether the target computes in float32, where rounding changes only near-ties."""
         return self.plan.target.dtype == "float32"
 
     @property
     def greedy_only(self) -> bool:
-        """Whether the verifier needs temperature 0."""
+        """Whether the plan's verifier works only at temperature 0."""
         return self.plan.verifier.greedy_only
 
     @property
@@ -129,13 +129,13 @@ class Subject:
         return jax.eval_shape(logits, self.params["target"], inputs).shape[-1]
 
     def variant(self, sampling: SamplingRule, **parts: Any) -> Plan:
-        """Returns the plan with another sampling, also in its drafter, and other components."""
+        """Returns the plan with other sampling, also in its drafter, and with other components."""
         if sampling != self.plan.sampling:
             parts = {"drafter": _drawing_with(sampling, self.plan.drafter)} | parts
         return dataclasses.replace(self.plan, sampling=sampling, **parts)
 
     def itself(self, sampling: SamplingRule) -> tuple[Plan, Params]:
-        """Returns the plan with the target as its own drafter, and its parameters."""
+        """Returns the plan with the target as its own drafter, and parameters for that plan."""
         # A drafter that only has models of texts keeps its class, with the target in each role.
         target, drafter = self.plan.target, self.plan.drafter
         if drafter.runs_target:
@@ -151,21 +151,21 @@ class Subject:
         return plan, self.params | dict.fromkeys(plan.models(), self.params["target"])
 
     def alone(self, sampling: SamplingRule, width: int = 1) -> Plan:
-        """Returns the plan of the target alone."""
+        """Returns the plan in which the target decodes alone, in calls of `width` tokens."""
         return dataclasses.replace(self.plan.alone(width), sampling=sampling)
 
     def decode(
         self, plan: AnyPlan, params: Params | None = None, rows: int | None = None, sample: int = 0
     ) -> Any:
-        """Decodes the first `rows` texts by a plan; arrays on the host, `trace.steps` per batch.
+        """Decodes the first `rows` texts by a plan, and returns arrays on the host.
 
-        The result is a `DecodeOutput`, of a search a `BeamOutput`.
+        The result is a `DecodeOutput`, or a `BeamOutput`. Its `trace.steps` has a value per batch.
 
         Args:
           plan: the plan.
           params: its parameters; None for the subject's.
           rows: the number of texts; None for all.
-          sample: which of several samples of each text this is.
+          sample: the index of this sample among several of each text.
         """
         program = self._programs.setdefault(plan, DecodeProgram(plan, mesh=self.mesh))
         rows, params = self.count if rows is None else rows, params or self.params
@@ -177,29 +177,29 @@ class Subject:
         return joined(outputs, rows)
 
     def texts(self, plan: Plan) -> DecodeOutput:
-        """Returns all texts by a plan, decoded once."""
+        """Returns all texts as a plan decodes them; each plan decodes only once."""
         if plan not in self._texts:
             self._texts[plan] = self.decode(plan)
         return self._texts[plan]
 
     def plain(self, sampling: SamplingRule, width: int = 1) -> DecodeOutput:
-        """Returns all texts by the target alone."""
+        """Returns all texts as the target alone decodes them."""
         return self.texts(self.alone(sampling, width))
 
     @property
     def speculated(self) -> DecodeOutput:
-        """All texts by speculation, greedy."""
+        """All texts as the plan decodes them at temperature 0."""
         return self.texts(self.variant(self.greedy))
 
     @functools.cached_property
     def taught(self) -> TaughtTexts:
-        """The target's scores of `speculated`."""
+        """The target's teacher-forced scores of the texts in `speculated`."""
         output = self.speculated
         teach = jax.jit(functools.partial(_teach, plan=self.plan))
         return self.compared(teach, output.tokens, output.length)
 
     def compared(self, compare: Callable[..., PyTree], *outputs: Array) -> PyTree:
-        """Returns a function of the target's parameters, inputs and outputs, for each text."""
+        """Applies `compare` to the target's parameters, inputs and `outputs`, batch by batch."""
         results = []
         for start, (_, inputs) in zip(self._starts, self._batches(0), strict=True):
             rows = (self._block(x, start, 0) for x in outputs)
@@ -208,7 +208,7 @@ class Subject:
         return joined(results, self.count)
 
     def gap(self, row: int, ours: Array, plain: Array, sampling: SamplingRule) -> float:
-        """Returns the gap between two outputs of a text at their first difference, in nats."""
+        """Returns the gap in nats between two outputs of a text at the first token that differs."""
         rows = 1 if self.mesh is None else self.mesh.shape[partitioning.DATA]
         keys = row_keys(self.seed, jnp.full(rows, row))
         text = jax.tree.map(lambda x: x[row], self.inputs)
@@ -272,7 +272,7 @@ class Subject:
 
 
 def _drawing_with(sampling: SamplingRule, drafter: Drafter) -> Drafter:
-    """Returns the drafter with this sampling, if it has one, and its inner drafters too."""
+    """Returns the drafter, and the drafters inside it, with this sampling if they draw."""
     inner = drafter.inner().items()
     drafter = drafter.with_inner({name: _drawing_with(sampling, x) for name, x in inner})
     return drafter.drawing_with(sampling) if isinstance(drafter, Drawing) else drafter
@@ -290,7 +290,7 @@ def joined(trees: list, rows: int) -> PyTree:
 def taught_scores(
     params: PyTree, inputs: Array, tokens: Array, *, plan: Plan
 ) -> tuple[Array, Array, Array]:
-    """Returns logits [B, N, V] given the tokens before, processed ones, and probabilities."""
+    """Returns teacher-forced logits [B, N, V], processed logits, and probabilities."""
     target = plan.target
     fed = jnp.concatenate([target.start(inputs)[:, None], tokens[:, :-1]], axis=1)
     cache = target.prefill(params, inputs, fed.shape[1])

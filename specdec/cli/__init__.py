@@ -90,21 +90,21 @@ COMMANDS = {  # modules with command(args) -> its exit code, or None
     "list": listing,
     "completion": completion,
 }
-_OTHERS = tasks.TaskError, tables.TableError, checkpoints.CheckpointError  # of one line too
+_OTHERS = tasks.TaskError, tables.TableError, checkpoints.CheckpointError  # in one line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-      argv: the arguments; None for those of the process.
+      argv: the command-line arguments; None for `sys.argv[1:]`.
 
     Returns:
-      The exit code: 0 done; 1 a failed certificate or a damaged checkpoint; 2 a user's mistake or a
-        refusal of the machine; 130 interrupted; 141 stdout was closed by its reader; 143
-        terminated.
+      The exit code: 0 done; 1 a failed certificate or a damaged checkpoint; 2 a user's mistake or
+        an error of the machine; 130 interrupted; 141 stdout was closed by its reader;
+        143 terminated.
     """
-    code = 1  # of what has no line, and a traceback
+    code = 1  # of an error that ends in a traceback
     try:
         code = _run(argv)
     finally:
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    """Runs one command, see `main`."""
+    """Runs one command and returns its exit code, without ending the process."""
     argv = sys.argv[1:] if argv is None else argv
     machine.write_all_characters()
     parser = overview()
@@ -123,7 +123,7 @@ def _run(argv: Sequence[str] | None) -> int:
         parser.print_help()
         return 0
     args.command_line = ["specdec", *argv]  # for the card of a checkpoint
-    args.overview = parser  # what `specdec completion` is about
+    args.overview = parser  # `specdec completion` lists its flags
     if not args.traceback:
         machine.quiet()
     try:
@@ -133,7 +133,7 @@ def _run(argv: Sequence[str] | None) -> int:
             machine.notes_of_one_line(),
             progress.shown_on(sys.stderr),
             holding(),
-            contextlib.ExitStack() as args.contexts,  # of the command, such as a mesh
+            contextlib.ExitStack() as args.contexts,  # open until the command ends, such as a mesh
         ):
             return args.command(args) or _flushed()
     except (UsageError, RecordsError, *_OTHERS) as error:
@@ -169,16 +169,16 @@ def overview() -> Overview:
 
 
 def _how_to_go_on(args: argparse.Namespace, argv: Sequence[str]) -> str:
-    """Returns how to resume an interrupted command; its parser sets `resumes_from` if it can."""
+    """Returns how to resume an interrupted command; `args.resumes_from` names the needed flag."""
     flag = vars(args).get("resumes_from")
     if flag is None:
-        return "given again, the command begins anew"
+        return "if repeated, the command starts over"
     if getattr(args, flag) is None:
-        return f"given again, the command begins anew; with --{flag} it goes on"
+        return f"if repeated, the command starts over; with --{flag} it resumes"
     return f"to go on: {shlex.join(['specdec', *argv])}"
 
 
 def _flushed() -> int:
-    """Flushes stdout and returns 0; an error at Python's own end would have no line of ours."""
+    """Flushes stdout and returns 0, so that a failed write is reported before Python exits."""
     sys.stdout.flush()
     return 0

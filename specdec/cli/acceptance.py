@@ -1,4 +1,4 @@
-"""`specdec acceptance`: the papers' alpha of a run's pair."""
+"""`specdec acceptance`: measures the acceptance rate alpha of a run's drafter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def command(args: argparse.Namespace) -> None:
     lines = None
     if (path := args.output_file) is not None:
         lines = hosts.from_first(lambda: Lines.of(Path(path), settings))
-    # All that can be wrong has been looked at; from here on it takes long.
+    # All checks are done; the long work begins.
     texts = recorded_texts.record(measured, batches, args.tokens, lines, args.tables)
     summary = alphas.summarize(texts)
     if not hosts.is_first():

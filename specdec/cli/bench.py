@@ -1,4 +1,4 @@
-"""`specdec bench`: the speed of speculation on a run's texts, one text at a time."""
+"""`specdec bench`: times speculative decoding of a run's texts, one text at a time."""
 
 from __future__ import annotations
 

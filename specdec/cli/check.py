@@ -1,4 +1,4 @@
-"""`specdec check`: whether checkpoints are sound."""
+"""`specdec check`: tells whether checkpoints are damaged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def _check(path: str, record: bool) -> bool:
-    """Prints each finding, and returns whether all are sound."""
+    """Prints the findings about one checkpoint, and returns whether it is sound."""
     from specdec.checkpoints import contents  # and TensorStore
 
     sound = True

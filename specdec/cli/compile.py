@@ -1,4 +1,4 @@
-"""`specdec compile`: a run's programs, compiled for TPUs that need not be present."""
+"""`specdec compile`: compiles a run's programs for TPUs that need not be present."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from specdec.predict.roofline import PAPER_ALPHAS
 
 OF_PAPER = families.DEFAULT  # the family whose acceptance rates the paper has
 TRAINING = "training.TrainRun"  # what gin files of a training run bind
-# What a run must set, and nothing here reads.
+# Macros that a run must set and that compiling does not read.
 UNREAD = ("CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")
 
 
@@ -44,12 +44,12 @@ def command(args: argparse.Namespace) -> None:
     with one_line():
         topologies = [Topology.parse(name) for name in args.topology]
     jax.config.update("jax_platforms", "cpu")  # with libtpu installed JAX would look for a TPU
-    jax.config.update("jax_compilation_cache_dir", None)  # what is read from it has no code to read
+    jax.config.update("jax_compilation_cache_dir", None)  # cached programs lack the code to analyse
     if settings.binds(args, TRAINING):
         return _compile_training(args, topologies)
     if args.largest_batch:
-        raise UsageError("--largest_batch is of training runs, gin files of `specdec train`")
-    args.gin_bindings.append("TASK=None")  # it would ask for its data set and its vocabulary
+        raise UsageError("--largest_batch is for training runs, gin files of `specdec train`")
+    args.gin_bindings.append("TASK=None")  # a task would read its data set and its vocabulary
     has_texts, args.text, args.input_file = args.text or args.input_file, None, None
     run = runs.described(args, unneeded=dict.fromkeys(UNREAD, "(none)"))
     if has_texts:
@@ -63,7 +63,7 @@ def command(args: argparse.Namespace) -> None:
     alphas = acceptance_rates(args.alpha, run)
     if run.beams:
         if args.alpha:
-            raise UsageError("--alpha is of tokens, and the run searches with beams; leave it out")
+            raise UsageError("--alpha is for runs without beams; leave it out")
         plan = run.beams.plan(plan)
     elif not args.whole_only:  # the target alone has no speed-up to predict
         runs.require_baseline(run)
@@ -80,7 +80,7 @@ def command(args: argparse.Namespace) -> None:
 
 
 def acceptance_rates(alphas: list[float] | None, run: DecodeRun) -> dict[str, float]:
-    """Returns the acceptance rates to predict for, by label; those of a paper if none are given."""
+    """Returns the acceptance rates to predict for, by label; by default published ones."""
     models = run.plan.models().values()
     target, *drafts = (model for model in models if isinstance(model, Model))
     is_pair = alphas is None and len(drafts) == 1
@@ -93,7 +93,7 @@ def acceptance_rates(alphas: list[float] | None, run: DecodeRun) -> dict[str, fl
 def _compiled(
     topology: Topology, run: DecodeRun, plan: AnyPlan, bar: tqdm, *, parts: bool
 ) -> Compilation:
-    """Returns the run's programs for a topology; the bar shows the one that is being compiled."""
+    """Compiles the run's programs for a topology; the bar names the program being compiled."""
     done = itertools.count(int(bar.n))
 
     def show(name: str) -> None:
@@ -119,14 +119,14 @@ def _compiled(
 
 
 def _compile_training(args: argparse.Namespace, topologies: Sequence[Topology]) -> None:
-    """Compiles the update of a training run, and prints its figures."""
+    """Compiles the update step of a training run, and prints its memory and its predicted speed."""
     _refuse_flags_of_decoding(args)
     from specdec import training  # optax, which compiling for decoding does not need
     from specdec.predict import update_report
     from specdec.predict.update import compile_update, largest_batch
 
     shorthands.add_input_settings(args, training=True)
-    args.gin_bindings.append("TASK='(none)'")  # it would ask for its data set and its vocabulary
+    args.gin_bindings.append("TASK='(none)'")  # a task would read its data set and vocabulary
     run = settings.build(training.TrainRun, args, {}, {"TARGET_CHECKPOINT_PATH": "(none)"})
     records = []
 
@@ -155,19 +155,19 @@ def _compile_training(args: argparse.Namespace, topologies: Sequence[Topology]) 
 
 
 def _refuse_flags_of_decoding(args: argparse.Namespace) -> None:
-    """Raises UsageError for flags that a training run has not."""
+    """Raises UsageError for a flag that only decoding has."""
     for name in (*shorthands.OF_DECODING, "alpha", "limit", "seed"):
         if (value := getattr(args, name)) is not None:
             raise UsageError(
-                f"--{name} is {value!r}, and the gin files describe a training run, which has "
-                "none; leave it out"
+                f"--{name} is {value!r}, and the gin files describe a training run; it is for "
+                "decoding, so leave it out"
             )
     if args.whole_only:
-        raise UsageError("--whole_only is of decoding; leave it out for a training run")
+        raise UsageError("--whole_only is for decoding; leave it out for a training run")
 
 
 def _mesh(topology: Topology, placement: Placement) -> Mesh:
-    """Returns the mesh of a placement over the chips of a topology; all of them by default."""
+    """Returns a mesh of a topology's chips, with all of them unless the placement says how many."""
     devices = topology.devices()
     count = placement.partitioner.num_partitions or len(devices)
     return partitioning.make_mesh(count, devices)
@@ -175,7 +175,7 @@ def _mesh(topology: Topology, placement: Placement) -> Mesh:
 
 @contextlib.contextmanager
 def _one_line(topology: Topology) -> Iterator[None]:
-    """Converts errors about a topology, except the compiler's own, to UsageErrors."""
+    """Converts errors about a topology to UsageErrors, except those of the compiler."""
     try:
         yield
     except (ValueError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""`specdec completion`: a script with which a shell completes commands, flags and gin files."""
+"""`specdec completion`: prints a script with which a shell completes commands and flags."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specdec.cli.help import Overview
 from specdec.common.values import UsageError
 from specdec.report.replicate import study
 
-_GIN_FILES = {  # functions that offer our own gin files, and the user's
+_GIN_FILES = {  # shell functions that offer specdec's and the user's gin files
     "bash": "_specdec_gin_files() {{ compgen -W '{names}' -- \"$1\"; compgen -f -X '!*.gin' -- "
     '"$1"; }}',
     "zsh": "_specdec_gin_files() {{ compadd -- {names}; _files -g '*.gin' }}",
@@ -22,7 +22,7 @@ def command(args: argparse.Namespace) -> None:
 
 
 def script(parser: Overview, shell: str) -> str:
-    """Returns the script for a shell; `parser` has all commands, and is changed."""
+    """Returns the completion script of all commands for a shell; changes `parser` for shtab."""
     try:
         import shtab
     except ImportError as error:

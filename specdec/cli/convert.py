@@ -1,4 +1,4 @@
-"""`specdec convert`: a checkpoint in another format."""
+"""`specdec convert`: writes a checkpoint in another format."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def command(args: argparse.Namespace) -> None:
 
 
 def _lost(args: argparse.Namespace, text: TextModel) -> str | None:
-    """Returns the parts of the input's vocabulary that the output lacks."""
+    """Says what the output lacks of the input's vocabulary; None if it lacks nothing."""
     if args.vocabulary is not None:
         added = text.vocabulary.added if text.vocabulary else []
         return (
@@ -61,7 +61,7 @@ def _lost(args: argparse.Namespace, text: TextModel) -> str | None:
 
 
 def _unread_by_t5x(vocabulary: Vocabulary | None, text: TextModel) -> list[str]:
-    """Returns the parts that T5X's format cannot store."""
+    """Names the settings and ids of a checkpoint that T5X does not read."""
     parts = [f"generation settings ({', '.join(text.in_effect)})"] if text.in_effect else []
     if vocabulary is not None and vocabulary.added:
         parts.append(f"{len(vocabulary.added)} added tokens")

@@ -1,4 +1,4 @@
-"""Lengths, ids and vocabularies that gin files compute for the texts of a run."""
+"""Functions that gin files call for lengths, token ids and vocabularies of a run's texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def longest_target(lengths: Mapping[str, int]) -> int:
     """Returns N, the longest output in tokens.
 
     Args:
-      lengths: the feature lengths.
+      lengths: feature -> length in tokens, such as {'targets': 64}.
     """
     return tasks.length_of(lengths, "targets")
 
@@ -21,14 +21,14 @@ def longest_target(lengths: Mapping[str, int]) -> int:
 def token_ids(
     text: str, vocabulary: tasks.VocabularyDefinition | None, checkpoint_path: str
 ) -> tuple[int, ...]:
-    """Returns the ids of a text, without a stop id and without trailing white space.
+    """Returns the token ids of a text, without a stop id and without trailing white space.
 
-    It is for settings that users write as text.
+    Gin files call it for settings that users write as text.
 
     Args:
       text: the text.
-      vocabulary: None for the one saved with the checkpoint.
-      checkpoint_path: the checkpoint.
+      vocabulary: the vocabulary; None for the one saved with the checkpoint.
+      checkpoint_path: the directory of the checkpoint.
     """
     if not text:
         return ()
@@ -39,14 +39,14 @@ def token_ids(
 def task_vocabulary(
     given: tasks.VocabularyDefinition | None = None, path: str | None = None
 ) -> tasks.VocabularyDefinition:
-    """Returns the vocabulary of a task over files: the given one, or that of a checkpoint.
+    """Returns the vocabulary of a task over files: the given one, or else that of a checkpoint.
 
     Args:
       given: a vocabulary, or None.
-      path: a checkpoint, or None.
+      path: the directory of a checkpoint, or None.
 
     Raises:
-      UsageError: there is neither.
+      UsageError: both are None, or the checkpoint has no vocabulary.
     """
     if given is not None:
         return given
@@ -58,13 +58,13 @@ def task_vocabulary(
 def saved_vocabulary(path: str) -> tasks.VocabularyDefinition:
     """Returns the vocabulary that was saved with a checkpoint, with its added tokens.
 
-    A task uses it with VOCABULARY = @cli.saved_vocabulary(), and the path bound to a checkpoint.
+    A gin file chooses it by VOCABULARY = @cli.saved_vocabulary(), with a binding of `path`.
 
     Args:
-      path: the checkpoint.
+      path: the directory of the checkpoint.
 
     Raises:
-      UsageError: none was saved.
+      UsageError: no vocabulary was saved.
     """
     recorded = checkpoints.vocabulary_from(path)
     if recorded is None:

@@ -30,18 +30,18 @@ def command(args: argparse.Namespace) -> None:
     source, sink = run.source(), sinks.opened(args, run)
     length, explained = source.length(), args.explain
     engine = TextEngine.open(run, length=length, watch=sink.watch, explained=explained)
-    # All that can be wrong has been looked at; from here on it takes long.
+    # All checks are done; the long work begins.
     with engine.running(), sink:
         for text in engine.decode(source, everywhere=True):
             sink.write(text)
 
 
 def _check(args: argparse.Namespace, run: DecodeRun | Run) -> None:
-    """Raises UsageError for flags that exclude each other, or the run."""
+    """Raises UsageError for flags that exclude each other or that do not suit the run."""
     plan = run.plan
     if run.data.refill and jax.process_count() > 1:
         raise UsageError(
-            "REFILL and --distributed: hosts write batch by batch; leave out one of them, or use "
+            "REFILL and --distributed exclude each other in this command; leave out one, or use "
             "`specdec eval`"
         )
     if args.explain:
@@ -50,7 +50,7 @@ def _check(args: argparse.Namespace, run: DecodeRun | Run) -> None:
         runs.require_drafter(run)
         if run.beams:
             raise UsageError(
-                "--explain tells of drafted tokens, not of beams; leave out one of them"
+                "--explain describes drafted tokens, not beams; leave out --explain or --num_beams"
             )
     if run.compare and plan.exact and not plan.same_output:
         raise UsageError(
@@ -62,7 +62,7 @@ def _check(args: argparse.Namespace, run: DecodeRun | Run) -> None:
 def _show(args: argparse.Namespace) -> None:
     """Prints the run as a gin file with its first batch in comments.
 
-    No parameters are read, and for a task no checkpoint is asked for its vocabulary.
+    No parameters are read. For a task, no vocabulary is read from a checkpoint either.
     """
     run = runs.resolved(args)
     Texts(run.data, run.beams, functools.partial(runs.vocabulary_of, run)).check(args)
@@ -77,7 +77,7 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _text_lines(run: DecodeRun) -> Iterator[str]:
-    """Yields the text side of the target's checkpoint: each fact with its file."""
+    """Yields the vocabulary, ids and settings that the target's checkpoint has, and their files."""
     if (text := runs.text_of(run.checkpoint_path)) is not None:
         yield visible(f"# The target's text side, from {text.directory}:")
         ignored, beams = run.generation_settings == "ignore", run.beams.num_beams
@@ -90,14 +90,14 @@ def _text_lines(run: DecodeRun) -> Iterator[str]:
         for what, note in text.lines(in_effect):
             yield visible(f"#   {what}: {note}")
         if ignored:
-            yield "#   its generation settings are ignored, ids aside"
+            yield "#   its generation settings are ignored, except for ids"
         yield f"#   decoding: {run.plan.sampling}"
         if rule is not None:
             yield f"#   search: {beams} beams, {rule}"
 
 
 def _batch_lines(batch: tasks.Batch) -> Iterator[str]:
-    """Yields shapes, then each example as text and as ids without padding."""
+    """Yields the shapes of a batch, then each example as text and as ids without padding."""
     yield f"# The first batch: {_shape('inputs', batch.ids)}"
     if batch.targets is not None:
         yield f"#                  {_shape('targets', batch.targets)}"

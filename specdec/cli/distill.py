@@ -1,4 +1,4 @@
-"""`specdec distill`: makes a drafter for a target from texts, tuned and certified."""
+"""`specdec distill`: trains, tunes and certifies a drafter for a target, from texts."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def distill(
     add_flags(parser, "distill")
     paths = f"--target={os.fspath(target)}", f"--output_dir={os.fspath(output_dir)}"
     args = parser.parse_args(settings.joined([*paths, *flags]))
-    del vars(args)["distributed"]  # a flag of the command alone
+    del vars(args)["distributed"]  # this function runs on one host
     args.task_prefix = task_prefix if args.task_prefix is None else args.task_prefix
     with records.holding(), contextlib.ExitStack() as args.contexts:
         return distilled(args, inputs, None)
@@ -92,7 +92,7 @@ def distill(
 def distilled(
     args: argparse.Namespace, lines: Iterable[str] | None, ask: Callable[[str], str] | None
 ) -> Distilled:
-    """Returns the pair that the flags describe; `lines` are those of the inputs."""
+    """Makes the drafter that the flags describe, with its schedule, from the inputs in `lines`."""
     shorthands.refuse_senseless(args)
     given = copy.copy(args)
     if (args.target is None) != (lines is None):
@@ -137,7 +137,7 @@ def distilled(
 def _described(
     args: argparse.Namespace, lines: Iterable[str], ask: Callable[[str], str] | None
 ) -> str:
-    """Writes the gin file of the run over the inputs, and returns its path."""
+    """Writes the gin file of a run over the inputs, and returns its path."""
     if any(binding.startswith("TASK_PREFIX=") for binding in args.gin_bindings):
         raise UsageError("--gin.TASK_PREFIX is for gin files; give --task_prefix")
     inputs = Inputs.of(lines, f"--inputs {args.input_file}" if args.input_file else "inputs")
@@ -148,17 +148,17 @@ def _described(
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """The flags, as settings for `Distilling`."""
+    """The settings that `Distilling` reads, from the flags of the command."""
 
     args: argparse.Namespace
 
     @property
     def files(self) -> Sequence[str]:
-        """Returns the names of the gin files."""
+        """Returns the paths of the gin files."""
         return self.args.gin_file
 
     def flags(self, more: Mapping[str, object], files: Sequence[str] = ()) -> argparse.Namespace:
-        """Returns the flags, overridden by further settings, and by files from tuning."""
+        """Returns the flags with the bindings `more` and with gin files that tuning wrote."""
         args = copy.copy(self.args)
         bindings = self.args.gin_bindings
         if files:  # flags for the length of drafts would override them
@@ -178,14 +178,14 @@ class Given:
         lines: str | None = None,
         limit: int | None = None,
     ) -> Variant:
-        """Returns a run, see `Settings`."""
+        """Opens the run of `flags(more, files)`, with at most `limit` texts."""
         args = self.flags(more, files)
         if limit is not None:
             args.limit = min(args.limit or limit, limit)
         return ready(runs.opened(args), lines=lines)
 
     def text(self, more: Mapping[str, object], files: Sequence[str]) -> str:
-        """Returns the settings as a gin file."""
+        """Returns a gin file with the settings of `flags(more, files)`, as text."""
         args = self.flags(more, files)
         before, after = shorthands.settings_of(args)
         paths = (

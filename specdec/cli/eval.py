@@ -1,4 +1,4 @@
-"""`specdec eval`: the outputs of a run for a split of a task, and their metrics."""
+"""`specdec eval`: decodes a split of a task and computes the metrics of the outputs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The flags of commands. `commands.toml` has their names, kinds, defaults and meanings.
+"""The flags of commands. `commands.toml` has their names, types, defaults and help texts.
 
-In a text of that table, {NAME} stands for one of `_values`.
-Flags that several commands have are in `shared`. A command may have its own text for one of them,
-in `instead`: it takes the place of the shared text, or of {} in it.
+In a text of that file, {NAME} is replaced by a value of `_values`. Flags that several commands have
+are in its tables `shared`. A command's table `instead` has texts that replace the shared text of a
+flag, or the {} in it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TYPES: Mapping[str, Callable] = {"int": int, "float": float, "number": _number}
 
 @functools.cache
 def _values() -> JsonObject:
-    """Returns the values that texts and choices of the table name."""
+    """Returns the values that replace {NAME} in texts and choices of `commands.toml`, by NAME."""
     return {f"{flag.upper()}S": shorthands.names(flag) for flag in shorthands.FRAGMENTS} | {
         "CACHE": machine.cache_folder(),
         "CERTIFIED": certifying.LIMIT,
@@ -72,7 +72,7 @@ def _values() -> JsonObject:
 
 
 def add_command(overview: Overview, name: str, command: Callable) -> argparse.ArgumentParser:
-    """Adds a command with its flags."""
+    """Adds a command with its flags to the parser of all commands."""
     row = TABLE["commands"][name]
     texts = {key: filled(row[key], _values()) for key in ("description", "epilog") if key in row}
     form = argparse.RawDescriptionHelpFormatter if row.get("raw") else argparse.HelpFormatter
@@ -84,7 +84,7 @@ def add_command(overview: Overview, name: str, command: Callable) -> argparse.Ar
 
 
 def add_flags(parser: argparse.ArgumentParser, name: str = "") -> None:
-    """Adds the flags of a command to any parser; those that all runs have if it has no name."""
+    """Adds a command's flags to a parser; without a name, the flags that all runs have."""
     row = TABLE["commands"][name] if name else {"flags": {"run": "shared"}}
     instead: dict[str, str] = row.get("instead", {})
     remedies = {
@@ -121,7 +121,7 @@ def _add(parser: argparse._ActionsContainer, flags: JsonObject, instead: Mapping
 
 
 def filled(text: str, values: JsonObject) -> str:
-    """Returns a text with the values that it names; those of lists have commas between them."""
+    """Replaces each {NAME} in a text by its value; the elements of a list are joined by commas."""
 
     def shown(match: re.Match[str]) -> str:
         value = values[match[1]]

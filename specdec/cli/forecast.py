@@ -1,4 +1,4 @@
-"""`specdec forecast`: the speed-up at every draft length, from recorded texts."""
+"""`specdec forecast`: predicts the speed-up at every draft length from recorded texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def command(args: argparse.Namespace) -> None:
         costs=costs_of(args),
         rows=rows_of(args),
     )
-    # All that can be wrong has been looked at; from here on it takes long.
+    # All checks are done; the long work begins.
     lines = settings.json_lines(args.output_file, ready.variants[0].settings)
     for variant, group in itertools.groupby(ready.predictions(), key=operator.itemgetter(0)):
         predicted = []
@@ -43,7 +43,7 @@ def command(args: argparse.Namespace) -> None:
 
 
 def _gammas(text: str) -> list[int]:
-    """Returns draft lengths, ascending."""
+    """Returns the draft lengths in a text such as '1,2,4' or '1-10', ascending."""
     lengths: set[int] = set()
     for part in text.split(","):
         ends = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)

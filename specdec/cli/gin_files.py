@@ -13,20 +13,19 @@ from specdec.common.values import UsageError
 
 
 class Own(str):
-    """The name, or the absolute path, of a gin file that specdec chose, and not the user.
+    """The name, or the absolute path, of a gin file that specdec chose, not the user.
 
-    It and the files that it includes are looked for in the package only, and no folder of Python
-    modules comes with it.
+    It and its includes are looked for in the package only. Its folder is not added to `sys.path`.
     """
 
 
 def macros(path: str | os.PathLike) -> list[Statement]:
-    """Returns the macros that a file sets itself, in its order."""
+    """Returns the macros that a gin file sets itself, in file order, without those of includes."""
     return [statement for statement in gin_text.statements(_text(path)) if statement.is_macro]
 
 
 def headings(path: str | os.PathLike) -> dict[str, str]:
-    """Returns the heading of each macro: the last comment of one word before it."""
+    """Returns each macro's heading in a gin file: the last comment of one word before the macro."""
     by_macro, heading = {}, ""
     for line in _text(path).splitlines():
         if title := re.fullmatch(r"# ([A-Z][a-z]+)", line):
@@ -37,7 +36,7 @@ def headings(path: str | os.PathLike) -> dict[str, str]:
 
 
 def summary(path: str | os.PathLike) -> str:
-    """Returns the first sentence of the comment that a file begins with."""
+    """Returns the first sentence of the comment with which a gin file begins."""
     return gin_text.summary(_text(path))
 
 
@@ -46,7 +45,7 @@ def _text(path: str | os.PathLike) -> str:
 
 
 def names(folders: Iterable[str | os.PathLike], under: str = "") -> list[str]:
-    """Returns the gin files in and below some folders, by their names for `--gin_file`."""
+    """Returns the gin files below `under` in each folder, as sorted paths relative to it."""
     return sorted(
         {
             file.relative_to(folder).as_posix()
@@ -62,32 +61,32 @@ def own_folders() -> list[Path]:
 
 
 def own_names() -> list[str]:
-    """Returns the names of the gin files that ship with the project."""
+    """Returns the names of the gin files that ship with the project, relative to `own_folders`."""
     return names(own_folders())
 
 
 def all_macros(files: Iterable[str]) -> set[str]:
-    """Returns the names of the macros of our own fragments, and of further existing files."""
+    """Returns the names of the macros that files in gin/ and existing files of `files` set."""
     folder = resources.folder("gin")
     paths = [*(folder / name for name in names([folder])), *filter(os.path.isfile, files)]
     return {macro.name for file in paths for macro in macros(file)}
 
 
 def setting(macro: str) -> str | None:
-    """Returns the first of our fragments that sets a macro; None if none does."""
+    """Returns the name of the first file in gin/ that sets a macro; None if there is none."""
     folder = resources.folder("gin")
     files = (name for name in names([folder]) if macro in (m.name for m in macros(folder / name)))
     return next(files, None)
 
 
 def path(name: str, folders: Iterable[str | os.PathLike] = ()) -> Path:
-    """Returns the path of a file that `names` found in the folders, or among our own fragments."""
+    """Returns the path of an existing gin file, searched for in the folders and then in gin/."""
     candidates = (Path(folder) / name for folder in [*folders, resources.folder("gin")])
     return next(filter(Path.is_file, candidates))
 
 
 def found(file: str, folders: Sequence[str], where: str = "") -> str:
-    """Returns the path of a gin file; `where` begins an error."""
+    """Returns the path of a gin file, or raises a UsageError that begins with `where`."""
     if (path := path_of(file, folders)) is not None:
         return path
     searched = (str(folder) or "." for folder in (*folders, *own_folders()))
@@ -97,7 +96,7 @@ def found(file: str, folders: Sequence[str], where: str = "") -> str:
 
 
 def path_of(file: str, folders: Sequence[str]) -> str | None:
-    """Returns the path of a gin file, None if there is none; specdec's own folders come last."""
+    """Returns the path of a gin file, or None; the project's folders are searched last."""
     for folder in () if isinstance(file, Own) else folders:
         if os.path.isfile(path := os.path.join(folder, file)):
             return Own(path) if _is_own(path) else path
@@ -113,6 +112,6 @@ def _is_own(path: str) -> bool:
 
 
 def _did_you_mean(name: str) -> str:
-    """Returns the hint for a missing file, comparing names without their common suffix."""
+    """Returns a hint with similar names of gin files, which are compared without ".gin"."""
     known = (own_name.removesuffix(".gin") for own_name in own_names())
     return values.did_you_mean(name.removesuffix(".gin"), known).replace("?", ".gin?")

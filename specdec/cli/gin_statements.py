@@ -1,4 +1,4 @@
-"""Gin text, parsed once: statements with their values and places."""
+"""Parses gin text into statements with their values and their places in files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specdec.common.values import UsageError
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Reference:
-    """The value `@name`, or `@name()`, which gin calls; the scopes are part of the name."""
+    """The gin value `@name`, or `@name()` if gin calls it; `name` includes its scopes."""
 
     name: str
     is_called: bool
@@ -27,7 +27,7 @@ class Reference:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Macro:
-    """The value `%name`."""
+    """The gin value `%name`."""
 
     name: str
 
@@ -40,45 +40,45 @@ REQUIRED = Macro("gin.REQUIRED")
 
 @dataclasses.dataclass(frozen=True)
 class GinStatement:
-    """A binding or an import."""
+    """One statement of gin text: a binding or an import."""
 
-    source: str  # gin's text, on one line; '' for a value that no text has
+    source: str  # its gin text on one line; '' if only `value` is known
     where: str = ""  # "FILE, line N: ", '' for a flag
     file: str = ""  # the path of its file, '' for a flag
-    imports: tuple[str, ...] = ()  # those above it in its file, which have the names that it uses
+    imports: tuple[str, ...] = ()  # the imports above it in its file
     owner: str = ""  # a binding's class or function with its scopes, 'NAME/gin.macro' for a macro
     field: str = ""
     value: object = None
 
     @property
     def macro(self) -> str | None:
-        """The name of the macro that it sets, with its scopes; None for another statement."""
+        """The name, with scopes, of the macro that the statement sets; None if it sets no macro."""
         name, slash, kind = self.owner.rpartition("/")
         return name if slash and kind == "gin.macro" else None
 
     @property
     def key(self) -> str:
-        """The field that it sets, as gin names it."""
+        """The field that the statement sets, as gin names it: `owner.field`."""
         return f"{self.owner}.{self.field}"
 
     @property
     def name(self) -> str:
-        """The field that it sets, as users name it."""
+        """The field that the statement sets, as users name it: a macro's name, or `key`."""
         return self.macro or self.key
 
     def macros(self) -> Iterator[str]:
-        """Yields the names of the macros in the value."""
+        """Yields the names of the macros in the statement's value."""
         return (part.name for part in _parts(self.value) if isinstance(part, Macro))
 
     def references(self) -> Iterator[Reference]:
-        """Yields the references in the value."""
+        """Yields the references in the statement's value."""
         return (part for part in _parts(self.value) if isinstance(part, Reference))
 
 
 def of_file(
     path: str, folders: Sequence[str], within: tuple[str, ...] = ()
 ) -> Iterator[GinStatement]:
-    """Yields the statements of a gin file and of those it includes."""
+    """Yields the statements of a gin file and of the files that it includes."""
     imports: tuple[str, ...] = ()
     with _readable(path), open(path, encoding="utf-8") as text:
         for parsed in config_parser.ConfigParser(text, _Values()):
@@ -105,7 +105,7 @@ def of_value(key: str, value: object) -> GinStatement:
 
 
 def of_flag(binding: str) -> list[GinStatement]:
-    """Returns the statements of `--gin.BINDING`."""
+    """Returns the statements of a flag `--gin.BINDING`."""
     name, _, value = binding.partition("=")
     try:
         parsed = list(config_parser.ConfigParser(binding, _Values()))
@@ -136,7 +136,7 @@ def _binding(
 
 
 class _Values(config_parser.ParserDelegate):
-    """Makes values that no module has to be imported for."""
+    """Makes the values of references and macros, so that no module has to be imported."""
 
     def configurable_reference(self, scoped_configurable_name, evaluate):
         return Reference(scoped_configurable_name, evaluate)
@@ -146,7 +146,7 @@ class _Values(config_parser.ParserDelegate):
 
 
 def _source(value: object) -> str:
-    """Returns a value as gin reads it. Python shows infinity by a name, which is no value."""
+    """Returns a value in gin's syntax, in which infinity is 1e999 because it has no name."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_source(k)}: {_source(x)}" for k, x in value.items()) + "}"
     if isinstance(value, tuple):
@@ -159,7 +159,7 @@ def _source(value: object) -> str:
 
 
 def _parts(value: object) -> Iterator[object]:
-    """Yields the values inside tuples, lists and dicts."""
+    """Yields the elements of nested tuples, lists and dicts, or a single value."""
     if isinstance(value, Mapping):
         value = (*value.keys(), *value.values())
     if isinstance(value, tuple | list):
@@ -171,7 +171,7 @@ def _parts(value: object) -> Iterator[object]:
 
 @contextlib.contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """Raises UsageError, with its name, for a file that is not gin's."""
+    """Raises a UsageError with the path for a file that is not UTF-8 or leaves a bracket open."""
     try:
         yield
     except UnicodeDecodeError as error:

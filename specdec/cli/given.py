@@ -1,4 +1,4 @@
-"""Texts that a user gives: lines of a file or of standard input, and previous outputs."""
+"""Texts that a user gives: lines of a file or of standard input, and outputs of earlier runs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from specdec.tasks.local import line_text
 from specdec.texts.texts import Data, Previous, TextList, TextStream
 
 STDIN = "standard input"
-_STREAMS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")  # names that a shell gives to open pipes
+_STREAMS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")  # shells name open pipes so
 FLAG = "--input_file"
 PREVIOUS = "--previous"
 
 
 def filled(args: argparse.Namespace, data: Data) -> tuple[Data, Previous | None]:
-    """Returns the data with the texts of standard input, and the previous outputs, None for none.
+    """Returns the data with texts of standard input, and the previous outputs or None.
 
-    Texts of standard input replace others if `--text=-` says so, or if a target has no texts.
+    Standard input is read if `--text=-` says so, or if there is a --target but no text.
     """
     if not vars(args).get("reads_stdin"):
         return data, None
@@ -48,7 +48,7 @@ def filled(args: argparse.Namespace, data: Data) -> tuple[Data, Previous | None]
 
 
 def _lines(texts: Sequence[str], args: argparse.Namespace) -> Iterator[tuple[str, None]]:
-    """Yields texts as they come; - stands for standard input."""
+    """Yields (text, None) as texts come; '-' stands for the lines of standard input."""
     if sys.stdin.isatty():
         print("one text per line; Ctrl-D ends", file=sys.stderr)
     lines = (lines_of(None, sys.stdin) if text == "-" else [utf8(text)] for text in texts)
@@ -57,7 +57,7 @@ def _lines(texts: Sequence[str], args: argparse.Namespace) -> Iterator[tuple[str
 
 
 def file_outputs(path: str) -> Previous:
-    """Returns the previous outputs of a file: texts, or the lines of `specdec decode`."""
+    """Reads previous outputs from a file: plain texts, or the JSON lines of `specdec decode`."""
     lines, name = file_lines(PREVIOUS, path, "previous outputs, one a line"), f"{PREVIOUS} {path}"
     if not path.endswith(".jsonl"):
         return Previous(name, lines)
@@ -81,12 +81,12 @@ class _Output(TypedDict):
 def given_texts(
     file: str | None = None, texts: Sequence[str] = (), prefix: str = ""
 ) -> TextList | None:
-    """Returns the texts of a file, or the given texts; None without either.
+    """Returns the texts of a file, or else those of `texts`; None if there are none.
 
     Args:
-      file: the path of a file.
-      texts: texts.
-      prefix: put before the inputs of a file.
+      file: the path of a file of lines, each `input` or `input TAB reference`.
+      texts: input texts, used if `file` is None.
+      prefix: text that is put before each input of the file.
 
     Raises:
       UsageError: a file cannot be read, is empty, or has references on some lines only.
@@ -114,7 +114,7 @@ def given_texts(
 
 
 def file_lines(flag: str, path: str, content: str) -> list[str]:
-    """Returns the lines of a file; raises UsageError if it cannot be read."""
+    """Returns the lines of a file; raises UsageError, with the flag, if it cannot be read."""
     try:
         source = Path(path)
         if not str(path).startswith(_STREAMS):
@@ -139,7 +139,7 @@ def lines_of(flag: str | None, stream: TextIO, path: str = "-") -> Iterator[str]
             line = next(lines, None)
             if line is None:
                 return
-            line.encode()  # where the locale has no words for other bytes they come as surrogates
+            line.encode()  # some locales read other bytes as surrogates
         except UnicodeError as error:
             raise UsageError(
                 f"{name}, line {number} or near it, is not UTF-8; convert it"
@@ -148,7 +148,7 @@ def lines_of(flag: str | None, stream: TextIO, path: str = "-") -> Iterator[str]
 
 
 def not_nothing(lines: Iterable[str], name: str, purpose: str) -> Iterator[str]:
-    """Returns the lines; raises UsageError immediately if there is none, and reads no further."""
+    """Reads the first line and returns all lines as an iterator; raises UsageError without any."""
     lines = iter(lines)
     for first in lines:
         return itertools.chain([first], lines)

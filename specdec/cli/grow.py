@@ -1,4 +1,4 @@
-"""`specdec grow`: a checkpoint at another size that computes the same."""
+"""`specdec grow`: makes a larger checkpoint that computes the same function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def command(args: argparse.Namespace) -> None:
     larger = preset("--preset", args.preset, model).config
     with one_line(f"{args.input} does not grow to {args.preset}: "):
         to = families.model_of(families.resized(model.config, larger))
-    # bfloat16, in which some are stored, would round what has to cancel.
+    # bfloat16 would round terms that have to cancel.
     params = checkpoints.load(args.input, config=model.config, dtype="float32")
     growth_key, test_key = jax.random.split(jax.random.key(args.seed))
     with progress.bar("growing", 2, "step") as bar:

@@ -26,7 +26,7 @@ class OneLine(argparse.ArgumentParser):
         sys.exit(2)
 
     def refuse_unknown(self, flags: Iterable[str]) -> None:
-        """Ends with the nearest existing flag, before argparse reports another missing one."""
+        """Ends the program at an unknown flag, with a similar known flag as a hint."""
         known = ["--help", *re.findall(r"--[\w.]+", self.format_usage())]
         for flag in flags:
             if re.fullmatch(r"--[\w.-]+", flag) and flag not in known:
@@ -39,7 +39,7 @@ class OneLine(argparse.ArgumentParser):
 
 
 class Parser(OneLine):
-    """The flags of one command."""
+    """The parser of one command's flags."""
 
     def parse_known_args(
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -77,14 +77,14 @@ class Parser(OneLine):
 
 
 class Overview(OneLine):
-    """The flags of `specdec` itself, and its commands, each in a group."""
+    """The parser of `specdec` itself and of its commands, which the help shows in groups."""
 
     def __init__(self):
         super().__init__(prog="specdec", allow_abbrev=False)
         installed = version("specdec") or "(not installed)"
         self.add_argument("--version", action="version", version=f"specdec {installed}")
         self.commands = self.add_subparsers(metavar="COMMAND", parser_class=Parser)
-        self._groups: dict[str, dict[str, str]] = {}  # by title, what each command is for
+        self._groups: dict[str, dict[str, str]] = {}  # group title -> command -> its purpose
 
     def add_command(self, group: str, name: str, about: str, **options: Any) -> Parser:
         """Adds a command to a group; its flags cannot be abbreviated."""
@@ -118,6 +118,6 @@ class Overview(OneLine):
             lines += [f"  {command}", f"      {text}"]
         lines += [
             "",
-            "specdec COMMAND --help tells the flags of a command, specdec --version the version.",
+            "specdec COMMAND --help lists the flags of a command.",
         ]
         return "\n".join([*lines, ""])

@@ -1,4 +1,4 @@
-"""`specdec list`: everything that can be run, set and read."""
+"""`specdec list`: lists gin files, models, tasks, macros, file formats and device timings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOPICS = {
 
 
 class Item(NamedTuple):
-    """A name and its description, perhaps under a heading."""
+    """One line of a list: a name and its description, under the heading `topic` if it has one."""
 
     name: str
     text: str
@@ -57,7 +57,7 @@ def command(args: argparse.Namespace) -> None:
 
 
 def runs() -> Iterator[Item]:
-    """Yields the gin files that a command reads without others; their header has the command."""
+    """Yields the complete gin files in configs/, whose header names the command that reads them."""
     folder = resources.folder("configs")
     for name in gin_files.names([folder]):
         text = (folder / name).read_text(encoding="utf-8")
@@ -66,14 +66,14 @@ def runs() -> Iterator[Item]:
 
 
 def fragments() -> Iterator[Item]:
-    """Yields the gin files that runs are made of."""
+    """Yields the gin files in gin/, of which runs are composed."""
     folder = resources.folder("gin")
     for name in gin_files.names([folder]):
         yield Item(name, gin_files.summary(folder / name))
 
 
 def models() -> Iterator[Item]:
-    """Yields the presets of gin/models, each a scope."""
+    """Yields the model sizes that the files in gin/models define; each is a gin scope."""
     folder = resources.folder("gin")
     for name in gin_files.names([folder], "models"):
         yield from _presets(folder / name)
@@ -93,7 +93,7 @@ def _presets(file: Path) -> Iterator[Item]:
 
 
 def tasks() -> Iterator[Item]:
-    """Yields the fragments that set TASK."""
+    """Yields the gin files in gin/tasks, each of which sets TASK."""
     folder = resources.folder("gin")
     for name in gin_files.names([folder], "tasks"):
         set_to = {macro.name: macro.value for macro in gin_files.macros(folder / name)}
@@ -134,11 +134,11 @@ def formats() -> Iterator[Item]:
 
 
 def device() -> Iterator[Item]:
-    """Yields the milliseconds of products of a few tokens on this device; the least is marked."""
+    """Yields the milliseconds of matrix products on this device by layout; * marks the fastest."""
     with one_line():
-        measured = devices.this(int8=devices.file(int8=True).is_file())  # if a run has needed it
+        measured = devices.this(int8=devices.file(int8=True).is_file())  # if a run measured it
     if measured is None:
-        yield Item("not measured", "kernels stay as checkpoints have them")
+        yield Item("not measured", "kernels keep the layout of checkpoints")
         return
     about = (f"{name} {value}" for name, value in measured.about.items() if value not in ("", []))
     yield Item("device", ", ".join(about))
@@ -146,7 +146,8 @@ def device() -> Iterator[Item]:
     yield Item("kept in", os.environ.get(devices.SETTING) or str(file))
     if measured.busy:
         yield Item(
-            "load then", f"{measured.load} of a core; at {devices.BUSY} it is measured again"
+            "load while measured",
+            f"{measured.load} of a core; at {devices.BUSY} it is measured again",
         )
     for size, times in measured.milliseconds.items():
         for tokens in devices.TOKENS:
@@ -167,10 +168,10 @@ KINDS: Mapping[str, Callable[[], Iterator[Item]]] = {
 
 
 def _print(rows: Iterable[Item]) -> None:
-    """Prints two columns under their headings.
+    """Prints items in two columns, names and texts, under their topics.
 
-    On a terminal the second column is wrapped. It is below the first one if that takes more than
-    half of the width.
+    On a terminal the second column is wrapped. It is printed below the first column if that takes
+    more than half of the width.
     """
     rows = list(rows)
     terminal = sys.stdout.isatty() or "COLUMNS" in os.environ

@@ -44,12 +44,12 @@ REMEDIES = {
 
 
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-PATIENCE = 7 * 24 * 3600  # seconds; hosts have unequal work after an interruption
+PATIENCE = 7 * 24 * 3600  # seconds that a host waits at its end; others may have more work left
 SILENCE = 60  # seconds, after which a host counts as lost
-JOINING = 120  # seconds, in which all hosts must have begun
+JOINING = 120  # seconds within which all hosts must have started
 SEE = "see the last lines of the others, and give the command again on all hosts"
 ENDED = f"another host has ended; {SEE}"
-LEAVING = 10  # seconds that a host that has failed waits for the others
+LEAVING = 10  # seconds for which a failed host waits for the others
 LOST = re.compile("Gloo|heartbeat|coordination service|DEADLINE_EXCEEDED|UNAVAILABLE", re.I)
 
 
@@ -59,7 +59,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Makes SIGTERM raise `Terminated`, and Ctrl-C its exception, so that files are complete."""
+    """Makes SIGTERM raise `Terminated` and Ctrl-C KeyboardInterrupt, so that files are closed."""
 
     def end(*_) -> None:
         raise Terminated
@@ -75,7 +75,7 @@ def terminable() -> Iterator[None]:
 
 @functools.cache  # once is enough
 def quiet() -> None:
-    """Silences other reports of errors that become our one line.
+    """Silences other reports of errors that specdec reports in one line.
 
     Orbax logs each error, asyncio those that Orbax did not await, Python the coroutines that never
     ran, and TensorStore the calls to a closed loop. Matplotlib warns of a missing home folder.
@@ -94,7 +94,7 @@ def quiet() -> None:
 
 @contextlib.contextmanager
 def notes_of_one_line() -> Iterator[None]:
-    """Shows warnings about files of sound as one line on stderr, and others as Python does."""
+    """Shows warnings about sound files as one line on stderr; Python shows other warnings."""
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
@@ -116,7 +116,7 @@ def notes_of_one_line() -> Iterator[None]:
 
 
 def write_all_characters() -> None:
-    """Makes stdout write characters that its encoding lacks, such as cp1252, as in "\\u2581"."""
+    r"""Makes stdout escape characters that its encoding, such as cp1252, lacks."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -128,7 +128,7 @@ def refuse_closed_output() -> None:
 
 
 def of(error: Exception) -> str | None:
-    """Returns the line about an error of the machine; None for another error."""
+    """Returns a one-line message about an error of the machine; None for any other error."""
     if isinstance(error, OSError):
         return _of_file(error)
     if jax.distributed.is_initialized() and LOST.search(str(error)):
@@ -171,12 +171,12 @@ def refuse_unwritable_folder(flag: str, path: str | None) -> None:
 
 
 def leave_stdout() -> None:
-    """Discards what was not written, so that Python does not try it again when it exits."""
+    """Discards unwritten output, so that Python does not try to write it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Joins other hosts, and keeps compiled programs, if the flags of a run say so."""
+    """Joins other hosts and sets the folder of compiled programs, as the flags of a run say."""
     join_other_hosts(args)
     refuse_unwritable_folder("--compilation_cache_dir", args.compilation_cache_dir)
     jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
@@ -184,16 +184,16 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def prepare_training(args: argparse.Namespace, mesh: int | None) -> None:
-    """Refuses hosts without a mesh, and a folder that cannot be written; then joins other hosts."""
+    """Refuses --distributed without a mesh and an unwritable folder; then joins other hosts."""
     refuse_no_mesh(args, mesh)
     refuse_unwritable_folder("--output_dir", args.output_dir)
     join_other_hosts(args)
 
 
 def join_other_hosts(args: argparse.Namespace) -> None:
-    """Joins this process and those of other hosts into one program, if the flag says so.
+    """Joins the processes of all hosts into one JAX program if --distributed is given.
 
-    Once they have joined, nothing happens.
+    It does nothing if they have joined before.
     """
     hosts = vars(args).get("distributed")
     if hosts is None or jax.distributed.is_initialized():
@@ -236,10 +236,10 @@ _handlers: list[object] = []  # the handler in use
 
 
 def _end_in_one_line_when_aborted() -> None:
-    """Makes an abort end this process with our line.
+    """Makes SIGABRT end this process with one line.
 
-    JAX aborts a process in C++ if it notices that another host is lost. A handler of Python's would
-    never run then.
+    JAX aborts a process in C++ if it notices that another host is lost. A signal handler in Python
+    would then never run.
     """
     if os.name != "posix":
         return
@@ -252,13 +252,13 @@ def _end_in_one_line_when_aborted() -> None:
 
 
 def _end(line: str) -> None:
-    """Ends this process with a line and exit code 2, in whatever state it is."""
+    """Prints a line and ends this process immediately with exit code 2."""
     progress.last_line(line)
     os._exit(2)
 
 
 def refuse_no_mesh(args: argparse.Namespace, mesh: Mesh | int | None) -> None:
-    """Raises UsageError for hosts without a mesh, which this command needs; None is no mesh."""
+    """Raises UsageError if --distributed is given and `mesh` is None."""
     if args.distributed is not None and mesh is None:
         raise UsageError(
             "--distributed makes the devices of all hosts one mesh, and there is none; give "
@@ -267,10 +267,9 @@ def refuse_no_mesh(args: argparse.Namespace, mesh: Mesh | int | None) -> None:
 
 
 def leave(code: int) -> None:
-    """Ends this process soon if it is one of several hosts, with an exit code.
+    """Ends this process with an exit code after `LEAVING` seconds if it is one of several hosts.
 
-    A process that has failed would otherwise wait for the others to end, and they for it. If all
-    of them have failed alike, they end together before.
+    Otherwise a failed process and the other hosts would wait for each other without end.
     """
     if jax.distributed.is_initialized():
         timer = threading.Timer(LEAVING, os._exit, [code])

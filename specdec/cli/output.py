@@ -1,4 +1,4 @@
-"""Output files, checked before any long work: no file of the user is overwritten."""
+"""Checks of output files before any long work: no file of the user is overwritten."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def check_new(args: argparse.Namespace) -> None:
 
 
 def check(args: argparse.Namespace, inputs: Iterable[str] = (), holding: str | None = None) -> None:
-    """Holds --output_file, see `records.hold`; raises UsageError unless it can be written.
+    """Locks --output_file by `records.hold`; raises UsageError unless the file can be written.
 
-    A file is only replaced if the JSON in it has the field `holding`.
+    If `holding` is set, an existing file is replaced only if its JSON has this field.
     """
     path = args.output_file
     if path is None:
@@ -49,13 +49,13 @@ def check(args: argparse.Namespace, inputs: Iterable[str] = (), holding: str | N
         )
     flags = vars(args)
     if os.path.exists(path) and not holding and not os.path.exists(f"{path}.gin"):
-        return  # another's file: the command refuses it, and no lock is left next to it
+        return  # not ours: the command refuses it, and leaves no lock file
     if not flags.get("dry_run") and flags.get("distributed") is None:  # the first host holds it
         records.hold(Path(path))
 
 
 def settle_paths(args: argparse.Namespace) -> None:
-    """Raises UsageError unless each of the paths is given, once."""
+    """Sets `args.input` and `args.output` from flags or words; each must be given exactly once."""
     for name in ("input", "output"):
         flag, word = getattr(args, name), getattr(args, f"{name}_word")
         if flag is None and word is None:
@@ -66,7 +66,7 @@ def settle_paths(args: argparse.Namespace) -> None:
 
 
 def model_line(params: PyTree, model: Model) -> str:
-    """Returns a model in one line: its number of parameters, and its sizes."""
+    """Describes a model in one line: its number of parameters, and its sizes."""
     sizes = ", ".join(f"{name} {size}" for name, size in model.sizes.items())
     return f"{sum(leaf.size for leaf in jax.tree.leaves(params)):,} parameters ({sizes})"
 

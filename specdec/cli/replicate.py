@@ -1,4 +1,4 @@
-"""`specdec replicate`: the rows of a paper, published, predicted and measured."""
+"""`specdec replicate`: puts published, predicted and measured rows of a paper's table together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from specdec.report.replicate.replication import Described, Replication, chosen,
 from specdec.report.replicate.steps import Choices, Ended, Journal
 from specdec.report.replicate.study import Study, read
 
-LOCAL = re.compile(r"(?!.*://)(?![\w-][\w.-]*/[\w-][\w.@/-]*$).+")  # no name of the hub either
+LOCAL = re.compile(r"(?!.*://)(?![\w-][\w.-]*/[\w-][\w.@/-]*$).+")  # nor a hub's name
 CHECKPOINT = re.compile(r"CHECKPOINT_PATH|^--(target|draft)=")
 UNREAD = {"CHECKPOINT_PATH": "(none)", "DRAFT_CHECKPOINT_PATH": "(none)"}
 
@@ -75,7 +75,7 @@ def _study_and_choices(args: argparse.Namespace) -> tuple[Study, Choices]:
         raise UsageError("--synthetic draws the acceptance of grown models; give --grown as well")
     if args.grown and not any(row.grown for row in study.rows):
         raise UsageError(
-            f"--grown is {args.grown}, and no row of {study.name} has a stand-in; leave --grown out"
+            f"--grown is {args.grown}, and no row of {study.name} can be grown; leave --grown out"
         )
     topologies = study.topologies if args.topology is None else args.topology
     with one_line():
@@ -96,7 +96,7 @@ def _study_and_choices(args: argparse.Namespace) -> tuple[Study, Choices]:
 
 
 def _used(text: str, study: Study) -> tuple[str, str]:
-    """Returns the name and the path of `--use`; names of the hub and gs:// paths are read later."""
+    """Returns the name and path of a `--use` flag; checks local paths and no remote ones."""
     name, _, path = text.partition("=")
     if name not in study.needs or not path:
         known = ", ".join(study.needs) or "none, as the study needs nothing"
@@ -114,7 +114,7 @@ def _used(text: str, study: Study) -> tuple[str, str]:
 
 
 def _in_force(study: Study, choices: Choices) -> str:
-    """Returns the settings that a folder was begun with; rows may come and go."""
+    """Returns the settings that must stay the same when a folder is used again; rows may change."""
     fields = "grown", "synthetic", "limit", "flags"
     lines = {"study": study.name, **{name: getattr(choices, name) for name in fields}}
     return "".join(f"{name} = {value!r}\n" for name, value in lines.items())
@@ -123,7 +123,7 @@ def _in_force(study: Study, choices: Choices) -> str:
 def _described(
     args: argparse.Namespace, flags: Sequence[str], sizes: Mapping[str, str]
 ) -> Described:
-    """Returns the run of some flags, its models resized to presets; raises UsageError."""
+    """Returns the plan and input length that flags describe, with models resized to presets."""
     argv = ["eval", "--output_dir=-", *flags, "--gin.TASK=None"]
     errors = io.StringIO()
     try:

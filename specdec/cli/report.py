@@ -1,4 +1,4 @@
-"""`specdec report`: measured runs next to published ones."""
+"""`specdec report`: prints measured runs next to published ones."""
 
 from __future__ import annotations
 
@@ -87,6 +87,6 @@ def _draw(measured: Sequence[ReportedRun], folder: str) -> list[Path]:
 
 
 def _link(figure: Path, page: str) -> str:
-    """Returns Markdown that shows a figure in a page."""
+    """Returns a Markdown image link to a figure, relative to the page."""
     path = Path(os.path.relpath(figure, Path(page).parent)).as_posix()
     return f"![{figure.stem.replace('_', ' ')}]({quote(path)})"

@@ -44,18 +44,18 @@ from specdec.texts.texts import Data, Previous, TextList, TextStream
 
 @dataclasses.dataclass(frozen=True)
 class DecodeRun(Settings):
-    """Everything that the output of a run depends on; gin builds it, with the fields of `Settings`.
+    """All settings on which a run's output depends, including those of `Settings`; gin builds it.
 
     Args:
       plan: target, drafter, verifier, schedule and sampling.
       data: the texts.
-      placement: the devices.
-      checkpoint_path: the target's checkpoint.
-      draft_checkpoint_paths: role -> path, for each model and table of the drafter; others may be
-        present.
-      schedule_table_path: the schedule's table, if it has one.
-      compare: whether to run the target alone as well.
-      beams: the search for the likeliest texts, if there is to be one.
+      placement: the devices and how models are divided over them.
+      checkpoint_path: the directory of the target's checkpoint.
+      draft_checkpoint_paths: role -> path, for each model and table of the drafter; entries for
+        other roles are ignored.
+      schedule_table_path: the folder of the schedule's table, if it has one.
+      compare: whether to decode every text with the target alone as well.
+      beams: the settings of beam search, which is off by default.
     """
 
     plan: Plan
@@ -77,7 +77,7 @@ class DecodeRun(Settings):
         if both := self.draft_checkpoint_paths.keys() & set(RESERVED):
             raise ValueError(
                 f"draft_checkpoint_paths names {', '.join(sorted(both))}; leave it out, "
-                "CHECKPOINT_PATH is that of the target"
+                "and give the target's as CHECKPOINT_PATH"
             )
         for role, path in self.paths().items():
             if path is None:
@@ -89,8 +89,8 @@ class DecodeRun(Settings):
                 raise ValueError(_required(role, "MODEL"))
         if missing := self.plan.owned().keys() - self.paths().keys():
             raise ValueError(
-                f"the drafter has no checkpoint for {', '.join(sorted(missing))}; give one for "
-                "each of its models and tables, DRAFT_CHECKPOINT_PATHS by role"
+                f"the drafter has no checkpoint for {', '.join(sorted(missing))}; give "
+                "DRAFT_CHECKPOINT_PATHS, a path by role for each model and table"
             )
         if self.data.num_samples > 1 and self.plan.sampling.greedy:
             raise ValueError(
@@ -99,26 +99,26 @@ class DecodeRun(Settings):
             )
         if self.compare and self.plan == self.plan.baseline():
             raise ValueError(
-                "compare is set, but without a drafter the target is alone anyway; leave it out"
+                "compare is set, but without a drafter the target decodes alone; leave it out"
             )
         check_eight_bits(self.plan, self.int8, self.int8_tokens)
         sampling, longest = self.plan.sampling, self.plan.max_length
         for processor in sampling.processors if looks_back(sampling) else ():
             if isinstance(processor, MinLength) and processor.length >= longest:
                 raise ValueError(
-                    f"MIN_LENGTH is {processor.length} but targets hold {longest}; give a number "
+                    f"MIN_LENGTH is {processor.length} but outputs hold {longest}; give a number "
                     "of tokens that leaves room for EOS"
                 )
 
     def paths(self) -> dict[str, str]:
-        """Returns the checkpoints and tables of everything in `Plan.owned`, by role."""
+        """Returns the paths of the checkpoints and tables in `Plan.owned`, by role."""
         paths: dict[str, Any] = {"target": self.checkpoint_path, **self.draft_checkpoint_paths}
         paths |= dict.fromkeys(self.plan.schedule.tables(), self.schedule_table_path)
         return {role: path for role, path in paths.items() if role in self.plan.owned()}
 
 
 def _required(role: str, macro: str) -> str:
-    """Returns the error about a macro without a value; the target's have no prefix."""
+    """Returns the error about a missing macro; its name has the role, except the target's."""
     name = macro if role == "target" else f"{role.upper()}_{macro}"
     if macro == "TABLE_PATH" and role != "schedule":
         name = "DRAFT_TABLE_PATH"
@@ -131,10 +131,10 @@ def opened(
     change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
     texts: TextStream | None = None,
 ) -> Run:
-    """Returns the run of the gin files and flags, with its engine.
+    """Returns the run that the gin files and flags describe, with its engine.
 
-    Hosts have joined then, and programs are kept from now on, if the flags say so. An inexact run
-    has to say that it is lossy unless `unmarked`, and `change` is made before the run is opened.
+    It first joins other hosts and sets the compilation cache. An inexact run must be marked as
+    lossy unless `unmarked` is set. `change` is applied before the engine opens.
     """
     run = described(args)
     data, previous = given.filled(args, run.data)
@@ -155,9 +155,9 @@ def opened(
 
 
 def _fitted(run: DecodeRun) -> DecodeRun:
-    """Returns the run with inputs that hold the longest of its texts, and all of their pictures.
+    """Returns the run with inputs long enough for all its texts and pictures.
 
-    Texts that come one by one are not known yet.
+    Texts that arrive one by one are not considered.
     """
     data, plan = run.data, run.plan
     if data.texts is None:
@@ -174,13 +174,13 @@ def _fitted(run: DecodeRun) -> DecodeRun:
 
 
 def _room(plan: Plan) -> int | None:
-    """Returns the tokens of an input that all models have positions for; None for any number."""
+    """Returns the longest input in tokens that all models have positions for; None: no limit."""
     rooms = [model.longest_text for model in plan.models().values()]
     return min((room - plan.max_length for room in rooms if room is not None), default=None)
 
 
 def _refuse_unsuited(args: argparse.Namespace, run: DecodeRun, previous: Previous | None) -> None:
-    """Raises UsageError for a run that the command, or a part of the run, cannot decode."""
+    """Raises UsageError for a run whose settings exclude each other or do not suit the command."""
     beams, plan, data = run.beams.num_beams, run.plan, run.data
     if beams and "num_beams" not in args:
         raise UsageError(
@@ -199,19 +199,19 @@ def _refuse_unsuited(args: argparse.Namespace, run: DecodeRun, previous: Previou
         )
     if previous is not None and previous.outputs is None and data.batch_size > 1:
         raise UsageError(
-            f"--live decodes one text at a time and --batch_size is {data.batch_size}; leave it out"
+            f"--live decodes one text at a time and --batch_size is {data.batch_size}; omit that"
         )
     if plan.reads_previous and data.refill:
         raise UsageError(
-            f"REFILL knows no previous outputs and the drafter is {plan.drafter}; leave out "
-            "REFILL, or give another drafter"
+            f"REFILL excludes previous outputs, and the drafter is {plan.drafter}; leave "
+            "out REFILL, or give another drafter"
         )
     if beams and data.refill:
-        raise UsageError(f"REFILL is for decoding and NUM_BEAMS is {beams}; leave out one of them")
+        raise UsageError(f"REFILL excludes beams, and NUM_BEAMS is {beams}; leave out one of them")
 
 
 def with_engine(run: DecodeRun, unmarked: bool = False) -> Run:
-    """Returns a run, opened; raises as `Engine.open` does, or UsageError."""
+    """Opens the engine of a run; raises CheckpointError, or UsageError for other mistakes."""
     data = run.data
     try:
         check_room(run.plan.models(), data.lengths["inputs"], run.plan.max_length)
@@ -239,7 +239,7 @@ def with_engine(run: DecodeRun, unmarked: bool = False) -> Run:
 
 @contextlib.contextmanager
 def _naming_target(run: Run) -> Iterator[None]:
-    """Makes NonFiniteLogits of the rest of a command a UsageError with the target's checkpoint."""
+    """Converts NonFiniteLogits to a UsageError that names the target's checkpoint."""
     try:
         yield
     except NonFiniteLogits as error:
@@ -247,7 +247,7 @@ def _naming_target(run: Run) -> Iterator[None]:
 
 
 def unmarked_lossy(plan: Plan) -> str:
-    """Returns the error about an inexact run that does not say so."""
+    """Returns the error about an inexact run that is not marked as lossy."""
     verifier = plan.verifier
     inexact = plan.target if verifier.exact else verifier
     return (
@@ -259,9 +259,9 @@ def unmarked_lossy(plan: Plan) -> str:
 def described(
     args: argparse.Namespace, unneeded: Mapping[str, object] = MappingProxyType({})
 ) -> DecodeRun:
-    """Returns the run of the gin files and flags, before any device is used."""
+    """Returns the run that the gin files and flags describe, before any device is used."""
     before, after = shorthands.settings_of(args)
-    if args.target is not None or args.gin_file:  # other shorthands alone are no run
+    if args.target is not None or args.gin_file:  # other flags alone describe no run
         args.gin_file = [*before, *args.gin_file]
     args.gin_bindings = [*args.gin_bindings, *after]
     overrides: dict[str, object] = {
@@ -279,7 +279,7 @@ def described(
 
 
 def _refuse_unread_draft(args: argparse.Namespace, run: DecodeRun) -> None:
-    """Raises UsageError if no model of the run is that of `--draft`. Variants may not need it."""
+    """Raises UsageError if the run reads no model from `--draft`, unless there are variants."""
     if args.draft is None or vars(args).get("variant") or args.draft in run.paths().values():
         return
     raise UsageError(
@@ -291,7 +291,7 @@ def _refuse_unread_draft(args: argparse.Namespace, run: DecodeRun) -> None:
 def resolved(args: argparse.Namespace) -> DecodeRun:
     """Returns the run as far as it is known without a vocabulary and devices.
 
-    It has the generation settings of its target's checkpoint, if that exists, and int8 weights.
+    It includes int8 weights and the generation settings of the target's checkpoint, if that exists.
     """
     run = described(args)
     data, _ = given.filled(args, run.data)
@@ -305,16 +305,16 @@ def resolved(args: argparse.Namespace) -> DecodeRun:
 
 
 def text_of(path: str) -> TextModel | None:
-    """Returns the text side of a checkpoint; None if there is no checkpoint yet."""
+    """Returns what files next to a checkpoint say on texts; None if there is no checkpoint yet."""
     try:
         checkpoints.locate(path)
     except checkpoints.CheckpointError:
-        return None  # refused where it is read
+        return None  # an error is raised when its parameters are read
     return checkpoints.text_model_from(path, needed=False)
 
 
 def note_missing_prefix(args: argparse.Namespace, known: TextModel | None, text: str) -> None:
-    """Prints a line if the checkpoint of `--target` names prefixes and a text has none.
+    """Prints a note if the target's config.json names task prefixes and `text` begins with none.
 
     It prints nothing if the user gave a prefix.
     """
@@ -332,7 +332,7 @@ def note_missing_prefix(args: argparse.Namespace, known: TextModel | None, text:
 
 
 def _shortened(run: DecodeRun) -> DecodeRun:
-    """Returns the run with drafts no longer than an output has room for, and says so."""
+    """Cuts drafts to the room in an output; prints a line on stderr if that shortens them."""
     plan, room = run.plan, max(1, run.plan.max_length - 1)  # the target's own token follows
     if not plan.drafts or plan.longest_draft <= room:
         return run
@@ -351,19 +351,19 @@ def _shortened(run: DecodeRun) -> DecodeRun:
 
 
 def require_drafter(run: DecodeRun | Run) -> None:
-    """Raises UsageError in commands that need a drafter, if there is none."""
+    """Raises UsageError if a run has no drafter."""
     if not run.plan.drafts:
         raise UsageError("the run has no drafter; set DRAFTER, see gin/drafters/")
 
 
 def require_baseline(run: DecodeRun | Run) -> None:
-    """Raises UsageError for a run that equals its own baseline, so that nothing can be compared."""
+    """Raises UsageError for a run without a drafter that equals its own baseline."""
     if run.plan == run.plan.baseline():
         require_drafter(run)
 
 
 def vocabulary_of(run: DecodeRun) -> tasks.LoadedVocabulary:
-    """Returns the vocabulary of the task, or else the run's."""
+    """Returns the vocabulary of the task, or of the run if there is no task."""
     if run.data.task is not None:
         vocabulary = tasks.get_task(run.data.task).vocabulary
     else:
@@ -380,8 +380,8 @@ def vocabulary_of(run: DecodeRun) -> tasks.LoadedVocabulary:
 def in_force(run: Run, lines: str | None = None) -> str:
     """Returns the settings in force as a gin file, with further facts as comments.
 
-    The comments are fingerprints of the checkpoints and the vocabulary, and the versions of the
-    code and of the lines that a command writes (`schemas.KINDS`). `records` compares those too.
+    The comments are fingerprints of the checkpoints and the vocabulary, the version of the code,
+    and that of the lines that a command writes (`schemas.KINDS`). `records` compares those too.
     """
     facts: dict[str, object] = {
         f"# {name}": value for name, value in run.engine.fingerprints.items()
@@ -394,6 +394,6 @@ def in_force(run: Run, lines: str | None = None) -> str:
 
 
 def definition_of(run: DecodeRun | Run) -> tasks.VocabularyDefinition:
-    """Returns the run's vocabulary, or else the one saved with the target."""
+    """Returns the run's vocabulary, or else the one saved with the target's checkpoint."""
     definition = run.data.vocabulary or saved_vocabulary(run.checkpoint_path)
     return tasks.chatting(definition) if run.data.chat else definition

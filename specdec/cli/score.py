@@ -1,4 +1,4 @@
-"""`specdec score`: the target's probability of given outputs."""
+"""`specdec score`: prints the target's log-probability of given outputs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def command(args: argparse.Namespace) -> None:
 
 
 def _pairs(path: str) -> Iterator[tuple[str, str]]:
-    """Returns the pairs of standard input as they come, or those of a file, checked first."""
+    """Returns (input, output) pairs, from standard input as they come or from a checked file."""
     if path == "-":
         lines = not_nothing(lines_of("--pairs", sys.stdin), STDIN, "to score")
         return map(_pair, itertools.repeat(path), itertools.count(1), lines)
@@ -79,9 +79,9 @@ def _pair(path: str, number: int, line: str) -> tuple[str, str]:
 
 
 def _scores_of(plan: Plan) -> Callable[..., dict[str, jax.Array]]:
-    """Returns a function of parameters, inputs and targets to log-probabilities by field name.
+    """Returns a jitted function from (params, inputs, targets) to log-probabilities by field name.
 
-    Those under the run's sampling are included only if they differ.
+    It has `processed_log_probs` only if the run's sampling differs from plain greedy decoding.
     """
     rules: dict[str, SamplingRule | None] = {"log_probs": None}
     if plan.sampling != Greedy():
@@ -95,22 +95,22 @@ def _scores_of(plan: Plan) -> Callable[..., dict[str, jax.Array]]:
 
 
 class ScoreLine(TypedDict):
-    """A pair, with the log-probabilities of its output.
+    """One input and output, with the output's log-probabilities.
 
     Attributes:
-      index: The example's place in its split, or the text's among those given, from 0.
+      index: The position, from 0, of the example in its split, or of the text among the given
+        texts.
       input: The text that was given, with its task prefix.
       target: The output that was scored.
       log_prob: The output's log-probability in nats at temperature 1, EOS included: the sum of
         log_probs.
       tokens: The output's token ids, with its EOS.
-      log_probs: Of each token, its log-probability in nats at temperature 1.
-      processed_log_prob: The sum of processed_log_probs, null if one of them is. It is absent where
-        the run's sampling is plainly greedy.
-      processed_log_probs: Of each token, its log-probability in nats as the run's sampling has it:
-        behind processors, temperature, top-k and top-p; greedy, the log-softmax of what processors
-        leave. null for a token that is excluded. It is absent where the run's sampling is plainly
-        greedy.
+      log_probs: The log-probability in nats of each token, at temperature 1.
+      processed_log_prob: The sum of processed_log_probs, null if one of them is null. It is absent
+        if the run's sampling is greedy without processors.
+      processed_log_probs: The log-probability in nats of each token after the run's processors,
+        temperature, top-k and top-p. If the run is greedy: the log-softmax of the processed logits.
+        null for an excluded token. It is absent if the run's sampling is greedy without processors.
     """
 
     index: Count
@@ -142,5 +142,5 @@ def _records(batch: tasks.Batch, scores: Mapping[str, np.ndarray]) -> Iterator[S
 
 
 def _number(value: float) -> float | None:
-    """Returns a number for a line; None for infinity (an excluded token), which JSON lacks."""
+    """Rounds a number for JSON; returns None for infinity (an excluded token), which JSON lacks."""
     return round(value, 6) if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Gin, used as in T5X: files in order, then `--gin.NAME=VALUE`; later settings override."""
+"""Reads settings with gin as T5X does: files in order, then `--gin.NAME=VALUE`, which override."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ T = TypeVar("T")
 
 
 def joined(argv: Sequence[str]) -> list[str]:
-    """Rewrites `--gin.X=Y` as the one flag that argparse can know, `--gin.NAME=X=Y`."""
+    """Rewrites `--gin.X=Y` as `--gin.NAME=X=Y`, because argparse needs flags of fixed names."""
     return [f"--gin.NAME={arg[6:]}" if arg.startswith("--gin.") else arg for arg in argv]
 
 
 def path_in(folder: str, name: str) -> str:
-    """Returns the path of a file in a folder, so that gin files name a folder of data once.
+    """Returns the path of a file in a folder. With it, gin files name a folder of data only once.
 
     Args:
       folder: the folder.
@@ -54,8 +54,8 @@ def build(
     """Reads the gin files and flags, and constructs the `cls` that they describe.
 
     `overrides` are settings of separate flags, such as {"Data.limit": 3}; None keeps gin's value.
-    `unneeded` are values of macros that gin files require and that have no effect here. `needed`
-    has the errors about classes that no gin file binds.
+    `unneeded` has values for required macros that have no effect here, used if no file sets them.
+    `needed` maps a class that a gin file must bind to the error if none does.
     """
     if not args.gin_file:
         raise UsageError(
@@ -96,14 +96,14 @@ def _bound(statements: Iterable[GinStatement], owner: str) -> bool:
 
 
 def in_force() -> str:
-    """Returns the settings that took part in what was built, as a gin file."""
+    """Returns, as a gin file, the settings that the last `build` used."""
     return gin.operative_config_str()
 
 
 def json_lines(path: str | None, in_force: str) -> Lines[Mapping[str, object]] | None:
-    """Returns an output file, None for none; the settings in force are written next to it.
+    """Returns an empty file of JSON lines, None without a path; writes the settings next to it.
 
-    It is opened for each line, so that a missing folder is noticed immediately.
+    Both files are made immediately, so that a missing folder is noticed.
     """
     if path is None:
         return None
@@ -113,7 +113,7 @@ def json_lines(path: str | None, in_force: str) -> Lines[Mapping[str, object]] |
 
 
 def _read(args: argparse.Namespace) -> list[GinStatement]:
-    """Returns the statements of the gin files of a command, and of its flags, in their order."""
+    """Returns the statements of a command's gin files, in order, and then those of its flags."""
     folders = _folders(args)
     paths = (gin_files.found(file, ["", *folders]) for file in args.gin_file)
     of_flags = (gin_statements.of_flag(binding) for binding in args.gin_bindings)
@@ -125,7 +125,7 @@ def _read(args: argparse.Namespace) -> list[GinStatement]:
 
 
 def files_of(args: argparse.Namespace) -> list[str]:
-    """Returns the paths of the gin files of a command, which may read none."""
+    """Returns the paths of the gin files of a command; none for a command without --gin_file."""
     folders, names = ["", *_search_paths(args)], vars(args).get("gin_file", [])
     return [path for name in names if (path := gin_files.path_of(name, folders)) is not None]
 
@@ -135,9 +135,9 @@ def _search_paths(args: argparse.Namespace) -> list[str]:
 
 
 def _folders(args: argparse.Namespace) -> list[str]:
-    """Returns where included files are looked for, before specdec's own folders.
+    """Returns the folders that are searched for included files before those of the package.
 
-    The current folder is none of them, unless the user named a gin file of it.
+    The current folder is one of them only if the user names a gin file that is in it.
     """
     of_user = (path for path in files_of(args) if not isinstance(path, Own))
     is_here = any(os.path.dirname(os.path.abspath(path)) == os.getcwd() for path in of_user)
@@ -145,9 +145,9 @@ def _folders(args: argparse.Namespace) -> list[str]:
 
 
 def _refuse_unread_macros(statements: Sequence[GinStatement]) -> None:
-    """Raises UsageError for a misspelt macro, which gin would accept without effect.
+    """Raises UsageError for a macro that no statement reads, such as a misspelt one.
 
-    Macros of our own files may have no reader, because the run decides which drafter reads them.
+    Macros that specdec's own files set are exempt, because not every drafter reads all of them.
     """
     read = {name for statement in statements for name in statement.macros()}
     for statement in statements:
@@ -169,7 +169,7 @@ def _make_importable(args: argparse.Namespace) -> None:
 
 
 def _tell_gin(statement: GinStatement) -> None:
-    """Gives gin one statement, so that its errors belong to the statement's place."""
+    """Passes one statement to gin; raises a UsageError that names the statement's file and line."""
     try:
         if statement.source:
             gin.parse_config([*statement.imports, statement.source])
@@ -188,7 +188,7 @@ def _tell_gin(statement: GinStatement) -> None:
 
 
 def _are_registered(statement: GinStatement) -> bool:
-    """Returns whether gin knows the names of a statement; if not, no gin file imports them."""
+    """Returns whether gin knows every class and function that a statement names."""
     names = [reference.name for reference in statement.references()]
     try:
         for name in (*names, statement.owner):
@@ -199,7 +199,7 @@ def _are_registered(statement: GinStatement) -> bool:
 
 
 def _refuse_unset(statements: Sequence[GinStatement]) -> None:
-    """Raises UsageError for a macro that is read and never set, and for a required value."""
+    """Raises UsageError for a macro that is read but never set, and for a missing value."""
     bindings = [statement for statement in statements if statement.owner]
     names = {statement.macro for statement in bindings}
     for statement in bindings:
@@ -230,7 +230,7 @@ def _is_in_force(statement: GinStatement) -> bool:
 
 
 def _construct(cls: type[T]) -> T:
-    missing = "the gin files describe no {}; include specdec's skeleton of the command"
+    missing = "the gin files describe no {}; include the command's skeleton, such as decode.gin"
     try:
         configured = gin.get_configurable(cls)
     except ValueError as error:
@@ -247,7 +247,7 @@ def _construct(cls: type[T]) -> T:
 
 
 def _scope(error: Exception) -> str:
-    """Returns the scope of the innermost call of gin's that has failed, as in "draft: "."""
+    """Returns the scope of the innermost gin call that failed, such as "draft: "; or ''."""
     scope = ""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_globals["__name__"] == gin.configurable.__module__:
@@ -256,9 +256,9 @@ def _scope(error: Exception) -> str:
 
 
 def _own_message(error: BaseException) -> str:
-    """Returns a message without the lines that gin adds to it: who called what.
+    """Returns an error's message without the lines in which gin lists the calls.
 
-    Gin raises an error of a subclass with the same name in place of the error.
+    Gin replaces an error by one of a subclass with the same name.
     """
     while (cause := error.__context__) and (
         type(error).__base__ is type(cause) and type(error).__qualname__ == type(cause).__qualname__

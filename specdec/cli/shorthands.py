@@ -3,19 +3,18 @@
   --target=DIR         text.gin and --gin.CHECKPOINT_PATH="'DIR'": no other gin file is needed
   --draft=DIR          drafters/autoregressive.gin and --gin.DRAFT_CHECKPOINT_PATH="'DIR'"
   --input_file=FILE    given.gin and --gin.INPUT_FILE="'FILE'"; --text in the same way
-  --vocabulary=FILE    --gin.VOCABULARY, with the class that the name of the file tells
+  --vocabulary=FILE    --gin.VOCABULARY, with the class for files of that name
   --batch_size=8       --gin.BATCH_SIZE=8
   --gamma=5            --gin.GAMMA=5
   --temperature=0.7    sampling/temperature.gin and --gin.TEMPERATURE=0.7; for 0 greedy.gin
-  --min_length=20      --gin.MIN_LENGTH=20, and so the penalties of sampling/processors.gin
-  --verifier=coupled   what verifiers/coupled.gin chooses
+  --min_length=20      --gin.MIN_LENGTH=20, a setting of sampling/processors.gin
+  --verifier=coupled   the VERIFIER of verifiers/coupled.gin
   --previous=FILE      --drafter=previous_output --gamma=16, or with --draft=DIR --drafter=hybrid
 
-The gin files are the package's own, whatever the current folder has; a fragment may also be in a
-folder of `--gin_search_paths`.
-They override gin files, but of a fragment only its choices do: `--top_p=0.9` keeps the TEMPERATURE
-of the files, and `--schedule=fixed` keeps their GAMMA. A setting that is given both ways is an
-error.
+These gin files come from the package, not from the current folder. A file of drafters/, verifiers/
+or schedules/ may also be in a folder of `--gin_search_paths`. A shorthand overrides gin files, but
+only in what it names: `--top_p=0.9` keeps the TEMPERATURE of the files, and `--schedule=fixed`
+keeps their GAMMA. Giving a shorthand and the --gin flag for the same setting is an error.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ from specdec.common.values import UsageError, did_you_mean
 from specdec.tasks.local import line_text
 
 SAMPLING = ("temperature", "top_k", "top_p")
-MAX_LENGTH = "Plan.max_length"  # no macro: the task's lengths say it
-PREVIOUS_GAMMA = 16  # a copy costs nothing, so that only the width of the target's call limits it
+MAX_LENGTH = "Plan.max_length"  # no macro: gin files compute it from the task's lengths
+PREVIOUS_GAMMA = 16  # copying is free; the target's call limits it
 PREVIOUS_FIRST = "HYBRID_FIRST=@drafters.PreviousOutput()"
 FRAGMENTS = ("drafter", "verifier", "schedule")  # each names a file of a folder
-OF_DECODING = tuple(TABLE["macros"])  # the flags that change how texts are decoded
+OF_DECODING = tuple(TABLE["macros"])  # flags that change how texts are decoded
 
 
 def names(flag: str, folders: Sequence[str] = ()) -> list[str]:
-    """Returns the fragments that a flag accepts: those of some folders, and our own."""
+    """Returns the names that --drafter, --verifier or --schedule accepts, also from `folders`."""
     folder = f"{flag}s"
     files = gin_files.names([*folders, resources.folder("gin")], folder)
     return [name.removeprefix(f"{folder}/").removesuffix(".gin") for name in files]
 
 
 def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Returns the meaning of the shorthands: gin files to read before all others, and bindings."""
+    """Returns the gin files, read first, and the bindings that all shorthands stand for."""
     _choose_drafter(args)
     folders = [*filter(None, vars(args).get("gin_search_paths", "").split(","))]
     input_files, input_bindings = input_settings_of(args)
@@ -102,13 +101,13 @@ def training_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]
 
 
 def add_input_settings(args: argparse.Namespace, training: bool = False) -> None:
-    """Adds the settings of the flags for models and texts to the gin files and bindings given."""
+    """Adds the settings of the flags for models and texts to `args`, as gin files and bindings."""
     files, bindings = training_settings_of(args) if training else input_settings_of(args)
     args.gin_file, args.gin_bindings = [*files, *args.gin_file], [*args.gin_bindings, *bindings]
 
 
 def refuse_senseless(args: argparse.Namespace) -> None:
-    """Raises UsageError for a flag for models and texts that makes no sense in its command."""
+    """Raises UsageError for a flag for models and texts that its command does not use."""
     for name, remedy in args.refused_flags.items():
         if (value := getattr(args, name)) is not None:
             shown = value[0] if isinstance(value, list) else value
@@ -122,7 +121,7 @@ def refuse_senseless(args: argparse.Namespace) -> None:
 
 
 def _input_bindings(args: argparse.Namespace, macros: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns the settings that the flags for models and texts stand for."""
+    """Returns the gin bindings that the flags for models and texts stand for."""
     bindings, texts = [], _texts(args)
     for flag, value, names in _given(args, macros):
         if flag == "vocabulary" and value == "bytes":
@@ -142,17 +141,17 @@ def _input_bindings(args: argparse.Namespace, macros: Mapping[str, Sequence[str]
 
 
 def _texts(args: argparse.Namespace) -> list[str] | None:
-    """Returns the texts of flags; None without any, or if one stands for standard input."""
+    """Returns the texts of --text; None if it is not given, or if '-' (standard input) is one."""
     return None if "-" in (args.text or ()) else args.text
 
 
 def _choose_drafter(args: argparse.Namespace) -> None:
-    """Makes previous outputs draft if they are given and no drafter is; runs before `--draft`."""
+    """Chooses a drafter that copies previous outputs if --previous or --live is given."""
     previous, live = (vars(args).get(name) for name in ("previous", "live"))
     if previous is None and not live:
         return
     if previous is not None and live:
-        raise UsageError("--previous and --live both say what drafts; leave one of them out")
+        raise UsageError("--previous and --live are two sources of drafts; leave one of them out")
     if args.drafter is None and args.draft is None:
         args.drafter = "previous_output"
     elif args.drafter is None:
@@ -164,7 +163,7 @@ def _choose_drafter(args: argparse.Namespace) -> None:
 
 
 def utf8(text: str) -> str:
-    """Returns the text of a flag; raises UsageError if it has bytes that are not text."""
+    """Returns the text of a flag; raises UsageError if it is not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -176,7 +175,7 @@ def utf8(text: str) -> str:
 def _given(
     args: argparse.Namespace, macros: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[str, Any, Sequence[str]]]:
-    """Yields flag, value, and the names in gin that would set the same."""
+    """Yields (flag, value, names of the same setting in gin) for each flag that has a value."""
     for flag, names in macros.items():
         if (value := getattr(args, flag)) is not None:
             _refuse_twice(flag, value, names, args.gin_bindings)
@@ -201,7 +200,7 @@ def _fragment(flag: str, name: str, folders: Sequence[str]) -> str:
 
 
 def _choices(file: str, macros: Sequence[str], folders: Sequence[str]) -> list[str]:
-    """Returns a fragment's choices as bindings, which override what other files say after it."""
+    """Returns a fragment's settings of `macros` as bindings, which override later gin files."""
     of_file = gin_files.macros(gin_files.path(file, folders))
     return [f"{macro.name}={macro.value}" for macro in of_file if macro.name in macros]
 

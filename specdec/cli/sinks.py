@@ -34,39 +34,39 @@ T = TypeVar("T")  # `Text`, or `BeamText` of a run that searches
 
 
 class Texts(NamedTuple):
-    """The texts that a run writes, as far as a dry run knows them."""
+    """The texts that a run will write, described before any decoding."""
 
     data: Data
-    beams: Beams  # the search that finds them
-    vocabulary: Callable[[], tasks.LoadedVocabulary]  # returns their vocabulary, which takes time
+    beams: Beams  # beam search, if the run uses it
+    vocabulary: Callable[[], tasks.LoadedVocabulary]  # loads their vocabulary, which takes time
 
     def check(self, args: argparse.Namespace) -> None:
-        """Raises UsageError for flags that ask for a sink that these texts are not for."""
+        """Raises UsageError if flags choose a sink that does not suit these texts."""
         for sink in (*OUTPUTS, *SCREENS):
             sink.check(args, self)
 
 
 class Sink(contextlib.AbstractContextManager, Generic[T]):
-    """Takes decoded texts: `with sink: sink.write(text)`. Of several hosts the first writes.
+    """Writes decoded texts: `with sink: sink.write(text)`. Of several hosts, only the first writes.
 
     A subclass has `of` and `write`. It has `add_flags` if it has flags, `check` if they may be
     wrong, `__enter__` if something is written before the first text, and `close` if something is
     after the last one.
     """
 
-    watch: Watch | None = None  # is shown each text while it is decoded, None for none
+    watch: Watch | None = None  # receives each text while it is decoded
 
     @staticmethod
     def add_flags(parser: argparse.ArgumentParser) -> None:
-        """Adds the flags that ask for the sink."""
+        """Adds the flags that choose the sink."""
 
     @classmethod
     def check(cls, args: argparse.Namespace, texts: Texts) -> None:
-        """Raises UsageError for flags that ask for the sink of other texts; a dry run calls it."""
+        """Raises UsageError if flags choose the sink for unsuitable texts; also in a dry run."""
 
     @classmethod
     def of(cls, args: argparse.Namespace, run: Run) -> Sink | None:
-        """Returns the sink of a command, None if it is not wanted."""
+        """Returns the sink if the flags of a command choose it, else None."""
         raise NotImplementedError
 
     def write(self, text: T) -> None:
@@ -74,14 +74,14 @@ class Sink(contextlib.AbstractContextManager, Generic[T]):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Ends what was written; it is called after an error too."""
+        """Completes the output; called after an error too."""
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
 
 class JsonLines(Sink[Text | BeamText]):
-    """A line of JSON for each text in `--output_file`, and the settings in force next to it."""
+    """Writes a line of JSON per text to `--output_file`, and the settings in force next to it."""
 
     def __init__(self, path: str, in_force: str):
         self._path, self._in_force = Path(path), in_force
@@ -103,7 +103,7 @@ class JsonLines(Sink[Text | BeamText]):
 
 
 class Subtitles(Sink[Text]):
-    """The transcript of one sound with its times, as a file of subtitles."""
+    """Writes the transcript of one sound, with its times, as a subtitle file."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -140,7 +140,7 @@ class Subtitles(Sink[Text]):
 
 
 class Quantiles(Sink[Text]):
-    """A line of JSON for each series, level -> values, once all of its samples are known."""
+    """Prints a line of JSON, level -> values, for each series once all its samples are decoded."""
 
     def __init__(self, levels: Sequence[float], samples: int):
         self._levels, self._samples = levels, samples
@@ -162,7 +162,7 @@ class Quantiles(Sink[Text]):
 
     @staticmethod
     def _levels_of(args: argparse.Namespace) -> list[float]:
-        """Returns the levels; none if one of them is no number."""
+        """Returns the levels in --quantiles; [] if one of them is not a number."""
         try:
             return [float(level) for level in args.quantiles.split(",")]
         except ValueError:
@@ -184,7 +184,7 @@ class Quantiles(Sink[Text]):
 
 
 class Painted(Sink[Text]):
-    """Each text with marks and colours that tell who wrote each word, and then alone."""
+    """Prints each text with marks and colours that show which model wrote a word, then plainly."""
 
     def __init__(self, painter: terminal.Painter, grows: bool):
         self._painter = painter
@@ -207,15 +207,15 @@ class Painted(Sink[Text]):
         return self
 
     def begin(self, text: str) -> None:
-        """Begins an output with its input, see `Watch`."""
+        """Shows the input of the next output; the engine calls it."""
         self._painter.begin(text)
 
     def grown(self, output: DecodeOutput) -> None:
-        """Shows the output so far, see `Watch`."""
+        """Shows the output as far as it is decoded; the engine calls it."""
         self._painter.show(*output.row(0)[:4])
 
     def write(self, text: Text) -> None:
-        if text.segments is not None:  # some of the words that its calls wrote were thrown away
+        if text.segments is not None:  # not all tokens of its calls are part of the text
             return print(terminal.one_line(text.prediction), flush=True)
         if self.watch is None:
             self._painter.begin(text.input)
@@ -224,7 +224,7 @@ class Painted(Sink[Text]):
 
 
 class Plain(Sink[Text | BeamText]):
-    """A line of plain text for each output; on a terminal beams have their scores before them."""
+    """A line of plain text for each output; on a terminal, beams have their scores in front."""
 
     def __init__(self, scores: bool):
         self._scores = scores
@@ -243,7 +243,7 @@ class Plain(Sink[Text | BeamText]):
 
 
 class Bar(Sink[Text]):
-    """A bar on stderr that counts the texts of a task."""
+    """Shows a bar on stderr that counts the texts of a task."""
 
     def __init__(self, total: int | None):
         self._total = total
@@ -268,7 +268,7 @@ class Bar(Sink[Text]):
 
 
 class Several(Sink[Text | BeamText]):
-    """Several sinks, in order."""
+    """Writes to several sinks, in order."""
 
     def __init__(self, sinks: Iterable[Sink]):
         self._sinks, self._open = list(sinks), contextlib.ExitStack()
@@ -299,7 +299,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def opened(args: argparse.Namespace, run: Run) -> Sink:
-    """Returns the sinks of a command."""
+    """Returns one sink that writes to all sinks that the flags choose."""
     Texts(run.data, run.beams, lambda: run.engine.vocabulary).check(args)
     outputs = [sink.of(args, run) for sink in OUTPUTS]
     screens = (sink.of(args, run) for sink in SCREENS)

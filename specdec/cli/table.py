@@ -1,4 +1,4 @@
-"""The table of commands: their flags, what these stand for, and the words about them."""
+"""The contents of `commands.toml`: commands, their flags, and the help texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`specdec train`: a model, trained on a task."""
+"""`specdec train`: trains a model on a task."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def command(args: argparse.Namespace) -> None:
 
 
 def _refuse_flags_of_others(args: argparse.Namespace) -> None:
-    """Raises UsageError for a flag of something else than what is to be made."""
+    """Raises UsageError for a flag that does not suit what is made: a model or a kind of table."""
     if args.table is None:
         for flag in ("tokens", "passes"):
             if (value := getattr(args, flag)) is not None:
-                raise UsageError(f"--{flag} is {value} without --table; name what is to be made")
+                raise UsageError(f"--{flag} is {value} without --table; name the table to make")
         return
     if args.distributed is not None:
-        raise UsageError("--distributed is of a model, not of --table; leave one of them out")
+        raise UsageError("--distributed is for models, not for --table; leave one of them out")
     if args.table == "classifier":
         if args.passes is None:
             raise UsageError(
@@ -57,9 +57,9 @@ def _refuse_flags_of_others(args: argparse.Namespace) -> None:
             )
         return
     if args.passes is not None:
-        raise UsageError(f"--passes is of a classifier, not of {args.table}; leave it out")
+        raise UsageError(f"--passes is for --table=classifier, not for {args.table}; leave it out")
     if args.steps is not None:
-        raise UsageError("--steps is of a model, and --table makes none; leave one of them out")
+        raise UsageError(f"--steps is not for {args.table}; leave it out")
     if args.tokens is not None:
         check("--tokens", args.tokens, PositiveInt, UsageError)
 

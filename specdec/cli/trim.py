@@ -1,4 +1,4 @@
-"""`specdec trim`: a part of a checkpoint as a drafter's."""
+"""`specdec trim`: makes a drafter's checkpoint from some layers of its target's."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def _trim(args: argparse.Namespace, config: Config, counts: Counter[int]) -> Tri
 def _most_frequent(
     args: argparse.Namespace, counts: Counter[int], vocab_size: int
 ) -> tuple[int, ...]:
-    """Returns the ids of the head."""
+    """Returns the ids that the new head keeps: the `--head_size` most frequent ones."""
     size, folder = args.head_size, args.predictions
     if max(counts, default=0) >= vocab_size:
         raise UsageError(
             f"--predictions: {folder} has token {max(counts)}, and the model {vocab_size} ids; "
-            "give what a model of this vocabulary wrote"
+            "give outputs of a model with this vocabulary"
         )
     if not 1 <= size <= len(counts):
         raise UsageError(

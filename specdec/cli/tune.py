@@ -1,4 +1,4 @@
-"""`specdec tune`: the drafter, the draft lengths and the stopping rule that suit a pair best."""
+"""`specdec tune`: finds the fastest drafter, draft length and stopping rule for a target."""
 
 from __future__ import annotations
 

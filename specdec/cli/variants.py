@@ -1,4 +1,4 @@
-"""Runs in the form in which they are measured, from the flags of a command."""
+"""Opens the runs that are measured: the run of a command's flags, or its variants."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def variant(
     drafts: bool = False,
     change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
 ) -> Variant:
-    """Returns the run of the flags and of one variant."""
+    """Opens the run of the flags, with the gin files and settings of one variant."""
     run = runs.opened(_with(args, name), unmarked, change)
     (runs.require_drafter if drafts else runs.require_baseline)(run)
     return ready(run, name, lines)
 
 
 def ready(run: Run, name: str = "", lines: str | None = None) -> Variant:
-    """Returns a run that has just been opened, with the settings in force."""
+    """Returns an open run together with its settings in force."""
     return Variant(name, run, runs.in_force(run, lines))
 
 
@@ -44,7 +44,7 @@ def variants(
     lines: str,
     change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
 ) -> Iterator[Variant]:
-    """Yields the variants of `--variant`, or the only run."""
+    """Opens and yields the variants of `--variant`; without any, the run of the other flags."""
     names = args.variant or [""]
     _refuse_twice(names, file)
     return (variant(args, name, lines=lines, change=change) for name in names)
@@ -64,7 +64,7 @@ def _refuse_twice(names: Sequence[str], file: str | None) -> None:
 
 
 def path_of(file: str | None, name: str) -> str | None:
-    """Returns a variant's own output file: out.jsonl of GAMMA=3 is out_GAMMA=3.jsonl."""
+    """Returns the output file of a variant: for GAMMA=3, out.jsonl becomes out_GAMMA=3.jsonl."""
     if file is None or not name:
         return file
     folder, slash, base = file.rpartition("/")
@@ -74,7 +74,7 @@ def path_of(file: str | None, name: str) -> str | None:
 
 
 def costs_of(args: argparse.Namespace) -> Costs | None:
-    """Returns the costs that the flags give, None if they are to be measured."""
+    """Reads the file of costs that --costs names; returns None if they are to be measured."""
     check("--batch_size", args.batch_size, PositiveInt | None, UsageError)
     if args.topology and not args.costs:
         raise UsageError(f"--topology is {args.topology} without --costs; give that file")
@@ -87,12 +87,12 @@ def costs_of(args: argparse.Namespace) -> Costs | None:
 
 
 def rows_of(args: argparse.Namespace) -> int:
-    """Returns how many texts are decoded together in a prediction."""
+    """Returns the number of texts decoded together, for which a speed-up is predicted."""
     return args.batch_size or 1
 
 
 def _with(args: argparse.Namespace, name: str) -> argparse.Namespace:
-    """Returns the flags, followed by the gin files and settings of a variant."""
+    """Returns the flags with the gin files and settings of a variant appended."""
     changed, items = copy.copy(args), [item for item in name.split(";") if item]
     for kind in shorthands.FRAGMENTS:
         chosen = getattr(args, kind, None)
@@ -117,5 +117,5 @@ def say(line: str) -> None:
 
 
 def announce(name: str) -> None:
-    """Prints on stderr which check begins."""
+    """Prints on stderr the name of the check that begins."""
     print(f"specdec: checking {name} ...", file=sys.stderr, flush=True)

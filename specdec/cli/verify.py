@@ -1,4 +1,4 @@
-"""`specdec verify`: the exactness certificate of a run."""
+"""`specdec verify`: certifies that a run is exact."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def command(args: argparse.Namespace) -> int:
     try:
         certificate = certify(variant(args, unmarked=True, drafts=True), say, announce, passed)
         certificate.write(Path(args.output_file))
-    except RecordsError:  # they are of another run, which may go on
+    except RecordsError:  # the files belong to another run, which may resume
         raise
     except Exception:  # Ctrl-C is no Exception, and keeps the passed checks for the next run
         _remove(files)

@@ -1,7 +1,6 @@
-"""A `specdec` command in a process of its own, which ends with the process that started it.
+"""Runs a `specdec` command in a child process, which ends when its parent ends.
 
-This module imports nothing that takes long, so the new process watches its parent from the first
-moment.
+This module imports nothing that takes long, so the child watches its parent from the first moment.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import filelock
 
 
 def command(argv: tuple[str, ...], log: str) -> None:
-    """Runs `specdec` in this process, with its output in a file."""
+    """Runs `specdec` in this process, with stdout and stderr in the file `log`."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with filelock.FileLock(Path(log).parent / ".process.lock"):
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

@@ -19,15 +19,14 @@ class DecodedText:
     Attributes:
       tokens: The output's token ids, with its EOS unless the output was cut at the longest length,
         and with the prefix if one was given.
-      drafted: Of each target call, how many tokens had been drafted; 0 where there is no drafter.
-      accepted: Of each target call, how many of the drafted tokens were kept.
-      sources: Of each target call, which of the drafter's parts made the draft, from 0; absent
-        where the drafter is not made of others.
-      depths: Of each target call, how many layers it went through; absent where calls go through
-        all.
-      broken_drafts: How many drafts ended early because the drafter's probabilities were not a
-        distribution; absent if none did.
-      calls: Target calls that the output took.
+      drafted: The number of tokens drafted for each target call; 0 without a drafter.
+      accepted: The number of drafted tokens that each target call accepted.
+      sources: For each target call, which inner drafter made the draft, from 0; absent unless the
+        drafter combines several.
+      depths: The number of layers that each target call ran; absent if every call runs all layers.
+      broken_drafts: The number of drafts that ended early because the drafter's probabilities were
+        not a distribution; absent if there are none.
+      calls: The number of target calls for this text.
     """
 
     tokens: Sequence[Count]
@@ -63,7 +62,7 @@ class DecodedText:
         return empirical_alpha(self.accepted, self.drafted)
 
     def count_in(self, summary: Summary, prefix: int = 0) -> None:
-        """Adds this text, whose first `prefix` tokens were given, to the figures of a run."""
+        """Adds this text without its given `prefix` tokens to the figures of a run."""
         summary.texts += 1
         summary.tokens += len(self.tokens) - prefix
         summary.drafted += self.drafted

@@ -62,7 +62,7 @@ def hardware() -> Hardware:
         "devices": len(devices),
         "cpu": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "features": [name for name in FEATURES if name in _cpuinfo("flags").split()],
-        "cores": len(os.sched_getaffinity(0)) if linux else os.cpu_count(),  # that we may run on
+        "cores": len(os.sched_getaffinity(0)) if linux else os.cpu_count(),  # of this process
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
 
@@ -94,7 +94,7 @@ def version(package: str) -> str | None:
 
 
 def cache_folder() -> str:
-    """Returns the folder of files that are kept for the next run, '' if there is no home folder."""
+    """Returns the folder of files that later runs reuse, '' if there is no home folder."""
     with contextlib.suppress(RuntimeError):
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return str(Path(home) / "specdec")
@@ -102,7 +102,7 @@ def cache_folder() -> str:
 
 
 def _cpuinfo(wanted: str) -> str:
-    """Returns a line of Linux's description of the processor, '' on other systems."""
+    """Returns the value of a line of /proc/cpuinfo, '' if there is none."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text(encoding="utf-8").splitlines():

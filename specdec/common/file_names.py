@@ -1,4 +1,4 @@
-"""Files that a record names, which come with a checkpoint or a task from any source."""
+"""Checks of files and file names that a checkpoint or a task from any source contains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OTHERS = {"d": "a folder", "p": "a pipe", "c": "a device", "b": "a device", "s"
 
 
 def check_regular(path: str | os.PathLike) -> None:
-    """Raises OSError if a path is not that of a regular file. Reading others may never end."""
+    """Raises OSError unless a path is a regular file; reading a pipe or a device may never end."""
     kind = _OTHERS.get(stat.filemode(os.stat(path).st_mode)[0])
     if kind is not None:
         raise OSError(errno.EINVAL, f"it is {kind}, and not a regular file", os.fspath(path))
@@ -22,14 +22,14 @@ def check_regular(path: str | os.PathLike) -> None:
 def own_file(
     record: object, name: object, error: type[ValueError], *, folders: bool = False
 ) -> str:
-    """Returns the name of a file that a record gives, which must be in the record's folder.
+    """Returns the file name `name` of a record; raises `error` if it leaves the record's folder.
 
-    Separators and drives of Windows count on every system. Links are followed, since the cache of
-    the Hugging Face Hub consists of links.
+    `folders` allows subfolders. Windows separators and drives count on every system. Links may lead
+    out, because the cache of the Hugging Face Hub consists of links.
     """
     path = PureWindowsPath(name if isinstance(name, str) else "")
     inside = path.parts and not path.anchor and ".." not in path.parts
-    inside = inside and path.name.isprintable() and len(path.name) < 256  # else it is no name
+    inside = inside and path.name.isprintable() and len(path.name) < 256  # a usable name
     if not inside or len(path.parts) > 1 and not folders:
         raise error(
             f"{record} names the file {name!r}, which is not {'inside' if folders else 'in'} its "
@@ -39,7 +39,7 @@ def own_file(
 
 
 def refuse_pointer(file: Path, error: type[ValueError]) -> None:
-    """Raises an error if a file has the text that Git LFS leaves in place of an unfetched file."""
+    """Raises `error` for a file that is only the pointer of Git LFS to an unfetched file."""
     with file.open("rb") as stream:
         if stream.read(len(_POINTER)) == _POINTER:
             raise error(

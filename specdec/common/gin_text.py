@@ -1,6 +1,6 @@
-"""Reads gin text without executing it: statements, and settings in force.
+"""Reads gin text, or settings in force, without executing it.
 
-The meaning of a macro is the comment after its value, and is written nowhere else.
+The comment after a macro's value is the macro's meaning, and is written nowhere else.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import NamedTuple
 from specdec.common import resources
 from specdec.common.json_values import parsed
 
-# Comments of a gin file that count as settings: the meaning of its names, the form of the lines
-# that belong to it, and the machine.
+# Beginnings of comments that count as settings: of files that a run reads, of the code and of the
+# lines that it writes, and of the machine.
 FINGERPRINT, VERSION, FORMAT = "# fingerprint of ", "# version of ", "# format of "
 MACHINE = "# machine's "
 COMPARED = (FINGERPRINT, VERSION, FORMAT, MACHINE)
@@ -28,7 +28,7 @@ _LAYOUT = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
 
 
 class Statement(NamedTuple):
-    """A statement `NAME = value  # meaning`; inside a block, the name begins with the block's."""
+    """A statement `NAME = value  # meaning`; in a block, `name` begins with the block's name."""
 
     name: str
     value: str
@@ -40,7 +40,7 @@ class Statement(NamedTuple):
 
     @property
     def field(self) -> str:
-        """The last part of the name."""
+        """The part of the name after its last dot."""
         return self.name.rpartition(".")[2]
 
 
@@ -62,7 +62,7 @@ def statements(text: str) -> Iterator[Statement]:
 
 
 def summary(text: str) -> str:
-    """Returns the first sentence of the comment that a file begins with."""
+    """Returns the first sentence of the comment with which a gin text begins."""
     head = re.match(r"(# .+\n)*", f"{text}\n")
     lines = (head[0] if head else "").split("\n")
     words = " ".join(line.removeprefix("# ").strip() for line in lines)
@@ -70,13 +70,13 @@ def summary(text: str) -> str:
 
 
 def comment(text: str, begins: str) -> str | None:
-    """Returns the rest of the first line that begins so, None if there is none."""
+    """Returns the rest of the first line that begins with `begins`; None if there is none."""
     lines = (line.removeprefix(begins) for line in text.splitlines() if line.startswith(begins))
     return next(lines, None)
 
 
 def settings_in(text: str) -> Mapping[str, object]:
-    """Returns name -> value of settings in force, including the comments that count as settings."""
+    """Returns name -> value of the settings in gin text or JSON, including those in comments."""
     if not text.startswith("{"):
         return _gin_settings(text)
     plain = parsed(text)
@@ -89,12 +89,12 @@ def settings_in(text: str) -> Mapping[str, object]:
 def first_difference(old: str, new: str) -> tuple[str, object, object] | None:
     """Returns the first setting that differs between two texts: its name and both values.
 
-    A setting that only one text has does not differ if it is off, or as in the installed gin files:
-    the other text may be of a version without it.
+    A setting that only one text has does not count if it is off or has its default of gin/: the
+    other text may come from a version without this setting.
     """
     before, after = settings_in(old), settings_in(new)
     for name in [*after, *before]:
-        missing = "1" if name.startswith(FORMAT[2:]) else "not set"  # the first did not say so
+        missing = "1" if name.startswith(FORMAT[2:]) else "not set"  # version 1 wrote none
         values = before.get(name, missing), after.get(name, missing)
         known = name in before and name in after
         if values[0] != values[1] and (known or not _is_default(name, {**before, **after}[name])):
@@ -110,7 +110,7 @@ def _is_default(name: str, value: object) -> bool:
 
 @functools.cache
 def _defaults() -> dict[str, str]:
-    """Returns the values of the installed gin files, by name without scope."""
+    """Returns the values that the installed gin files set, by name without scope."""
     folder, values = resources.folder("gin"), {}
 
     def add(file: Path) -> None:
@@ -135,7 +135,7 @@ def _gin_settings(text: str) -> dict[str, str]:
 
 
 def _dotted(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yields the settings inside one setting."""
+    """Yields the innermost settings of a nested one, with dotted names."""
     inside: Iterable[tuple[object, object]] = ()
     if isinstance(value, dict):
         inside = value.items()

@@ -1,4 +1,4 @@
-"""Several hosts that run one program: what they tell each other.
+"""Exchanges values between the hosts that run one program.
 
 All hosts call each of these functions, in the same order. On one host nothing is sent.
 """
@@ -20,19 +20,19 @@ T = TypeVar("T")
 
 
 def is_first() -> bool:
-    """Returns whether this is the host that writes what is written once."""
+    """Returns whether this host is the first one, which writes what is written only once."""
     return jax.process_index() == 0
 
 
 def largest(number: int) -> int:
-    """Returns the largest of the hosts' numbers."""
+    """Returns the largest of the numbers that the hosts pass."""
     if jax.process_count() == 1:
         return number
     return int(multihost_utils.process_allgather(np.int32(number)).max())
 
 
 def exchanged(value: T) -> list[T]:
-    """Returns the values of all hosts, in the order of the hosts."""
+    """Returns the values that all hosts pass, in the order of the hosts."""
     if jax.process_count() == 1:
         return [value]
     data = np.frombuffer(pickle.dumps(value), np.uint8)
@@ -43,7 +43,7 @@ def exchanged(value: T) -> list[T]:
 
 
 def from_first(act: Callable[[], T]) -> T:
-    """Returns the value that `act` has on the first host, which alone calls it."""
+    """Calls `act` on the first host alone, and returns its value on all hosts."""
     if jax.process_count() == 1:
         return act()
     value: T | None = None
@@ -62,7 +62,7 @@ def from_first(act: Callable[[], T]) -> T:
 
 
 def whole(array: ArrayLike | jax.Array) -> np.ndarray:
-    """Returns all elements of an array of which other hosts may have parts."""
+    """Returns an array with all its elements, which may be distributed over several hosts."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return multihost_utils.process_allgather(array, tiled=True)
     return np.asarray(array)

@@ -1,7 +1,7 @@
 """Reads JSON, which may be damaged or come from any source, as a value of a declared kind.
 
-A kind is a type that `msgspec` knows, such as `list[int]` or a `TypedDict`. An object may have more
-names than its kind, and keeps them.
+A kind is a type that `msgspec` knows, such as `list[int]` or a `TypedDict`. An object keeps fields
+that its kind does not have.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, TypeAlias, TypedDict, TypeVar, cast, get_type_hints
 
 T = TypeVar("T")
 
-# It was read from a file, and a reader checks the values that it uses.
+# An object from a file; the code that uses a value checks it.
 JsonObject: TypeAlias = Mapping[str, Any]
 
 
 def parsed(content: str | bytes, kind: type[T] = dict[str, Any], *, nan: bool = False) -> T:
-    """Returns the value of a JSON text."""
+    """Returns the value of a JSON text; raises ValueError unless it is JSON and of `kind`."""
     constant, number = (None, None) if nan else (_finite, _finite)
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
@@ -32,13 +32,13 @@ def parsed(content: str | bytes, kind: type[T] = dict[str, Any], *, nan: bool = 
 
 
 def check_kind(value: object, kind: object) -> None:
-    """Raises ValueError, as `parsed`, unless a value of JSON is of a kind."""
+    """Raises ValueError unless a JSON value is of a kind."""
     converted(value, cast(type, kind))
 
 
 def converted(value: object, kind: type[T]) -> T:
-    """Returns a value of JSON as a kind, with its dataclasses; raises as `check_kind`."""
-    import msgspec  # not before a file is read
+    """Converts a JSON value to a kind, which may contain dataclasses; raises ValueError."""
+    import msgspec  # slow to import
 
     try:
         return msgspec.convert(value, kind)
@@ -51,7 +51,7 @@ def converted(value: object, kind: type[T]) -> T:
 
 
 def record_of(kind: type[T], fields: Mapping[str, object], **replaced: object) -> T:
-    """Returns an object of a dataclass or a NamedTuple."""
+    """Makes a dataclass or NamedTuple from JSON fields, checked, and from `replaced` fields."""
     for name, hint in get_type_hints(kind, include_extras=True).items():
         if name in fields.keys() - replaced.keys():
             check_kind({name: fields[name]}, TypedDict("_Kind", {name: hint}))  # pyright: ignore

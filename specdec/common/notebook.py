@@ -10,7 +10,7 @@ _CELL = 'style="text-align:left"'
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str] = ()) -> str:
-    """Returns a table of cells, which are HTML."""
+    """Returns an HTML table; its cells are HTML already."""
     lines = [_row("th", header)] if header else []
     lines += [_row("td", row) for row in rows]
     return f"<table>{''.join(lines)}</table>"
@@ -21,19 +21,19 @@ def _row(tag: str, cells: Iterable[str]) -> str:
 
 
 def lines(first: str, rest: Iterable[str]) -> str:
-    """Returns a bold line, and others in monospaced type."""
+    """Returns HTML of a bold line and of further lines in monospaced type."""
     return f"<b>{html.escape(first)}</b><pre>{html.escape(chr(10).join(rest))}</pre>"
 
 
 def coloured(text: str, colour: str, struck: bool = False) -> str:
-    """Returns a text in a colour."""
+    """Returns a text as HTML in a colour, struck through if `struck`."""
     line = ";text-decoration:line-through" * struck
     return f'<span style="color:{colour}{line}">{html.escape(text)}</span>'
 
 
 def markdown(text: object) -> str:
-    """Returns a text for a page in Markdown, on one line, without HTML and links of its own.
+    """Returns a text as one line for a Markdown page, without HTML and links of its own.
 
-    Texts and names in results may come from anywhere. Emphasis stays.
+    Texts and names in results may come from any source. Emphasis keeps its effect.
     """
     return html.escape(" ".join(str(text).splitlines()), quote=False).replace("](", r"]\(")

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 DELAY = 2.0  # seconds before a bar appears: short work shows none
-TICK = 0.5  # seconds between two looks at what cannot report by itself
+TICK = 0.5  # seconds between two updates of a bar
 
-OTHER = "other"  # what no stage accounts for
-CLEAR = "\r\x1b[K"  # the line of a terminal
+OTHER = "other"  # the stage of all other work
+CLEAR = "\r\x1b[K"  # clears the line of a terminal
 
 _stream: TextIO | None = None
 _account: _Account | None = None
@@ -33,11 +33,11 @@ class _Account:
 
     def __init__(self, begun: float):
         self.spent: dict[str, float] = {}
-        self.label = ""  # on the terminal
+        self.label = ""  # shown on the terminal
         self._now, self._since = OTHER, begun
 
     def turn_to(self, stage: str) -> str:
-        """Begins a stage, and returns the one that it ends."""
+        """Begins a stage, and returns the name of the stage that ends."""
         now = time.perf_counter()
         self.spent[self._now] = self.spent.get(self._now, 0.0) + now - self._since
         before, self._now, self._since = self._now, stage, now
@@ -59,7 +59,7 @@ def shown_on(stream: TextIO, begun: float | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stage(name: str, label: str = "") -> Iterator[None]:
-    """Accounts for the time of the work inside, and shows a label on the terminal."""
+    """Adds the time of the work inside to a stage, and shows a label on the terminal."""
     account = _account
     if account is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -134,7 +134,7 @@ def _looking(shown: tqdm, look: Callable[[], object]) -> Iterator[None]:
     def loop() -> None:
         wait = DELAY
         while not done.wait(wait):
-            wait, shown.delay = TICK, 0  # without a delay it knows that there is a line to clear
+            wait, shown.delay = TICK, 0  # without a delay tqdm clears its line at the end
             look()
             shown.refresh()
 

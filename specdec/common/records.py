@@ -1,4 +1,4 @@
-"""Outputs that a command can resume after it was killed: their settings, and lines of JSON.
+"""Output files that a command can resume after it was killed: settings, and lines of JSON.
 
 A written file is complete or does not exist. An appended file may have an incomplete last line,
 which readers leave out and a resumed command removes.
@@ -34,7 +34,7 @@ R = TypeVar("R", bound=Mapping[str, object])
 
 
 class RecordsError(ValueError):
-    """An output that cannot be resumed; one line with the remedy."""
+    """An output file cannot be used or resumed; the message is one line with the remedy."""
 
 
 # Outputs and locks of this process, by lock file.
@@ -43,7 +43,7 @@ _held: dict[Path, tuple[Path, contextlib.ExitStack]] = {}
 
 @contextlib.contextmanager
 def holding() -> Iterator[None]:
-    """Lets go at its end of the outputs that were held inside, as a command does when it ends."""
+    """Unlocks, at its end, the output files that `hold` locked inside it."""
     before = set(_held)
     try:
         yield
@@ -56,13 +56,13 @@ def holding() -> Iterator[None]:
 
 
 def hold(output: Path, instead: str = "--output_file", parts: str | None = None) -> None:
-    """Locks a file for this process until `holding` ends; nothing happens if this one has it.
+    """Locks an output file for this process until `holding` ends, unless it is locked already.
 
-    Whatever writes lines holds their file (`Lines`). A command whose files go together, or are
-    written at its end, holds one of them from its beginning.
+    `Lines` locks its own file. A command that writes several files, or writes at its end, locks one
+    of them at its beginning. `instead` is the flag that errors name.
     """
     lock = Path(os.path.realpath(output.parent)) / f".{output.name}.lock"
-    if lock in _held or not output.parent.is_dir():  # whose error comes from what writes there
+    if lock in _held or not output.parent.is_dir():  # the writer reports a missing folder
         return
     parts = f"{glob.escape(output.name)}.*" if parts is None else parts
     with contextlib.ExitStack() as stack:
@@ -80,9 +80,9 @@ class Lines(Generic[R]):
     def of(
         cls, path: Path, settings: str, suffix: str = ".gin", kind: type[R] = dict[str, object]
     ) -> Lines[R]:
-        """Returns the lines of FILE, whose settings are in FILE.gin; each is of a kind."""
+        """Returns the lines of `path`; writes or compares the settings in the file next to it."""
         beside = Path(f"{path}{suffix}")
-        for step in (lambda: None, lambda: hold(path)):  # another's file gets no lock next to it
+        for step in (lambda: None, lambda: hold(path)):  # a foreign file gets no lock next to it
             step()
             if path.exists():
                 claim(path, beside, settings, begun=path, instead="--output_file")
@@ -98,7 +98,7 @@ class Lines(Generic[R]):
                     yield self._object(line, number)
 
     def map(self, function: Callable[[R], T], command: str) -> Iterator[T]:
-        """Yields `function` of each line."""
+        """Yields `function` of each object; converts its errors to RecordsError with the line."""
         for number, record in enumerate(self, start=1):
             try:
                 yield function(record)
@@ -108,21 +108,21 @@ class Lines(Generic[R]):
                 raise self.damaged(number, f"is not of `specdec {command}`") from error
 
     def replace(self, records: Iterable[Mapping[str, object]]) -> None:
-        """Replaces the contents of the file with these records, which may be some of its own."""
+        """Replaces all lines by those of `records`, which may come from this file."""
         hold(self.path)
         write(self.path, "".join(map(_line, records)))
 
     def append(self, record: Mapping[str, object]) -> None:
-        """Appends a line."""
+        """Appends one object as a line."""
         hold(self.path)
         with naming(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(_line(record))
 
     def damaged(self, number: int, what: str) -> RecordsError:
-        """Returns the error about a line."""
+        """Returns the error about a damaged line; `what` says what is wrong."""
         return RecordsError(
-            f"{self.path}, line {number}, {what}; delete that line and those behind it, what they "
-            "had is made again"
+            f"{self.path}, line {number}, {what}; delete that line and those after it, which "
+            "are then made again"
         )
 
     def _object(self, line: bytes, number: int) -> R:
@@ -134,7 +134,7 @@ class Lines(Generic[R]):
 
 @contextlib.contextmanager
 def locked(output: Path, file: Path, instead: str, parts: str) -> Iterator[None]:
-    """Locks an output, so that no other process writes to it, until this one ends in any way."""
+    """Locks an output against other processes, and removes leftover parts, until the block ends."""
     lock = filelock.FileLock(file, blocking=False)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def locked(output: Path, file: Path, instead: str, parts: str) -> Iterator[None]
         raise RecordsError(
             f"{output} is being written by another process; wait for it, or give another {instead}"
         ) from error
-    except NotImplementedError:  # what filelock raises for such a file system
+    except NotImplementedError:  # the file system has no locks
         pass
     except OSError as error:
         raise RecordsError(f"{instead} {output} cannot be used: {error.strerror}") from error
@@ -156,7 +156,7 @@ def locked(output: Path, file: Path, instead: str, parts: str) -> Iterator[None]
 
 
 def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instead: str) -> None:
-    """Writes the settings of an output, gin text or JSON, unless they exist already."""
+    """Writes an output's settings, gin text or JSON, or raises RecordsError if other ones exist."""
     if not file.exists():
         if begun is not None:
             raise RecordsError(f"{begun} has no {file.name} next to it; give another {instead}")
@@ -170,7 +170,7 @@ def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instea
 
 
 def _difference(file: Path, settings: str) -> tuple[str, object, object] | None:
-    """Returns the first difference of settings from those of a file."""
+    """Returns the first difference between the settings in a file and `settings`, if any."""
     try:
         return first_difference(file.read_text(encoding="utf-8"), settings)
     except ValueError as error:
@@ -193,7 +193,7 @@ def write(path: Path, contents: str | bytes) -> None:
 
 @contextlib.contextmanager
 def complete_folder(path: Path) -> Iterator[Path]:
-    """Yields a folder to make and to fill, which gets its name only when it is complete."""
+    """Yields a folder's path to make and fill; it is renamed to `path` when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
@@ -217,7 +217,7 @@ def complete_folder(path: Path) -> Iterator[Path]:
 def _remove(folder: Path) -> None:
     """Removes a folder into which threads of a library may still write after one of them failed.
 
-    Never raises, as its caller has an error to report. Gives up after 10 seconds.
+    It never raises, because its caller has an error to report, and gives up after 10 seconds.
     """
     end, missing = time.monotonic() + 10, 0
     while missing < 2 and time.monotonic() < end:
@@ -228,11 +228,11 @@ def _remove(folder: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Adds `path` to an OSError, because errors of a write have no file name."""
+    """Adds `path` to an OSError inside it, because errors of a write have no file name."""
     try:
         yield
     except OSError as error:
-        if error.errno is None:  # Python's or NumPy's, of fewer bytes than were given
+        if error.errno is None:  # Python or NumPy wrote fewer bytes
             raise OSError(errno.EIO, str(error), str(path)) from error
         error.filename = str(path)
         raise

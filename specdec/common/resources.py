@@ -8,14 +8,14 @@ from typing import Literal
 
 
 def folder(name: Literal["gin", "configs", "demo"]) -> Path:
-    """Returns the folder of that name, of an installed package or of a checkout."""
+    """Returns the path of a folder, in an installed package or in a checkout."""
     package = Path(__file__).parents[1]
     installed = package / f"_{name}"
     return installed if installed.is_dir() else package.parent / name
 
 
 def shipped(path: str) -> str:
-    """Returns the file or folder of the embedded pair that `demo/NAME` names.
+    """Returns the path of `demo/NAME` in the pair of checkpoints that ships with the project.
 
     Any other path is returned unchanged, and so is one that exists in the current folder.
     """

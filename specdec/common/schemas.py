@@ -1,11 +1,11 @@
 """JSON Schemas (draft 2020-12) of the lines that commands write.
 
-A schema is made of the record that a line is written from: the type of each field, and its meaning,
-which the section `Attributes` of the record's docstring has. A field that may be absent says so in
-its meaning.
+A schema is made from the record that a line is written from: its fields' types, and their meanings
+in the section `Attributes` of its docstring. The meaning of an optional field has the word absent.
 
-A kind's version is the last part of its `$id`. A file of lines states its version in the comment `#
-format of KIND = VERSION` of FILE.gin or run.gin. A file without the comment has version 1.
+The version of a kind of lines is the last part of the schema's `$id`. A file of lines states its
+version in the comment `# format of KIND = VERSION` of FILE.gin or run.gin. A file without the
+comment has version 1.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KINDS = {
 
 
 class Form(NamedTuple):
-    """A form of a line: its record, and the attribute with the fields of a line, if not all."""
+    """One form of a line: its record, and the record's list of the fields, '' for all fields."""
 
     module: str
     record: str
@@ -49,7 +49,7 @@ class Form(NamedTuple):
     fields: str = ""
 
 
-# kind -> its version, what a line is, and its forms by name
+# kind of line -> its version, its meaning, and its forms by name
 LINES: Mapping[str, JsonObject] = tomllib.loads(
     Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
 )
@@ -107,7 +107,7 @@ def _object(form: Form) -> dict[str, object]:
 
 
 def _meanings(record: type) -> dict[str, str]:
-    """Returns the meanings of fields that the section `Attributes` of a docstring has."""
+    """Returns field -> meaning from the sections `Attributes` of a record's docstrings."""
     docs = [inspect.cleandoc(kind.__doc__ or "") for kind in reversed(record.__mro__)]
     sections = (doc.partition("\nAttributes:\n")[2] for doc in docs)
     found = (re.findall(r"^  (\w+): (.*(?:\n    .*)*)", text, re.MULTILINE) for text in sections)
@@ -115,7 +115,7 @@ def _meanings(record: type) -> dict[str, str]:
 
 
 def _field(hint: object, meaning: str) -> JsonObject:
-    """Returns the schema of a field: of the type in its annotation, or else its own."""
+    """Returns the schema of a field, from the type inside `Annotated` if its hint has one."""
     others = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     written = next((x for x in others if not isinstance(x, Meta)), hint)
     schema = msgspec.json.schema(written)

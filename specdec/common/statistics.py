@@ -12,33 +12,33 @@ _BATCH = 100  # resamples at a time, so that memory stays bounded
 
 
 class Estimate(NamedTuple):
-    """A figure of all texts, and the ends of its 95 % interval over texts."""
+    """A figure computed from all texts, and the ends of its 95 % confidence interval."""
 
     value: float
     low: float
     high: float
 
     def interval(self, form: str = ".2f") -> str:
-        """Returns both ends as text, each in a format."""
+        """Returns both ends of the interval as text, such as '1.20 to 1.35'."""
         return f"{self.low:{form}} to {self.high:{form}}"
 
 
 def estimates(
     values: np.ndarray, figures: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[Estimate, ...]:
-    """Returns several figures of sums over texts, each with its interval; see `bootstrap`."""
+    """Returns several figures of sums over texts, with intervals; arguments as for `bootstrap`."""
     sums = values.sum(axis=-1, keepdims=True)
     columns = (figures(sums)[..., 0], *bootstrap(values, figures))
     return tuple(Estimate(*map(float, column)) for column in zip(*columns, strict=True))
 
 
 def estimate(values: np.ndarray, figure: Callable[[np.ndarray], np.ndarray]) -> Estimate:
-    """Returns a figure of sums over texts, and its interval; see `bootstrap`."""
+    """Returns one figure of sums over texts, with its interval; arguments as for `bootstrap`."""
     return estimates(values, lambda sums: figure(sums)[None])[0]
 
 
 def ratio(above: np.ndarray, below: np.ndarray) -> Estimate:
-    """Returns the ratio of two sums over texts [texts], which are paired."""
+    """Returns sum(above) / sum(below), with its interval; both have one value per text, [texts]."""
     return estimate(np.stack([above, below]), lambda sums: sums[0] / sums[1])
 
 
@@ -47,9 +47,9 @@ def bootstrap(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the 95 % percentile interval of a figure of sums (Efron, 1979; Koehn, 2004).
 
-    Texts are drawn with replacement, as many as there are. All values of a text are drawn together,
-    so that comparisons are paired. The draws have a fixed seed. For a single text, both ends are
-    its figure.
+    `values` is [..., texts], and `figure` maps sums over texts to figures. Texts are drawn with
+    replacement, as many as there are, with a fixed seed. All values of a text are drawn together,
+    so that comparisons are paired. For a single text, both ends are its figure.
     """
     from scipy import stats
 

@@ -12,7 +12,7 @@ FORMATS = ("srt", "vtt")
 
 
 class TimedText(TypedDict):
-    """A part of a transcript, with its times in seconds."""
+    """A segment of a transcript, with its start and end in seconds."""
 
     start: Amount
     end: Amount
@@ -20,7 +20,7 @@ class TimedText(TypedDict):
 
 
 def subtitles(segments: Iterable[TimedText], kind: str) -> str:
-    """Returns the text of a file of subtitles."""
+    """Returns the contents of a subtitle file; `kind` is 'srt' or 'vtt'."""
     mark, blocks = {"srt": ",", "vtt": "."}[kind], ["WEBVTT\n"] if kind == "vtt" else []
     for segment in segments:
         if not (text := one_line(segment["text"]).strip()):
@@ -34,6 +34,6 @@ def subtitles(segments: Iterable[TimedText], kind: str) -> str:
 
 
 def _clock(seconds: float, mark: str) -> str:
-    """Returns hours, minutes, seconds and thousandths."""
+    """Returns seconds as HH:MM:SS, then `mark` and thousandths."""
     seconds, thousandths = divmod(round(seconds * 1000), 1000)
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{mark}{thousandths:03}"

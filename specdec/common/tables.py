@@ -17,7 +17,7 @@ LATEX |= {">": r"\textgreater{}", "|": r"\textbar{}"}
 
 
 class PageTable(NamedTuple):
-    """A table of a page, whose cells are texts, or what a page shows otherwise."""
+    """A table of a page; its cells are texts, or other values that pages format."""
 
     caption: str
     header: Sequence[str]
@@ -32,12 +32,12 @@ class PageTable(NamedTuple):
         columns: Mapping[str, Callable[[T], object]],
         legend: str = "",
     ) -> PageTable:
-        """Returns a table with a row for each record; each column, by name, makes its cells."""
+        """Makes a row of each record; `columns` maps a heading to the function of its cells."""
         rows = [[cell(record) for cell in columns.values()] for record in records]
         return cls(caption, list(columns), rows, legend)
 
     def filled(self) -> PageTable:
-        """Returns the table without empty columns, and without rows that only have a name."""
+        """Drops empty columns, and rows whose cells are empty except for the first."""
         places = range(len(self.header))
         filled = [x for x in places if not x or any(row[x] for row in self.rows)]
         rows = [[row[x] for x in filled] for row in self.rows if any(row[1:])]
@@ -62,13 +62,13 @@ class PageTable(NamedTuple):
 
 
 def row(*cells: object) -> str:
-    """Returns a row of a table in Markdown."""
+    """Returns cells as a row of a Markdown table."""
     shown = (notebook.markdown(cell).replace("|", r"\|") for cell in cells)
     return f"| {' | '.join(shown)} |"
 
 
 def columns(rows: Iterable[Sequence[object]], *formats: str) -> Iterator[str]:
-    """Yields rows as lines of text, each cell in the format of its column; the last one repeats."""
+    """Yields each row as a line of text; `formats` is one per column, of which the last repeats."""
     for cells in rows:
         forms = itertools.chain(formats, itertools.repeat(formats[-1]))
         yield "".join(map(format, cells, forms)).rstrip()
@@ -80,5 +80,5 @@ def number(value: float | None, form: str = ".3f") -> str:
 
 
 def escaped(text: str) -> str:
-    """Returns a text in which LaTeX reads each character as itself."""
+    """Returns a text whose characters have no special meaning in LaTeX."""
     return SPECIAL.sub(lambda match: LATEX.get(match[0], f"\\{match[0]}"), text)

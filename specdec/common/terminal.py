@@ -51,7 +51,7 @@ MARKS = {
     Origin.GIVEN: ("<", ">"),
 }
 
-INDENT = "    "  # of the text alone
+INDENT = "    "  # before the lines of the plain text
 
 Piece = tuple[str, Origin | None]  # None: neither marks nor a colour
 
@@ -69,7 +69,7 @@ def origins(
     accepted: Sequence[int],
     prefix: int = 0,
 ) -> Iterator[tuple[int, Origin]]:
-    """Yields one row's tokens in order of decision, with the first rejected token of each call.
+    """Yields (token, origin) for a row's tokens and for the first rejected token of each call.
 
     Later rejected tokens are left out: they continue a text that does not exist.
     """
@@ -85,10 +85,10 @@ def origins(
 def pieces(
     marked: Iterable[tuple[int, Origin]], text_of: Callable[[Sequence[int]], str]
 ) -> Iterator[Piece]:
-    """Yields the text that each token adds. Without rejected tokens, they join to the whole text.
+    """Yields (text that a token adds, origin). Without rejected ones, the texts join to the output.
 
-    A token's text depends on what is before it: SentencePiece's first space, bytes of one
-    character. It is therefore computed as the difference of two texts.
+    A token's text depends on those before it: SentencePiece's first space, bytes of one character.
+    It is therefore computed as the difference of two texts.
     """
     output: list[int] = []
     shown = ""
@@ -109,27 +109,27 @@ def paint(line: Iterable[Piece], colour: bool = True) -> str:
 
 
 def legend(prefix: bool = False, colour: bool = True, columns: float = math.inf) -> str:
-    """Returns an explanation of the marks and colours, written in them."""
+    """Returns a line that explains the marks and colours, written in them."""
     shown = [origin for origin in Origin if prefix or origin is not Origin.GIVEN]
     line = [part for origin in shown for part in ((LABELS[origin], origin), (", ", None))]
     return lay_out(words(line[:-1], colour), columns)[0]
 
 
 def columns_of(stream: TextIO) -> float:
-    """Returns the characters in a line of a terminal; other streams have no limit."""
+    """Returns the width of a terminal in characters; infinity for other streams."""
     return shutil.get_terminal_size().columns if stream.isatty() else math.inf
 
 
 class Word(NamedTuple):
-    """A part of a line without a line break."""
+    """A word of a line, in which no line break is made."""
 
     text: str  # with marks and colours
     width: int  # columns
-    space: bool  # before it
+    space: bool  # whether a space precedes it
 
 
 def words(line: Iterable[Piece], colour: bool) -> list[Word]:
-    """Returns the words of some pieces. If the line goes on, all but the last one stay the same."""
+    """Splits pieces into words. If pieces follow, all words but the last one stay the same."""
     result: list[Word] = []
     space = breaks = False
     for text, origin in _runs(line):
@@ -149,7 +149,7 @@ def words(line: Iterable[Piece], colour: bool) -> list[Word]:
 
 
 def lay_out(words: Iterable[Word], columns: float = math.inf, column: int = 0) -> tuple[str, int]:
-    """Returns words as lines of `columns`, and the column after them; they begin at `column`."""
+    """Breaks words into lines of `columns`; returns the text and its last line's width."""
     text = ""
     for word in words:
         gap = int(word.space and column > 0)
@@ -161,7 +161,7 @@ def lay_out(words: Iterable[Word], columns: float = math.inf, column: int = 0) -
 
 
 def width(text: str) -> int:
-    """Returns the columns that a text takes on a terminal."""
+    """Returns the number of terminal columns that a text fills."""
     return sum(0 if _is_combined(character) else 1 + _is_wide(character) for character in text)
 
 
@@ -180,7 +180,7 @@ def one_line(text: str) -> str:
 
 
 def visible(message: object) -> str:
-    """Returns a message that cannot control a terminal, whatever names or foreign code it has."""
+    """Returns a message with its control characters escaped, shortened to `LONGEST` characters."""
     text = str(message)
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
@@ -188,7 +188,7 @@ def visible(message: object) -> str:
 
 
 def _runs(line: Iterable[Piece]) -> Iterator[Piece]:
-    """Joins neighbouring pieces of one origin, unless each one is a decision of the target."""
+    """Joins neighbouring pieces of one origin, but not the target's own and rejected ones."""
     for origin, run in itertools.groupby(line, key=operator.itemgetter(1)):
         texts = [one_line(text) for text, _ in run]
         single = origin in (Origin.TARGET, Origin.REJECTED)
@@ -197,9 +197,9 @@ def _runs(line: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _atoms(text: str, origin: Origin | None) -> list[str]:
-    """Splits a text into spaces, wide characters, and what is between them, with marks attached."""
+    """Splits a text into spaces, wide characters and runs of others, with the origin's marks."""
     if origin is Origin.REJECTED and not text.strip(" "):
-        text = "_"  # or nothing would show where it was
+        text = "_"  # makes a rejected space visible
     atoms: list[str] = []
     for character in text:
         before = atoms[-1] if atoms else " "
@@ -230,13 +230,13 @@ class Painter:
         return legend(self._prefix > 0, self._colour, columns_of(sys.stdout))
 
     def begin(self, text: str) -> None:
-        """Begins an output with its input."""
+        """Prints the input of a new output."""
         print()
         self._columns, self._begun, self._source = columns_of(sys.stdout), True, text
         print(lay_out(words([(text, None)], colour=False), self._columns)[0], flush=True)
 
     def show(self, tokens: Sequence[int], *trace: Sequence) -> None:
-        """Writes the new words of a row's tokens; arguments as for `origins`."""
+        """Prints the new words of a row's tokens; `trace` has the other arguments of `origins`."""
         if not self._begun:  # another output of the same input
             print()
             self._begun = True
@@ -245,7 +245,7 @@ class Painter:
         self._write(self._words[self._written : -1])
 
     def end(self) -> None:
-        """Ends the text that was shown."""
+        """Prints the last words, and then the plain text."""
         self._write(self._words[self._written :])
         text = words([(self._shown(self._tokens), None)], colour=False)
         lines = lay_out(text, self._columns - len(INDENT))[0].split("\n")
@@ -269,23 +269,23 @@ class Painter:
 
 @dataclasses.dataclass
 class Summary:
-    """The figures of a run so far."""
+    """The figures that a command prints at its end."""
 
     texts: int = 0
     tokens: int = 0  # emitted, EOS included, without prefixes
     drafted: list[int] = dataclasses.field(default_factory=list)  # one entry per target call
     accepted: list[int] = dataclasses.field(default_factory=list)
-    layers: list[int] = dataclasses.field(default_factory=list)  # of a target that tokens may leave
+    layers: list[int] = dataclasses.field(default_factory=list)  # of a target with early exits
     seconds: float = 0.0  # decoding
     compile_seconds: float = 0.0
-    broken_drafts: int = 0  # that the loop ended early, see `Trace`
+    broken_drafts: int = 0  # drafts that the loop ended early, see `Trace`
     identical: int = 0  # texts with the baseline's tokens, if it ran
-    exact: bool = True  # whether they have the target's law
+    exact: bool = True  # whether outputs have the target's law
     baseline_calls: int = 0
     baseline_seconds: float = 0.0
 
     def lines(self, spent: Mapping[str, float] = {}) -> list[str]:
-        """Returns the closing lines, with the baseline's only if it ran."""
+        """Returns the lines printed at a command's end; `spent` has seconds by stage."""
         calls = len(self.drafted)
         if not calls:
             return [counted(self.texts, "text")]
@@ -331,7 +331,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def whole(spent: Mapping[str, float]) -> str:
-    """Returns the seconds of a command and of its stages, which add up as printed."""
+    """Returns a text of the seconds by stage and of their sum, which add up as printed."""
     tenths = {name: round(10 * seconds) for name, seconds in spent.items()}
     parts = sorted((name for name in tenths if tenths[name]), key=lambda name: name == OTHER)
     shown = (f"{tenths[name] / 10:.1f} s {name}" for name in parts)

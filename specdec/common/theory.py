@@ -1,4 +1,4 @@
-"""The predictions of the papers, and the measured figures to compare them with.
+"""The papers' predictions of speed, and the figures of runs to compare with them.
 
 Letters are those of Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative
 Decoding" (2211.17192), here "Leviathan":
@@ -35,7 +35,7 @@ def expected_tokens(alpha: float, gamma: int) -> float:
     """
     _check_rate("alpha", alpha)
     _check_count("gamma", gamma)
-    # The sum rather than the quotient: no cancellation near alpha = 1, and no case for it.
+    # The sum, because the quotient cancels near alpha = 1.
     return math.fsum(alpha**i for i in range(gamma + 1))
 
 
@@ -54,7 +54,7 @@ def expected_tokens_by_position(rates: ArrayLike, gamma: int) -> float:
     rates = np.asarray(rates, np.float64)
     if rates.ndim != 1 or rates.size < gamma:
         raise ValueError(
-            f"rates have shape {list(rates.shape)} and gamma is {gamma}; give one for each depth"
+            f"rates have shape {list(rates.shape)} and gamma is {gamma}; give one for each position"
         )
     for depth, rate in enumerate(rates[:gamma], start=1):
         _check_rate(f"rate {depth}", rate)
@@ -156,7 +156,7 @@ def mbsu(tau: float, gamma: int, parameter_ratio: float) -> float:
 
 
 class CountedTrace(Protocol):
-    """The part of a `types.Trace` that tokens are counted from."""
+    """The fields of a `types.Trace` from which tokens are counted."""
 
     @property
     def accepted(self) -> ArrayLike: ...  # [B, N]
@@ -212,11 +212,14 @@ def empirical_alpha(accepted: ArrayLike, drafted: ArrayLike) -> float:
 def acceptance_by_position(
     accepted: ArrayLike, drafted: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns the share of draft tokens that are kept, by their position in the draft.
+    """Returns the shares of draft tokens that are accepted, by their position in the draft.
 
-    >>> conditional, joint = acceptance_by_position(accepted=[3, 1, 0, 1], drafted=[3, 3, 3, 1])
-    >>> conditional.tolist(), [round(float(x), 3) for x in joint]
-    ([0.75, 0.5, 1.0], [0.75, 0.333, 0.333])
+    The first array [positions] counts tokens after accepted tokens only, the second counts all.
+
+        >>> conditional, joint = acceptance_by_position(accepted=[3, 1, 0, 1], drafted=[3, 3, 3, 1])
+        >>> conditional.tolist(), [round(float(x), 3) for x in joint]
+        ([0.75, 0.5, 1.0], [0.75, 0.333, 0.333])
+
     """
     accepted, drafted = np.ravel(accepted), np.ravel(drafted)
     at = np.arange(drafted.max(initial=0))[:, None]

@@ -1,4 +1,4 @@
-"""The timer of this project: runs are interleaved, so that a slow minute affects all of them."""
+"""The timer of this project. Runs are interleaved, so that a slow minute affects all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Key = TypeVar("Key", bound=Hashable)
 def timed(
     run: Callable[..., T], *arguments: object, clock: Clock = time.perf_counter
 ) -> tuple[T, float]:
-    """Returns the finished result of a call, and its seconds."""
+    """Returns the result of a call, when it is finished, and the call's seconds."""
     with _no_compilation():
         start = clock()
         result = jax.block_until_ready(run(*arguments))
@@ -33,7 +33,10 @@ def interleaved(
     clock: Clock = time.perf_counter,
     done: Callable[[], object] = lambda: None,
 ) -> dict[Key, list[float]]:
-    """Returns the seconds of each run in each round; each round has one of each run."""
+    """Times every run once in each round; returns key -> seconds of each round.
+
+    A value of `runs` is called untimed and returns the function to time. Warm-ups are not counted.
+    """
     seconds: dict[Key, list[float]] = defaultdict(list)
     for turn in range(-warm_ups, rounds):
         for key, ready in runs.items():

@@ -72,11 +72,11 @@ def is_word(value: object) -> TypeGuard[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A condition on values, for `Annotated`."""
+    """A condition on the values of a field, given in its annotation by `Annotated`."""
 
     # returns whether a value satisfies it; it accepts any object
     holds: Callable[[object], bool] = dataclasses.field(repr=False)
-    remedy: str  # what an error tells the user to give
+    remedy: str  # the values to give, in words
 
     def check(self, name: str, value: object, error: type[ValueError] = ValueError) -> None:
         """Raises an error unless the value satisfies the rule."""
@@ -85,25 +85,25 @@ class Rule:
 
 
 def number(holds: Callable[[float], bool], remedy: str) -> Rule:
-    """Returns a rule for finite numbers."""
+    """Returns a rule for finite numbers that satisfy `holds`."""
     return Rule(lambda value: is_number(value) and holds(value), remedy)
 
 
 def one_of(words: Iterable[object]) -> Rule:
-    """Returns a rule for known words or numbers, as for `Literal`."""
+    """Returns a rule that allows only the given words or numbers."""
     known = [(type(word), word) for word in words]
     remedy = f"one of {', '.join(repr(word) for _, word in known)}"
     return Rule(lambda value: (type(value), value) in known, remedy)
 
 
 def integers(least: int, most: int) -> Rule:
-    """Returns a rule for integers of a range."""
+    """Returns a rule for integers from `least` to `most`."""
     remedy = f"an integer from {least} to {most}"
     return Rule(lambda value: is_integer(value, least) and value <= most, remedy)
 
 
 def row_of(least: int, remedy: str, *, ascending: bool = False, empty: bool = False) -> Rule:
-    """Returns a rule for tuples of integers, each `least` or more; lists are allowed too."""
+    """Returns a rule for tuples or lists of integers, each `least` or more."""
 
     def holds(value: object) -> bool:
         if not isinstance(value, list | tuple) or not (value or empty):
@@ -137,7 +137,7 @@ def check(name: str, value: object, kind: object, error: type[ValueError] = Valu
 
 
 def rule_of(kind: object) -> Rule | None:
-    """Returns the rule that a type declares; None satisfies it if the type allows None."""
+    """Returns the rule that a type declares, if any; it accepts None if the type does."""
     parts = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     annotated = [get_args(part)[1:] for part in parts if get_origin(part) is Annotated]
     rules = [rule for metadata in annotated for rule in metadata if isinstance(rule, Rule)]
@@ -153,7 +153,7 @@ def rule_of(kind: object) -> Rule | None:
 
 
 def _either(rule: Rule, holds: Callable[[object], bool], remedy: str) -> Rule:
-    """Returns a rule for values that satisfy a rule or a further condition."""
+    """Returns a rule that a value satisfies by `rule` or by `holds`."""
     return Rule(lambda value: holds(value) or rule.holds(value), f"{rule.remedy}, or {remedy}")
 
 
@@ -177,7 +177,7 @@ class Checked:
 def fields_of(
     value: DataclassInstance, kind: type[DataclassInstance] | None = None
 ) -> dict[str, Any]:
-    """Returns the fields of a dataclass by name, unchanged."""
+    """Returns the fields of a dataclass, or only those of its base `kind`, by name."""
     fields = dataclasses.fields(kind or value)
     return {field.name: getattr(value, field.name) for field in fields}
 
@@ -191,7 +191,7 @@ def _declared(cls: type) -> dict[str, Rule]:
 
 
 def from_plain(kind: type[T], value: object, name: str) -> T:
-    """Returns a value of TOML or JSON as an object of a dataclass."""
+    """Converts a value of TOML or JSON to a dataclass; `name` begins the errors."""
     return cast(T, _from_plain(kind, value, name))
 
 
@@ -223,20 +223,20 @@ def _from_plain(kind: object, value: object, name: str) -> object:
 
 
 def check_is(name: str, value: object, kind: type, remedy: str) -> None:
-    """Raises ValueError unless a value is of its kind; `remedy` is what to give."""
+    """Raises ValueError unless a value is an instance of `kind`; `remedy` ends the error."""
     if not isinstance(value, kind):
         raise ValueError(f"{name} is {value!r}; give {remedy}")
 
 
 def check_has(name: str, value: object, methods: str, remedy: str) -> None:
-    """Raises ValueError unless a value has these attributes, separated by spaces."""
+    """Raises ValueError unless a value has the attributes in `methods`, separated by spaces."""
     if not all(hasattr(value, method) for method in methods.split()):
         raise ValueError(f"{name} is {value!r}; give {remedy}")
 
 
 @contextlib.contextmanager
 def one_line(prefix: str = "", kind: type[ValueError] = UsageError) -> Iterator[None]:
-    """Converts errors about a user's values to UsageErrors, or another kind, with a prefix."""
+    """Converts a ValueError inside it to a `kind`, with a prefix before the message."""
     try:
         yield
     except ValueError as error:

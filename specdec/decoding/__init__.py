@@ -5,7 +5,7 @@ One iteration of `step`, for one row with draft tokens x y z, of which the targe
   positions            n    n+1  n+2  n+3
   committed     .. a   b                       b is pending: committed, not fed to the target
   target is fed        b    x    y    z        one call
-  its rows predict     x?   y?   z?   ?
+  its logits predict   x?   y?   z?   ?
   committed     .. a   b    x    y    c        c is the target's own; now c is pending
   valid cache   .. a   b    x    y             length n+3; z's slot is garbage, overwritten next
 
@@ -20,7 +20,7 @@ The modules of this package:
 - `replay` computes both models' probabilities of a finished text's tokens.
 
 Beam search has its own loop in `beam_search`. `beam_plan` describes a search, `beam_rules` has the
-bookkeeping of T5X and of Hugging Face, and `draft_beams` grows the trees of a draft.
+bookkeeping of T5X and of Hugging Face, and `draft_beams` drafts trees of beams.
 """
 
 from specdec.decoding.finite import NonFiniteLogits, check_finite, check_scores, naming_texts

@@ -22,10 +22,10 @@ class BeamPlan(Checked, BasePlan):
     """Holds every static choice that decides about the beams of a text; hashable, for `jax.jit`.
 
     The processors change the log-probabilities of a token by the text before it, in this order, as
-    in Hugging Face's beam search. With `best_only`, the search returns the best text alone, and
-    stops as soon as it cannot change. With `same_bits`, calls of the target alone are computed as
-    wide as those on a draft's tree. All beams and scores are then those of the target alone in
-    bfloat16 too, on devices where `decoding.row_bits` finds no difference.
+    in Hugging Face's beam search. With `best_only`, the search returns only the best text, and
+    stops as soon as no other text can become better. With `same_bits`, calls of the target alone
+    are computed as wide as those on a draft's tree. All beams and scores are then those of the
+    target alone in bfloat16 too, on devices where `decoding.row_bits` finds no difference.
     """
 
     target: Target
@@ -67,7 +67,7 @@ class BeamPlan(Checked, BasePlan):
 
     @property
     def drafts(self) -> bool:
-        """Whether anything is drafted."""
+        """Whether there is a drafter."""
         return self.drafter is not None
 
     @property
@@ -77,7 +77,7 @@ class BeamPlan(Checked, BasePlan):
 
     @property
     def draft_beams(self) -> int:
-        """u, the beams of the draft; 0 if nothing is drafted."""
+        """u, the beams of the draft; 0 without a draft."""
         return self.drafter.width if self.drafter else 0
 
     @property
@@ -87,12 +87,12 @@ class BeamPlan(Checked, BasePlan):
 
     @property
     def gamma(self) -> int | None:
-        """The depth of a draft, None if nothing is drafted."""
+        """gamma, the steps that the draft looks ahead; None without a draft."""
         return self.depth or None
 
     @property
     def longest_draft(self) -> int:
-        """The depth, which all drafts have."""
+        """gamma, the steps of every draft; 0 without a draft."""
         return self.depth
 
     @property
@@ -102,12 +102,12 @@ class BeamPlan(Checked, BasePlan):
 
     @property
     def slots(self) -> Slots:
-        """The arrangement of a cache's row: N layers, with room for the nodes after them."""
+        """The order of a cache row's slots: w for each output position, then those of a tree."""
         return Slots(self.beams, self.draft_beams, self.capacity)
 
     @property
     def capacity(self) -> int:
-        """C, the slots of a cache's row."""
+        """C, the number of slots in a row of the cache."""
         return self.beams * (self.max_length - 1) + self.target.computed_width(self.width)
 
     def models(self) -> dict[str, Target]:
@@ -125,7 +125,7 @@ class BeamPlan(Checked, BasePlan):
         return Part("target", width, 1), *(part for part in drafted if part.calls)
 
     def call_of(self, role: str) -> Callable:
-        """Returns a call of a part, for timing; see `Plan.call_of`. All tokens are of one layer."""
+        """Returns a function that calls a role's model once, for timing; see `Plan.call_of`."""
         model, slots = self.models()[role], self.slots
 
         def call(trees: Mapping[str, PyTree], tokens: Array, cache: Cache) -> tuple[Array, Cache]:
@@ -138,20 +138,20 @@ class BeamPlan(Checked, BasePlan):
         return call
 
     def laid_out(self, rows: int) -> BeamPlan:
-        """Returns this plan in other layouts; with `same_bits` the target's does not change."""
+        """Returns this plan in the fastest layouts; `same_bits` leaves the target's unchanged."""
         laid = super().laid_out(rows)
         return laid.with_models({"target": self.target}) if self.same_bits else laid
 
     def alone(self) -> BeamPlan:
-        """Returns the plan of the same beams without a drafter."""
+        """Returns the plan of the same search without a drafter."""
         return dataclasses.replace(self, drafter=None)
 
     def baseline(self) -> BeamPlan:
-        """Returns `alone`, which a search is measured against."""
+        """Returns `alone`, with which a search is compared."""
         return self.alone()
 
     def __str__(self) -> str:
-        """Returns the plan in one line for people."""
+        """Describes the plan in one line."""
         text = f"{self.beams} beams, {self.rule}"
         if self.drafter:
             text += f", drafts of {self.drafter.width} beams and {self.drafter.depth} steps"

@@ -1,7 +1,7 @@
 """The rules of beam search: which beams live on, which are finished, and when a search ends.
 
-A rule sees the candidates of one text, and no model. All arithmetic is float32, in the order of the
-library after which a rule is named. Scores and ties are therefore that library's.
+A rule reads the candidates of one text, and calls no model. All arithmetic is float32, in the order
+of the library after which a rule is named. Scores and ties are therefore that library's.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class BeamSet(struct.PyTreeNode):
     scores: Array  # [w] float32, as the rule has them
     lengths: Array  # [w] int32, tokens of the finished ones, without the start token
     finished: Array  # [w] bool, False for a place that no text has filled
-    length: Array  # [] int32, tokens of the live ones, with the start token
-    given: Array  # [] int32, how many of them are a prefix
-    active: Array  # [] bool, whether the search goes on
+    length: Array  # [] int32, tokens of each live beam, with the start token
+    given: Array  # [] int32, tokens of the prefix
+    active: Array  # [] bool, whether the search continues
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamRule(Checked, abc.ABC):
-    """The bookkeeping of one library's beam search."""
+    """The rules of one library's beam search: its scores, candidates, and end."""
 
-    nothing: ClassVar[float]  # what is added to the score of a candidate that does not count
+    nothing: ClassVar[float]  # added to the score of a candidate that is excluded
     best_last: ClassVar[bool]  # whether beams are in ascending order; ties fall to the first ones
     ends_at_limit: ClassVar[bool]  # whether texts of N tokens are finished
     counts_prefix: ClassVar[bool]  # whether the length of a text includes that of its prefix
@@ -52,7 +52,7 @@ class BeamRule(Checked, abc.ABC):
 
     @abc.abstractmethod
     def ended(self, beams: BeamSet, hits: Array, longest: int) -> Array:
-        """Returns whether a search is over, [] bool; `hits` are the candidates that cannot live."""
+        """Returns whether a search is over, [] bool; `hits` [count] are the candidates that end."""
 
     @abc.abstractmethod
     def reach(self, beams: BeamSet, longest: int) -> Array:
@@ -68,7 +68,7 @@ class BeamRule(Checked, abc.ABC):
         return np.ones(count, bool)
 
     def counted(self, length: Array, prefix: Array | int = 0) -> Array:
-        """Returns how many tokens of a text its penalty counts."""
+        """Returns the length that the penalty of a text uses, in tokens."""
         return length if self.counts_prefix else length - prefix
 
     def best_live(self, beams: BeamSet) -> Array:
@@ -76,8 +76,9 @@ class BeamRule(Checked, abc.ABC):
         return beams.live_scores[-1 if self.best_last else 0]
 
     def begin(self, tokens: Array, prefix: Array, active: Array, beams: int) -> BeamSet:
-        """Returns the beams of a text before the first step: one that counts, and w - 1 that do
-        not. `tokens` [1+N] are the start token and the prefix, which has `prefix` [] tokens.
+        """Returns the beams of a text before the first step: one live beam, and w - 1 excluded
+        ones. `tokens` [1+N] are the start token and the prefix, which has `prefix` [] tokens.
+
         """
         texts = jnp.broadcast_to(tokens, (beams, len(tokens)))
         counts = jnp.arange(beams) == 0
@@ -174,7 +175,7 @@ class T5XBeams(BeamRule):
     def ended(self, beams: BeamSet, hits: Array, longest: int) -> Array:
         reach = self.reach(beams, longest)
         worst = jnp.where(beams.finished, jnp.min(beams.scores), self.nothing)
-        # What does not count any more is below what a filler begins with.
+        # Excluded beams have lower scores than the initial ones of empty places.
         none_left = reach < jnp.float32(self.nothing / self.penalty(longest + 1))
         return jnp.all(worst > reach) | none_left
 
@@ -194,7 +195,7 @@ class HuggingFaceBeams(BeamRule):
       early_stopping: when a search ends. False: when the best live beam, at its length, is no
         better than the worst of w finished texts. True: as soon as there are w finished texts.
         "never": when no live beam can become better.
-      opened: the first tokens of each text that count as little as those of a prefix.
+      opened: the number of first tokens that are left out of a text's length, like a prefix.
     """
 
     length_penalty: Number = 1.0
@@ -226,7 +227,7 @@ class HuggingFaceBeams(BeamRule):
         return over
 
     def reach(self, beams: BeamSet, longest: int) -> Array:
-        # The length between the next one and the longest at which the penalty favours a text most.
+        # The length, from the next one to the longest, at which the penalty favours a text most.
         at = jnp.int32(longest) if self.length_penalty > 0 else beams.length
         best = self.counted(at, beams.given)
         return self.best_live(beams) / self._penalties(longest)[best]

@@ -32,7 +32,7 @@ class BeamTrace(struct.PyTreeNode):
     Column i is the row's i-th target call; later columns are 0.
     """
 
-    steps: Array  # [B, N] int32, the steps of the search that each call was worth
+    steps: Array  # [B, N] int32, the steps of the search that each call yielded
     calls: Array  # [B] int32, target calls the row took part in
     failed: Array  # [B] bool, rows that ended because the target's logits were not finite
 
@@ -52,7 +52,7 @@ class BeamOutput(NamedTuple):
     trace: BeamTrace
 
     def made(self, index: int) -> int:
-        """Returns how many steps the search of a row has made."""
+        """Returns the number of steps that the search of a row has made."""
         return int(jnp.sum(self.trace.steps[index]))
 
     def texts(self, index: int) -> list[list[int]]:
@@ -66,7 +66,7 @@ class BeamState(struct.PyTreeNode):
 
     beams: BeamSet  # of each row
     path: Array  # [B, w, N] int32, see `models.contract.beam_tree`
-    previous: Layer  # the last committed layer
+    previous: Layer  # the tokens before the pending ones
     cache: Cache  # the target's
     draft: PyTree  # the draft's cache; () without one
     last: Scored | None
@@ -169,7 +169,7 @@ def step(params: Params, state: BeamState, plan: BeamPlan) -> BeamState:
     yields.
     """
     beams, slots, target = state.beams, plan.slots, plan.target
-    # A row that is full keeps being fed while others go on: its writes must fit.
+    # A full row is still fed while other rows continue: its writes must fit.
     layers = jnp.minimum(beams.length - 1, plan.max_length - 1)
     pending = Layer(_last_tokens(beams, 1), state.path)
     draft = state.draft
@@ -211,15 +211,15 @@ def step(params: Params, state: BeamState, plan: BeamPlan) -> BeamState:
 
 
 class _Replay(struct.PyTreeNode):
-    """A search while it is replayed on a tree."""
+    """The state of a search while its steps are replayed on a draft's tree."""
 
     beams: BeamSet
     path: Array  # [B, w, N]
     previous: Layer
     nodes: Array  # [B, w] int32, of the live beams; -1 for one that is no node
-    kept: Array  # [B, gamma * w] int32, the nodes of the layers after the pending one
+    kept: Array  # [B, gamma * w] int32, nodes that the cache keeps
     steps: Array  # [B] int32
-    going: Array  # [B] bool, rows whose live beams are all nodes
+    going: Array  # [B] bool, rows whose live beams are all nodes of the tree
     failed: Array  # [B] bool
 
 
@@ -273,7 +273,7 @@ def _one_step(
     log_probs = processed(jax.nn.log_softmax(of_live, axis=-1), beams, prompt, plan)
     advance = functools.partial(plan.rule.advance, stop_ids=plan.stop_ids, best_only=plan.best_only)
     after, parents = jax.vmap(advance)(beams, log_probs)
-    at = layers + depth  # of the layer that the nodes are
+    at = layers + depth  # the output position of the nodes
     path = _led(replay.path, parents, at)
     children = _children(tree, jnp.take_along_axis(nodes, parents, axis=1), _last_tokens(after, 1))
     width = plan.beams
@@ -301,7 +301,7 @@ def _one_step(
 
 
 def _led(path: Array, parents: Array, layer: Array) -> Array:
-    """Returns the paths of the live beams [B, w, N] from those of their parents in a layer [B]."""
+    """Returns the live beams' paths [B, w, N]: their parents', with the parent at `layer` [B]."""
     path = jnp.take_along_axis(path, parents[:, :, None], axis=1)
     here = jnp.arange(path.shape[2])[None, None] == layer[:, None, None]
     return jnp.where(here, parents[:, :, None], path)
@@ -312,7 +312,7 @@ def _where_rows(rows: Array, new: Array, old: Array) -> Array:
 
 
 def processed(log_probs: Array, beams: BeamSet, prompt: Prompt | None, plan: BeamPlan) -> Array:
-    """Returns the log-probabilities [B, w, V] as processors leave them."""
+    """Returns the log-probabilities [B, w, V] after the plan's processors."""
     if not plan.processors:
         return log_probs
     rows, width = log_probs.shape[:2]
@@ -324,7 +324,7 @@ def processed(log_probs: Array, beams: BeamSet, prompt: Prompt | None, plan: Bea
 
 
 def rule_of(plan: BeamPlan) -> Processed:
-    """Returns the processors of a plan as one rule."""
+    """Returns the processors of a plan as one sampling rule."""
     return Processed(Greedy(), plan.processors)
 
 
@@ -343,7 +343,7 @@ def _last_tokens(beams: BeamSet, back: int) -> Array:
 
 
 def output(state: BeamState, plan: BeamPlan) -> BeamOutput:
-    """Returns the beams of a search that is over."""
+    """Returns the output of a search that is over."""
     best = jax.vmap(functools.partial(best_first, plan.rule))(state.beams)
     count = 1 if plan.best_only else plan.beams
     return BeamOutput(

@@ -20,19 +20,19 @@ from specdec.types import Array, Cache, Params, Part, PyTree
 
 
 class Layer(struct.PyTreeNode):
-    """The tokens of a layer, in the order of its slots, and the paths that lead to them."""
+    """The w tokens at one output position, in the order of their cache slots, and paths to them."""
 
     tokens: Array  # [B, w] int32
     path: Array  # [B, w, N] int32, see `models.contract.beam_tree`
 
 
 class Tree(struct.PyTreeNode):
-    """The nodes of a call: w pending tokens, and then u drafted tokens for each depth."""
+    """The nodes of a target call: w pending tokens, then u drafted tokens for each draft step."""
 
     tokens: Array  # [B, T] int32
     parents: Array  # [B, T] int32, the node before each; -1 for a pending token
     roots: Array  # [B, T] int32, the pending token that each follows from
-    depths: Array  # [B, T] int32, 0 for a pending token
+    depths: Array  # [B, T] int32, the draft step of each; 0 for a pending token
     ancestors: Array  # [B, T, T] bool, which nodes lead to each, itself too
 
 
@@ -45,17 +45,17 @@ class Scored(struct.PyTreeNode):
 
 
 class Continued(struct.PyTreeNode):
-    """The text that the nodes of a tree continue."""
+    """The live beams from which a draft starts."""
 
     pending: Layer
-    previous: Layer  # the layer before it, where there is one
-    layers: Array  # [B] int32 n, the committed ones: the pending tokens are at this position
+    previous: Layer  # the tokens before the pending ones, if there are any
+    layers: Array  # [B] int32, the position of the pending tokens
     scores: Array  # [B, w] float32, of the pending beams
-    last: Scored | None  # None: every score is the draft's own
+    last: Scored | None  # None: the draft uses only its own scores
 
 
 def rooted(tokens: Array, total: int) -> Tree:
-    """Returns a tree of the pending tokens alone."""
+    """Returns a tree of `total` nodes of which only the pending tokens [B, w] are set."""
     rows, width = tokens.shape
     room = ((0, 0), (0, total - width))
     roots = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))
@@ -70,7 +70,7 @@ def rooted(tokens: Array, total: int) -> Tree:
 
 @dataclasses.dataclass(frozen=True)
 class DraftBeams(Checked):
-    """Drafts by beam search: it searches from the target's beams and proposes all texts on the way.
+    """Drafts by a beam search from the target's beams; every beam on the way is proposed.
 
     It never spends a node on a stop id, since nothing follows a finished text. If the target scored
     a node in the last call, the draft uses those scores instead of its own (`reuse`). This changes
@@ -86,29 +86,29 @@ class DraftBeams(Checked):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.model is not None:  # the command line says better what is missing
+        if self.model is not None:  # the command line has its own error for a missing model
             check_model("DraftBeams.model", self.model)
 
     @property
     def nodes(self) -> int:
-        """The drafted nodes of a tree."""
+        """The number of drafted nodes in a tree."""
         return self.width * self.depth
 
     def models(self) -> dict[str, Target]:
-        """Returns the model by its role."""
+        """Returns role -> model."""
         return {self.role: self.model}
 
     def views(self) -> dict[str, Callable[[PyTree], PyTree]]:
-        """Returns the function that makes the model's inputs, by its role; {} if it reads the
-        target's."""
+        """Returns role -> function that makes the model's inputs; {} if it reads the target's
+        inputs."""
         return {self.role: read_by(self.model, self.view)} if self.view else {}
 
     def parts(self, beams: int) -> tuple[Part, ...]:
-        """Returns the model calls of a draft, the first of which feeds the last layer again."""
+        """Returns the model calls of a draft. The first one also feeds the previous tokens."""
         return Part(self.role, 2 * beams, 1), Part(self.role, self.width, self.depth - 1)
 
     def init(self, params: Params, inputs: PyTree, cache: Cache) -> Cache:
-        """Returns the model's cache after the inputs."""
+        """Reads the inputs, and returns the model's cache."""
         if self.view:
             inputs = read_by(self.model, self.view)(inputs)
         return read(self.model, params[self.role], inputs, cache.capacity, cache)
@@ -122,7 +122,7 @@ class DraftBeams(Checked):
         size: int,
         stop_ids: tuple[int, ...],
     ) -> tuple[Tree, Cache]:
-        """Returns the tree of the next call, and the model's cache with all depths but the last."""
+        """Returns the tree of the next call, and the cache, which lacks the last step's nodes."""
         beams, weights = slots.beams, params[self.role]
         tree = rooted(text.pending.tokens, beams + self.nodes)
         log_probs, cache = self._first(weights, text, cache, slots, size)
@@ -142,18 +142,18 @@ class DraftBeams(Checked):
         return tree, cache
 
     def keep(self, cache: Cache, start: Array, nodes: Array) -> Cache:
-        """Returns the cache with these of the drafted `nodes` [B, K] moved to the slots from
-        `start` on, where the first drafted node is."""
+        """Returns the cache with the chosen drafted `nodes` [B, K] moved to the slots from `start`
+        on."""
         return cache.keep(start, nodes, self.nodes)
 
     def _first(
         self, weights: PyTree, text: Continued, cache: Cache, slots: Slots, size: int
     ) -> tuple[Array, Cache]:
-        """Feeds the last layer and the pending tokens, and returns log-probabilities [B, w, V].
+        """Feeds the previous and the pending tokens; returns log-probabilities [B, w, V].
 
-        The log-probabilities are of the tokens after the pending ones. The last layer is fed again,
-        because its nodes may be of the depth that was not fed. Without a last layer the pending
-        tokens come first, and the slots after them are overwritten later.
+        They are those after the pending tokens. The previous tokens are fed again, because they may
+        come from a draft's last step, which is not fed. Without previous tokens the pending ones
+        come first, and the slots after them are overwritten later.
         """
         beams, layers = slots.beams, text.layers
         there = (layers > 0)[:, None]
@@ -183,7 +183,7 @@ class DraftBeams(Checked):
         slots: Slots,
         size: int,
     ) -> tuple[Array, Cache]:
-        """Feeds the u nodes of one depth, from `start` on; returns log-probabilities [B, u, V]."""
+        """Feeds the u nodes of one step, from `start` on; returns log-probabilities [B, u, V]."""
         nodes = slice(start, start + self.width)
         view = view_of(tree, nodes, text.pending.path, text.layers, slots)
         at = cache.rewind(text.layers * slots.beams + start)
@@ -192,10 +192,10 @@ class DraftBeams(Checked):
 
 
 def view_of(tree: Tree, nodes: slice, path: Array, layers: Array, slots: Slots) -> View:
-    """Returns the view of some nodes of a tree.
+    """Returns the positions of some nodes of a tree, and the cache slots that they attend to.
 
-    `path` [B, w, N] has the committed layers that lead to each pending token. `layers` [B] is their
-    number.
+    `path` [B, w, N] has the committed tokens that lead to each pending token. `layers` [B] is the
+    position of the pending tokens.
     """
     roots = tree.roots[:, nodes]
     path = jnp.take_along_axis(path, roots[:, :, None], axis=1)
@@ -205,7 +205,7 @@ def view_of(tree: Tree, nodes: slice, path: Array, layers: Array, slots: Slots) 
 
 
 def usable(logits: Array, size: int) -> Array:
-    """Returns log-probabilities of the target's ids; those that are NaN or infinite become -inf."""
+    """Returns log-probabilities of the target's ids, in which NaN and infinity become -inf."""
     log_probs = jax.nn.log_softmax(fit_vocabulary(logits, size), axis=-1)
     return jnp.where(jnp.isfinite(log_probs), log_probs, -jnp.inf)
 
@@ -222,7 +222,7 @@ def _best(log_probs: Array, scores: Array, width: int) -> tuple[Array, Array, Ar
 
 
 def _grown(tree: Tree, start: int, parents: Array, ids: Array, depth: int) -> Tree:
-    """Returns the tree with nodes [B, u] from `start` on."""
+    """Returns the tree with the nodes [B, u] of one draft step, from `start` on."""
     nodes = slice(start, start + ids.shape[1])
     leading = jnp.take_along_axis(tree.ancestors, parents[:, :, None], axis=1)
     return Tree(
@@ -235,7 +235,7 @@ def _grown(tree: Tree, start: int, parents: Array, ids: Array, depth: int) -> Tr
 
 
 def _told(log_probs: Array, known: Array | None, last: Scored | None) -> Array:
-    """Returns the log-probabilities [B, R, V], by the target where it scored a node before."""
+    """Replaces log-probabilities [B, R, V] by the target's if its last call scored a node."""
     if known is None or last is None:
         return log_probs
     by_target = jnp.take_along_axis(last.log_probs, jnp.maximum(known, 0)[:, :, None], axis=1)
@@ -243,8 +243,7 @@ def _told(log_probs: Array, known: Array | None, last: Scored | None) -> Array:
 
 
 def _found(parents: Array, ids: Array, last: Scored | None) -> Array:
-    """Returns the nodes of the last tree with these parents and tokens, [B, u]; -1 where there is
-    none."""
+    """Returns the nodes of the last tree with these parents and tokens, [B, u]; -1 for none."""
     assert last is not None
     tree = last.tree
     same = (tree.parents[:, None] == parents[:, :, None]) & (parents >= 0)[:, :, None]

@@ -33,7 +33,7 @@ def row_keys(seed: int, examples: Array, samples: Array | int = 0) -> Array:
     Args:
       seed: the seed of the run.
       examples: [B] int32, the index of each example in the unsharded task.
-      samples: [] or [B] int32, which sample of the example each row is.
+      samples: [] or [B] int32, the index of each row's sample of its example.
 
     Returns:
       [B] typed threefry keys.
@@ -67,8 +67,7 @@ def token_key(key: Array, position: Array | int) -> Array:
 
 
 def purpose_keys(key: Array) -> Array:
-    """Returns a row's keys for tokens, drafts, acceptance and correction, [4]: the first fold of
-    each."""
+    """Returns fold_in(r, 0..3), [4]: a row's keys for tokens, drafts, acceptance and correction."""
     return jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(4))
 
 

@@ -54,11 +54,11 @@ def decode(
         Inputs of another shape compile another program, so pad them to few lengths (`tasks` does).
         `Revised` adds the previous outputs, for a drafter that reads them.
       plan: target, drafter, verifier, schedule and sampling; static.
-      active: [B] bool, the rows to decode; the others stay empty. None asks the target, which
-        leaves out rows that are only padding.
+      active: [B] bool, the rows to decode; other rows stay empty. None decodes all rows but those
+        that are only padding.
       prefix: [B, P] int32, the tokens that each output begins with, padded with the target's
-        `pad_id`. Each row has fewer than N of them and no stop id. They cost one target call, and
-        are not in the trace.
+        `pad_id`. Each row has fewer than N of them and no stop id. A prefix costs one target call,
+        which is not in the trace.
 
     Returns:
       The texts with their log-probabilities and a trace of the target calls.
@@ -162,16 +162,16 @@ def sample(params: Params, keys: Array, state: DecodeState, plan: Plan) -> Decod
     Args:
       params: as for `decode`.
       keys: [B * T], the keys of T samples for each of B texts.
-      state: the result of `prefill` for the texts, with any keys.
+      state: the result of `prefill` for the B texts, with any keys.
       plan: as for `decode`.
 
     Returns:
       The result of `decode` with these keys, in their order.
 
     Raises:
-      ValueError: a part of the plan has a state that is not divided by rows, and T is not 1.
+      ValueError: a component's state has no axis of rows, and T is not 1.
     """
-    # With shared keys, more tokens are multiplied at once.
+    # Shared cached keys are multiplied by more tokens at a time, which may change bits.
     state = repeated(state, len(keys) // len(state.length), shared=not plan.same_bits)
     return _finished(params, state.replace(keys=jax.vmap(purpose_keys)(keys)), plan)
 
@@ -185,15 +185,15 @@ def refill(
       params: as for `decode`.
       state: the state of B rows; `vacant` makes the first one.
       new: the result of `prefill` for R texts.
-      rows: [R] int32, the rows that they get.
-      unfinished: [] int32, how many unfinished rows may be left.
+      rows: [R] int32, the rows of `state` that get these texts.
+      unfinished: [] int32; the loop stops when at most this number of rows is unfinished.
       plan: as for `decode`.
 
     Returns:
       The state of the B rows.
 
     Raises:
-      ValueError: a part of the plan has a state that is not divided by rows.
+      ValueError: a component's state has no axis of rows.
     """
     with jax.named_scope("refill"):
         state = replaced(state, new, rows)
@@ -213,7 +213,7 @@ def prefill(
     """Reads the inputs and allocates the state that `step` updates.
 
     Args:
-      params: as for `decode`, and so are the others.
+      params: as for `decode`, like the other arguments.
       keys: [B].
       inputs: the target's inputs.
       plan: static.
@@ -236,9 +236,9 @@ def prefill(
 def step(params: Params, state: DecodeState, plan: Plan) -> DecodeState:
     """Runs one iteration for every active row: draft, one target call, verdict, commit.
 
-    With several buckets, the draft buffer has the longest one. The target call has the smallest one
-    that holds what the rows have drafted. Each width is the body of a while loop of at most one
-    trip, because a `lax.switch` around a cache copies every array of it.
+    With several buckets, the draft buffer has the width of the longest one. The target call has
+    that of the smallest bucket that holds all drafts. Each width is the body of a while loop of at
+    most one trip, because a `lax.switch` around a cache copies all its arrays.
 
     Args:
       params: the parameters of target, drafter and schedule.
@@ -273,7 +273,7 @@ def propose(
 
     Args:
       params: as for `step`.
-      keys: the keys of each row, with `plan.nodes_of(plan.longest_draft)` for a draft.
+      keys: the keys of each row, for `plan.nodes_of(plan.longest_draft)` draft tokens.
       state: the state before an iteration.
       plan: static.
     """
@@ -290,13 +290,13 @@ def propose(
         draft, drafter_state = plan.drafter.propose(params, request, drafter_state)
         if draft.resume is None:
             return draft, drafter_state, cache
-        # The target's cache is the loop's: it is nowhere twice.
+        # The state has the target's cache, so the draft does not.
         begun = draft.resume.replace(cache=None)
         return draft.replace(resume=begun), drafter_state, draft.resume.cache
 
     if plan.buckets[0]:
         draft, drafter_state, cache = ask(state.drafter, state.cache)
-    else:  # no model is called where nothing is wanted, again without copies
+    else:  # no model is called if no row wants tokens, again without copies
         shapes = jax.eval_shape(ask, state.drafter, state.cache)[0]
         none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         begun = none, state.drafter, state.cache
@@ -337,7 +337,7 @@ def _stop(params: Params, state: PyTree, plan: Plan) -> Stop | None:
 def _decide(
     params: Params, keys: Noise, draft: Draft, state: DecodeState, plan: Plan
 ) -> DecodeState:
-    """Runs the target call on a draft of any width, and commits the path of it that is kept."""
+    """Runs the target call on a draft of any width, and commits the accepted path."""
     committed, nodes, path = state.length - 1, draft.nodes, None  # [B] n
     with jax.named_scope("verify"):
         pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)
@@ -354,8 +354,8 @@ def _decide(
     with jax.named_scope("accept"):
         text = state.tokens, state.length, state.inputs
         scores = states.opinion(scored.logits, draft, *text, plan)
-        # Behind a token that the target cannot go on from nothing is verified: a rule that stops
-        # after a token it has seen. Only a text that reaches that token fails.
+        # Nothing is verified after a token with non-finite logits. This is exact: it stops after
+        # a token that was seen. Only a text that reaches that token fails.
         finite = states.finite_rows(scored.logits, scores)
         if nodes is None:
             draft = states.shortened(draft, jnp.minimum(draft.length, leading(finite)))
@@ -372,7 +372,7 @@ def _decide(
         state = states.commit(state, draft, scored, verdict, plan.stop_ids, failed)
         if path is not None:
             cache = cache.keep(fed + 1, path[:, 1:] - 1, block.shape[1] - 1)
-        # Rollback. (A row that is full keeps being fed while others go on: its writes must fit.)
+        # Rollback. (A full row is still fed while other rows continue: its writes must fit.)
         cache = cache.rewind(jnp.minimum(state.length - 1, plan.max_length - 1))
     return state.replace(cache=cache, schedule=schedule_state)
 

@@ -32,7 +32,7 @@ CACHED = 2**29
 COMPILING = functools.partial(progress.stage, "compiling", "compiling")
 # TPUs whose chips have no SparseCore, by the beginning of JAX's name of their kind.
 NO_SPARSE_CORE = ("TPU v2", "TPU v3", "TPU v4 lite", "TPU v5 lite", "TPU v5e")
-# They keep lookups in the program itself. libtpu moves those of many rows to a TPU7x's SparseCore,
+# Options that keep lookups in the program. libtpu moves those of many rows to a TPU7x's SparseCore,
 # for which a loop at batch 1 waits longer than the lookup takes: github.com/jax-ml/jax/issues/40553
 KEEP_LOOKUPS: dict[str, str | bool] = {
     "xla_tpu_offload_gather_to_sparsecore": "false",
@@ -70,9 +70,9 @@ def executable(lowered: jax.stages.Lowered, device: Any) -> jax.stages.Compiled:
 class Program:
     """The executables of a pure function(params, *inputs), one for each shape of the inputs.
 
-    Tracing and compiling happen once for each shape, in the thread that asks first. Over a mesh,
-    every result is whole on each device; trace, compile and call under `jax.set_mesh`. The results
-    may reuse the memory of the arguments with the numbers `donate`.
+    Tracing and compiling happen once for each shape, in the first thread that needs it. Over a
+    mesh, every result is replicated; trace, compile and call under `jax.set_mesh`. Results may
+    reuse the memory of the arguments at the indices `donate`.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Program:
         self._making: dict[Hashable, threading.RLock] = {}  # the programs of a shape
 
     def lower(self, *arguments: PyTree) -> jax.stages.Lowered:
-        """Traces for arguments of these shapes."""
+        """Traces the function for arguments of these shapes, once."""
         shape = _shape(arguments[1:])
         with self._alone(shape):
             if shape not in self._lowered:
@@ -204,9 +204,9 @@ class Program:
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """Stops Python's collections of cyclic garbage; tracing makes many objects, and hardly any.
+    """Stops Python's garbage collection, which would take a third of the time of a trace.
 
-    A third of the time of a trace is theirs.
+    Tracing makes many objects, but hardly any cyclic garbage.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -225,7 +225,7 @@ class Way(Protocol):
 
     @property
     def seconds(self) -> float:
-        """The time of all compilations."""
+        """The seconds of all compilations."""
         ...
 
     def parts(self, params: PyTree, keys: PyTree, inputs: PyTree) -> Iterator[ProgramCall]:
@@ -243,14 +243,14 @@ class GivenBatch(NamedTuple):
     """A batch of texts for `Way.outputs`."""
 
     keys: Array  # [B] a key for each row
-    inputs: PyTree  # those of the target, see `Target.inputs_shape`
+    inputs: PyTree  # the target's inputs, see `Target.inputs_shape`
     live: np.ndarray  # [B] bool, which rows have a text whose output is wanted
 
 
 def search(
     params: Params, keys: Array, inputs: PyTree, *, plan: BeamPlan, prefix: Array | None
 ) -> BeamOutput:
-    """Calls `beam_search`, which draws nothing: the keys are not used."""
+    """Calls `beam_search`; the keys are not used, because it draws nothing."""
     return beam_search(params, inputs, plan, prefix=prefix)
 
 
@@ -284,7 +284,7 @@ class DecodeProgram(Program):
     def outputs(
         self, params: PyTree, batches: Iterable[GivenBatch]
     ) -> Iterator[tuple[PyTree, float]]:
-        """Yields the results of `fetch` for batches, each when it is asked for."""
+        """Yields the result of `fetch` for each batch, computed only when it is needed."""
         for batch in batches:
             yield self.fetch(params, batch.keys, batch.inputs)
 
@@ -306,7 +306,7 @@ def batch_shapes(
 
 
 class _InTwoParts:
-    """A way to decode whose prefill is a program of its own."""
+    """Base of ways to decode that have one program for prefill and another for the rest."""
 
     def __init__(self, plan: Plan, prefix: Array | None, rest: Program):
         self._target, self._rest = plan.target, rest
@@ -314,7 +314,7 @@ class _InTwoParts:
 
     @property
     def seconds(self) -> float:
-        """The time of all compilations."""
+        """The seconds of all compilations."""
         return self._prefill.seconds + self._rest.seconds
 
 
@@ -329,7 +329,7 @@ class Sampled(_InTwoParts):
         self._together = together
 
     def parts(self, params: PyTree, keys: PyTree, inputs: PyTree) -> Iterator[ProgramCall]:
-        """Yields the programs of a batch, and their arguments or these arguments' shapes."""
+        """Yields the programs of a batch, each with its arguments or their shapes."""
         yield self._prefill, (params, keys, inputs)
         state = _shapes(self._prefill.lower(params, keys, inputs))
         yield self._rest, (params, decoding.abstract_keys(self._together * len(keys)), state)
@@ -337,11 +337,10 @@ class Sampled(_InTwoParts):
     def outputs(
         self, params: PyTree, batches: Iterable[GivenBatch]
     ) -> Iterator[tuple[DecodeOutput, float]]:
-        """Yields the results for batches.
+        """Yields (output, seconds) for each batch.
 
-        Batches next to each other with the same inputs, as one object, are samples of the same
-        texts. Each takes an equal part of the time of their call. The state after the prefill is
-        kept for them.
+        Consecutive batches with the same `inputs` object are samples of the same texts. They share
+        one prefill, and each is counted an equal part of the time of its call.
         """
         for _, samples in itertools.groupby(batches, lambda batch: id(batch.inputs)):
             state = None
@@ -359,7 +358,7 @@ class Sampled(_InTwoParts):
                     yield self._sample(output, i), seconds
 
     def _sample(self, output: DecodeOutput, number: int) -> DecodeOutput:
-        """Returns one of the samples that are decoded together."""
+        """Returns the output of sample `number` of those that were decoded together."""
         rows = slice(number, None, self._together)
         output = jax.tree.map(lambda x: x[rows] if x.ndim else x, output)
         trace = output.trace.replace(steps=output.trace.calls.max())
@@ -386,7 +385,7 @@ class Stepwise(_InTwoParts):
         self._watch = watch
 
     def parts(self, params: PyTree, keys: PyTree, inputs: PyTree) -> Iterator[ProgramCall]:
-        """Yields the programs of a batch, and their arguments or these arguments' shapes."""
+        """Yields the programs of a batch, each with its arguments or their shapes."""
         yield self._prefill, (params, keys, inputs)
         yield self._rest, (params, _shapes(self._prefill.lower(params, keys, inputs)))
 
@@ -409,7 +408,7 @@ class Stepwise(_InTwoParts):
     def outputs(
         self, params: PyTree, batches: Iterable[GivenBatch]
     ) -> Iterator[tuple[DecodeOutput, float]]:
-        """Yields the results for batches."""
+        """Yields (output, seconds) for each batch."""
         for batch in batches:
             self._compiled(params, batch)
             start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A program whose rows do not wait for each other: a finished row gets the next text."""
+"""Decoding in rows that do not wait for each other: a finished row gets the next text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specdec.types import Array, DecodeOutput, DecodeState, PyTree
 
 
 class _Batch:
-    """A batch of which some texts may be finished before others."""
+    """The outputs of a batch, of which some texts may be finished before others."""
 
     def __init__(self, batch: GivenBatch, shapes: DecodeOutput):
         rows = len(batch.live)
@@ -34,7 +34,7 @@ class _Batch:
         )
 
     def put(self, row: int, output: DecodeOutput, index: int) -> None:
-        """Copies the text of row `index` of an output."""
+        """Copies row `index` of an output to row `row` of this batch."""
         for target, source in zip(*map(jax.tree.leaves, (self.output, output)), strict=True):
             if target.ndim:
                 target[row] = source[index]
@@ -55,7 +55,7 @@ class _Text(NamedTuple):
 
 
 class _Stream:
-    """The texts of batches, in order."""
+    """The texts of batches that wait to be decoded, in order."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class _Stream:
         widths: Sequence[int],
         pad_id: int,
     ):
-        self.open: collections.deque[_Batch] = collections.deque()  # those that are not yielded
+        self.open: collections.deque[_Batch] = collections.deque()  # not yielded yet
         self._batches, self._shapes = iter(batches), shapes
         self._widths, self._pad_id = widths, pad_id
         self._waiting: list[_Text] = []
 
     def more(self, ahead: int = 1) -> bool:
-        """Returns whether a text waits; reads batches until `ahead` texts do."""
+        """Returns whether a text waits; reads batches until `ahead` texts wait."""
         while len(self._waiting) < ahead and (batch_of_texts := next(self._batches, None)):
             self.open.append(batch := _Batch(batch_of_texts, self._shapes))
             lengths = lengths_of(batch.inputs, self._pad_id)
@@ -82,7 +82,7 @@ class _Stream:
     def take(self, count: int, ahead: int) -> list[_Text]:
         """Returns at most `count` texts: the next one, and preferably others of its width.
 
-        Otherwise they are narrower ones, which are padded to it, and then wider ones.
+        If there are too few, narrower texts follow, which are padded, and then wider ones.
         """
         if not self.more(ahead):
             return []
@@ -133,13 +133,13 @@ class Refilled:
 
     @property
     def seconds(self) -> float:
-        """The time of all compilations."""
+        """The seconds of all compilations."""
         return self._begin.seconds + (self._loop.seconds if self._loop else 0.0)
 
     def parts(
         self, params: PyTree, keys: PyTree = None, inputs: PyTree = None
     ) -> Iterator[ProgramCall]:
-        """Yields the program of the token loop; the shapes of batches do not matter."""
+        """Yields the program of the token loop; it does not depend on the shapes of batches."""
         states = [self._shapes(params, rows) for rows in (self.rows, self.count)]
         if self._loop is None:
             # In another layout than the loop's, each call would copy all caches to it and back.
@@ -158,7 +158,7 @@ class Refilled:
         return decoding.prefill(params, keys, inputs, self._plan, active=active, prefix=prefix)
 
     def _prefilled(self, params: PyTree, keys: Array, inputs: PyTree, live: Array) -> DecodeState:
-        """Returns the state of some texts, which is as wide as that of the longest ones."""
+        """Prefills some texts, and pads their state to the shapes for the longest inputs."""
         new = self._prefill(params, keys, inputs, live)
         shapes = self._shapes(params, self.count)
         return decoding.widened(new, shapes, self._target.pad_id)
@@ -174,7 +174,7 @@ class Refilled:
     ) -> Iterator[tuple[DecodeOutput, float]]:
         """Yields the output of each batch, in order, and the seconds since the last one.
 
-        Texts are read ahead, at most for 4 times B rows, to prefill those of one width together.
+        At most 4 B texts are read ahead, in order to prefill texts of one width together.
         """
         ((loop, arguments),) = self.parts(params)
         go_on = loop.compile(*arguments)
@@ -200,7 +200,7 @@ class Refilled:
             yield output, seconds
 
     def _texts(self, texts: Sequence[_Text], width: int) -> tuple[Array, Array, Array]:
-        """Returns keys, inputs and which rows are live, of R rows."""
+        """Returns keys, inputs, and bool for the rows that have a text, of R rows each."""
         keys = np.zeros([self.count, 2], np.uint32)
         pad_id = self._target.pad_id
         inputs = jax.tree.map(
@@ -225,9 +225,9 @@ class Refilled:
     def _places(
         self, texts: Sequence[_Text], rows: list[_Text | None], more: bool
     ) -> tuple[Array, Array]:
-        """Returns the rows that texts get, and how many unfinished rows to stop at.
+        """Puts texts into vacant `rows`; returns their numbers, and the `unfinished` of `refill`.
 
-        `rows` gets the new texts. If `more` texts wait, the loop stops as soon as there is room.
+        If `more` texts wait, the loop stops as soon as there is room for them.
         """
         vacant = [row for row, text in enumerate(rows) if text is None][: self.count]
         for row, text in zip(vacant, texts, strict=False):
@@ -253,12 +253,12 @@ def _is_key(leaf: Array | jax.ShapeDtypeStruct) -> bool:
 
 
 def _any_layout(leaf: jax.ShapeDtypeStruct) -> Format | None:
-    """Returns that the compiler chooses the memory layout of an array; keys have none to choose."""
+    """Lets the compiler choose an array's memory layout; returns None for keys, which have none."""
     return None if _is_key(leaf) else Format(Layout.AUTO)
 
 
 def _laid_out(state: DecodeState, layouts: PyTree) -> DecodeState:
-    """Returns the state in the memory layout of a program; what has it already is not copied."""
+    """Moves a state to the memory layouts of a program; arrays that have them are not copied."""
 
     def put(leaf: Any, layout: Format) -> Array:
         is_placed = _is_key(leaf) or leaf.format == layout

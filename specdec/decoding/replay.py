@@ -1,4 +1,4 @@
-"""Both models' probabilities of the tokens of each call, computed after a text is finished."""
+"""The target's and the drafter's probabilities of the tokens of each call, for finished texts."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ class Replay(NamedTuple):
     """
 
     p: Array  # [B, N, K] the target's, of draft token j
-    q: Array  # [B, N, K] the same by the drafter
-    softmax: Array  # [B, N, K] the target's, temperature 1 and no filter
+    q: Array  # [B, N, K] the drafter's, of the same token
+    softmax: Array  # [B, N, K] the target's, at temperature 1 without filters
     own_p: Array  # [B, N] the target's, of its own token after the accepted ones
-    own_q: Array  # [B, N] the drafter's, NaN also after a whole draft
+    own_q: (
+        Array  # [B, N] the drafter's, of the same token; NaN also if the whole draft was accepted
+    )
 
 
 def replay(
@@ -51,10 +53,9 @@ def replay(
     plan: Plan,
     prefix: Array | None = None,
 ) -> Replay:
-    """Feeds the target what it was fed when the texts were decoded, and calls the drafter again.
+    """Repeats the target calls and drafts of decoded texts, and returns the probabilities.
 
-    It takes the same number of target calls and drafts. The loop itself need not store anything for
-    it.
+    It costs as many calls as decoding, which therefore need not store probabilities.
 
     Args:
       params: as for `decode`.

@@ -1,9 +1,9 @@
-"""Measures whether a row of a target's calls has the same bits in each place and width.
+"""Measures whether a token's logits have the same bits in every place of a target call.
 
-A token's logits are one row of a call. With `Plan.same_bits`, a text is the target's own in every
-number format if that row has the same bits in the calls of the target alone and in those that
-verify drafts, wherever in the call it stands. Devices differ in this: a product of a few rows may
-be computed by other code, or its sums in another order. So it is measured on the device at hand.
+A token's logits are one row of a call. `Plan.same_bits` promises the target's own text in every
+number format. That holds if a row has the same bits in calls of the target alone and in those that
+verify drafts, at any index. Devices differ in this: a product of a few rows may be computed by
+other code, or its sums in another order. So it is measured on the device at hand.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from specdec.plan import Plan
 from specdec.sampling import looks_back, standardised
 from specdec.types import Array, Cache, Params, PyTree
 
-SEARCHES = 2  # made-up batches that beams are compared on
+SEARCHES = 2  # random batches on which beams are compared
 TEXT = 24  # tokens before the row that is compared, if outputs are that long
 
 
 class NotTheSameBits(UsageError):
-    """A row of the target's calls has other bits in another place or width, on this device."""
+    """A row of the target's calls has other bits at another index or width, on this device."""
 
 
 class RowPlace(NamedTuple):
-    """The place of a row."""
+    """The call and the index in it at which a row was computed."""
 
     width: int  # the tokens of the call
     index: int  # the row's token in it
@@ -43,7 +43,7 @@ class RowPlace(NamedTuple):
 
 
 def check_same_bits(plan: Plan, params: PyTree, rows: int, length: int) -> None:
-    """Measures whether rows have the same bits in all calls of a plan's target."""
+    """Raises NotTheSameBits unless a token's logits have equal bits in all calls of the target."""
     _, differing = compared(plan, params, rows, length, widths_of(plan))
     for where in differing[:1]:
         raise NotTheSameBits(
@@ -55,7 +55,7 @@ def check_same_bits(plan: Plan, params: PyTree, rows: int, length: int) -> None:
 
 
 def widths_of(plan: Plan) -> tuple[int, ...]:
-    """Returns the widths of the calls that verify drafts, as they are computed."""
+    """Returns the computed widths, in tokens, of the target calls that verify drafts."""
     widths = (plan.target.computed_width(bucket + 1) for bucket in plan.buckets)
     return tuple(dict.fromkeys(widths))
 
@@ -63,7 +63,7 @@ def widths_of(plan: Plan) -> tuple[int, ...]:
 def compared(
     plan: Plan, params: PyTree, rows: int, length: int, widths: Sequence[int]
 ) -> tuple[int, list[RowPlace]]:
-    """Compares the rows of calls with that of a call of the target alone, bit by bit.
+    """Compares one token's results in calls of these widths with the target's alone, bit by bit.
 
     Returns the number of places that were compared, and those whose bits differ.
     """
@@ -79,10 +79,10 @@ def compared(
 
 
 def check_same_beams(plan: BeamPlan, params: Params, rows: int, length: int) -> None:
-    """Measures whether a search with drafts has the bits of the search by the target alone.
+    """Raises NotTheSameBits unless a search with drafts has the bits of one without drafts.
 
-    The tokens of a tree have other slots of the cache than those of plain beams, so whole searches
-    of made-up inputs are compared, with all beams and scores.
+    The tokens of a tree have other slots of the cache than those of plain beams. So whole searches
+    of random inputs are compared, with all beams and scores.
     """
     searches = [
         functools.partial(jax.jit(functools.partial(beam_search, plan=x)), x.params(params))
@@ -113,7 +113,7 @@ def _rows(
     width: int,
     capacity: int,
 ) -> Iterator[tuple[RowPlace, PyTree]]:
-    """Yields one token's logits [B, V], and its probabilities, in each place of a call.
+    """Yields one token's logits [B, V] and probabilities, at each index of a call.
 
     The text before the call is fed in calls of the same width, as in decoding.
     """
@@ -144,7 +144,7 @@ def _rows(
 def made_up(
     target: Target, rows: int, length: int, width: int, seed: int = 0
 ) -> tuple[PyTree, Array]:
-    """Returns made-up inputs, and the tokens [rows, width] of a text."""
+    """Returns random inputs, and random tokens [rows, width] to feed."""
     draw, shapes = np.random.default_rng(seed), target.inputs_shape(rows, length)
     vocab_size: int = getattr(target, "vocab_size", 2)
 

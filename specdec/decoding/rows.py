@@ -1,4 +1,4 @@
-"""Rows of a batch that get new texts, or samples of one text."""
+"""Changes the rows of a state: new texts, several samples of a text, longer inputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def vacant(shapes: DecodeState) -> DecodeState:
 def replaced(state: DecodeState, new: DecodeState, rows: Array) -> DecodeState:
     """Returns the state with some rows replaced by the rows of another state, in place.
 
-    The number of target calls is that of the whole batch, and goes on.
+    `trace.steps`, which counts the iterations of the whole batch, does not change.
     """
     new = new.replace(trace=new.trace.replace(steps=()))
     old = state.replace(trace=state.trace.replace(steps=()))
@@ -45,13 +45,13 @@ def replaced(state: DecodeState, new: DecodeState, rows: Array) -> DecodeState:
 
         return jax.tree.map(put_row, state, new)
 
-    # A TPU's compiler lays out what a loop carries anew. So the loop has no second pass.
+    # A TPU's compiler copies the state of a loop to another layout. Unrolled, there is no loop.
     state_of_rows = jax.lax.fori_loop(0, len(rows), put, old, unroll=min(len(rows), UNROLLED))
     return state_of_rows.replace(trace=state_of_rows.trace.replace(steps=state.trace.steps))
 
 
 def repeated(state: DecodeState, times: int, *, shared: bool = True) -> DecodeState:
-    """Returns the state of `times` as many rows: each row, and then the same row again."""
+    """Returns the state with `times` adjacent copies of each row."""
     if times == 1:
         return state
     rows = state.replace(trace=state.trace.replace(steps=()))
@@ -71,9 +71,9 @@ def repeated(state: DecodeState, times: int, *, shared: bool = True) -> DecodeSt
 
 
 def widened(new: DecodeState, shapes: DecodeState, pad_id: int) -> DecodeState:
-    """Returns the state of rows with short inputs as that of rows with longer ones.
+    """Returns the state of rows with short inputs, padded to the shapes for longer inputs.
 
-    What is added is masked, or will be overwritten.
+    Added elements are masked, or will be overwritten.
 
     Args:
       new: the state after a prefill.
@@ -86,14 +86,14 @@ def widened(new: DecodeState, shapes: DecodeState, pad_id: int) -> DecodeState:
         return x if not any(map(any, more)) else jnp.pad(x, more, constant_values=fill)
 
     inputs = jax.tree.map(functools.partial(pad, fill=pad_id), new.inputs, shapes.inputs)
-    # The trees differ in the sizes that a cache notes down.
+    # The pytrees differ in the static sizes of a cache.
     leaves, (wide, tree) = jax.tree.leaves(new), jax.tree.flatten(shapes)
     rows = [pad(x, like) if like.shape else x for x, like in zip(leaves, wide, strict=True)]
     return jax.tree.unflatten(tree, rows).replace(inputs=inputs)
 
 
 def _check_rows(old: DecodeState, new: DecodeState, batch: int, count: int) -> None:
-    """Raises ValueError unless each array has B rows in one state and R in the other."""
+    """Raises ValueError unless arrays have `batch` rows in one state and `count` in the other."""
     leaves = jax.tree_util.tree_leaves_with_path(old)
     for (path, of_old), of_new in zip(leaves, jax.tree.leaves(new), strict=True):
         if of_old.shape[:1] != (batch,) or of_new.shape != (count, *of_old.shape[1:]):

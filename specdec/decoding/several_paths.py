@@ -1,4 +1,4 @@
-"""The part of an iteration that differs if a draft has several paths, or is a tree."""
+"""The part of an iteration that differs if a draft has several paths or is a tree."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from specdec.verifiers.decide import usable_tokens
 
 
 def trim(draft: Draft, want: Array, vocab_size: int, stop_ids: tuple[int, ...]) -> Draft:
-    """Cuts each path to what may be verified, as `states.trim` does with a draft that is one text.
+    """Cuts each path of a draft to what may be verified, by the rules of `states.trim`.
 
-    A place of a tree that has no token is no broken draft.
+    An empty node of a tree does not make the draft broken.
     """
     nodes, tokens = draft.tree, draft.tokens
     usable = (tokens >= 0) & (tokens < vocab_size) & usable_tokens(draft)
@@ -34,10 +34,10 @@ def trim(draft: Draft, want: Array, vocab_size: int, stop_ids: tuple[int, ...]) 
 def chosen(
     keys: Noise, draft: Draft, scores: Scores, finite: Array, plan: Plan
 ) -> tuple[Draft, Array, Verdict]:
-    """Returns the path that is kept as a draft of one text, its tokens' places, and the verdict.
+    """Returns the accepted path as a draft of one path, its indices, and the verdict.
 
-    The places [B, 1 + depths] are those in the block of the target call, with that of the pending
-    token before them. A node after a token without `finite` [B, 1 + T] logits is not verified.
+    The indices [B, 1 + levels] are those in the target call, the pending token's first. A node
+    after a token without `finite` [B, 1 + T] logits is not verified.
     """
     allowed = draft.tree.of_parents(finite[:, 1:], finite[:, 0])
     draft = draft.replace(nodes=draft.tree.restricted(allowed))
@@ -50,7 +50,7 @@ def chosen(
 
 
 def along(output: ModelOutput, path: Array) -> ModelOutput:
-    """Returns the output of a call for the tokens of a path [B, T]."""
+    """Returns the output of a call at the indices `path` [B, T] only."""
     index = path[:, :, None]
     return ModelOutput(
         *(jnp.take_along_axis(x, index, axis=1) for x in (output.logits, output.hidden))

@@ -40,7 +40,7 @@ def rows_of(inputs: PyTree) -> int:
     leaves = jax.tree.leaves(inputs)
     if not leaves or not np.ndim(leaves[0]):
         raise ValueError(
-            f"inputs are {jax.tree.structure(inputs)}; give a pytree of arrays, a row each"
+            f"inputs are {jax.tree.structure(inputs)}; give arrays with one row per text"
         )
     return leaves[0].shape[0]
 
@@ -56,7 +56,7 @@ def empty(
     hidden = None
     if plan.reads_hidden:  # a second trace of the target, which takes long where it is deep
         output, _ = jax.eval_shape(target.decode, params["target"], tokens[:, :1], cache)
-        # with room for each token's state, and for one call after the last token
+        # room for each token's hidden state, and for one call after the last token
         size = batch, 1 + plan.capacity + 1, output.hidden.shape[2]
         hidden = jnp.zeros(size, output.hidden.dtype)
     return DecodeState(
@@ -76,7 +76,7 @@ def empty(
 
 
 def _with_states(hidden: Array | None, of_call: Array, start: Array) -> Array | None:
-    """Returns `hidden` with the states [B, T, D] of a call at the tokens from `start` [B] on."""
+    """Writes a call's hidden states [B, T, D] into `hidden`, from token `start` [B] on."""
     if hidden is None:
         return None
     return write_rows(hidden[:, None], of_call[:, :, None], start)[:, 0]
@@ -115,7 +115,7 @@ def begin_with(prefix: Array, state: DecodeState, target: Target, params: PyTree
 def divided_by_rows(tree: PyTree, batch: int) -> PyTree:
     """Divides the arrays that have rows over the mesh's axis `data`, if there is one.
 
-    `step` returns them so. Otherwise, XLA would start with zeros for all rows on every device.
+    So does `step`. Otherwise, XLA would start with zeros for all rows on every device.
     """
     if "data" not in jax.sharding.get_abstract_mesh().axis_names:
         return tree
@@ -167,7 +167,7 @@ def cut(draft: Draft, width: int) -> Draft:
 def opinion(
     logits: Array, draft: Draft, tokens: Array, length: Array, inputs: PyTree, plan: Plan
 ) -> Scores:
-    """Returns the target's scores of the tokens of a draft, and of those after it.
+    """Returns the target's scores of a draft's tokens, and of the token after each.
 
     `logits` [B, 1+T, V] are the target's after the pending token and each of the T drafted ones.
     `tokens` [B, 1+N] is the committed text, and `length` [B] its length.
@@ -189,7 +189,7 @@ def opinion(
 
 
 def _along_nodes(history: History, draft: Draft, depths: Array) -> History:
-    """Returns the text before the token after each of a call's tokens, [B * (1+T)]."""
+    """Returns the history of the next token after each token of a call, [B * (1+T)]."""
     nodes, total = draft.tree, len(depths)
     tokens = jnp.where(nodes.lead(), draft.tokens[:, None], 0)
     chains = jnp.sum(tokens.reshape(*tokens.shape[:2], -1, nodes.width), axis=3)
@@ -200,7 +200,7 @@ def _along_nodes(history: History, draft: Draft, depths: Array) -> History:
 
 
 def finite_rows(logits: Array, scores: Scores) -> Array:
-    """Returns [B, K+1] bool, the rows of logits that a token can be chosen from.
+    """Returns [B, K+1] bool, the rows of logits from which a token can be chosen.
 
     Single entries may be -inf. A row is not usable if it has NaN or +inf, or nothing but -inf,
     before or after processors.
@@ -308,7 +308,7 @@ def output(state: DecodeState) -> DecodeOutput:
 def check_inputs(
     inputs: PyTree, active: Array | None, prefix: Array | None, target: Target, max_length: int
 ) -> None:
-    """Checks the shapes of inputs and prefix before anything is compiled."""
+    """Raises ValueError, before anything is compiled, for inputs or a prefix of a wrong shape."""
     rows = rows_of(inputs)
     if active is not None and (active.shape != (rows,) or active.dtype != bool):
         raise ValueError(f"active is {active.dtype}{list(active.shape)}; give bool [{rows}]")
@@ -321,7 +321,7 @@ def check_inputs(
     kind += f"; give int32 [{rows}, at most max_length {room}]"
     if prefix.ndim != 2 or prefix.shape[0] != rows or prefix.dtype != jnp.int32:
         raise ValueError(kind)
-    if not isinstance(prefix, Tracer):  # of which the tokens are not known yet
+    if not isinstance(prefix, Tracer):  # whose values are not known yet
         real = jax.device_get(prefix) != target.pad_id
         longest = int(np.max(np.where(real, np.arange(1, prefix.shape[1] + 1), 0), initial=0))
     if longest > room:
@@ -352,7 +352,7 @@ def check_prefix(tokens: int, max_length: int) -> None:
 
 
 def check_capacity(state: DecodeState, plan: Plan) -> None:
-    """Raises ValueError for a state of another plan's size.
+    """Raises ValueError for a state whose sizes are not those of the plan.
 
     Without this check, a write beyond the end of a cache would be shifted silently.
     """

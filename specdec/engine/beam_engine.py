@@ -27,10 +27,10 @@ def beam_plan(
     depth: int = 2,
     best_only: bool = False,
 ) -> BeamPlan:
-    """Returns the plan of a beam search with the parts of a plan for decoding.
+    """Returns the plan of a beam search that is made from a plan for decoding.
 
-    The search takes the plan's target, processors, longest output and stop ids, and the model of
-    its drafter.
+    The search has the plan's target, processors, longest output and stop ids, and its drafter's
+    model. The drafter drafts `width` beams, by default 2 `beams`, for `depth` steps.
     """
     if not plan.sampling.greedy:
         raise ValueError(
@@ -41,7 +41,7 @@ def beam_plan(
     if plan.drafts:
         if not isinstance(plan.drafter, Autoregressive):
             raise ValueError(
-                "beams are drafted by a model of their own, and the drafter is "
+                "beams are drafted by an autoregressive model, and the drafter is "
                 f"{type(plan.drafter).__name__}; give Autoregressive, or no drafter"
             )
         model, view, role = plan.drafter.model, plan.drafter.view, plan.drafter.role
@@ -53,10 +53,10 @@ def beam_plan(
 
 
 def searching(engine: Engine, plan: BeamPlan) -> BeamEngine:
-    """Returns the engine of a beam search, which shares what another engine has read.
+    """Returns an engine for the search `plan`, which shares the parameters that `engine` has read.
 
-    Its models have the layouts that suit the calls of the search. Its rule follows the settings of
-    the target's checkpoint, see `generation_settings.searched`.
+    Its models have the layouts that are fastest for the search. Its beam rule follows the
+    generation settings of the target's checkpoint, see `generation_settings.searched`.
     """
     if engine.text is not None and engine.settings != "ignore":
         opened = sum(len(x.choices) for x in plan.processors if isinstance(x, Opening))

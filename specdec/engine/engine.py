@@ -42,7 +42,7 @@ from specdec.types import Array, DecodeOutput, Params, PyTree, Revised
 
 LOCAL = Placement()  # one device, no mesh
 DEFAULTS = Settings()
-BITS_INPUTS = 64  # tokens of the made-up inputs that the bits of calls are measured with
+BITS_INPUTS = 64  # tokens of synthetic inputs, on which the bits of calls are compared
 
 
 PlanT = TypeVar("PlanT", bound=AnyPlan, default=Plan)
@@ -55,24 +55,24 @@ class NotExact(ValueError):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Engine(Generic[PlanT, OutputT]):
-    """A plan whose models are as these devices run them, together with their parameters.
+    """A plan with everything resolved for its devices, and with its parameters and vocabulary.
 
     `Engine.open` makes one that decodes, and `beam_engine.searching` one that searches for beams.
     Nothing is compiled, and no parameter is read, before it is needed.
 
     Args:
       plan: the plan after `open`: with stop ids, generation settings, int8 weights and layouts.
-      vocabulary: seqio's, shared by all models.
+      vocabulary: the vocabulary of all models, in seqio's form.
       weights: role -> directory of a checkpoint or a table. The target may be missing if its
         parameters come from elsewhere.
       store: the devices, and the parameters that were read. Variants of an engine share it.
-      rows: the size of a batch.
-      text: the text side of the target's checkpoint; None if it is missing.
+      rows: B, the number of texts in a batch.
+      text: the ids and generation settings in the target's checkpoint; None without a checkpoint.
       prefix: the ids that every output begins with.
-      settings: what was done with the checkpoint's generation settings.
-      together: how many samples of each text are decoded together.
-      way_of: makes the way to decode from the plan and the prefix; `suited` chooses it. None for
-        batches.
+      settings: whether the checkpoint's generation settings are obeyed.
+      together: the number of samples of a text that are decoded together.
+      way_of: makes `way`, which decodes, from the plan and the prefix; `suited` chooses it. None
+        decodes batch by batch.
     """
 
     plan: PlanT
@@ -106,18 +106,18 @@ class Engine(Generic[PlanT, OutputT]):
         The order is: vocabulary, stop ids, generation settings, fit, int8 weights, mesh, layouts.
 
         Args:
-          plan: the parts of decoding. The checkpoint's stop ids replace its own.
+          plan: models, rules and sampling. The checkpoint's stop ids replace the plan's.
           weights: role -> directory, for everything in `plan.owned`; the target may be missing.
           vocabulary: seqio's, or `tasks.for_texts` of a definition; None for the one that was saved
             with the target.
           devices: the devices that models are divided over.
           settings: eight bits, generation settings, and whether the output may be lossy.
-          rows: the size of a batch.
-          num_samples: outputs per text, which a checkpoint may state.
-          num_beams: beams of a search, which a checkpoint may state.
+          rows: B, the number of texts in a batch.
+          num_samples: outputs per text, compared with the checkpoint's settings.
+          num_beams: beams of a search, 0 for none; also compared.
           prefix: the text that every output begins with.
           layouts: whether kernels are stored in the layouts that the devices read fastest; False if
-            the target's parameters do not belong to the engine.
+            the target's parameters are passed in.
 
         Raises:
           NotExact: the output may have another distribution, and `settings.lossy` is false.
@@ -147,7 +147,7 @@ class Engine(Generic[PlanT, OutputT]):
         return cls(plan, vocabulary, *fields)
 
     def alone(self) -> Self:
-        """Returns the baseline: an engine of the whole target, in the layouts of its own calls."""
+        """Returns the baseline, an engine whose target decodes alone, in the layouts for that."""
         plan = self.placement.laid_out(self.plan.baseline(), self.rows * self.together)
         return self.with_plan(plan)
 
@@ -166,7 +166,7 @@ class Engine(Generic[PlanT, OutputT]):
         return self.with_plan(plan, weights={**self.weights, **(weights or {})})
 
     def with_models(self, models: Mapping[str, Target]) -> Self:
-        """Returns this engine with its models in other layouts; what it has read is shared."""
+        """Returns this engine with other models or layouts; it shares the parameters in `store`."""
         return self.with_plan(self.plan.with_models(models))
 
     def with_plan(
@@ -179,8 +179,8 @@ class Engine(Generic[PlanT, OutputT]):
         """Returns an engine of another plan, which shares this one's store and settings.
 
         Args:
-          plan: the plan, in the layouts of its calls.
-          weights: role -> directory; None for this engine's. Those of other roles are left out.
+          plan: the plan, whose models have the layouts to use.
+          weights: role -> directory; None for this engine's. Only the plan's roles are kept.
           **changes: other fields of the engine.
         """
         paths = (self.weights if weights is None else weights).items()
@@ -190,7 +190,7 @@ class Engine(Generic[PlanT, OutputT]):
 
     @property
     def placement(self) -> Placement:
-        """The devices."""
+        """The devices, and how the models are divided over them."""
         return self.store.placement
 
     @functools.cached_property
@@ -198,7 +198,7 @@ class Engine(Generic[PlanT, OutputT]):
         """The parameters of all roles, read at first use and kept.
 
         Raises:
-          NotTheSameBits: the plan asks for the same bits, and this device does not give them.
+          NotTheSameBits: the plan has `same_bits`, and calls on this device differ in their bits.
         """
         params = self._read_from(self.store)
         if self.plan.same_bits and self.plan.drafts:
@@ -215,7 +215,7 @@ class Engine(Generic[PlanT, OutputT]):
         return self.params
 
     def read(self) -> Params:
-        """Reads the parameters of all roles, and keeps none."""
+        """Reads the parameters of all roles without keeping them."""
         return self._read_from(self.store.copy())
 
     def _read_from(self, store: Store) -> Params:
@@ -234,18 +234,18 @@ class Engine(Generic[PlanT, OutputT]):
 
     @functools.cached_property
     def program(self) -> DecodeProgram:
-        """The program that decodes a batch with the plan, or searches."""
+        """The program that decodes a batch with the plan, or searches for its beams."""
         return DecodeProgram(self.plan, mesh=self.placement.mesh, prefix=self.given_prefix)
 
     @functools.cached_property
     def way(self) -> Way:
-        """The way in which `outputs` decodes."""
+        """The object that decodes for `outputs`: batch by batch, or as `suited` has chosen."""
         make = self.way_of
         return self.program if make is None else make(self.plan, prefix=self.given_prefix)
 
     @property
     def compile_seconds(self) -> float:
-        """The time of all compilations for `outputs` so far."""
+        """The seconds of all compilations for `outputs` so far."""
         return self.way.seconds
 
     def suited(
@@ -256,17 +256,17 @@ class Engine(Generic[PlanT, OutputT]):
         widths: Sequence[int] = (),
         watch: Callable[[DecodeOutput], None] | None = None,
     ) -> Self:
-        """Returns this engine with the way to decode that suits the texts of a run.
+        """Returns this engine with the `way` that suits the texts of a run.
 
-        A search has only one.
+        An engine that searches for beams is returned unchanged.
 
         Args:
           samples: outputs for each text.
-          together: how many of them are rows of one call, at most; the largest number that
-            divides `samples` is taken.
+          together: the most samples of a text that one call decodes; the largest number up to it
+            that divides `samples` is used.
           widths: the lengths, ascending, that inputs are padded to, if rows are refilled; else ().
-          watch: called with the text so far after each target call, where that is possible: on one
-            device, if something drafts. None for no one.
+          watch: called with the output so far after each target call, if there is one device and a
+            drafter; else it is ignored.
 
         Raises:
           ValueError: rows are to be refilled, and there is one row, or a mesh.
@@ -281,12 +281,12 @@ class Engine(Generic[PlanT, OutputT]):
         return self.sampled(next(divisors)) if samples > 1 else self
 
     def sampled(self, together: int = 1) -> Self:
-        """Returns this engine, reading inputs once for all samples of a text.
+        """Returns this engine, encoding inputs once for all samples of a text.
 
-        Over a mesh it is this engine.
+        Over a mesh it returns the engine unchanged.
 
         Args:
-          together: how many samples of each text are rows of one call.
+          together: the number of samples of a text that one call decodes.
         """
         if self.placement.mesh is not None:
             return self
@@ -332,7 +332,7 @@ class Engine(Generic[PlanT, OutputT]):
           compile: whether to begin to compile in the background.
 
         Raises:
-          ValueError: they do not fit each other.
+          ValueError: components do not fit each other.
         """
         target, mesh = self.plan.target, self.placement.mesh
         keys, inputs = batch_shapes(target, self.rows, length, mesh)
@@ -347,19 +347,19 @@ class Engine(Generic[PlanT, OutputT]):
     def decode(
         self, batch: tasks.Batch, *, seed: int = 0, sample: int = 0
     ) -> tuple[OutputT, float]:
-        """Decodes a batch of texts, or searches for their beams, which draws nothing.
+        """Decodes a batch of texts, or finds their beams, without random draws.
 
         Args:
           batch: the texts.
           seed: the seed of all random draws. The output of a text depends only on the seed, the
             text's index and the sample.
-          sample: which of several samples of each text this is.
+          sample: the index of this sample among several of each text.
 
         Returns:
           The output, on the host, and the seconds that it took without compiling.
 
         Raises:
-          NonFiniteLogits: with the index of the text.
+          NonFiniteLogits: logits are NaN or infinite; the error has the text's index.
         """
         with decoding.naming_texts(batch.index):
             keys = self.keys(batch, seed, sample)
@@ -369,7 +369,7 @@ class Engine(Generic[PlanT, OutputT]):
         """Returns the inputs of a batch for `program`, with previous outputs if it reads them.
 
         Raises:
-          UsageError: the target cannot read them.
+          UsageError: the target cannot read these inputs.
         """
         self.plan.target.check_inputs(batch.inputs)
         if not self.plan.reads_previous or batch.previous is None:
@@ -379,10 +379,10 @@ class Engine(Generic[PlanT, OutputT]):
     def outputs(
         self, work: Iterable[tuple[tasks.Batch, int]], *, seed: int = 0
     ) -> Iterator[tuple[OutputT, float]]:
-        """Yields the results of `decode` for batches and numbers of samples, in order.
+        """Yields the result of `decode` for each pair in `work`, in order.
 
         Args:
-          work: pairs of a batch and a sample. If rows are refilled, they are read ahead.
+          work: pairs of a batch and a sample's index. If rows are refilled, pairs are read ahead.
           seed: the seed of all random draws.
         """
         work, ahead = itertools.tee(work)
@@ -400,7 +400,7 @@ class Engine(Generic[PlanT, OutputT]):
                 yield next(outputs)
 
     def text_of(self, tokens: Sequence[int], source: str) -> str:
-        """Returns the text of an output's ids, next to the text of its input."""
+        """Returns the text of an output's token ids; `source` is the text of its input."""
         return tasks.detokenize(self.vocabulary, tokens, source)
 
     def keys(self, batch: tasks.Batch, seed: int, sample: int = 0) -> Array:
@@ -418,7 +418,7 @@ class Engine(Generic[PlanT, OutputT]):
           [B, N] float32 in nats, 0 after a target's last token.
 
         Raises:
-          NonFiniteLogits: with the index of the text.
+          NonFiniteLogits: logits are NaN or infinite; the error has the text's index.
         """
         arguments = self.params["target"], *jax.tree.map(jnp.asarray, (batch.inputs, batch.targets))
         with decoding.naming_texts(batch.index):
@@ -430,9 +430,9 @@ class Engine(Generic[PlanT, OutputT]):
         return fingerprints(self.plan.owned(), self.weights, self.vocabulary)
 
     def key(self: Engine) -> dict[str, object]:
-        """Returns everything that the target's output for a text and a seed depends on.
+        """Returns name -> value of all that the target's output for a text and a seed depends on.
 
-        The values are plain, by name. Two exact engines with equal keys write the same texts.
+        The values are plain. Two exact engines with equal keys write the same texts.
         """
         prints = self.fingerprints
         names = ("fingerprint of target", "fingerprint of vocabulary")
@@ -446,5 +446,5 @@ class Engine(Generic[PlanT, OutputT]):
         }
 
     def drafter_keys(self, drafters: Mapping[str, Drafter]) -> dict[str, dict[str, object]]:
-        """Returns, by drafter name, everything that its proposals along a text depend on."""
+        """Returns the `drafter_key` of each drafter by its name."""
         return {name: drafter_key(name, x, self.fingerprints) for name, x in drafters.items()}

@@ -1,4 +1,4 @@
-"""The facts that an output depends on, as plain values by name, to be compared and stored."""
+"""The facts on which an output depends, as plain values by name, to be compared and stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fingerprints(
     Args:
       owned: role -> model or table.
       weights: role -> directory.
-      vocabulary: seqio's.
+      vocabulary: the vocabulary, in seqio's form.
     """
     prints = {}
     for role, path in weights.items():
@@ -41,7 +41,7 @@ def fingerprints(
 
 
 def drafter_key(name: str, drafter: Drafter, prints: Mapping[str, str]) -> dict[str, object]:
-    """Returns everything that a drafter's proposals along a text depend on, by name.
+    """Returns name -> value of all that a drafter's proposals for a text depend on.
 
     Args:
       name: the drafter's name.
@@ -53,7 +53,7 @@ def drafter_key(name: str, drafter: Drafter, prints: Mapping[str, str]) -> dict[
 
 
 def flat(name: str, value: object) -> dict[str, object]:
-    """Returns the plain values inside a value by dotted names, and the class of each object."""
+    """Returns the plain values inside a value, and each object's class, by dotted names."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [x.name for x in dataclasses.fields(value) if x.name not in PLACEMENT]
         inside: dict[object, object] = {field: getattr(value, field) for field in fields}

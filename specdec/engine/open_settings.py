@@ -1,4 +1,4 @@
-"""The settings of an engine, next to its plan."""
+"""The settings of an engine, in addition to its plan."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Settings(Checked):
     """The settings of an engine, which a run and an `InteractiveModel` have as well.
 
     Args:
-      int8: the roles of models whose kernels are rounded to eight bits, which makes them other
-        models.
-      int8_tokens: whether the tokens of these models' products are rounded as well.
+      int8: the roles of models whose kernels are rounded to eight bits, which changes their
+        outputs.
+      int8_tokens: whether the activations that these kernels multiply are rounded as well.
       lossy: whether the output may have another distribution than the target's.
       generation_settings: "obey" the generation settings in the target's checkpoint, or "ignore"
-        them; for a Whisper a `Transcribed`. The ids that outputs start and end with are always the
-        checkpoint's.
+        them; for a Whisper also a `Transcribed`. The ids that outputs start and end with are always
+        the checkpoint's.
     """
 
     int8: Sequence[str] = ()

@@ -22,10 +22,10 @@ def saved_vocabulary(path: str | PathLike) -> tasks.VocabularyDefinition:
     """Returns the vocabulary that was saved with a checkpoint.
 
     Args:
-      path: the checkpoint.
+      path: the directory of the checkpoint.
 
     Raises:
-      ValueError: none was saved.
+      ValueError: no vocabulary was saved.
     """
     recorded = checkpoints.vocabulary_from(path)
     if recorded is None:
@@ -48,14 +48,14 @@ def obeying(
 
     Args:
       plan: the plan.
-      text: the text side of the checkpoint; None leaves the plan unchanged.
-      settings: "obey", "ignore", or what is chosen for a Whisper.
+      text: the ids and generation settings in the checkpoint; None leaves the plan unchanged.
+      settings: "obey", "ignore", or a `Transcribed` for a Whisper.
       prefix: whether outputs are given a prefix.
       num_samples: outputs per text.
-      num_beams: beams of a search.
+      num_beams: beams of a search, 0 for none.
 
     Raises:
-      ValueError: as `Engine.open` does.
+      ValueError: the settings do not suit the plan.
     """
     if text is None:
         return plan
@@ -70,8 +70,8 @@ def obeying(
 def padding_alike(plan: Plan) -> Plan:
     """Returns the plan with the target's padding id in all decoder-only models of its drafter.
 
-    A run pads its prompts once. An id of padding is no part of a model's parameters, and
-    checkpoints of one vocabulary state different ones.
+    A run pads its prompts once, for all models. No parameter depends on the padding id, and
+    checkpoints with one vocabulary may state different ones.
     """
     pad_id = plan.target.pad_id
     changed = {
@@ -85,7 +85,7 @@ def padding_alike(plan: Plan) -> Plan:
 def check_fit(
     plan: Plan, weights: Mapping[str, str | PathLike], vocabulary: LoadedVocabulary
 ) -> None:
-    """Raises for models and tables of another vocabulary, and for ids that it lacks."""
+    """Raises for models and tables of another vocabulary, and for ids outside the vocabulary."""
     spare = plan.drafter.spare_ids()
     for role, model in plan.models().items():
         if role not in weights:
@@ -102,12 +102,12 @@ def check_fit(
 
 
 def check_eight_bits(plan: Plan, roles: Sequence[str], tokens: bool) -> None:
-    """Raises ValueError unless `in_eight_bits` can change a plan in this way.
+    """Raises ValueError unless `in_eight_bits` supports these arguments.
 
     Args:
       plan: the plan.
       roles: the models' roles.
-      tokens: whether the tokens of their products are rounded to eight bits as well.
+      tokens: whether the activations that these kernels multiply are rounded as well.
     """
     models = plan.models()
     check_is("int8_tokens", tokens, bool, "True or False")
@@ -119,7 +119,7 @@ def check_eight_bits(plan: Plan, roles: Sequence[str], tokens: bool) -> None:
         model = models[role]
         if not (isinstance(model, Model) and model.has_int8):
             family = type(model).__name__
-            raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
+            raise ValueError(f"int8 names the {role}, but {family} has no int8 kernels")
     if tokens and not roles:
         raise ValueError(
             "int8_tokens is True, but int8 names no model; give both, as in "
@@ -133,7 +133,7 @@ def in_eight_bits(plan: Plan, roles: Sequence[str], tokens: bool = False) -> Pla
     Args:
       plan: the plan.
       roles: the models' roles.
-      tokens: whether the tokens of their products are rounded to eight bits as well.
+      tokens: whether the activations that these kernels multiply are rounded as well.
     """
     models, weights = plan.models(), "int8_tokens" if tokens else "int8"
     rounded = {role: dataclasses.replace(models[role], weights=weights) for role in roles}

@@ -24,7 +24,7 @@ PlanT = TypeVar("PlanT", bound=BasePlan)
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """The devices of a run, and how its parameters get there. It does not change what is decoded.
+    """The devices of a run, and how parameters are placed on them. Outputs do not depend on it.
 
     Args:
       partitioner: how the models are divided over devices, as gin configures it.
@@ -44,7 +44,7 @@ class Placement:
         """Returns the plan with its models divided as the partitioner says, for any mesh.
 
         Raises:
-          ValueError: a model does not say how it can be divided.
+          ValueError: a model is no `Model`, so it cannot be divided.
         """
         for role, model in plan.models().items():
             if not isinstance(model, Model):
@@ -63,10 +63,9 @@ class Placement:
     def of_run(
         self, plan: Plan, weights: Mapping[str, str | PathLike], rows: int
     ) -> tuple[Placement, Plan]:
-        """Returns this placement over its mesh, if it has one, and the plan divided over it.
+        """Returns this placement on its mesh, if it has one, and the plan divided over that mesh.
 
-        It looks at the shapes of tables, and over a mesh at those of models. So it raises for those
-        that do not exist or cannot be divided.
+        Raises for a table that does not exist, and for a model that the mesh cannot divide.
         """
         placement, mesh = self, self.mesh or self.partitioner.mesh()
         if mesh is not None:
@@ -85,12 +84,12 @@ class Placement:
 
         Args:
           plan: the plan, of decoding or of a search.
-          rows: the size of a batch.
+          rows: B, the number of texts in a batch.
         """
         return plan if self.mesh is not None else plan.laid_out(rows)
 
     def share(self) -> Share:
-        """Returns the rows that this process decodes; without a mesh, it has its own programs."""
+        """Returns which of all rows this process decodes, as one of several hosts."""
         if self.mesh is None:
             return Share(jax.process_index(), jax.process_count())
         return partitioning.share(self.mesh)
@@ -141,12 +140,12 @@ class Placement:
     def _rounding(self, model: Model) -> contextlib.AbstractContextManager:
         """Returns a context in which kernels are rounded to eight bits, on the host.
 
-        The host's memory holds what a device's may not. Over a mesh, each device rounds its own
-        part.
+        The host's memory has room for kernels that a device's may lack. Over a mesh, each device
+        rounds its own part.
         """
         if model.weights == "stored" or self.mesh is not None:
             return contextlib.nullcontext()
         try:
             return jax.default_device(jax.local_devices(backend="cpu")[0])
-        except RuntimeError:  # JAX_PLATFORMS leaves it out
+        except RuntimeError:  # JAX_PLATFORMS excludes the CPU
             return contextlib.nullcontext()

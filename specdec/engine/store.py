@@ -12,20 +12,20 @@ from specdec.types import PyTree, Table
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Store:
-    """Reads each pair of model and path once, and hands it out in any layout.
+    """Reads the parameters of each model and path once, and returns them in any layout.
 
     Parameters in another layout are rewritten in memory.
 
     Attributes:
       placement: the devices.
-      trees: what was read, by the model or table and its path.
+      trees: the parameters that were read, by (model or table, path).
     """
 
     placement: Placement = Placement()
     trees: dict[tuple[Weights | Table, str], PyTree] = dataclasses.field(default_factory=dict)
 
     def read(self, owned: Target | Table, path: str, name: str = "") -> PyTree:
-        """Returns the parameters of a model or table, and keeps them; `name` is for progress."""
+        """Returns the parameters of a model or table, and keeps them; progress shows `name`."""
         key = _as_read(owned), path
         if key not in self.trees:
             tree = self._rewritten(owned, path)
@@ -36,11 +36,11 @@ class Store:
         return self.trees[key]
 
     def copy(self) -> Store:
-        """Returns a store that shares what was read so far, for parameters that are not kept."""
+        """Returns a store that has what was read so far, and whose later reads this one lacks."""
         return Store(self.placement, dict(self.trees))
 
     def _rewritten(self, owned: Target | Table, path: str) -> PyTree | None:
-        """Returns parameters that were read in another layout; None if there are none."""
+        """Converts parameters that were read in another layout; returns None without any."""
         if not isinstance(owned, Model):
             return None
         for (model, model_path), tree in self.trees.items():

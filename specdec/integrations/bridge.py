@@ -1,4 +1,4 @@
-"""Conversions between T5X's conventions and ours. None of them needs T5X."""
+"""Conversions between the conventions of T5X and of specdec. They do not import T5X."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specdec.types import Array, DecodeOutput
 
 
 def config_of(network: object) -> T5Config:
-    """Returns the architecture of a T5X network, whose `config` has fields of our names."""
+    """Returns the `T5Config` with the fields of the same names in a T5X network's `config`."""
     config = getattr(network, "config", None)
     if getattr(config, "scan_layers", False):
         raise ValueError(
@@ -41,11 +41,11 @@ def config_of(network: object) -> T5Config:
 
 
 def row_keys(rng: Array | None, rows: int, samples: int) -> Array:
-    """Returns [rows * samples] threefry keys from any kind of key, a row's samples side by side.
+    """Returns [rows * samples] threefry keys; those of one row's samples are adjacent.
 
-    T5X gives raw words of threefry. After its interactive model has switched JAX's generator, they
-    are words of `unsafe_rbg`, whose numbers for a row would depend on its batch. The words only
-    seed our keys. None stands for seed 0, as in T5X.
+    `rng` is a key of any kind, or its raw words; None stands for seed 0, as in T5X. T5X's
+    interactive model passes words of `unsafe_rbg`, whose numbers for a row would depend on the
+    batch. Therefore the words only seed new keys.
     """
     if rng is None:
         words = jnp.zeros([2], jnp.uint32)
@@ -62,17 +62,17 @@ def row_keys(rng: Array | None, rows: int, samples: int) -> Array:
 def predictions(
     output: DecodeOutput, samples: int, return_all: bool
 ) -> tuple[Array, Mapping[str, Array]]:
-    """Returns T5X's `(decodes, aux)` of B rows with neighbouring samples.
+    """Returns T5X's `(decodes, aux)` for B texts, whose samples are adjacent rows of `output`.
 
-    `decodes` is [B, samples, N] int32 in the order of rising scores, or [B, N], the best of each.
-    `aux` has for each of them, [B, samples] or [B]:
+    `decodes` is [B, samples, N] int32 in the order of rising scores, or only the best samples, [B,
+    N], unless `return_all`. `aux` has for each sample, [B, samples] or [B]:
 
       scores        float32, its log-probability in nats at temperature 1, EOS included
       tokens        int32, emitted
       target_calls  int32; tokens / target_calls is the tokens per call
-      drafted       int32, draft tokens that were verified
-      tested        int32, draft tokens that were decided about; accepted / tested is alpha
-      accepted      int32
+      drafted       int32, draft tokens that were fed to the target
+      tested        int32, draft tokens up to the first rejected one; accepted / tested is alpha
+      accepted      int32, draft tokens
     """
     trace = output.trace
     rejections = trace.accepted < trace.drafted
@@ -94,11 +94,11 @@ def predictions(
 
 
 def beams(output: BeamOutput, return_all: bool) -> tuple[Array, Mapping[str, Array]]:
-    """Returns T5X's `(decodes, aux)` of beams.
+    """Returns T5X's `(decodes, aux)` of a beam search.
 
-    `decodes` is [B, beams, N] int32 in the order of rising scores, or [B, N] of the best beams.
-    `aux` has the scores, [B, beams] or [B], and for each row `search_steps` and `target_calls`, [B]
-    int32.
+    `decodes` is [B, beams, N] int32 in the order of rising scores, or only the best beams, [B, N],
+    unless `return_all`. `aux` has their scores, [B, beams] or [B], and for each text
+    `search_steps` and `target_calls`, [B] int32.
     """
     returned = slice(None, None, -1) if return_all else 0
     steps = jnp.sum(output.trace.steps, axis=1)

@@ -69,9 +69,9 @@ def _over_devices(method: F) -> F:
 class InteractiveModel(ShownPair):
     """A target, a drafter and a vocabulary that turn input texts into output texts.
 
-    A program is compiled for each input length in use, the next power of two, and kept. The outputs
-    are those of `specdec decode` with the same settings and seed. `bench` times the pair against
-    the target alone, and `verify` certifies that the output does not change.
+    Inputs are padded to the next power of two, and one program is compiled for each such length.
+    Outputs equal those of `specdec decode` with the same settings and seed. `bench` times the pair
+    against the target alone, and `verify` certifies that the output does not change.
 
     Args:
       target: the directory of the target's checkpoint.
@@ -89,7 +89,7 @@ class InteractiveModel(ShownPair):
       batch_size: texts that are decoded together.
       dtype: 'float32' or 'bfloat16' to compute in; None for the checkpoints' own.
       chat: whether each input is a user's message, for the target's own chat template.
-      same_bits: whether the texts must be the target's own in bfloat16 too, see `Plan`.
+      same_bits: whether outputs must equal the target's own in bfloat16 too, see `Plan`.
       partitioner: how the models are divided over devices; None for one device.
       prefix: the text that every output begins with.
       **settings: `lossy`, `int8`, `int8_tokens` and `generation_settings`, see `engine.Settings`.
@@ -156,7 +156,7 @@ class InteractiveModel(ShownPair):
                 f"{error} does not keep the target's distribution; give lossy=True to have it"
             ) from error
         self._lengths, self._batch_size = lengths, batch_size
-        # The shortest texts show whether parts can work together.
+        # A trace for the shortest inputs finds parts that do not fit.
         with self._on_devices():
             self._engine.check(min([*buckets_below(lengths["inputs"]), lengths["inputs"]]))
             self._engine.load()
@@ -169,7 +169,7 @@ class InteractiveModel(ShownPair):
         """Returns the pair that ships with the project.
 
         Args:
-          **options: those of the class.
+          **options: arguments of the class.
         """
         defaults = {"gamma": 7, "lengths": {"inputs": 144, "targets": 48}}
         return cls(demo.path("target"), demo.path("draft"), **defaults | options)
@@ -180,7 +180,7 @@ class InteractiveModel(ShownPair):
         Args:
           texts: the inputs.
           seed: the seed of random draws.
-          sample: which of several samples of each text it is.
+          sample: the index of the sample, if each text has several.
         """
         return [decoded.text for decoded in self.decode(texts, seed=seed, sample=sample)]
 
@@ -192,7 +192,7 @@ class InteractiveModel(ShownPair):
           texts: the inputs.
           seed: the seed of random draws. A sampled output depends only on the seed and on its index
             among the texts.
-          sample: which of several samples of each text it is.
+          sample: the index of the sample, if each text has several.
 
         Raises:
           TaskError: a text is too long.
@@ -204,15 +204,14 @@ class InteractiveModel(ShownPair):
     def transcribe(self, files: Sequence[str], *, seed: int = 0, sample: int = 0) -> list[Text]:
         """Returns the transcripts of sounds of any length, by a Whisper.
 
-        They are those of `specdec decode`. A sound that the model reads in several windows has
-        `segments` with their times, of which `subtitles` of `specdec.common.subtitles` makes SRT
-        and WebVTT.
+        They equal those of `specdec decode`. A sound that the model reads in several windows has
+        `segments` with times. `specdec.common.subtitles.subtitles` converts them to SRT and WebVTT.
 
         Args:
-          files: the names of files of sound. The model needs generation_settings=
+          files: the paths of sound files. The model needs generation_settings=
             `checkpoints.Transcribed()`; with its timestamps=True each sound has segments.
           seed: the seed of random draws.
-          sample: which of several samples of each sound it is.
+          sample: the index of the sample, if each sound has several.
 
         Raises:
           TaskError: a file cannot be read.
@@ -240,13 +239,13 @@ class InteractiveModel(ShownPair):
     ) -> Decoded:
         """Returns the output for a revised text, drafted from the output for its last version.
 
-        The output is that of `decode`, whatever drafts.
+        The output equals that of `decode`.
 
         Args:
           text: the input.
           previous: the output for the last version of the text; None for the result of the last
-            `revise`. '' begins with a new text.
-          gamma: the most tokens that are drafted for a target call.
+            `revise`. '' for a new text.
+          gamma: the greatest number of draft tokens per target call.
           seed: the seed of random draws.
 
         Raises:
@@ -276,7 +275,7 @@ class InteractiveModel(ShownPair):
     ) -> list[BeamText]:
         """Returns the likeliest outputs for each text, by beam search.
 
-        The beams are those of the library that `rule` stands for. A drafter of class
+        The beams equal those of the library that `rule` names. A drafter of class
         `Autoregressive` makes the search faster without changing them.
 
         Args:
@@ -412,7 +411,7 @@ class InteractiveModel(ShownPair):
 
     @_over_devices
     def explain(self, text: str, *, seed: int = 0) -> Explained:
-        """Decodes a text, and tells for each target call which words were drafted and kept.
+        """Decodes a text, and returns which words each target call was given and kept.
 
         Args:
           text: the input.
@@ -438,7 +437,7 @@ class InteractiveModel(ShownPair):
     def _variant(
         self, engine: Engine, texts: Sequence[str], seed: int, beams: Beams = NO_BEAMS
     ) -> Variant:
-        """Returns an engine with texts, all of the length that the longest of them needs."""
+        """Returns a run of an engine over texts, which are padded to the length of the longest."""
         pairs = TextList((text, None) for text in _list_of(texts))
         if not pairs:
             raise ValueError("texts is empty; give one text or more")
@@ -487,7 +486,7 @@ class InteractiveModel(ShownPair):
             text.count_in(self.stats, len(self._engine.prefix))
 
     def _compile_seconds(self) -> float:
-        decoder = vars(self).get("_transcriber", self._engine)  # its programs are those of both
+        decoder = vars(self).get("_transcriber", self._engine)  # the transcriber counts its own
         return decoder.compile_seconds
 
 

@@ -1,4 +1,4 @@
-"""The arguments of `InteractiveModel` as the rest of the package takes them."""
+"""Converts arguments of `InteractiveModel` to beam settings, directories and input lengths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
 
 
 class Search(TypedDict, total=False):
-    """The settings of a beam search next to the number of beams."""
+    """The settings of a beam search, in addition to the number of beams."""
 
     num_return: int | None
     rule: BeamRule | None
@@ -27,7 +27,7 @@ class Search(TypedDict, total=False):
 
 
 def beams_of(num_beams: int, search: Search) -> Beams:
-    """Returns the settings of a search, without a search for 0 beams; None stands for a default."""
+    """Returns the settings of a search, or `NO_BEAMS` for 0 beams; None stands for a default."""
     settings: Any = {name: value for name, value in search.items() if value is not None}
     return Beams(num_beams, **settings) if num_beams else NO_BEAMS
 
@@ -39,7 +39,7 @@ def weights_of(
     schedule: Schedule | None,
     schedule_table: Directory | None,
 ) -> dict[str, Directory]:
-    """Returns the directory of each of a pair's parameters and tables, by role."""
+    """Returns role -> directory of all parameters and tables of a target, drafter and schedule."""
     roles = list(drafter.owned()) if drafter else []
     paths: Mapping[str, Any] = dict.fromkeys(roles[:1], draft)
     if isinstance(draft, Mapping):
@@ -52,12 +52,12 @@ def weights_of(
     weights = {"target": target, **{role: paths[role] for role in roles}}
     for role in schedule.tables() if schedule else ():
         if schedule_table is None:
-            raise ValueError(f"{schedule} has a table; give schedule_table")
+            raise ValueError(f"{schedule} needs a table; give schedule_table")
         weights[role] = schedule_table
     return weights
 
 
 def buckets_below(longest: int) -> tuple[int, ...]:
-    """Returns the input lengths that programs are compiled for, below the longest one."""
+    """Returns the lengths below `longest` that inputs are padded to: 32, 64, 128, ..."""
     lengths = (SHORTEST_BUCKET << doublings for doublings in range(longest.bit_length()))
     return tuple(length for length in lengths if length < longest)

@@ -1,4 +1,4 @@
-"""Models and decoded texts as notebooks show them."""
+"""Models and decoded texts in the form in which notebooks show them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specdec.texts.measured_run import parameter_counts
 
 
 class ShownPair:
-    """An engine with the longest lengths of its texts, as a list of facts."""
+    """The base of `InteractiveModel` that prints its models, settings and lengths."""
 
     _engine: Engine
     _lengths: Mapping[str, int]

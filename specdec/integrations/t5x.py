@@ -38,8 +38,8 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
     """A `MODEL` for T5X's `infer.gin`, its evaluation and its `InteractiveModel`.
 
     T5X restores, shards and passes the target's parameters, as for its own model. Initial
-    variables, losses and `score_batch` are T5X's too. Only the decoding is this engine's. The
-    draft's parameters are read here, and become constants of T5X's compiled programs.
+    variables, losses and `score_batch` are T5X's too. Only decoding is done by specdec, which reads
+    the draft's parameters. They become constants of T5X's compiled programs.
     """
 
     def __init__(
@@ -108,12 +108,12 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         num_decodes: int | None = None,
         prompt_with_targets: bool = False,
     ) -> tuple[Array, Mapping[str, Array]]:
-        """T5X's method, with T5X's arguments; see `bridge.predictions` for its result.
+        """Decodes a batch. Arguments are T5X's, and the result that of `bridge.predictions`.
 
         Only `decode_rng`, `eos_id` and `alpha` of `decoder_params` are used. With a temperature,
         each text is sampled `num_decodes` times, and the most probable sample comes last. At
         temperature 0, `num_decodes` is the number of beams, `alpha` their length penalty, and the
-        output that of T5X's `beam_search`. The drafter's model drafts twice as many beams.
+        output equals that of T5X's `beam_search`. A draft has twice as many beams.
         """
         defaults = self._default_decoder_params
         samples = defaults.num_decodes if num_decodes is None else num_decodes

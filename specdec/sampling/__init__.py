@@ -2,8 +2,8 @@
 
   logits -> processors, which may read the text so far -> temperature, top-k, top-p -> a token
 
-`Greedy` and `Sampling` are the second step; `Processed` puts the first one before it. Baseline,
-draft and verification take the same steps, in the same order.
+`Greedy` and `Sampling` do the second step; `Processed` adds the first one. Baseline, draft and
+verification take the same steps, in the same order.
 """
 
 from specdec.sampling.drawing import draw, draw_shared, gumbel

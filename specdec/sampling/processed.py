@@ -48,7 +48,7 @@ class Processed(SamplingRule):
         """Returns the probabilities of logits [B, V] or [B, T, V], each row with its history.
 
         Raises:
-          ValueError: there is no history. A caller that has none draws with `sampling` itself.
+          ValueError: there is no history; a caller without one uses `sampling` itself.
         """
         return standardised(self, logits, positions, history)[1]
 
@@ -103,7 +103,7 @@ def instead(sampling: SamplingRule, other: SamplingRule) -> SamplingRule:
 
     Args:
       sampling: the rule that has the processors.
-      other: the rule that replaces what follows them.
+      other: the rule that follows the processors in the result.
     """
     return dataclasses.replace(sampling, sampling=other) if looks_back(sampling) else other
 
@@ -127,7 +127,7 @@ def standardised(
     if history is None:
         raise ValueError(
             f"{sampling} looks back at the text and got no history; give one, or draw with "
-            f"{sampling.sampling} (a drafter may: it costs acceptance)"
+            f"{sampling.sampling} (in a drafter this only lowers the acceptance rate)"
         )
     logits = sampling.process(logits, history)
     return logits, sampling.sampling.probabilities(logits, positions)

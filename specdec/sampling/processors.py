@@ -158,7 +158,7 @@ class MinLength(Checked, LogitsProcessor):
 
 @dataclasses.dataclass(frozen=True)
 class _NamesTokens(Checked, LogitsProcessor):
-    """A processor that names tokens."""
+    """Base of processors that have a field of token ids."""
 
     tokens: TokenIds
 
@@ -169,7 +169,7 @@ class _NamesTokens(Checked, LogitsProcessor):
 
 @dataclasses.dataclass(frozen=True)
 class _NamesPosition(_NamesTokens):
-    """A processor that names tokens and a position of the output."""
+    """Base of processors that have token ids and a position in the output."""
 
     position: NonNegativeInt = 0
 
@@ -177,8 +177,8 @@ class _NamesPosition(_NamesTokens):
 class ForcedTokens(_NamesPosition):
     """Forces a sequence of output tokens, from index `position` on.
 
-    At 0 it is a prefix, which `decode(prefix=)` feeds in one call. A prefix of one token is Hugging
-    Face's `forced_bos_token_id`.
+    At position 0 it is a prefix, which `decode(prefix=)` feeds in one call. A prefix of one token
+    is Hugging Face's `forced_bos_token_id`.
     """
 
     def process(self, logits: Array, history: History) -> Array:
@@ -222,7 +222,7 @@ class SuppressTokensAtBegin(_NamesPosition):
 
 
 def among(ids: Iterable[int], logits: Array) -> np.ndarray:
-    """Returns [V] bool, True for these ids."""
+    """Returns [V] bool, True for the given ids."""
     return np.isin(np.arange(logits.shape[-1]), list(ids))
 
 
@@ -263,8 +263,9 @@ def in_order(
 ) -> tuple[LogitsProcessor, ...]:
     """Returns the processors of these settings in their order; the names are Hugging Face's.
 
-    Frequency and presence penalties, which it lacks, follow the repetition penalty. `ForcedTokens`
-    at 0 and `SuppressTokensAtBegin` combine: suppression acts after the forced prefix.
+    Frequency and presence penalties, which Hugging Face lacks, follow the repetition penalty.
+    `ForcedTokens` at 0 and `SuppressTokensAtBegin` combine: suppression acts after the forced
+    prefix.
 
     Args:
       repetition_penalty: see `RepetitionPenalty`; 1 for none.
@@ -286,7 +287,7 @@ def in_order(
         raise ValueError(
             f"token {min(both)} is in forced_prefix_ids and in suppress_tokens; take it out of one"
         )
-    asked_for = (  # for each kind of _ORDER: whether it is asked for, and its fields
+    asked_for = (  # for each kind of _ORDER: whether it is needed, and its fields
         (repetition_penalty != 1, repetition_penalty),
         (frequency_penalty != 0, frequency_penalty),
         (presence_penalty != 0, presence_penalty),

@@ -79,10 +79,10 @@ class Sampling(Checked, SamplingRule):
 def tempered(logits: Array, temperature: float) -> Array:
     """Returns logits / temperature, shifted so that the highest of each row is 0.
 
-    The shift comes first. Otherwise the highest quotient can be infinite. It can also differ from
-    itself: a compiler may compute it once rounded, and once in a fused multiply-add. Near 0 that
-    holds for the difference too, so its highest value is written as 0. Temperatures beyond the
-    dtype's range become the nearest that divide without overflow.
+    The shift comes first. Otherwise the highest quotient could be infinite. It could also differ
+    between two uses, if a compiler fuses a multiply-add in one of them. For temperatures near 0 the
+    shifted logits could differ too, so the highest is set to 0. Temperatures beyond the dtype's
+    range become the nearest that divide without overflow.
 
     Args:
       logits: [..., V] floats.

@@ -1,4 +1,4 @@
-"""The rules of transcripts by Whisper's conventions: how they open, and their timestamps."""
+"""Whisper's rules for transcripts: their first tokens, and their timestamps."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ def _are_ids(value: object) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Opening(Checked, LogitsProcessor):
-    """Opens a text with the likeliest of given tokens at each of its first positions.
+    """Allows only the likeliest of given tokens at each of the first positions of a text.
 
-    One token alone is forced. Several are the languages of a Whisper, of which the model finds the
-    sound's: as transformers' `detect_language` does. The rule comes after those that exclude
-    some of these tokens.
+    A single token is forced. Several may be Whisper's language ids: the likeliest is the sound's
+    language, as in transformers' `detect_language`. Put it after processors that exclude such ids.
 
     Args:
-      choices: for each position, from the first on, the ids of which one is taken.
+      choices: the ids to choose from at each position, from the first on.
     """
 
     choices: Annotated[tuple[tuple[int, ...], ...], Rule(_are_ids, "token ids for each position")]
@@ -90,4 +89,4 @@ class Timestamps(Checked, LogitsProcessor):
         times = jax.nn.logsumexp(jnp.where(is_time, result, -jnp.inf))
         certain = times > jnp.max(jnp.where(is_time, -jnp.inf, result))
         result = jnp.where(certain & ~is_time, -jnp.inf, result)
-        return jnp.where(count < 0, logits, result)  # what the text opens with is another rule's
+        return jnp.where(count < 0, logits, result)  # `Opening` decides the tokens before

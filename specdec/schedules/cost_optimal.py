@@ -1,4 +1,4 @@
-"""The draft length of least expected cost per token, by a text's past or a block's confidence."""
+"""Draft lengths of least expected cost per token, from acceptance so far or from estimates."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from specdec.types import Array, Draft, Verdict
 class Seen(struct.PyTreeNode):
     """Counts of a text's tested and kept draft tokens, by position in the draft."""
 
-    tested: Array  # [B, K] float32, drafts of which all tokens before this one were kept
-    kept: Array  # [B, K] float32, those of them of which this one was kept too
+    tested: Array  # [B, K] float32, number of drafts whose tokens before this one were all kept
+    kept: Array  # [B, K] float32, number of those drafts whose token here was kept too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +42,9 @@ class CostOptimal(Priced):
       v: the time of the target call of each bucket, in the same unit: v[i] is for buckets[i] + 1
         tokens.
       buckets: static ascending draft lengths, see `Schedule`. Any length up to the last may be
-        chosen. With a bucket of 0 a text may stop drafting, and then learns nothing more.
+        chosen. With a bucket of 0 a text may stop drafting; its estimates then stay unchanged.
       prior: the probability that a token is kept, before there is any data.
-      strength: the number of tokens that a prior counts for.
+      strength: the weight of a prior, in tested tokens.
 
     Example:
 

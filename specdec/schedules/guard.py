@@ -1,4 +1,4 @@
-"""Another schedule's drafts, limited to what can be afforded."""
+"""Limits another schedule's drafts, so that poor drafts cannot make a text much slower."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def _are_prefills(value: object) -> bool:
 Limit = Annotated[float, number(lambda x: x > 1, "a number above 1, as in 1.05")]
 Prefill = Annotated[
     tuple[float, float],
-    Rule(_are_prefills, "the target's and that of all models, which is no less, as in (2.0, 2.5)"),
+    Rule(
+        _are_prefills, "the target's prefill time and that of all models, no less, as in (2.0, 2.5)"
+    ),
 ]
 
 
@@ -51,9 +53,9 @@ class Guard(Priced):
       a + tokens + (limit - 1) (a + max(tokens, horizon))   target steps,
 
     where a is the target's prefill. A poor drafter is therefore tried now and then. One that
-    improves is used fully as soon as it has paid for its rejected drafts. The drafter's own prefill
-    is spent before the first token. If it is more than the limit allows, the drafter waits until
-    the text is long enough.
+    improves is used fully as soon as its accepted tokens offset its rejected drafts. The time of
+    the drafter's own prefill is spent before the first token. If it is more than the limit allows,
+    the drafter waits until the text is long enough.
 
     A text that ends before `horizon` tokens may exceed the limit by what the horizon allowed. Two
     costs are not counted: catching up after a pause, and the other rows of a batch, which share the
@@ -66,7 +68,7 @@ class Guard(Priced):
       v: the time of the target call of each bucket, in the same unit. The buckets are those of
         `schedule`, and 0 for a call without a draft.
       limit: the largest time of a text relative to the target alone, more than 1.
-      horizon: the number of tokens from which on a text is held to the limit.
+      horizon: the limit holds for texts of at least this number of tokens.
       prefill: the time of the target's prefill, and of all models' prefills, in the same unit.
     """
 
@@ -100,7 +102,7 @@ class Guard(Priced):
         return Account(self.schedule.init(batch), spent, jnp.zeros([batch], jnp.float32))
 
     def want(self, state: Account) -> Array:
-        tokens = state.tokens + 1  # what a call yields at least
+        tokens = state.tokens + 1  # the least that a call yields
         alone = self.prefill[0] + jnp.maximum(tokens, self.horizon)
         room = tokens + (self.limit - 1) * alone - state.spent
         affordable = self._time()[1:][None] <= room[:, None]

@@ -28,7 +28,7 @@ class Signals(NamedTuple):
     confidence: Values  # [...] the token's probability
     entropy: Values  # [...] of the distribution, in nats
     top: Values  # [..., TOP] its greatest probabilities, descending
-    index: Values | int  # [...] which token of the draft it is, from 0 on
+    index: Values | int  # [...] the token's position in the draft, from 0
 
 
 def signals(probs: Array, tokens: Array, index: Array | int) -> Signals:
@@ -45,8 +45,8 @@ class Schedule:
 
     By default the longest draft is always wanted, and no rule ends it early. A schedule may stop
     *after* a token it has seen. It must never discard one: dropping a token because of its value
-    biases the output under sampling. Drafting also ends once each row has what it wants, or has
-    drafted a stop id. If lengths do not vary, drafting is a loop of K steps.
+    biases the output under sampling. Drafting also ends once each row has the length it wants, or
+    has drafted a stop id. If lengths do not vary, drafting is a loop of K steps.
 
     Attributes:
       buckets: static ascending draft lengths; the last one is K. The target call has the width of
@@ -73,14 +73,14 @@ class Schedule:
 
         Args:
           state: the state before.
-          draft: the draft, with a leading B and the length of its bucket.
-          verdict: the verdict about it, with a leading B.
+          draft: the draft of B rows, as wide as its bucket.
+          verdict: the verdicts about B rows.
         """
         return state
 
     @property
     def stops_within(self) -> bool:
-        """Whether `stop` is asked after each draft token."""
+        """Whether `stop` is called after each draft token."""
         return False
 
     def stop(
@@ -99,11 +99,11 @@ class Schedule:
 
     @property
     def cuts(self) -> bool:
-        """Whether `cut` is asked before a block is drawn."""
+        """Whether `cut` is called before a block is drawn."""
         return False
 
     def cut(self, rates: Array) -> Array:
-        """Returns [B] int32, how many tokens of a block are enough.
+        """Returns [B] int32, the number of a block's tokens to keep.
 
         The result must not depend on drawn tokens.
 
@@ -127,7 +127,7 @@ class Schedule:
         return len(self.buckets) > 1 or self.stops_within or self.cuts
 
     def up_to(self, longest: int) -> Self | None:
-        """Returns this schedule for drafts of at most `longest` tokens; None if there is none."""
+        """Returns this schedule for drafts of at most `longest` tokens; None if not possible."""
         return None
 
     def tables(self) -> dict[str, Table]:

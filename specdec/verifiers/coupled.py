@@ -1,4 +1,4 @@
-"""Accepts what the target draws with the same noise: the same text for the same seed."""
+"""Accepts tokens that draft and target draw with the same noise, so that a seed fixes the text."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Coupled(Verifier):
     agrees with probability sum_i 1 / sum_j max(p_j / p_i, q_j / q_i), at least (1 - TV) / (1 + TV).
     `SpeculativeSampling` keeps 1 - TV (Daliri, Musco and Suresh 2024, arXiv 2408.07978).
 
-    `accept` and `residual` are the conditional distributions given the draft token. Let each
-    token's noise be an exponential arrival time. The winner of q arrives at t, and that of p at s =
-    r t. Given the ratio r, no other token may arrive earlier, which has rate t G(r), G(r) = sum_k
-    max(q_k, r p_k). Hence
+    `accept` and `residual` are the conditional distributions given the draft token. The noise of a
+    token is an exponential time E. Draws from q and p take the tokens of least E / q and E / p. Let
+    those be t and r t. Then E_k > t max(q_k, r p_k) for all other tokens k. These rates sum to t
+    G(r), with G(r) = sum_k max(q_k, r p_k). Hence
 
       P(x = i, y = i) = q_i / G(q_i / p_i)
       P(x = i, y = j) = q_i p_j max(0, H(q_i / p_i) - H(q_j / p_j)),   H' = 1 / G^2.

@@ -1,4 +1,4 @@
-"""The decision about one row, also of several paths or a tree, and the two simplest verifiers."""
+"""Verification of one row, with one path, several paths or a tree; the two simplest verifiers."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Verifier(abc.ABC):
     def accept(self, draft: Draft, scores: Scores) -> Array:
         """Returns [K], the probability of accepting draft token i if those before it were accepted.
 
-        It is also asked where q of a token is 0, or p, and may not be NaN there. `draft.probs` is
-        None if the tokens were proposed with certainty.
+        It must not be NaN for a token with p or q of 0. `draft.probs` is None if the tokens were
+        proposed with certainty.
 
         Args:
           draft: one row of a draft.
@@ -139,7 +139,7 @@ def _without_excluded(
     possible = scores.logits[rows, draft.tokens] > -jnp.inf
     n = jnp.minimum(decision.num_accepted, leading(possible))
     probs, unchanged = scores.probs[n], n == decision.num_accepted
-    if not verifier.by_law or not len(rows):  # by itself, or from p, which excludes alike
+    if not verifier.by_law or not len(rows):  # p gives excluded tokens probability 0
         keeps = unchanged & (scores.logits[n, decision.next_token] > -jnp.inf)
         return Verdict(n, jnp.where(keeps, decision.next_token, draw(keys.correct[n], probs)))
     law = jnp.where(unchanged, next_distribution(verifier, draft, scores, n), probs)
@@ -151,7 +151,7 @@ def _without_excluded(
 def next_distribution(verifier: Verifier, draft: Draft, scores: Scores, n: Array) -> Array:
     """Returns [V], the distribution of the token after n accepted ones.
 
-    After a whole draft it is the target's own.
+    If the whole draft was accepted, it is the target's own distribution.
 
     Args:
       verifier: decides about the row.
@@ -181,8 +181,8 @@ def draft_distribution(draft: Draft, i: Array, vocab_size: int, dtype) -> Array:
 def match(draft: Draft, best: Array, keeps: Array | None = None) -> Verdict:
     """Returns the longest prefix of one row's draft that is kept, and the best token after it.
 
-    `best` [K+1] is the target's choice at each place. `keeps` [K] says which tokens are kept; None
-    stands for those that equal the best token.
+    `best` [K+1] is the target's choice at each position. `keeps` [K] says which tokens are kept;
+    None stands for those that equal the best token.
     """
     keeps = draft.tokens == best[:-1] if keeps is None else keeps
     n = leading(keeps & _within(draft))
@@ -259,8 +259,8 @@ def usable_tokens(draft: Draft) -> Array:
     """Returns which draft tokens come from a valid distribution, bool of the tokens' shape.
 
     A token that was proposed with certainty always counts. No verifier is exact for a draft that
-    continues after an invalid token. The loop therefore ends it there, and so do enumerated
-    distributions.
+    continues after an invalid token. The decoding loop therefore ends the draft there, as do exact
+    enumerations in tests.
     """
     usable = jnp.ones(draft.tokens.shape, bool)
     for probs in (draft.probs, draft.beliefs):
@@ -310,20 +310,20 @@ class SpeculativeSampling(Verifier):
 
 
 class PathVerdict(NamedTuple):
-    """The outcome for one row: a path, the number of its tokens that are kept, and the next one."""
+    """The verdict about one row: a path, the number of its kept tokens, and the next token."""
 
-    nodes: Array  # [depths] int32, the path
-    length: Array  # [] int32, the number of its tokens that were verified
+    nodes: Array  # [levels] int32, the nodes of the path
+    length: Array  # [] int32, the number of the path's tokens that were verified
     num_accepted: Array  # [] int32
     next_token: Array  # [] int32
 
 
 def choose(verifier: Verifier, keys: Noise, draft: Draft, scores: Scores) -> PathVerdict:
-    """Returns the verdict about one row of a draft with nodes.
+    """Returns the verdict about one row of a draft tree with T nodes.
 
     If `scores` are greedy, the target's likeliest tokens are followed through the nodes. Otherwise
-    the paths are verified in rounds, see `by_rounds`. The keys `accept` [T] are those of the first
-    path first. The scores [1+T, V] are those after the pending token and after each node.
+    the paths are verified by `by_rounds`. `keys.accept` [T] begins with the first path's keys.
+    `scores` [1+T, V] are those after the pending token and after each node.
     """
     if not scores.greedy:
         return by_rounds(verifier, keys, draft, scores)
@@ -346,11 +346,11 @@ def by_rounds(verifier: Verifier, keys: Noise, draft: Draft, scores: Scores) -> 
     With `SpeculativeSampling`, these are the rounds of SpecInfer (Miao et al. 2024, arXiv
     2305.09781). With `Block` each round is block verification.
 
-    Node k of each depth follows node k of the depth above.
+    Node k of each level of the tree follows node k of the level before.
     """
     width, total, q = draft.tree.width, draft.tokens.shape[0], draft.probs
     assert q is not None, "a tree of likely tokens is no draw; a plan refuses it"
-    paths = jnp.arange(total, dtype=jnp.int32).reshape(-1, width).T  # [w, depths]
+    paths = jnp.arange(total, dtype=jnp.int32).reshape(-1, width).T  # [w, levels]
     tokens, lengths = draft.tokens[paths], leading(draft.tree.valid[paths])
     uniforms = jax.vmap(jax.random.uniform)(keys.accept).reshape(paths.shape)
     index = jnp.arange(paths.shape[1])

@@ -149,8 +149,8 @@ class BigLittle(Checked, Verifier):
 
     Sections 3.3 and 3.4 call them fallback and rollback. At temperature 0, p and q are the softmax
     of target and drafter (`Draft.beliefs`). The target's likeliest token replaces a token that is
-    not kept. A drafter that copies is certain of its tokens. The paper drafts until the fallback.
-    Here the schedule sets the draft length, and tokens after the fallback are wasted.
+    not kept. A drafter that copies gives its tokens probability 1. The paper drafts until the
+    fallback. Here the schedule sets the draft length, and tokens after the fallback are wasted.
 
     With sampling, which the paper does not consider, the replacement is drawn from p. With A the
     set of tokens that are kept, x is emitted with probability
@@ -158,10 +158,9 @@ class BigLittle(Checked, Verifier):
       q(x) [x in A] + (1 - q(A)) p(x).
 
     Args:
-      fallback: the smallest q(x) that a token may have, from 0 to 1. At the first token below it,
-        the target takes over. 0 disables it.
-      rollback: the largest -log p(x), in nats, that the target tolerates; otherwise the token is
-        rejected.
+      fallback: the smallest q(x) that a token may have, from 0 to 1. From the first token below it
+        on, the target decides. 0 disables it.
+      rollback: the largest -log p(x), in nats, of a token that is kept.
     """
 
     fallback: Probability
@@ -253,19 +252,19 @@ class MinimumBlock(Checked, Verifier):
 
 
 class MixtureLaw(Verifier):
-    """A verifier with its own distribution pi, made of the target's p and the drafter's q.
+    """A verifier with its own distribution pi, computed from the target's p and the drafter's q.
 
     If a token was drafted, the output has exactly the distribution pi: this is speculative sampling
     with pi instead of p. After a whole draft, and without one, q is unknown and the token comes
-    from p. At temperature 0, p and q are the softmax of both (`Draft.beliefs`), and the likeliest
-    token of pi is taken. A drafter that copies is certain of its tokens.
+    from p. At temperature 0, p and q are softmax distributions (q is `Draft.beliefs`), and the
+    likeliest token of pi is taken. A drafter that copies gives its tokens probability 1.
     """
 
     reads_beliefs: ClassVar[bool] = True
 
     @abc.abstractmethod
     def law(self, p: Array, q: Array) -> Array:
-        """Returns pi, [V]."""
+        """Returns the distribution pi [V], from p [V] and q [V]."""
 
     def accept(self, draft: Draft, scores: Scores) -> Array:
         rows = jnp.arange(draft.tokens.shape[0])
@@ -321,19 +320,19 @@ RULES = ("token", "chow", "difference", "optimal")
 class SpeculativeCascade(Checked, MixtureLaw):
     """NOT the target's distribution. Speculative cascades (Narasimhan et al. 2025, 2405.19261).
 
-    The drafter's tokens stand unless the deferral rule asks the target. The rules 'chow',
+    The drafter's tokens are kept unless the deferral rule defers to the target. The rules 'chow',
     'difference' and 'optimal' take pi = p if max q is below
 
       1 - a,   max p - a,   or max p - a TV(p, q)
 
-    respectively; otherwise pi = q. The rule 'token' keeps the drafter's token if the target finds
-    it good enough. With A the tokens of p(x) >= (1 - a) max p,
+    respectively; otherwise pi = q. The rule 'token' keeps the drafter's token if it is in A, the
+    set of tokens with p(x) >= (1 - a) max p:
 
       pi(x) = q(x) [x in A] + q(not A) p(x).
 
     Args:
-      deferral: one of these rules.
-      alpha: a, from 0 to 1. A larger value asks the target less often.
+      deferral: 'token', 'chow', 'difference' or 'optimal'.
+      alpha: a, from 0 to 1. A larger value defers less often.
     """
 
     deferral: Annotated[str, one_of(RULES)]

@@ -767,7 +767,7 @@ def test_a_certificate_is_of_the_runs_texts(monkeypatch):
         "settings": "settings",
     }
     assert found.passed and not found.certified and not found.lossy
-    assert found.verdict.startswith("NOT ENOUGH TEXTS: all 3 checks passed, but 3 texts need not")
+    assert found.verdict.startswith("NOT ENOUGH TEXTS: all 3 checks passed, but 3 texts might not")
     monkeypatch.setattr(certificate, "certify", lambda *_: iter([CHECKS[0], CHECKS[2]]))
     enough = certifying.certify(Variant("", run, ""), said.append, print)
     assert enough.certified and enough.record["certified"]
@@ -785,7 +785,7 @@ def test_another_verifier_stands_in_for_one_that_is_not_exact(monkeypatch):
     assert found.lossy and not found.record["exact"]  # type: ignore[typeddict-item]
     verifier = run.plan.verifier
     assert said[0] == (
-        f"NOT EXACT: {verifier}; the checks of exactness are with {SpeculativeSampling()}"
+        f"NOT EXACT: {verifier}; the checks of exactness use {SpeculativeSampling()}"
     )
 
 

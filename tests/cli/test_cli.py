@@ -202,7 +202,7 @@ def test_ctrl_c_keeps_what_is_written(decode, tmp_path, monkeypatch):
     code, _, err = decode(f"--output_file={tmp_path / 'out.jsonl'}")
     assert code == 130
     assert err.splitlines()[1].startswith("2 texts, ") and "Traceback" not in err
-    assert err.splitlines()[-1] == "specdec: interrupted; given again, the command begins anew"
+    assert err.splitlines()[-1] == "specdec: interrupted; if repeated, the command starts over"
     assert len(records(tmp_path / "out.jsonl")) == 2
 
 

@@ -152,7 +152,7 @@ def test_sigterm(on, tmp_path):
     assert (code, out, err) == (
         143,
         "",
-        "specdec: terminated; given again, the command begins anew\n",
+        "specdec: terminated; if repeated, the command starts over\n",
     )
 
 
@@ -358,7 +358,7 @@ def test_a_recording_with_a_text_twice_is_refused(command, capsys, tmp_path):
     text = {"tokens": 1, "output": [1], "inputs": [2], "accepted": {"model": [1.0] * 4}}
     lines = [json.dumps({"index": index, **text}) for index in (3, 5, 3)]
     file.write_text("".join(f"{line}\n" for line in lines))
-    said = f"{file}, line 3, is of text 3, as line 1 is; delete that line and those behind it"
+    said = f"{file}, line 3, is of text 3, as line 1 is; delete that line and those after it"
     assert said in the_line(command("acceptance", f"--output_file={file}"), *capsys.readouterr())
     assert said in the_line(command("forecast", f"--passes={file}"), *capsys.readouterr())
 
@@ -405,8 +405,8 @@ def test_stdin_is_no_text(command, capsys, monkeypatch):
         (["train", "--output_dir=my run"], "to go on: specdec train '--output_dir=my run'"),
         (["bench", "--output_file=x"], "to go on: specdec bench --output_file=x"),
         (["verify"], "to go on: specdec verify"),
-        (["bench"], "given again, the command begins anew; with --output_file it goes on"),
-        (["decode", "--output_file=x"], "given again, the command begins anew"),
+        (["bench"], "if repeated, the command starts over; with --output_file it resumes"),
+        (["decode", "--output_file=x"], "if repeated, the command starts over"),
     ],
 )
 def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, command, said):

@@ -209,7 +209,7 @@ def test_an_id_of_the_model_without_a_text_may_be_suppressed(tmp_path):
 )
 def test_only_some_families_have_eight_bits(model):
     plan = Plan(model, PromptLookup(), GreedyMatch(), Fixed(3), Greedy(), 8)
-    says = f"int8 names the target, but {type(model).__name__} has no such kernels"
+    says = f"int8 names the target, but {type(model).__name__} has no int8 kernels"
     with pytest.raises(ValueError, match=says):
         opening.check_eight_bits(plan, ("target",), False)
 

@@ -462,7 +462,10 @@ ALONE = ("--gin.DRAFTER=None", "--gin.DRAFT_CHECKPOINT_PATHS={}")
         (["--topology=v4:2x2x1", "--alpha=1.5"], "--alpha is 1.5; give a probability"),
         (["--topology=v4:2x2x1", "--output_file=/none/x"], "--output_file /none/x cannot be"),
         (["--topology=v4:2x2x1", *ALONE], "the run has no drafter"),
-        (["--topology=v4:2x2x1", "--alpha=0.5", "--gin.NUM_BEAMS=4"], "--alpha is of tokens"),
+        (
+            ["--topology=v4:2x2x1", "--alpha=0.5", "--gin.NUM_BEAMS=4"],
+            "--alpha is for runs without beams",
+        ),
     ],
 )
 def test_mistakes_are_one_line(gin_file, capsys, flags, message):

@@ -203,9 +203,9 @@ GIN = "--gin_file=configs/xxl_align_small.gin"
     [
         ([GIN, "--gamma=5"], "--gamma is 5, and the gin files describe a training run"),
         ([GIN, "--alpha=0.5"], "--alpha is [0.5], and the gin files describe a training run"),
-        ([GIN, "--whole_only"], "--whole_only is of decoding"),
+        ([GIN, "--whole_only"], "--whole_only is for decoding"),
         ([GIN, "--gin.MICRO_BATCHES=3"], "micro_batches is 3, which does not divide the batch"),
-        (["--gin_file=demo.gin", "--largest_batch"], "--largest_batch is of training runs"),
+        (["--gin_file=demo.gin", "--largest_batch"], "--largest_batch is for training runs"),
     ],
 )
 def test_mistakes_are_one_line(capsys, flags, message):

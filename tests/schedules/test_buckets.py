@@ -85,7 +85,7 @@ def test_a_guard_counts_the_time_of_what_was_drafted_and_the_tokens_written():
 
 @pytest.mark.parametrize("prefill", [(True, 2.0), (1.0,), (2.0, 1.0), (-1.0, 1.0), [1.0, 2.0]])
 def test_times_of_prefills_are_two_numbers_that_do_not_fall(prefill):
-    with pytest.raises(ValueError, match="Guard.prefill is .*; give the target's and that of all"):
+    with pytest.raises(ValueError, match="Guard.prefill is .*; give the target's prefill time and"):
         guard(Fixed(5, shorter=(2,)), prefill=prefill)
 
 
