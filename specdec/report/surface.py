@@ -67,5 +67,5 @@ def _levels(axes: Axes, result: Any) -> None:
         if speedups:
             axes.axhline(max(speedups), color=colour, linewidth=1, label=kind.replace("_", " "))
     oracle = float(result.alone.sum() / result.oracle.sum())
-    axes.axhline(oracle, color=GREY, linestyle="--", linewidth=1, label="oracle of refusals")
+    axes.axhline(oracle, color=GREY, linestyle="--", linewidth=1, label="oracle of rejections")
     axes.axhline(1, color=GREY, linewidth=0.8)
