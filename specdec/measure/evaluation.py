@@ -122,7 +122,6 @@ class Evaluation(NamedTuple):
         )
 
     def _report(self, table: Sequence[Sequence[JsonObject]]) -> Report:
-        """Returns the report of predictions [samples][texts]."""
         run, expected = self.variant.run, self.expected
         targets = [target for target, _ in expected]
         ours = "beams" if run.beams else _way(run.plan)

@@ -137,7 +137,6 @@ def fields_of(record: Record) -> Mapping[str, object]:
 
 
 def _split(record: Record) -> str | None:
-    """Returns the split of an untimed generation; None for other records."""
     return record.split if isinstance(record, Generation) else None
 
 

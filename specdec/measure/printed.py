@@ -168,7 +168,6 @@ def _predicted_by_others(others: PredictedByOthers) -> Iterator[str]:
 
 
 def _width(prediction: BenchmarkPrediction) -> int:
-    """Returns the number of tokens that a target call computes."""
     return next(part.width for part in prediction.parts if verifies(part.role))
 
 

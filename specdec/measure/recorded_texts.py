@@ -52,7 +52,6 @@ def key(run: Run) -> dict[str, object]:
 
 
 def _digest(texts: Iterable[tuple[str, str | None]]) -> str:
-    """Returns a digest of 12 characters of the (input, reference) pairs' inputs."""
     return hashlib.sha256(as_json([text for text, _ in texts]).encode()).hexdigest()[:12]
 
 

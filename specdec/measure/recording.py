@@ -132,7 +132,6 @@ _of = jax.jit(of)
 
 
 def _fetched(figures: Opinions) -> Opinions:
-    """Returns the figures as numpy arrays."""
     return jax.tree.map(hosts.whole, figures)
 
 
@@ -194,7 +193,6 @@ def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, 
 
 
 def _rounded(values: Any) -> Any:
-    """Returns a number, or nested lists of numbers, rounded to `DIGITS` decimal places."""
     return [_rounded(x) for x in values] if isinstance(values, list) else round(values, DIGITS)
 
 

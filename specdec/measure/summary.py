@@ -238,7 +238,6 @@ def _acceptance(generations: Sequence[Generation]) -> tuple[float, float | None]
 
 
 def _parts(parts: Parts, generations: Sequence[Generation]) -> tuple[Part, ...]:
-    """Returns the model calls of an average iteration of these generations."""
     calls = (TargetCall.each(x.drafted, x.sources, x.depths) for x in generations)
     return tuple(parts(itertools.chain.from_iterable(calls)))
 
@@ -344,7 +343,6 @@ def _without(prefill: float, generations: Sequence[Generation]) -> float:
 
 
 def _per_token(generations: Sequence[Generation], prefill: float) -> float:
-    """Returns the seconds per token, without `prefill` seconds for each text."""
     return _without(prefill, generations) / total(generations, estimator.steps)
 
 

@@ -105,9 +105,9 @@ def compile_for(
     parts: bool = True,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Compilation:
-    """Compiles a plan for inputs of `shape` [B, S] on the devices of a mesh, without parameters.
+    """Compiles a plan for inputs of `shape` (B, S) on the devices of a mesh, without parameters.
 
-    `widths` are the input lengths of refilled rows, and `tables` the drafter's, by role."""
+    `widths` are the input lengths of refilled rows, and `tables` has shapes of tables by role."""
     partitioning.check_batch(shape[0], mesh)
     tables = tables or {}
     keys, inputs = batch_shapes(plan.target, *shape, mesh)
@@ -191,7 +191,6 @@ def _fewest_cycles(plan: AnyPlan, inputs: PyTree, mesh: Mesh) -> AnyPlan:
 
 
 def _abstract(plan: AnyPlan, mesh: Mesh) -> dict[str, PyTree]:
-    """Returns role -> the shapes and shardings of a model's parameters."""
     return {role: partitioning.abstract(model, mesh) for role, model in plan.models().items()}
 
 
@@ -253,7 +252,6 @@ def _parts(
 
 
 def _shapes_of(executable: jax.stages.Compiled) -> PyTree:
-    """Returns the shapes, dtypes and shardings of a program's results."""
     return jax.tree.map(
         lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=info.sharding),
         executable.out_info,
@@ -276,7 +274,6 @@ def _views(plan: AnyPlan) -> Views:
 
 
 def _length_of(role: str, plan: AnyPlan, inputs: PyTree) -> int:
-    """Returns the number of input tokens that the model of a role reads."""
     view = _views(plan).get(role)
     return tokens_of(inputs if view is None else jax.eval_shape(view, inputs)).shape[1]
 

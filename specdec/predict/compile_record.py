@@ -240,7 +240,6 @@ def record(
 
 
 def _lengths(plan: AnyPlan) -> dict[str, Any]:
-    """Returns the record's fields about draft lengths, paths and beams."""
     if isinstance(plan, Plan):
         paths = {"paths": count} if (count := plan.drafter.paths) else {}
         return {"gamma": plan.longest_draft, **paths}

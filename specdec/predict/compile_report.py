@@ -106,7 +106,6 @@ def compiled_line(record: DevicesRecord) -> str:
 
 
 def _pair(numbers: Iterable[float], form: str = ".2f") -> str:
-    """Returns the numbers by the roofline and with layers as "a/b"."""
     return "/".join(f"{x:{form}}" for x in numbers)
 
 
@@ -175,7 +174,6 @@ def _loops(loops: Sequence[hlo.Loop]) -> str:
 
 
 def _predictions(record: TopologyRecord) -> tuple[RooflinePrediction, RooflinePrediction]:
-    """Returns a record's predictions by the roofline and with layers."""
     assert record.roofline is not None and record.with_layers is not None
     return record.roofline, record.with_layers
 
@@ -226,7 +224,6 @@ def _compiler_lines(record: TopologyRecord, estimate: CompilerEstimate) -> Itera
 
 
 def _compiler_costs(estimate: CompilerEstimate, gamma: int) -> str:
-    """Returns c, v and the speed-ups computed from the compiler's cycles, in words."""
     costs = f"c {estimate.cost_ratio:.3f}, v({gamma}) {estimate.verify_cost:.2f}"
     speedups = (f"{s:.2f} at alpha {alpha}" for alpha, s in estimate.speedups.items())
     return f"{costs}; speed-up with drafts of {gamma}: {', '.join(speedups)}"
@@ -254,7 +251,6 @@ def markdown(several: Sequence[Mapping[str, object]]) -> str:
 
 
 def _of_topology(record: TopologyRecord) -> Iterator[str]:
-    """Yields the Markdown paragraphs and tables of one topology."""
     name = record.topology
     if record.roofline is not None:
         roofline, layers = _predictions(record)

@@ -264,7 +264,6 @@ def _stays(shape: str) -> bool:
 
 
 def _calls(rest: str) -> tuple[str, ...]:
-    """Returns the names of the computations that an instruction calls."""
     attributes = _NOTES.split(rest, maxsplit=1)[0]
     return tuple(name for called in _CALLS.findall(attributes) for name in _NAME.findall(called))
 
@@ -302,7 +301,6 @@ def arrays(shape: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _bytes(shape: str) -> int:
-    """Returns the bytes of all arrays in a shape."""
     return sum(ceil(prod(sizes) * _bits(dtype) / 8) for dtype, sizes in arrays(shape))
 
 

@@ -362,7 +362,6 @@ class _Recording(NamedTuple):
 
 
 def _stops(plan: Plan) -> bool:
-    """Returns whether the schedule has a rule that stops within a draft."""
     return plan.schedule.stops_within or plan.schedule.cuts
 
 

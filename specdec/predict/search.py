@@ -234,7 +234,6 @@ class Search(NamedTuple):
         return costs
 
     def _costs_of_paths(self, run: Run, texts: Sequence[Accepted]) -> Costs:
-        """Returns the costs of drafts of every fixed length with several paths."""
         lengths = range(1, self.longest + 1)
         plans = {x: dataclasses.replace(run.plan, schedule=Fixed(x)) for x in lengths}
         by_length = timed_costs.of_run(run, texts, plans, self.rows)

@@ -111,7 +111,6 @@ def timed(
 
 
 def _models(plan: Plan, alone: Plan, part: Key) -> Mapping[str, Target]:
-    """Returns role -> the models whose parameters a part reads."""
     if part == PREFILL_ALONE or (isinstance(part, Calls) and part.role == "alone"):
         return {"alone": alone.target}
     models = plan.models()
@@ -132,8 +131,6 @@ def _identity(plan: Plan, part: Key) -> Hashable:
 
 
 class _Run:
-    """A part's program with its arguments."""
-
     def __init__(self, part: TimedPart, trees: Mapping[str, PyTree], argument: PyTree):
         self.steps, self._program, self._arguments = part.steps, part.program, (trees, argument)
 

@@ -231,9 +231,7 @@ def fits(update: CompiledUpdate, chip: Chip) -> bool:
 
 
 def needed(update: CompiledUpdate) -> float:
-    """Returns the bytes that an update needs on one device, from XLA's message if it is too large.
-
-    Returns inf if the message has no amount."""
+    """Returns the bytes that an update needs on one device; inf if XLA's message names none."""
     if update.program.memory is not None:
         return update.program.memory.total
     # The largest amount of memory that the compiler's message names.

@@ -218,7 +218,6 @@ def update_markdown(several: Sequence[Mapping[str, object]]) -> str:
 
 
 def _size(name: str, record: UpdateRecord) -> str:
-    """Returns a field of the record's memory as text."""
     size = getattr(record.memory, name)
     return "does not fit" if size is None and name not in PARTS else gib(size or 0)
 
@@ -230,7 +229,6 @@ def _all_reduces(record: UpdateRecord) -> str:
 
 
 def _time(name: str, record: UpdateRecord) -> str:
-    """Returns a field of the record's roofline as text; '' if the update does not fit."""
     return number(record.roofline and getattr(record.roofline, name), ".2f")
 
 

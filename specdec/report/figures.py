@@ -343,7 +343,6 @@ def _calls(axes: Axes, timeline: times.Timeline) -> None:
 
 
 def _tokens(axes: Axes, timeline: times.Timeline) -> None:
-    """Draws a stack of accepted, corrected and rejected tokens under each target call."""
     width = MS * (timeline.prediction["draft"] + timeline.prediction["verify"])
     for i, call in enumerate(timeline.calls):
         bottom = 0

@@ -149,7 +149,6 @@ def benchmarks(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def _how(bench: Figures) -> str:
-    """Returns the schedule, verifier and sampling of a benchmark, in words."""
     settings = bench["run"]
     names = ("verifier", "sampling") if settings["gamma"] else ("schedule", "verifier", "sampling")
     return ", ".join(in_words(settings[name]) for name in names)

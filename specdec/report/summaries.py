@@ -244,7 +244,6 @@ def _refuse_other_settings(run: ReportedRun) -> None:
 
 
 def _row(file: str) -> published.PaperRow:
-    """Returns the published row that a gin file of configs/leviathan/ repeats."""
     if (row := published.rows().get(Path(file).stem)) is None:
         raise ValueError(f"{file} has no published figures; give a row of configs/leviathan/")
     return row

@@ -45,7 +45,6 @@ def draw(results: Sequence[Any], path: Path) -> None:
 
 
 def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:
-    """Draws the speed-ups of one kind of schedule, a line for each longest draft."""
     of_kind = [tried for tried in result.tried if tried.candidate.kind == kind]
     varies = [len(tried.candidate.schedule.buckets) > 1 for tried in of_kind]
     longest = {tried.candidate.schedule.buckets[-1] for tried in of_kind}
@@ -61,7 +60,6 @@ def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:
 
 
 def _levels(axes: Axes, result: Any) -> None:
-    """Draws horizontal lines: kinds without a setting, the oracle, and the target alone."""
     for kind, colour in LEVEL.items():
         speedups = [result.speedup(x).value for x in result.tried if x.candidate.kind == kind]
         if speedups:

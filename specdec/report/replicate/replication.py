@@ -118,7 +118,6 @@ class Replication:
         figures.minutes = steps.minutes(remaining, counted, run.plan.max_length, texts, bandwidth())
 
     def _predict(self, figures: RowFigures, run: Described) -> None:
-        """Adds a row's memory and predicted speed-up for each topology."""
         plan, alpha = run.plan, self._study.rate(figures.row)
         figures.layers, figures.parameters = _draft(plan)
         for topology in map(Topology.parse, self._choices.topologies):
@@ -232,7 +231,6 @@ def _has_inputs(figures: RowFigures, step: Step) -> bool:
 
 
 def _draft(plan: Plan) -> tuple[int, int]:
-    """Returns the numbers of layers and of parameters of a plan's draft models."""
     models = [model for role, model in plan.models().items() if role != "target"]
     drafts = [model for model in models if isinstance(model, Model)]
     return sum(model.num_layers for model in drafts), sum(map(checkpoints.parameter_count, drafts))
