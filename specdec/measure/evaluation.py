@@ -110,7 +110,7 @@ class Evaluation(NamedTuple):
         return report
 
     def _decoded(self, done: int, total: int) -> tqdm:
-        """Returns an iterator over records of the texts after the first `done`, with a bar."""
+        """Returns a progress bar that iterates over the JSON fields of texts after `done` ones."""
         texts = self.engine.decode(self.source, skip=done)
         return tqdm(
             (text.record() for text in texts),

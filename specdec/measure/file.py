@@ -30,7 +30,7 @@ class Generation(DecodedText):
         speculation with the same drafter without a search.
       repeat: The number of the measurement of this text, from 0.
       seconds: Wall-clock seconds.
-      split: The name of the text's split, if times of another split are predicted from it.
+      split: The name of the text's split, if the text was decoded only to predict other times.
       beams: The token ids of each returned beam, the best beam first; then drafted and accepted
         count steps of the search; absent without beam search.
     """

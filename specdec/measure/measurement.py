@@ -41,9 +41,9 @@ def measure_by_text(
     skip: Collection[tuple[int, int]] = (),
     clock: Clock = time.perf_counter,
 ) -> Iterator[Iterator[Generation | Timing]]:
-    """Times texts (index -> inputs [1, S]) in all modes alternately, with other keys per repeat.
+    """Times decoding of `texts` (index -> inputs [1, S]) alternately with and without speculation.
 
-    Yields an iterator of records for each (repeat, index) that is not in `skip`."""
+    Yields an iterator of records for each (repeat, index) not in `skip`, with keys of its own."""
     trees, on_device = jax.device_put((trees, dict(texts)))
     params = workload.params(trees)
 

@@ -1,4 +1,4 @@
-"""The figures of a drafter's distribution at each token of a recorded text.
+"""Acceptance rate, entropy and so on of a drafter's distribution at each token of a text.
 
 If the drafter is one model, a single call computes its distributions at all tokens. Otherwise its
 `propose` is called at each token, for one token or for a block.
@@ -37,7 +37,7 @@ class Taught(NamedTuple):
 
 
 class Opinions(NamedTuple):
-    """Figures of a drafter's distribution q at each token of a batch of texts.
+    """Acceptance rates and stopping signals of a drafter's q at each token of a batch of texts.
 
     Drafters of blocks have one more axis, [B, T, K], for the positions of a block."""
 
@@ -75,7 +75,7 @@ def teach(params: Params, inputs: Array, fed: Array, *, plan: Plan) -> Taught:
 def opinions(
     params: Params, inputs: Array, tokens: Array, length: Array, taught: Taught, *, plan: Plan
 ) -> Opinions:
-    """Returns the figures of the plan's drafter at each of the tokens [B, 1+T] but the first."""
+    """Returns the acceptance rates and so on of the plan's drafter at each of tokens[:, 1:]."""
     drafter = plan.drafter
     alone = len(drafter.models()) == 1 and not drafter.tables()
     alone &= drafter.block is None and not drafter.runs_target
@@ -88,7 +88,7 @@ def opinions(
 def of(
     q: Array, taught: Taught, tokens: Array, coins: Array, likely: Array | None = None
 ) -> Opinions:
-    """Returns the figures of a distribution q [..., T, V] at the text's tokens [..., T].
+    """Returns the acceptance rates, confidence and so on of q [..., T, V] at tokens [..., T].
 
     `likely` is the softmax of a greedy drafter, and `coins` [..., T] are uniform random numbers."""
     # A row of q that is zero, or no distribution, stands for no proposal.
@@ -141,7 +141,7 @@ def _forced(
 def _asked(
     params: Params, inputs: Array, tokens: Array, length: Array, taught: Taught, plan: Plan
 ) -> Opinions:
-    """Returns the figures of a drafter by calling `propose` at each position of the texts."""
+    """Returns a drafter's `Opinions` by calling its `propose` at each position of the texts."""
     rows, longest = tokens.shape[0], tokens.shape[1] - 1
     block, vocab_size = plan.drafter.block or 1, taught.p.shape[-1]
     keys = jnp.broadcast_to(row_keys(0, jnp.arange(rows))[:, None], (rows, block))

@@ -38,7 +38,7 @@ class Prediction(TypedDict, total=False):
 
 
 class PredictionsFolder:
-    """The folder of a run with the settings `in_force`, on host k of n; `shard` is (k, n)."""
+    """A folder with predictions of a run with settings `in_force`, on host k of n = `shard`."""
 
     def __init__(self, path: str, in_force: str, shard: tuple[int, int]):
         self.shard = host, hosts = shard

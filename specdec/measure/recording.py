@@ -138,7 +138,7 @@ def _fetched(figures: Opinions) -> Opinions:
 def _asked(
     plan: Plan, params: Params, arrays: tuple[PyTree, PyTree, PyTree], taught: Taught
 ) -> dict[str, Opinions]:
-    """Returns name -> figures of the plan's drafter (name '') and of its recorded drafters."""
+    """Returns name -> `Opinions` of the plan's drafter (name '') and of its recorded drafters."""
     by_name = {}
     for name, drafter in [("", plan.drafter), *recorded(plan.drafter)]:
         if name and drafter is plan.drafter:

@@ -95,7 +95,7 @@ class CompiledUpdate:
         return flops, once.accessed + again * (once.accessed - outside.accessed)
 
     def call(self) -> Call:
-        """Returns an update's work as a `Call`, whose `seconds` is the roofline."""
+        """Returns an update's work as a `Call`, whose method `seconds` predicts its time."""
         flops, accessed = self.costs()
         count, size = self.collectives(), self.exchanged()
         return Call(
