@@ -2,7 +2,7 @@
 
 import importlib.util
 
-TYPE_CHECKING = False  # of `typing`, which `python -m specdec` would take from the current folder
+TYPE_CHECKING = False  # `typing` may not be imported yet: a file in the current folder may hide it
 if TYPE_CHECKING:
     from specdec.cli.distill import distill
     from specdec.decoding import autoregressive_decode, decode, prefill, row_keys, score, step
@@ -45,11 +45,11 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    """Imports JAX when something is used, so that the command line can say before what goes on."""
+    """Imports a public name at its first use, so that commands can print before JAX loads."""
     if name in __all__:
         homes = ("types", "plan", "decoding", "integrations.interactive", "cli.distill")
         modules = (vars(importlib.import_module(f"{__name__}.{home}")) for home in homes)
         return next(module[name] for module in modules if name in module)
-    if importlib.util.find_spec(f"{__name__}.{name}"):  # a package in this one
+    if importlib.util.find_spec(f"{__name__}.{name}"):  # a subpackage or a module
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ import time
 
 
 def main() -> int:
-    """Runs the command line; a terminal hears of it before JAX is imported, which takes seconds."""
+    """Runs the command line and returns the exit code; prints "starting" before JAX is imported."""
     begun = time.perf_counter() - time.process_time()
     _leave_current_folder()
     _end_in_one_line()
@@ -17,7 +17,7 @@ def main() -> int:
         try:
             with progress.stage("starting", "starting"):
                 from specdec import cli
-        except ValueError as error:  # JAX reads its variables when it is imported
+        except ValueError as error:  # JAX reads environment variables when it is imported
             given = ", ".join(name for name in os.environ if name.startswith("JAX_"))
             if not given:
                 raise
@@ -28,10 +28,10 @@ def main() -> int:
 
 
 def _leave_current_folder() -> None:
-    """Removes the current folder from Python's path, where `python -m` puts it.
+    """Removes the current folder from Python's path, to which `python -m` adds it.
 
-    A folder that was downloaded may have a `jinja2.py`. Nothing changes in a checkout of specdec.
-    Processes that this one starts do not search the current folder either.
+    An untrusted folder might contain a `jinja2.py`. In a checkout of specdec nothing changes. The
+    change also applies to processes that this process starts.
     """
     os.environ["PYTHONSAFEPATH"] = "1"
     here, package = os.path.realpath("."), os.path.dirname(os.path.realpath(__file__))
@@ -40,9 +40,9 @@ def _leave_current_folder() -> None:
 
 
 def _end_in_one_line() -> None:
-    """Makes signals end this process with one line, until `cli` can say how to go on.
+    """Makes SIGINT and SIGTERM end this process with a one-line message until `cli` is imported.
 
-    An exception in the middle of an import could be caught there, or be followed by others.
+    An exception during an import could be caught there, or cause others.
     """
     import signal
 
@@ -54,14 +54,14 @@ def _end_in_one_line() -> None:
 
     ends = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "terminated")}
     for number in ends:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # such as of `nohup` and `&`
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` and `&` ignore signals
             signal.signal(number, end)
 
 
 def _fill_closed_streams() -> None:
-    """Opens the null device for closed standard streams, which the next opened file would replace.
+    """Opens the null device in place of closed standard streams.
 
-    Python itself prints what is for a closed stderr on stdout. A closed stdout is refused later.
+    Otherwise the next opened file would get a stream's number. A closed stdout is refused later.
     """
     for stream in range(3):
         try:

@@ -1,4 +1,4 @@
-"""The record that says which target, drafter, verifier, schedule and sampling decode a text."""
+"""`Plan`, the static configuration of decoding: target, drafter, verifier, schedule, sampling."""
 
 from __future__ import annotations
 
@@ -35,55 +35,55 @@ from specdec.types import (
 )
 from specdec.verifiers.decide import Verifier
 
-# The roles of the target's calls: in speculation, and where it is timed alone.
+# The roles of the target's calls in speculation, and of the target alone in timings.
 RESERVED = ("target", "alone")
 
 
 class BasePlan:
-    """The base of `Plan` and `BeamPlan`: what follows from a plan's models and their calls."""
+    """The base of `Plan` and `BeamPlan`: a plan's models, their parameters and their calls."""
 
     reads_previous = False  # whether the drafter reads previous outputs
 
     def models(self) -> dict[str, Target]:
-        """Returns the models by role: "target", and the drafter's."""
+        """Returns role -> model: "target", and the drafter's models."""
         raise NotImplementedError
 
     def with_models(self, models: Mapping[str, Target]) -> Self:
-        """Returns this plan with the given models in their roles."""
+        """Returns this plan with the models of some roles replaced."""
         raise NotImplementedError
 
     def parts(self, calls: Iterable[TargetCall] = (UNKNOWN_CALL,)) -> tuple[Part, ...]:
-        """Returns the model calls of one iteration, with the widths that they are computed with.
+        """Returns the model calls of an average iteration, with the widths that are computed.
 
-        Other work takes negligible time. The result is a mean over measured target calls. A field
-        that is None stands for all its possible values, equally often: buckets, sources, or numbers
-        of layers. All calls must have the same fields.
+        The average is over the target calls in `calls`. A field of a call that is None stands for
+        all its possible values, equally often: buckets, sources, or numbers of layers. All calls
+        must have the same fields.
         """
         raise NotImplementedError
 
     def tables(self) -> dict[str, Table]:
-        """Returns the tables of drafter and schedule by role."""
+        """Returns role -> lookup table of the drafter or of the schedule."""
         return {}
 
     def owned(self) -> dict[str, Target | Table]:
-        """Returns everything that has parameters, by role: `models` and `tables`."""
+        """Returns role -> everything that has parameters: `models` and `tables`."""
         return {**self.models(), **self.tables()}
 
     def params(self, trees: Mapping[str, PyTree]) -> Params:
-        """Returns the `params` argument of `decode`: the trees of everything in `owned`."""
+        """Returns the `params` argument of `decode`: of `trees`, those of the roles in `owned`."""
         return Params(**{role: trees[role] for role in self.owned()})
 
     def own_calls(self) -> dict[str, Callable]:
-        """Returns, by role, the calls that are not plain calls of `decode`."""
+        """Returns role -> functions of calls that are not plain calls of a model's `decode`."""
         return {}
 
     def holder(self, role: str) -> str:
-        """Returns the role whose KV cache a part uses: its own model's if it has one, else
+        """Returns the role whose KV cache calls of `role` use: `role` if it has a model, else
         "target"."""
         return role if role in self.models() else "target"
 
     def laid_out(self, rows: int) -> Self:
-        """Returns this plan with weights in the memory layouts that this device reads fastest."""
+        """Returns this plan with kernels in the layouts that are fastest here for `rows` rows."""
         models = self.models()
         calls: dict[str, dict[int, float]] = {role: {} for role in models}
         for role, width, count in self.parts():
@@ -95,20 +95,20 @@ class BasePlan:
 
 @dataclasses.dataclass(frozen=True)
 class Plan(BasePlan):
-    """Holds every static choice that decides about an output; hashable, for `jax.jit`.
+    """The static configuration of decoding; hashable, so that it is a static argument of `jax.jit`.
 
     Args:
-      target: the model whose output is wanted.
+      target: the model whose distribution the output has.
       drafter: proposes tokens; None decodes with the target alone, one token per call.
-      verifier: decides how many proposed tokens are kept. Not used without a drafter.
+      verifier: decides how many draft tokens are accepted. Not used without a drafter.
       schedule: decides how many tokens are drafted. Not used without a drafter.
-      sampling: turns logits into the distribution that tokens are drawn from.
-      max_length: N, the longest output in tokens, including the stop id.
-      stop_ids: token ids that end a row; None for the target's own. With `()`, every row has
+      sampling: turns logits into the distribution from which tokens are drawn.
+      max_length: N, the maximum output in tokens, including the stop id.
+      stop_ids: token ids that end a row; None for the target's. With `()`, every row has
         `max_length` tokens.
-      same_bits: whether every call of the target is computed so that its rows may have the same
-        bits as in other calls. Greedy tokens, and those of `Coupled`, are then the target's own in
-        bfloat16 too, on devices where `decoding.row_bits` finds no difference.
+      same_bits: whether target calls of every width are computed such that a token's logits have
+        the same bits. Greedy and `Coupled` outputs then equal those of the target alone also in
+        bfloat16, on devices where `decoding.row_bits` finds no difference.
 
     Raises:
       ValueError: the components do not fit each other.
@@ -144,17 +144,17 @@ class Plan(BasePlan):
 
     @property
     def exact(self) -> bool:
-        """Whether the output has the target's distribution, as target and verifier state."""
+        """Whether the output has the target's distribution, by `exact` of target and verifier."""
         return self.target.exact and self.verifier.exact
 
     @property
     def same_output(self) -> bool:
-        """Whether the output equals the target's own token by token, not only in distribution."""
+        """Whether the output equals that of the target alone, not only in distribution."""
         return self.exact and (self.sampling.greedy or self.shared_noise)
 
     @property
     def shared_noise(self) -> bool:
-        """Whether draft tokens and the target's tokens are drawn with the same noise."""
+        """Whether draft tokens and the target's tokens are drawn with the same random numbers."""
         return self.verifier.shared_noise
 
     @property
@@ -174,12 +174,12 @@ class Plan(BasePlan):
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """The schedule's static draft lengths, ascending."""
+        """The draft lengths for which target calls are compiled, ascending."""
         return self.schedule.buckets
 
     @property
     def longest_draft(self) -> int:
-        """K, the number of draft tokens that a target call has room for."""
+        """K, the largest draft length."""
         return self.buckets[-1]
 
     @property
@@ -189,7 +189,7 @@ class Plan(BasePlan):
 
     @property
     def lengths_vary(self) -> bool:
-        """Whether the number of drafting steps varies."""
+        """Whether the number of draft tokens differs between calls."""
         return self.schedule.lengths_vary
 
     @property
@@ -198,15 +198,15 @@ class Plan(BasePlan):
         return self.nodes_of(self.longest_draft) + 1 if len(self.buckets) == 1 else None
 
     def nodes_of(self, length: int) -> int:
-        """Returns the tokens in a draft of `length` depths, as many if it is one text."""
+        """Returns the number of tokens in a draft of `length` positions, over all its paths."""
         return length * (self.drafter.paths or 1)
 
     @property
     def capacity(self) -> int:
         """The number of slots that a KV cache needs.
 
-        The last call starts at position max_length - 1 at the latest. It feeds the pending token
-        and all draft tokens.
+        The last target call starts at position max_length - 1 or before, with the pending token and
+        all draft tokens.
         """
         return self.max_length + self.nodes_of(self.longest_draft)
 
@@ -218,7 +218,7 @@ class Plan(BasePlan):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of the drafters that a combined drafter is made of; () for a single drafter."""
+        """The names of the drafters inside a combined drafter; () for a single drafter."""
         return self.drafter.sources
 
     def with_models(self, models: Mapping[str, Target]) -> Plan:
@@ -236,40 +236,40 @@ class Plan(BasePlan):
         return self.computed(Part(*call_of_part, count) for call_of_part, count in times.items())
 
     def computed(self, calls: Iterable[Part]) -> tuple[Part, ...]:
-        """Returns calls, given with the tokens that count, with the widths that they are computed
-        with, see `Target.computed_width`."""
+        """Returns the calls with the widths that are computed; a layout may compute more tokens
+        than count, see `Target.computed_width`."""
         models, times = self.models(), collections.defaultdict[tuple[str, int], float](float)
         for role, width, count in calls:
             times[role, models[self.holder(role)].computed_width(width)] += count
         return tuple(Part(*call, count) for call, count in times.items() if count)
 
     def call_of(self, role: str) -> Callable:
-        """Returns the function that is timed for a part.
+        """Returns the function that timings run for a call of `role`.
 
-        It has the form (parameters by role, tokens [B, T], cache) -> (tokens, cache). It is the
-        drafter's own call if there is one, otherwise a plain call of `decode`.
+        It maps (parameters by role, tokens [B, T], cache) to (tokens [B, T], cache). It is the
+        function in `own_calls`, or otherwise a plain call of the model's `decode`.
         """
         timed = self.own_calls().get(role)
         return timed or plain_call(role, self.models()[role])
 
     def own_calls(self) -> dict[str, Callable]:
-        """Returns, by role, the calls that are not plain calls of `decode`.
+        """Returns role -> functions of calls that are not plain calls of a model's `decode`.
 
-        They are the drafter's own calls, and those of a target whose calls run a varying number of
-        layers.
+        They are calls that the drafter defines, and calls through each number of layers of an
+        early-exit target.
         """
         always = {of_depth(depth): self.target.always(depth) for depth in self.target.depths}
         of_target = {role: plain_call("target", target) for role, target in always.items()}
         return self.drafter.timed(self.target) | of_target
 
     def laid_out(self, rows: int) -> Plan:
-        """Returns this plan in other layouts; models that draft may have kernels of their own."""
+        """Returns this plan in the fastest layouts for `rows` rows; draft models may use others."""
         plan = super().laid_out(rows)
         drafting = {role: model.drafting() for role, model in plan.drafter.models().items()}
         return plan.with_models(drafting)
 
     def context(self, state: DecodeState) -> Context:
-        """Returns the context that the plan's drafter reads."""
+        """Returns the context for the plan's drafter, from the state of decoding."""
         return Context(
             tokens=state.tokens,
             length=state.length,
@@ -289,19 +289,16 @@ class Plan(BasePlan):
         """Returns the plan that decodes with the target alone.
 
         Args:
-          width: tokens in each target call; see `decoding.autoregressive_decode`.
+          width: tokens per target call, of which one counts; see `decoding.autoregressive_decode`.
         """
         return dataclasses.replace(self, drafter=Alone(width, self.sampling.greedy))
 
     def baseline(self) -> Plan:
-        """Returns the plan that this one is measured against: the whole target alone.
-
-        If the target's tokens may leave before the last layer, the baseline runs all layers.
-        """
+        """Returns the plan with which speed-ups compare: the target alone, with all its layers."""
         return dataclasses.replace(self.alone(), target=self.target.whole)
 
     def __str__(self) -> str:
-        """Describes the plan in one line."""
+        """Returns the plan's components in one line."""
         inexact = self._rounded() + ("" if self.exact else ", NOT EXACT")
         if not self.drafts:
             return f"the target alone, {self.sampling}{inexact}"
@@ -309,7 +306,7 @@ class Plan(BasePlan):
         return f"{drafter}, {self.schedule}, {self.verifier}, {self.sampling}{inexact}"
 
     def _rounded(self) -> str:
-        """Returns a note that names the models in eight bits, or ""."""
+        """Returns a note that names the models with int8 weights, or ""."""
         models = {role: x for role, x in self.models().items() if isinstance(x, Model)}
         note = ""
         for weights, tokens in (("int8", ""), ("int8_tokens", ", tokens too")):
@@ -318,9 +315,9 @@ class Plan(BasePlan):
         return note
 
     def _kinds(self, call: TargetCall) -> Iterator[tuple[int, int, int | None, int | None]]:
-        """Yields every possible (bucket, tokens drafted, source, layers) of a call.
+        """Yields every possible (bucket, tokens drafted, source, layers) of a target call.
 
-        The last two are None if there is only one source, and if every call runs all layers.
+        `source` is None for a single drafter, and `layers` is None if every call runs all layers.
         """
         lengths = [(bucket, bucket) for bucket in self.buckets]
         if call.drafted is not None:
@@ -337,15 +334,15 @@ class Plan(BasePlan):
         bucket = self.longest_draft
         if self.lengths_vary:
             bucket = next(bucket for bucket in self.buckets if bucket >= drafted)
-        if self.sources and not drafted:  # such a drafter asks none of its models for no token
+        if self.sources and not drafted:  # a combined drafter then runs no model
             return bucket, 0
         if not self.lengths_vary:
             return bucket, bucket
-        # A drafter that is asked drafts one token at least, also for a row that wants none.
+        # Other drafters run for one token at least, also if a row needs none.
         return bucket, max(drafted, 1) if bucket else 0
 
     def _check_roles(self) -> None:
-        """Raises ValueError for a role "target", or one that drafter and schedule both use."""
+        """Raises ValueError if a role is invalid, reserved or used by both drafter and schedule."""
         of_drafter, of_schedule = self.drafter.owned(), self.schedule.tables()
         for owner, owned in ((self.drafter, of_drafter), (self.schedule, of_schedule)):
             for role in owned:
@@ -391,7 +388,7 @@ class Plan(BasePlan):
                 )
 
     def _check_paths(self) -> None:
-        """Raises ValueError for parts that do not take a draft with several paths."""
+        """Raises ValueError if a component does not support the drafter's several paths."""
         kind, wrong = type(self.drafter).__name__, ""
         if self.lengths_vary:
             wrong = f"lengths of {self.schedule} vary; give Fixed(gamma)"
@@ -406,7 +403,9 @@ class Plan(BasePlan):
 
 
 def plain_call(role: str, model: Target) -> Callable:
-    """Returns a call of `decode` that can be timed; it takes the argmax of the logits."""
+    """Returns a function of one call of the model's `decode`, for timings.
+
+    It maps (parameters by role, tokens [B, T], cache) to (argmaxes [B, T], cache)."""
 
     def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree) -> tuple[Array, PyTree]:
         output, fed = model.decode(trees[role], tokens, cache)
@@ -416,12 +415,12 @@ def plain_call(role: str, model: Target) -> Callable:
 
 
 def stop_ids_of(stop_ids: Iterable[int] | None, target: Target) -> tuple[int, ...]:
-    """Returns the given stop ids, or the target's if they are None, as a tuple of integers."""
+    """Returns stop ids as a tuple of integers, the target's if they are None; raises ValueError."""
     if stop_ids is None:
         stop_ids = target.stop_ids
     if stop_ids is None:
         raise ValueError(
-            f"nothing says what ends a text of {type(target).__name__}; give Plan.stop_ids"
+            f"neither the plan nor {type(target).__name__} has stop ids; give Plan.stop_ids"
         )
     try:
         return tuple(int(token) for token in stop_ids)
@@ -432,10 +431,10 @@ def stop_ids_of(stop_ids: Iterable[int] | None, target: Target) -> tuple[int, ..
 
 @dataclasses.dataclass(frozen=True)
 class Alone(Checked, Drafter, Schedule, Verifier):
-    """The drafter, schedule and verifier of a target that decodes alone."""
+    """The component in place of drafter, schedule and verifier if the target decodes alone."""
 
-    width: PositiveInt = 1  # tokens in each target call; only the first one counts
-    greedy: bool = False  # whether the likeliest token is taken
+    width: PositiveInt = 1  # tokens per target call; only the first token counts
+    greedy: bool = False  # whether the argmax is taken
     exact: ClassVar[bool] = True
     shared_noise: ClassVar[bool] = True
     several_paths: ClassVar[bool] = True
@@ -464,7 +463,7 @@ class Alone(Checked, Drafter, Schedule, Verifier):
         return scores.probs[n]
 
     def verdict(self, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
-        """Returns the target's own token, drawn exactly as in decoding without a draft."""
+        """Returns 0 accepted tokens and the target's next token."""
         if self.greedy:
             best = jnp.argmax(scores.logits[0])
         else:

@@ -1,6 +1,6 @@
-"""The records that flow between the components: targets, drafters, verifiers, schedules.
+"""The records that targets, drafters, verifiers and schedules exchange.
 
-These letters name the axes of arrays everywhere:
+The axes of arrays have these letters in the whole package:
 
   B  rows of a batch             N  longest output, in tokens
   S  length of the encoder input K  longest draft, in tokens
@@ -9,8 +9,8 @@ These letters name the axes of arrays everywhere:
   H  attention heads
 
 Position i of the *decoder input* holds the start token for i = 0, and output token i - 1 otherwise.
-`n` is the number of committed output tokens. Position n therefore holds the *pending* token, which
-is committed but not yet fed to the target.
+`n` is the number of output tokens so far, called committed. Position n therefore holds the last of
+them, the *pending* token, which was not yet fed to the target.
 
 Static objects (targets, drafters, verifiers, schedules, samplings) are frozen, hashable
 dataclasses. Values that change are the pytrees below. Parameters are an explicit first argument.
@@ -30,7 +30,7 @@ from flax import struct
 Array: TypeAlias = jax.Array
 Values: TypeAlias = jax.Array | np.ndarray  # on a device or on the host
 PyTree: TypeAlias = Any
-# Pairs of a logical axis and the mesh axis, or None, that it is divided over.
+# Pairs (logical axis, mesh axis over which it is divided, or None).
 AxisRules: TypeAlias = tuple[tuple[str, str | None], ...]
 
 
@@ -59,7 +59,7 @@ class Params(dict[str, PyTree]):
     """The parameters of all models and tables, by role; the first argument of every program.
 
     `Params(target, draft)` has the roles "target" and "draft", each with a pytree of arrays. Other
-    roles are given by keyword.
+    roles are keyword arguments.
 
     >>> Params({"w": 1}, table={"v": 2})
     {'target': {'w': 1}, 'table': {'v': 2}}
@@ -88,34 +88,34 @@ class Params(dict[str, PyTree]):
 class ModelOutput(NamedTuple):
     """The output of a target for a block of tokens [B, T]."""
 
-    logits: Array  # [B, T, V] float32; row i predicts the token after the i-th token fed
-    hidden: Array  # [B, T, D] the states that the logits are projected from
-    # [B, T, D] the residual stream after the last layer that was run, if not all were.
+    logits: Array  # [B, T, V] float32; [:, i] predicts the token after the i-th token of the block
+    hidden: Array  # [B, T, D] the states from which logits are computed
+    # [B, T, D] the residual stream after the last layer that was run; None if all layers were
     stream: Array | None = None
-    # [B, T] int32, the number of layers that each token went through, if that varies.
+    # [B, T] int32, the number of layers that each token went through; None if always all
     depth: Array | None = None
 
 
 class Prompt(NamedTuple):
-    """The prompts of a batch, which the outputs of a decoder-only model continue."""
+    """The prompts of a batch for a decoder-only model, which its outputs continue."""
 
     tokens: Array  # [B, S] int32, the prompt first and then garbage
     length: Array  # [B] int32
 
 
 class History(struct.PyTreeNode):
-    """The text before a token: any prompt, committed tokens, and the drafted ones before it.
+    """The text before a token: the prompt if any, committed tokens, and preceding draft tokens.
 
     Without a prompt, `tokens[..., 0]` is the start token. Entries at or beyond `length` are
-    garbage, so that a history is rewound by changing an integer. A logits processor reads the
-    history of one token, with `tokens` [M], `length` [] and `begin` []. Other readers have a
-    history for each row, or for each of T next tokens per row.
+    garbage, so that a history is rewound by changing an integer. A logits processor gets the
+    history of one token, with `tokens` [M], `length` [] and `begin` []. Elsewhere there is a
+    history for each row, or for each of T next tokens of a row.
     """
 
     tokens: Array  # [B, M] int32
-    length: Array  # [B] or [B, T] int32, with the start token and any prompt
+    length: Array  # [B] or [B, T] int32, including the start token and any prompt
     stop_ids: tuple[int, ...] = struct.field(pytree_node=False, default=())
-    # [B] int32, the index of the start token, which is a prompt's last token; None without prompts.
+    # [B] int32, the index of the start token, a prompt's last token; None without prompts
     begin: Array | None = None
 
     @property
@@ -125,12 +125,13 @@ class History(struct.PyTreeNode):
 
     @property
     def position(self) -> Array:
-        """The index, within the output, of the token that comes next."""
+        """The index, within the output, of the next token."""
         return self.length - self.output
 
     def after(self, prompt: Prompt | None) -> History:
-        """Returns the history with the result of `Target.prompt`, if it is not None, before its
-        start token, which is the prompt's last."""
+        """Returns the history with the prompt inserted before it, unchanged if `prompt` is None.
+
+        The history's start token is the prompt's last token."""
         if prompt is None:
             return self
         begin = jnp.maximum(prompt.length - 1, 0)
@@ -143,14 +144,11 @@ class History(struct.PyTreeNode):
         return self.replace(tokens=tokens, length=length, begin=begin)
 
     def append(self, tokens: Array) -> History:
-        """Returns the history with one more token [B] in each row; none beyond the end."""
+        """Returns the history with one more token [B] in each row, dropped if there is no room."""
         return self.ahead(tokens[:, None]).replace(length=self.length + 1)
 
     def ahead(self, block: Array) -> History:
-        """Returns the histories of the T + 1 tokens that a block [B, T] leads to.
-
-        They are the history before the block, and the one after each of its tokens.
-        """
+        """Returns T + 1 histories per row: before a block [B, T], and after each of its tokens."""
         index = jnp.arange(self.tokens.shape[1])[None] - self.length[:, None]
         tokens, width = self.tokens, block.shape[1]
         if width:
@@ -161,14 +159,14 @@ class History(struct.PyTreeNode):
 
 
 class Revised(NamedTuple):
-    """Inputs of texts that have been decoded before in another version, for `decode`."""
+    """Inputs with the outputs for previous versions of the texts, as the inputs of `decode`."""
 
     inputs: PyTree  # the target's inputs
     previous: Array  # [B, P] int32, the previous outputs, padded with the target's `pad_id`
 
 
 class ContextTarget(Protocol):
-    """The part of a `models.contract.model.Target` that any drafter may use."""
+    """The methods of `models.contract.model.Target` that every drafter may call."""
 
     pad_id: ClassVar[int]
 
@@ -181,8 +179,8 @@ class Context(struct.PyTreeNode):
     """The state of decoding that a drafter may read.
 
     `tokens[:, 0]` is the start token. `tokens[b, length[b] - 1]` is the pending token, and later
-    entries are garbage. `hidden[b, i]` is the target's state that produced token i: zero for the
-    start token, garbage after the pending token. `hidden` is None unless the drafter's
+    entries are garbage. `hidden[b, i]` is the target's hidden state that produced token i: zero for
+    the start token, garbage after the pending token. `hidden` is None unless the drafter's
     `reads_hidden` is true.
     """
 
@@ -192,25 +190,25 @@ class Context(struct.PyTreeNode):
     cache: Cache  # the target's
     hidden: Array | None  # [B, at least 1+N, D]
     active: Array  # [B] bool, rows that are not finished
-    # [B, P] int32, the previous output for each text, padded with `pad_id`; only while the state of
-    # a drafter that reads it is made.
+    # [B, P] int32, the previous output for each text, padded with `pad_id`; only set in calls of
+    # `Drafter.init` of a drafter that reads it
     previous: Array | None = None
-    # [B, K] the tokens of a recorded text, for teacher forcing: the drafter's distributions are
-    # then recorded after these tokens rather than after those that it drafts. None when it drafts.
+    # [B, K] the next tokens of a recorded text, for teacher forcing: the drafter then returns its
+    # distributions after these tokens, not after the tokens that it drafts. None in decoding
     taught: Array | None = None
     vocab_size: int | None = struct.field(pytree_node=False, default=None)  # V
     stop_ids: tuple[int, ...] = struct.field(pytree_node=False, default=())
     pad_id: int = struct.field(pytree_node=False, default=0)  # of the inputs
-    # The target itself, to which params["target"] belongs.
+    # the target, whose parameters are params["target"]
     target: ContextTarget = struct.field(pytree_node=False, default=None)
-    # The target draws with the same keys as `propose`: see `sampling.draw_shared`.
+    # whether the target draws with the keys that the drafter gets, see `sampling.draw_shared`
     shared_noise: bool = struct.field(pytree_node=False, default=False)
-    # The verifier reads `Draft.beliefs`.
+    # whether the verifier reads `Draft.beliefs`
     beliefs: bool = struct.field(pytree_node=False, default=False)
 
     @property
     def prompt(self) -> Prompt | None:
-        """The prompts, if the target is decoder-only."""
+        """The prompts if the target is decoder-only, else None."""
         return None if self.target is None else self.target.prompt(self.inputs)
 
     @property
@@ -220,17 +218,16 @@ class Context(struct.PyTreeNode):
 
 
 class Resume(struct.PyTreeNode):
-    """A target call that a drafter has begun with the target's own lower layers.
+    """A target call whose lower layers have already run, because the drafter drafts with them.
 
-    For a draft of L tokens, those layers have run on the first L positions of the call: the pending
-    token, and all draft tokens but the last. Their keys and values are in the cache and are not
-    written again. The cache's length is the one that the drafter found. The decoding loop owns the
-    cache from then on.
+    For a draft of L tokens, these layers have run on the first L positions of the call: the pending
+    token, and all draft tokens but the last. Their keys and values are in `cache` and are not
+    written again. The cache's length is unchanged. The decoding loop continues with this cache.
     """
 
-    stream: Array  # [B, K, D] the residual stream of these positions, garbage after them
+    stream: Array  # [B, K, D] the residual stream at the first L positions, garbage after them
     cache: Cache
-    layers: int = struct.field(pytree_node=False)  # the number that have run, from the first
+    layers: int = struct.field(pytree_node=False)  # the number of layers that have run
 
 
 class DraftNodes(Protocol):
@@ -258,19 +255,16 @@ class DraftNodes(Protocol):
 
 
 class Draft(struct.PyTreeNode):
-    """Proposed tokens; entries at i >= length are garbage.
+    """Draft tokens; entries at i >= length are garbage. A verifier gets one row, without axis B.
 
-    A verifier reads one row, without the leading B.
+    `probs[b, i]` is exactly the float32 distribution q from which `tokens[b, i]` was drawn. None
+    stands for a one-hot q, as of greedy and copying drafters. The preceding text alone must
+    determine q, so that a draw with another key has the same q. `testing.check_drafter` and the
+    certificate test this.
 
-    `probs[b, i]` is exactly the float32 distribution that `tokens[b, i]` was drawn from. None
-    stands for certainty, a one-hot distribution on the token: greedy and copying drafters propose
-    with it. It follows from the text before the token: drawn again with another key, the token has
-    the same distribution. `testing.check_drafter` and the certificate compare draws with it.
-
-    `source` is the index in the drafter's `sources` of the component that made the draft. It is
-    None if there is only one. `beliefs` is the softmax of a greedy drafter. It is None for a
-    drafter that copies, and unless the context asks for it. `resume` is set by a drafter that runs
-    layers of the target.
+    `source` is the index in the drafter's `sources` of the component that made the draft, None for
+    a single drafter. `beliefs` is the softmax of a greedy drafter's logits, None if the drafter
+    copies or `Context.beliefs` is false. `resume` is set if the drafter runs layers of the target.
     """
 
     tokens: Array  # [B, K] int32
@@ -279,59 +273,59 @@ class Draft(struct.PyTreeNode):
     source: Array | None = None  # [B] int32
     beliefs: Array | None = None  # [B, K, V] float32
     resume: Resume | None = None
-    # [B] bool, set by the loop: whether it cut the draft because the output was not usable.
+    # [B] bool, set by the decoding loop: whether it cut the draft at an invalid token or q
     broken: Array | None = None
-    # Their arrangement, if the tokens are not one text: several paths, or a tree. K is then
-    # the number of nodes, and `length` the number of depths.
+    # the arrangement of tokens in several paths or in a tree; None if they are one text. K is then
+    # the number of nodes, and `length` counts depths in the tree
     nodes: DraftNodes | None = None
 
     @property
     def tree(self) -> DraftNodes:
-        """The arrangement of tokens that are not one text."""
+        """`nodes`, which must not be None."""
         assert self.nodes is not None
         return self.nodes
 
 
 class Scores(struct.PyTreeNode):
-    """The target's scores for one row of a draft: row i for draft token i, row K for the next.
+    """The target's scores for one draft: row i for draft token i, row K for the token after it.
 
     `probs` is the distribution after processors, temperature, top-k and top-p. If `greedy`, it is a
     one-hot on the likeliest token.
     """
 
     logits: Array  # [K+1, V] float32, after the processors if there are any
-    probs: Array  # [K+1, V] float32, the distribution that tokens are drawn from
+    probs: Array  # [K+1, V] float32, the distribution from which tokens are drawn
     greedy: bool = struct.field(pytree_node=False, default=False)
-    # Some logits may be -inf because a processor excludes the token.
+    # whether there are processors, so that logits of excluded tokens may be -inf
     processed: bool = struct.field(pytree_node=False, default=False)
 
 
 class Noise(NamedTuple):
     """The random keys of one row in one iteration; `decoding.keys` derives them."""
 
-    draft: Array  # [K] keys, for drawing draft token j
-    accept: Array  # [K] keys, for the uniform number that decides about draft token j
-    correct: Array  # [K+1] keys, for drawing the target's token after j accepted ones
+    draft: Array  # [K] keys, to draw draft token j
+    accept: Array  # [K] keys, of the uniform number that decides whether draft token j is accepted
+    correct: Array  # [K+1] keys, to draw the target's token after j accepted draft tokens
 
 
 class Verdict(NamedTuple):
-    """The outcome for one row: the first `num_accepted` draft tokens, then `next_token`."""
+    """A row's result: the output continues with `num_accepted` draft tokens, then `next_token`."""
 
     num_accepted: Array  # [] int32, 0..length of the draft
     next_token: Array  # [] int32
 
 
 class Trace(struct.PyTreeNode):
-    """A record of each target call. Column i is the row's i-th call; later columns are 0.
+    """The record of all target calls. Column i is a row's i-th call; columns after its last are 0.
 
     A call emits accepted + 1 tokens. A row's last call emits `accepted` tokens if `ended_in_draft`,
-    because the stop id was an accepted draft token. `source` is the source of each call's draft,
-    None if the drafter has only one. `depth` is the largest number of layers that a token of the
-    row went through, None if every call runs all layers.
+    because the stop id was an accepted draft token. `source` is the index in the drafter's
+    `sources` that drafted, None for a single drafter. `depth` is the largest number of layers that
+    a token of the row went through in the call, None if every call runs all layers.
 
-    `broken_drafts` counts drafts that the loop cut short: a token did not exist, or its q was not a
-    distribution. `failed` marks a row that ended without a stop id, because the target's logits for
-    its next token were NaN or infinite. The last call of such a row emits `accepted` tokens.
+    `broken_drafts` counts drafts that were cut because a token was outside of the vocabulary, or
+    its q was not a distribution. `failed` marks a row that ended without a stop id, because the
+    target's logits were NaN or infinite. The last call of such a row emits `accepted` tokens.
     """
 
     proposed: Array  # [B, N, K] int32, 0 at and after `drafted`
@@ -347,16 +341,16 @@ class Trace(struct.PyTreeNode):
 
 
 class DecodeState(struct.PyTreeNode):
-    """The state that changes while a batch is decoded."""
+    """The state of decoding a batch."""
 
     # Evolving.
     tokens: Array  # [B, 1+N] int32, see Context
     length: Array  # [B] int32, see Context
     active: Array  # [B] bool
     cache: Cache  # the target's
-    hidden: Array | None  # [B, 1+N+K+1, D], see Context; with room for one call at the end
-    drafter: PyTree
-    schedule: PyTree
+    hidden: Array | None  # [B, 1+N+K+1, D], see Context; with room for one more call at the end
+    drafter: PyTree  # the drafter's state
+    schedule: PyTree  # the schedule's state
     # Fixed.
     keys: Array  # [B, 4] each row's keys by purpose, see `decoding.keys`
     inputs: PyTree
@@ -367,7 +361,7 @@ class DecodeState(struct.PyTreeNode):
 
 
 class Row(NamedTuple):
-    """One decoded text and its target calls, as plain values; lists have one entry per call."""
+    """One decoded text and its target calls; all lists but `tokens` have one entry per call."""
 
     tokens: list[int]
     proposed: list[list[int]]
@@ -378,11 +372,11 @@ class Row(NamedTuple):
 
 
 class DecodeOutput(NamedTuple):
-    """Decoded texts.
+    """The decoded texts of a batch.
 
     `tokens` exclude the start token, include the stop id that ends a row, and are 0 after `length`.
-    `log_probs` are the target's log-probabilities of the emitted tokens, 0 after `length`:
-    log-softmax of its unmodified float32 logits, at temperature 1 and without filters.
+    `log_probs` are the target's log-probabilities of these tokens, 0 after `length`: log-softmax of
+    its unmodified float32 logits, at temperature 1 and without filters.
     """
 
     tokens: Array  # [B, N] int32
@@ -391,11 +385,11 @@ class DecodeOutput(NamedTuple):
     trace: Trace
 
     def made(self, index: int) -> int:
-        """Returns how many tokens a row has."""
+        """Returns the number of output tokens of a row."""
         return int(self.length[index])
 
     def row(self, index: int) -> Row:
-        """Returns the text of a row. The output must have been copied to the host."""
+        """Returns a row as plain values; the output must be on the host (`jax.device_get`)."""
         trace, calls = self.trace, self.trace.calls[index]
         tokens = self.tokens[index, : self.length[index]]
         columns = trace.proposed, trace.drafted, trace.accepted, trace.source, trace.depth
@@ -404,54 +398,54 @@ class DecodeOutput(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """A schedule's stopping rule, bound to its parameters and its initial state."""
+    """A schedule's rule that ends a draft early, for one call of a drafter."""
 
-    carry: PyTree
+    carry: PyTree  # the rule's state before the first draft token
     ask: Callable[[PyTree, Array, Array, Array], tuple[PyTree, Array]]
     # ask(carry, index [], probs [B, V], tokens [B]) -> (carry, stop [B] bool)
-    cut: Callable[[Array], Array] | None = None  # kept [B, K] -> [B], the schedule's, if it has one
+    cut: Callable[[Array], Array] | None = None  # acceptance estimates [B, K] -> draft length [B]
 
 
 class Request(NamedTuple):
-    """A request to a drafter for `want` tokens in each row, after the text of a context."""
+    """The arguments of a drafter: `want` draft tokens for each row, after the text of `context`."""
 
     context: Context
-    keys: Array  # [B, K] finished keys, one per draft token
-    want: Array  # [B] int32, 0..K, the number of tokens that can be used
-    stop: Stop | None = None  # None: nothing ends a draft early
+    keys: Array  # [B, K] random keys, one for each draft token, to be used unchanged
+    want: Array  # [B] int32, 0..K, the most draft tokens that a row can use
+    stop: Stop | None = None  # the rule that ends a draft early; None for no rule
 
     @property
     def longest(self) -> int:
-        """K, the number of tokens that a draft has room for."""
+        """K, the most tokens that a draft may have."""
         return self.keys.shape[1]
 
 
 class Table(NamedTuple):
-    """Parameters that belong to no model: arrays that `checkpoints.tables` reads and writes."""
+    """A kind of parameters without a model, such as n-gram counts, in a file of its own."""
 
-    kind: str  # "ngram", "store" or "classifier"; `tables` describes the arrays of each kind
+    kind: str  # "ngram", "store" or "classifier"; `checkpoints.tables` describes their arrays
 
 
 class Part(NamedTuple):
-    """One kind of model call in an iteration, each `width` tokens wide."""
+    """The calls of one model on `width` tokens in an iteration."""
 
     role: str  # of the model, see `Plan.models` and `of_depth`
-    width: int
-    calls: float  # per iteration; a mean if that varies
+    width: int  # tokens per call
+    calls: float  # calls per iteration; a mean if their number varies
 
 
 class TargetCall(NamedTuple):
-    """The known facts about one target call; None for unknown ones."""
+    """A target call that was measured; a field is None if it is unknown or does not vary."""
 
-    drafted: int | None = None  # tokens
-    source: int | None = None  # the index of the drafter's source that proposed them
-    depth: int | None = None  # layers that the call went through, if that varies
+    drafted: int | None = None  # draft tokens
+    source: int | None = None  # the index in the drafter's `sources` that drafted
+    depth: int | None = None  # the layers that the call ran
 
     @classmethod
     def each(
         cls, drafted: Iterable[int], sources: Iterable[int] = (), depths: Iterable[int] = ()
     ) -> list[TargetCall]:
-        """Returns the calls of a text; sources and depths may be empty where they are not known."""
+        """Returns a text's calls from lists of each field; empty sources and depths are unknown."""
         fields = [list(field) for field in (drafted, sources, depths)]
         unknown = [None] * len(fields[0])
         return [cls(*call) for call in zip(*(field or unknown for field in fields), strict=True)]
@@ -461,17 +455,19 @@ UNKNOWN_CALL = TargetCall()
 
 
 def of_depth(depth: int | None) -> str:
-    """Returns the role of target calls through `depth` layers, as "target/6"; None is for all."""
+    """Returns the role of target calls through `depth` layers: "target/6", or "target" for None."""
     return "target" if depth is None else f"target/{depth}"
 
 
 def verifies(role: str) -> bool:
-    """Returns whether calls of this role are the target's, not a draft model's."""
+    """Returns whether calls of this role are target calls in speculation."""
     return role.partition("/")[0] == "target"
 
 
 class SamplingRule(abc.ABC):
-    """Turns logits into the distribution that tokens are drawn from; a frozen dataclass."""
+    """A rule that turns logits into the distribution from which tokens are drawn.
+
+    Subclasses are frozen dataclasses."""
 
     greedy: ClassVar[bool] = False  # whether the likeliest token is always taken
 
@@ -481,15 +477,15 @@ class SamplingRule(abc.ABC):
     ) -> Array:
         """Returns the distributions [..., V] of logits [..., V] float32.
 
-        `positions` [...] int32 are the indices of the output tokens. `history` is the text before
-        each token, for rules that read it.
+        `positions` [...] int32 are the indices of these tokens in the output. `history` is the text
+        before each token, for rules that read it.
         """
 
 
 class LogitsProcessor(abc.ABC):
-    """Changes the logits of a token, given the text before it; a frozen dataclass."""
+    """A rule that changes the logits of a token by the text before it; a frozen dataclass."""
 
-    ids: ClassVar[tuple[int, ...]] = ()  # that the processor names, which a vocabulary must have
+    ids: ClassVar[tuple[int, ...]] = ()  # token ids in its settings, which must be valid
 
     @abc.abstractmethod
     def process(self, logits: Array, history: History) -> Array:

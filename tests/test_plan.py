@@ -264,7 +264,7 @@ def test_who_does_not_say_what_ends_a_text_is_asked():
     class Silent(TableTarget):
         stop_ids = None
 
-    with pytest.raises(ValueError, match="nothing says what ends a text of Silent; give Plan.stop"):
+    with pytest.raises(ValueError, match="neither the plan nor Silent has stop ids"):
         Plan(Silent(5), None, None, None, Greedy(), 8)
     assert Plan(Silent(5), None, None, None, Greedy(), 8, stop_ids=[2]).stop_ids == (2,)
 

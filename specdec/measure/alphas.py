@@ -1,4 +1,4 @@
-"""The record of a text, and the figures of all texts."""
+"""Acceptance measured on recorded texts: the record of one text, and the means over all texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Amounts: TypeAlias = list[Amount | list[Amount]]  # a figure is a list for a dra
 
 
 class DrafterRecording(TypedDict, total=False):
-    """The recording of a drafter in a line."""
+    """The figures of one drafter in a line of recorded texts, as in `Accepted.drafts`."""
 
     proposed: Required[list[MaybeId | list[MaybeId]]]
     ratio: Amounts
@@ -33,28 +33,27 @@ class DrafterRecording(TypedDict, total=False):
 
 
 class Accepted(NamedTuple):
-    """One recorded text: sums of sum_x min(p(x) / l, q(x)) by drafter, and data for a replay.
+    """One text that the target wrote, and the figures of each drafter at its tokens.
 
     Attributes:
-      index: The example's place in its split, or the text's among those given, from 0.
-      tokens: Tokens of the text that the target wrote.
-      accepted: Of each drafter (model, the run's own, and with --tables unigram and bigram): for
-        each lenience l, in descending order from 1, the sum over the text's tokens of sum_x
-        min(p(x) / l, q(x)). Over tokens it is alpha.
+      index: The example's place in its split, or the text's place in a file, from 0.
+      tokens: The number of tokens of the target's output.
+      accepted: For each drafter (model is the run's drafter; --tables adds unigram and bigram), a
+        list over the leniences l, descending from 1, of sums over the output's tokens of sum_x
+        min(p(x) / l, q(x)). A sum divided by `tokens` is alpha.
       inputs: The input's token ids, without padding.
-      output: The target's token ids, with its EOS unless the text was cut at the longest length.
-      drafts: Of each drafter whose distribution depends on the text before a token alone, by its
-        class and, of one that is made of others, its field ('second Autoregressive'): `proposed`,
-        for each token of the output the id that it finds most likely given the true text before, -1
-        for none; and `ratio`, if it draws, q(y) / p(y) of the output's own token y. `confidence`
-        and `entropy` are what a stopping rule would see: the probability of y if the drafter draws,
-        else of `proposed` by its softmax, the entropy of the distribution in nats, and `top`, its
-        ten greatest probabilities, descending. `refused`, if it draws, is the probability of a
-        token that is drawn and refused there. Of a drafter of blocks, each figure is a list, of the
-        places of a block that begins there. Empty of a drafter that copies.
-      proposes: Tokens of the output at which the run's drafter proposes one.
-      depths: Of each token of the output, how many of the target's layers it went through; absent
-        where tokens go through all.
+      output: The target's token ids, with EOS unless the output was cut at the maximum length.
+      drafts: Figures of each drafter whose distribution q depends only on the preceding text. Its
+        key is its class, after its field if it is inside another drafter ('second
+        Autoregressive'). Each figure is a list over the output's tokens y. `proposed` is the
+        argmax of q, -1 for no proposal. `confidence` is the probability of y if the drafter
+        samples, else the softmax probability of `proposed`. `entropy` is in nats, and `top` holds
+        the ten largest probabilities, descending. A drafter that samples also has `ratio`, which
+        is q(y) / p(y), and `refused`, which is q of a token that was drawn and rejected. If the
+        drafter proposes blocks, each figure is a list over the block's positions.
+      proposes: The number of output tokens at which the run's drafter proposes a token.
+      depths: For each output token, the number of target layers that computed it; absent if every
+        token uses all layers.
     """
 
     index: Count
@@ -72,7 +71,7 @@ class Accepted(NamedTuple):
 
     @classmethod
     def of(cls, fields: Mapping[str, object]) -> Accepted:
-        """Returns the text of a line; raises ValueError or TypeError for one of something else."""
+        """Returns the text of a line; raises ValueError or TypeError if its fields do not fit."""
         text = record_of(cls, fields)
         fits = [len(LENIENCE) == len(sums) for sums in text.accepted.values()]
         rows = [row for kinds in text.drafts.values() for row in kinds.values()]
@@ -82,7 +81,7 @@ class Accepted(NamedTuple):
         return text
 
     def kept(self, name: str, kind: str) -> np.ndarray:
-        """Returns the probability that a drafter's proposal at each token is accepted."""
+        """Returns min(1, ratio) at each token, or whether `proposed` is the token, by `kind`."""
         recording = np.array(self.drafts[name][kind])
         if kind == "ratio":
             return np.minimum(recording, 1)
@@ -91,17 +90,16 @@ class Accepted(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class AcceptanceSummary:
-    """The figures of all texts."""
+    """Acceptance rates over all recorded texts."""
 
-    texts: int
-    tokens: int
-    alphas: Mapping[str, Mapping[float, Estimate]]  # drafter -> lenience -> a mean over tokens
-    proposes: float  # the share of the tokens at which the drafter proposes one
-    # of the target, the mean over tokens; None if all tokens go through all layers
-    layers: float | None = None
+    texts: int  # the number of texts
+    tokens: int  # the number of output tokens of all texts
+    alphas: Mapping[str, Mapping[float, Estimate]]  # drafter -> lenience -> alpha
+    proposes: float  # the share of output tokens at which the drafter proposes a token
+    layers: float | None = None  # the target's layers per token, mean; None if always all layers
 
     def record(self) -> Mapping[str, object]:
-        """Returns plain values, for JSON."""
+        """Returns all fields as values that JSON can hold."""
         alphas = {
             name: [{"lenience": lenience, **alpha._asdict()} for lenience, alpha in rates.items()]
             for name, rates in self.alphas.items()
@@ -111,11 +109,11 @@ class AcceptanceSummary:
 
 
 def summarize(records: Iterable[Accepted]) -> AcceptanceSummary:
-    """Returns the means over all tokens, with intervals of a bootstrap over texts."""
+    """Returns the acceptance rates over all tokens, with intervals of a bootstrap over texts."""
     # Texts are resampled, because tokens of one text are not independent.
     records = list(records)
     if not records:
-        raise ValueError("no text was written, so nothing is accepted; give some inputs")
+        raise ValueError("no text was written, so nothing is accepted; give at least one input")
     tokens = np.array([text.tokens for text in records])
     alphas = {}
     for name in records[0].accepted:
@@ -129,12 +127,12 @@ def summarize(records: Iterable[Accepted]) -> AcceptanceSummary:
 
 
 def lines(summary: AcceptanceSummary) -> Iterator[str]:
-    """Yields the figures as lines of text."""
+    """Yields the lines that `specdec acceptance` prints: counts, then alpha by drafter."""
     yield f"{summary.tokens} tokens of {counted(summary.texts, 'text')} that the target wrote"
     if summary.layers is not None:
-        yield f"a token goes through {summary.layers:.2f} layers, mean"
+        yield f"a token goes through {summary.layers:.2f} of the target's layers, on average"
     if not summary.proposes:
-        yield "nothing is proposed at any of them"
+        yield "the drafter proposes nothing at any of these tokens"
         return
     rows = [("drafter", "alpha", "  95 % interval", *(f"l = {x:g}" for x in LENIENCE[1:]))]
     for name, alphas in summary.alphas.items():
@@ -143,4 +141,4 @@ def lines(summary: AcceptanceSummary) -> Iterator[str]:
         rows.append((name, f"{exact.value:.3f}", interval, *(f"{x.value:.3f}" for x in others)))
     yield from columns(rows, "10", ">8", "18", ">10")
     if summary.proposes < 1:
-        yield f"it proposes at {summary.proposes:.1%} of the tokens; alpha counts the others as 0"
+        yield f"drafts exist at {summary.proposes:.1%} of the tokens; alpha counts 0 elsewhere"

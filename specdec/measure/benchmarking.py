@@ -1,4 +1,4 @@
-"""The speed of speculation on a run's texts, one text at a time."""
+"""`specdec bench`: times speculation against the target alone, one text at a time."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from specdec.types import PyTree, Table
 from specdec.verifiers import SyntheticAcceptance
 
 LIMIT = 32
-TEXTS_ELSEWHERE = 64  # at least; few texts say little about the acceptance of others
+TEXTS_ELSEWHERE = 64  # at least this many, as few texts predict acceptance badly
 
 
 class Timed(NamedTuple):
-    """A variant that is ready to be timed."""
+    """A variant of the drafter with its traced programs, ready to be timed."""
 
     variant: Variant
-    workload: Workload  # the calls that are timed, traced already, so that bad settings fail early
-    path: str | None  # the file of its lines, None for none
+    workload: Workload  # the timed programs, already traced, so that bad settings fail early
+    path: str | None  # the file of its records; None keeps them in memory
 
     @property
     def run(self) -> Run:
@@ -46,12 +46,12 @@ class Timed(NamedTuple):
     def measurement(
         self, texts: Mapping[int, PyTree], file: File, repeats: int, store: Store
     ) -> Measurement:
-        """Reads the checkpoints that the store lacks, compiles, and returns the measurement."""
+        """Reads checkpoints that `store` lacks, compiles, and returns the measurement."""
         trees = trees_of(self.run, store.read)
         return Measurement(self.workload, trees, texts, file, self.run.data.seed, repeats)
 
     def about(self, repeats: int, load: float | None) -> dict[str, object]:
-        """Returns a description of the measurement, for the report."""
+        """Returns the settings of the measurement by name, for the JSON report."""
         device = devices.this()
         about = described(self.run)
         return {
@@ -67,19 +67,19 @@ class Timed(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Measured:
-    """The figures of one variant."""
+    """The benchmark result of one variant."""
 
     variant: Variant
     summary: BenchmarkSummary
-    load: float | None  # the load average before the measurement, None where it is not known
+    load: float | None  # the load average before the measurement; None if unknown
 
     @property
     def sentence(self) -> str:
-        """The result, in one sentence."""
+        """The speed-up, the identity of the outputs and the settings, in one sentence."""
         return printed.sentence(self.summary, self.variant.run.decoder.plan, hardware())
 
     def lines(self) -> Iterator[str]:
-        """Yields the result in a sentence, how far to trust it, and the table."""
+        """Yields the printed result: a sentence, how far it can be trusted, and the table."""
         yield self.sentence
         yield from printed.trust(self.load, self.summary.spread)
         yield ""
@@ -96,12 +96,12 @@ class Measured:
 
 
 class Benchmark(NamedTuple):
-    """Variants of one target on the same texts, ready to be timed in turns."""
+    """Variants of speculation with one target, ready to be timed alternately on the same texts."""
 
     timed: Sequence[Timed]
-    texts: Mapping[int, PyTree]  # example index -> inputs [1, S]
-    others: Mapping[int, PyTree]  # the same, of the split that predicts the timed one
-    split: str | None  # the name of that split, None for no prediction
+    texts: Mapping[int, PyTree]  # example index in the timed split -> inputs [1, S]
+    others: Mapping[int, PyTree]  # the same for `split`, from whose texts the times are predicted
+    split: str | None  # the name of a second split; None for no prediction
 
     @classmethod
     def of(
@@ -111,7 +111,7 @@ class Benchmark(NamedTuple):
         synthetic_alpha: float | None = None,
         split: str | None = None,
     ) -> Benchmark:
-        """Returns the benchmark of some variants."""
+        """Returns the benchmark of (variant, path of its records or None); UsageError if unfit."""
         with one_line("--synthetic_alpha: "):
             synthetic = None if synthetic_alpha is None else SyntheticAcceptance(synthetic_alpha)
         timed: list[Timed] = []
@@ -121,30 +121,30 @@ class Benchmark(NamedTuple):
                 recorded_texts.refuse_another(variant.name, _key(timed[0].run), _key(variant.run))
             if synthetic and variant.run.beams:
                 raise UsageError(
-                    f"--synthetic_alpha is {synthetic.alpha}, and beams are accepted by their "
-                    "scores; leave it out, or leave out NUM_BEAMS"
+                    f"--synthetic_alpha is {synthetic.alpha}, which beams do not use; leave "
+                    "it out, or leave out NUM_BEAMS"
                 )
             if synthetic:
                 variant = _accepting(variant, synthetic)
             if split and variant.run.data.texts is not None:
                 raise UsageError(
-                    f"--forecast_split is {split!r}, and the texts are given; leave it out, only a "
-                    "task has splits"
+                    f"--forecast_split is {split!r}, and texts of a file have no splits; leave it "
+                    "out, or benchmark a task"
                 )
             if split == variant.run.data.split:
                 raise UsageError(
                     f"--forecast_split is {split!r}, the split that is timed; name "
-                    "another one, whose texts predict it"
+                    "another split, to predict the speed-up from its texts"
                 )
             timed.append(Timed(variant, _workload(variant.run), path))
-        # All that can be wrong has been looked at; from here on it takes long.
+        # All settings have been checked; what follows takes long.
         first = timed[0].run
         return cls(timed, texts_of(first), _texts_elsewhere(first, split), split)
 
     def measure(self, repeats: int, profile_dir: str | None = None) -> Iterator[Measured]:
-        """Times all variants in turns, and yields the figures of each."""
-        load = load_average()  # of others: nothing has been compiled yet
-        # All files are held before a checkpoint is read.
+        """Times all variants alternately, and yields each result; traces the first with xprof."""
+        load = load_average()  # of other processes, as this one has not compiled anything yet
+        # All files are locked before a checkpoint is read.
         files = [
             File(timed.path, timed.variant.settings, len(timed.workload.generations))
             for timed in self.timed
@@ -167,7 +167,7 @@ class Benchmark(NamedTuple):
 
 
 def _take_turns(measurements: Sequence[Measurement]) -> None:
-    """Measures, text by text, under a bar if there is a terminal."""
+    """Runs all measurements alternately, text by text, with a progress bar on a terminal."""
     total = sum(measurement.remaining for measurement in measurements)
     by_text = (measurement.by_text() for measurement in measurements)
     hidden = not sys.stderr.isatty()
@@ -178,19 +178,19 @@ def _take_turns(measurements: Sequence[Measurement]) -> None:
 
 
 def trees_of(run: Run, tree_of: Callable[[Target | Table, str], PyTree]) -> dict[str, PyTree]:
-    """Returns the parameters by role, as `Workload` takes them."""
+    """Returns name -> parameters for a `Workload`; `tree_of` reads those of a model or table."""
     paths = run.paths()
     return {name: tree_of(owned, paths[role]) for name, role, owned in _owned(run)}
 
 
 def layouts(run: Run) -> dict[str, str]:
-    """Returns how kernels are kept and multiplied on this device, by role."""
+    """Returns role -> the layout of a model's kernels on this device, in words."""
     models = {name: owned for name, _, owned in _owned(run) if isinstance(owned, Model)}
     return {name: str(model.layout) for name, model in models.items()}
 
 
 def _owned(run: Run) -> Iterator[tuple[str, str, Target | Table]]:
-    """Yields the name, the role and the model or table of each tree of a workload."""
+    """Yields (name in a workload, role in the run, model or table) of each tree of parameters."""
     yield "alone", "target", run.target_alone
     if run.search:
         yield from ((role, role, model) for role, model in run.search.plan.models().items())
@@ -199,10 +199,10 @@ def _owned(run: Run) -> Iterator[tuple[str, str, Target | Table]]:
 
 
 def _accepting(variant: Variant, verifier: SyntheticAcceptance) -> Variant:
-    """Returns the variant with a verifier that accepts tokens at a given rate, whatever the models
-    say, and without stop ids, so that texts have the longest length."""
+    """Returns the variant with a verifier that accepts draft tokens at a fixed rate, and without
+    stop ids, so that every text has the maximum length."""
     engine = variant.engine.variant(verifier=verifier, stop_ids=())
-    # No gin file reads this: who repeats the run by its settings alone is stopped.
+    # No gin file reads this name, so repeating the run from its settings alone fails.
     line = f"\nSYNTHETIC_ALPHA = {verifier.alpha}  # --synthetic_alpha, NOT EXACT\n"
     run = dataclasses.replace(variant.run, engine=engine)
     return variant._replace(run=run, settings=variant.settings + line)
@@ -219,7 +219,7 @@ R = TypeVar("R", bound=_HasData)
 
 
 def one_text_at_a_time() -> Callable[[R], R]:
-    """Returns a function that puts a run into batches of one text; its first call prints a note."""
+    """Returns a function that sets a run's batch size to 1; its first call may print a note."""
     noted = False
 
     def change(run: R) -> R:
@@ -227,14 +227,14 @@ def one_text_at_a_time() -> Callable[[R], R]:
         data = run.data
         if not noted and (data.batch_size != 1 or data.buckets):
             print(
-                "bench: one text at a time, all padded to one length; specdec tune --batch_size "
+                "bench: times one text per batch, padded to one length; specdec tune --batch_size "
                 "predicts larger batches",
                 file=sys.stderr,
             )
         noted = True
         if data.decoder_prefix:
             raise UsageError(
-                f"decoder_prefix is {data.decoder_prefix!r}; leave it out, whole outputs are "
+                f"decoder_prefix is {data.decoder_prefix!r}; leave it out, only whole outputs are "
                 "measured"
             )
         limit = LIMIT if data.limit is None else data.limit
@@ -245,14 +245,14 @@ def one_text_at_a_time() -> Callable[[R], R]:
 
 
 def _on_this_machine(variant: Variant) -> Variant:
-    """Returns the variant with settings that describe the machine."""
+    """Returns the variant with comments about the machine added to its settings."""
     facts = hardware() | {"layouts": layouts(variant.run)}
     machine = "".join(f"{MACHINE}{name} = {value}\n" for name, value in facts.items())
     return variant._replace(settings=variant.settings + machine)
 
 
 def _key(run: Run) -> dict[str, object]:
-    """Returns the settings that variants of one benchmark share, by name."""
+    """Returns the settings, by name, in which all variants of one benchmark must agree."""
     alone = dataclasses.replace(run, engine=run.engine.alone())
     rules = dataclasses.replace(run.placement.partitioner, draft_logical_axis_rules=())
     searched = flat("beams", run.search.alone().plan) if run.search else {}
@@ -261,7 +261,7 @@ def _key(run: Run) -> dict[str, object]:
 
 
 def _workload(run: Run) -> Workload:
-    """Returns the calls that are timed, traced, so that bad settings fail early."""
+    """Returns the timed programs of a run, traced, so that bad settings fail early."""
     mesh, search = run.placement.mesh, run.search
     if search:
         workload = Workload.of(search.plan, search.alone().plan, mesh, greedy=run.plan)
@@ -273,7 +273,7 @@ def _workload(run: Run) -> Workload:
 
 
 def texts_of(run: Run) -> dict[int, PyTree]:
-    """Returns example index -> inputs [1, S]."""
+    """Returns the run's texts, example index -> inputs [1, S]; UsageError if there are none."""
     texts = {int(batch.index[0]): batch.inputs for batch in run.batches()}
     if not texts:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to measure")
@@ -281,7 +281,7 @@ def texts_of(run: Run) -> dict[int, PyTree]:
 
 
 def _texts_elsewhere(run: Run, split: str | None) -> dict[int, PyTree]:
-    """Returns the texts of the split that predicts the timed one."""
+    """Returns texts of another split, example index -> inputs [1, S]; none if it is None."""
     if split is None:
         return {}
     limit = max(run.data.limit or LIMIT, TEXTS_ELSEWHERE)

@@ -1,4 +1,4 @@
-"""The outputs of a run for a split of a task, and their metrics."""
+"""`specdec eval`: decodes a split of a task, and compares the outputs with its references."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from specdec.texts.measured_run import Run, Variant
 from specdec.texts.sources import Source
 from specdec.texts.text_engine import TextEngine
 
-# A target as metrics want it, and what makes of an output what they compare with it.
+# The reference of a text as metrics take it, and a function that prepares an output alike.
 Reference: TypeAlias = tuple[object, Callable[[str], object]]
 
-NONE = 2**31 - 1  # batches: none is left
-# What the report takes from a prediction.
+NONE = 2**31 - 1  # stands for a number of batches: no text is left to decode
+# The fields of a prediction that the report reads.
 NEEDED = ("prediction", "tokens", "calls", "drafted", "accepted")
 COMPARED = ("alone", "alone_tokens")
 NEEDED_OF_BEAMS = ("predictions", "tokens", "scores", "steps", "calls")
@@ -42,33 +42,32 @@ METRICS: Mapping[str, Callable] = {"bleu": bleu, "rouge": rouge, "squad": squad,
 
 
 class Report(TypedDict):
-    """The report of an evaluation, as far as it is shown."""
+    """The fields of an evaluation's report that are printed."""
 
     texts: int
-    samples: int
-    metrics: dict[str, dict[str, float]]  # by way, and by name
-    signatures: dict[str, str]
+    samples: int  # per text
+    metrics: dict[str, dict[str, float]]  # way to decode, such as "alone" -> metric -> value
+    signatures: dict[str, str]  # metric -> its settings
     difference: NotRequired[dict[str, dict[str, float]]]
     identical: NotRequired[int]
     same_by_chance: NotRequired[int]
 
 
 class Evaluation(NamedTuple):
-    """Texts that are to be decoded, with their references."""
+    """The texts of a run, with their references and metrics, and the engine that decodes them."""
 
     variant: Variant
-    expected: Sequence[Reference]
+    expected: Sequence[Reference]  # of the texts of all hosts, in order
     metrics: Sequence[Callable]
-    source: Source  # the texts of this host
-    engine: TextEngine  # decodes them
-    # gets the report for TensorBoard; None for nothing
-    scalars: Callable[[Report], None] | None = None
+    source: Source  # the input texts of this host
+    engine: TextEngine
+    scalars: Callable[[Report], None] | None = None  # writes a report for TensorBoard
 
     @classmethod
     def of(
         cls, variant: Variant, names: Sequence[str] | None = None, metrics_dir: str | None = None
     ) -> Evaluation:
-        """Returns the evaluation of a run."""
+        """Returns the evaluation of a run by the named metrics, by default the task's."""
         run = variant.run
         source, expected = run.source(), _references(run)
         metrics, engine = _metrics_of(run, names), TextEngine.open(run)
@@ -77,7 +76,7 @@ class Evaluation(NamedTuple):
 
     @classmethod
     def without_metrics(cls, variant: Variant) -> Evaluation:
-        """Returns the evaluation of a run that reads no references."""
+        """Returns an evaluation that only decodes the run's texts and computes no metrics."""
         run = variant.run
         count = sum(len(batch.input_texts) for batch in run.batches(everywhere=True))
         if not count:
@@ -86,7 +85,7 @@ class Evaluation(NamedTuple):
         return cls(variant, nothing, (), run.source(), TextEngine.open(run))
 
     def write(self, folder: PredictionsFolder) -> Report | None:
-        """Decodes the texts that the folder lacks, and returns the report."""
+        """Decodes the texts that the folder lacks; returns the report, or None if some lack."""
         run = self.variant.run
         share, shard = run.placement.share(), folder.shard
         if folder.done():
@@ -95,11 +94,11 @@ class Evaluation(NamedTuple):
         total = len(range(shard[0], len(self.expected), shard[1])) * run.data.num_samples
         done = _common_start(run, share, folder.done(), total)
         if done is not None:
-            # All that can be wrong has been looked at; from here on it takes long.
+            # All settings have been checked; what follows takes long.
             with self.engine.running(), self._decoded(done, total) as shown:
                 if share.first:
                     folder.append(shown, after=done)
-                else:  # another host writes what these rows give
+                else:  # another host writes the outputs of these rows
                     collections.deque(shown, maxlen=0)
         rows = _table(map(_with_best, folder.records()), len(self.expected), run.data.num_samples)
         if rows is None:
@@ -111,7 +110,7 @@ class Evaluation(NamedTuple):
         return report
 
     def _decoded(self, done: int, total: int) -> tqdm:
-        """Returns the records of the remaining texts, with a progress bar on a terminal."""
+        """Returns a progress bar that iterates over the JSON fields of texts after `done` ones."""
         texts = self.engine.decode(self.source, skip=done)
         return tqdm(
             (text.record() for text in texts),
@@ -123,7 +122,6 @@ class Evaluation(NamedTuple):
         )
 
     def _report(self, table: Sequence[Sequence[JsonObject]]) -> Report:
-        """Returns the report, which depends on nothing but the predictions."""
         run, expected = self.variant.run, self.expected
         targets = [target for target, _ in expected]
         ours = "beams" if run.beams else _way(run.plan)
@@ -165,7 +163,9 @@ class Evaluation(NamedTuple):
 
 
 def _common_start(run: Run, share: Share, done: int, total: int) -> int | None:
-    """Returns the number of this host's predictions to keep, None if no text is left to decode."""
+    """Returns how many predictions this host keeps, so that all hosts resume at the same batch.
+
+    Returns None if no text is left."""
     if run.placement.mesh is None or jax.process_count() == 1:
         return done if done < total else None
     rows = run.data.batch_size // share.count
@@ -175,7 +175,7 @@ def _common_start(run: Run, share: Share, done: int, total: int) -> int | None:
 
 
 def _known(run: Run) -> Iterator[Mapping[str, object]]:
-    """Yields the known fields of each of this host's predictions, in order."""
+    """Yields the index, input, target and sample that each of this host's predictions must have."""
     for batch in run.batches():
         for sample in range(run.data.num_samples):
             targets = batch.target_texts or [None] * len(batch.input_texts)
@@ -186,7 +186,7 @@ def _known(run: Run) -> Iterator[Mapping[str, object]]:
 
 
 def _with_best(record: JsonObject) -> JsonObject:
-    """Returns a record with the fields of a decoded text that metrics read."""
+    """Returns a beam search's record with its best beam as the prediction; others unchanged."""
     if "predictions" not in record:
         return record
     best = {"sample": 0, "prediction": next(iter(record["predictions"]), "")}
@@ -194,7 +194,7 @@ def _with_best(record: JsonObject) -> JsonObject:
 
 
 def _references(run: Run) -> list[Reference]:
-    """Returns the references of the texts of all hosts."""
+    """Returns the references of all texts, also of those that other hosts decode."""
     data = run.data
     if data.texts is not None:
         every: Iterable[Reference] = ((x, lambda text: text) for _, x in data.texts)
@@ -211,7 +211,7 @@ def _references(run: Run) -> list[Reference]:
 
 
 def _metrics_of(run: Run, names: Sequence[str] | None) -> Sequence[Callable]:
-    """Returns the named metrics, or else the task's; fails if one of them lacks something."""
+    """Returns the named metrics, by default the task's; fails if a metric's library is missing."""
     of_texts = run.data.texts is not None
     metrics = [METRICS[name] for name in names or ()]
     if not (metrics or of_texts):
@@ -231,7 +231,7 @@ def _signatures(metrics: Iterable[Callable]) -> dict[str, str]:
 def _table(
     records: Iterable[JsonObject], texts: int, samples: int
 ) -> list[list[JsonObject]] | None:
-    """Returns the records as a table [samples][texts], None if one is missing."""
+    """Returns predictions as a table [samples][texts], None if one is missing."""
     table: list[list[Any]] = [[None] * texts for _ in range(samples)]
     for record in records:
         table[record["sample"]][record["index"]] = record
@@ -239,7 +239,7 @@ def _table(
 
 
 def _way(plan: Plan) -> str:
-    """Returns the name that a report has for the outputs of a plan."""
+    """Returns the key of a plan's outputs in a report: speculative, alone or early."""
     if plan.drafts:
         return "speculative"
     return "alone" if plan == plan.baseline() else "early"
@@ -275,10 +275,10 @@ def _of_search(plan: AnyPlan, records: Sequence[JsonObject]) -> dict[str, object
 
 
 def lines(report: Report) -> Iterator[str]:
-    """Yields the report for people."""
+    """Yields the printed lines of a report: each metric, and how many outputs are identical."""
     ways, differences = report["metrics"], report.get("difference", {})
     for name in next(iter(ways.values())):
-        # A loss of series is a ratio, and other metrics are per cent.
+        # The loss of a time series is a ratio, and other metrics are percentages.
         places = 4 if any(0 < values[name] < 2 for values in ways.values()) else 2
         figures = [f"{way} {values[name]:.{places}f}" for way, values in ways.items()]
         if name in differences:
@@ -295,7 +295,7 @@ def lines(report: Report) -> Iterator[str]:
 
 
 def _scalars(path: str, checkpoint: str) -> Callable[[Report], None]:
-    """Returns a function that writes a report for TensorBoard."""
+    """Returns a function that writes a report's metrics to a TensorBoard folder."""
     try:
         from clu import metric_writers
     except ImportError as error:
@@ -316,6 +316,6 @@ def _scalars(path: str, checkpoint: str) -> Callable[[Report], None]:
 
 
 def step_of(checkpoint: str) -> int:
-    """Returns the training step that ends a checkpoint's name, as in checkpoint_1000000; else 0."""
+    """Returns the training step at the end of a path such as checkpoint_1000000; 0 if none."""
     ends = re.search(r"(?:^|[/_])(\d+)/*$", checkpoint)
     return int(ends[1]) if ends else 0

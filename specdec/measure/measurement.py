@@ -1,6 +1,6 @@
-"""The protocol of a measurement, and the file of its records.
+"""The order of a benchmark's timings.
 
-Everything alternates in one process, so a slow minute affects all alike.
+All modes and parts are timed alternately in one process, so a slow minute affects all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from specdec.types import DecodeOutput, PyTree
 
 T = TypeVar("T")
 WARM_UPS = 3
-TEXTS_PER_TIMING = 4  # the parts are timed at every fourth text: they depend on shapes alone
+TEXTS_PER_TIMING = 4  # parts are timed at every fourth text, as only shapes change their times
 
 
 def measure_by_text(
@@ -41,14 +41,16 @@ def measure_by_text(
     skip: Collection[tuple[int, int]] = (),
     clock: Clock = time.perf_counter,
 ) -> Iterator[Iterator[Generation | Timing]]:
-    """Times each text `repeats` times, each time as another sample, in all modes alternating."""
+    """Times decoding of `texts` (index -> inputs [1, S]) alternately with and without speculation.
+
+    Yields an iterator of records for each (repeat, index) not in `skip`, with keys of its own."""
     trees, on_device = jax.device_put((trees, dict(texts)))
     params = workload.params(trees)
 
     def records_of(
         repeat: int, position: int, text: int, inputs: jax.Array
     ) -> Iterator[Generation | Timing]:
-        # First the parts: a text with both generations then has all that is measured of it.
+        # Parts come first, so a text that has been generated in all modes is complete.
         if position % TEXTS_PER_TIMING == 0:
             for part, seconds in _timed_parts(clock, workload, trees, inputs):
                 yield Timing(part, text, repeat, seconds, workload.parts[part].steps)
@@ -70,7 +72,7 @@ def measure_by_text(
 def _warm_up(
     workload: Workload, trees: Mapping[str, PyTree], seed: int, texts: Mapping[int, PyTree]
 ) -> None:
-    """Runs each mode a few times, because first runs are slower: pages, caches, threads."""
+    """Runs each mode a few times without a record, because first runs are slower."""
     for text in list(texts)[:1]:
         for _ in range(WARM_UPS):
             for mode, params in workload.params(trees).items():
@@ -97,7 +99,7 @@ def _timed(clock, program: Program, *arguments) -> tuple[PyTree, float]:
 def _generation(
     workload: Workload, output: DecodeOutput | BeamOutput, *, text: int, **about: Any
 ) -> Generation:
-    """Returns the record of an output; raises NonFiniteLogits if its row has failed."""
+    """Returns the record of an output [1, N]; raises NonFiniteLogits if it has NaN or inf."""
     with naming_texts([text]):
         check_finite(output, workload.plan.target)
     output = jax.device_get(output)
@@ -109,14 +111,14 @@ def _generation(
 
 @dataclasses.dataclass
 class Measurement:
-    """A workload, compiled for some texts; several measurements may be interleaved."""
+    """A workload, compiled for the shape of its texts; several measurements may be interleaved."""
 
     workload: Workload
-    trees: Mapping[str, PyTree]  # by role
-    texts: Mapping[int, PyTree]  # inputs by the example's index
+    trees: Mapping[str, PyTree]  # name -> parameters, see `benchmarking.trees_of`
+    texts: Mapping[int, PyTree]  # example index -> inputs [1, S]
     file: File
     seed: int
-    repeats: int
+    repeats: int  # of each text
 
     def __post_init__(self):
         self._length = tokens_of(next(iter(self.texts.values()))).shape[1]
@@ -129,13 +131,13 @@ class Measurement:
         return len(self.workload.generations) * units
 
     def by_text(self) -> Iterator[Iterator[Record]]:
-        """Measures the other texts, see `measure_by_text`, and writes each record to the file."""
+        """Measures the texts that the file lacks, as `measure_by_text`, and writes all records."""
         about: dict[str, Any] = {"seed": self.seed, "repeats": self.repeats, "skip": self.file.done}
         units = measure_by_text(self.workload, self.trees, self.texts, **about)
         return (self._written(records) for records in units)
 
     def decode_elsewhere(self, texts: Mapping[int, PyTree], split: str) -> None:
-        """Decodes texts of another split that the file lacks; they predict the timed ones."""
+        """Decodes texts of `split`, if the file lacks them, to predict the times of the others."""
         params = jax.device_put(self.workload.params(self.trees)["speculative"])
         for text, inputs in texts.items():
             if (split, text) not in self.file.elsewhere:
@@ -144,7 +146,7 @@ class Measurement:
                 self.file.write(_generation(self.workload, output, text=text, split=split))
 
     def profile(self, path: str) -> None:
-        """Writes an xprof trace of one text's generations, each under its mode's name."""
+        """Writes an xprof trace of one text, decoded once in each mode, to the folder `path`."""
         workload, trees = self.workload, jax.device_put(self.trees)
         text, inputs = next(iter(self.texts.items()))
         _warm_up(workload, trees, self.seed, {text: inputs})
@@ -155,7 +157,7 @@ class Measurement:
                     jax.block_until_ready(generate(params, _keys(self.seed, text), inputs))
 
     def conclude(self, about: Mapping[str, object], split: str | None = None) -> BenchmarkSummary:
-        """Writes the report, and returns the figures of everything that was measured."""
+        """Writes the report with the settings `about`, and returns the figures of all records."""
         plan = self.workload.plan
         read = self.workload.alone.target.read_by_decode(self.trees["alone"])
         summary = summarize(
@@ -184,21 +186,21 @@ class Measurement:
 
 
 def _named(figures: Mapping[Key, T]) -> dict[str, T]:
-    """Returns figures by the names that parts have in files."""
+    """Returns the same mapping with the parts' names in files as keys."""
     return {name_of(key): figure for key, figure in figures.items()}
 
 
 def parts_of(plan: AnyPlan) -> Parts | None:
-    """Returns the model calls of an iteration; None if a model of the drafter does not say when."""
+    """Returns `plan.parts`; None if it lists no call of one of the drafter's models."""
     if isinstance(plan, BeamPlan):
         return plan.parts
     called = {"target", *(role for role, _, _ in plan.parts())}
-    partial = plan.drafter.partial_models(plan.target)  # a head is a part of such a call
+    partial = plan.drafter.partial_models(plan.target)  # its models run within calls of `parts`
     return plan.parts if partial or called >= plan.models().keys() else None
 
 
 def described(plan: AnyPlan) -> dict[str, object]:
-    """Returns the facts about a plan, for reports."""
+    """Returns the settings of a plan by name, for the report."""
     if isinstance(plan, BeamPlan):
         rule = {"rule": repr(plan.rule), "best_only": plan.best_only}
         drafter = {"drafter": type(plan.drafter).__name__, "draft_beams": plan.draft_beams}

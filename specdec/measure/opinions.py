@@ -1,7 +1,7 @@
-"""A drafter's distribution at each token of a text.
+"""Acceptance rate, entropy and so on of a drafter's distribution at each token of a text.
 
-If the drafter is a model, one call computes all of them. Otherwise its `propose` is called at each
-token, for one token or for a block.
+If the drafter is one model, a single call computes its distributions at all tokens. Otherwise its
+`propose` is called at each token, for one token or for a block.
 """
 
 from __future__ import annotations
@@ -24,34 +24,35 @@ from specdec.schedules.schedule import signals
 from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 LENIENCE = (1.0, 0.5, 0.3, 0.1)
-MOST = 1e6  # of a ratio: JSON has no infinity
+MOST = 1e6  # the largest recorded ratio, as JSON has no infinity
 
 
 class Taught(NamedTuple):
-    """The target's scores of a batch of texts, all tokens in one call."""
+    """The target's outputs at each token of a batch of texts, by one teacher-forced call."""
 
-    p: Array  # [B, T, V] under the plan's sampling
-    likely: Array | None  # [B, T, V] softmax(logits) of a greedy target
-    hidden: Array  # [B, T, D]
-    depth: Array | None  # [B, T] int32, layers, of a target whose tokens may leave
+    p: Array  # [B, T, V] float32, the target's distribution after the plan's sampling rule
+    likely: Array | None  # [B, T, V] softmax(logits) if the target is greedy, else None
+    hidden: Array  # [B, T, D] the target's last hidden states
+    depth: Array | None  # [B, T] int32, the layers that a token ran; None if always all layers
 
 
 class Opinions(NamedTuple):
-    """A drafter's figures for each token of a batch, [B, T], or [B, T, K] of its block."""
+    """Acceptance rates and stopping signals of a drafter's q at each token of a batch of texts.
 
-    rates: Array  # [B, T, L] sum_x min(p(x) / l, q(x))
-    proposed: Array  # [B, T] int32, the argmax of q; -1 where it proposes nothing
-    ratio: Array  # [B, T] float32, q(y) / p(y) of the text's own token y, at most MOST
-    # What a stopping rule would see, `schedules.schedule.Signals`: of the token `proposed`, or of y
-    # if drawn.
+    Drafters of blocks have one more axis, [B, T, K], for the positions of a block."""
+
+    rates: Array  # [B, T, L] sum_x min(p(x) / l, q(x)), for each lenience l
+    proposed: Array  # [B, T] int32, the argmax of q; -1 if the drafter proposes nothing
+    ratio: Array  # [B, T] float32, q(y) / p(y) of the text's token y, at most MOST
+    # `schedules.schedule.Signals` of `proposed` if the drafter is greedy, else of the text's token
     confidence: Array  # [B, T] float32
     entropy: Array  # [B, T] float32
     top: Array  # [B, T, TOP] float32
-    refused: Array  # [B, T] float32, q(x) of a token x that is drawn and refused there
+    refused: Array  # [B, T] float32, q(x) of a token x that was drawn from q and rejected
 
 
 def recorded(drafter: Drafter, name: str = "") -> Iterator[tuple[str, Drawing]]:
-    """Yields (name, drafter) of those that draw by a distribution that follows from the text."""
+    """Yields (name, drafter) of the drafter, or of its inner drafters, that draw from a q."""
     if isinstance(drafter, Drawing):
         yield f"{name} {type(drafter).__name__}".strip(), drafter
         return
@@ -61,7 +62,7 @@ def recorded(drafter: Drafter, name: str = "") -> Iterator[tuple[str, Drawing]]:
 
 @functools.partial(jax.jit, static_argnames="plan")
 def teach(params: Params, inputs: Array, fed: Array, *, plan: Plan) -> Taught:
-    """Returns the target's scores of tokens [B, T], the start token first."""
+    """Returns the target's outputs if the tokens `fed` [B, T] are forced, the start token first."""
     cache = plan.target.prefill(params["target"], inputs, fed.shape[1])
     output = plan.target.decode(params["target"], fed, cache)[0]
     history = before_each(fed, plan.stop_ids, plan.target.prompt(inputs))
@@ -74,7 +75,7 @@ def teach(params: Params, inputs: Array, fed: Array, *, plan: Plan) -> Taught:
 def opinions(
     params: Params, inputs: Array, tokens: Array, length: Array, taught: Taught, *, plan: Plan
 ) -> Opinions:
-    """Returns the figures of the plan's drafter for each token."""
+    """Returns the acceptance rates and so on of the plan's drafter at each of tokens[:, 1:]."""
     drafter = plan.drafter
     alone = len(drafter.models()) == 1 and not drafter.tables()
     alone &= drafter.block is None and not drafter.runs_target
@@ -87,13 +88,15 @@ def opinions(
 def of(
     q: Array, taught: Taught, tokens: Array, coins: Array, likely: Array | None = None
 ) -> Opinions:
-    """Returns the figures of a drafter that proposes tokens [..., T] from q [..., T, V]."""
-    # A row of zeros stands for no proposal; so does one that is no distribution, as in `decode`.
+    """Returns the acceptance rates, confidence and so on of q [..., T, V] at tokens [..., T].
+
+    `likely` is the softmax of a greedy drafter, and `coins` [..., T] are uniform random numbers."""
+    # A row of q that is zero, or no distribution, stands for no proposal.
     usable = is_distribution(q if likely is None else likely)[..., None]
     q = jnp.where(usable, q, 0)
     likely = None if likely is None else jnp.where(usable, likely, 0)
     p_y, q_y = (jnp.take_along_axis(x, tokens[..., None], axis=-1)[..., 0] for x in (taught.p, q))
-    # A token that rounding gave no probability came out all the same: it is drafted, or it is not.
+    # Rounding can make p(y) = 0 for a token y of the text; the ratio is then 1 if y can be drafted.
     ratio = jnp.where(p_y > 0, q_y / jnp.where(p_y > 0, p_y, 1), q_y > 0)
     best = jnp.argmax(q, axis=-1)
     seen = signals(q, tokens, 0) if likely is None else signals(likely, best, 0)
@@ -109,12 +112,12 @@ def of(
 
 
 def tossed(tokens: Array) -> Array:
-    """Returns a uniform random number for each token, from 0 to 1."""
+    """Returns a uniform random number from 0 to 1 for each token, always the same ones."""
     return jax.random.uniform(jax.random.key(0), tokens.shape)
 
 
 def _refused(q: Array, p: Array, coins: Array) -> Array:
-    """Returns [..., T], q of a token that is drawn from the rejected ones, (q - p)+."""
+    """Returns [..., T], q(x) of a token x drawn from the rejected tokens' weights (q - p)+."""
     below = jnp.cumsum(jnp.maximum(q - p, 0), axis=-1)
     drawn = jnp.argmax(below > coins[..., None] * below[..., -1:], axis=-1)
     return jnp.take_along_axis(q, drawn[..., None], axis=-1)[..., 0]
@@ -123,10 +126,10 @@ def _refused(q: Array, p: Array, coins: Array) -> Array:
 def _forced(
     params: Params, inputs: Array, fed: Array, taught: Taught, plan: Plan, drafter: Drawing
 ) -> tuple[Array, Array | None]:
-    """Returns q [B, T, V] of a drafter that is a model, and its softmax if it is greedy."""
+    """Returns q [B, T, V] of a drafter that is one model, and its softmax if it is greedy."""
     ((role, model),) = drafter.models().items()
     view, tree = drafter.views().get(role), params[role]
-    # The target's cache is dropped, unless the model reads it.
+    # The target's cache is used only if the drafter's model reads it.
     of_target = plan.target.prefill(params["target"], inputs, 1)
     cache = read(model, tree, view(inputs) if view else inputs, fed.shape[1], of_target)
     logits = fit_vocabulary(model.decode(tree, fed, cache)[0].logits, taught.p.shape[-1])
@@ -138,7 +141,7 @@ def _forced(
 def _asked(
     params: Params, inputs: Array, tokens: Array, length: Array, taught: Taught, plan: Plan
 ) -> Opinions:
-    """Returns the figures of a drafter that is called at each position, with its state."""
+    """Returns a drafter's `Opinions` by calling its `propose` at each position of the texts."""
     rows, longest = tokens.shape[0], tokens.shape[1] - 1
     block, vocab_size = plan.drafter.block or 1, taught.p.shape[-1]
     keys = jnp.broadcast_to(row_keys(0, jnp.arange(rows))[:, None], (rows, block))
@@ -186,7 +189,7 @@ def _asked(
 
 
 def _drawn_from(draft: Draft, vocab_size: int) -> Array:
-    """Returns [B, K, V], the distribution of each token, 0 everywhere if nothing is proposed."""
+    """Returns q [B, K, V] of each draft token, zeros after the end of the draft."""
     q = draft.probs
     if q is None:
         q = jax.nn.one_hot(draft.tokens, vocab_size, dtype=jnp.float32)
@@ -195,7 +198,7 @@ def _drawn_from(draft: Draft, vocab_size: int) -> Array:
 
 
 def _rates(taught: Taught, q: Array, lenience: float) -> Array:
-    """Returns [..., T], the probability that a draft token from q is accepted."""
+    """Returns [..., T], the probability that a token drafted from q is accepted."""
     if taught.likely is None or lenience == 1:
         return jnp.sum(jnp.minimum(taught.p / lenience, q), axis=-1)
     best = jnp.max(taught.likely, axis=-1, keepdims=True)

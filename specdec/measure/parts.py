@@ -1,22 +1,22 @@
-"""The parts of a generation, each timed on its own, and their names in files.
+"""The parts of a generation, each timed alone, and the names of these parts in files.
 
-A part consists of model calls: no sampling, no keys, no trace. The parts are therefore a lower
-bound of a generation's time, and the rest is the engine's own. In files they are named by a model's
-role and the width of its calls, as in `Plan.parts`:
+A part is a program of model calls without sampling, random keys or trace. The sum of the parts is
+therefore a lower bound of a generation's time. In files, a part has the name of a model's role and
+the number of tokens of its calls, as in `Plan.parts`:
 
   target 8         the target verifies 7 draft tokens
-  target/6 8       the same, if tokens may leave the target and all leave after layer 6
+  target/6 8       the same in an early-exit target, if all tokens leave after layer 6
   draft 2          the first step of a draft, see `drafters.Autoregressive`
-  prefill          everything before the first iteration, all models
-  alone 1          the target's step when it decodes alone; of w beams alone w
-  alone prefill    everything before its first step
+  prefill          everything before the first iteration, for all models
+  alone 1          a step of the target that decodes alone; with w beams, alone w
+  alone prefill    everything before the first step of the target that decodes alone
   turn of 1 x draft 2, 6 x draft 1, 1 x target 8
-                   these calls, one model after the other
-  memory_read      0.5 GiB, once, that `memory` makes
+                   the calls of one iteration, in this order
+  memory_read      a read of 0.5 GiB that the part `memory` has allocated
 
-A model that is called repeatedly finds its parameters in the processor's cache, if they fit. In an
-iteration, the target's parameters go through that cache between two drafts. The interleaved calls
-of an iteration measure what this costs a draft.
+If only one small model is called repeatedly, its parameters stay in the processor's cache. In an
+iteration, the target's parameters evict them between two drafts. The part "turn of" measures how
+much longer a draft then takes.
 """
 
 from __future__ import annotations
@@ -40,28 +40,29 @@ from specdec.plan import Plan
 from specdec.predict.costs import Calls
 from specdec.types import Cache, Params, Part, PyTree, TargetCall, verifies
 
-READ_BYTES, READ_ROWS = 2**29, 1024  # of what `read_memory` reads
-LONGEST_SCAN = 32  # steps; enough that a scan's start does not count
-LONGEST_TURNS = 8  # in one run
+READ_BYTES, READ_ROWS = 2**29, 1024  # of the array that `read_memory` reads
+LONGEST_SCAN = 32  # steps; enough that the start of a scan is negligible
+LONGEST_TURNS = 8  # iterations in one run of a turn's program
 
 
 class Turn(NamedTuple):
-    """The calls of an iteration, one kind after the other, in whole numbers."""
+    """The model calls of one iteration as one part, the target's last."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...]  # with whole numbers of calls
 
 
 Key: TypeAlias = Calls | Turn | str
-Prefilled: TypeAlias = tuple[jax.Array, Cache]  # of a model: the start token [B], and its cache
-Views: TypeAlias = Mapping[str, Callable[[PyTree], PyTree]]  # what a role reads of the inputs
+Prefilled: TypeAlias = tuple[jax.Array, Cache]  # a model's start tokens [B], and its cache
+# role -> a function of the target's inputs that returns the inputs of the role's model
+Views: TypeAlias = Mapping[str, Callable[[PyTree], PyTree]]
 MEMORY, MEMORY_READ, PREFILL, PREFILL_ALONE = "memory", "memory_read", "prefill", "alone prefill"
 STEP = Calls("alone", 1)  # a step of the target alone
-STEPS = STEP, Calls("alone", 2)  # the same, by the width that it is computed with
+STEPS = STEP, Calls("alone", 2)  # by the number of tokens that the step is computed with
 _TURN = "turn of "
 
 
 def name_of(key: Key) -> str:
-    """Returns the name of a part in files."""
+    """Returns the name of a part in files, such as "target 8"."""
     if isinstance(key, Calls):
         return key.name
     if isinstance(key, Turn):
@@ -78,17 +79,17 @@ def key_of(name: str) -> Key:
     if name.rpartition(" ")[2].isdigit():
         return Calls.of(name)
     if name not in (MEMORY, MEMORY_READ, PREFILL, PREFILL_ALONE):
-        raise ValueError(f"has the part {name!r}, which is no part of decoding")
+        raise ValueError(f"has the part {name!r}, which is no part of a generation")
     return name
 
 
 def step_of(keys: Iterable[Key]) -> Calls:
-    """Returns the part that is one step of the target alone."""
+    """Returns the one of these parts that is a step of the target alone."""
     return next(key for key in keys if isinstance(key, Calls) and key.role == "alone")
 
 
 def turn_of(plan: AnyPlan) -> Turn | None:
-    """Returns the calls of a longest draft's iteration; None if they vary or no model drafts."""
+    """Returns the calls of the longest draft's iteration; None if they vary or no model drafts."""
     calls = () if plan.target.depths else plan.parts([TargetCall(plan.longest_draft)])
     if all(verifies(role) for role, _, _ in calls):
         return None
@@ -97,13 +98,13 @@ def turn_of(plan: AnyPlan) -> Turn | None:
 
 
 def make_memory(trees: Mapping[str, PyTree], inputs: PyTree) -> jax.Array:
-    """Returns an array that is larger than any cache."""
+    """Returns a float32 array of 0.5 GiB, larger than any cache, on the device of the inputs."""
     first = jax.tree.leaves(inputs)[0].ravel()[0]
     return jnp.broadcast_to(first.astype(jnp.float32), (READ_ROWS, READ_BYTES // READ_ROWS // 4))
 
 
 def read_memory(trees: Mapping[str, PyTree], memory: jax.Array) -> jax.Array:
-    """Reads the array once, as a decoder step reads its kernels."""
+    """Reads `memory` once by a matrix product, as a decoder step reads its kernels."""
     return jnp.ones([READ_ROWS], jnp.float32) @ memory
 
 
@@ -115,7 +116,7 @@ def prefill(
     slots: int,
     views: Views,
 ) -> dict[str, Prefilled]:
-    """Does the work before the first step, and returns its result by role."""
+    """Reads the inputs with all models, and returns role -> (start tokens [B], cache)."""
     prefilled: dict[str, Prefilled] = {}
     for role, model in models.items():
         viewed = views[role](inputs) if role in views else inputs
@@ -126,7 +127,7 @@ def prefill(
 
 
 def _encoded(model: Target, inputs: PyTree) -> KVCache | None:
-    """Returns zeros as an encoder's output, for a model that reads it and is timed alone."""
+    """Returns a cache of zeros as encoder output, if the model reads it from the target's cache."""
     if model.encoded_dim is None:
         return None
     shape = model.encoded_shape(inputs)
@@ -136,8 +137,10 @@ def _encoded(model: Target, inputs: PyTree) -> KVCache | None:
 
 
 def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
-    """Returns a program of repeated calls of a model, one position further each: [1, steps]."""
-    # Argmaxes are fed to the next call, so that none is optimised away. The first is the model's
+    """Returns a program that calls a model `steps` times, each call one position further.
+
+    It maps (trees, prefilled) to the first argmax of each call, [B, steps]."""
+    # Argmaxes are fed to the next call, so no call is optimised away. The first one is the model's
     # greedy token at every width; the others are overwritten, like rejected draft tokens.
 
     def run(trees: Mapping[str, PyTree], prefilled: Mapping[str, Prefilled]) -> jax.Array:
@@ -156,7 +159,7 @@ def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
 
 
 def turns(plan: AnyPlan, turn: Turn, steps: int) -> Callable:
-    """Returns a program that repeats several models' calls in order, as `scan`: [1, steps]."""
+    """Returns a program of `steps` iterations of the calls of `turn`, with the output of `scan`."""
     call_of = {role: plan.call_of(role) for role, _, _ in turn.parts}
 
     def run(trees: Mapping[str, PyTree], prefilled: Mapping[str, Prefilled]) -> jax.Array:
@@ -190,9 +193,9 @@ def turns(plan: AnyPlan, turn: Turn, steps: int) -> Callable:
 
 
 def by_turns(seconds: Mapping[Key, float]) -> float:
-    """Returns the time of a draft's calls in an iteration over that alone; 1 if not timed."""
+    """Returns the seconds of a draft in an iteration / of its calls timed alone; 1 if not timed."""
     for turn in (key for key in seconds if isinstance(key, Turn)):
-        alone = {True: 0.0, False: 0.0}  # by whether it drafts
+        alone = {True: 0.0, False: 0.0}  # whether a call drafts -> seconds
         for role, width, times in turn.parts:
             calls = Calls(role, width)
             alone[calls.drafts] += times * seconds[calls]
@@ -201,7 +204,7 @@ def by_turns(seconds: Mapping[Key, float]) -> float:
 
 
 def in_iterations(seconds: Mapping[Key, float], times: float) -> dict[Calls, float]:
-    """Returns the seconds of calls in an iteration, where drafts take `times` as long as alone."""
+    """Returns the seconds of each model call, with those of draft calls multiplied by `times`."""
     return {
         key: value * times if key.drafts else value
         for key, value in seconds.items()
@@ -210,34 +213,37 @@ def in_iterations(seconds: Mapping[Key, float], times: float) -> dict[Calls, flo
 
 
 class TimedPart(NamedTuple):
-    """One part of a generation."""
+    """The program of one part of a generation."""
 
     program: Program  # (trees, the source's result) -> a pytree
-    source: Key | None  # the part whose result it takes; None: the inputs
-    steps: int  # model calls in one run
+    source: Key | None  # the part whose result the program takes; None: the text's inputs
+    steps: int  # the number of model calls in one run
 
 
 class Workload(NamedTuple):
-    """Programs of two plans, by name; parameters are trees by role, in each plan's layout."""
+    """The timed programs of speculation and of the target alone.
+
+    Methods take `trees`: the speculative plan's parameters by role, the target's in the layout of
+    its plan alone as "alone", and those of `greedy` under `of_greedy(role)`."""
 
     plan: AnyPlan  # speculation
-    alone: AnyPlan  # its target alone, in a layout of its own
-    generations: Mapping[str, Program]  # (Params, keys [1], inputs [1, S]) -> the output
+    alone: AnyPlan  # the target alone, which may have another layout of its kernels
+    generations: Mapping[str, Program]  # mode -> (Params, keys [1], inputs [1, S]) -> the output
     parts: Mapping[Key, TimedPart]
     mesh: Mesh | None = None
-    greedy: Plan | None = None  # of one text, next to a beam search
+    greedy: Plan | None = None  # greedy speculation, timed in addition to a beam search
 
     @classmethod
     def of(
         cls, plan: AnyPlan, alone: AnyPlan, mesh: Mesh | None = None, greedy: Plan | None = None
     ) -> Workload:
-        """Returns the programs of speculation and of its target alone, on the devices of a mesh."""
+        """Returns the programs of these plans, for the devices of a mesh."""
         plans = {"alone": alone, "speculative": plan} | ({"greedy": greedy} if greedy else {})
         programs = {mode: DecodeProgram(of_mode, mesh=mesh) for mode, of_mode in plans.items()}
         return cls(plan, alone, programs, timed_parts(plan, alone), mesh, greedy)
 
     def params(self, trees: Mapping[str, PyTree]) -> dict[str, Params]:
-        """Returns the parameters of each generation."""
+        """Returns mode -> the parameters that its program takes."""
         params = {"alone": Params(trees["alone"]), "speculative": self.plan.params(trees)}
         if self.greedy:
             greedy = {role: trees[of_greedy(role)] for role in self.greedy.owned()}
@@ -245,21 +251,21 @@ class Workload(NamedTuple):
         return params
 
     def check(self, trees: Mapping[str, PyTree], length: int) -> None:
-        """Traces the generations; `trees` may be shapes."""
+        """Traces the generations for inputs [1, length]; the leaves of `trees` may be shapes."""
         batch = self._shapes(length)
         for mode, params in self.params(trees).items():
             self.generations[mode].lower(params, *batch)
 
     def _shapes(self, length: int) -> tuple[PyTree, PyTree]:
-        """Returns the shapes of the key and of the inputs of a text."""
+        """Returns the shapes of the random keys [1] and of the inputs [1, length]."""
         return batch_shapes(self.plan.target, 1, length, self.mesh)
 
     def compile(self, trees: Mapping[str, PyTree], length: int) -> dict[Key, float]:
-        """Compiles everything for a text of `length` tokens, and returns each program's seconds."""
+        """Compiles all programs for inputs [1, length]; returns part or mode -> compile seconds."""
         return {name: program.seconds for name, program, _ in self.compiled(trees, length)}
 
     def costs(self, trees: Mapping[str, PyTree], length: int) -> dict[Key, dict[str, float]]:
-        """Returns the FLOPs and bytes of one call of each part, see `Program.costs`."""
+        """Returns part -> FLOPs and bytes of one run of its program, see `Program.costs`."""
         return {
             name: program.costs(*arguments)
             for name, program, arguments in self.compiled(trees, length)
@@ -269,7 +275,7 @@ class Workload(NamedTuple):
     def compiled(
         self, trees: Mapping[str, PyTree], length: int
     ) -> Iterator[tuple[Key, Program, tuple[PyTree, ...]]]:
-        """Yields each program, compiled, with the shapes of its arguments."""
+        """Yields (part or mode, compiled program, shapes of its arguments)."""
         batch = self._shapes(length)
         for mode, params in self.params(trees).items():
             self.generations[mode].compile(params, *batch)
@@ -282,12 +288,12 @@ class Workload(NamedTuple):
 
 
 def of_greedy(role: str) -> str:
-    """Returns the name of a tree of greedy speculation, next to a beam search."""
+    """Returns the name in `trees` of a role's parameters for greedy speculation."""
     return f"greedy {role}"
 
 
 def timed_parts(plan: AnyPlan, alone: AnyPlan, slots: int | None = None) -> dict[Key, TimedPart]:
-    """Returns the parts that predictions need, for all draft lengths, in caches of `slots`."""
+    """Returns the parts for all draft lengths; caches have `slots` positions or the plans' own."""
     (step,) = (Calls("alone", width) for _, width, _ in alone.parts())
     of_target, views = alone.call_of("target"), plan.drafter.views() if plan.drafter else {}
 

@@ -1,9 +1,9 @@
-"""The folder of `specdec eval`. After a kill at any moment it holds what is needed to resume.
+"""The folder of `specdec eval`, from which a run that was killed at any moment can resume.
 
-run.gin            the settings in force, which repeat the run; other settings are refused
-predictions.jsonl  one line per text and sample, in order; of several hosts each has a file,
-                   predictions-00001-of-00004.jsonl for example
-metrics.json       written when all predictions are there
+run.gin            the settings of the run; a run with other settings is refused
+predictions.jsonl  one line per text and sample, in order; with several hosts, each host writes a
+                   file such as predictions-00001-of-00004.jsonl
+metrics.json       the metrics, written when all texts have predictions
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from specdec.common.records import Lines, RecordsError
 
 
 class Prediction(TypedDict, total=False):
-    """A line, as far as it is read; one of a beam search has lists in place of some values."""
+    """The fields that are read from a line; a beam search has lists in place of some values."""
 
     index: int
     sample: int
@@ -38,7 +38,7 @@ class Prediction(TypedDict, total=False):
 
 
 class PredictionsFolder:
-    """Opens or makes the folder of a run on which host k of n works, `shard` = (k, n)."""
+    """A folder with predictions of a run with settings `in_force`, on host k of n = `shard`."""
 
     def __init__(self, path: str, in_force: str, shard: tuple[int, int]):
         self.shard = host, hosts = shard
@@ -61,14 +61,14 @@ class PredictionsFolder:
         if others := begun - {lines.path for lines in self._all}:
             raise RecordsError(
                 f"{min(others)} is of a run on another number of hosts than {len(self._all)}; "
-                "use as many, or give another --output_dir"
+                "use that number, or give another --output_dir"
             )
         first = min(begun, default=None)
         file = self.path / "run.gin"
         records.claim(self.path, file, in_force, begun=first, instead="--output_dir")
 
     def hold(self, alone: bool) -> None:
-        """Holds the files that this host writes, see `records.hold`."""
+        """Locks this host's file; if `alone`, removes all *.part files that killed runs left."""
         records.hold(self._own.path, "--output_dir", "*" if alone else None)
 
     def done(self) -> int:
@@ -76,14 +76,14 @@ class PredictionsFolder:
         return sum(1 for _ in self._own)
 
     def check(self, expected: Iterable[Mapping[str, object]], needed: Sequence[str] = ()) -> None:
-        """Compares this host's predictions with the run's texts, in order."""
+        """Raises RecordsError if the predictions differ from `expected` or lack `needed` fields."""
         waiting = iter(expected)
         for number, record in enumerate(self._own, start=1):
             where = f"{self._own.path}, line {number}"
             known = next(waiting, None)
             if known is None:
                 raise RecordsError(
-                    f"{where}, is behind the run's last text; delete it and those behind it"
+                    f"{where}, is after the run's last text; delete it and all lines after it"
                 )
             for name, value in known.items():
                 if record.get(name) != value:
@@ -95,24 +95,24 @@ class PredictionsFolder:
                 raise self._own.damaged(number, f"has no {lacking!r}")
 
     def append(self, predictions: Iterable[JsonObject], after: int) -> None:
-        """Writes each prediction as soon as it is available, after the first `after` ones."""
+        """Keeps the first `after` predictions, and appends each new one when it is available."""
         self._own.replace(itertools.islice(self._own, after))
         for prediction in predictions:
             self._own.append(prediction)
 
     def records(self) -> Iterator[JsonObject]:
-        """Yields the existing predictions of all hosts."""
+        """Returns an iterator over the predictions of all hosts."""
         return itertools.chain.from_iterable(self._all)
 
     def conclude(self, metrics: str) -> None:
-        """Writes the metrics of all predictions."""
+        """Writes the text `metrics` to metrics.json."""
         records.write(self.metrics, metrics)
 
 
 def refuse_url(path: str) -> None:
-    """Raises RecordsError for a folder in a bucket, where files cannot be appended to."""
+    """Raises RecordsError if the path is a URL, as files in buckets cannot be appended to."""
     if "://" in path:
-        raise RecordsError(f"--output_dir {path} is not a local folder; give one")
+        raise RecordsError(f"--output_dir {path} is not a local folder; give a local one")
 
 
 def _name(host: int, hosts: int) -> str:

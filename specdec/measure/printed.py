@@ -1,4 +1,4 @@
-"""The figures as text."""
+"""The printed lines of a benchmark's figures."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from specdec.measure.summary import (
 from specdec.plan import Plan
 from specdec.types import verifies
 
-BUSY = 0.5  # load average of a core, before the measurement
-NOISY, USELESS = 1.25, 2.0  # the ends of a `Spread`, one over the other
+BUSY = 0.5  # load average per core, before the measurement
+NOISY, USELESS = 1.25, 2.0  # limits of `Spread.high` / `Spread.low`
 
 
 def sentence(summary: BenchmarkSummary, plan: AnyPlan, environment: Hardware) -> str:
-    """Returns the result of a benchmark in one sentence."""
+    """Returns the speed-up, the identity of outputs and the settings in one sentence."""
     speedup, outputs = summary.speedup.over_texts, summary.texts * summary.repeats
     device = f"on {device_in_words(environment)}"
     if isinstance(plan, BeamPlan):
@@ -58,9 +58,9 @@ def _draft_length(plan: Plan) -> str:
 
 
 def lines(summary: BenchmarkSummary) -> Iterator[str]:
-    """Yields the table, line by line: times in milliseconds."""
+    """Yields the lines of the table of all figures, with times in milliseconds."""
     if not summary.exact:
-        yield "NOT EXACT: only the times mean something, not the texts\n"
+        yield "NOT EXACT: only the times are meaningful, not the texts\n"
     yield from _seconds(summary)
     yield ""
     yield from _speedup(summary)
@@ -86,7 +86,7 @@ def lines(summary: BenchmarkSummary) -> Iterator[str]:
 
 
 def _seconds(summary: BenchmarkSummary) -> Iterator[str]:
-    """Yields the quantiles of each mode, and its latency if that is known."""
+    """Yields a table of the quantiles of each mode's seconds, and of its latency if known."""
     drafts = summary.alpha is not None or summary.depth is None
     names = {"alone": "target alone", "speculative": "speculative" if drafts else "leaving early"}
     if summary.beams:
@@ -168,7 +168,6 @@ def _predicted_by_others(others: PredictedByOthers) -> Iterator[str]:
 
 
 def _width(prediction: BenchmarkPrediction) -> int:
-    """Returns the tokens of a target call."""
     return next(part.width for part in prediction.parts if verifies(part.role))
 
 
@@ -184,7 +183,7 @@ def _alone(baseline: Baseline, unit: str) -> Iterator[str]:
 
 
 def _shares(name: str, values: Sequence[float | None], meaning: str) -> str:
-    """Returns a line of percentages by position in the draft, - where nothing was tested."""
+    """Returns a line of percentages by position in the draft; - where no token was tested."""
     shown = " ".join("-" if x is None else f"{100 * x:.0f}" for x in values)
     return f"{name:20}{shown:>9}  % {meaning}"
 
@@ -197,7 +196,7 @@ def _figure(name: str, value: float, meaning: str) -> str:
 def trust(
     load: float | None, spread: Spread | None, cores: int = os.cpu_count() or 1
 ) -> Iterator[str]:
-    """Yields how busy the machine was, and how far the timings can be trusted."""
+    """Yields lines about how busy the machine was, and which figures can be trusted."""
     crowded = load is not None and load > BUSY * cores
     ratio = spread.high / spread.low if spread else 1.0
     busy = crowded or ratio > NOISY

@@ -1,8 +1,8 @@
-"""Recorded texts, which `specdec acceptance` writes for other commands, and what they depend on.
+"""Recorded texts: texts of the target with drafters' proposals, which `specdec acceptance` writes.
 
-A comment in the settings next to the texts records everything that they depend on: `key` for the
-target's texts, and `Engine.drafter_keys` for the drafters' proposals. A run uses recorded texts
-only if it has the same record.
+FILE.gin, the settings next to the texts, has a comment with all settings that determine them: `key`
+for the target's texts, and `Engine.drafter_keys` for the drafters' proposals. Another run may use
+recorded texts only if its comment would be the same.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from specdec.models.partitioning import Share
 from specdec.texts.measured_run import Run, Variant, described
 
 RECORD = "# recorded = "  # begins the comment, one line of JSON
-WHOLE = "drafter"  # the name of the run's own drafter in a record
+WHOLE = "drafter"  # the name of the run's drafter in the comment, next to its inner drafters
 
 
 def key(run: Run) -> dict[str, object]:
-    """Returns everything that the target's texts depend on, as plain values by name."""
+    """Returns name -> value of all settings that determine the target's texts."""
     data = run.data
     return {
         "TASK": data.task and tasks.get_task(data.task).name,
@@ -52,12 +52,11 @@ def key(run: Run) -> dict[str, object]:
 
 
 def _digest(texts: Iterable[tuple[str, str | None]]) -> str:
-    """Returns a short digest of the inputs."""
     return hashlib.sha256(as_json([text for text, _ in texts]).encode()).hexdigest()[:12]
 
 
 def with_record(variant: Variant) -> str:
-    """Returns the settings with a comment that records what texts of this run depend on."""
+    """Returns the variant's settings with the comment that determines its recorded texts."""
     return f"{variant.settings}{RECORD}{_record(variant)}\n"
 
 
@@ -69,9 +68,9 @@ def _record(variant: Variant) -> str:
 
 
 def read(path: str) -> list[Accepted]:
-    """Returns the texts of a file."""
+    """Returns the recorded texts of a file; raises UsageError if there are none."""
     if not Path(path).is_file() or not Path(f"{path}.gin").is_file():
-        if Path(path).exists():  # the command would not write over it
+        if Path(path).exists():  # `specdec acceptance` does not overwrite files
             raise UsageError(
                 f"--passes {path} has no {Path(path).name}.gin next to it; make passes with "
                 "`specdec acceptance --output_file=FILE`, in another file"
@@ -93,11 +92,13 @@ def read(path: str) -> list[Accepted]:
 
 
 def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iterable[str]) -> bool:
-    """Returns whether recorded texts are those of this very drafter, and not only of its target."""
+    """Returns whether recorded texts have the variant's drafter; UsageError if another target's.
+
+    `drafters` names inner drafters that must also be the same."""
     before, now = _record_in(path), parsed(_record(variant))
     old, new = before["drafters"], now["drafters"]
     pairs = [(before["texts"], now["texts"])]
-    # What has no recording at all is refused with the texts themselves.
+    # A drafter without a recording is refused elsewhere.
     pairs += [(old[name], new[name]) for name in drafters if name in old]
     for pair in pairs:
         if differs := difference(*pair):
@@ -111,7 +112,7 @@ def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iter
 
 
 def of_run(path: str, variant: Variant, drafters: Iterable[str]) -> list[Accepted]:
-    """Returns the texts of a file that a run should have written; raises as `read` and `check`."""
+    """Returns the recorded texts of a file; raises UsageError if they are of another run."""
     texts = read(path)
     check(path, variant, texts, drafters)
     return texts
@@ -120,7 +121,7 @@ def of_run(path: str, variant: Variant, drafters: Iterable[str]) -> list[Accepte
 def difference(
     before: Mapping[str, object], now: Mapping[str, object]
 ) -> tuple[str, str, str] | None:
-    """Returns the first name whose value differs between two records, and both values."""
+    """Returns the first name whose values differ, and both values' reprs; None if none differs."""
     both = before, now
     for name in [*now, *before]:
         old, new = (None if x.get(name) is False else x.get(name) for x in both)
@@ -131,7 +132,7 @@ def difference(
 
 
 def refuse_another(name: str, first: Mapping[str, object], key: Mapping[str, object]) -> None:
-    """Raises UsageError for a variant whose key differs from that of the first one."""
+    """Raises UsageError if the key of the variant `name` differs from the first variant's."""
     if differs := difference(first, key):
         setting, old, new = differs
         raise UsageError(
@@ -141,7 +142,7 @@ def refuse_another(name: str, first: Mapping[str, object], key: Mapping[str, obj
 
 
 def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None:
-    """Raises UsageError for texts whose inputs are not the run's."""
+    """Raises UsageError if a recorded text's input differs from the run's input of that index."""
     missing = {text.index: text for text in texts}
     try:
         for index, ids in _inputs_of(run, max(missing) + 1):
@@ -152,7 +153,7 @@ def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None
                     "passes of this run with `specdec acceptance`"
                 )
     except tasks.TaskError as error:
-        warning = f"specdec: the inputs of --passes are not compared: {error}"
+        warning = f"specdec: the inputs of --passes cannot be compared with the run's: {error}"
         print(terminal.visible(warning), file=sys.stderr)
         return
     if missing:
@@ -163,7 +164,7 @@ def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None
 
 
 def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
-    """Yields the index and the ids of the first examples of the run's data, without padding."""
+    """Yields (index, input ids without padding) of the first `count` examples of the run's data."""
     data = dataclasses.replace(run.data, limit=count, buckets=())
     for batch in data.source(Share(0, 1), None, run.engine.vocabulary, run.plan.target):
         for row, index in enumerate(batch.index):
@@ -176,7 +177,7 @@ class _Recorded(TypedDict):
 
 
 def _record_in(path: str) -> _Recorded:
-    """Returns the record of texts, which is empty if an earlier version wrote them."""
+    """Returns the comment next to recorded texts, empty if an earlier version wrote the texts."""
     record = comment(_settings_of(path), RECORD)
     if record is None:
         return {"texts": {}, "drafters": {}}
@@ -194,7 +195,7 @@ def _settings_of(path: str) -> str:
 
 
 def _texts_of(lines: Lines) -> Iterator[Accepted]:
-    """Yields the texts of a file; raises RecordsError for other lines, and for a text twice."""
+    """Yields the texts of a file; raises RecordsError for an invalid line or a repeated text."""
     first: dict[int, int] = {}
     for number, text in enumerate(lines.map(Accepted.of, "acceptance"), start=1):
         if (before := first.setdefault(text.index, number)) != number:
@@ -203,10 +204,10 @@ def _texts_of(lines: Lines) -> Iterator[Accepted]:
 
 
 def refuse_other_than_plain(run: Run, *, paths: bool = False) -> None:
-    """Raises UsageError for a run whose texts begin with a prefix, or have several samples."""
+    """Raises UsageError for runs that cannot be recorded: with paths, prefixes or samples."""
     if (drafted := run.plan.drafter.paths) and not paths:
         raise UsageError(
-            f"DRAFTER drafts {drafted} paths, and recorded texts tell of one; record with "
+            f"DRAFTER drafts {drafted} paths, and recorded texts have one; record with "
             "drafters/autoregressive.gin, and compare paths with specdec bench"
         )
     data = run.data
@@ -215,14 +216,14 @@ def refuse_other_than_plain(run: Run, *, paths: bool = False) -> None:
         ("num_samples", data.num_samples, 1),
     ):
         if value != plain:
-            raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
+            raise UsageError(f"{name} is {value!r}; leave it out, texts have one plain output each")
     refuse_adapting(run.plan.drafter)
     with one_line():
         refilled(run)
 
 
 def refilled(run: Run) -> Refilled | None:
-    """Returns what writes the target's texts in refilled rows; None for batches."""
+    """Returns the program that writes the target's texts in refilled rows; None for batches."""
     if not run.data.refill:
         return None
     alone = dataclasses.replace(run.engine, plan=run.plan.alone())
@@ -232,16 +233,16 @@ def refilled(run: Run) -> Refilled | None:
 
 
 def refuse_adapting(drafter: Drafter) -> None:
-    """Raises UsageError for a drafter whose proposals do not follow from a recorded text."""
+    """Raises UsageError for a drafter whose proposals depend on which drafts were accepted."""
     if drafter.adapts:
         raise UsageError(
-            "DRAFTER adapts to what was accepted, and recorded texts do not tell of that; leave "
-            "out COMMITTEE_DECAY, or measure it with specdec bench"
+            "DRAFTER adapts to accepted tokens, which recorded texts do not have; leave out "
+            "COMMITTEE_DECAY, or measure this drafter with specdec bench"
         )
 
 
 def batches_of(run: Run, purpose: str) -> Iterator[tasks.Batch]:
-    """Returns the run's texts, all of them on every host."""
+    """Returns batches of all the run's texts on every host; UsageError if there are none."""
     batches = run.batches(everywhere=True)
     if (first := next(batches, None)) is None:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to {purpose}")
@@ -255,7 +256,9 @@ def record(
     lines: Lines | None,
     tables: bool = False,
 ) -> Iterator[Accepted]:
-    """Yields texts of this many tokens: those of the lines, then new ones, which are added."""
+    """Yields recorded texts of `tokens` tokens in all: those in `lines`, then new ones.
+
+    New texts are appended to `lines`; `tables` adds unigram and bigram drafters."""
     earlier = hosts.from_first(lambda: _earlier(lines, tokens) if lines and not tables else [])
     lines = lines if hosts.is_first() else None
     if lines:
@@ -283,7 +286,7 @@ def record(
 
 
 def _earlier(lines: Lines, tokens: int) -> list[Accepted]:
-    """Returns the texts measured before, up to this many tokens; none if they have tables."""
+    """Returns the texts of an earlier run, up to `tokens` tokens; none if recorded with tables."""
     texts = []
     for text in _texts_of(lines):
         if tokens <= 0 or list(text.accepted) != ["model"]:
@@ -294,7 +297,7 @@ def _earlier(lines: Lines, tokens: int) -> list[Accepted]:
 
 
 def _shown(texts: Iterable[Texts], total: int) -> Iterator[Texts]:
-    """Yields the texts, under a progress bar on a terminal."""
+    """Yields the batches of texts, with a progress bar of `total` tokens on a terminal."""
     with tqdm(total=total, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
         for batch in texts:
             bar.update(int(batch.length.sum()))
@@ -302,12 +305,12 @@ def _shown(texts: Iterable[Texts], total: int) -> Iterator[Texts]:
 
 
 def _line(text: Accepted) -> dict[str, object]:
-    """Returns the fields of a line, without `depths` if all tokens go through all layers."""
+    """Returns the fields of a text's line, without `depths` if it is empty."""
     return {name: value for name, value in text._asdict().items() if name != "depths" or value}
 
 
 def report(run: Run, summary: AcceptanceSummary, tokens: int) -> dict[str, object]:
-    """Returns what was measured, for JSON, with the names that `specdec bench` uses."""
+    """Returns the JSON report of `specdec acceptance`: environment, settings and figures."""
     about = {
         "drafter": type(run.plan.drafter).__name__,
         "sampling": repr(run.plan.sampling),

@@ -1,4 +1,4 @@
-"""The texts that the target writes alone, and the distributions of drafters along them."""
+"""Writes texts with the target alone, and records the figures of drafters at their tokens."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from specdec.types import Array, DecodeOutput, Params, PyTree
 
 
 class Texts(NamedTuple):
-    """A batch that the target wrote. Rows of length 0 do not count."""
+    """A batch of texts that the target wrote alone."""
 
     index: np.ndarray  # [B] int32, the example's place in the split
-    inputs: PyTree  # [B, ...], those of the target
-    tokens: np.ndarray  # [B, 1+N] int32, the start token first
-    length: np.ndarray  # [B] output tokens, EOS included
+    inputs: PyTree  # [B, ...], the target's inputs
+    tokens: np.ndarray  # [B, 1+N] int32, the start token and the output
+    length: np.ndarray  # [B] output tokens with EOS; 0 for a row to leave out
 
 
 def generate(
@@ -47,8 +47,10 @@ def generate(
     mesh: Mesh | None = None,
     refilled: Refilled | None = None,
 ) -> Iterator[Texts]:
-    """Yields whole texts of the target alone until they hold this many tokens."""
-    # The batch size does not decide which: of the last batch, only the needed rows are kept.
+    """Yields texts of the target alone until they have `tokens` tokens, without indices of `skip`.
+
+    Batches are (index [B], inputs [B, ...])."""
+    # Only the needed rows of the last batch are kept, so texts do not depend on the batch size.
     alone = plan.alone()
     write = functools.partial(decode, plan=alone)
     if mesh is not None:
@@ -84,15 +86,15 @@ def generate(
         tokens -= int(length.sum())
 
 
-DIGITS = 6  # of what is recorded
+DIGITS = 6  # decimal places of recorded figures
 
 
 def measure(
     plan: Plan, params: Params, texts: Iterable[Texts], *, tables: bool, mesh: Mesh | None = None
 ) -> Iterator[Accepted]:
-    """Yields what the target would have accepted of each drafter, text by text."""
-    # The plan's drafter is 'model'. With `tables`, a 'unigram' and a 'bigram' are counted from the
-    # texts of the other half, so all texts are read first; greedy ones take the likeliest token.
+    """Yields the record of each text: its tokens, and the figures of each drafter at these."""
+    # The plan's drafter is 'model'. With `tables`, unigram and bigram drafters are counted in one
+    # half of the texts and measured on the other, so all texts are read first.
     texts = list(texts) if tables else texts
     halves: list[NGrams] = []
     written = 0
@@ -105,7 +107,7 @@ def measure(
         taught = teach(params, arrays[0], arrays[1][:, :-1], plan=plan)
         asked = _asked(plan, params, arrays, taught)
         of_drafter = asked.pop("")
-        if plan.drafter.block is not None:  # alpha is of what is next
+        if plan.drafter.block is not None:  # alpha counts only the first token of a block
             of_drafter = jax.tree.map(lambda x: x[:, :, 0], of_drafter)
         sums = {"model": _sums(of_drafter, batch)}
         if tables:
@@ -130,14 +132,13 @@ _of = jax.jit(of)
 
 
 def _fetched(figures: Opinions) -> Opinions:
-    """Returns figures on the host."""
     return jax.tree.map(hosts.whole, figures)
 
 
 def _asked(
     plan: Plan, params: Params, arrays: tuple[PyTree, PyTree, PyTree], taught: Taught
 ) -> dict[str, Opinions]:
-    """Returns the figures of the plan's drafter, under '', and of recorded ones by their names."""
+    """Returns name -> `Opinions` of the plan's drafter (name '') and of its recorded drafters."""
     by_name = {}
     for name, drafter in [("", plan.drafter), *recorded(plan.drafter)]:
         if name and drafter is plan.drafter:
@@ -149,7 +150,7 @@ def _asked(
 
 
 def _sums(asked: Opinions, batch: Texts) -> np.ndarray:
-    """Returns [B, L], the sums over each row's tokens."""
+    """Returns [B, L], the sums of `rates` over each row's tokens."""
     counts = np.arange(asked.rates.shape[1])[None] < batch.length[:, None]
     return np.sum(np.where(counts[:, :, None], asked.rates, 0), axis=1)
 
@@ -161,7 +162,7 @@ def _text(
     sums: Mapping[str, np.ndarray],
     asked: Mapping[str, Opinions],
 ) -> Accepted:
-    """Returns the record of one row."""
+    """Returns the record of one row, without `proposes` and `depths`."""
     size = int(batch.length[row])
     return Accepted(
         index=int(batch.index[row]),
@@ -177,13 +178,13 @@ def _text(
 
 
 def unpadded(inputs: PyTree, row: int, pad_id: int) -> list[int]:
-    """Returns the ids of an input without padding; none if inputs have no tokens."""
+    """Returns the token ids of one row's input without padding; none if inputs are not tokens."""
     length = lengths_of(inputs, pad_id)[row]
     return tokens_of(inputs)[row, :length].tolist() if length else []
 
 
 def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:
-    """Returns the recording of a drafter: its proposals, and the signals of stopping rules."""
+    """Returns a drafter's figures at the first `size` tokens of a row, see `Accepted.drafts`."""
     figures = {"confidence": asked.confidence, "entropy": asked.entropy, "top": asked.top}
     if not greedy:
         figures |= {"ratio": asked.ratio, "refused": asked.refused}
@@ -192,7 +193,6 @@ def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, 
 
 
 def _rounded(values: Any) -> Any:
-    """Returns a number, or nested lists of numbers, with `DIGITS`."""
     return [_rounded(x) for x in values] if isinstance(values, list) else round(values, DIGITS)
 
 
@@ -201,10 +201,10 @@ class NGrams:
 
     # q(x)     = (count(x) + types / V) / (count + types)
     # q(x | w) = (count(w x) + types(w) q(x)) / (count(w) + types(w))
-    # count: all tokens; types: different ones; count(w), types(w): of those that follow w
+    # count: number of tokens; types: number of distinct tokens; (w): among tokens after w
 
     def __init__(self, texts: Iterable[Sequence[int]], vocab_size: int):
-        """Counts the tokens of texts; the first one, the start token, is only a context."""
+        """Counts the tokens of texts; the start token of each text counts only as a context."""
         self._following = collections.defaultdict(collections.Counter)
         tokens = collections.Counter()
         for text in texts:
@@ -214,7 +214,7 @@ class NGrams:
         self.unigram = _witten_bell(tokens, np.full(vocab_size, 1 / vocab_size))
 
     def bigram(self, previous: int) -> np.ndarray:
-        """Returns [V], the distribution after a token."""
+        """Returns [V], the distribution of the next token after the token `previous`."""
         return _witten_bell(self._following[previous], self.unigram)
 
 
@@ -234,7 +234,9 @@ def rows(batch: Texts) -> Iterator[list[int]]:
 def proposals(
     halves: Sequence[NGrams], batch: Texts, written: int, greedy: bool
 ) -> dict[str, Array]:
-    """Returns name -> [B, T, V] float32 for texts from number `written` on, 0 after their ends."""
+    """Returns name -> q [B, T, V] float32 of the unigram and bigram drafters, 0 after text ends.
+
+    `written` texts precede the batch; odd and even texts use different halves."""
     shape = (batch.tokens.shape[0], batch.tokens.shape[1] - 1, halves[0].unigram.size)
     unigram, bigram = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     for number, row in enumerate(np.flatnonzero(batch.length), start=written):

@@ -1,4 +1,4 @@
-"""The figures of a benchmark, and how they follow from its records. Letters as in `theory`."""
+"""Computes the figures of a benchmark from its records. Letters are those of `common.theory`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specdec.measure.estimator import MeasuredParts, Spread, total
 from specdec.measure.file import Generation, Record
 from specdec.types import Part, TargetCall
 
-# What is known of measured calls -> the model calls of an iteration, as `Plan.parts` tells them.
+# A function that maps target calls to the model calls of an average iteration: `Plan.parts`.
 Parts: TypeAlias = Callable[[Iterable[TargetCall]], Sequence[Part]]
 
 
@@ -36,11 +36,11 @@ class Quantiles:
 class Latency:
     """The latency of a mode, in seconds."""
 
-    # TTFT, the time of prefill and of the first iteration, from the parts. With speculation, that
-    # iteration yields tau tokens on average.
+    # TTFT, the time of prefill and of the first iteration, computed from the parts. With
+    # speculation, that iteration yields tau tokens on average.
     first_token: float
-    # TPOT, the time of each later token. None if no text has later tokens, or if prefill alone took
-    # longer than whole texts, which happens on a busy machine.
+    # TPOT, the time of each token after the first iteration. None if no text has such tokens, or if
+    # prefill took longer than whole texts, which happens on a busy machine.
     per_token: float | None
 
 
@@ -48,77 +48,76 @@ class Latency:
 class Speedup:
     """The time of the target alone divided by that of speculation."""
 
-    over_texts: Estimate  # the ratio of the sums over texts, the headline
-    # the ratio of seconds per emitted token, or per step of a search; it differs if the modes'
-    # texts differ
+    over_texts: Estimate  # the ratio of the sums over texts, the speed-up that is reported first
+    # the ratio of seconds per output token, or per step of a beam search
     per_token: float
-    median_text: float  # the median of the texts' own ratios
+    median_text: float  # the median over texts of each text's ratio
 
 
 @dataclasses.dataclass(frozen=True)
 class GreedyFigures:
-    """Greedy speculation, next to a beam search."""
+    """Figures of greedy speculation, timed in addition to a beam search."""
 
-    speedup: Speedup  # how many times as long plain beams take
-    tau: float  # its tokens per target call
+    speedup: Speedup  # the time of the beam search without drafts / that of greedy speculation
+    tau: float  # tokens per target call of greedy speculation
 
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """The target alone, next to a bare scan of target and argmax; seconds."""
+    """Seconds of the target alone, compared with a bare scan of target calls and argmaxes."""
 
     target_prefill: float  # the time of the target's prefill
     target_step: float  # the time of a step in the scan
     over_scan: float  # (generation - prefill) / tokens / target_step
     over_scan_with_prefill: float  # generation / tokens / target_step
-    # bytes/s at which this device read 0.5 GiB in the same minutes, the best value
+    # bytes/s at which this device read 0.5 GiB during the benchmark, the best value
     bandwidth: float
-    # the bytes of the parameters that `decode` reads, divided by the bandwidth; None if not known.
-    # A model that fits in a cache is faster than its floor.
+    # the seconds to read the parameters of a step at this bandwidth; None if their bytes are not
+    # known. A model that fits in a cache can be faster.
     floor: float | None
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkPrediction:
-    """The speed-up that the parts and the acceptance predict."""
+    """The speed-up predicted from the timed parts and the measured acceptance."""
 
-    gamma: int | None  # tokens of a draft; None if that varies
-    prefill: float  # seconds, all models
+    gamma: int | None  # tokens of a draft; None if drafts vary in length
+    prefill: float  # seconds of the prefill of all models
     # c, the seconds of a draft's models / its tokens / target_step; 0 without models
     cost_ratio: float
     verify_cost: float  # v, the seconds of the target's call / target_step
     # the alpha at which `theory.expected_tokens` is tau; None without gamma
     alpha_from_tau: float | None
     long_generation: float | None  # theory.speedup(alpha, gamma, c, v); None without gamma
-    # the predicted ratio for these texts. A generation of n target calls takes its prefill + n
-    # target_step, alone, or its prefill + n (draft + verify).
+    # the predicted speed-up for the timed texts. A generation of n target calls takes prefill + n
+    # target_step with the target alone, and prefill + n (draft + verify) with speculation.
     these_texts: float
-    measured_over_predicted: float  # the measured ratio / these_texts
+    measured_over_predicted: float  # the measured speed-up / these_texts
     draft: float  # seconds of drafting in one iteration
     verify: float  # seconds of the target's call in one iteration
-    rest: float  # measured seconds of an iteration that are in neither
+    rest: float  # measured seconds of an iteration - draft - verify
     # the model calls of an iteration; a mean over these texts if lengths vary
     parts: Sequence[Part] = ()
-    # the time of the draft's calls between the target's, divided by that of the calls alone. It is
-    # included in `draft`; 1 if it was not timed.
+    # the time of draft calls that alternate with target calls / the time of the same calls timed
+    # alone. `draft` includes this factor; 1 if it was not timed.
     by_turns: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class PredictedByOthers:
-    """The speed-up of these texts that the parts and the acceptance of other texts predict."""
+    """The speed-up of the timed texts, predicted from the acceptance on texts of another split."""
 
-    split: str  # the split of the other texts
-    texts: int  # their number
-    tau: float  # their tokens per call
-    alpha: float | None  # their acceptance rate
-    # tau T / I, the speed-up without prefill. T is the target's step, and I is draft and verify of
-    # an iteration of those texts: (gamma c + v) T if lengths do not vary.
+    split: str  # the other split
+    texts: int  # the number of texts of the other split
+    tau: float  # tokens per target call on the other split
+    alpha: float | None  # the acceptance rate on the other split
+    # tau T / I, the predicted speed-up without prefill. T is the target's step, and I is draft +
+    # verify of an iteration on the other split: (gamma c + v) T if draft lengths do not vary.
     decoding: float
-    # (E + m T) / (E' + m / tau I), sums over texts. E and E' are the prefill of the target and of
-    # all models, and m is the number of tokens of the target alone.
+    # (E + m T) / (E' + m / tau I), sums over the timed texts. E and E' are the prefill of the
+    # target and of all models, and m is the number of tokens of the target alone.
     whole: float
-    # the speed-up per token without prefill; that with it is `Speedup.per_token`
+    # the measured speed-up per token without prefill; `Speedup.per_token` includes prefill
     measured_decoding: float
     measured_over_decoding: float  # measured_decoding / decoding
     measured_over_whole: float  # the measured speed-up per token / whole
@@ -133,32 +132,31 @@ class BenchmarkSummary:
     seconds: Mapping[str, Quantiles]  # by mode
     latency: Mapping[str, Latency]  # by mode; of speculation only with a prediction
     speedup: Speedup
-    # how many of the texts * repeats generations have the same tokens in both modes; None if they
-    # need not be the same
+    # how many of the texts * repeats generations have the same tokens in both modes; None if
+    # outputs are sampled and need not be equal
     identical: int | None
     tau: float  # tokens per target call
     alpha: float | None  # accepted / tested draft tokens; None if no token was drafted
     baseline: Baseline
     prediction: BenchmarkPrediction | None  # None if the calls of an iteration are not known
-    # None if the prediction is, or without texts of another split
+    # None if `prediction` is None, or if no other split was decoded
     forecast: PredictedByOthers | None = None
     # whether the output has the target's distribution. If not, only times are meaningful.
     exact: bool = True
-    # acceptance by position in the draft, `theory.acceptance_by_position`; None where no token was
-    # tested
+    # by position in the draft, the share of tokens accepted if all before were, see
+    # `theory.acceptance_by_position`; None where no token was tested
     conditional: Sequence[float | None] = ()
-    joint: Sequence[float | None] = ()  # the same, up to a position
-    # the mean over calls of the target's layers; None if calls run all layers
-    depth: float | None = None
-    broken_drafts: int = 0  # drafts that ended early, see `Trace`
+    joint: Sequence[float | None] = ()  # the share of drafts accepted up to a position
+    depth: float | None = None  # mean layers of a target call; None if calls run all layers
+    broken_drafts: int = 0  # drafts cut where probabilities were not a distribution
     spread: Spread | None = None  # how much times vary; None if nothing was timed twice
-    # the number of beams of a search, 0 for none. In a search the target alone searches too, step
-    # by step, and figures of tokens are of steps of the search.
+    # the number of beams, 0 without beam search. In a beam search, the target alone also searches,
+    # and figures per token are per step of the search.
     beams: int = 0
-    greedy: GreedyFigures | None = None  # None without beams
+    greedy: GreedyFigures | None = None  # None without beam search
 
     def record(self) -> dict[str, Any]:
-        """Returns plain values, for JSON."""
+        """Returns all fields as values that JSON can hold."""
         fields = dataclasses.asdict(self)
         if self.greedy is None:
             del fields["beams"], fields["greedy"]
@@ -178,7 +176,10 @@ def summarize(
     beams: int = 0,
     step_bytes: int | None = None,
 ) -> BenchmarkSummary:
-    """Returns the figures of the records of `measure` and `decode_elsewhere`."""
+    """Returns the figures of a benchmark's records.
+
+    `parts` is `Plan.parts`, None for no prediction; `same_output` asks for equal outputs in both
+    modes; `step_bytes` are the bytes of parameters that a target step reads."""
     measured = MeasuredParts.of(records)
     alone, speculative, costs = measured.alone, measured.speculative, measured.costs
     speedup, (tau, alpha) = _speedup(alone, speculative), _acceptance(speculative)
@@ -228,7 +229,7 @@ def alpha_from_tau(tau: float, gamma: int) -> float:
 
 
 def _acceptance(generations: Sequence[Generation]) -> tuple[float, float | None]:
-    """Returns tau, and alpha or None."""
+    """Returns tau, and alpha; alpha is None if no token was drafted."""
     tau = theory.block_efficiency(
         *([value(x) for x in generations] for value in (estimator.steps, estimator.calls))
     )
@@ -237,18 +238,17 @@ def _acceptance(generations: Sequence[Generation]) -> tuple[float, float | None]
 
 
 def _parts(parts: Parts, generations: Sequence[Generation]) -> tuple[Part, ...]:
-    """Returns the model calls of an iteration of these texts."""
     calls = (TargetCall.each(x.drafted, x.sources, x.depths) for x in generations)
     return tuple(parts(itertools.chain.from_iterable(calls)))
 
 
 def _known(shares: np.ndarray) -> list[float | None]:
-    """Returns shares with None instead of nan, which JSON does not have."""
+    """Returns the shares, rounded, with None instead of nan, which JSON does not have."""
     return [None if math.isnan(x) else round(x, 4) for x in shares.tolist()]
 
 
 def _calls(generations: Sequence[Generation]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the number of accepted and of drafted tokens of each call."""
+    """Returns the numbers of accepted and of drafted tokens, [calls] each, of all target calls."""
     return (
         np.concatenate([generation.accepted for generation in generations]),
         np.concatenate([generation.drafted for generation in generations]),
@@ -315,7 +315,7 @@ def _prediction(
 def _predicted_by_others(
     measured: MeasuredParts, parts: Parts, speedup: Speedup
 ) -> PredictedByOthers:
-    """Predicts the speed-up from the parts, and from the drafts of the other split's texts."""
+    """Predicts the speed-up from the parts, and from the drafts on the other split."""
     alone, elsewhere, costs = measured.alone, measured.elsewhere, measured.costs
     tau, alpha = _acceptance(elsewhere)
     per_token = costs.iteration(_parts(parts, elsewhere)).seconds / tau
@@ -338,17 +338,16 @@ def _predicted_by_others(
 
 
 def _without(prefill: float, generations: Sequence[Generation]) -> float:
-    """Returns the seconds of all texts, each without those of its prefill."""
+    """Returns the sum over texts of median seconds, minus `prefill` seconds for each text."""
     return total(generations, lambda text: estimator.seconds(text) - prefill)
 
 
 def _per_token(generations: Sequence[Generation], prefill: float) -> float:
-    """Returns the seconds per token, without prefill."""
     return _without(prefill, generations) / total(generations, estimator.steps)
 
 
 def _latency(generations: Sequence[Generation], first_token: float) -> Latency:
-    """Returns the latency; the first call yields as many tokens as any call, on average."""
+    """Returns the latency, with tau tokens in the first iteration, which takes `first_token`."""
     calls, tokens = (total(generations, x) for x in (estimator.calls, estimator.steps))
     seconds = _without(first_token, generations)
     later = tokens - tokens / calls * len({generation.text for generation in generations})

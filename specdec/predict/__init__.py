@@ -1,14 +1,14 @@
-"""Predicted times, and the search for the settings that suit a pair best.
+"""Predicted times, and the search for the fastest settings of a target and its drafters.
 
-`costs` has the seconds of calls, and predicts an iteration from them. They are timed
-(`timed_costs`), read from a file (`stored_costs`), follow from shapes and a chip's limits
-(`roofline`), or are the compiler's cycles (`compile_record`).
+`costs` has the seconds of model calls, and predicts the time of an iteration from them. Costs are
+timed (`timed_costs`), read from a file (`stored_costs`), computed from shapes and a chip's limits
+(`roofline`), or taken from the compiler's cycles (`compile_record`).
 
-`draft_lengths` decodes recorded texts again, with recordings instead of models, which counts target
-calls. `predicted_speedup` makes figures from these counts and the costs, and `search` finds the
-draft length, schedule and drafter.
+`draft_lengths` decodes recorded texts again, with recordings in place of models, to count target
+calls. `predicted_speedup` computes speed-ups from these counts and the costs, and `search` finds
+the fastest draft length, schedule and drafter.
 
-Programs are compiled ahead of time for TPUs that need not be present:
+Programs can be compiled ahead of time, without a TPU in the machine:
 
 topology = Topology.parse("v4:2x2x1")
 mesh = partitioning.make_mesh(4, topology.devices())

@@ -1,4 +1,4 @@
-"""The programs of a plan, compiled for a topology from shapes alone, and their contents."""
+"""Compiles the programs of a plan for a topology from shapes alone, and reads their figures."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from specdec.types import PyTree, of_depth, verifies
 
 @dataclasses.dataclass(frozen=True)
 class DeviceMemory:
-    """The bytes of one device while a program runs."""
+    """The bytes that a program needs on one device."""
 
-    arguments: int  # parameters, mostly
+    arguments: int  # mostly parameters
     outputs: int
-    temporaries: int  # all else it keeps: caches, activations
+    temporaries: int  # all other arrays, such as caches and activations
     code: int
-    donated: int  # of the outputs, which lie where arguments were
+    donated: int  # bytes of outputs that reuse the memory of donated arguments
 
     @classmethod
     def of(cls, executable: jax.stages.Compiled) -> DeviceMemory:
-        """Returns the memory of an executable, by XLA's analysis."""
+        """Returns the memory of an executable from XLA's memory analysis."""
         stats = executable.memory_analysis()
         assert stats is not None, "XLA analyses the memory of each program"
         return cls(
@@ -59,17 +59,16 @@ class DeviceMemory:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A program for one device of the mesh."""
+    """The figures of a compiled program on one device of the mesh."""
 
     name: str
-    seconds: float
+    seconds: float  # of the compilation
     memory: DeviceMemory | None = None
     module: hlo.Module | None = None
-    # flops, accessed: operations, and bytes read and written, by XLA's count. It counts the body of
-    # a loop once.
+    # XLA's counts of operations, and of bytes read and written. The body of a loop counts once.
     flops: float = 0.0
     accessed: float = 0.0
-    # the compiler's message for a program that does not fit, which has no other figures
+    # the compiler's message if the program does not fit in memory, which then has no other figures
     too_large: str | None = None
 
 
@@ -78,21 +77,21 @@ class Compilation:
     """A plan compiled for a mesh, with the figures of one device."""
 
     plan: AnyPlan
-    rows: int  # of the inputs
-    length: int  # of the inputs
-    mesh: Mapping[str, int]  # the sizes of the mesh's axes
-    program: Compiled  # the program `decode`, or that of a beam search
-    # The parts as programs of their own: `prefill`, in which each model reads the inputs, each
-    # model call of an iteration, and the call of the target alone.
+    rows: int  # the batch size of the inputs
+    length: int  # the length of the inputs, in tokens
+    mesh: Mapping[str, int]  # axis name -> number of devices
+    program: Compiled  # the program `decode`, or the program of a beam search
+    # name -> separate programs of a generation's parts: `prefill`, in which all models read the
+    # inputs, each model call of an iteration, and the call of the target alone
     parts: Mapping[str, Compiled]
-    parameter_bytes: int  # of one device's share
-    cache_bytes: int  # of one device's share
-    # the figures that a roofline needs of a model, by role; {} unless all parts were compiled
+    parameter_bytes: int  # on one device
+    cache_bytes: int  # on one device
+    # role -> figures of a model's call for a roofline; {} unless all parts were compiled
     calls: Mapping[str, Call]
 
     @property
     def programs(self) -> tuple[Compiled, ...]:
-        """All programs that were compiled."""
+        """The program that decodes, and the programs of the parts."""
         return self.program, *self.parts.values()
 
 
@@ -106,7 +105,9 @@ def compile_for(
     parts: bool = True,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Compilation:
-    """Compiles for the devices of a mesh. Allocates nothing and reads no parameter."""
+    """Compiles a plan for inputs of `shape` (B, S) on the devices of a mesh, without parameters.
+
+    `widths` are the input lengths of refilled rows, and `tables` has shapes of tables by role."""
     partitioning.check_batch(shape[0], mesh)
     tables = tables or {}
     keys, inputs = batch_shapes(plan.target, *shape, mesh)
@@ -152,9 +153,9 @@ def compile_for(
 
 
 def _fewest_cycles(plan: AnyPlan, inputs: PyTree, mesh: Mesh) -> AnyPlan:
-    """Returns the plan with calls on one token computed as takes the fewest cycles."""
-    # They may be computed with two tokens, and on one device a draft's also with joined kernels.
-    # Compilers of other devices state no cycles. Several rows and beams have no call on one token.
+    """Returns the plan with the model layouts whose one-token calls take the fewest TPU cycles."""
+    # A call on one token may be computed with two, and a draft's on one device with joined kernels.
+    # Compilers of other devices state no cycles. Several rows and beams have no one-token calls.
     if not isinstance(plan, Plan) or rows_of(inputs) > 1 or _platform(mesh) != "tpu":
         return plan
     calls = (*plan.alone().parts(), *plan.parts())
@@ -190,7 +191,6 @@ def _fewest_cycles(plan: AnyPlan, inputs: PyTree, mesh: Mesh) -> AnyPlan:
 
 
 def _abstract(plan: AnyPlan, mesh: Mesh) -> dict[str, PyTree]:
-    """Returns the shapes of the parameters of each model, by role."""
     return {role: partitioning.abstract(model, mesh) for role, model in plan.models().items()}
 
 
@@ -204,21 +204,21 @@ def program_count(plan: AnyPlan, parts: bool = True) -> int:
 
 
 def _way(plan: AnyPlan, mesh: Mesh, rows: int, widths: Sequence[int]) -> Way:
-    """Returns the way to decode that has one program: in batches, or in refilled rows."""
+    """Returns how to decode: in refilled rows for these input lengths, or in batches if none."""
     if widths and isinstance(plan, Plan):
         return Refilled(plan, rows, widths)
     return DecodeProgram(plan, mesh=mesh)
 
 
 def _widest(plan: AnyPlan) -> dict[str, int]:
-    """Returns the tokens in the widest call of each model that `parts` has, by role."""
+    """Returns role -> the number of tokens of the widest call in `plan.parts`."""
     return dict(sorted((role, width) for role, width, _ in plan.parts()))
 
 
 def _communicating(
     plan: AnyPlan, calls: Mapping[str, Call], parts: Mapping[str, Compiled]
 ) -> dict[str, Call]:
-    """Returns the calls with the collectives of each widest call, {} if one is not known."""
+    """Returns role -> its call with the collectives of its widest program; {} if one lacks."""
     communicating, widest, target = {}, _widest(plan), cast(Model, plan.target)
     for role, call in calls.items():
         width = widest.get(role, 1)
@@ -233,14 +233,14 @@ def _communicating(
 def _parts(
     plan: AnyPlan, trees: Mapping[str, PyTree], inputs: PyTree, progress: Callable[[str], None]
 ) -> Iterator[Compiled]:
-    """Yields the parts in the order of an iteration, or only the first one if that is too large."""
+    """Yields prefill and the calls of an iteration, compiled; only prefill if it does not fit."""
     progress("prefill")
     reading, executable = _compiled("prefill", _prefills(plan), trees, inputs)
     yield reading
     if executable is None:
         return
     caches = _shapes_of(executable)
-    alone = plan.target.computed_width(1)  # the width of a plain call of the target
+    alone = plan.target.computed_width(1)  # the tokens of a call of the target alone
     for role, width in _calls_of(plan):
         name = part_name(role, width)
         progress(name)
@@ -252,7 +252,6 @@ def _parts(
 
 
 def _shapes_of(executable: jax.stages.Compiled) -> PyTree:
-    """Returns the shapes of a program's results, with their shardings."""
     return jax.tree.map(
         lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=info.sharding),
         executable.out_info,
@@ -264,7 +263,7 @@ def _prefills(plan: AnyPlan) -> Program:
 
 
 def _prefill(trees: Mapping[str, PyTree], inputs: PyTree, *, plan: AnyPlan) -> dict[str, PyTree]:
-    """Returns each model's cache after the inputs, by role."""
+    """Returns role -> the model's cache after it has read the inputs."""
     models, views = plan.models(), _views(plan)
     prefilled = prefill(trees, inputs, models=models, slots=plan.capacity, views=views)
     return {role: cache for role, (_, cache) in prefilled.items()}
@@ -275,19 +274,18 @@ def _views(plan: AnyPlan) -> Views:
 
 
 def _length_of(role: str, plan: AnyPlan, inputs: PyTree) -> int:
-    """Returns the length of the inputs that a model reads."""
     view = _views(plan).get(role)
     return tokens_of(inputs if view is None else jax.eval_shape(view, inputs)).shape[1]
 
 
 def _calls_of(plan: AnyPlan) -> list[tuple[str, int]]:
-    """Returns role and width of each kind of call, that of the target alone first."""
+    """Returns the distinct (role, tokens) of all model calls, the target alone first."""
     parts = (*plan.alone().parts(), *plan.parts())
     return list(dict.fromkeys((_compiled_as(role), width) for role, width, _ in parts))
 
 
 def part_name(role: str, width: int) -> str:
-    """Returns the name of a call's program; the target's depths share one."""
+    """Returns the name of a call's program, such as "target 8", the same for all early exits."""
     return f"{_compiled_as(role)} {width}"
 
 
@@ -298,7 +296,7 @@ def _compiled_as(role: str) -> str:
 def compiled(
     name: str, make: Callable[[], jax.stages.Compiled]
 ) -> tuple[Compiled, jax.stages.Compiled | None]:
-    """Compiles a program."""
+    """Runs `make`, which compiles, and returns the figures; no executable if it does not fit."""
     start = time.perf_counter()
     try:
         executable = make()
@@ -320,6 +318,6 @@ def _compiled(
 
 
 def _too_large(message: str) -> str | None:
-    """Returns the line in which XLA says by how much a program exceeds the memory."""
+    """Returns the line of XLA's message about exceeded memory; None for another error."""
     name, _, line = message.splitlines()[0].partition(": ")
     return line if name == "RESOURCE_EXHAUSTED" else None

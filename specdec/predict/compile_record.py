@@ -1,9 +1,9 @@
-"""The record of `specdec compile`: the figures of a topology, as its JSON has them.
+"""The JSON record that `specdec compile` writes for each topology.
 
-The compiler's own estimate of each program is a part of it. A TPU's compiler writes the cycles that
-it expects next to most instructions of an optimised program, and orders the program by them. A sum
-of cycles adds up work that may overlap. So it is compared with other sums, and not with a clock.
-Backends that state no cycles have no estimate.
+It includes the compiler's estimate of each program: a TPU's compiler annotates most instructions of
+an optimised program with expected cycles. A sum of cycles ignores that work may overlap, so it is
+only compared with other sums, not with measured times. Other backends state no cycles, and have no
+estimate.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ class ProgramCycles:
 
     cycles: int  # the sum over all instructions
     fusions: int  # the number of fusions
-    # the mean number of fusions in a decoder layer; None if no instruction is one of a layer
+    # the mean number of fusions per decoder layer; None if no instruction belongs to a layer
     fusions_per_layer: float | None
-    # the number of kernels written in Pallas, whose cycles the compiler does not state
+    # the number of Pallas kernels, for which the compiler states no cycles
     kernels: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class CompilerEstimate:
-    """The compiler's estimate of a plan's parts, and the costs that follow from their cycles."""
+    """The compiler's estimate of a plan's model calls, and the speed-ups predicted from it."""
 
-    parts: Mapping[str, ProgramCycles]  # the estimate of each part, by its name
-    # c, the cycles of a draft token divided by those of a target call on one token. None if a call
-    # has no estimate or a kernel without cycles, or nothing is drafted.
+    parts: Mapping[str, ProgramCycles]  # part name -> its program's estimate
+    # c, the cycles of a draft token / cycles of a target call on one token. None without a drafter,
+    # or if the cycles of a call are not known.
     cost_ratio: float | None = None
     verify_cost: float | None = None  # v(gamma), for the plan's longest draft
-    # {alpha: S} at the plan's longest draft, if nothing but these cycles takes time
+    # label of an alpha -> the speed-up with the longest draft, if only these cycles took time
     speedups: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def of_module(module: hlo.Module) -> ProgramCycles:
-    """Returns the compiler's estimate of a program."""
+    """Returns the compiler's estimate of one program."""
     fusions = [x for x in module.operations if x.opcode == "fusion"]
     layers = [match[1] for x in fusions if (match := _LAYER.search(x.scope))]
     per_layer = round(len(layers) / len(set(layers)), 1) if layers else None
@@ -72,7 +72,7 @@ def of_module(module: hlo.Module) -> ProgramCycles:
 
 
 def estimate(compilation: Compilation, alphas: Mapping[str, float]) -> CompilerEstimate | None:
-    """Returns the compiler's estimate of a plan's parts; None if it states no cycles."""
+    """Returns the compiler's estimate; None without cycles. `alphas`: label -> acceptance rate."""
     modules = {name: part.module for name, part in compilation.parts.items()}
     parts = {name: of_module(module) for name, module in modules.items() if module}
     if not any(part.cycles for part in parts.values()):
@@ -83,7 +83,7 @@ def estimate(compilation: Compilation, alphas: Mapping[str, float]) -> CompilerE
     calls, alone = plan.parts(), plan.alone().parts()
     names = {Calls(role, width): part_name(role, width) for role, width, _ in (*calls, *alone)}
     if any(name not in parts or parts[name].kernels for name in names.values()):
-        return CompilerEstimate(parts)  # one of them does not fit, or its cycles are not all known
+        return CompilerEstimate(parts)  # a program does not fit, or some cycles are not known
     costs = Costs({key: float(parts[name].cycles) for key, name in names.items()})
     step = costs.iteration(alone).seconds
     iteration = costs._replace(step=step).iteration(calls, plan.longest_draft)
@@ -91,7 +91,7 @@ def estimate(compilation: Compilation, alphas: Mapping[str, float]) -> CompilerE
     return CompilerEstimate(parts, iteration.cost_ratio, iteration.verify_cost, speedups)
 
 
-PREDICTIONS = {"roofline": "roofline", "with_layers": "with layers"}  # by their name in a record
+PREDICTIONS = {"roofline": "roofline", "with_layers": "with layers"}  # field -> printed name
 
 
 R = TypeVar("R")
@@ -109,16 +109,17 @@ class LargestArray:
     bytes: float
 
 
-ByLoop: TypeAlias = Mapping[str, Mapping[str, CountAndBytes]]  # path of loops, '' outside -> kind
+# path of loops ('' outside of loops) -> kind of instruction -> number and bytes
+ByLoop: TypeAlias = Mapping[str, Mapping[str, CountAndBytes]]
 
 
 @dataclasses.dataclass(frozen=True)
 class ProgramContents:
-    """A program's memory, and its instructions by the path of their loop."""
+    """A program's memory, and its instructions by the path of the loop in which they run."""
 
     memory: DeviceMemory | None = None
     collectives: ByLoop = dataclasses.field(default_factory=dict)
-    copies: ByLoop = dataclasses.field(default_factory=dict)  # those of fusions are not in memory
+    copies: ByLoop = dataclasses.field(default_factory=dict)  # without copies inside fusions
     operations: Mapping[str, int] = dataclasses.field(default_factory=dict)
     top_k: ByLoop = dataclasses.field(default_factory=dict)
     largest: Mapping[str, LargestArray] = dataclasses.field(default_factory=dict)  # in each loop
@@ -132,11 +133,11 @@ class ProgramContents:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProgramMemory:
-    """The bytes of a program on one device; of one that is too large, the compiler's message."""
+    """The bytes that a program needs on one device; the message `too_large` if it does not fit."""
 
     parameters: float = 0
-    caches: float | None = None  # a part of a decode program's temporaries
-    optimizer: float | None = None  # of an update, as the next four
+    caches: float | None = None  # included in the temporaries of a decode program
+    optimizer: float | None = None  # this and the next four fields only for a training update
     gradients: float | None = None
     target: float | None = None
     target_cache: float | None = None
@@ -156,7 +157,7 @@ class ProgramMemory:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DevicesRecord:
-    """The figures of a program for a topology: bytes and seconds, per device."""
+    """The figures, per device, of programs compiled for a topology."""
 
     topology: str
     devices: int
@@ -169,14 +170,14 @@ class DevicesRecord:
     assumed: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def fields(self) -> dict[str, object]:
-        """Returns plain values for JSON, without those that such a program does not have."""
+        """Returns name -> value of the fields that are not None, as values that JSON can hold."""
         fields = dataclasses.asdict(self)
         return _known(fields | {"memory": _known(fields["memory"])})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopologyRecord(DevicesRecord):
-    """All figures of a topology; those after `outputs` only in some cases."""
+    """The figures of a plan compiled for a topology; fields after `outputs` may be missing."""
 
     rows: int
     inputs: int = 0
@@ -196,7 +197,7 @@ class TopologyRecord(DevicesRecord):
 
 
 def read(fields: Mapping[str, object], kind: type[R]) -> R:
-    """Returns the record of some fields; those of older versions have no products in eight bits."""
+    """Returns a record of class `kind` from its JSON fields, also from versions without int8."""
     chip = fields["chip"]
     assert isinstance(chip, Mapping)
     return msgspec.convert({**fields, "chip": {"int8": chip["flops"], **chip}}, kind)
@@ -209,7 +210,7 @@ def _known(fields: Mapping[str, object]) -> dict[str, object]:
 def record(
     topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
 ) -> dict[str, object]:
-    """Returns the fields of a topology's record."""
+    """Returns the JSON fields of a compiled plan; `alphas` maps a label to an acceptance rate."""
     plan = compilation.plan
     sizes = {"parameters": compilation.parameter_bytes, "caches": compilation.cache_bytes}
     plain = TopologyRecord(
@@ -239,7 +240,6 @@ def record(
 
 
 def _lengths(plan: AnyPlan) -> dict[str, Any]:
-    """Returns the lengths of drafts, and the numbers of beams."""
     if isinstance(plan, Plan):
         paths = {"paths": count} if (count := plan.drafter.paths) else {}
         return {"gamma": plan.longest_draft, **paths}
@@ -248,7 +248,7 @@ def _lengths(plan: AnyPlan) -> dict[str, Any]:
 
 
 def of_devices(topology: Topology, mesh: Mapping[str, int], *programs: Compiled) -> dict[str, Any]:
-    """Returns the fields of a record that follow from devices and programs."""
+    """Returns the record's fields about the devices, and about the programs that fit."""
     return {
         "topology": topology.name,
         "devices": topology.device_count,
@@ -262,7 +262,7 @@ def of_devices(topology: Topology, mesh: Mapping[str, int], *programs: Compiled)
 def memory_of(
     sizes: Mapping[str, Any], program: Compiled, topology: Topology, needed: float | None = None
 ) -> ProgramMemory:
-    """Returns the bytes of a program on one device."""
+    """Returns a program's memory; `sizes` and `needed` are bytes that were computed elsewhere."""
     limit = topology.chip.memory
     if program.memory is None:
         return ProgramMemory(**sizes, limit=limit, too_large=program.too_large, needed=needed)
@@ -272,7 +272,7 @@ def memory_of(
 
 
 def contents(part: Compiled) -> ProgramContents:
-    """Returns the contents of a program that was compiled."""
+    """Returns the contents of a program that fits in memory."""
     module = part.module
     assert module is not None and part.memory is not None
     sorts = [x for x in module.operations if x.scope.endswith("/top_k")]
@@ -297,7 +297,7 @@ def contents(part: Compiled) -> ProgramContents:
 def _by_loop(
     instructions: Iterable[hlo.Instruction], kind_of: Callable[[hlo.Instruction], str]
 ) -> ByLoop:
-    """Returns the instructions and their bytes."""
+    """Returns the number and bytes of instructions by loop path and by `kind_of(instruction)`."""
     loops: dict[str, dict[str, CountAndBytes]] = {}
     for instruction in instructions:
         kinds, kind = loops.setdefault("/".join(instruction.loop), {}), kind_of(instruction)

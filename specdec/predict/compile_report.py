@@ -1,4 +1,4 @@
-"""The record of `specdec compile` as text and as Markdown."""
+"""Prints a record of `specdec compile` for a plan as text and as Markdown."""
 
 from __future__ import annotations
 
@@ -29,32 +29,31 @@ from specdec.predict.roofline import BeamPrediction, Exit, RooflinePrediction
 LEGEND = {
     "memory": "memory: bytes of the decode program on one device; compiled: seconds for each "
     "program",
-    "decode": "no loop, or the name of a loop: communication of the devices once, or in each pass; "
-    "loops: their nesting, xN for N passes\n"
-    "operations: instructions, those of a loop counted once; largest: array that a loop makes; "
-    "also: copies to the host and sizes known only at run time, both 0 in a fast program, and what "
-    "a SparseCore runs",
-    "top_k": "top-k: how often the best of an array are taken, by its shape",
-    "predicted": "roofline: reading memory or computing, whichever takes longer, then "
-    "communicating; with layers: and {layer:.0f} us for each layer",
-    "compiler": "compiler: its own estimate, the sum of the cycles of all instructions, which may "
-    "overlap, so compare sums with each other; and the fusions, of a decoder layer in brackets",
-    "exits": "exits: the time of a token that leaves the target after this many layers, and how "
-    "many times as fast as the whole target that is",
-    "beams_predicted": "beams: roofline / with layers; the speed-up over a search without a draft "
-    "is the steps of a call, divided by those from which it pays",
-    "roofline": "c: a draft token over a target call of one; v({gamma}): the call on a draft of "
-    "{gamma} over one of one\n"
-    "tokens/s: of one text, by TAR, the tokens of a target call with its own (Yan et al. 2024, "
-    "2402.01528)\n"
+    "decode": "no loop, or the name of a loop: collectives outside of loops, or in each iteration "
+    "of the loop; loops: their nesting, xN for N iterations\n"
+    "operations: number of instructions, a loop's body counted once; largest: largest array in a "
+    "loop; also: copies to the host, arrays whose size is known only at run time (both are 0 in a "
+    "fast program), and instructions that a SparseCore runs",
+    "top_k": "top-k: number of top-k operations, by the shape of their input",
+    "predicted": "roofline: the longer of reading memory and computing, plus communicating; with "
+    "layers: plus {layer:.0f} us for each layer",
+    "compiler": "compiler: the compiler's estimate, the sum of the cycles of all instructions, "
+    "which may overlap, so compare sums only with sums; fusions: in a decoder layer in brackets",
+    "exits": "exits: the time of a token that leaves the target after this many layers, and its "
+    "speed-up over the whole target",
+    "beams_predicted": "beams: roofline / with layers; the speed-up over a search without drafts "
+    "is the steps per call divided by the steps per call from which drafts pay",
+    "roofline": "c: seconds of a draft token / seconds of a target call on 1 token; v({gamma}): "
+    "seconds of a target call on a draft of {gamma} / seconds of a target call on 1 token\n"
+    "tokens/s: for one text; TAR: output tokens per target call (Yan et al. 2024, 2402.01528)\n"
     "speed-up: over the target alone; a row for each acceptance rate alpha, a column for each "
     "number of draft tokens per target call",
-    "paths": "paths: the speed-ups have the calls of all paths, and the accepted tokens of one",
-}  # by the name in a record of what is explained
+    "paths": "paths: speed-ups count the model calls of all paths, and the accepted tokens of one",
+}  # field of a record -> its legend
 
 
 def lines(fields: Mapping[str, object]) -> Iterator[str]:
-    """Yields the lines of a record, for people."""
+    """Yields the printed lines of a plan's record, given as its JSON fields."""
     record = read(fields, TopologyRecord)
     yield heading(record)
     memory = record.memory
@@ -76,7 +75,7 @@ def lines(fields: Mapping[str, object]) -> Iterator[str]:
 
 
 def heading(record: DevicesRecord) -> str:
-    """Returns the first line of a record: its devices."""
+    """Returns the first printed line: the topology, its devices and their limits."""
     mesh = " x ".join(f"{size} {name}" for name, size in record.mesh.items())
     chip = record.chip
     return (
@@ -87,7 +86,7 @@ def heading(record: DevicesRecord) -> str:
 
 
 def memory_line(memory: ProgramMemory, parts: Mapping[str, float | None]) -> str:
-    """Returns the line of a program's memory, with these parts of it."""
+    """Returns the printed line of a program's memory; `parts` maps names to bytes in it."""
     known = ", ".join(f"{name} {gib(size or 0)}" for name, size in parts.items())
     if memory.total is None:
         return f"  memory      does not fit: {memory.too_large}; {known}"
@@ -101,13 +100,12 @@ def memory_line(memory: ProgramMemory, parts: Mapping[str, float | None]) -> str
 
 
 def compiled_line(record: DevicesRecord) -> str:
-    """Returns the line of the seconds in which programs were compiled."""
+    """Returns the printed line of each program's compile seconds."""
     seconds = (f"{name}: {s:.0f}" for name, s in record.compile_seconds.items())
     return f"  compiled    in seconds, {', '.join(seconds)}"
 
 
 def _pair(numbers: Iterable[float], form: str = ".2f") -> str:
-    """Returns the figures by the roofline and with layers."""
     return "/".join(f"{x:{form}}" for x in numbers)
 
 
@@ -116,7 +114,7 @@ def _milliseconds(seconds: Iterable[float]) -> str:
 
 
 def explanation(records: Sequence[Mapping[str, object]]) -> Iterator[str]:
-    """Yields the legend of some records, for the figures that they have."""
+    """Yields the lines of the legend for all figures that some of the records have."""
     names = {"memory", *itertools.chain.from_iterable(records)}
     programs = (msgspec.convert(x["programs"], dict[str, ProgramContents]) for x in records)
     decode = [x["decode"] for x in programs if "decode" in x]
@@ -154,13 +152,13 @@ def _contents_lines(contents: ProgramContents) -> Iterator[str]:
     if waited_for := [x for x in elsewhere if x[0] or x[1] == "gather"]:
         counts = (f"{n} {kind} in {path or 'no loop'}" for path, kind, n in waited_for)
         yield (
-            f"  warning     a SparseCore runs {', '.join(counts)}; the program may wait longer for "
-            "it than it takes in the program itself"
+            f"  warning     a SparseCore runs {', '.join(counts)}; waiting for it may take longer "
+            "than running the same instructions in the program"
         )
 
 
 def collectives_of(kinds: Mapping[str, CountAndBytes]) -> str:
-    """Returns collectives in one phrase."""
+    """Returns numbers and bytes of collectives as a phrase, such as "2 all-reduce (0.5 MiB)"."""
     listed = [f"{kind.count} {name} ({kind.bytes / 2**20:.2f} MiB)" for name, kind in kinds.items()]
     return ", ".join(listed) or "no collectives"
 
@@ -176,7 +174,6 @@ def _loops(loops: Sequence[hlo.Loop]) -> str:
 
 
 def _predictions(record: TopologyRecord) -> tuple[RooflinePrediction, RooflinePrediction]:
-    """Returns the predictions by the roofline and with layers."""
     assert record.roofline is not None and record.with_layers is not None
     return record.roofline, record.with_layers
 
@@ -205,7 +202,7 @@ def _costs(predicted: RooflinePrediction) -> str:
 
 
 def _speedups(record: TopologyRecord, label: str, between: str) -> PageTable:
-    """Returns both predictions for each alpha, whose label has this form, and draft length."""
+    """Returns a table of both predicted speed-ups, a row per alpha, a column per draft length."""
     rows, both = [], _predictions(record)
     for name, alpha in (record.alphas or {}).items():
         shown = name if name == f"{alpha:g}" else label.format(f"{alpha:g}", name)
@@ -220,14 +217,13 @@ def _compiler_lines(record: TopologyRecord, estimate: CompilerEstimate) -> Itera
         of_layer = "" if layer is None else f" ({layer:g})"
         counts = f"{part.cycles:,} cycles, {part.fusions} fusions{of_layer}"
         if part.kernels:
-            counts += f", {counted(part.kernels, 'kernel')} of our own without cycles"
+            counts += f", {counted(part.kernels, 'Pallas kernel')} without cycles"
         yield f"  {'compiler':<11} {name}: {counts}"
     if estimate.cost_ratio is not None:
         yield f"  {'compiler':<11} {_compiler_costs(estimate, record.gamma or 0)}"
 
 
 def _compiler_costs(estimate: CompilerEstimate, gamma: int) -> str:
-    """Returns c, v and the speed-ups that follow from the compiler's cycles."""
     costs = f"c {estimate.cost_ratio:.3f}, v({gamma}) {estimate.verify_cost:.2f}"
     speedups = (f"{s:.2f} at alpha {alpha}" for alpha, s in estimate.speedups.items())
     return f"{costs}; speed-up with drafts of {gamma}: {', '.join(speedups)}"
@@ -242,12 +238,12 @@ def _beams(both: Sequence[BeamPrediction]) -> str:
 
 
 def markdown(several: Sequence[Mapping[str, object]]) -> str:
-    """Returns tables of the records of several topologies."""
+    """Returns Markdown tables of the records of several topologies, given as JSON fields."""
     records = [read(fields, TopologyRecord) for fields in several]
     decoding = [record for record in records if "decode" in record.programs]
     parts = [
         PageTable.of("", records, MEMORY).markdown(),
-        "Collectives, by the loop they are in, and compile times.",
+        "Collectives by loop, and compile times.",
         PageTable.of("", decoding, CONTENTS).markdown(),
         *itertools.chain.from_iterable(map(_of_topology, records)),
     ]
@@ -255,7 +251,6 @@ def markdown(several: Sequence[Mapping[str, object]]) -> str:
 
 
 def _of_topology(record: TopologyRecord) -> Iterator[str]:
-    """Yields the texts and the tables of one topology."""
     name = record.topology
     if record.roofline is not None:
         roofline, layers = _predictions(record)
@@ -270,7 +265,7 @@ def _of_topology(record: TopologyRecord) -> Iterator[str]:
         costs = ""
         if estimate.cost_ratio is not None:
             costs = f" {_compiler_costs(estimate, record.gamma or 0)}."
-        yield f"{name}: the compiler's own estimate, not a time.{costs}"
+        yield f"{name}: the compiler's estimate, not a time.{costs}"
         yield PageTable.of("", estimate.parts.items(), CYCLES).markdown(" rrr")
     if record.exits is not None:
         yield f"{name}: tokens that leave the target, roofline / with layers:"
@@ -280,7 +275,7 @@ def _of_topology(record: TopologyRecord) -> Iterator[str]:
 
 
 def mesh_of(record: DevicesRecord) -> str:
-    """Returns the sizes of a record's mesh, in one phrase."""
+    """Returns the sizes of a record's mesh, such as "1 x 4"."""
     return " x ".join(map(str, record.mesh.values()))
 
 
@@ -301,11 +296,12 @@ def _room(record: TopologyRecord) -> str:
 
 
 def gib(size: float) -> str:
-    """Returns a number of bytes, for people."""
+    """Returns a number of bytes in GiB, such as "1.50 GiB"."""
     return f"{size / GIB:.2f} GiB"
 
 
-# The columns of tables. A cell is of a record, of a part's name and cycles, or of an exit.
+# Column title -> a function from a row's object to its cell. Rows are records, pairs of a program's
+# name and its cycles, or exits.
 MEMORY: Mapping[str, Callable[[TopologyRecord], object]] = {
     "topology": operator.attrgetter("topology"),
     "mesh": mesh_of,

@@ -1,4 +1,4 @@
-"""The speed-up at every draft length, from recorded texts."""
+"""`specdec forecast`: predicts the speed-up at each draft length from recorded texts."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from specdec.texts.measured_run import Run, Variant
 from specdec.types import PyTree
 from specdec.verifiers import Block, SpeculativeSampling
 
-GAMMAS = "1-10"  # tried if none are given, as far as outputs have room
+GAMMAS = "1-10"  # the default of --gammas; lengths that outputs cannot hold are left out
 
 
 class DraftLengths(NamedTuple):
     """Variants whose speed-up is predicted at each draft length."""
 
-    variants: Sequence[Variant]  # the runs
-    alphas: Sequence[float | None]  # of each variant, if the recorded texts are of its own drafter
+    variants: Sequence[Variant]
+    # each variant's acceptance rate; None if another drafter's was recorded
+    alphas: Sequence[float | None]
     texts: Sequence[Accepted]  # the recorded texts
     gammas: Sequence[int]  # draft lengths, ascending
-    costs: Costs | None  # None to measure them here
-    rows: int  # texts that are decoded together
+    costs: Costs | None  # None to measure the costs on this machine
+    rows: int  # the batch size
 
     @classmethod
     def of(
@@ -46,12 +47,14 @@ class DraftLengths(NamedTuple):
         costs: Costs | None,
         rows: int,
     ) -> DraftLengths:
-        """Returns the variants, with the recorded texts of a file."""
+        """Reads recorded texts from `path`, and checks that the variants can be replayed on them.
+
+        If not `asked`, draft lengths that outputs cannot hold are dropped."""
         texts = recorded_texts.read(path)
         if len(texts) < rows:
             raise UsageError(
                 f"--batch_size is {rows} and --passes {path} has {len(texts)} texts; give a "
-                "smaller one"
+                "smaller batch size"
             )
         tokens = sum(text.tokens for text in texts)
         checked, alphas = [], []
@@ -74,7 +77,7 @@ class DraftLengths(NamedTuple):
         return cls(checked, alphas, texts, [x for x in gammas if x <= room], costs, rows)
 
     def predictions(self) -> Iterator[tuple[Variant, PredictedSpeedup]]:
-        """Yields the prediction for each plan of each variant."""
+        """Yields (variant, prediction) for each draft length and schedule of each variant."""
         for variant, alpha in zip(self.variants, self.alphas, strict=True):
             costs = self._costs(variant.run)
             for plan in _plans(variant.run.plan, self.gammas):
@@ -85,7 +88,7 @@ class DraftLengths(NamedTuple):
                 yield variant, dataclasses.replace(figures, variant=variant.name)
 
     def _costs(self, run: Run) -> dict[int | None, Costs]:
-        """Returns the costs of all draft lengths up to the longest one, for the oracle."""
+        """Returns draft length -> costs, up to the longest one; None -> costs of the schedule."""
         lengths = range(1, self.gammas[-1] + 1)
         if self.costs:
             return dict.fromkeys((None, *lengths), self.costs)
@@ -94,7 +97,7 @@ class DraftLengths(NamedTuple):
 
 
 def _plans(plan: Plan, gammas: Sequence[int]) -> list[Plan]:
-    """Returns a plan for each draft length, and the run's own if lengths vary or nothing drafts."""
+    """Returns a plan for each draft length, and `plan` if its lengths vary or it drafts nothing."""
     if not plan.drafts:
         return [plan]
     fixed = [dataclasses.replace(plan, schedule=Fixed(gamma)) for gamma in gammas]
@@ -102,26 +105,26 @@ def _plans(plan: Plan, gammas: Sequence[int]) -> list[Plan]:
 
 
 def _refuse(plan: Plan) -> None:
-    """Raises UsageError for a plan whose acceptance does not follow from recorded texts."""
+    """Raises UsageError for a plan whose accepted tokens cannot be computed from recorded texts."""
     recorded_texts.refuse_adapting(plan.drafter)
     if plan.drafter.paths:
         raise UsageError(
-            f"DRAFTER drafts {plan.drafter.paths} paths, and recorded texts tell of one; compare "
+            f"DRAFTER drafts {plan.drafter.paths} paths, and recorded texts have one; compare "
             "paths with specdec bench"
         )
     if not plan.verifier.exact:
-        raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
+        raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give an exact one")
     draws = any(schedule_replay.kind_of(x) == "ratio" for _, x in opinions.recorded(plan.drafter))
     known = isinstance(plan.verifier, Block | SpeculativeSampling)
     if draws and not plan.sampling.greedy and not known:
         raise UsageError(
-            f"VERIFIER is {plan.verifier}, and passes of drawn texts say what block verification "
-            "and speculative sampling keep; give verifiers/block.gin"
+            f"VERIFIER is {plan.verifier}, and sampled texts can be replayed only with block "
+            "verification or speculative sampling; give verifiers/block.gin"
         )
 
 
 def replayed(run: Run, plan: Plan, texts: Sequence[Accepted], samples: int = SAMPLES) -> Replayed:
-    """Returns the texts decoded again by a plan of the run's models."""
+    """Returns the target calls of the recorded texts with this plan, by a replay without models."""
     paths, tables = run.paths(), plan.tables()
     placement = dataclasses.replace(run.placement, mesh=None)
     with jax.set_mesh(None):
@@ -140,7 +143,7 @@ def replayed(run: Run, plan: Plan, texts: Sequence[Accepted], samples: int = SAM
 
 
 def decoded(run: Run, plan: Plan, texts: Sequence[Accepted]) -> Replayed:
-    """Returns the calls of the recorded inputs, decoded anew by a plan of the run's models."""
+    """Returns the target calls with the plan's schedule, by decoding the texts' inputs again."""
     engine = run.engine.variant(schedule=plan.schedule)
     by_index: dict[int, Replayed] = {}
     wanted = {text.index for text in texts}

@@ -1,4 +1,4 @@
-"""TPU chips and topologies, as published, and the roofline of a call on them."""
+"""Published figures of TPU chips and topologies, and the roofline of a model call on a chip."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """A chip, or one of its devices, as Cloud TPU's documentation of v4 to 7x describes it."""
+    """The figures of a chip, or of one of its devices, in Cloud TPU's documentation of v4 to 7x."""
 
     flops: float  # bfloat16 FLOP/s
-    int8: float  # operations/s of products whose operands both have eight bits
+    int8: float  # operations/s of products of two int8 operands
     bandwidth: float  # bytes/s of HBM
     memory: int  # bytes of HBM
     link: float  # bytes/s to a neighbour, one way
-    host: tuple[int, int, int]  # chips of a host
-    cores: str | None = None  # how the compiler names two cores that are one device
-    devices: int = 1  # of a chip
+    host: tuple[int, int, int]  # chips of a host along each axis
+    cores: str | None = None  # the compiler's name for two cores that act as one device
+    devices: int = 1  # JAX devices per chip
 
 
 CHIPS: Mapping[str, Chip] = {
@@ -35,24 +35,24 @@ CHIPS: Mapping[str, Chip] = {
     "tpu7x": Chip(1153.5e12, 1153.5e12, 3690e9, int(94.75 * GIB), 100e9, (2, 2, 1), devices=2),
 }
 
-# Assumptions, where nothing is published.
+# Assumptions about unpublished figures.
 HOP_SECONDS = 1e-6  # for a message to reach a neighbour
-# The time of a decoder layer, without reading its parameters. The cost ratios of Leviathan et al.
-# (2211.17192), table 2, are those of v4's bandwidth with 13 to 15 us per layer of each draft.
+# The time of a decoder layer, without reading its parameters. With v4's bandwidth, 13 to 15 us per
+# draft layer reproduce the cost ratios of Leviathan et al. (2211.17192), table 2.
 LAYER_SECONDS = 14e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """A topology as Cloud TPU writes it, such as v4:2x2x1 or v5e:2x4."""
+    """A topology of TPU chips."""
 
-    name: str
+    name: str  # as Cloud TPU writes it, such as v4:2x2x1 or v5e:2x4
     chip: Chip
     shape: tuple[int, ...]
 
     @classmethod
     def parse(cls, name: str) -> Topology:
-        """Returns the topology of a name."""
+        """Returns the topology of a name such as v4:2x2x1; raises ValueError if unknown."""
         match = re.fullmatch(r"(\w+):([1-9]\d*(?:x[1-9]\d*){1,2})", name)
         if match is None or match[1] not in CHIPS:
             raise ValueError(
@@ -68,11 +68,13 @@ class Topology:
 
     @property
     def device_count(self) -> int:
-        """The number of devices."""
+        """The number of JAX devices."""
         return self.size * self.chip.devices
 
     def devices(self) -> list[Any]:
-        """Returns devices to compile for, without looking for a TPU or changing JAX's platform."""
+        """Returns the JAX devices to compile for; neither a TPU nor its platform is used.
+
+        Raises RuntimeError if libtpu is missing or lacks this topology."""
         from jax.experimental import topologies
 
         if importlib.util.find_spec("libtpu") is None:
@@ -93,7 +95,7 @@ class Topology:
         return list(description.devices)
 
 
-# Without these settings libtpu asks the machine for its TPU, and warns that there is none.
+# Without these settings libtpu looks for a TPU in the machine, and warns that there is none.
 _WITHOUT_A_TPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v4-8",
@@ -107,22 +109,23 @@ _WITHOUT_A_TPU = {
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One call of a model on one device, for a block of tokens."""
+    """The work of one model call on one device, for any number of tokens."""
 
-    bytes: float  # bytes read from memory, the same for every width: parameters and caches
-    flops: float  # FLOPs per token of the block
-    layers: int  # layers of the decoder
-    # operations per token in products whose operands both have eight bits, in addition
-    int8: float = 0.0
-    reductions: int = 0
+    bytes: float  # bytes of parameters and caches that a call of any width reads
+    flops: float  # FLOPs per token, without those in `int8`
+    layers: int  # decoder layers
+    int8: float = 0.0  # operations per token in products of two int8 operands
+    reductions: int = 0  # all-reduces per call
     reduced: float = 0.0  # bytes of the results of all-reduces, per token
-    gathers: int = 0
+    gathers: int = 0  # all-gathers per call
     gathered: float = 0.0  # bytes of the results of all-gathers, per token
-    devices: int = 1  # the number of devices that divide the model
+    devices: int = 1  # the number of devices over which the model is divided
 
     def seconds(self, chip: Chip, width: int, layer_seconds: float = 0.0) -> float:
-        """Returns the seconds of memory or arithmetic, and of collectives and layers."""
-        # A collective is a ring in both directions, whose messages pass every other device.
+        """Returns the seconds of a call on `width` tokens.
+
+        It is max(memory, arithmetic) + collectives + layers * layer_seconds."""
+        # A collective is a ring in both directions; each message passes every other device.
         arithmetic = width * (self.flops / chip.flops + self.int8 / chip.int8)
         compute = max(self.bytes / chip.bandwidth, arithmetic)
         others = self.devices - 1

@@ -1,12 +1,9 @@
-"""The contents of a compiled XLA program, read from its text.
+"""Reads the instructions and loops of a compiled XLA program from its HLO text.
 
 `compiled.as_text()` is optimised HLO, after scheduling: one instruction per line, in named
-computations that refer to each other. `read` follows these references from the entry, so that
-each instruction is found in the loop in which it runs, however deep in fusions, calls and
-conditionals it lies. What a computation contains is listed once for each place that calls it, and
-not at all if nothing does.
-
-The text is the only source: what the compiler does not write down, this module does not guess.
+computations that refer to each other. `read` follows these references from the entry, through
+fusions, calls and conditionals, so each instruction is listed with the loop in which it runs. The
+instructions of a computation are listed once for each place that calls the computation.
 """
 
 from __future__ import annotations
@@ -28,8 +25,8 @@ COLLECTIVES = {
     "reduce-scatter",
     "send",
 }
-MOVES = {"copy", "slice", "dynamic-slice", "dynamic-update-slice"}  # where they are asynchronous
-# These hand on an array where it lies.
+MOVES = {"copy", "slice", "dynamic-slice", "dynamic-update-slice"}  # only asynchronous ones
+# These return an array without a copy.
 ALIASES = {
     "bitcast",
     "call",
@@ -54,7 +51,7 @@ _NAME = re.compile(r"[\w.\-]+")
 _OPERAND = re.compile(r"[^)]*?%([\w.\-]+)")  # the first one
 _NOTES = re.compile(r", (?:frontend_attributes|metadata|backend_config)=")
 _SCOPE = re.compile(r'op_name="([^"]*)"')
-_AROUND = re.compile(r"(?:^|/)while/(?:body|cond)(?=/|$)")  # of a scope, what encloses the loop
+_AROUND = re.compile(r"(?:^|/)while/(?:body|cond)(?=/|$)")  # an enclosing loop in a scope
 _WRAPPED = re.compile(r"\w+\((.*)\)")  # jit(f), vmap(f)
 _MACHINERY = re.compile(r"|while|cond|branch_\d+_fun|closed_call")
 _CHANNEL = re.compile(r" channel_id=(\d+)")
@@ -70,49 +67,49 @@ _ARRAY = re.compile(r"(\w+)\[([^\]]*)\]")
 
 
 class Instruction(NamedTuple):
-    """One instruction; an asynchronous pair counts once, where it starts."""
+    """One HLO instruction; an asynchronous start and done pair is one instruction."""
 
-    opcode: str  # "all-reduce", also for all-reduce-start
-    name: str  # unique in the text
+    opcode: str  # such as "all-reduce", also for all-reduce-start
+    name: str  # unique in the program
     shape: str  # of the result on one device, without layout: "bf16[1,8,4096]", or "(f32[8], ...)"
-    bytes: int  # of that result
-    scope: str  # the traced operation it comes from, metadata's op_name; "" if there is none
-    loop: tuple[str, ...]  # names of the loops around it, outermost first
-    fused: bool  # within a fusion and not its result, so without an array of its own
+    bytes: int  # of the result on one device
+    scope: str  # the traced JAX operation, metadata's op_name; "" if there is none
+    loop: tuple[str, ...]  # names of the loops around the instruction, outermost first
+    fused: bool  # within a fusion and not its result, so that no array is stored
     operand: str  # the shape of the first operand; "" if there is none
-    cycles: int = 0  # by the compiler's own estimate; 0 where it states none, as on CPUs
+    cycles: int = 0  # the compiler's estimate; 0 if it states none, as on CPUs
 
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """A while loop, by the last name in its scope that the user gave; several may share one."""
+    """A while loop of a compiled program."""
 
-    name: str
-    trip_count: int | None  # None where the compiler does not state it
-    loops: tuple[Loop, ...]  # inside it
+    name: str  # the last name of a traced function in its scope; loops may share a name
+    trip_count: int | None  # None if the compiler does not state it
+    loops: tuple[Loop, ...]  # the loops directly inside this loop
 
 
 @dataclass(frozen=True)
 class Module:
     """The loops and instructions of a compiled program, in the program's order."""
 
-    loops: tuple[Loop, ...]  # that lie in no other
-    operations: tuple[Instruction, ...]  # that are run on their own, a fusion as one; not moves
+    loops: tuple[Loop, ...]  # the outermost loops
+    operations: tuple[Instruction, ...]  # computing instructions; a fusion is one; without moves
     collectives: tuple[Instruction, ...]
-    copies: tuple[Instruction, ...]  # within a memory, or to another layout
+    copies: tuple[Instruction, ...]  # within one memory, possibly to another layout
     moves: tuple[Instruction, ...]  # asynchronous, such as prefetches to a faster memory
     host_transfers: tuple[Instruction, ...]
-    dynamic_shapes: tuple[Instruction, ...]  # whatever makes or has a size not known before it runs
-    sparse_core: tuple[Instruction, ...]  # each with all that it runs there, as one
+    dynamic_shapes: tuple[Instruction, ...]  # instructions with sizes known only at run time
+    sparse_core: tuple[Instruction, ...]  # run on a SparseCore, with all that they call as one
 
 
-KINDS = [field.name for field in dataclasses.fields(Module)][1:]  # of instructions
+KINDS = [field.name for field in dataclasses.fields(Module)][1:]  # the fields with instructions
 
 
 def read(text: str) -> Module:
-    """Reads the contents of a compiled program from its text."""
-    # A collective that the compiler spreads over several fusions counts once. What a SparseCore
-    # runs is no operation, move or copy of the program's own.
+    """Returns the loops and instructions of a program from `compiled.as_text()`."""
+    # A collective that the compiler spreads over several fusions counts once. Instructions that a
+    # SparseCore runs are not counted as operations, moves or copies.
     entry, computations = _parse(text)
     by_kind: dict[str, list[Instruction]] = {kind: [] for kind in KINDS}
     spread: set[str] = set()  # channels of the collectives met in fusions
@@ -120,7 +117,7 @@ def read(text: str) -> Module:
     def walk(
         name: str, loop: tuple[str, ...], fused: bool, returned: bool, elsewhere: bool = False
     ) -> tuple[Loop, ...]:
-        """Notes what a computation contains, and returns its loops."""
+        """Adds a computation's instructions to `by_kind`, and returns its loops."""
         computation = computations[name]
         loops: list[Loop] = []
         for line in computation.lines:
@@ -151,15 +148,15 @@ def read(text: str) -> Module:
 
 
 class _Line(NamedTuple):
-    """An instruction as it is written, with the fields that `read` needs."""
+    """A line of the HLO text with one instruction, split into fields."""
 
     name: str
     shape: str
     opcode: str
     operand: str  # the shape of the first operand, "" if there is none
-    rest: str  # operands and attributes
-    kinds: tuple[str, ...]  # the fields of Module it belongs to
-    calls: tuple[str, ...]  # computations
+    rest: str  # the text of operands and attributes
+    kinds: tuple[str, ...]  # the fields of Module in which the instruction is listed
+    calls: tuple[str, ...]  # names of the computations that it calls
 
     def attribute(self, pattern: re.Pattern) -> str:
         """Returns the value of an attribute, "" if it is missing."""
@@ -190,12 +187,12 @@ class _Line(NamedTuple):
 
 @dataclass
 class _Computation:
-    lines: list[_Line] = field(default_factory=list)  # those of some kind, or that call
-    results: set[str] = field(default_factory=set)  # the root, and what it gathers if a tuple
+    lines: list[_Line] = field(default_factory=list)  # lines with a kind or a call
+    results: set[str] = field(default_factory=set)  # names of the root, and of a tuple's elements
 
 
 def _parse(text: str) -> tuple[str, dict[str, _Computation]]:
-    """Returns the name of the entry, and every computation by name."""
+    """Returns the name of the entry computation, and name -> computation."""
     entry, computation = None, _Computation()
     computations: dict[str, _Computation] = {}
     shapes: dict[str, str] = {}  # names are unique
@@ -226,7 +223,7 @@ def _parse(text: str) -> tuple[str, dict[str, _Computation]]:
 
 
 def _kinds(opcode: str, shape: str, rest: str) -> tuple[str, ...]:
-    """Returns the fields of Module to which an instruction belongs."""
+    """Returns the names of the fields of Module in which an instruction is listed."""
     base = opcode.removesuffix("-start")
     kinds = []
     if _touches_host(base, shape, rest):
@@ -261,13 +258,12 @@ def _touches_host(base: str, shape: str, rest: str) -> bool:
 
 
 def _stays(shape: str) -> bool:
-    """Whether a copy-start, (destination, source, context), stays within one memory."""
+    """Returns whether a copy-start of shape (destination, source, context) keeps the memory."""
     destination, source, *_ = (_SPACE.findall(element) for element in _elements(shape))
     return destination == source
 
 
 def _calls(rest: str) -> tuple[str, ...]:
-    """Returns the computations that an instruction runs."""
     attributes = _NOTES.split(rest, maxsplit=1)[0]
     return tuple(name for called in _CALLS.findall(attributes) for name in _NAME.findall(called))
 
@@ -283,7 +279,7 @@ def _result(opcode: str, shape: str) -> str:
 
 
 def _elements(shape: str) -> list[str]:
-    """Returns the elements of a tuple's shape; any other shape is its own only element."""
+    """Returns the shapes of a tuple's elements; of another shape, a list of that shape."""
     if not shape.startswith("("):
         return [shape]
     elements, depth = [""], 0
@@ -297,7 +293,7 @@ def _elements(shape: str) -> list[str]:
 
 
 def arrays(shape: str) -> list[tuple[str, tuple[int, ...]]]:
-    """Returns the dtype and the sizes of each array in a shape, as in ("bf16", (8, 4096))."""
+    """Returns (dtype, sizes), such as ("bf16", (8, 4096)), of each array in a shape."""
     return [
         (dtype, tuple(int(size.removeprefix("<=")) for size in sizes.split(",") if size))
         for dtype, sizes in _ARRAY.findall(shape)
@@ -305,7 +301,6 @@ def arrays(shape: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _bytes(shape: str) -> int:
-    """Returns the bytes of all arrays in a shape."""
     return sum(ceil(prod(sizes) * _bits(dtype) / 8) for dtype, sizes in arrays(shape))
 
 

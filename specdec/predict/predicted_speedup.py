@@ -1,4 +1,4 @@
-"""The speed-up that follows from a replay and from the costs of the parts."""
+"""Computes speed-ups from replayed target calls and the costs of model calls."""
 
 from __future__ import annotations
 
@@ -25,33 +25,32 @@ from specdec.types import TargetCall
 
 @dataclasses.dataclass(frozen=True)
 class PredictedSpeedup:
-    """The figures of one draft length, or of a schedule; None if a part's costs are not known.
+    """The predicted speed-up of one draft length, or of a schedule that varies the length.
 
     Attributes:
-      gamma: Tokens of a draft; absent where they vary, 0 where nothing is drafted.
-      texts: Texts that were replayed.
-      tokens: Output tokens of all of them.
-      calls: Target calls of all of them, a mean over samples where the drafter draws.
-      tokens_per_call: Tokens over calls.
-      speedup: Over the target alone, with prefill; absent where the costs of a part are not known.
-      formula_tokens_per_call: By alpha, as if acceptances were independent and no text ended;
-        absent without alpha or where lengths vary.
-      formula_speedup: The speed-up by alpha and by c and v of the costs, without prefill; absent
-        where either is not known.
-      oracle_speedup: If every draft stopped just before its first refusal, gamma tokens long at
-        most; absent where the costs of a part are not known.
-      hazard: By depth in the draft, the share of draft tokens that are refused, of those whose
-        drafts were kept so far.
-      layers: Layers of a target call, the mean over calls; absent where calls go through all.
-      variant: The variant as it was given, empty without one.
+      gamma: Tokens per draft; 0 without a drafter, absent if drafts vary in length.
+      texts: The number of replayed texts.
+      tokens: The output tokens of all texts.
+      calls: The target calls for all texts; a mean over samples if the drafter samples.
+      tokens_per_call: `tokens` / `calls`.
+      speedup: Over the target alone, with prefill; absent if the cost of a model call is not known.
+      formula_tokens_per_call: Tokens per call computed from alpha, as if acceptances were
+        independent and no text ended; absent without alpha or if drafts vary in length.
+      formula_speedup: The speed-up computed from alpha, c and v, without prefill; absent if one of
+        them is not known.
+      oracle_speedup: The speed-up if every draft stopped just before its first rejected token, at
+        most gamma tokens long; absent if the cost of a model call is not known.
+      hazard: By position in the draft, the share of tested draft tokens that are rejected.
+      layers: The target's layers per call, a mean; absent if all calls run all layers.
+      variant: The name of the variant; empty for the run's drafter.
       drafter: The drafter's class.
-      schedule: What chooses draft lengths.
-      sampling: How tokens are drawn.
-      alpha: Teacher-forced, of the passes; absent where those are of another drafter.
-      costs: Where the seconds of the parts are from.
-      tokens_per_call_interval: The ends of its 95 % interval by a bootstrap over texts.
-      speedup_interval: The ends of its 95 % interval by a bootstrap over texts; absent where
-        `speedup` is.
+      schedule: The schedule of draft lengths.
+      sampling: The sampling rule.
+      alpha: The acceptance rate on the recorded texts; absent if they have another drafter.
+      costs: The source of the costs, in words.
+      tokens_per_call_interval: The ends of the 95 % interval by a bootstrap over texts.
+      speedup_interval: The ends of the 95 % interval by a bootstrap over texts; absent if `speedup`
+        is.
     """
 
     gamma: Annotated[int | None, Count]
@@ -91,7 +90,7 @@ class PredictedSpeedup:
         return self.speedup and [self.speedup.low, self.speedup.high]
 
     def record(self) -> dict[str, object]:
-        """Returns a line of JSON, without unknown values."""
+        """Returns the fields of a line of JSON, without unknown values."""
         fields = {name: getattr(self, name) for name in self.LINE}
         plain = {k: v.value if isinstance(v, Estimate) else v for k, v in fields.items()}
         return {name: value for name, value in plain.items() if value is not None}
@@ -105,7 +104,9 @@ def predict(
     alpha: float | None,
     rows: int = 1,
 ) -> PredictedSpeedup:
-    """Returns the figures of a plan."""
+    """Returns the predicted speed-up of a plan from its replayed target calls for `texts` texts.
+
+    `costs` maps a draft length to costs, `plan.gamma` to the plan's; `rows` is the batch size."""
     of_plan, batches = costs[plan.gamma], texts // rows
     tokens, calls = (_by_text(x, texts) for x in (replayed.tokens, replayed.calls))
     batched = grouped(replayed, texts, rows)
@@ -135,7 +136,9 @@ def predict(
 
 
 def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndarray | None:
-    """Returns [texts], the mean seconds over samples, with prefill; None if a cost is not known."""
+    """Returns [texts], the predicted seconds of each text, a mean over samples, with prefill.
+
+    Returns None if the cost of a call is not known."""
     decoding = _seconds(
         replayed, replayed.drafted, lambda call: costs.iteration(plan.parts([call])).seconds
     )
@@ -145,19 +148,19 @@ def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndar
 def oracle_seconds(
     plan: Plan, replayed: Replayed, costs: Mapping[int | None, Costs], texts: int
 ) -> np.ndarray | None:
-    """Returns [texts], as `seconds`, if every draft stopped just before its first rejection."""
+    """Returns `seconds` as if each draft stopped just before its first rejected token."""
     decoding = _seconds(replayed, replayed.accepted, functools.partial(_oracle, plan, costs))
     return None if decoding is None else costs[plan.gamma].prefill + _by_text(decoding, texts)
 
 
 def best(predictions: Sequence[PredictedSpeedup]) -> PredictedSpeedup | None:
-    """Returns the figures with the greatest speed-up; None if none is known."""
+    """Returns the prediction with the greatest speed-up; None if no speed-up is known."""
     known = [(figures.speedup.value, figures) for figures in predictions if figures.speedup]
     return max(known, key=operator.itemgetter(0))[1] if known else None
 
 
 def lines(predictions: Sequence[PredictedSpeedup]) -> Iterator[str]:
-    """Yields the table as lines of text."""
+    """Yields the printed table, a row per prediction, and the draft length that is fastest."""
     names = ("speed-up", "95 % interval", "tokens/call", "formula's", "its tokens", "oracle's")
     rows = [
         (
@@ -174,7 +177,7 @@ def lines(predictions: Sequence[PredictedSpeedup]) -> Iterator[str]:
     yield from columns([("gamma", *names), *rows], ">5", ">15")
     hazard = max((figures.hazard for figures in predictions), key=len)
     if hazard:
-        yield "refused  " + " ".join(f"{x:.1%}" for x in hazard) + "  by depth in the draft"
+        yield "refused  " + " ".join(f"{x:.1%}" for x in hazard) + "  by position in the draft"
     layers = [f"{figures.layers:.2f}" for figures in predictions if figures.layers is not None]
     if layers:
         yield "layers   " + " ".join(layers) + "  of a target call, mean, by row"
@@ -195,7 +198,7 @@ def _layers(replayed: Replayed) -> float | None:
 
 
 def _within(replayed: Replayed) -> np.ndarray:
-    """Returns [R, N] bool, which places of the arrays have a call."""
+    """Returns [R, N] bool, which entries of the arrays [R, N] are calls and not padding."""
     return np.arange(replayed.drafted.shape[1])[None] < replayed.calls[:, None]
 
 
@@ -204,14 +207,14 @@ def _cell(value: float | None) -> str:
 
 
 def _by_text(values: np.ndarray, texts: int) -> np.ndarray:
-    """Returns [texts], the mean over samples of [samples x texts]."""
+    """Returns [texts], the mean over samples of values [samples * texts]."""
     return values.reshape(-1, texts).mean(axis=0)
 
 
 def _seconds(
     replayed: Replayed, drafted: np.ndarray, of_call: Callable[[TargetCall], float]
 ) -> np.ndarray | None:
-    """Returns [R], the seconds of all calls of a text; None if those of a call are not known."""
+    """Returns [R], the seconds of all calls of each text; None if the cost of one is not known."""
     within, optional = _within(replayed), (replayed.source, replayed.depth)
     counts = [drafted, *(np.zeros_like(drafted) if x is None else x for x in optional)]
     kinds, which = np.unique(np.stack(counts)[:, within], axis=1, return_inverse=True)
@@ -230,7 +233,7 @@ def _seconds(
 
 
 def _oracle(plan: Plan, costs: Mapping[int | None, Costs], call: TargetCall) -> float:
-    """Returns the seconds of a call if the schedule had known how many tokens would be accepted."""
+    """Returns the seconds of an iteration that drafts only the tokens that will be accepted."""
     length = call.drafted
     if not length:
         return next(iter(costs.values())).step
@@ -241,7 +244,7 @@ def _oracle(plan: Plan, costs: Mapping[int | None, Costs], call: TargetCall) -> 
 
 
 def _formula(plan: Plan, costs: Costs, alpha: float | None) -> tuple[float, float | None] | None:
-    """Returns the tokens per call and the speed-up of independent acceptances."""
+    """Returns tokens per call and speed-up for independent acceptances; None if not known."""
     gamma = plan.gamma
     if gamma is None or alpha is None:
         return None
@@ -251,7 +254,7 @@ def _formula(plan: Plan, costs: Costs, alpha: float | None) -> tuple[float, floa
 
 
 def _hazard(replayed: Replayed) -> Iterator[float]:
-    """Yields the share of rejections at each position, as far as drafts came."""
+    """Yields the share of tested draft tokens that are rejected, by position in the draft."""
     drafted, accepted = replayed.drafted, replayed.accepted
     for depth in range(1, int(drafted.max(initial=0)) + 1):
         tested = (drafted >= depth) & (accepted >= depth - 1)

@@ -1,7 +1,7 @@
-"""The figures of a model's calls for a roofline, and the costs and speed-ups that follow.
+"""Computes the bytes, FLOPs and collectives of model calls, and costs and speed-ups from them.
 
-The figures are bytes, FLOPs and collectives. `count` takes them from shapes and logical axes, for
-machines without libtpu's compiler: nothing is compiled, so temporaries and code are not counted.
+`count` computes these figures from shapes and logical axes, for machines without libtpu's compiler.
+It compiles nothing, so temporaries and code are not counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOGIT = 4  # bytes of a logit, which is float32
 def silent_call(
     model: Model, params: PyTree, cache_bytes: int, rows: int, mesh: Mapping[str, int]
 ) -> Call:
-    """Returns the figures of a model's call, without its collectives."""
+    """Returns the work of a model's call without collectives; `mesh` maps an axis to its size."""
     read = model.read_by_decode(params)
     leaves = jax.tree.leaves(read)
     in_int8 = [leaf for leaf in leaves if leaf.dtype == "int8" and model.weights == "int8_tokens"]
@@ -52,14 +52,14 @@ def silent_call(
 
 
 def together(call: Call, *others: Call) -> Call:
-    """Returns the figures of several calls, one after the other, as those of one call."""
+    """Returns one call with the summed work of several calls that run one after the other."""
     names, calls = ("bytes", "flops", "int8", "layers"), (call, *others)
     sums = {name: sum(map(operator.attrgetter(name), calls)) for name in names}
     return dataclasses.replace(call, **sums)
 
 
 def with_collectives(call: Call, module: hlo.Module, width: int, share: float = 1.0) -> Call:
-    """Returns a call with collectives."""
+    """Returns `call` with a share of the collectives of its program `module` on `width` tokens."""
     reduced, gathered = (
         [x.bytes for x in module.collectives if x.opcode == opcode]
         for opcode in ("all-reduce", "all-gather")
@@ -74,7 +74,7 @@ def with_collectives(call: Call, module: hlo.Module, width: int, share: float = 
 
 
 def device_bytes(tree: PyTree) -> int:
-    """Returns the bytes of the largest share that a device has of a tree of abstract arrays."""
+    """Returns the bytes on one device of a tree of `jax.ShapeDtypeStruct`s with shardings."""
     return sum(_share(leaf) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
@@ -84,24 +84,23 @@ def _share(leaf: jax.ShapeDtypeStruct) -> int:
 
 
 class Shape(NamedTuple):
-    """The shape of a cache: its rows, and tokens of outputs and inputs."""
+    """The sizes of a cache."""
 
     rows: int
-    outputs: int
-    inputs: int
+    outputs: int  # tokens
+    inputs: int  # tokens
 
 
 class Counted(NamedTuple):
-    """The costs of a plan on one device: each model's call, and the bytes of parameters and
-    caches."""
+    """The work and memory of a plan on one device."""
 
-    calls: dict[str, Call]  # of each model, by role
-    parameters: int  # bytes of all models' parameters
+    calls: dict[str, Call]  # role -> one call of its model
+    parameters: int  # bytes of the parameters of all models
     caches: int  # bytes of all caches
 
 
 def count(plan: Plan, shape: Shape, devices: int) -> Counted:
-    """Counts the calls of a plan."""
+    """Counts the work and memory of a plan whose models are divided over `devices` devices."""
     mesh = AbstractMesh((1, devices), (partitioning.DATA, partitioning.MODEL))
     models = {
         role: dataclasses.replace(x, axis_rules=partitioning.fitting(x, x.axis_rules, mesh))
@@ -122,7 +121,7 @@ def _parameter_bytes(model: Model, mesh: AbstractMesh) -> int:
 
 @functools.cache
 def counted(model: Model, rules: AxisRules, shape: Shape, mesh: AbstractMesh) -> Call:
-    """Returns the figures of a model's call, with its collectives."""
+    """Returns the work of a model's call with collectives, extrapolated from 1 and 2 layers."""
     first, second = (
         fields_of(_counted(_with(model, rules, layers, mesh), shape, mesh)) for layers in (1, 2)
     )
@@ -138,9 +137,9 @@ def _with(model: Model, rules: AxisRules, layers: int, mesh: AbstractMesh) -> Mo
 
 
 def _counted(model: Model, shape: Shape, mesh: AbstractMesh) -> Call:
-    """Returns the figures of one call, with the collectives that follow from divided axes."""
-    # A product whose sum runs over a divided axis ends in an all-reduce, as does reading a divided
-    # table of tokens. A divided vocabulary ends in an all-gather of the logits.
+    """Returns the work of a model's call, with the collectives that divided axes cause."""
+    # A product that sums over a divided axis ends in an all-reduce, and so does a lookup in a
+    # divided token embedding. A divided vocabulary ends in an all-gather of the logits.
     sizes = dict(mesh.shape)
     params = partitioning.abstract(model, mesh)
     call = silent_call(model, params, model.cache_bytes(*shape, sizes), shape.rows, sizes)
@@ -159,12 +158,12 @@ def _counted(model: Model, shape: Shape, mesh: AbstractMesh) -> Call:
     )
 
 
-LONGEST = 10  # draft tokens that are predicted for
-WIDEST = 128  # tokens of a call of which costs are given
+LONGEST = 10  # the longest predicted draft
+WIDEST = 128  # the most tokens of a call for which `roofline_costs` returns costs
 
 _WIDTHS = {"small": 512, "base": 768, "large": 1024}  # T5's
 
-# As published, of encoder-decoders: {emb_dim of the draft: {task and temperature: alpha}}.
+# Published for T5: emb_dim of the draft -> "task T=temperature" -> alpha.
 PAPER_ALPHAS: Mapping[int, Mapping[str, float]] = {
     width: {
         f"{row.task} T={row.temperature}": row.alpha
@@ -182,7 +181,7 @@ def roofline_costs(
     layer_seconds: float = LAYER_SECONDS,
     widths: Sequence[int] = range(1, WIDEST + 1),
 ) -> Costs:
-    """Returns the costs of a roofline, without prefill; the step is one of the first width."""
+    """Returns costs by a roofline, without prefill; a step is a call on `widths[0]` tokens."""
     seconds = {
         Calls(role, width): call.seconds(chip, width, layer_seconds)
         for role, call in calls.items()
@@ -194,17 +193,17 @@ def roofline_costs(
 
 @dataclasses.dataclass(frozen=True)
 class RooflinePrediction:
-    """The predicted model calls of an iteration; all else in it counts as nothing."""
+    """The times and speed-ups predicted from model calls alone; other work takes no time."""
 
     layer_seconds: float  # assumed for each decoder layer in addition (`hardware.LAYER_SECONDS`)
     target: float  # seconds of a call with one token
     draft: float  # seconds of a draft token, in drafts of the plan's longest length
     cost_ratio: float  # c, `draft` divided by `target`
-    # seconds of a draft of the plan's longest length, and of the target's call on it. Tokens per
-    # second are TAR, the tokens of a target call with its own, divided by this.
+    # seconds of a draft of the plan's longest length plus the target's call on it. The speed in
+    # tokens/s is TAR, the output tokens per target call, divided by this.
     iteration: float
     verify_cost: list[float]  # v(gamma), for gamma = 0, 1, ..
-    speedups: dict[str, list[float]]  # {alpha: [S at gamma 1, 2, ...]}
+    speedups: dict[str, list[float]]  # label of an alpha -> speed-ups at gamma = 1, 2, ..
 
 
 def predict(
@@ -214,7 +213,9 @@ def predict(
     alphas: Mapping[str, float],
     longest: int = LONGEST,
 ) -> tuple[RooflinePrediction, RooflinePrediction]:
-    """Returns two predictions: by the roofline alone, and with a time for each layer too."""
+    """Returns two predictions: by the roofline alone, and with `LAYER_SECONDS` for each layer.
+
+    `calls` has each role's call, and `alphas` maps a label to an acceptance rate."""
     lengths = range(1, longest + 1)
     parts = {
         gamma: dataclasses.replace(plan, schedule=Fixed(gamma)).parts()
@@ -248,21 +249,19 @@ def _widths(*parts: Iterable[Part]) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class BeamPrediction:
-    """The predicted model calls of a beam search; all else in it counts as nothing."""
+    """The times of a beam search predicted from model calls alone; other work takes no time."""
 
     layer_seconds: float  # assumed for each decoder layer in addition
-    step: float  # seconds of a step of the target alone, one call of w tokens
-    iteration: float  # seconds of a call on a tree, and of the draft that grows it
-    # the steps per call at which the search is as fast as the target alone. The speed-up is the
-    # steps per call divided by this number.
+    step: float  # seconds of a step of a search without drafts, one call on w tokens
+    iteration: float  # seconds of a draft tree and of the target's call on it
+    # the steps per call at which drafts save no time; the speed-up is steps per call / this
     pays_from: float
 
 
 def predict_beams(
     chip: Chip, plan: BeamPlan, calls: Mapping[str, Call]
 ) -> tuple[BeamPrediction, BeamPrediction]:
-    """Returns two predictions: by the roofline alone, and with a time for each layer too."""
-
+    """Returns two predictions: by the roofline alone, and with `LAYER_SECONDS` for each layer."""
     both = plan.alone().parts(), plan.parts()
 
     def at(layer_seconds: float) -> BeamPrediction:
@@ -275,16 +274,15 @@ def predict_beams(
 
 @dataclasses.dataclass(frozen=True)
 class Exit:
-    """A token that leaves the target after some layers, decoded without a drafter."""
+    """The time of a token that leaves the target after some layers, without a drafter."""
 
     layers: int  # the layers that the token passes
-    # the time of its call, by the roofline and with a time for each layer in addition
-    seconds: tuple[float, float]
-    speedup: tuple[float, float]  # over the whole target, in the same two ways
+    seconds: tuple[float, float]  # by the roofline, and with a time for each layer in addition
+    speedup: tuple[float, float]  # over a token that passes all layers, likewise
 
 
 def exits(chip: Chip, plan: Plan, calls: Mapping[str, Call]) -> list[Exit]:
-    """Returns a prediction for each depth of the target's calls; arguments as for `predict`."""
+    """Returns a prediction for each number of layers in `plan.target.depths`."""
 
     def seconds(role: str) -> tuple[float, float]:
         return calls[role].seconds(chip, 1), calls[role].seconds(chip, 1, LAYER_SECONDS)

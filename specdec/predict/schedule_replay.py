@@ -1,29 +1,27 @@
-"""Runs the engine's own loop over recordings, to count the target calls of recorded texts.
+"""Counts the target calls of recorded texts by running the decoding loop without models.
 
 The target is replaced by a recording of the text. Each drafter that has a `sampling` is replaced by
 a recording of its proposals along the text. Drafts are proposed, cut, counted and scheduled as
-usual. A drafter's proposals after a rejected token are not recorded; they make no difference, since
-they are never kept. A rule that stops within a draft reads the drafter's signals along the text.
-These are the right ones up to the first rejected token. Calls are therefore those of the loop,
-while the number of tokens drafted after a rejected one is a guess, which only affects time. For the
-rejected token itself, the rule reads the recording of a rejected token: if the drafter samples,
-this is another token than the text's. (A `Guard` around such a rule counts drafted tokens, so its
-calls are a guess.)
+usual. Proposals after a rejected token are not recorded; they are never accepted. A rule that stops
+within a draft reads the drafter's signals, which are recorded along the text. They are right up to
+the first rejected token, so the counted calls are right. The number of tokens drafted after a
+rejected token is an estimate, which only affects the predicted time. For the rejected token itself,
+the rule reads the recorded signal `refused` if the drafter samples. (A `Guard` around such a rule
+counts drafted tokens, so its calls are an estimate.)
 
-For a drafter that is certain of its tokens this is exact: a draft token was kept if it is the
-text's token. For a drafter that samples, suppose that a text is the output of exact speculative
-sampling. Then a tested draft of token y_t was kept with probability
+For a greedy drafter the counts are exact: a draft token is accepted if it is the text's token. For
+a drafter that samples, suppose that the text is an output of exact speculative sampling. Then, if a
+draft was tested at the text's token y_t, that token was a kept draft token with probability
 
   min(p(y_t), q(y_t)) / p(y_t) = min(1, q(y_t) / p(y_t))
 
-independently of the others. A random number is therefore drawn for each token. The recording of the
-drafter has y_t if the token is kept, otherwise another id.
+independently of the other tokens. A random number is therefore drawn for each token. The recording
+that replaces the drafter has y_t if the draft token is kept, otherwise another id.
 
 Block verification keeps i tokens or more of a draft with probability P_i (`verifiers.Block`), and
 then continues with p. Given the text, and that i - 1 tokens were kept, one more was kept with
-probability min(1, (q(y_t) / p(y_t)) / P_{i-1}). This depends on where the call began, so random
-numbers are drawn for each start and position. It also holds if a schedule stops within a draft, for
-the draft's own positions: P_i is the share kept over all continuations, wherever they end.
+probability min(1, (q(y_t) / p(y_t)) / P_{i-1}). This depends on the start of the draft, so random
+numbers are drawn for each start and position. It also holds if a schedule stops within a draft.
 """
 
 from __future__ import annotations
@@ -66,8 +64,7 @@ class Recorded(Target):
     """A target whose argmax at position t of row b is params['tokens'][b, t], [B, N] int32."""
 
     vocab_size: int  # V
-    # the model whose start token, padding and prompts it has, None for token 0
-    start_of: Target | None = None
+    start_of: Target | None = None  # provides start token, padding and prompts; None: token 0
     stop_ids: ClassVar[tuple[int, ...]] = ()
     exact: ClassVar[bool] = True
 
@@ -103,13 +100,15 @@ class Recorded(Target):
 
 
 def kind_of(drafter: Drawing) -> str:
-    """Returns the kind of recording that a replay of the drafter needs."""
+    """Returns the recorded figure that decides acceptance: "proposed" if greedy, else "ratio"."""
     return "proposed" if drafter.sampling.greedy else "ratio"
 
 
 @dataclasses.dataclass(frozen=True)
 class ByStart(Autoregressive):
-    """Drafts params['tokens'] [B, N, K] of the draft's start, up to params['length'] [B, N]."""
+    """A drafter that replays a recorded draft for each start position t in the text.
+
+    Its tokens are params['tokens'][b, t], of [B, N, K]; its length is params['length'][b, t]."""
 
     def init(self, params: Params, context: Context) -> PyTree:
         return ()
@@ -123,7 +122,7 @@ class ByStart(Autoregressive):
 
 
 def played_by(drafter: Drafter, model: Recorded, by_start: Callable[[Drawing], bool]) -> Drafter:
-    """Returns the drafter with recordings instead of all drafters in `acceptance.recorded`."""
+    """Returns the drafter with each recorded drafter in it replaced by a replay of `model`."""
     if isinstance(drafter, Drawing):
         player = ByStart if by_start(drafter) else Autoregressive
         return player(model, Greedy(), role=role_of(drafter))
@@ -132,27 +131,27 @@ def played_by(drafter: Drafter, model: Recorded, by_start: Callable[[Drawing], b
 
 
 def role_of(drafter: Drafter) -> str:
-    """Returns the role of the recording that replaces a drafter."""
+    """Returns the role of the parameters of the recording that replaces a drafter."""
     return next(iter(drafter.owned()), "draft")
 
 
-SAMPLES = 8  # of the coins
-ROWS = {True: 512, False: 32}  # of a batch, by whether all drafters are recorded
-# The ids of a replay in which nothing looks at tokens: all of them are one of these.
+SAMPLES = 8  # replays with other random numbers, if a drafter samples
+ROWS = {True: 512, False: 32}  # the batch size, by whether all drafters are recorded
+# If all drafters are recorded, a replay has only these ids: stop id, text's token, other token.
 STOPS, TOKEN, OTHER = 1, 2, 3
-SIGNALS = ("confidence", "entropy", "top")  # that a rule which stops within a draft sees
-REFUSED = "refused"  # of a drafter that draws, the confidence where a token is refused
+SIGNALS = ("confidence", "entropy", "top")  # recorded for rules that stop within a draft
+REFUSED = "refused"  # the recorded confidence at a rejected token, if the drafter samples
 
 
 class Replayed(NamedTuple):
-    """The calls of R = samples x texts, sample by sample, as in `types.Trace`."""
+    """The target calls of replayed texts; R = samples * texts, all texts of a sample together."""
 
     tokens: np.ndarray  # [R] output tokens
-    calls: np.ndarray  # [R]
-    drafted: np.ndarray  # [R, N]
-    accepted: np.ndarray  # [R, N]
-    source: np.ndarray | None  # [R, N]
-    depth: np.ndarray | None = None  # [R, N] layers of the call
+    calls: np.ndarray  # [R] target calls
+    drafted: np.ndarray  # [R, N] draft tokens of each call
+    accepted: np.ndarray  # [R, N] accepted draft tokens of each call
+    source: np.ndarray | None  # [R, N] the inner drafter that drafted; None if there is only one
+    depth: np.ndarray | None = None  # [R, N] layers of each call; None if always all layers
 
 
 def replay(
@@ -165,7 +164,10 @@ def replay(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> Replayed:
-    """Decodes recorded texts once more."""
+    """Returns the target calls of the recorded texts `passes` with a plan, without its models.
+
+    Inputs are padded to `length`. `tables` has the drafter's lookup tables by role. If a drafter
+    samples, the texts are replayed `samples` times with other random numbers."""
     check(plan, passes)
     names = dict(recorded(plan.drafter))
     all_recorded = list(names.values()) == [plan.drafter]
@@ -184,8 +186,8 @@ def replay(
 
 
 def _depths(plan: Plan, passes: Sequence[Accepted], calls: Replayed) -> np.ndarray:
-    """Returns [R, N], the layers of each call: the most that a token of the text in it needs."""
-    # A rejected token is assumed to need the layers of the text's token in its place.
+    """Returns [R, N], the layers of each call, which are the most that one of its tokens needs."""
+    # A rejected token is assumed to need the layers of the text's token at its position.
     longest, rows = plan.max_length, len(calls.tokens)
     of_tokens = np.zeros([len(passes), longest + plan.longest_draft], int)
     for row, text in zip(of_tokens, passes, strict=True):
@@ -200,25 +202,25 @@ def _depths(plan: Plan, passes: Sequence[Accepted], calls: Replayed) -> np.ndarr
 
 class _Row(NamedTuple):
     inputs: Sequence[int]
-    tokens: np.ndarray  # [T] int32, as the replay has them
-    recordings: dict[str, dict[str, np.ndarray]]  # by role, the parameters of each player's row
+    tokens: np.ndarray  # [T] int32, the ids of the text in the replay
+    recordings: dict[str, dict[str, np.ndarray]]  # role -> this row of its recording's parameters
 
 
 def longest(plan: Plan) -> int:
-    """Returns the longest useful draft: a block, and the target's own token must fit after it."""
+    """Returns the longest draft: a drafter's block, and one token less than outputs hold."""
     blocks = (drafter.block for _, drafter in recorded(plan.drafter))
     return min([plan.max_length - 1, *(block for block in blocks if block is not None)])
 
 
 def bound(plan: Plan) -> str:
-    """Returns the reason for `longest`, in words."""
+    """Returns the reason for the value of `longest(plan)`, in words."""
     if longest(plan) == plan.max_length - 1:
         return f"outputs hold {plan.max_length}"
     return f"{type(plan.drafter).__name__} drafts {longest(plan)} at most"
 
 
 def check(plan: Plan, passes: Sequence[Accepted]) -> None:
-    """Raises ValueError for recorded texts that cannot be replayed with a plan."""
+    """Raises ValueError if recorded texts cannot be replayed with a plan."""
     _played(plan, 4, all_recorded=True)
     if plan.longest_draft > longest(plan) < plan.max_length - 1:
         raise ValueError(f"drafts have {plan.longest_draft} tokens but {bound(plan)}; draft fewer")
@@ -227,8 +229,8 @@ def check(plan: Plan, passes: Sequence[Accepted]) -> None:
     for text in passes:
         if leave and len(text.depths) != len(text.output):
             raise ValueError(
-                f"text {text.index} has no layers of its tokens; make the passes with `specdec "
-                "acceptance` of this run"
+                f"text {text.index} does not record its tokens' layers; make the passes with "
+                "`specdec acceptance` of this run"
             )
         _check_end(plan, text)
         for name, kind in kinds:
@@ -240,12 +242,12 @@ def check(plan: Plan, passes: Sequence[Accepted]) -> None:
 
 
 def _check_end(plan: Plan, text: Accepted) -> None:
-    """Raises ValueError for a text that this plan would not have ended in the same place."""
+    """Raises ValueError if the plan's stop ids or maximum length would end the text elsewhere."""
     tokens, stops = len(text.output), np.isin(text.output, plan.stop_ids)
     if tokens > plan.max_length:
         what = f"has {tokens} tokens but outputs hold {plan.max_length}"
     elif stops[:-1].any():
-        what = f"goes on behind the stop id {text.output[int(stops.argmax())]}"
+        what = f"goes on after the stop id {text.output[int(stops.argmax())]}"
     elif tokens < plan.max_length and not stops[-1:].any():
         what = f"ends with {tokens} tokens and no stop id, but outputs hold {plan.max_length}"
     else:
@@ -254,7 +256,7 @@ def _check_end(plan: Plan, text: Accepted) -> None:
 
 
 def _kinds(plan: Plan, drafter: Drawing) -> tuple[str, ...]:
-    """Returns the kinds of recordings that are needed of a drafter."""
+    """Returns the names of the recorded figures that a replay of the drafter reads."""
     kind = kind_of(drafter)
     if not _stops(plan):
         return (kind,)
@@ -262,7 +264,7 @@ def _kinds(plan: Plan, drafter: Drawing) -> tuple[str, ...]:
 
 
 def grouped(replayed: Replayed, texts: int, rows: int) -> Replayed:
-    """Returns full batches of `rows` texts, each with the calls of its slowest row."""
+    """Returns, for each full batch of `rows` texts, the largest of each figure over its rows."""
     batches = texts // rows
 
     def largest(values: np.ndarray) -> np.ndarray:
@@ -273,12 +275,12 @@ def grouped(replayed: Replayed, texts: int, rows: int) -> Replayed:
 
 
 def needed(plan: Plan) -> frozenset[str]:
-    """Returns the roles of the tables that a replay looks things up in."""
+    """Returns the roles of the lookup tables that a replay still needs."""
     return frozenset(_played(plan, 4, all_recorded=True).tables())
 
 
 def _played(plan: Plan, vocab_size: int, all_recorded: bool) -> Plan:
-    """Returns the plan with recordings of `vocab_size` ids."""
+    """Returns the plan with recordings of `vocab_size` ids in place of models."""
     start_of = None if all_recorded else plan.target
     played = Plan(
         target=Recorded(vocab_size, start_of),
@@ -291,34 +293,34 @@ def _played(plan: Plan, vocab_size: int, all_recorded: bool) -> Plan:
     )
     if _stops(plan) and not plan.schedule.replayable:
         raise ValueError(
-            f"{plan.schedule} stops by what is not recorded; measure it with `specdec bench`"
+            f"{plan.schedule} stops by other signals than recorded; measure it with `specdec bench`"
         )
     for role, model in played.models().items():
         if not isinstance(model, Recorded):
             raise ValueError(
                 f"{type(plan.drafter).__name__} runs the model {role!r} and has no `sampling`, so "
-                "nothing says what it proposes along a text; measure it with `specdec bench`"
+                "its proposals are not recorded; measure it with `specdec bench`"
             )
     return played
 
 
 def _by_start(plan: Plan, drafter: Drawing) -> bool:
-    """Returns whether a drafter's recording depends on where the draft starts."""
+    """Returns whether a replay needs one recorded draft for each start position."""
     by_start = drafter.block is not None or _stops(plan)
     return by_start or (_by_block(plan) and kind_of(drafter) == "ratio")
 
 
 class _Recording(NamedTuple):
-    """The recording of one drafter along a text."""
+    """The recorded figures of one drafter on one text, see `alphas.Accepted.drafts`."""
 
     plan: Plan
     drafter: Drawing
-    values: Mapping[str, ArrayLike]  # by kind
-    tokens: int  # T, of the text
+    values: Mapping[str, ArrayLike]  # name of the figure -> [T], or [T, K] for a block drafter
+    tokens: int  # T, the number of the text's tokens
 
     @property
     def at(self) -> np.ndarray:
-        """The indices of the tokens that are drafted, [T], or [T, K] of drafts from each start."""
+        """The indices of drafted tokens, [T], or [T, K] if there is a draft from each start."""
         index = np.arange(self.tokens)
         if not _by_start(self.plan, self.drafter):
             return index
@@ -326,13 +328,13 @@ class _Recording(NamedTuple):
         return np.minimum(places, self.tokens - 1)
 
     def of_drafts(self, kind: str) -> np.ndarray:
-        """Returns the values of the tokens `at`."""
+        """Returns a recorded figure for each draft token of `at`."""
         values = np.array(self.values[kind])
         blocks = self.drafter.block is not None
         return values[:, : self.plan.longest_draft] if blocks else values[self.at]
 
     def kept(self, coins: np.random.Generator) -> np.ndarray:
-        """Returns which of the tokens `at` are kept, of a drafter that samples."""
+        """Returns, in the shape of `at`, which tokens are accepted; the drafter samples."""
         if _by_block(self.plan):
             return _kept_of_blocks(self.of_drafts("ratio"), coins)
         if self.drafter.block is not None:
@@ -340,14 +342,14 @@ class _Recording(NamedTuple):
         return _kept(np.array(self.values["ratio"]), coins)[self.at]  # a token is tested once
 
     def lengths(self, rule: Params, agrees: np.ndarray) -> np.ndarray:
-        """Returns [T], after how many tokens of a draft from each start the schedule stops."""
+        """Returns [T], the length at which the schedule stops the draft from each start."""
         plan, (tokens, longest) = self.plan, agrees.shape
         if not _stops(plan):
             return np.full(tokens, longest, np.int32)
 
         def of(kind: str) -> np.ndarray:
             values = self.of_drafts(kind).astype(np.float32)
-            # Of one size for all texts, so that the rule is compiled once.
+            # All texts are padded to one size, so that the rule is compiled once.
             return np.pad(values, [(0, plan.max_length - tokens), *[(0, 0)] * (values.ndim - 1)])
 
         seen = {kind: of(kind) for kind in SIGNALS}
@@ -360,22 +362,20 @@ class _Recording(NamedTuple):
 
 
 def _stops(plan: Plan) -> bool:
-    """Returns whether the schedule has a rule that stops within a draft."""
     return plan.schedule.stops_within or plan.schedule.cuts
 
 
 def _by_block(plan: Plan) -> bool:
-    """Returns whether the verifier decides about a draft as a whole."""
     return isinstance(plan.verifier, Block)
 
 
 def _kept(ratios: np.ndarray, coins: np.random.Generator) -> np.ndarray:
-    """Returns whether each token is kept, if it is drafted."""
+    """Returns a bool for each token, true with probability min(1, ratio)."""
     return coins.random(ratios.shape) < ratios
 
 
 def _kept_of_blocks(ratios: np.ndarray, coins: np.random.Generator) -> np.ndarray:
-    """Returns [T, K], for each start and position, whether one more token is kept."""
+    """Returns [T, K] bool, whether block verification accepts one more token, by start."""
     more, reach = np.zeros(ratios.shape, bool), np.ones(len(ratios))
     for depth, ratio in enumerate(ratios.T):
         more[:, depth] = coins.random(len(ratios)) * reach < ratio
@@ -384,22 +384,20 @@ def _kept_of_blocks(ratios: np.ndarray, coins: np.random.Generator) -> np.ndarra
 
 
 def _another(output: np.ndarray, stop_ids: Sequence[int], vocab_size: int) -> np.ndarray:
-    """Returns [T], ids that are neither the text's nor a stop id."""
+    """Returns [T], ids that are neither the text's token at that place nor a stop id."""
     first, second = [i for i in range(vocab_size) if i not in stop_ids][-2:]
     return np.where(output == second, first, second)
 
 
 class _Replaying(NamedTuple):
-    """A plan whose recorded texts are decoded again."""
-
     plan: Plan
-    names: Mapping[str, Drawing]  # the recorded drafters
-    all_recorded: bool
+    names: Mapping[str, Drawing]  # name -> recorded drafter
+    all_recorded: bool  # whether the plan's drafter itself is recorded
     vocab_size: int
-    tables: Mapping[str, PyTree]
+    tables: Mapping[str, PyTree]  # role -> parameters of a lookup table
 
     def row(self, text: Accepted, coins: np.random.Generator) -> _Row:
-        """Returns a text and the recordings along it, as the replay has them."""
+        """Returns one row of the replay's batch: inputs, tokens and parameters of recordings."""
         output = np.array(text.output, np.int32)
         tokens, other = output, _another(output, self.plan.stop_ids, self.vocab_size)
         if self.all_recorded:
@@ -424,8 +422,7 @@ class _Replaying(NamedTuple):
 
     def program(self, size: int, width: int) -> Callable[[Sequence[_Row]], Replayed]:
         """Returns a function that decodes up to `size` texts in a batch of inputs [size, width]."""
-        # Its program is discarded with the replay: a search makes hundreds, and a process has
-        # limited room.
+        # The program is discarded with the replay, because a search compiles hundreds of them.
         plan = _played(self.plan, 4 if self.all_recorded else self.vocab_size, self.all_recorded)
 
         @jax.jit

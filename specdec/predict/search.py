@@ -1,4 +1,4 @@
-"""The search for the drafter, the draft lengths and the stopping rule that suit a pair best."""
+"""`specdec tune`: searches for the fastest drafter, draft length and stopping rule."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from specdec.schedules.schedule import Schedule
 from specdec.texts.measured_run import Run, Variant
 
 TOKENS = 8_000
-SAMPLES = 4  # of the coins, where texts are drawn
-FEWEST = 20  # texts
+SAMPLES = 4  # replays with other random numbers, if a drafter samples
+FEWEST = 20  # batches of recorded texts
 
 
 class Prepared(NamedTuple):
-    """A variant with its texts and costs."""
+    """A variant with its recorded texts and costs."""
 
-    variant: Variant  # the run
-    texts: Sequence[Accepted]  # the recorded texts
-    costs: Costs  # of its parts
-    rows: int  # texts that are decoded together
-    counted: dict[Schedule, Replayed]  # the calls of drafts with several paths, by schedule
+    variant: Variant
+    texts: Sequence[Accepted]
+    costs: Costs  # of model calls of every width
+    rows: int  # the batch size
+    counted: dict[Schedule, Replayed]  # decoded calls by schedule, for drafts with several paths
 
     @property
     def run(self) -> Run:
@@ -53,18 +53,18 @@ class Prepared(NamedTuple):
 
     @property
     def halves(self) -> tuple[np.ndarray, np.ndarray]:
-        """The batches that decide, and those that are reported, [batches] bool."""
+        """The batches by which settings are chosen, and the rest to report, [batches] bool each."""
         even = np.arange(self.batches) % 2 == 0
         return even, ~even
 
     def alone(self) -> np.ndarray:
-        """The seconds of the target alone, [batches]."""
+        """Returns the predicted seconds of the target alone, [batches]."""
         tokens = np.array([text.tokens for text in self.texts])
         longest = tokens[: self.batches * self.rows].reshape(-1, self.rows).max(axis=1)
         return self.costs.prefill_alone + longest * self.costs.step
 
     def replayed(self, plan: Plan) -> tuple[Replayed, Replayed]:
-        """Returns the calls of each text by a plan, and of each batch."""
+        """Returns the target calls with a plan, of each text and of each batch."""
         if not plan.drafter.paths:
             calls = replayed(self.run, plan, self.texts, SAMPLES)
         else:
@@ -74,7 +74,7 @@ class Prepared(NamedTuple):
         return calls, schedule_replay.grouped(calls, len(self.texts), self.rows)
 
     def seconds(self, plan: Plan, by_batch: Replayed) -> np.ndarray | None:
-        """Returns [batches], the seconds of a plan; None if a call's are not known."""
+        """Returns [batches], the predicted seconds; None if the cost of a call is not known."""
         seconds = predicted_speedup.seconds(plan, by_batch, self.costs, self.batches)
         if seconds is None or not plan.drafter.paths or plan.sampling.greedy:
             return seconds
@@ -83,7 +83,7 @@ class Prepared(NamedTuple):
         return self.costs.prefill + share * (seconds - self.costs.prefill)
 
     def oracle(self, longest: int) -> np.ndarray:
-        """Returns [batches], the seconds if every draft stopped just before its first rejection."""
+        """Returns [batches], the seconds if every draft stopped before its first rejected token."""
         if self.run.plan.drafter.paths:
             *_, last = tuning.of_paths(longest)
             longest = last.schedule.gamma
@@ -96,18 +96,18 @@ class Prepared(NamedTuple):
 
 
 class Recommendation(NamedTuple):
-    """The result of a search: the best of each variant, and the best of all."""
+    """The result of a search over several variants."""
 
-    results: list[tuple[Prepared, tuning.Result]]
-    best: tuning.Result
+    results: list[tuple[Prepared, tuning.Result]]  # of each variant
+    best: tuning.Result  # of the fastest variant
 
     @property
     def pays(self) -> bool:
-        """Whether any variant is faster than the target alone."""
+        """Whether the best settings are faster than the target alone."""
         return _pays(self.best)
 
     def lines(self) -> Iterator[str]:
-        """Yields the best settings and their predicted speed-up, as lines of text."""
+        """Yields the printed lines: for each variant, its best settings and their speed-up."""
         for prepared, result in self.results:
             if prepared.variant.name:
                 yield f"\n{prepared.variant.name}"
@@ -116,28 +116,28 @@ class Recommendation(NamedTuple):
             yield from tuning.lines(result)
 
     def write(self, folder: Path, files: Sequence[str]) -> str:
-        """Writes the recommendation and a figure to a folder; returns the former as gin text."""
+        """Writes tuned.gin and surface.svg to a folder, and returns the text of tuned.gin."""
         about = f"# `specdec tune` of {', '.join(files)}: {self.best.in_words()}."
         text = f"{about}\n{settings_of(self.best)}"
         records.write(folder / "tuned.gin", text)
         try:
-            from specdec.report import surface  # matplotlib, which nothing else here needs
+            from specdec.report import surface  # needs matplotlib, which may be missing
         except ModuleNotFoundError as error:
-            print(f"tune: no figure, {error.name} is not installed", file=sys.stderr)
+            print(f"tune: no figure, as {error.name} is not installed", file=sys.stderr)
         else:
             surface.draw([result for _, result in self.results], folder / "surface.svg")
         return text
 
 
 class Search(NamedTuple):
-    """A search in a folder, which stores texts, costs and candidates."""
+    """A search whose recorded texts, costs and tried schedules are stored in a folder."""
 
     folder: Path
-    variants: Sequence[Variant]  # the runs
-    tokens: int  # of the recorded texts
+    variants: Sequence[Variant]
+    tokens: int  # the number of tokens of the recorded texts
     longest: int  # the longest draft
-    rows: int  # texts that are decoded together
-    costs: Costs | None  # None to measure them here
+    rows: int  # the batch size
+    costs: Costs | None  # None to measure the costs on this machine
 
     @classmethod
     def of(
@@ -150,7 +150,7 @@ class Search(NamedTuple):
         rows: int = 1,
         costs: Costs | None = None,
     ) -> Search:
-        """Returns a search that may begin, or be resumed."""
+        """Returns a search that `run` begins or resumes; raises UsageError for unfit variants."""
         accepted: list[Variant] = []
         for variant in variants:
             _refuse(variant.run)
@@ -158,8 +158,8 @@ class Search(NamedTuple):
             first = accepted[0].run
             if paths := first.plan.drafter.paths:
                 raise UsageError(
-                    f"DRAFTER drafts {paths} paths, and texts are recorded with one; begin with "
-                    "--variant=drafters/autoregressive.gin"
+                    f"DRAFTER drafts {paths} paths, and texts are recorded with one; put "
+                    "--variant=drafters/autoregressive.gin first"
                 )
             keys = recorded_texts.key(first), recorded_texts.key(variant.run)
             recorded_texts.refuse_another(variant.name, *keys)
@@ -185,7 +185,7 @@ class Search(NamedTuple):
         return cls(folder, accepted, tokens, room, rows, costs)
 
     def run(self) -> Recommendation:
-        """Returns the best; texts, costs and candidates are written immediately."""
+        """Returns the best settings; all intermediate results are stored as soon as they exist."""
         prepared: list[Prepared] = []
         for variant in self.variants:
             texts = self._texts(prepared, variant)
@@ -202,7 +202,7 @@ class Search(NamedTuple):
         return Recommendation(results, max(of_all, key=lambda x: x.speedup(x.best).value))
 
     def _texts(self, before: Sequence[Prepared], variant: Variant) -> Sequence[Accepted]:
-        """Returns a variant's recorded texts: the first one's, if it needs none of its own."""
+        """Returns recorded texts: the first variant's, if no proposals must be recorded."""
         run, path = variant.run, self.folder / "passes.jsonl"
         if before:
             if run.plan.drafter.paths or not dict(opinions.recorded(run.plan.drafter)):
@@ -213,12 +213,12 @@ class Search(NamedTuple):
         texts = list(recorded_texts.record(variant, batches, self.tokens, lines))
         if len(texts) < (least := FEWEST * self.rows):
             raise UsageError(
-                f"{path} has {len(texts)} texts; raise --limit or --tokens, {least} are needed"
+                f"{path} has {len(texts)} texts and {least} are needed; raise --limit or --tokens"
             )
         return texts
 
     def _costs(self, number: int, run: Run, texts: Sequence[Accepted]) -> Costs:
-        """Returns the costs of calls of every width, in the layout of the longest drafts."""
+        """Returns the costs of calls of every width, stored ones if the folder has them."""
         path = self.folder / (f"costs_{number}.json" if number else "costs.json")
         if path.exists():
             return read(str(path), None)
@@ -234,7 +234,6 @@ class Search(NamedTuple):
         return costs
 
     def _costs_of_paths(self, run: Run, texts: Sequence[Accepted]) -> Costs:
-        """Returns the costs of drafts of every length with several paths; lengths cannot vary."""
         lengths = range(1, self.longest + 1)
         plans = {x: dataclasses.replace(run.plan, schedule=Fixed(x)) for x in lengths}
         by_length = timed_costs.of_run(run, texts, plans, self.rows)
@@ -242,7 +241,7 @@ class Search(NamedTuple):
         return by_length[self.longest]._replace(calls=calls)
 
     def _tried(self, prepared: Sequence[Prepared]) -> Iterator[Tried]:
-        """Yields every candidate; earlier results are read."""
+        """Yields every candidate with its predicted seconds; stored ones are not replayed again."""
         lines = Lines(self.folder / "tried.jsonl", _TriedLine)
         known = {(line["variant"], line["schedule"]): line for line in lines}
         lines.replace(known.values())
@@ -257,7 +256,7 @@ class Search(NamedTuple):
                 yield _try(lines, known, ready, candidate)
 
     def _candidates(self, prepared: Prepared) -> Iterator[Candidate]:
-        """Returns the schedules that are tried first."""
+        """Returns the schedules to try first, before shorter drafts of the best ones."""
         plan = prepared.run.plan
         if plan.drafter.paths:
             return tuning.of_paths(self.longest)
@@ -266,22 +265,22 @@ class Search(NamedTuple):
 
 
 def _refuse(run: Run) -> None:
-    """Raises UsageError for a run that cannot be tuned."""
+    """Raises UsageError if recorded texts do not determine the run's target calls."""
     recorded_texts.refuse_other_than_plain(run, paths=True)
     plan = run.plan
     if not plan.exact:
-        raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
+        raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give an exact one")
     if not plan.drafter.paths:
         with one_line():
             schedule_replay.check(plan, ())
 
 
 def _longest(asked: int | None, plan: Plan) -> int:
-    """Returns the longest draft that is tried."""
+    """Returns the longest draft to try: the length asked for, or else at most `LONGEST`."""
     room = schedule_replay.longest(plan)
     if asked is not None and asked > room:
         raise UsageError(
-            f"--longest is {asked} but {schedule_replay.bound(plan)}; give a shorter one"
+            f"--longest is {asked} but {schedule_replay.bound(plan)}; give a shorter length"
         )
     return min(asked or tuning.LONGEST, room)
 
@@ -308,7 +307,7 @@ def _try(
         by_text, by_batch = prepared.replayed(plan)
         seconds = prepared.seconds(plan, by_batch)
         if seconds is None:
-            raise UsageError(f"--costs lack the calls of {plan}; measure them with `specdec bench`")
+            raise UsageError(f"--costs lack a call of {plan}; measure costs with `specdec bench`")
         line = _TriedLine(
             variant=name,
             kind=candidate.kind,
@@ -326,14 +325,14 @@ def _pays(result: tuning.Result) -> bool:
 
 
 def settings_of(best: tuning.Result) -> str:
-    """Returns the best settings as gin text, to be put after the run's own."""
+    """Returns the best settings as gin text, to be appended to the run's settings."""
     if not _pays(best):
         return "DRAFTER = None\n"
     items = [item for item in best.variant.split(";") if item]
     schedule, kind = best.best.candidate.schedule, best.best.candidate.kind
     file = f"schedules/{kind}.gin"
     fragment = statements((resources.folder("gin") / file).read_text(encoding="utf-8"))
-    # Some macros are required.
+    # The fragment's macros are set, because some of them have no default.
     macros = {x.field: x.value[1:] for x in fragment if x.value.startswith("%")}
     name, fields = f"schedules.{type(schedule).__name__}", fields_of(schedule)
     lines = [

@@ -1,4 +1,4 @@
-"""Costs that a command has stored: measured by `specdec bench`, or of a roofline."""
+"""Reads costs that `specdec bench` has measured, or `specdec compile` has computed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read(path: str, topology: str | None) -> Costs:
 
 
 def of_bench(path: str) -> Costs:
-    """Reads the lines of `specdec bench`, and returns medians."""
+    """Returns the median costs in a file that `specdec bench --output_file` wrote."""
     records = Lines(Path(path)).map(record, "bench")
     seconds = estimator.seconds_per_call(x for x in records if isinstance(x, Timing))
     if not ({PREFILL, PREFILL_ALONE} <= seconds.keys() and seconds.keys() & {*STEPS}):
@@ -65,15 +65,15 @@ def of_bench(path: str) -> Costs:
 
 
 def of_compile(path: str, topology: str | None) -> Costs:
-    """Returns the costs of a roofline of `specdec compile`, which has no prefill."""
+    """Returns a topology's costs by the roofline, without prefill, in a `specdec compile` file."""
     fields = {"topologies": _json(path).get("topologies", [])}
     topologies = converted(fields, _Compiled)["topologies"]
     with_calls = {x.topology: x for x in topologies if x.calls and x.chip}
     name = topology or (next(iter(with_calls), None) if len(topologies) == 1 else None)
     if name not in with_calls:
         raise RecordsError(
-            f"{path} has no calls of topology {topology}; give one of "
-            f"{', '.join(with_calls) or 'another file'}, --topology=NAME"
+            f"{path} has no calls of topology {topology}; give --topology=NAME of "
+            f"{', '.join(with_calls) or 'another file'}"
         )
     compiled = with_calls[name]
     assert compiled.chip is not None
@@ -82,7 +82,7 @@ def of_compile(path: str, topology: str | None) -> Costs:
 
 
 def _json(path: str) -> JsonObject:
-    """Returns the JSON object of a file, {} if it is none."""
+    """Returns the JSON object in a file, {} if the file has something else."""
     try:
         return parsed(Path(path).read_bytes())
     except ValueError:

@@ -1,4 +1,4 @@
-"""The seconds of model calls, measured on the devices of a run."""
+"""Measures the costs of model calls on the devices of a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from specdec.predict.costs import Calls, Costs
 from specdec.texts.measured_run import Run
 from specdec.types import PyTree
 
-ROUNDS = 7  # of each part, in turns
+ROUNDS = 7  # timings of each part, alternating with the other parts
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -44,7 +44,7 @@ Name = TypeVar("Name", bound=Hashable)
 def of_run(
     run: Run, texts: Sequence[Accepted], plans: Mapping[Name, Plan], rows: int = 1
 ) -> dict[Name, Costs]:
-    """Returns the costs of plans, each in its layout, for `rows` texts at a time on a shard."""
+    """Returns name -> measured costs of plans, for batches of `rows` texts per data shard."""
     mesh = run.placement.mesh
     plans = {name: run.placement.laid_out(plan, rows) for name, plan in plans.items()}
     alone = run.placement.laid_out(run.plan.baseline(), rows)
@@ -55,7 +55,7 @@ def of_run(
     for row, text in zip(tokens, itertools.cycle(texts), strict=False):
         ids = text.inputs[:longest]
         row[: len(ids)] = ids
-    # Pictures and sound take the same time whatever they show.
+    # The values of images and sounds do not change the time, so zeros replace them.
     inputs: PyTree = jax.tree.map(
         lambda x: tokens if x.dtype == np.int32 else np.zeros(x.shape, x.dtype),
         run.plan.target.inputs_shape(rows, longest),
@@ -84,7 +84,9 @@ def timed(
     *,
     clock: Clock = time.perf_counter,
 ) -> dict[Name, Costs]:
-    """Measures the costs on this device: each part on its own, interleaved, medians."""
+    """Returns name -> costs of plans: medians of the seconds of each part, timed alternately.
+
+    `tree_of(role, model)` reads parameters, and `inputs` is a batch for the target."""
     slots = max(plan.capacity for plan in plans.values())
     longest = max(plans, key=lambda name: plans[name].longest_draft)
     runs: dict[Hashable, _Run] = {}
@@ -109,7 +111,6 @@ def timed(
 
 
 def _models(plan: Plan, alone: Plan, part: Key) -> Mapping[str, Target]:
-    """Returns the models that a part reads; a drafter's own call may read all of them."""
     if part == PREFILL_ALONE or (isinstance(part, Calls) and part.role == "alone"):
         return {"alone": alone.target}
     models = plan.models()
@@ -119,7 +120,7 @@ def _models(plan: Plan, alone: Plan, part: Key) -> Mapping[str, Target]:
 
 
 def _identity(plan: Plan, part: Key) -> Hashable:
-    """Returns a key that plans share if the part is the same for them."""
+    """Returns a key that is equal for two plans if the part runs the same program for both."""
     models, views = plan.models(), plan.drafter.views()
     if isinstance(part, Turn):
         return part, plan
@@ -130,8 +131,6 @@ def _identity(plan: Plan, part: Key) -> Hashable:
 
 
 class _Run:
-    """A part with its arguments."""
-
     def __init__(self, part: TimedPart, trees: Mapping[str, PyTree], argument: PyTree):
         self.steps, self._program, self._arguments = part.steps, part.program, (trees, argument)
 
@@ -140,12 +139,12 @@ class _Run:
         return self._program(*self._arguments)
 
     def ready(self) -> Callable[[], object]:
-        """Returns one run, compiled and warmed."""
+        """Returns a function that runs the compiled and warmed-up program once."""
         return functools.partial(self._program.warmed(*self._arguments), *self._arguments)
 
 
 def _medians(runs: Mapping[Hashable, _Run], clock: Clock) -> dict[Hashable, float]:
-    """Returns the seconds of a call of each part, the median of interleaved runs."""
+    """Returns key -> median seconds of one model call of a part, over alternating runs."""
     ready = {key: run.ready for key, run in runs.items()}
     with progress.bar("timing parts", (1 + ROUNDS) * len(runs), "part") as bar:
         seconds = interleaved(ready, ROUNDS, warm_ups=1, clock=clock, done=bar.update)

@@ -1,4 +1,4 @@
-"""The search for the best draft length: the schedules that are tried, and their predicted times."""
+"""The schedules that `specdec tune` tries, and the choice of the fastest one."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from specdec.schedules import (
 )
 
 LONGEST = 10
-OTHERS = (3, 5, 7)  # longest drafts that are tried for the best of each kind that varies
-WIDTHS = (1, 3, 7)  # draft lengths that the target's call is narrowed to
-OF_PATHS = (2, 4, 6, 8)  # draft lengths that are tried with several paths, which are decoded anew
+OTHERS = (3, 5, 7)  # shorter longest drafts, tried for the best schedule of each varying kind
+WIDTHS = (1, 3, 7)  # draft lengths with a target call of their own, in addition to the longest
+OF_PATHS = (2, 4, 6, 8)  # draft lengths tried with several paths; few, as texts are decoded again
 CONFIDENCES = tuple(x / 10 for x in range(1, 10))
 ENTROPIES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 
@@ -40,16 +40,16 @@ class Candidate(NamedTuple):
 
     kind: str  # the name of its file in gin/schedules/
     setting: float | None  # its gamma or its threshold; None if it has neither
-    schedule: Any  # a `Schedule`, a dataclass with fields of its own
+    schedule: Any  # a dataclass that inherits `Schedule`
 
 
 class Tried(NamedTuple):
-    """The predicted time of a candidate."""
+    """A candidate with its predicted time."""
 
-    variant: str  # the drafter's name, '' for the run's own
-    candidate: Candidate  # the schedule
-    tokens_per_call: float  # of all texts
-    seconds: np.ndarray  # [texts] of each text, with its prefill
+    variant: str  # the variant's name, '' for the run's drafter
+    candidate: Candidate
+    tokens_per_call: float  # over all texts
+    seconds: np.ndarray  # [texts] the predicted seconds of each text, with prefill
 
     @property
     def varies(self) -> bool:
@@ -57,17 +57,17 @@ class Tried(NamedTuple):
         return len(self.candidate.schedule.buckets) > 1
 
     def total(self, among: np.ndarray) -> float:
-        """Returns the seconds of some texts, [texts] bool."""
+        """Returns the summed seconds of the texts selected by `among`, [texts] bool."""
         return float(self.seconds[among].sum())
 
 
 def buckets(longest: int) -> tuple[int, ...]:
-    """Returns the draft lengths for which a schedule of drafts up to `longest` tokens has calls."""
+    """Returns the buckets of schedules that draft up to `longest` tokens."""
     return (*(width for width in WIDTHS if width < longest), longest)
 
 
 def units(plan: Plan, costs: Costs, lengths: Sequence[int]) -> tuple[float, tuple[float, ...]]:
-    """Returns c, and v of a target call on each of these drafts, in target steps of one token."""
+    """Returns c, and v for drafts of each of `lengths`, both in target steps of one token."""
     widths = (plan.target.computed_width(length + 1) for length in lengths)
     v = tuple(round(costs.calls[Calls("target", width)] / costs.step, 3) for width in widths)
     drafting = sum(costs.calls[Calls(role, width)] * times for role, width, times in _drafts(plan))
@@ -75,8 +75,8 @@ def units(plan: Plan, costs: Costs, lengths: Sequence[int]) -> tuple[float, tupl
 
 
 def _drafts(plan: Plan) -> Iterator[tuple[str, int, float]]:
-    """Yields the calls of one more draft token, which a draft of two has and one of one lacks."""
-    dearest = len(plan.sources) - 1  # the last source
+    """Yields (role, width, number) of the model calls that a second draft token adds."""
+    dearest = len(plan.sources) - 1  # the last source is the most expensive
     shorter, longer = (plan.computed(plan.drafter.parts(length, dearest)) for length in (1, 2))
     times_of_shorter = {(role, width): times for role, width, times in shorter}
     for role, width, times in longer:
@@ -85,13 +85,13 @@ def _drafts(plan: Plan) -> Iterator[tuple[str, int, float]]:
 
 
 def fixed(longest: int) -> Iterator[Candidate]:
-    """Yields every draft length; drafting stops where the text ends."""
+    """Yields fixed draft lengths from 1 to `longest`; drafts stop at a stop id."""
     for gamma in range(1, longest + 1):
         yield Candidate("fixed", gamma, Fixed(gamma, stop_at_end=True))
 
 
 def of_paths(longest: int) -> Iterator[Candidate]:
-    """Yields the draft lengths that are tried with several paths, at least one."""
+    """Yields the fixed draft lengths to try with several paths, at least one."""
     for gamma in [x for x in OF_PATHS if x <= longest] or [longest]:
         yield Candidate("fixed", gamma, Fixed(gamma))
 
@@ -99,7 +99,7 @@ def of_paths(longest: int) -> Iterator[Candidate]:
 def varying(
     plan: Plan, costs: Costs, longest: int, passes: Sequence[Accepted]
 ) -> Iterator[Candidate]:
-    """Yields schedules of drafts up to `longest` tokens whose lengths vary."""
+    """Yields schedules that vary the draft length up to `longest` tokens."""
     lengths, prior = buckets(longest), acceptance(plan, passes)
     c, v = units(plan, costs, lengths)
     for threshold in CONFIDENCES:
@@ -117,11 +117,11 @@ def varying(
 
 
 def acceptance(plan: Plan, passes: Sequence[Accepted]) -> float:
-    """Returns the share of accepted tokens, each drafted after the text before it."""
+    """Returns the acceptance rate of the plan's drafters on recorded texts, within 0.05 .. 0.95."""
     drafters = list(recorded(plan.drafter))
     if not drafters:
         return CostOptimal.prior
-    # Of a block, what is next.
+    # Only the first token of a block counts.
     accepted = [
         text.kept(name, kind_of(drafter)).reshape(len(text.output), -1)[:, 0]
         for name, drafter in drafters
@@ -131,7 +131,7 @@ def acceptance(plan: Plan, passes: Sequence[Accepted]) -> float:
 
 
 def shorter(tried: Sequence[Tried], among: np.ndarray, longest: int) -> Iterator[Candidate]:
-    """Yields the best schedule of each varying kind, with shorter drafts."""
+    """Yields the best schedule of each varying kind, with its longest draft shortened."""
     by_kind: dict[str, list[Tried]] = collections.defaultdict(list)
     for result in tried:
         if result.varies and result.candidate.schedule.buckets[-1] == longest:
@@ -145,20 +145,22 @@ def shorter(tried: Sequence[Tried], among: np.ndarray, longest: int) -> Iterator
 
 
 def fastest(tried: Sequence[Tried], among: np.ndarray) -> Tried:
-    """Returns the candidate that takes the least time on texts [texts] bool."""
+    """Returns the candidate with the least predicted time on texts `among`, [texts] bool."""
     return min(tried, key=lambda x: x.total(among))
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The findings of a search for one drafter; figures are of texts that decided nothing."""
+    """The result of a search for one variant.
 
-    variant: str  # the drafter's name
-    best: Tried  # the fastest on the other texts
-    static: Tried  # the fastest of the fixed draft lengths
+    Settings were chosen on half of the texts; all seconds here are of the other half."""
+
+    variant: str  # the variant's name
+    best: Tried  # the fastest candidate on the texts that decided
+    static: Tried  # the fastest fixed draft length on the texts that decided
     tried: Sequence[Tried]  # all candidates, the fastest first
     alone: np.ndarray  # [texts] seconds of the target alone
-    oracle: np.ndarray  # [texts] seconds if every draft stopped just before its first rejection
+    oracle: np.ndarray  # [texts] seconds if every draft stopped before its first rejected token
 
     @classmethod
     def of(
@@ -170,7 +172,7 @@ class Result:
         deciding: np.ndarray,
         others: np.ndarray,
     ) -> Result:
-        """Returns the result of all candidates; `deciding` and `others` are [texts] bool."""
+        """Returns the result: chosen on texts `deciding`, reported on `others`, [texts] bool."""
         static = [x for x in tried if x.candidate.kind == "fixed" and not x.varies]
         chosen = fastest(tried, deciding), fastest(static, deciding)
         ranked = sorted(tried, key=lambda x: x.total(others))
@@ -180,17 +182,17 @@ class Result:
         return cls(variant, best, best_static, cut, alone[others], oracle[others])
 
     def speedup(self, tried: Tried) -> Estimate:
-        """Returns a candidate's speed relative to the target alone."""
+        """Returns a candidate's predicted speed-up over the target alone, with an interval."""
         return ratio(self.alone, tried.seconds)
 
     @property
     def regret(self) -> float:
-        """The relative excess time of `best` over the fastest candidate on these texts."""
+        """The time of `best` / the time of the fastest candidate on the reported texts, minus 1."""
         return float(self.best.seconds.sum() / self.tried[0].seconds.sum()) - 1
 
     @property
     def headroom(self) -> float:
-        """The share of the time between the best fixed length and the oracle that `best` gains."""
+        """The time that `best` saves over `static` / the time that an oracle would save."""
         seconds = [float(x.sum()) for x in (self.static.seconds, self.best.seconds, self.oracle)]
         return (seconds[0] - seconds[1]) / (seconds[0] - seconds[2])
 
@@ -203,7 +205,7 @@ class Result:
 
 
 def lines(result: Result) -> Iterator[str]:
-    """Yields the best of each kind, and the gain of the best, as lines of text."""
+    """Yields the printed lines: the best schedule of each kind, and the gain of the best one."""
     rows = [("predicted", "95 % interval", "tokens/call", "  schedule")]
     kinds: dict[tuple[str, bool], Tried] = {}
     for tried in result.tried:
@@ -213,12 +215,12 @@ def lines(result: Result) -> Iterator[str]:
         schedule = f"  {tried.candidate.schedule}"  # last, since its name may be long
         rows.append((f"{speedup.value:.2f}", speedup.interval(), tokens, schedule))
     oracle = ratio(result.alone, result.oracle)
-    rows.append((f"{oracle.value:.2f}", oracle.interval(), "", "  an oracle of refusals"))
+    rows.append((f"{oracle.value:.2f}", oracle.interval(), "", "  an oracle of rejections"))
     yield from columns(rows, ">9", ">16", ">13", "")
     yield f"best     {result.best.candidate.schedule}: {result.in_words()}"
     over = ratio(result.static.seconds, result.best.seconds)
     yield (
         f"         {over.value - 1:+.1%} ({over.low - 1:+.1%} to {over.high - 1:+.1%}) over "
         f"{result.static.candidate.schedule}, {result.headroom:.0%} of what an oracle would gain; "
-        f"{result.regret:.1%} behind the fastest on these texts"
+        f"{result.regret:.1%} slower than the fastest on these texts"
     )

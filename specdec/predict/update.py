@@ -1,4 +1,4 @@
-"""The update of a training run, compiled for a topology from shapes alone, and its contents."""
+"""Compiles the update of a training run for a topology from shapes alone, and reads its figures."""
 
 from __future__ import annotations
 
@@ -36,46 +36,46 @@ TEXTS = "texts at a time"
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The bytes on one device that follow from shapes and shardings."""
+    """The bytes of an update's arrays on one device, computed from shapes and shardings."""
 
     parameters: int  # of the trained model
     optimizer: int  # of the optimizer's state
     gradients: int  # of all gradients, which are temporaries
-    target: int  # of the target's parameters, and of a reference drafter's
-    # What the target computes for the texts of a micro-batch; not all is kept at the same time.
+    target: int  # of the parameters of the target, and of a reference drafter
+    # The target's arrays for one micro-batch, which need not all exist at the same time.
     target_cache: int
     target_logits: int
 
     @property
     def fixed(self) -> int:
-        """The bytes that do not depend on the number of texts."""
+        """The bytes of the arrays whose sizes do not depend on the batch size."""
         return self.parameters + self.optimizer + self.gradients + self.target
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledUpdate:
-    """An update, with the figures of one device."""
+    """A compiled training update, with the figures of one device."""
 
     run: TrainRun  # the run, divided over the mesh
-    mesh: Mapping[str, int]  # the sizes of the mesh's axes
-    program: Compiled  # the program that makes an update
-    # The part after the last micro-batch, as a program of its own; None for a single micro-batch.
+    mesh: Mapping[str, int]  # axis name -> number of devices
+    program: Compiled  # the program of an update
+    # the optimizer step after the last micro-batch, compiled alone; None for a single micro-batch
     optimizer: Compiled | None
-    sizes: Sizes  # the bytes of its arrays
-    # The shapes of the target's parameters that no device has whole, without order.
+    sizes: Sizes
+    # the shapes, as sorted axis sizes, of the target's parameters that are divided over devices
     divided: frozenset[tuple[int, ...]]
 
     @property
     def texts(self) -> int:
-        """The texts of a micro-batch."""
+        """The number of texts of a micro-batch."""
         return self.run.batch_size // self.run.micro_batches
 
     def collectives(self) -> Counter[str]:
-        """Returns the collectives of an update by kind."""
+        """Returns opcode -> the number of collectives in an update."""
         return self._exchanged(lambda collective: 1)
 
     def exchanged(self) -> Counter[str]:
-        """Returns the bytes of the results of an update's collectives by kind."""
+        """Returns opcode -> the bytes of the results of an update's collectives."""
         return self._exchanged(lambda collective: collective.bytes)
 
     def gathered(self) -> Iterator[hlo.Instruction]:
@@ -87,15 +87,15 @@ class CompiledUpdate:
                 yield collective
 
     def costs(self) -> tuple[float, float]:
-        """Returns the operations and the accessed bytes of an update."""
-        # XLA counts the loop over micro-batches once, and other loops too.
+        """Returns the operations and the accessed bytes of an update, by XLA's counts."""
+        # XLA counts the body of a loop once, so micro-batches after the first are added here.
         once, outside = self.program, self.optimizer or Compiled("optimizer", 0.0)
         again = self.run.micro_batches - 1
         flops = once.flops + again * (once.flops - outside.flops)
         return flops, once.accessed + again * (once.accessed - outside.accessed)
 
     def call(self) -> Call:
-        """Returns the figures of an update for a roofline."""
+        """Returns an update's work as a `Call`, whose method `seconds` predicts its time."""
         flops, accessed = self.costs()
         count, size = self.collectives(), self.exchanged()
         return Call(
@@ -110,7 +110,7 @@ class CompiledUpdate:
         )
 
     def _exchanged(self, value: Callable[[hlo.Instruction], int]) -> Counter[str]:
-        """Returns the sum of a value by kind; the loop over micro-batches counts fully."""
+        """Returns opcode -> the sum of a value over collectives, for all micro-batches."""
         assert self.program.module is not None, "it fits"
         by_kind: Counter[str] = Counter()
         for collective in self.program.module.collectives:
@@ -126,7 +126,9 @@ def compile_update(
     optimizer: Compiled | None = None,
     progress: Callable[[str], None] = lambda name: None,
 ) -> CompiledUpdate:
-    """Compiles the update of a run for the devices of a mesh, without arrays or files."""
+    """Compiles the update of a run for the devices of a mesh, without arrays or files.
+
+    `optimizer` is the optimizer step if it was compiled before; `progress` gets program names."""
     run = over_devices(dataclasses.replace(run, placement=run.placement.over(mesh)))
     recipe, state = Recipe.of(run), abstract_state(Recipe.of(run))
     target = () if run.target is None else partitioning.abstract(run.target, mesh)
@@ -154,7 +156,7 @@ def compile_update(
 
 
 def abstract_pairs(run: TrainRun, mesh: Mesh) -> Pairs:
-    """Returns the shapes of a run's widest batch."""
+    """Returns a batch of a run's longest inputs and targets, as shapes with shardings."""
     sharding = partitioning.rows(mesh)
 
     def array(length: int, *more: int, dtype: DTypeLike = jnp.int32) -> jax.ShapeDtypeStruct:
@@ -179,9 +181,11 @@ def largest_batch(
     *,
     progress: Callable[[str], None] = lambda name: None,
 ) -> CompiledUpdate | None:
-    """Returns the update with the most texts at a time that fits; None if not even one does."""
-    # The search ends where the largest that fits and the smallest that does not are at most an
-    # eighth apart, or where memory leaves room for less than an eighth more.
+    """Returns the update with the largest micro-batch that fits in memory; None if none fits.
+
+    The search starts from the compiled update `begun`."""
+    # The search ends when the largest that fits and the smallest that does not are at most an
+    # eighth apart, or when memory has room for less than an eighth more.
     step = mesh.shape[partitioning.DATA]
     best, high, tried = None, None, begun
     fitting: list[tuple[int, float]] = [(0, begun.sizes.fixed)]
@@ -205,9 +209,9 @@ def largest_batch(
 def _next_attempt(
     memory: float, fitting: list[tuple[int, float]], high: tuple[int, float] | None, step: int
 ) -> int | None:
-    """Returns the texts to compile next, None if the search is over."""
-    # Memory grows by about the same for each text, so two results give a line. The attempt takes
-    # 15/16 of the room that the line leaves, so that it mostly fits.
+    """Returns the micro-batch to compile next; None if the search is over."""
+    # Memory grows about linearly with the number of texts, so two results determine a line. The
+    # attempt fills 15/16 of the memory that is left on this line, so that it usually fits.
     low = fitting[-1]
     enough = max(step, low[0] // 8)
     if high and high[0] - low[0] <= enough:
@@ -222,12 +226,12 @@ def _next_attempt(
 
 
 def fits(update: CompiledUpdate, chip: Chip) -> bool:
-    """Returns whether an update fits a chip's memory."""
+    """Returns whether an update fits in the memory of a device."""
     return update.program.memory is not None and update.program.memory.total < chip.memory
 
 
 def needed(update: CompiledUpdate) -> float:
-    """Returns the bytes of one device that an update needs, also one that does not fit."""
+    """Returns the bytes that an update needs on one device; inf if XLA's message names none."""
     if update.program.memory is not None:
         return update.program.memory.total
     # The largest amount of memory that the compiler's message names.

@@ -1,4 +1,4 @@
-"""The report of `specdec compile` on a training run: a record, as text and as Markdown."""
+"""The record of `specdec compile` for a training run, and its text and Markdown."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from specdec.predict.compile_report import (
 from specdec.predict.hardware import HOP_SECONDS, Topology
 from specdec.predict.update import CompiledUpdate, fits, needed
 
-PARTS = ("parameters", "optimizer", "target")  # of the memory
+PARTS = ("parameters", "optimizer", "target")  # fields of ProgramMemory that are printed first
 
 
 @dataclasses.dataclass(frozen=True)
 class UpdateTimes:
-    """The time of an update by the roofline, in seconds, and what follows from it."""
+    """The times of an update predicted by the roofline."""
 
-    computing: float
-    reading: float
-    exchanging: float
-    seconds: float
+    computing: float  # seconds of arithmetic
+    reading: float  # seconds to read memory
+    exchanging: float  # seconds of collectives
+    seconds: float  # of an update: max(computing, reading) + exchanging
     updates_per_second: float
     texts_per_second: float
     chip_hours_per_1000_updates: float
@@ -47,10 +47,10 @@ class UpdateTimes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictedUpdate:
-    """The collectives of an update that fits, and its time."""
+    """The collectives and times of an update; all None if it does not fit."""
 
-    collectives: Mapping[str, CountAndBytes] | None = None
-    gathered_target_parameters: Sequence[str] | None = None
+    collectives: Mapping[str, CountAndBytes] | None = None  # by opcode
+    gathered_target_parameters: Sequence[str] | None = None  # shapes of those gathered whole
     roofline: UpdateTimes | None = None
 
 
@@ -62,7 +62,7 @@ class LargestUpdate(PredictedUpdate):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpdateRecord(DevicesRecord, PredictedUpdate):
-    """All figures of a topology; advice only for an update that does not fit."""
+    """The figures of an update for a topology; `advice` only if the update does not fit."""
 
     texts: int
     micro_batches: int
@@ -80,7 +80,7 @@ class UpdateRecord(DevicesRecord, PredictedUpdate):
 def update_record(
     topology: Topology, update: CompiledUpdate, largest: CompiledUpdate | None = None
 ) -> dict[str, object]:
-    """Returns the fields of a topology's record."""
+    """Returns the JSON fields of an update's record; `largest` has the largest batch that fits."""
     run, room = update.run, fits(update, topology.chip)
     more = (
         None
@@ -114,7 +114,7 @@ def _memory(topology: Topology, update: CompiledUpdate) -> ProgramMemory:
 
 
 def _predicted(topology: Topology, update: CompiledUpdate) -> dict[str, Any]:
-    """Returns the collectives of an update, and its time by the roofline."""
+    """Returns the fields of `PredictedUpdate` for an update that fits."""
     chip, call = topology.chip, update.call()
     computing, reading = call.flops / chip.flops, call.bytes / chip.bandwidth
     seconds, sizes = call.seconds(chip, 1), update.exchanged()
@@ -136,7 +136,7 @@ def _predicted(topology: Topology, update: CompiledUpdate) -> dict[str, Any]:
 
 
 def advice(topology: Topology, update: CompiledUpdate) -> str:
-    """Returns one sentence on how an update that does not fit can be made to fit."""
+    """Returns a sentence that says which settings could make an update fit."""
     run, data = update.run, update.mesh["data"]
     limit = topology.chip.memory
     remedies = []
@@ -156,16 +156,16 @@ def advice(topology: Topology, update: CompiledUpdate) -> str:
 
 
 def update_lines(fields: Mapping[str, object]) -> Iterator[str]:
-    """Yields the lines of a record, for people."""
+    """Yields the printed lines of an update's record, given as its JSON fields."""
     record = read(fields, UpdateRecord)
     memory = record.memory
     yield heading(record)
     yield memory_line(memory, {name: getattr(memory, name) for name in PARTS})
     if record.target_dtype is not None:
         yield (
-            f"  of these    gradients {gib(memory.gradients or 0)}, the target's keys and values "
+            f"  temporaries gradients {gib(memory.gradients or 0)}, the target's keys and values "
             f"{gib(memory.target_cache or 0)} and its logits {gib(memory.target_logits or 0)}, if "
-            "all are kept at the same time"
+            "all exist at the same time"
         )
     yield compiled_line(record)
     yield (
@@ -201,24 +201,23 @@ def _predicted_lines(record: UpdateRecord, times: UpdateTimes) -> Iterator[str]:
 
 
 def update_explanation() -> Iterator[str]:
-    """Yields the legend of the lines of a record."""
+    """Yields the legend of the lines that `update_lines` yields."""
     yield ""
     yield "memory: bytes of the update's program on one device; compiled: seconds for each program"
     yield "exchange: communication of the devices in an update, with the bytes of its results"
     yield (
-        "roofline: reading memory or arithmetic, whichever takes longer, then communicating; "
-        "operations of loops within a micro-batch are counted once"
+        "roofline: the longer of reading memory and arithmetic, plus communication; the body of a "
+        "loop within a micro-batch is counted once"
     )
 
 
 def update_markdown(several: Sequence[Mapping[str, object]]) -> str:
-    """Returns a table of the records of several topologies."""
+    """Returns a Markdown table of the records of several topologies, given as JSON fields."""
     records = [read(fields, UpdateRecord) for fields in several]
     return PageTable.of("", records, COLUMNS).markdown() + "\n"
 
 
 def _size(name: str, record: UpdateRecord) -> str:
-    """Returns a size of the memory; 0 where an update has no part that follows from shapes."""
     size = getattr(record.memory, name)
     return "does not fit" if size is None and name not in PARTS else gib(size or 0)
 
@@ -230,7 +229,6 @@ def _all_reduces(record: UpdateRecord) -> str:
 
 
 def _time(name: str, record: UpdateRecord) -> str:
-    """Returns a figure of the roofline, '' for an update that does not fit."""
     return number(record.roofline and getattr(record.roofline, name), ".2f")
 
 

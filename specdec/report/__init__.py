@@ -1,10 +1,10 @@
-"""Measured runs next to published ones, as Markdown and as figures.
+"""Reports that compare measured runs with published figures, in Markdown, HTML and figures.
 
-`summaries` reads them, and `run_tables` makes the Markdown. `speedups` and `times` have the numbers
-that figures show, and `figures` draws them and writes the files. Drawing needs matplotlib, so
-import `figures` where it is used.
+`summaries` reads the runs' summaries, and `run_tables` makes Markdown of them. `speedups` and
+`times` compute the numbers in figures, and `figures` draws these figures and writes their files. It
+needs matplotlib, so it is imported only where figures are drawn.
 
-A run is identified by the name of its file up to the first dot. `ende_small_t0.jsonl.summary.json`
-is compared with the row that configs/leviathan/ende_small_t0.gin repeats. `specdec bench` and
-`specdec acceptance` of one name make one row.
+A run's name is the name of its file up to the first dot. The run `ende_small_t0.jsonl.summary.json`
+is compared with the published row of configs/leviathan/ende_small_t0.gin. Files of `specdec bench`
+and `specdec acceptance` with the same name become one row.
 """

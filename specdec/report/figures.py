@@ -1,4 +1,4 @@
-"""All figures, as PNG files or as SVG in a page: look and content. Needs matplotlib."""
+"""Draws all figures of reports, as PNG files or as SVG elements of a page. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from specdec.report.speedups import ALPHAS, predicts, varies
 from specdec.report.summaries import ReportedRun, device
 
 WIDTH, DPI = 8, 200  # inches and pixels per inch: twice the 800 pixels that a page shows
-ROW = 0.24  # inches that a line of text or a bar takes
-NAME = 0.07  # of the axes' height, which a name takes
+ROW = 0.24  # inches, the height of a line of text or of a bar
+NAME = 0.07  # the height of a name / the height of the axes
 
-# Okabe and Ito's colours, told apart by the colour-blind too.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PINK, GREY, PALE = "#56B4E9", "#CC79A7", "#6E6E6E", "#D9D9D9"
 HALO = withStroke(linewidth=2, foreground="white")
@@ -49,7 +49,7 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "specdec",
 }
 COLOURS = (BLUE, RED, GREEN, ORANGE, PINK, SKY)
-ASIDE = 0.015  # of the longest gamma: curves lie this far apart, so that intervals can be seen
+ASIDE = 0.015  # the shift between curves / the longest gamma, so that intervals do not overlap
 LABEL = 90  # characters in a line of a legend
 LEVELS = (1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10)
 LIGHT_ORANGE = "#F5CF7F"
@@ -61,18 +61,17 @@ TOKENS = {
 }
 MS = 1e3
 
-# Colours that a page chooses by itself, so that figures can be read on light and on dark.
+# Colours that the page's style sets, so that figures can be read on light and dark backgrounds.
 PAGE = {"#000000": "currentColor", "#ffffff": "var(--paper)"}
 PAGE |= {BLUE.lower(): "var(--blue)", GREY.lower(): "var(--muted)"}
 
 
 def blank(height: float) -> Figure:
-    """Returns a figure of this height in inches."""
     return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
 def svg(figure: Figure, **options: Any) -> str:
-    """Returns a figure as SVG, deterministically; call it in the context of STYLE."""
+    """Returns a figure as SVG text, always the same; call it in the matplotlib context of STYLE."""
     written, nothing = io.StringIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(written, format="svg", metadata=nothing, **options)
     return written.getvalue()
@@ -86,14 +85,14 @@ def write_png(figure: Figure, path: Path) -> None:
 
 
 def only_ticks(axis: Axis, values: Sequence[float]) -> None:
-    """Marks these values of an axis and no others: on a short logarithmic axis labels collide."""
+    """Labels only these values of an axis; other labels of a short logarithmic axis overlap."""
     axis.set_major_locator(FixedLocator(values))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
 
 
 def captioned(figure: Figure, runs: Sequence[ReportedRun], caption: str) -> Figure:
-    """Returns the figure, with a caption and the hardware of the runs underneath."""
+    """Returns the figure with a caption and the hardware of the runs under it."""
     shown = [run.bench for run in runs if run.bench and (predicts(run) or varies(run))]
     places = dict.fromkeys(device(bench["environment"]) for bench in shown)
     text = textwrap.fill(f"{caption} On {'; '.join(places)}.", 125)
@@ -102,13 +101,12 @@ def captioned(figure: Figure, runs: Sequence[ReportedRun], caption: str) -> Figu
 
 
 def interval(axes: Axes, x: float, y: Estimate, colour: str) -> None:
-    """Draws a point with its interval."""
     below, above = y.value - y.low, y.high - y.value
     axes.errorbar(x, y.value, [[below], [above]], fmt="o", color=colour, markersize=5, capsize=3)
 
 
 def name_points(axes: Axes, named: Sequence[tuple[str, float, float]]) -> None:
-    """Writes the names of points in a column on the right, so that none hides another."""
+    """Writes the names of (name, x, y) in a column right of the axes, without overlaps."""
     low, high = axes.get_ylim()
     heights = [(y - low) / (high - low) for _, _, y in named]
     places = apart(heights, NAME)
@@ -127,7 +125,7 @@ def name_points(axes: Axes, named: Sequence[tuple[str, float, float]]) -> None:
 
 
 def apart(heights: Sequence[float], gap: float) -> list[float]:
-    """Returns places near some heights, in order, at least `gap` apart and not below 0."""
+    """Returns one place near each height, in the same order, at least `gap` apart, not below 0."""
     order = sorted(range(len(heights)), key=heights.__getitem__)
     places = [0.0] * len(heights)
     above = float("-inf")
@@ -139,7 +137,7 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def predicted_and_measured(runs: Sequence[ReportedRun]) -> Figure:
-    """Draws a point for each run, and lines where measured is 1 and 0.95 of predicted."""
+    """Draws each run's measured over its predicted speed-up, with lines at ratios 1 and 0.95."""
     figure = blank(5.6)
     figure.set_layout_engine("constrained", w_pad=0.15)  # a browser's letters may be wider
     axes = figure.add_subplot()
@@ -160,7 +158,7 @@ def predicted_and_measured(runs: Sequence[ReportedRun]) -> Figure:
 
 
 def over_gamma(runs: Sequence[ReportedRun]) -> Figure:
-    """Draws measured and predicted speed-up over gamma, one colour for each curve."""
+    """Draws measured and predicted speed-ups over gamma, a curve for runs that differ in gamma."""
     curves = speedups.curves(runs)
     longest = max(max(curve.gammas) for curve in curves)
     published = speedups.papers(runs, range(1, longest + 1))
@@ -240,7 +238,7 @@ def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Figure:
     name_points(
         axes, [(name, point.alpha, point.c) for name, point in zip(names, ours, strict=True)]
     )
-    axes.set(title="Speed-up over alpha and c", xlabel="alpha, the share of drafts accepted")
+    axes.set(title="Speed-up over alpha and c", xlabel="alpha, the share of draft tokens accepted")
     axes.set(ylabel="c, a draft step in target steps")
     handles = [
         Line2D([], [], color=SKY, label="theory, best gamma, v = 1"),
@@ -285,15 +283,17 @@ def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Figure:
     for axes in (first, middle, right):
         axes.legend(loc="upper left", fontsize=8)
     caption = (
-        f"Theory with v = 1, long texts, no overhead; on the right c and the draft's share of a "
-        f"token's operations are {speedups.SHARE}. The best gamma is at most "
-        f"{speedups.LONGEST_DRAFT}, and 0 where no draft pays."
+        f"Theory with v = 1, long texts, no overhead. On the right c, and operations of a draft "
+        f"token / operations of a target token, are {speedups.SHARE}. The best gamma is at most "
+        f"{speedups.LONGEST_DRAFT}, and 0 if no draft pays."
     )
     return captioned(figure, runs, caption)
 
 
 def _label_place(level: float, alphas, cost_ratios, surface) -> tuple[float, float] | None:
-    """Returns the place of a contour line's label: near three fifths of the height, inside."""
+    """Returns (alpha, c) for the label of a contour line, near 3/5 of the height; None if outside.
+
+    `surface` [c, alpha] has the speed-ups."""
     rows = range(len(cost_ratios))
     for i in sorted(rows, key=lambda i: abs(i - 0.6 * len(rows))):
         if surface[i, 2] < level < surface[i, -3]:
@@ -302,7 +302,7 @@ def _label_place(level: float, alphas, cost_ratios, surface) -> tuple[float, flo
 
 
 def one_generation(runs: Sequence[ReportedRun]) -> Figure:
-    """Draws the calls of both models, the outcome of each token, and the target alone below."""
+    """Draws one generation over time: model calls, each token's outcome, and the target alone."""
     timeline = times.timeline(runs)
     figure = blank(5.4)
     calls, tokens, alone = figure.subplots(3, sharex=True, height_ratios=(2, 3, 1))
@@ -320,8 +320,8 @@ def one_generation(runs: Sequence[ReportedRun]) -> Figure:
     )
     caption = (
         f"{counted(timeline.tokens, 'token')} by {counted(len(timeline.calls), 'target call')} in "
-        f"{speculative}, by the target alone in {plain}. A bar is as long as such a part took in "
-        "this run, over all its texts."
+        f"{speculative}, by the target alone in {plain}. The length of a bar is the mean time of "
+        "such a call over all texts of this run."
     )
     return captioned(figure, [run for run in runs if run.name == timeline.name], caption)
 
@@ -343,7 +343,6 @@ def _calls(axes: Axes, timeline: times.Timeline) -> None:
 
 
 def _tokens(axes: Axes, timeline: times.Timeline) -> None:
-    """Draws a stack of tokens under each call."""
     width = MS * (timeline.prediction["draft"] + timeline.prediction["verify"])
     for i, call in enumerate(timeline.calls):
         bottom = 0
@@ -358,7 +357,7 @@ def _tokens(axes: Axes, timeline: times.Timeline) -> None:
 
 
 def draft_lengths(runs: Sequence[ReportedRun]) -> Figure:
-    """Draws each draft's length and how much was kept, for one generation and for all texts."""
+    """Draws drafted and accepted tokens per call, for one generation and as means over texts."""
     shown = times.lengths(runs)
     figure = blank(1.2 + 1.5 * len(shown))
     rows = figure.subplots(len(shown), 2, sharex="col", sharey=True, squeeze=False)
@@ -379,8 +378,8 @@ def draft_lengths(runs: Sequence[ReportedRun]) -> Figure:
     handles = [Patch(label=kind, **TOKENS[kind]) for kind in ("rejected", "accepted")]
     figure.legend(handles=[*handles, *rows[0][1].lines], loc="outside upper right", ncols=4)
     caption = (
-        "Each bar is a target call, as wide as the tokens it made. The best lengths in hindsight, "
-        "the oracle's, are what was accepted; where all of a draft was (triangles), that or more."
+        "Each bar is a target call, as wide as its output tokens. The best draft length in "
+        "hindsight is the number of accepted tokens, or more at a triangle (all were accepted)."
     )
     return captioned(figure, runs, caption)
 
@@ -390,7 +389,7 @@ def _legend(axes: Axes, handles: Sequence[Patch]) -> None:
 
 
 def one_iteration(runs: Sequence[ReportedRun]) -> Figure:
-    """Draws the breakdown of an iteration's time, and the target's time for the same tokens."""
+    """Draws the parts of an iteration's time, and the time of the target alone for its tokens."""
     shown = times.waterfalls(runs)
     figure = blank(1.6 + ROW * sum(len(parts) + 1 for parts in shown.values()))
     axes = figure.add_subplot()
@@ -414,8 +413,8 @@ def one_iteration(runs: Sequence[ReportedRun]) -> Figure:
     axes.set(xlim=(0, 1.3 * longest), ylim=(row - 0.4, -0.6), xlabel="steps of the target")
     axes.set_title("Where the time of an iteration goes")
     caption = (
-        "Draft and verify are timed on their own, rest is what an iteration takes besides. Target "
-        "alone: what the tokens of an average iteration take without a drafter."
+        "Draft and verify are timed alone; rest is the remaining time of an iteration. Target "
+        "alone: the time for the tokens of an average iteration without a drafter."
     )
     return captioned(figure, runs, caption)
 
@@ -431,7 +430,7 @@ FIGURES = (
 
 
 def of(runs: Sequence[ReportedRun]) -> Sequence[Callable[[Sequence[ReportedRun]], Figure]]:
-    """Returns the figures of some runs, of fixed draft lengths and of lengths that vary."""
+    """Returns the functions that draw the figures for these runs; ValueError if none applies."""
     of_lengths = (draft_lengths,) if any(map(varies, runs)) else ()
     if of_lengths and not any(map(predicts, runs)):
         return of_lengths
@@ -440,7 +439,7 @@ def of(runs: Sequence[ReportedRun]) -> Sequence[Callable[[Sequence[ReportedRun]]
 
 
 def draw(runs: Sequence[ReportedRun], folder: str | Path) -> list[Path]:
-    """Writes the figures into a folder, which is made if need be, and returns the files."""
+    """Writes NAME.png of each figure to a folder, made if missing, and returns the paths."""
     folder = Path(folder)
     with matplotlib.rc_context(STYLE):
         figures = {folder / f"{draw_one.__name__}.png": draw_one(runs) for draw_one in of(runs)}
@@ -451,7 +450,7 @@ def draw(runs: Sequence[ReportedRun], folder: str | Path) -> list[Path]:
 
 
 def svgs(runs: Sequence[ReportedRun]) -> dict[str, str]:
-    """Returns name -> `<svg>` element, with text as text; raises ValueError as `draw` does."""
+    """Returns name -> `<svg>` element of each figure; raises ValueError if no run has one."""
     with matplotlib.rc_context(STYLE):
         return {
             draw_one.__name__: element(draw_one(runs), draw_one.__name__) for draw_one in of(runs)
@@ -459,7 +458,7 @@ def svgs(runs: Sequence[ReportedRun]) -> dict[str, str]:
 
 
 def element(figure: Figure, name: str) -> str:
-    """Returns a figure as an element for a page with several; its ids begin with the name."""
+    """Returns an `<svg>` element for a page; the ids in it begin with `name`, to be unique."""
     text = svg(figure, transparent=True)
     text = re.sub(r"<style.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", text)

@@ -1,4 +1,4 @@
-"""Generations call by call, from the JSON lines of `specdec decode` and `specdec bench`."""
+"""Reads generations from JSON lines of `specdec decode` or `specdec bench`, to show each call."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from typing import Any, NamedTuple
 from specdec.common.records import Lines
 from specdec.report.summaries import Figures, in_words
 
-# Kind of a token -> its mark and its meaning: colour alone distinguishes no kind.
+# Kind of a token -> its mark and its meaning, so that kinds can be read without colours.
 KINDS = {
     "accepted": ("✓", "accepted"),
     "rejected": ("✗", "rejected"),
-    "untested": ("·", "after a rejected one"),
+    "untested": ("·", "after a rejected token"),
     "correction": ("➜", "the target's correction"),
     "own": ("+", "the target's own"),
 }
 
 
 class Token(NamedTuple):
-    """One token of a call. Probabilities are as in `decoding.Replay`, None if not recorded."""
+    """One token of a target call; a probability is None if it was not recorded."""
 
-    kind: str
+    kind: str  # a key of KINDS, or "given" for a token of a prefix
     text: str
-    place: int  # in the output, from 1 on
-    p: float | None = None
-    q: float | None = None
-    softmax: float | None = None
+    place: int  # in the output, from 1
+    p: float | None = None  # the target's probability
+    q: float | None = None  # the drafter's probability
+    softmax: float | None = None  # the target's probability at temperature 1, without a filter
 
     @property
     def ratio(self) -> float | None:
-        """The share of such draft tokens that speculative sampling accepts: min(1, p / q)."""
+        """The probability that speculative sampling accepts this draft token: min(1, p / q)."""
         if self.p is None or self.q is None or self.kind in ("correction", "own"):
             return None
         return min(1.0, self.p / self.q) if self.q else 0.0
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the token's probability differs at temperature 1 without a filter."""
+        """Whether `p` differs from `softmax`."""
         if self.p is None or self.softmax is None:
             return False
         return abs(self.p - self.softmax) > 1e-4
 
 
 class ShownCall(NamedTuple):
-    """One target call."""
+    """One target call, as a page shows it."""
 
-    id: str
-    number: int
-    tokens: Sequence[Token]  # drafted ones, and the target's own where it stands
+    id: str  # of its HTML element
+    number: int  # from 1
+    tokens: Sequence[Token]  # the draft tokens, and then the target's token
 
     @property
     def kept(self) -> list[Token]:
@@ -69,7 +69,7 @@ class ShownCall(NamedTuple):
         """The numbers of drafted and accepted tokens, and the kind of the last token."""
         drafted = self.count("accepted", "rejected", "untested")
         ends = {"correction": ", then the target's correction", "own": ", then the target's own"}
-        end = next((words for kind, words in ends.items() if self.count(kind)), ", the end of it")
+        end = next((words for kind, words in ends.items() if self.count(kind)), ", the text's end")
         return f"gamma {drafted}: {self.count('accepted')} of {drafted} accepted{end}"
 
     @property
@@ -79,18 +79,18 @@ class ShownCall(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ShownGeneration:
-    """One text. Fields that were not recorded are None or empty."""
+    """One generated text, as a page shows it. Fields that were not recorded are None or empty."""
 
-    id: str
+    id: str  # of its HTML element
     name: str
     calls: Sequence[ShownCall]
-    given: Sequence[Token] = ()
+    given: Sequence[Token] = ()  # the prefix that the output had to begin with
     input: str | None = None
-    target: str | None = None
+    target: str | None = None  # the reference
     output: str | None = None
     plan: str = ""
-    times: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name -> with its unit
-    note: str = ""
+    times: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name -> time with unit
+    note: str = ""  # a remark on missing probabilities
 
     @property
     def length(self) -> int:
@@ -106,7 +106,7 @@ class ShownGeneration:
 
     @property
     def tested(self) -> int:
-        """The number of drafted tokens, including those after a rejected one."""
+        """The number of draft tokens, including those after a rejected token."""
         return sum(call.count("accepted", "rejected", "untested") for call in self.calls)
 
     @property
@@ -120,7 +120,7 @@ class ShownGeneration:
 
     @property
     def softmax(self) -> bool:
-        """Whether temperature 1 without a filter differs from the run's sampling."""
+        """Whether any token has another probability at temperature 1 without a filter."""
         return any(token.elsewhere for token in self._tokens)
 
     @property
@@ -129,7 +129,9 @@ class ShownGeneration:
 
 
 def read(paths: Iterable[str]) -> Iterator[ShownGeneration]:
-    """Yields the generations of files in their order; of a benchmark, the speculative ones."""
+    """Yields the generations in files, in order, without those of the target alone.
+
+    Raises ValueError for a file without generations."""
     numbers = itertools.count(1)
     for path in paths:
         for record in _records(path):
@@ -179,14 +181,14 @@ def _generation(record: Figures, id: str) -> ShownGeneration:
 
 
 def _name(record: Figures) -> str:
-    """Returns the number of the text, and its split, sample or repeat if they are recorded."""
+    """Returns a title such as "Text 3, sample 1" for a generation."""
     index = record["index"] if "index" in record else record["text"]
     others = ((name, record.get(name)) for name in ("split", "sample", "repeat"))
     return f"Text {index}" + "".join(f", {name} {number}" for name, number in others if number)
 
 
 def _times(record: Figures, explained: Figures) -> dict[str, str]:
-    """Returns the measured times: of the text, or of the batch that it was decoded in."""
+    """Returns name -> measured time of the text, or of the batch that it was decoded in."""
     batch = explained.get("batch")
     if batch and batch["calls"]:
         name = "time" if batch["rows"] == 1 else f"time of {batch['rows']} texts together"
@@ -201,9 +203,9 @@ def _ms(seconds: float) -> str:
 
 def _note(explained: Figures) -> str:
     if not explained:
-        return "No probabilities were recorded: specdec decode --explain does."
+        return "No probabilities were recorded; specdec decode --explain records them."
     if all(q is None for call in explained["q"] for q in call):
-        return "The drafter states no q: it proposes with certainty, as greedy drafters do."
+        return "There is no q, because the drafter is greedy."
     return ""
 
 
@@ -232,8 +234,8 @@ def _calls(
 def _drafts(
     explained: Figures, call: int, accepted: Sequence[str], drafted: int
 ) -> Iterable[Sequence[Any]]:
-    """Returns text, p, q and softmax of each drafted token of a call."""
-    if not explained:  # only those that stand in the text are known
+    """Returns (text, p, q, softmax) of each draft token of a call."""
+    if not explained:  # only accepted tokens are known
         texts = [*accepted, *["?"] * (drafted - len(accepted))]
         return ((text, None, None, None) for text in texts)
     names = ("proposed", "proposed_texts", "p", "q", "softmax")
@@ -252,7 +254,7 @@ def _kind(position: int, accepted: int) -> str:
 
 
 def _tokens(ids: Sequence[int], texts: Sequence[str] | None, stop_ids: Iterable[int]) -> list[str]:
-    """Returns the text of each token, or its number if it has no text of its own."""
+    """Returns the text of each token, "⟨end⟩" for a stop id, or "#id" for a token without text."""
     shown = texts or [""] * len(ids)
     ends = set(stop_ids)
     return [

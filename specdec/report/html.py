@@ -1,8 +1,8 @@
-"""Makes one self-contained page of measurements. Needs jinja2, and matplotlib for figures.
+"""Makes one self-contained HTML page of runs. Needs jinja2, and matplotlib for figures.
 
-Texts, tokens and names may come from anywhere, so the template escapes everything it shows. Control
-characters, and those that change the direction of text, are shown by their code points. The page
-allows only its own script, by its hash, and loads nothing from any address.
+Texts, tokens and names are untrusted, so the template escapes all of them. Control characters, and
+characters that change the direction of text, are shown by their code points. The page's policy
+allows only the script in the page, by its hash, and no network access.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from specdec.report.speedups import predicts, varies
 from specdec.report.summaries import ReportedRun, speedup
 
 FOLDER = Path(__file__).parent / "page"
-TEXTS = 200  # on one page; more make it slow
-JOINERS = "\u200c\u200d"  # written in Persian and in emoji, and harmless
+TEXTS = 200  # the most generations on a page, as more make it slow
+JOINERS = "\u200c\u200d"  # invisible but harmless, needed in Persian and in emoji
 
 
 class Interval(NamedTuple):
-    """A speed-up as text, and as places on an axis from 0 to 1; `unit` is the speed-up 1."""
+    """A table cell that shows a speed-up as text and as a bar on an axis from 0 to 1."""
 
     text: str
-    low: float
-    at: float
-    high: float
-    unit: float
+    low: float  # the interval's lower end, as a place on the axis
+    at: float  # the speed-up
+    high: float  # the interval's upper end
+    unit: float  # the place of speed-up 1
 
 
 def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) -> str:
-    """Returns the HTML of some runs and generations; either may be empty."""
+    """Returns the HTML page of runs and generations; either may be empty."""
     shown = list(itertools.islice(generations, TEXTS))
     conditions = [*run_tables.benchmarks(runs), *run_tables.places(_acceptances(runs))]
     return rendered(
@@ -53,7 +53,9 @@ def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) ->
 
 
 def rendered(content: Mapping[str, object], **about: object) -> str:
-    """Returns the page of its parts, by name, each of which may be missing or empty."""
+    """Returns the HTML page with the sections in `content`, by name; `about` fills the template.
+
+    Sections are "tables", "figures", "generations" and "commands"; empty ones are left out."""
     names = {
         "tables": "Speed-up",
         "figures": "Figures",
@@ -97,7 +99,7 @@ def _policy(script: str) -> str:
 
 
 def _tables(runs: Sequence[ReportedRun]) -> Iterator[PageTable]:
-    """Yields tables of speed-ups, of published rows next to ours, and of acceptance rates."""
+    """Yields the tables of speed-ups, of published rows and of acceptance rates with content."""
     ratios = [speedup(run.bench) for run in runs if run.bench]
     if ratios:
         longest, table = max(1.0, *(ratio.high for ratio in ratios)), run_tables.measured(runs)
@@ -118,7 +120,7 @@ def _acceptances(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
 
 
 def figures_of(runs: Sequence[ReportedRun]) -> list[dict[str, object]]:
-    """Returns each figure with its name, its title, its drawing and its content in words."""
+    """Returns, for each figure of the runs, its "name", "title", "svg" and "words" (a list)."""
     if not any(predicts(run) or varies(run) for run in runs):
         return []
     from specdec.report import figures

@@ -1,4 +1,4 @@
-"""Runs and published rows as tables, in Markdown and in a sentence."""
+"""Tables and sentences about measured runs and the published rows of Leviathan et al."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FEW = 3
 
 
 def markdown(runs: Sequence[ReportedRun]) -> str:
-    """Returns two tables, of speed and of acceptance, and where they were measured."""
+    """Returns Markdown of the tables of speed-ups and of acceptance, and of the machines."""
     tables = [speeds(runs), *([alphas(runs)] if any(run.acceptance for run in runs) else [])]
     parts = [part for table in tables for part in (table.markdown(), table.legend)]
     parts.append("\n".join(f"- {notebook.markdown(line)}" for line in places(runs)))
@@ -34,13 +34,13 @@ def markdown(runs: Sequence[ReportedRun]) -> str:
 
 
 def speeds(runs: Sequence[ReportedRun]) -> PageTable:
-    """Returns the table of speed-ups: a line of the paper, and one of ours."""
+    """Returns a table with two lines per run: the published figures, and the measured ones."""
     header = ("run", "", "gamma", "alpha", "tested", "c", "v", "predicted", "measured")
     legend = (
-        "Alpha is teacher-forced, tested is accepted / tested drafts of the timed texts. Predicted "
-        "is (1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + v)), in the paper with v = 1, here "
-        "with the tested alpha and the measured c and v, for texts so long that prefill does not "
-        "count; measured is the speed-up of whole texts. In brackets: 95 % intervals over texts."
+        "Alpha is measured on recorded texts; tested is accepted / tested draft tokens of the "
+        "timed texts. Predicted is (1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + v)) without "
+        "prefill, in the paper with v = 1, here with tested for alpha and the measured c and v. "
+        "Measured is the speed-up of whole texts. In brackets: 95 % intervals over texts."
     )
     lines = ({"run": run.name, **figures} for run in runs for figures in _speed(run))
     rows = [[line.get(name, "") for name in header] for line in lines]
@@ -48,20 +48,20 @@ def speeds(runs: Sequence[ReportedRun]) -> PageTable:
 
 
 def alphas(runs: Sequence[ReportedRun]) -> PageTable:
-    """Returns the table of alpha by lenience; at least one run must have it measured."""
+    """Returns the table of alpha by drafter and lenience; a run must have it measured."""
     measured = [run for run in runs if run.acceptance]
     leniences = [alpha["lenience"] for alpha in next(iter(_alphas(measured[0]).values()))]
     header = ("run", "drafter", *(f"l = {lenience:g}" for lenience in leniences), "tokens")
     legend = (
-        "Alpha by lenience l: the mean of sum min(p/l, q); greedily, how often p is at least l "
-        "times its maximum at the draft's choice. l = 1 is exact."
+        "Alpha by lenience l: the mean of sum min(p/l, q); for greedy decoding, how often the "
+        "draft token's p is at least l times the largest p. l = 1 is exact."
     )
     rows = [line for run in measured for line in _lenient(run)]
     return PageTable("Alpha by lenience", header, rows, legend)
 
 
 def places(runs: Sequence[ReportedRun]) -> list[str]:
-    """Returns where, with what and over which texts each run was measured."""
+    """Returns a line for each measurement of each run: device, models, sampling and texts."""
     return [
         f"{run.name}, {kind}: {conditions(figures, figures['run']['sampling'])}"
         for run in runs
@@ -71,22 +71,22 @@ def places(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def headline(runs: Sequence[ReportedRun]) -> str:
-    """Returns a line for each benchmark, and where they were measured."""
+    """Returns Markdown of the table of benchmarks, with the machines; ValueError without any."""
     if not any(run.bench for run in runs):
-        raise ValueError("none of the summaries is of specdec bench; a headline is of speed-ups")
+        raise ValueError("none of the summaries is of specdec bench; give one for a headline")
     where = "\n".join(f"- {notebook.markdown(line)}" for line in benchmarks(runs))
     table = measured(runs, strong="**")
     return "\n\n".join((table.markdown(), table.legend, where)) + "\n"
 
 
 def measured(runs: Sequence[ReportedRun], strong: str = "") -> PageTable:
-    """Returns the table of benchmarks; `strong` goes around each speed-up."""
+    """Returns the table of benchmarks, with the mark-up `strong` around each speed-up."""
     legend = (
-        "Speed-up of whole texts, prefill included, over the target alone, interleaved in one "
-        "process. Predicted by others is what follows from the parts' costs and the tokens per "
-        "call of another split; the ratio to it is per token, since texts that are drawn differ in "
-        "length. Measured / predicted takes the calls of these texts. In brackets: 95 % intervals "
-        "over texts."
+        "Speed-up of whole texts, prefill included, over the target alone, timed alternately in "
+        "one process. Predicted by others is computed from the costs of model calls and the tokens "
+        "per call of another split; the ratio to it is per token, because sampled texts differ in "
+        "length. Measured / predicted uses the calls of the timed texts. In brackets: 95 % "
+        "intervals over texts."
     )
     columns: dict[str, Callable[[Figures], object]] = {
         "run": operator.itemgetter("name"),
@@ -105,7 +105,7 @@ def measured(runs: Sequence[ReportedRun], strong: str = "") -> PageTable:
 
 
 def sentence(runs: Sequence[ReportedRun]) -> str:
-    """Returns the result of all benchmarks in one sentence."""
+    """Returns the speed-up, or the range of speed-ups, of all benchmarks in words."""
     ratios = [speedup(run.bench).value for run in runs if run.bench]
     if not ratios:
         return "Speculative decoding, measured"
@@ -116,7 +116,9 @@ def sentence(runs: Sequence[ReportedRun]) -> str:
 
 
 def facts(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
-    """Returns the first facts of a page: a single run's interval, and conditions by name."""
+    """Returns name -> values of the facts at the head of a page, such as models and machines.
+
+    Facts with more than FEW different values are left out."""
     facts: dict[str, list[str]] = collections.defaultdict(list)
     benches = [run.bench for run in runs if run.bench]
     if len(benches) == 1:
@@ -137,7 +139,7 @@ def facts(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
 
 
 def benchmarks(runs: Sequence[ReportedRun]) -> list[str]:
-    """Returns where the benchmarks were measured, grouped by place."""
+    """Returns a line for each group of benchmarks with the same device, models and texts."""
     measured = collections.defaultdict(list)
     for run in runs:
         if bench := run.bench:
@@ -147,7 +149,6 @@ def benchmarks(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def _how(bench: Figures) -> str:
-    """Returns the settings that distinguish runs, in words."""
     settings = bench["run"]
     names = ("verifier", "sampling") if settings["gamma"] else ("schedule", "verifier", "sampling")
     return ", ".join(in_words(settings[name]) for name in names)
@@ -159,7 +160,7 @@ def _speedup(strong: str, bench: Figures) -> str:
 
 
 def _of(prediction: str, name: str) -> Callable[[Figures], str]:
-    """Returns a column of a figure of a prediction, which a benchmark may lack."""
+    """Returns a function that shows figure `name` of a benchmark's prediction, '' if missing."""
     return lambda bench: number((bench.get(prediction) or {}).get(name), ".2f")
 
 
@@ -171,7 +172,7 @@ def _identical(bench: Figures) -> str:
 
 
 def _speed(run: ReportedRun) -> Iterator[Figures]:
-    """Yields the figures of the paper and ours, by column."""
+    """Yields column -> cell of the published figures, if any, and of the measured ones."""
     if paper := run.paper:
         figures = {"gamma": paper.gamma, "alpha": paper.alpha, "c": paper.c, "v": 1}
         figures |= {"predicted": paper.expected, "measured": paper.measured}

@@ -1,4 +1,4 @@
-"""The numbers that the figures of speed-ups show: letters as in `theory`."""
+"""Computes the numbers in the figures of speed-ups. Letters are those of `common.theory`."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from specdec.common import theory
 from specdec.common.statistics import Estimate
 from specdec.report.summaries import Figures, ReportedRun, device, in_words, models, speedup
 
-LONGEST_DRAFT = 20  # of those among which the surface has the best
-COST_RATIOS = (0.01, 0.05, 0.1, 0.3)  # c of the curves of best gammas
-GAMMAS = (3, 5, 7, 10)  # of the curves of operations
-SHARE = 0.05  # c, and a draft token's operations over a target token's, there
+LONGEST_DRAFT = 20  # the largest gamma among which the best one is chosen
+COST_RATIOS = (0.01, 0.05, 0.1, 0.3)  # the values of c with a curve of best gammas
+GAMMAS = (3, 5, 7, 10)  # the values of gamma with a curve of operations
+SHARE = 0.05  # c, and operations of a draft token / of a target token, in curves of operations
 ALPHAS = tuple(round(0.3 + x / 100, 2) for x in range(70))
 
-# What is the same in all runs of a curve, besides where they were measured.
+# The settings that all runs of a curve share, in addition to models and device.
 ONE_CURVE = ("drafter", "sampling", "verifier", "lengths", "split")
 
 
 class Point(NamedTuple):
-    """The speed-up of one run; predicted is `BenchmarkPrediction.these_texts`."""
+    """The predicted and the measured speed-up of one run."""
 
     name: str
     alpha: float
     c: float
-    predicted: float
+    predicted: float  # for the timed texts, `BenchmarkPrediction.these_texts`
     measured: Estimate
 
 
 class Curve(NamedTuple):
-    """Runs that differ only in gamma, shortest drafts first."""
+    """The speed-ups of runs that differ only in gamma, by ascending gamma."""
 
     label: str  # the settings that differ from other curves; empty if there is no other curve
-    gammas: Sequence[int]  # the draft lengths
-    measured: Sequence[Estimate]  # the speed-up of each run
-    predicted: Sequence[float]  # as in `Point`, for each run
-    # gamma -> the lowest and highest `theory.speedup` for the runs' alphas, with c and v
-    # interpolated between the runs
+    gammas: Sequence[int]  # the draft length of each run
+    measured: Sequence[Estimate]  # the measured speed-up of each run
+    predicted: Sequence[float]  # the predicted speed-up of each run, for the timed texts
+    # gamma -> speed-ups for long texts at the smallest and largest alpha of the runs, with c and v
+    # interpolated between runs
     band: Mapping[int, tuple[float, float]]
 
     @property
@@ -51,7 +51,7 @@ class Curve(NamedTuple):
 
 
 def predicts(run: ReportedRun) -> bool:
-    """Returns whether a run has a prediction, so that figures can show it."""
+    """Returns whether a run has a fixed draft length, a predicted speed-up and an alpha."""
     bench = run.bench
     if not bench or not bench["prediction"] or not bench["prediction"]["gamma"]:
         return False
@@ -59,13 +59,13 @@ def predicts(run: ReportedRun) -> bool:
 
 
 def varies(run: ReportedRun) -> bool:
-    """Returns whether a run was measured with a schedule whose draft lengths vary."""
+    """Returns whether a run was benchmarked with varying draft lengths."""
     bench = run.bench
     return bool(bench and bench["prediction"] and not bench["prediction"]["gamma"])
 
 
 def with_prediction(runs: Iterable[ReportedRun]) -> list[tuple[ReportedRun, Figures]]:
-    """Returns the runs that figures show, with their benchmarks."""
+    """Returns (run, benchmark) of the runs for which `predicts` is true; ValueError if none."""
     predicted = [(run, run.bench) for run in runs if run.bench and predicts(run)]
     if not predicted:
         raise ValueError(
@@ -100,7 +100,7 @@ def curves(runs: Sequence[ReportedRun]) -> list[Curve]:
 
 
 def papers(runs: Sequence[ReportedRun], gammas: Iterable[int]) -> dict[str, list[float]]:
-    """Returns, for each published row that a run has, `theory.speedup` over gamma with v = 1."""
+    """Returns label -> theoretical speed-ups at `gammas` of each published row that a run has."""
     gammas = list(gammas)
     rows = {
         f"alpha {paper.alpha:g}, c {paper.c:g}": paper
@@ -114,7 +114,7 @@ def papers(runs: Sequence[ReportedRun], gammas: Iterable[int]) -> dict[str, list
 
 
 def surface(alphas: np.ndarray, cost_ratios: np.ndarray) -> np.ndarray:
-    """Returns [c, alpha], `theory.speedup` with v = 1 and the best gamma up to LONGEST_DRAFT."""
+    """Returns [c, alpha], theoretical speed-ups for v = 1, at the best gamma <= LONGEST_DRAFT."""
 
     def best(alpha: float, cost_ratio: float) -> float:
         gamma = theory.optimal_gamma(alpha, cost_ratio, LONGEST_DRAFT)

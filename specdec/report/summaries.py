@@ -1,4 +1,4 @@
-"""Measured runs and published rows, from files."""
+"""Reads summaries of measured runs from files, and matches them with published rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Versions(TypedDict):
 
 
 class _Machine(TypedDict, total=False):
-    """Older files, and those of GPUs, have less than an `Environment`."""
+    """The fields of `Environment` that are read; older files and those of GPUs lack some."""
 
     backend: Required[str]
     device: Required[str]
@@ -96,7 +96,7 @@ class _Alone(TypedDict):
 
 
 class Bench(TypedDict):
-    """The summary of `specdec bench`, as far as it is read."""
+    """The fields that reports read of a summary of `specdec bench`."""
 
     environment: _Machine
     run: _BenchSettings
@@ -115,7 +115,7 @@ class Bench(TypedDict):
 
 
 class Acceptance(TypedDict):
-    """The summary of `specdec acceptance`, as far as it is read."""
+    """The fields that reports read of a summary of `specdec acceptance`."""
 
     environment: _Machine
     run: _Settings
@@ -127,25 +127,28 @@ class Acceptance(TypedDict):
 _KINDS: Mapping[str, tuple[str, type]] = {
     "bench": ("speedup", Bench),
     "acceptance": ("alphas", Acceptance),
-}  # by command, with a field that no other has
+}  # command -> a field that only its summary has, and the summary's type
 
-# What must be equal in a benchmark and an acceptance measurement for them to be of one run.
+# Settings in which the benchmark and the acceptance measurement of one run must agree.
 SHARED = ("drafter", "sampling", "dtype", "parameters")
 
 
 @dataclasses.dataclass
 class ReportedRun:
-    """The figures of a run by `specdec bench` and `specdec acceptance`; None if it was not run."""
+    """The measured figures of one run, and the published row that it repeats."""
 
-    name: str  # the run's name
-    bench: Figures | None = None  # the figures of `specdec bench`
-    acceptance: Figures | None = None  # the figures of `specdec acceptance`
-    lines: Path | None = None  # the file of the benchmark's JSON lines, next to its summary
-    paper: published.PaperRow | None = None  # the published row
+    name: str  # its files' name up to the first dot
+    bench: Figures | None = None  # the summary of `specdec bench`; None if there is none
+    acceptance: Figures | None = None  # the summary of `specdec acceptance`; None if there is none
+    lines: Path | None = None  # the file of the benchmark's JSON lines
+    paper: published.PaperRow | None = None
 
 
 def read(paths: Iterable[str], paper: str | None = None) -> list[ReportedRun]:
-    """Returns the runs of some summaries, in the order in which they are first named."""
+    """Returns the runs whose summaries have these paths, in the order of their first file.
+
+    `paper` is the gin file of the published row of all runs, by default each run's by its name.
+    Raises ValueError for a file that is no summary, and for two of one run."""
     row = None if paper is None else _row(paper)
     runs: dict[str, ReportedRun] = {}
     for path in paths:
@@ -154,8 +157,8 @@ def read(paths: Iterable[str], paper: str | None = None) -> list[ReportedRun]:
         run = runs.setdefault(name, ReportedRun(name, paper=row or published.rows().get(name)))
         if getattr(run, kind) is not None:
             raise ValueError(
-                f"{path} is the second summary of specdec {kind} for {name}; what is before the "
-                "first dot of a file's name is the run's, so rename one"
+                f"{path} is the second summary of specdec {kind} for {name}; a run's name is its "
+                "file's up to the first dot, so rename one"
             )
         setattr(run, kind, figures)
         if kind == "bench":
@@ -165,24 +168,24 @@ def read(paths: Iterable[str], paper: str | None = None) -> list[ReportedRun]:
 
 
 def speedup(bench: Figures) -> Estimate:
-    """Returns the measured speed-up of whole texts."""
+    """Returns a benchmark's measured speed-up of whole texts, with its interval."""
     return Estimate(*(bench["speedup"][name] for name in ("ratio", "low", "high")))
 
 
 def device(environment: Environment) -> str:
-    """Returns the device that a run was measured on."""
+    """Returns the device and the version of JAX that measured a run, in words."""
     return f"{device_in_words(environment)}, jax {environment['versions']['jax']}"
 
 
 def conditions(figures: Figures, *details: str) -> str:
-    """Returns the device, the models, some details and the texts of a command's measurement."""
+    """Returns a measurement's device, models, `details` and texts in one line of words."""
     inexact = () if figures.get("exact", True) else ("NOT EXACT",)
     of = device(figures["environment"]), models(figures["run"])
     return "; ".join((*of, *details, texts(figures), *inexact))
 
 
 def models(settings: Figures) -> str:
-    """Returns the models of a run, with their sizes and dtypes."""
+    """Returns the models of a run with sizes and dtypes, such as "target 60.5M float32"."""
     return " and ".join(
         f"{role} {settings['parameters'][role] / 1e6:.1f}M {dtype}"
         for role, dtype in settings["dtype"].items()
@@ -190,19 +193,19 @@ def models(settings: Figures) -> str:
 
 
 def texts(figures: Figures) -> str:
-    """Returns how many texts a command measured, and of which split."""
+    """Returns the number and split of a measurement's texts, such as "32 texts of test"."""
     return f"{counted(figures['texts'], 'text')} of {figures['run']['split']}"
 
 
 def in_words(setting: object) -> str:
-    """Returns a setting in words: a class with only the arguments it was given."""
+    """Returns a setting in words, without arguments that are None."""
     if isinstance(setting, Mapping):
         return " and ".join(f"{key} {value}" for key, value in setting.items())
     return re.sub(r"(, )?\w+=None", "", str(setting))
 
 
 def _summary(path: str) -> tuple[str, Figures]:
-    """Returns the command that wrote a summary, and its figures."""
+    """Returns "bench" or "acceptance", and the fields of a summary; ValueError for other files."""
     try:
         figures = parsed(Path(path).read_bytes())
     except OSError as error:
@@ -236,13 +239,11 @@ def _refuse_other_settings(run: ReportedRun) -> None:
         if values[0] != values[1]:
             raise ValueError(
                 f"{run.name} was benchmarked with {name} {values[0]}, but its acceptance measured "
-                f"with {values[1]}; what is before the first dot of a file's name is the run's, so "
-                "rename one"
+                f"with {values[1]}; a run's name is its file's up to the first dot, so rename one"
             )
 
 
 def _row(file: str) -> published.PaperRow:
-    """Returns the row that a gin file of configs/leviathan/ repeats."""
     if (row := published.rows().get(Path(file).stem)) is None:
         raise ValueError(f"{file} has no published figures; give a row of configs/leviathan/")
     return row

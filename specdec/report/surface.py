@@ -1,4 +1,4 @@
-"""The figure of `specdec tune`: the speed-up over draft lengths and over thresholds."""
+"""Draws the figure of `specdec tune`: predicted speed-ups over draft lengths and thresholds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PANELS = {
     ),
     "entropy": ("threshold, nats", (("entropy", PINK),)),
 }
-LEVEL = {"heuristic": RED, "cost_optimal": SKY}  # they have no setting to draw over
+LEVEL = {"heuristic": RED, "cost_optimal": SKY}  # kinds without a setting, drawn as levels
 
 
 def draw(results: Sequence[Any], path: Path) -> None:
@@ -45,7 +45,6 @@ def draw(results: Sequence[Any], path: Path) -> None:
 
 
 def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:
-    """Draws one line for each longest draft; the longest one is the boldest."""
     of_kind = [tried for tried in result.tried if tried.candidate.kind == kind]
     varies = [len(tried.candidate.schedule.buckets) > 1 for tried in of_kind]
     longest = {tried.candidate.schedule.buckets[-1] for tried in of_kind}
@@ -61,11 +60,10 @@ def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:
 
 
 def _levels(axes: Axes, result: Any) -> None:
-    """Draws levels: candidates without a setting, the oracle, and the target alone."""
     for kind, colour in LEVEL.items():
         speedups = [result.speedup(x).value for x in result.tried if x.candidate.kind == kind]
         if speedups:
             axes.axhline(max(speedups), color=colour, linewidth=1, label=kind.replace("_", " "))
     oracle = float(result.alone.sum() / result.oracle.sum())
-    axes.axhline(oracle, color=GREY, linestyle="--", linewidth=1, label="oracle of refusals")
+    axes.axhline(oracle, color=GREY, linestyle="--", linewidth=1, label="oracle of rejections")
     axes.axhline(1, color=GREY, linewidth=0.8)

@@ -1,4 +1,4 @@
-"""The numbers that the figures of times show, in seconds."""
+"""Computes the numbers in the figures of times and draft lengths, in seconds and tokens."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from specdec.measure.file import Generation
 from specdec.report.speedups import predicts, varies, with_prediction
 from specdec.report.summaries import Figures, ReportedRun
 
-GROUP = 3  # places in a text whose calls have one mean
-FEWEST_CALLS = 10  # of a mean
+GROUP = 3  # adjacent token positions whose calls are averaged
+FEWEST_CALLS = 10  # the fewest calls in a mean
 
 
 class CallTokens(NamedTuple):
-    """The tokens of one target call: `own` is the target's, 0 if the text ended in the draft."""
+    """The numbers of tokens of one target call."""
 
     accepted: int
-    own: int
+    own: int  # 1 for the target's token, 0 if the text ended in the draft
     rejected: int
 
 
 class Timeline(NamedTuple):
-    """One generation, in both modes. Durations are the run's; calls and seconds are this text's."""
+    """One text, generated with speculation and by the target alone."""
 
-    name: str
-    text: int
-    prediction: Figures  # of the run's benchmark, as its baseline
-    baseline: Figures
-    calls: Sequence[CallTokens]
-    tokens: int
-    seconds: Mapping[str, float]  # measured, by mode
+    name: str  # the run's name
+    text: int  # the example's index
+    prediction: Figures  # of the run, with the mean seconds of the parts of an iteration
+    baseline: Figures  # of the run, with the seconds of the target alone
+    calls: Sequence[CallTokens]  # of this text
+    tokens: int  # of this text
+    seconds: Mapping[str, float]  # mode -> measured seconds of this text
 
     def start(self, call: int) -> float:
         prefill, *parts = (self.prediction[x] for x in ("prefill", "draft", "verify", "rest"))
@@ -43,28 +43,28 @@ class Timeline(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """The draft lengths of a run: of one text's calls, and means over all texts by place."""
+    """The draft lengths of a run: of each call for one text, and means over all texts."""
 
-    name: str
-    text: int  # the longest text
-    # start, drafted, accepted, and by how many tokens the call lengthened the text
+    name: str  # the run's name
+    text: int  # the index of the text
+    # (position in the output, drafted, accepted, output tokens) of each call for this text
     calls: Sequence[tuple[int, int, int, int]]
-    places: Sequence[int]  # of the means
-    drafted: Sequence[float]  # means
-    accepted: Sequence[float]  # means
+    places: Sequence[int]  # positions in the output, for the means
+    drafted: Sequence[float]  # mean drafted tokens of calls at each position
+    accepted: Sequence[float]  # mean accepted tokens of calls at each position
 
 
 class Bar(NamedTuple):
-    """A bar of a waterfall, in target steps; the last is the target alone for the same tokens."""
+    """A bar of the figure of one iteration."""
 
     name: str
-    start: float
-    steps: float
-    seconds: float
+    start: float  # the bar's left end, in target steps
+    steps: float  # the bar's length, in target steps
+    seconds: float  # the bar's length in seconds
 
 
 def timeline(runs: Sequence[ReportedRun]) -> Timeline:
-    """Returns the first run's generation of median length, and of median calls among those."""
+    """Returns the first run's text of median length and, among equal lengths, median calls."""
     run, bench = with_prediction(runs)[0]
     pairs = _generations(run)
     pairs.sort(key=lambda x: (len(x["speculative"].tokens), x["speculative"].calls))
@@ -86,7 +86,7 @@ def timeline(runs: Sequence[ReportedRun]) -> Timeline:
 
 
 def lengths(runs: Sequence[ReportedRun]) -> list[Lengths]:
-    """Returns the draft lengths of every run with a drafter, of the same text if they have it."""
+    """Returns the draft lengths of every run with a drafter, for the same text if possible."""
     every: list[Lengths] = []
     for run in runs:
         if not (predicts(run) or varies(run)):
@@ -107,7 +107,7 @@ def lengths(runs: Sequence[ReportedRun]) -> list[Lengths]:
 
 
 def _calls(generation: Generation) -> Iterator[tuple[int, int, int, int]]:
-    """Yields the calls in the form of `Lengths.calls`."""
+    """Yields (position in the output, drafted, accepted, output tokens) of each target call."""
     start = 0
     for drafted, accepted in zip(generation.drafted, generation.accepted, strict=True):
         longer = min(accepted + 1, len(generation.tokens) - start)
@@ -116,7 +116,9 @@ def _calls(generation: Generation) -> Iterator[tuple[int, int, int, int]]:
 
 
 def waterfalls(runs: Sequence[ReportedRun]) -> dict[str, list[Bar]]:
-    """Returns run -> the parts of an iteration, each starting where the one before ends."""
+    """Returns run's name -> bars of draft, verify and rest, in a row, and of the target alone.
+
+    The last bar is the time of the target alone for the tokens of an iteration."""
     bars = {}
     for run, bench in with_prediction(runs):
         step, parts, start = bench["baseline"]["target_step"], [], 0.0
@@ -146,5 +148,5 @@ def _generations(run: ReportedRun) -> list[dict[str, Generation]]:
     except (TypeError, ValueError):
         pairs.clear()
     if not pairs or any(len(both) < 2 for both in pairs.values()):
-        raise ValueError(f"{run.lines} is not what specdec bench wrote next to the summary")
+        raise ValueError(f"{run.lines} does not have the lines of the specdec bench of its summary")
     return list(pairs.values())

@@ -1,4 +1,4 @@
-"""The content of each figure in words, for readers who cannot see it."""
+"""Describes the content of each figure in words, for readers who cannot see the figure."""
 
 from __future__ import annotations
 

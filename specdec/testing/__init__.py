@@ -1,4 +1,4 @@
-"""Tools to test decoding: a target whose output distribution is known, and ready-made checks.
+"""Tools to test decoding: a target whose output distribution is known, and checks of components.
 
 from specdec.testing import check_drafter
 check_drafter(MyDrafter())

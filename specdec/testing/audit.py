@@ -1,4 +1,4 @@
-"""Finds where two outputs of one text differ, and how close the scores were."""
+"""Finds where two outputs for one text differ, and how close the target's scores were there."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Divergence(NamedTuple):
     """The first position at which two outputs of a row differ."""
 
     row: int
-    position: int
-    gap: float  # between the target's scores of the two tokens there, in nats
+    position: int  # in the output, from 0
+    gap: float  # the difference of the target's scores of the two tokens there, in nats
 
 
 def divergences(
@@ -36,26 +36,26 @@ def divergences(
     sampling: SamplingRule,
     stop_ids: tuple[int, ...] | None = None,
 ) -> list[Divergence]:
-    """Audits outputs that should be equal: greedy ones, or ones drawn with the same token keys.
+    """Compares outputs that should be equal: greedy, or sampled with the same token keys.
 
-    Floating-point sums in another order may change the winner of a near-tie. From there on, two
-    texts may have nothing in common. Each differing row is therefore examined at its first
-    difference. The target scores the common prefix again, in one call. The gap is the difference
-    between the scores of the two tokens: logits if greedy, log p + gumbel otherwise. A gap of the
-    size of rounding (1e-4 for float32) is harmless; a larger one is a mistake.
+    Floating-point sums in another order may change the winner of a near-tie, and all tokens after
+    it. So each row is examined only at its first difference. The target scores the common prefix
+    again, in one call. The gap is the difference between the scores of the two tokens: logits if
+    greedy, log p + gumbel otherwise. A gap of the size of rounding (1e-4 for float32) is harmless.
+    A larger gap shows an error.
 
     Args:
       target: the model.
-      params: its parameters.
+      params: the target's parameters.
       keys: [B] row keys.
       inputs: [B, S] int32.
       ours: [B, N] output tokens.
       plain: [B, N] output tokens of the target alone.
       sampling: the sampling rule.
-      stop_ids: the plan's; None for the target's own.
+      stop_ids: the plan's stop ids; None for the target's.
 
     Returns:
-      One divergence for each row that differs.
+      A divergence for each row whose outputs differ.
     """
     rows = np.flatnonzero(np.any(np.asarray(ours) != np.asarray(plain), axis=1))
     if not rows.size:
@@ -82,7 +82,7 @@ def _gaps(
     sampling: SamplingRule,
     stop_ids: tuple[int, ...],
 ) -> Array:
-    """Returns [B] float32, the difference between the scores of the two tokens at `at` [B]."""
+    """Returns [B] float32, the gaps between the scores of the two tokens at positions `at` [B]."""
     fed = jnp.concatenate([target.start(inputs)[:, None], plain[:, :-1]], axis=1)
     output, _ = target.decode(params, fed, target.prefill(params, inputs, fed.shape[1]))
     logits = jnp.take_along_axis(output.logits, at[:, None, None], axis=1)[:, 0]

@@ -1,4 +1,4 @@
-"""Drafters, and draft models of beams, that try to do harm. None may change the output."""
+"""Adversarial drafters and draft models, which must not change the output of exact decoding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specdec.types import Array, Cache, Context, Draft, ModelOutput, Params, PyT
 
 @dataclasses.dataclass(frozen=True)
 class Contrarian(Drafter):
-    """Asks the target itself, and proposes its least likely token, with certainty."""
+    """Proposes the target's least likely next token, repeated, with probability 1."""
 
     target: Target
 
@@ -34,18 +34,18 @@ class Contrarian(Drafter):
 
 @dataclasses.dataclass(frozen=True)
 class Constant(Drafter):
-    """Always proposes the same token, even one that does not exist.
+    """Always proposes the same token, which may be outside of the vocabulary.
 
     Args:
       token: the token.
-      claimed: None claims that the token was drawn with certainty. A number claims a constant row
-        of that probability, which may be NaN.
-      length: the length that drafts claim; None for the wanted one.
+      claimed: the reported q. None reports a one-hot q. A number, which may be NaN, is reported for
+        every token of the vocabulary.
+      length: the reported draft length, which may be wrong; None for the requested length.
     """
 
     token: int
     claimed: float | None = None
-    length: int | None = None  # what it says its drafts' length is; None for what is wanted
+    length: int | None = None
 
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
         probs, shape, want = None, request.keys.shape, request.want
@@ -58,14 +58,14 @@ class Constant(Drafter):
 
 @dataclasses.dataclass(frozen=True)
 class OneOf(Drafter):
-    """Asks number params["number"] of several drafters without a state, in one program for all."""
+    """Proposes with the drafter of index params["number"], so that one program serves for all."""
 
     drafters: tuple[Constant, ...]
 
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
         def ask(drafter: Constant) -> Draft:
             draft, _ = drafter.propose(params, request, state)
-            if draft.probs is None:  # certainty, written out: branches have one structure
+            if draft.probs is None:  # an explicit one-hot q, as all branches need one structure
                 width = request.context.vocab_size
                 assert width is not None
                 draft = draft.replace(probs=jax.nn.one_hot(draft.tokens, width))
@@ -77,10 +77,9 @@ class OneOf(Drafter):
 
 @dataclasses.dataclass(frozen=True)
 class Skipping(Drafter):
-    """Asks another drafter only at random, row by row.
+    """Proposes the drafts of another drafter in randomly chosen rows, and nothing in other rows.
 
-    In the other rows it proposes nothing, and the other drafter's state does not change. That state
-    must have a leading B in every array.
+    The drafter's state does not change in the other rows. Its arrays must have a leading axis B.
     """
 
     drafter: Drafter
@@ -110,10 +109,9 @@ class Skipping(Drafter):
 
 @dataclasses.dataclass(frozen=True)
 class Broken(Drafter):
-    """Asks another drafter, and after every even token reports a q that is not a distribution.
+    """Proposes another drafter's tokens, but after each even token reports an invalid q.
 
-    params["broken"] says which of `law.BROKEN` each row reports, [B] int32. The tokens are still
-    drawn by the other drafter.
+    params["broken"] [B] int32 is the index in `law.BROKEN` of the kind of q that a row reports.
     """
 
     drafter: Drafter
@@ -146,12 +144,12 @@ class Broken(Drafter):
 def hostile(
     target: Target, vocab_size: int, stop_ids: tuple[int, ...] | None = None
 ) -> dict[str, Drafter]:
-    """Returns hostile drafters by name.
+    """Returns name -> adversarial drafter.
 
     Args:
-      target: the model that they try to harm.
+      target: the target of the plan.
       vocab_size: V.
-      stop_ids: the plan's stop ids; None for the target's own.
+      stop_ids: the plan's stop ids; None for the target's.
     """
     return {
         "always wrong": Contrarian(target),
@@ -169,12 +167,12 @@ Harm: TypeAlias = Literal[
     "the unlikeliest", "stop ids", "ids beyond the vocabulary", "NaN", "infinite"
 ]
 HARMS: tuple[Harm, ...] = get_args(Harm)
-CERTAIN = 1e4  # a logit that leaves nothing to the others
+CERTAIN = 1e4  # a logit whose softmax is 1
 
 
 @dataclasses.dataclass(frozen=True)
 class HarmfulModel(Target):
-    """A model with the cache and inputs of another one, and logits that do harm."""
+    """A model that returns the output of another model with adversarial logits."""
 
     model: Target
     harm: Harm

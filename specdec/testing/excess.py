@@ -1,12 +1,12 @@
-"""A test of whether tokens were drawn from given distributions, by the excess of what they did.
+"""Tests whether tokens were drawn from given distributions, each token from another one.
 
-Each token is counted by functions f with values in [0, 1], such as membership of a group. Given the
-text before it, f of a token has the mean and the variance that its distribution says. The sum of
-f - mean over all tokens is a martingale, whose tail Freedman's inequality bounds.
+Functions f of a token have values in [0, 1], such as membership of a group of tokens. If the token
+was drawn from its distribution, f has the mean and the variance of this distribution. The sum of
+f - mean over all tokens is then a martingale, whose tail Freedman's inequality bounds.
 
-`proposals` tests the tokens of a drafter so. Verification is exact for the q that a draft reports.
-A drafter that draws from another one changes the output, and few texts show it, because most of the
-output is the target's own. Drafts cost no target call, so a drafter is asked again and again for
+`proposals` applies this test to a drafter's tokens. The output is exact only if draft tokens are
+drawn from the q that the draft reports. The output itself shows such an error only in many texts,
+because corrections hide it. Drafts need no target call, so the drafter drafts several times for
 the same text, with other keys.
 """
 
@@ -29,20 +29,20 @@ from specdec.plan import Plan
 from specdec.testing.law import FALSE_ALARM
 from specdec.types import Array, DecodeState, Draft, Params, PyTree
 
-EDGES = (1, 2, 5)  # between ranks: the likeliest token, the second, the third to fifth, others
+EDGES = (1, 2, 5)  # of groups of ranks: the likeliest token, the second, the third to fifth, others
 RANKS = len(EDGES) + 1
-RESIDUES = 4  # groups of ids too: a draft that is let through moves ids, and ranks less
-LOWEST = 10.0  # nats; less likely tokens count as if they had this log-probability
-COUNTS = RANKS + RESIDUES + 1  # with the log-probability, which a changed temperature moves most
-DETECTED = 0.99  # the probability with which the stated deviations are seen
+RESIDUES = 4  # groups by id modulo this, as some errors change ids more than ranks
+LOWEST = 10.0  # nats, the largest -log q that is counted
+COUNTS = RANKS + RESIDUES + 1  # with -log q, which a changed temperature moves most
+DETECTED = 0.99  # the probability with which the stated deviations are detected
 _DEVIATIONS = 2.33  # standard deviations that a normal variable exceeds with that probability
 
 
 def excess(probs: Array, tokens: Array, *others: Array) -> tuple[Array, Array]:
-    """Returns what tokens [B, N] did beyond their distributions [B, N, V], and its variance.
+    """Returns f - mean and the variance of f, [B, N, C] each, for tokens [B, N] and q [B, N, V].
 
-    They are f - mean and variance, [B, N, C] each: of `RANKS` groups by rank, `RESIDUES` groups by
-    id, the log-probability, and equality with each of `others` [B, N], which were known before.
+    The C functions f are membership in `RANKS` groups by rank and in `RESIDUES` groups by id, -log
+    q, and equality with each of `others` [B, N], which are tokens known before the draw.
     """
     groups = [by_rank(probs, tokens), _by_residue(probs, tokens)]
     for other in others:
@@ -64,7 +64,7 @@ def excess(probs: Array, tokens: Array, *others: Array) -> tuple[Array, Array]:
 
 
 def by_rank(probs: Array, tokens: Array) -> Array:
-    """Returns each group's probability, and 1 for the group of the token, [B, N, RANKS, 2]."""
+    """Returns [B, N, RANKS, 2]: each rank group's probability, and whether the token is in it."""
     drawn = jnp.take_along_axis(probs, tokens[:, :, None], axis=2)
     before = jnp.arange(probs.shape[-1])[None, None] < tokens[:, :, None]  # breaks ties
     rank = jnp.sum((probs > drawn) | (probs == drawn) & before, axis=2)
@@ -76,7 +76,7 @@ def by_rank(probs: Array, tokens: Array) -> Array:
 
 
 def _by_residue(probs: Array, tokens: Array) -> Array:
-    """Returns the same by the id's remainder."""
+    """Returns [B, N, RESIDUES, 2]: the probability of ids by remainder, and the token's group."""
     missing = -probs.shape[2] % RESIDUES
     padded = jnp.pad(probs, ((0, 0), (0, 0), (0, missing)))
     mass = jnp.sum(padded.reshape(*tokens.shape, -1, RESIDUES), axis=2)
@@ -84,13 +84,13 @@ def _by_residue(probs: Array, tokens: Array) -> Array:
 
 
 def tail(excess: np.ndarray, variance: np.ndarray | float, tests: int) -> np.ndarray:
-    """Returns an upper bound of the probability of such a sum in any of several tests.
+    """Returns an upper bound [...] of the probability of a sum this large in any of `tests` sums.
 
     Freedman (1975), theorem 1.6, in both directions:
 
       P(|sum| >= x) <= 2 exp(-x^2 / (2 (variance + x / 3)))
 
-    `excess` [...] are sums of `excess`, and `variance` [...] those of their variances.
+    `excess` [...] are sums of f - mean over tokens, and `variance` [...] sums of the variances.
     """
     spread = 2 * (variance + np.abs(excess) / 3)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -99,49 +99,49 @@ def tail(excess: np.ndarray, variance: np.ndarray | float, tests: int) -> np.nda
 
 
 def seen(variance: np.ndarray | float, tests: int) -> np.ndarray:
-    """Returns the mean excess that is detected with probability `DETECTED`.
+    """Returns the expected sum of f - mean that is detected with probability `DETECTED`.
 
-    It is the sum whose `tail` is `FALSE_ALARM`, and 2.33 standard deviations.
+    It is the sum whose `tail` is `FALSE_ALARM`, plus 2.33 standard deviations.
     """
     limit = math.log(2 * tests / FALSE_ALARM)
     threshold = limit / 3 + np.sqrt(limit**2 / 9 + 2 * limit * np.asarray(variance))
     return threshold + _DEVIATIONS * np.sqrt(variance)
 
 
-DRAWS = 4  # for each text that a call of the target continues
-_FIRST = 1 << 20  # fold of a row's key for the first of them; the loop's own folds are below
-OWN = COUNTS + 2  # counts of a token against its own q, with two tokens that were known before
-ALL = OWN + RANKS  # and of the next draw against the same q
+DRAWS = 4  # drafts for each text before a target call
+_FIRST = 1 << 20  # folded into a row's key for the first draft; the loop folds in lower numbers
+OWN = COUNTS + 2  # functions of a token and its q, with equality to two tokens known before
+ALL = OWN + RANKS  # also the rank groups of the next draft's token under the same q
 
 
 class Tally(NamedTuple):
-    """Sums over draft tokens, by source (S), depth (K), and count (C)."""
+    """Sums over draft tokens, by inner drafter (S), position in the draft (K), function f (C)."""
 
-    tokens: Array  # [S, K] int32
-    excess: Array  # [S, K, C] float32
-    variance: Array  # [S, K, C] float32
+    tokens: Array  # [S, K] int32, the number of tokens
+    excess: Array  # [S, K, C] float32, sums of f - mean
+    variance: Array  # [S, K, C] float32, sums of the variance of f
 
 
 class _LastDraft(NamedTuple):
-    """The last draft for the same text, to which the next one is compared."""
+    """The previous draft for the same text, with which the next draft is compared."""
 
     tokens: Array  # [B, T] int32
-    probs: Array  # [B, T, V]
-    there: Array  # [B, T] bool, the tokens that count
+    probs: Array  # [B, T, V], the q of each token
+    there: Array  # [B, T] bool, whether a token is within the draft
 
 
 @functools.partial(jax.jit, static_argnames="plan")
 def tally(params: Params, keys: Array, inputs: PyTree, *, plan: Plan) -> Tally:
-    """Decodes a batch, and before each target call draws `DRAWS` other drafts and counts them.
+    """Decodes a batch, and tests `DRAWS` additional drafts before each target call.
 
-    A token is counted against its own q. Since q follows from the text, the next draw for the same
-    text is counted against it too, up to the first token that differs.
+    Each draft token is compared with its q. Since the text determines q, the next draft for the
+    same text is also compared with it, up to the first token that differs.
 
     Args:
-      params: as for `decode`.
+      params: the parameters by role, as for `decode`.
       keys: [B] the rows' keys.
       inputs: the target's inputs.
-      plan: draws its tokens.
+      plan: a plan with a drafter that samples.
 
     Returns:
       The sums over the tokens of all drafts.
@@ -181,7 +181,7 @@ def tally(params: Params, keys: Array, inputs: PyTree, *, plan: Plan) -> Tally:
 def _counted(
     draft: Draft, pending: Array, last: _LastDraft, compares: Array, vocab_size: int
 ) -> tuple[_LastDraft, tuple[Array, Array]]:
-    """Returns a draft, and the excess and variance of its tokens, [B, T, ALL] each."""
+    """Returns the draft to compare next, and f - mean and variance, [B, T, ALL] each."""
     rows, total = draft.tokens.shape
     tokens = jnp.clip(draft.tokens, 0, vocab_size - 1)
     certain = jax.nn.one_hot(tokens, vocab_size)
@@ -197,7 +197,7 @@ def _counted(
         lead = draft.nodes.lead()
     drawn = _LastDraft(tokens, jnp.where(there[:, :, None], probs, certain), there)
     neighbours = jnp.roll(tokens, 1, axis=1).at[:, 0].set(pending)
-    # A draw that differs in a token before this one has another q.
+    # If the drafts differ in an earlier token, their q differ here.
     apart = (tokens != last.tokens) | ~last.there | ~there
     before = lead & ~jnp.eye(total, dtype=bool)[None]
     alike = ~jnp.any(before & apart[:, None], axis=2) & last.there & there & compares
@@ -210,7 +210,7 @@ def _counted(
 
 
 def _sums(draft: Draft, drawn: _LastDraft, more: Array, variance: Array, plan: Plan) -> Tally:
-    """Returns the sums of one draft, by the source of each row and the depth of each token."""
+    """Returns the sums over one draft's tokens [B, T], by inner drafter and position."""
     depths = plan.longest_draft
     sources = len(plan.sources) or 1
     source = jnp.zeros_like(draft.length) if draft.source is None else draft.source
@@ -224,16 +224,16 @@ def _sums(draft: Draft, drawn: _LastDraft, more: Array, variance: Array, plan: P
 
 @dataclasses.dataclass(frozen=True)
 class Proposals:
-    """The test of a drafter's draft tokens.
+    """The result of testing whether a drafter draws its tokens from the q that it reports.
 
     Attributes:
-      tokens: the draft tokens.
-      p_value: a bound of the probability of such sums from a drafter that reports the truth.
-      share: the largest excess of a count at any source and depth, as a share of its tokens.
-      where: the source and depth of the lowest probability.
-      temperature: the smallest relative change of the temperature of q that is seen so.
-      variance: the largest sum of variances of a group.
-      tests: the number of sums that were looked at.
+      tokens: the number of draft tokens.
+      p_value: an upper bound of the probability of such sums if the reported q is right.
+      share: the largest |sum of f - mean| / tokens at the place `where`.
+      where: the position in the draft, and the inner drafter, with the lowest p-value.
+      temperature: the smallest relative error of q's temperature that is detected.
+      variance: the largest sum of variances over the groups of tokens.
+      tests: the number of sums that were tested.
     """
 
     tokens: int
@@ -249,10 +249,10 @@ class Proposals:
         return self.p_value >= FALSE_ALARM
 
     def detectable(self, times: np.ndarray) -> np.ndarray:
-        """Returns the smallest errors of a group's share that are seen with probability 0.99.
+        """Returns the smallest error of a group's share that is detected with probability 0.99.
 
         Args:
-          times: how many times as much is looked at.
+          times: [...] multiples of the number of tokens tested so far.
         """
         return seen(self.variance * times, self.tests) / np.maximum(self.tokens * times, 1)
 
@@ -264,11 +264,11 @@ class Proposals:
 
 
 def proposals(tallies: Iterable[Tally], sources: Sequence[str]) -> Proposals:
-    """Returns the test of the sums of all batches, at each depth and over all depths.
+    """Returns the test of the sums over all batches, at each position and over all positions.
 
     Args:
       tallies: the sums of each batch.
-      sources: the names of the sources, for the words; () if there is only one.
+      sources: the names of the inner drafters; () for a single drafter.
     """
     tokens, more, variance = (
         np.sum([np.asarray(x, np.float64) for x in parts], axis=0)
@@ -276,7 +276,7 @@ def proposals(tallies: Iterable[Tally], sources: Sequence[str]) -> Proposals:
     )
 
     def with_all(x: np.ndarray) -> np.ndarray:
-        """Returns the sums with one more depth, of all."""
+        """Returns the sums [S, K, ...] as [S, K+1, ...], the last one over all positions."""
         return np.concatenate([x, x.sum(axis=1, keepdims=True)], axis=1)
 
     tokens, more, variance = map(with_all, (tokens, more, variance))

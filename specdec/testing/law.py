@@ -1,4 +1,4 @@
-"""Exact output distributions by enumeration, and a test that samples follow one."""
+"""Computes exact output distributions by enumeration, and tests samples against them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from specdec.types import Array, Draft, History, PyTree, SamplingRule, Scores
 from specdec.verifiers import next_distribution
 from specdec.verifiers.decide import Verifier, leading, usable_tokens
 
-FALSE_ALARM = 1e-9  # of one test; a thousand of them together stay below 1e-6
-MIN_EXPECTED = 10.0  # rows per cell of a chi-square test; rarer outcomes are pooled
+FALSE_ALARM = 1e-9  # the rate of one test, so that a thousand tests stay below 1e-6
+MIN_EXPECTED = 10.0  # the least expected count in a chi-square test; rarer outcomes are pooled
 
 
 class Law(NamedTuple):
-    """A distribution of outputs: all of positive probability, and their probabilities.
+    """A distribution of outputs, as a list of the M outputs with positive probability.
 
     Attributes:
-      tokens: [M, N] int32, 0 after the end.
-      probs: [M].
+      tokens: [M, N] int32, the outputs, 0 after the end.
+      probs: [M], the probability of each output.
     """
 
     tokens: np.ndarray
@@ -45,18 +45,18 @@ def sequence_law(
     max_length: int,
     stop_ids: tuple[int, ...] | None = None,
 ) -> Law:
-    """Returns the distribution of the target's own outputs for one input, over all outputs.
+    """Returns the distribution of the target's outputs for one input, by enumeration.
 
-    Decoding loop and cache are not used. Next-token logits come straight from the table, their
-    distribution from `sampling` itself.
+    The decoding loop and the cache are not used. Next-token logits are read from the table, and
+    `sampling` turns them into distributions.
 
     Args:
       target: a target with a table of logits.
-      params: its parameters.
+      params: the target's parameters.
       inputs: [S] int32.
       sampling: the sampling rule.
       max_length: N.
-      stop_ids: the ids that end a text; None for the target's own.
+      stop_ids: the ids that end a text; None for the target's.
     """
     stop_ids = stop_ids_of(stop_ids, target)
     table = np.asarray(params["logits"])[int(np.sum(inputs)) % target.classes]
@@ -94,19 +94,15 @@ def _standardised(
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A chi-square test of samples against a distribution.
-
-    Outcomes with an expected count below 10 are pooled. `impossible` counts samples of probability
-    0. `detectable_tv` is the power of the test. Take a sampler whose (pooled) distribution is at
-    least this far from the right one in total variation. It is detected with probability 0.999 at
-    `FALSE_ALARM`.
-    """
+    """A chi-square test of samples; outcomes with an expected count below 10 are pooled."""
 
     statistic: float
-    degrees: int
+    degrees: int  # of freedom
     p_value: float
-    impossible: int
-    rows: int
+    impossible: int  # the number of samples whose probability is 0
+    rows: int  # the number of samples
+    # The power: a sampler whose (pooled) distribution has at least this total variation distance
+    # from the right one fails the test with probability 0.999.
     detectable_tv: float
 
     @property
@@ -116,8 +112,8 @@ class Comparison:
     def __str__(self) -> str:
         if not self.degrees:
             return (
-                f"one possible output, which {self.rows - self.impossible} of {self.rows} samples "
-                "are: no law to test"
+                f"only one output is possible, and {self.rows - self.impossible} of {self.rows} "
+                "samples are this output"
             )
         return (
             f"chi2 {self.statistic:.1f} with {self.degrees} degrees of freedom (p = "
@@ -127,11 +123,14 @@ class Comparison:
 
 
 def compare(law: Law, tokens: np.ndarray) -> Comparison:
-    """Returns a test of whether the rows of tokens are independent draws of the distribution.
+    """Tests whether the rows of tokens are independent samples of a distribution.
 
     Args:
       law: the distribution.
       tokens: [R, N] int32.
+
+    Returns:
+      The chi-square test.
     """
     tokens = np.asarray(tokens)
     rows = len(tokens)
@@ -144,17 +143,16 @@ def compare(law: Law, tokens: np.ndarray) -> Comparison:
 
 
 def compare_samples(ours: np.ndarray, theirs: np.ndarray, groups: int = 1) -> Comparison:
-    """Returns a chi-square test of whether two equally large samples have one distribution.
+    """Returns a chi-square test of whether two samples of equal size have the same distribution.
 
-    The distribution itself need not be known. `detectable_tv` is the distance between the two
-    distributions of cells. It is that of a test of R / 2 rows against a known distribution, because
-    both samples vary.
+    The distribution need not be known. Because both samples vary, `detectable_tv` is as large as in
+    a test of R / 2 rows against a known distribution.
 
     Args:
-      ours: [R] int, the cell of each outcome.
-      theirs: [R] int, the same of the other sample.
-      groups: the number of groups of cells that have as many outcomes in one sample as in the
-        other, by design.
+      ours: [R] int, the outcomes of one sample.
+      theirs: [R] int, the outcomes of the other sample.
+      groups: the number of groups of outcomes that, by design, are equally frequent in both
+        samples.
 
     Raises:
       ValueError: the samples differ in size.
@@ -170,10 +168,10 @@ def compare_samples(ours: np.ndarray, theirs: np.ndarray, groups: int = 1) -> Co
 
 
 def _chi_square(counts: np.ndarray, expected: np.ndarray) -> tuple[float, int]:
-    """Returns the statistic, and the number of cells that are left after rare ones are pooled."""
+    """Returns the chi-square statistic, and the number of outcomes after rare ones are pooled."""
     order = np.argsort(expected)
     counts, expected = counts[order], expected[order]
-    # Pool from the rarest on, until the pool itself is large enough.
+    # The rarest outcomes are pooled until the pool is large enough.
     rare = np.searchsorted(expected, MIN_EXPECTED)
     while 0 < rare < len(expected) and expected[:rare].sum() < MIN_EXPECTED:
         rare += 1
@@ -196,10 +194,9 @@ def _compared(
 
 
 def _detectable_tv(degrees: int, rows: float) -> float:
-    """Returns the smallest total variation that a test with this many rows detects.
+    """Returns the smallest total variation distance that a test with `rows` samples detects.
 
-    The chi-square distance is at least (2 TV)^2, so a TV guarantees a noncentrality of rows * (2
-    TV)^2.
+    The chi-square distance is at least (2 TV)^2, so the noncentrality is at least rows * (2 TV)^2.
     """
     from scipy import optimize, special
 
@@ -213,15 +210,15 @@ def _detectable_tv(degrees: int, rows: float) -> float:
 
 
 class Trees(NamedTuple):
-    """Target and draft distributions for every prefix: p[d] and q[d] are [V]*d + [V].
+    """Target and draft distributions for every prefix of d tokens: p[d] and q[d] are [V]*d + [V].
 
-    Rows of q that are not distributions stand for a broken drafter. As in `decode`, its draft ends
-    before the token of such a row.
+    A row of q that is not a distribution stands for a broken drafter. As in `decode`, the draft
+    ends before the token of such a row.
     """
 
-    p: list[np.ndarray]  # standardised, d = 0..K
-    q: list[np.ndarray]  # what the draft is drawn from, d = 0..K-1
-    certain: bool = False  # q is one-hot and the draft says so with probs=None
+    p: list[np.ndarray]  # the target's, after the sampling rule, for d = 0..K
+    q: list[np.ndarray]  # the drafter's, for d = 0..K-1
+    certain: bool = False  # whether q is one-hot and reported as probs=None
 
     @property
     def joint(self) -> np.ndarray:
@@ -232,14 +229,16 @@ class Trees(NamedTuple):
 def output_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
     """Returns the exact joint distribution of the first K+1 tokens that speculation emits.
 
+    It is the sum over all drafts, of the verifier's `accept` and `residual` in the dtype of p
+    (float64 under `jax.enable_x64`).
+
     Args:
-      verifier: its `accept` and `residual` are evaluated in the dtype of p (float64 under
-        `jax.enable_x64`), and integrated over drafts and uniform numbers by enumeration.
+      verifier: the verifier.
       trees: the distributions of target and draft.
-      length: how many of the K draft tokens count, 0..K.
+      length: the draft length, 0..K.
 
     Returns:
-      [V]*(K+1). It is correct if it equals the product of the p[d].
+      [V]*(K+1). The verifier is exact if it equals `trees.joint`, the product of the p[d].
     """
     p, size, longest = trees.p, trees.p[0].shape[-1], len(trees.q)
     drafts, mass, follow = _enumerated(verifier, trees, length)
@@ -249,40 +248,40 @@ def output_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
         prefix = drafts[:, :n] @ size ** np.arange(n)[::-1]
         np.add.at(part, prefix, follow[:, n] * mass[:, n, None])
         part = part.reshape([size] * (n + 1))
-        for d in range(n + 1, longest + 1):  # the target goes on by itself
+        for d in range(n + 1, longest + 1):  # the target alone continues
             part = part[..., None] * p[d]
         emitted += part
     return emitted
 
 
 def accepted_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
-    """Returns [K+1], the probability of each number of kept draft tokens.
+    """Returns [K+1], the probability of each number of accepted draft tokens.
 
     Args:
-      verifier: as for `output_law`, and so are the others.
-      trees: the distributions.
-      length: the draft length.
+      verifier: the verifier.
+      trees: the distributions of target and draft.
+      length: the draft length, 0..K.
     """
     return _enumerated(verifier, trees, length)[1].sum(axis=0)
 
 
 class RoundsLaw(NamedTuple):
-    """The output of several independent paths, by enumeration."""
+    """Exact distributions for a draft of several independent paths."""
 
-    emitted: np.ndarray  # [V]*(K+1), as from `output_law`
-    kept: np.ndarray  # [K+1], as from `accepted_law`
+    emitted: np.ndarray  # [V]*(K+1), the joint distribution of the first K+1 output tokens
+    kept: np.ndarray  # [K+1], the probability of each number of accepted draft tokens
 
 
 def rounds_law(verifier: Verifier, trees: Trees, length: int, paths: int) -> RoundsLaw:
-    """Returns the distribution of what `verifiers.decide.by_rounds` emits, path after path.
+    """Returns the exact distribution of the tokens that `verifiers.decide.by_rounds` emits.
 
-    After a round only the kept text and the distribution of the next token count. The next path
-    begins with that text by chance, and is then drawn from q.
+    Each round tests one path. Its result is the accepted text and the distribution of the next
+    token. The next path counts only if it happens to begin with the accepted text.
 
     Args:
-      verifier: as for `output_law`, and so are the others.
-      trees: the distributions.
-      length: the draft length.
+      verifier: the verifier.
+      trees: the distributions of target and draft.
+      length: the length of each path, 0..K.
       paths: the number of paths.
     """
     p, size, longest = trees.p, trees.p[0].shape[-1], len(trees.q)
@@ -312,7 +311,7 @@ def rounds_law(verifier: Verifier, trees: Trees, length: int, paths: int) -> Rou
     count = np.zeros(longest + 1)
     for text, mass, law in states:
         part = mass * law
-        for d in range(len(text) + 1, longest + 1):  # the target goes on by itself
+        for d in range(len(text) + 1, longest + 1):  # the target alone continues
             part = part[..., None] * p[d][text]
         emitted[text] += part
         count[len(text)] += mass
@@ -322,8 +321,8 @@ def rounds_law(verifier: Verifier, trees: Trees, length: int, paths: int) -> Rou
 def _enumerated(
     verifier: Verifier, trees: Trees, length: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns all drafts [M, K], the probability that each is drawn and n tokens of it are kept
-    [M, K+1], and the distribution of the token that follows [M, K+1, V]."""
+    """Returns all drafts [M, K], the probability that a draft is drawn and n of its tokens are
+    accepted [M, K+1], and the distribution of the next token [M, K+1, V]."""
     p, q, certain = trees
     size, longest = p[0].shape[-1], len(q)
     drafts = np.array(list(itertools.product(range(size), repeat=longest)))
@@ -340,7 +339,7 @@ def _enumerated(
     )
     decided = _decisions(draft, target, verifier=verifier)
     usable, accept, follow = (np.array(x) for x in decided)
-    drawn = np.where(usable[:, :, None], source, 1 / size)  # a broken row gives any token
+    drawn = np.where(usable[:, :, None], source, 1 / size)  # a broken row draws uniformly
     mass = np.prod(np.take_along_axis(drawn, drafts[:, :, None], axis=2)[:, :, 0], axis=1)
     ends = np.minimum(length, np.cumprod(usable, axis=1).sum(axis=1))
     accept = np.where(np.arange(longest) < ends[:, None], accept, 0)
@@ -349,8 +348,8 @@ def _enumerated(
 
 @functools.partial(jax.jit, static_argnames="verifier")
 def _decisions(draft: Draft, target: Array, *, verifier: Verifier) -> tuple[Array, Array, Array]:
-    """Returns which tokens are usable [M, K], accept [M, K], and the distribution after n accepted
-    tokens [M, K+1, V]; the target's distributions [M, K+1, V] are given."""
+    """Returns whether each token is usable [M, K], its acceptance probability [M, K], and the
+    distribution after n accepted tokens [M, K+1, V], for target distributions [M, K+1, V]."""
     counts = jnp.arange(draft.tokens.shape[1] + 1)
 
     def one_row(draft: Draft, target: Array) -> tuple[Array, Array, Array]:
@@ -369,22 +368,22 @@ def _probabilities(logits: Array, *, sampling: SamplingRule) -> Array:
 
 
 def _accepted_law(accept: np.ndarray, rule: str) -> np.ndarray:
-    """Maps acceptance probabilities [M, K] to the probability [M, K+1] of each number of tokens."""
+    """Maps acceptance probabilities [M, K] to those of each number of accepted tokens [M, K+1]."""
     none = np.zeros_like(accept[:, :1])
     if rule == "first":
         reach = np.concatenate([none + 1, np.cumprod(accept, axis=1)], axis=1)
         return reach * (1 - np.concatenate([accept, none], axis=1))
     fail = np.flip(np.cumprod(np.flip(1 - accept, axis=1), axis=1), axis=1)
-    later = np.concatenate([fail, none + 1], axis=1)  # all tests from i on fail
+    later = np.concatenate([fail, none + 1], axis=1)  # all tests from token i on fail
     return np.concatenate([none + 1, accept], axis=1) * later
 
 
 def adversarial_trees(
     seed: int, size: int, longest: int, sampling: SamplingRule
 ) -> dict[str, Trees]:
-    """Returns cases for `output_law`: random ones, and those that wrong verifiers fail on.
+    """Returns name -> distributions for `output_law`: random ones, and special cases.
 
-    p is standardised by `sampling`, and q too unless the case's name says otherwise.
+    p has the form that `sampling` gives it, and so has q except in cases named after q.
 
     Args:
       seed: the seed of random numbers.
@@ -417,17 +416,17 @@ def adversarial_trees(
         "uniform q": Trees(p, [np.full_like(x, 1 / size) for x in p[:-1]]),
         "zeros in q": Trees(p, only(tree(longest), not_first)),
     }
-    if not sampling.greedy:  # whose p must stay one-hot
+    if not sampling.greedy:  # greedy p must stay one-hot
         cases["zeros in p"] = Trees(only(p, not_first), tree(longest))
         cases["disjoint"] = Trees(only(p, first_half), only(tree(longest), ~first_half))
     return cases
 
 
 def broken_trees(seed: int, size: int, longest: int, sampling: SamplingRule) -> dict[str, Trees]:
-    """Returns cases for `output_law` with a broken drafter: each kind of `BROKEN` at each place.
+    """Returns name -> distributions with a broken q, for each kind in `BROKEN` and each position.
 
-    At place d > 0 the distribution of draft token d is broken if the token before it is the last
-    one of the vocabulary. At place 0 it is broken for every text.
+    At position d > 0, the q of draft token d is broken only after the vocabulary's last token. At
+    position 0 it is always broken.
 
     Args:
       seed: the seed of random numbers.
@@ -443,7 +442,7 @@ def broken_trees(seed: int, size: int, longest: int, sampling: SamplingRule) -> 
     }
 
 
-# What `broken_rows` makes in place of distributions; `first` is True for one entry of each.
+# Kind -> a function that breaks distributions [..., V]; `first` [..., V] is True for one entry.
 BROKEN: Mapping[str, Callable[[Array, Array], Array]] = {
     "NaN": lambda probs, first: jnp.full_like(probs, jnp.nan),
     "+inf": lambda probs, first: jnp.full_like(probs, jnp.inf),
@@ -462,17 +461,17 @@ def _moved(first: Array) -> Array:
 
 
 def broken_rows(probs: Array) -> dict[str, Array]:
-    """Returns rows [..., V] of each kind of `BROKEN`, made from distributions.
+    """Returns kind -> rows [..., V] that are broken in each way of `BROKEN`.
 
     Args:
-      probs: [..., V].
+      probs: [..., V], distributions.
     """
     first = jnp.broadcast_to(jnp.arange(probs.shape[-1]) == 0, probs.shape)
     return {kind: make(probs, first) for kind, make in BROKEN.items()}
 
 
 def _with_broken_rows(trees: Trees, kind: str, depth: int) -> Trees:
-    """Returns the trees with rows of q at one place broken; see `broken_trees`."""
+    """Returns the trees with broken rows of q at position `depth`; see `broken_trees`."""
     right = trees.q[depth]
     wrong = np.asarray(broken_rows(jnp.asarray(right))[kind])
     size = right.shape[-1]

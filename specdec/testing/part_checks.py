@@ -1,7 +1,7 @@
-"""Checks for verifiers, drafters, schedules and processors, the project's own and yours.
+"""Checks for verifiers, drafters, schedules and processors, also for those outside the package.
 
-Each raises AssertionError with the figure that failed. They run on `TableTarget`, whose output
-distribution is known exactly. Every statistical test has the false-alarm rate `FALSE_ALARM`.
+A check raises AssertionError with the figure that failed. Checks decode with a `TableTarget`, whose
+output distribution is known exactly. Each statistical test has the false-alarm rate `FALSE_ALARM`.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ SAMPLINGS = (
     Sampling(temperature=0.7, top_p=0.8),
     Sampling(temperature=1.2, top_k=3, top_p=0.7),
 )
-SAMPLES = 8  # of each example: rows that forget which sample they are would be equal
+SAMPLES = 8  # samples of each example, so that rows without a key of their own would be equal
 ASKED_EVERYWHERE = (
-    "; a verifier is asked about every token and may not answer NaN: where q is 0, p / q is not a "
+    "; `accept` is called for every token and must not return NaN: where q is 0, p / q is not a "
     "number, so write jnp.where(q > 0, p / jnp.where(q > 0, q, 1), 1) for the ratio"
 )
 PROPOSAL_ROWS = 512
-EQUAL_ROWS = 4_000  # where each output must be the baseline's; a law takes the bench's rows
+EQUAL_ROWS = 4_000  # rows in tests of equal outputs; tests of distributions need `Bench.rows`
 
 
 class Bench(NamedTuple):
@@ -73,11 +73,10 @@ class Bench(NamedTuple):
 
     @classmethod
     def create(cls, vocab_size: int = 6, seed: int = 0, **sizes) -> Bench:
-        """Returns a bench: a random target, and an autoregressive drafter over another random
-        table.
+        """Returns a bench with a random target, and an autoregressive drafter with another table.
 
-        The drafter is the more certain of the two, which makes reused noise most visible. The
-        target has two layers, so that it may draft with the first one.
+        The drafter's logits have a larger scale, which makes reused random numbers most visible.
+        The target has two layers, so that a drafter may use the first one.
         """
         target = TableTarget(vocab_size, classes=3, num_layers=2)
         keys = jax.random.split(jax.random.key(seed), 2)
@@ -86,7 +85,8 @@ class Bench(NamedTuple):
         return cls(target, params, Autoregressive(target, Sampling()), **sizes)
 
     def inputs(self, rows: int) -> jax.Array:
-        """Returns one input repeated for all rows, so that they are draws of one distribution."""
+        """Returns one input repeated in all rows [rows, 2], so that outputs are identically
+        distributed."""
         return jnp.tile(jnp.array([[3, 1]], jnp.int32), (rows, 1))
 
     def plan(self, verifier: Verifier, schedule: Schedule, sampling: SamplingRule) -> Plan:
@@ -101,21 +101,23 @@ class Bench(NamedTuple):
         rows: int = 0,
         first: int = 0,
     ) -> DecodeOutput:
-        """Decodes rows of an unlimited batch. Row n is sample n % 8 of example n // 8.
+        """Decodes rows first, first + 1, .. with the bench's target and drafter.
+
+        Row n is sample n % 8 of example n // 8, independently of the other rows.
 
         Args:
-          verifier: the plan's.
-          schedule: the plan's.
-          sampling: the plan's.
-          rows: the number of rows; 0 for the bench's.
+          verifier: the plan's verifier.
+          schedule: the plan's schedule.
+          sampling: the plan's sampling rule.
+          rows: the number of rows; 0 for `self.rows`.
           first: the number of the first row.
         """
         return self._decode(self.plan(verifier, schedule, sampling), rows or self.rows, first)
 
     def broken(self) -> Bench:
-        """Returns the bench with a drafter whose q is not a distribution after half of the tokens.
+        """Returns the bench with a drafter whose q is not a distribution after even tokens.
 
-        The rows use the kinds of `BROKEN` in rotation.
+        The rows use the kinds of invalid q in `BROKEN` in rotation.
         """
         kinds = jnp.arange(self.rows, dtype=jnp.int32) % len(BROKEN)
         params = self.params | {"broken": kinds}
@@ -127,7 +129,7 @@ class Bench(NamedTuple):
         return self._decode(self.plan(alone, alone, sampling).alone(), rows or self.rows, 0)
 
     def given(self, plan: Plan, rows: int, first: int = 0) -> tuple[Array, PyTree]:
-        """Returns keys and inputs of rows, see `run`.
+        """Returns the keys [rows] and the inputs of the rows that `run` decodes.
 
         Args:
           plan: the plan.
@@ -137,7 +139,7 @@ class Bench(NamedTuple):
         index = jnp.arange(first, first + rows)
         keys = row_keys(1, index // SAMPLES, index % SAMPLES)
         inputs = self.inputs(rows)
-        if plan.reads_previous:  # texts of the longest length, which differ
+        if plan.reads_previous:  # previous outputs of the maximum length, different in each row
             numbers = index[:, None] + jnp.arange(self.max_length)[None]
             previous = 1 + numbers % (self.target.vocab_size - 1)
             inputs = Revised(inputs, previous.astype(jnp.int32))
@@ -147,7 +149,7 @@ class Bench(NamedTuple):
         return decode(self.params, *self.given(plan, rows, first), plan)
 
     def compare(self, tokens: jax.Array, sampling: SamplingRule) -> Comparison:
-        """Returns the chi-square test of tokens [R, N] against the enumerated distribution."""
+        """Returns the chi-square test of output tokens [R, N] against the exact distribution."""
         law = sequence_law(
             self.target,
             self.params["target"],
@@ -167,16 +169,16 @@ def check_verifier(
     seed: int = 0,
     tolerance: float = 1e-12,
 ) -> float:
-    """Checks that the emitted tokens have the target's distribution.
+    """Checks that a verifier's output has the target's distribution.
 
-    (a) `output_law` is compared in float64, for whole and shortened drafts. The cases are
-    `adversarial_trees` and, for drafts of at most two tokens, `broken_trees`. (b) Outputs of the
-    jitted `decode` are tested against the enumerated distribution, for each sampling. (c) The same
-    is done with a drafter whose q is not a distribution after some tokens (`Broken`).
+    (a) The exact `output_law` is computed in float64 for `adversarial_trees` and, for drafts of at
+    most two tokens, `broken_trees`. (b) Outputs of the jitted `decode` are tested against the exact
+    distribution, for each sampling rule. (c) As (b), with a drafter whose q is not a distribution
+    after some tokens (`Broken`).
 
     Args:
       verifier: the verifier to check.
-      samplings: the sampling rules; greedy is added.
+      samplings: the sampling rules; `Greedy()` is added.
       gammas: draft lengths.
       vocab_size: V.
       seed: the seed of random cases.
@@ -194,7 +196,7 @@ def check_verifier(
         for sampling in samplings:
             for case, error in law_errors(verifier, sampling, gammas, vocab_size, seed):
                 assert error <= tolerance, (
-                    f"{verifier} emits a wrong law for {case}: off by {error:.3g}"
+                    f"{verifier} emits a wrong distribution for {case}: off by {error:.3g}"
                     f"{ASKED_EVERYWHERE if np.isnan(error) else ''}"
                 )
                 worst = max(worst, error)
@@ -215,7 +217,7 @@ def law_errors(
     vocab_size: int = 3,
     seed: int = 0,
 ) -> Iterator[tuple[str, float]]:
-    """Yields cases that a verifier is checked with, and the error of the emitted distribution.
+    """Yields (case, error): the largest error of a probability in a verifier's `output_law`.
 
     Args:
       verifier: the verifier to check.
@@ -242,7 +244,7 @@ def rounds_errors(
     vocab_size: int = 3,
     seed: int = 0,
 ) -> Iterator[tuple[str, float]]:
-    """Yields cases and errors as `law_errors` does, for drafts with several paths.
+    """Yields (case, error): the largest error of a probability in `rounds_law`, for several paths.
 
     Args:
       verifier: the verifier to check.
@@ -256,7 +258,7 @@ def rounds_errors(
         cases = adversarial_trees(seed, vocab_size, gamma, sampling)
         cases |= broken_trees(seed, vocab_size, gamma, sampling)
         for name, trees in cases.items():
-            if not trees.certain:  # which is no draw
+            if not trees.certain:  # as a one-hot q draws no different paths
                 emitted = rounds_law(verifier, trees, gamma, paths).emitted
                 yield name, float(np.max(np.abs(emitted - trees.joint)))
 
@@ -272,21 +274,19 @@ def check_drafter(
     seed: int = 0,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Checks that drafts do not change the output, and that each q is the one drawn from.
+    """Checks that a drafter does not change the output, and draws from the q that it reports.
 
-    The draft tokens must have the distributions that the drafter reports (`proposals`). For each
-    gamma and each schedule, greedy and `Coupled` outputs must equal the baseline's token
-    by token, with no more target calls. (Drafters with several paths take no shared noise.)
-    `SpeculativeSampling` outputs must follow the enumerated distribution, and a row alone must
-    equal the same row in a batch.
+    Draft tokens must follow the reported q (`proposals`). For each gamma and each schedule, greedy
+    and `Coupled` outputs must equal those of the target alone token by token, with no more target
+    calls. (`Coupled` is left out for drafters with several paths.) `SpeculativeSampling` outputs
+    must follow the exact distribution, and a row alone must equal the same row in a batch.
 
     Args:
       drafter: the drafter to check.
-      drafter_params: its parameters; of several roles, by role.
-      perfect: a sampling rule under which the drafter, given the target's parameters as its own,
-        draws from the target's distribution. Every token must then be accepted, and
-        `drafter_params` is ignored. Other output tests cannot detect a drafter that is merely bad,
-        because the verifier repairs its drafts.
+      drafter_params: the drafter's parameters; by role if it has several roles.
+      perfect: a sampling rule under which the drafter draws from the target's distribution if it
+        has the target's parameters. If given, these replace `drafter_params`, and every draft token
+        must be accepted. Only this test detects a bad drafter, as the verifier corrects its output.
       vocab_size: V.
       gammas: draft lengths.
       schedules: further schedules.
@@ -301,7 +301,7 @@ def check_drafter(
         trees = {roles[0]: drafter_params} if len(roles) == 1 else dict(drafter_params)
     bench = bench._replace(params=Params(target, **trees), drafter=drafter)
     schedules = (*map(Fixed, gammas), *schedules)
-    say(f"{drafter}: the distributions that it reports")
+    say(f"{drafter}: its tokens and the distributions that it reports")
     result = check_proposals(bench, Fixed(max(gammas)), Sampling())
     assert result.passed, f"{drafter} draws from other distributions than it reports: {result}"
     for number, schedule in enumerate(schedules, 1):
@@ -316,7 +316,7 @@ def check_drafter(
 def check_proposals(
     bench: Bench, schedule: Schedule, sampling: SamplingRule, rows: int = PROPOSAL_ROWS
 ) -> Proposals:
-    """Returns the test of whether draft tokens have the distributions that the drafter reports.
+    """Returns the test of whether draft tokens follow the distributions that the drafter reports.
 
     Args:
       bench: the target and the drafter.
@@ -330,11 +330,11 @@ def check_proposals(
 
 
 def check_schedule(schedule: Schedule, schedule_params: PyTree = (), *, seed: int = 0) -> None:
-    """Checks that the output does not change, whatever lengths the schedule chooses.
+    """Checks that the draft lengths that a schedule chooses do not change the output.
 
     Args:
       schedule: the schedule to check.
-      schedule_params: its parameters, if it has a table.
+      schedule_params: the parameters of its table, if it has one.
       seed: the seed of the target.
     """
     buckets = schedule.buckets
@@ -348,11 +348,11 @@ def check_schedule(schedule: Schedule, schedule_params: PyTree = (), *, seed: in
 
 
 def check_processor(processor: LogitsProcessor, *, seed: int = 0) -> None:
-    """Checks that speculation reproduces a target with this processor, with any drafter.
+    """Checks that speculation has the same output as the target alone, both with this processor.
 
-    Outputs must follow the enumerated distribution. Greedy outputs, and those drawn with the
-    target's noise, must be equal. A drafter that equals the target, with its processor, must never
-    be rejected. A processor that reads beyond its history fails.
+    Sampled outputs must follow the exact distribution, and greedy and `Coupled` outputs must be
+    equal. If the drafter is the target with the processor, all draft tokens must be accepted. A
+    processor that reads tokens beyond its history fails.
 
     Args:
       processor: the processor to check.
@@ -380,7 +380,7 @@ def check_processor(processor: LogitsProcessor, *, seed: int = 0) -> None:
 def check_everything_accepted(
     bench: Bench, schedule: Schedule, sampling: SamplingRule, rows: int = 256
 ) -> None:
-    """Checks that every token of a drafter with the target's own distributions is accepted.
+    """Checks that all draft tokens are accepted if the drafter has the target's distributions.
 
     Args:
       bench: the target and the drafter.

@@ -1,4 +1,4 @@
-"""A target small enough to enumerate, which still reads its past from a real KV cache."""
+"""A target whose outputs can be enumerated, and which reads previous tokens from a KV cache."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from specdec.types import Array, ModelOutput, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class TableTarget(LayeredTarget):
-    """Looks up its logits by the class of the input, the sum of all tokens, and the last token.
+    """A target that looks up logits by the input's class, the sum of all tokens, and the last one.
 
-    The sum is taken over the cache, slot by slot, so that one stale or misplaced slot changes the
-    distribution. Any mistake in rewinding, capacity or positions is therefore visible.
+    The sum is computed from the slots of the KV cache. A stale or misplaced slot therefore changes
+    the distribution, so that errors in rewinding, capacity or positions are visible.
 
     Args:
       vocab_size: V; the table has classes * V^3 logits.
       classes: the number of input classes; an input's class is the sum of its tokens modulo this.
       scale: the standard deviation of the random logits that `init` makes.
-      num_layers: each layer sums over its own keys, and passes on sum and token. Before the last
-        layer, the sum is off by the number of missing layers, so that early predictions differ.
+      num_layers: the number of layers, each of which sums over its own keys. After a layer, the
+        sum is off by the number of remaining layers, so that early exits predict other tokens.
     """
 
     vocab_size: int
@@ -86,7 +86,7 @@ class TableTarget(LayeredTarget):
             cache = self._written(i, stream, cache)
             total = jnp.sum(jnp.where(block.visible, cache.keys[i][:, :, :, 0], 0), axis=-1)
             above = self.num_layers - 1 - i
-            if i:  # what is wrong below is wrong here too
+            if i:  # an error in the layer below is carried on
                 total = 2 * total - (stream[:, :, 1] - above - 1)
             total = (total + above) % self.vocab_size
             stream = jnp.stack([classes, total, stream[:, :, 2]], axis=-1)
@@ -106,6 +106,6 @@ class TableTarget(LayeredTarget):
         return cache.write(layer, stored, stored)
 
     def logits(self, params: PyTree, hidden: Array) -> Array:
-        """Looks up the logits of each class, sum and token."""
+        """Returns the logits for states `hidden` [..., 3]: class, sum and last token."""
         classes, total, tokens = jnp.moveaxis(hidden.astype(jnp.int32), -1, 0)
         return params["logits"][classes, total, tokens]

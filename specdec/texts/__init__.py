@@ -1,1 +1,1 @@
-"""A run that is measured: its plan, the sources of its texts, and the engine that decodes them."""
+"""Runs of commands: an engine with its plan, sources of texts, and the decoded texts."""

@@ -1,4 +1,4 @@
-"""The beams of a run's texts, as `specdec decode --num_beams` writes them."""
+"""The outputs of `specdec decode --num_beams`: the beams of each text, and a summary."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from specdec.common import terminal
 from specdec.common.schemas import Count
 from specdec.decoding.beam_search import BeamOutput
 
-Beams: TypeAlias = tuple[tuple[Count, ...], ...]  # the ids of each
+Beams: TypeAlias = tuple[tuple[Count, ...], ...]  # the token ids of each beam
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamText:
-    """One text and its beams, best first, as plain values.
+    """One text and its returned beams, the best beam first.
 
     Attributes:
-      index: The example's place in its split, or the text's among those given, from 0.
-      input: The text that was given, with its task prefix.
+      index: The example's place in its split, or the text's place in a file, from 0.
+      input: The input text, with the task's prefix.
       target: The reference output; absent if there is none.
-      predictions: The texts of the beams, up to their EOS.
-      tokens: Of each beam, its token ids, with its EOS unless it was cut at the longest length.
-      scores: Of each beam, its log-probability in nats as the rule of the search normalises it by
-        length.
-      steps: Steps of the search.
-      calls: Target calls that the search took.
-      alone: The texts of the beams of the target alone; absent without --compare.
-      alone_tokens: Of each beam of the target alone, its token ids; absent without --compare.
+      predictions: The text of each beam, up to its EOS.
+      tokens: The token ids of each beam, with EOS unless it was cut at the maximum length.
+      scores: The score of each beam: its log-probability in nats, normalised by length.
+      steps: The number of steps of the search.
+      calls: The number of target calls of the search.
+      alone: The text of each beam of the target alone; absent without --compare.
+      alone_tokens: The token ids of each beam of the target alone; absent without --compare.
     """
 
     index: Count
@@ -44,9 +43,8 @@ class BeamText:
     calls: Count
     alone: Annotated[tuple[str, ...] | None, tuple[str, ...]] = None
     alone_tokens: Annotated[Beams | None, Beams] = None
-    # whether all beams of the search, and not only these, are those of the target alone
-    same: bool = False
-    sample = 0  # a search draws nothing
+    same: bool = False  # whether all beams, also unreturned ones, equal the target's beams
+    sample = 0  # beam search is deterministic
 
     LINE: ClassVar = (
         *("index", "input", "target", "predictions", "tokens", "scores", "steps", "calls"),
@@ -63,7 +61,7 @@ class BeamText:
         vocabulary: tasks.LoadedVocabulary,
         count: int,
     ) -> BeamText:
-        """Returns a row of an output."""
+        """Returns the text of one row of a search's output, with its best `count` beams."""
         source = batch.input_texts[row]
 
         def texts(beams: tuple[tuple[int, ...], ...]) -> tuple[str, ...]:
@@ -75,7 +73,7 @@ class BeamText:
             alone = tuple(map(tuple, baseline.texts(row)[:count]))
             same = np.array_equal(baseline.tokens[row], output.tokens[row])
             others = {"alone": texts(alone), "alone_tokens": alone, "same": same}
-        filled = np.flatnonzero(output.length[row][:count])  # the others no text has filled
+        filled = np.flatnonzero(output.length[row][:count])  # other beams are empty
         return cls(
             index=int(batch.index[row]),
             input=source,
@@ -89,12 +87,12 @@ class BeamText:
         )
 
     def record(self) -> dict[str, object]:
-        """Returns a line for `records.as_json`."""
+        """Returns the fields of a line of JSON, without absent ones."""
         fields = {name: getattr(self, name) for name in self.LINE}
         return {name: value for name, value in fields.items() if value is not None}
 
     def count_in(self, summary: BeamSummary, prefix: int = 0) -> None:
-        """Adds this text to the figures of a search; those have no tokens, so no `prefix`."""
+        """Adds this text to the summary, which ignores the length of the prefix."""
         del prefix
         summary.texts += 1
         summary.steps += self.steps
@@ -104,19 +102,19 @@ class BeamText:
 
 @dataclasses.dataclass
 class BeamSummary:
-    """The figures of a search, over all texts."""
+    """The totals of a beam search over all texts."""
 
     texts: int = 0
     steps: int = 0
-    calls: int = 0
-    seconds: float = 0.0  # without compiling
+    calls: int = 0  # of the target
+    seconds: float = 0.0  # without compilation
     compile_seconds: float = 0.0
-    identical: int = 0  # texts whose beams are those of the target alone
-    baseline_seconds: float = 0.0
-    compared: bool = False
+    identical: int = 0  # texts whose beams equal those of the target alone
+    baseline_seconds: float = 0.0  # of the target alone
+    compared: bool = False  # whether the target alone ran as well
 
     def lines(self, spent: Mapping[str, float] = {}) -> list[str]:
-        """Returns the summary in lines for people."""
+        """Returns the printed lines of the summary; `spent` maps a stage to its seconds."""
         per_call = self.steps / max(self.calls, 1)
         texts = f"{self.texts} text{'s' * (self.texts != 1)}"
         lines = [

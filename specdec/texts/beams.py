@@ -21,17 +21,17 @@ _RULE = Rule(
 
 @dataclasses.dataclass(frozen=True)
 class Beams(Checked):
-    """The settings of a run's beam search, false without one; gin builds it, as `cli.Beams`.
+    """The settings of a run's beam search; false if there is none. gin builds it as `cli.Beams`.
 
     Args:
       num_beams: w, the number of beams; 0 for no search.
-      num_return: the number of texts that are written for each input, best first.
-      rule: the library whose search it is, 't5x' or 'huggingface', or a rule of
+      num_return: the number of output texts for each input, the best beams.
+      rule: the library whose search is reproduced, 't5x' or 'huggingface', or a rule of
         `decoding.beam_rules`.
       length_penalty: T5X's alpha or Hugging Face's length_penalty; None for 0.6 or 1.0.
-      early_stopping: the setting of Hugging Face's rule.
+      early_stopping: Hugging Face's early_stopping; T5X has none.
       draft_beams: u, the beams of the draft; None for 2 * w.
-      draft_steps: gamma, the steps that the draft looks ahead.
+      draft_steps: gamma, the number of steps per draft.
     """
 
     num_beams: NonNegativeInt = 0
@@ -69,7 +69,7 @@ class Beams(Checked):
         return self.num_beams > 0
 
     def beam_rule(self) -> BeamRule:
-        """Returns the rule of the search."""
+        """Returns the search's rule with its settings."""
         if isinstance(self.rule, BeamRule):
             return self.rule
         penalty = () if self.length_penalty is None else (self.length_penalty,)
@@ -78,11 +78,11 @@ class Beams(Checked):
         return HuggingFaceBeams(*penalty or (1.0,), self.early_stopping)
 
     def engine(self, engine: Engine) -> BeamEngine:
-        """Returns the search with the parts of an engine."""
+        """Returns the engine of the search, with the models and devices of `engine`."""
         return searching(engine, self.plan(engine.plan))
 
     def plan(self, plan: Plan) -> BeamPlan:
-        """Returns the plan of the search with the parts of a plan for decoding."""
+        """Returns the plan of the search, with the target and drafter of `plan`."""
         draft = {"width": self.draft_beams, "depth": self.draft_steps}
         with one_line():
             best_only = self.num_return == 1

@@ -1,4 +1,4 @@
-"""Decoded texts, as `specdec decode` and `specdec eval` write them."""
+"""The decoded texts that `specdec decode` and `specdec eval` write as JSON lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specdec.types import DecodeOutput
 
 
 class Facts(TypedDict):
-    """The field `explained` of a text; its lists have an entry per target call."""
+    """The field `explained` of a text's JSON line; lists but `token_texts` are by target call."""
 
     plan: str
     given: int
@@ -37,17 +37,17 @@ class Text(DecodedText):
     """One example and its output.
 
     Attributes:
-      index: The example's place in its split, or the text's among those given, from 0.
-      sample: Which of the text's outputs, from 0; 0 unless several are sampled.
-      input: The text that was given, with its task prefix.
+      index: The example's place in its split, or the text's place in a file, from 0.
+      sample: The number of the output among several samples of a text, from 0.
+      input: The input text, with the task's prefix.
       target: The reference output; absent if there is none.
       prediction: The text of the output, up to its EOS.
-      log_probs: Of each token, its log-probability in nats under the target at temperature 1,
-        whatever the sampling.
-      alone: The text that the target alone writes; only where the run compares.
-      alone_tokens: Token ids of what the target alone writes; only where the run compares.
-      segments: The parts of a transcript, each with `start` and `end` in seconds and its `text`;
-        only where sound has timestamps.
+      log_probs: The log-probability of each output token in nats, under the target at temperature
+        1, for every sampling rule.
+      alone: The output of the target alone; absent without --compare.
+      alone_tokens: The token ids of the output of the target alone; absent without --compare.
+      segments: The segments of a transcript, each with `start` and `end` in seconds and its `text`;
+        absent if transcripts have no timestamps.
     """
 
     index: Count
@@ -58,11 +58,11 @@ class Text(DecodedText):
     log_probs: list[float]
     alone: Annotated[str | None, str] = None
     alone_tokens: Annotated[Sequence[int] | None, list[Count]] = None
-    alone_calls: int = 0  # of the target alone
+    alone_calls: int = 0  # target calls when the target decoded alone
     explained: Facts | None = None  # see `ExplainedBatch`
     segments: Annotated[list[TimedText] | None, list[TimedText]] = None
 
-    # The fields of a line of JSON, in order: of the drafts it has only their lengths.
+    # The fields of a line of JSON, in order, without the proposed tokens.
     LINE: ClassVar = (
         *("index", "sample", "input", "target", "prediction", "tokens", "log_probs", "drafted"),
         *("accepted", "alone", "alone_tokens", "calls", "segments"),
@@ -78,7 +78,7 @@ class Text(DecodedText):
         vocabulary: tasks.LoadedVocabulary,
         **others: Any,
     ) -> Text:
-        """Returns a row of an output."""
+        """Returns the text of one row of a program's output, with the row of the target alone."""
         source = batch.input_texts[row]
         text_of = functools.partial(tasks.detokenize, vocabulary, source=source)
         tokens = output.row(row).tokens
@@ -98,7 +98,7 @@ class Text(DecodedText):
         )
 
     def record(self) -> dict[str, object]:
-        """Returns a line of JSON, without unknown values."""
+        """Returns the fields of a line of JSON, without absent ones."""
         record = {name: getattr(self, name) for name in (*self.LINE, "explained")}
         return {name: value for name, value in record.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""Explained texts: the fields that `specdec decode --explain` adds to a line."""
+"""Computes the probabilities p and q that `specdec decode --explain` adds to a text's line."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ DIGITS = 6
 
 
 def replayer(plan: Plan, *, mesh: Mesh | None = None, prefix: Array | None = None) -> Program:
-    """Returns a plan's `replay` program: (params, keys [B], (inputs, Decided)) -> Replay."""
+    """Returns a program (params, keys [B], (inputs, Decided)) -> `decoding.Replay` with p and q."""
     if plan.drafter.paths:
         raise UsageError(
-            f"{type(plan.drafter).__name__} drafts {plan.drafter.paths} paths, and only the one "
-            "that is kept is recorded; explain with --drafter=autoregressive"
+            f"{type(plan.drafter).__name__} drafts {plan.drafter.paths} paths, and only the "
+            "accepted path is recorded; explain with --drafter=autoregressive"
         )
 
     def again(params: Params, keys: Array, batch: tuple[PyTree, Decided]) -> Replay:
@@ -37,17 +37,17 @@ def replayer(plan: Plan, *, mesh: Mesh | None = None, prefix: Array | None = Non
 
 
 class ExplainedBatch(NamedTuple):
-    """The figures that all texts of a batch share."""
+    """A decoded batch with the probabilities p and q of its tokens."""
 
     plan: Plan
-    text_of: Callable[[Sequence[int], str], str]  # of an output and its input
+    text_of: Callable[[Sequence[int], str], str]  # (output ids, input text) -> output text
     given: int  # tokens of the prefix
     output: DecodeOutput
     replay: Replay
-    seconds: float  # that decoding took
+    seconds: float  # of decoding the batch
 
     def explained(self, row: int, source: str) -> Facts:
-        """Returns the field `explained` of a JSON line; its lists have an entry per target call."""
+        """Returns the field `explained` of a row's JSON line; `source` is the row's input text."""
         of_row = jax.tree.map(lambda x: x[row], self.replay)
 
         def text_of(tokens: Sequence[int]) -> str:
@@ -75,9 +75,9 @@ class ExplainedBatch(NamedTuple):
 
 
 class _Call(NamedTuple):
-    before: list[int]  # the text that it continues
+    before: list[int]  # the output tokens before the call
     proposed: list[int]
-    has_own: bool  # whether the target's own token follows what it accepted
+    has_own: bool  # whether the target's token follows the accepted tokens
 
 
 def _calls(row: Row, start: int) -> Iterator[_Call]:
@@ -89,9 +89,9 @@ def _calls(row: Row, start: int) -> Iterator[_Call]:
 
 
 def _texts(before: Sequence[int], tokens: Sequence[int], text_of) -> list[str]:
-    """Returns the text that each token adds; the last token of a character has all of it."""
+    """Returns the text that each token adds; a character of several tokens is at its last one."""
     ends = range(len(tokens) + 1)
-    # An unfinished character reads as U+FFFD.
+    # Unfinished characters are decoded as U+FFFD.
     shown = [text_of([*before, *tokens[:end]]).rstrip("\ufffd") for end in ends]
     return [new[len(old) :] for old, new in itertools.pairwise(shown)]
 
@@ -110,5 +110,5 @@ def _own(values: np.ndarray, calls: Sequence[_Call]) -> list[float | None]:
 
 
 def _number(value: float) -> float | None:
-    """Returns a number with six significant digits, or None for NaN, which JSON does not have."""
+    """Returns a number rounded to six significant digits; None for NaN, which JSON lacks."""
     return None if math.isnan(value) else float(f"{value:.{DIGITS}g}")

@@ -1,4 +1,4 @@
-"""The run that is measured, in the form that the functions of this package need."""
+"""A run: an engine, the texts that it decodes, and how; variants of a run for comparison."""
 
 from __future__ import annotations
 
@@ -31,54 +31,54 @@ class Run:
 
     engine: Engine
     data: Data
-    compare: bool = False  # whether the target alone runs as well
+    compare: bool = False  # whether the target alone decodes the texts as well
     lossy: bool = False  # whether the output may have another distribution than the target's
-    beams: Beams = Beams()  # the search that replaces decoding
-    previous: Previous | None = None  # the previous outputs of the texts; None for none
+    beams: Beams = Beams()  # the beam search that replaces decoding, if any
+    previous: Previous | None = None  # previous outputs of the texts, for the drafter
     # transcribes sounds of any length in place of the engine; None for other texts
     transcriber: Transcriber | None = None
 
     @property
     def plan(self) -> Plan:
-        """The engine's plan."""
+        """The plan of the engine, also if a beam search replaces decoding."""
         return self.engine.plan
 
     @property
     def placement(self) -> Placement:
-        """The engine's devices."""
+        """The devices of the engine, and how arrays are divided over them."""
         return self.engine.placement
 
     @functools.cached_property
     def search(self) -> BeamEngine | None:
-        """The search that replaces decoding, None for none; raises as `Beams.engine` does."""
+        """The engine of the beam search that replaces decoding; None if there is none."""
         return self.beams.engine(self.engine) if self.beams else None
 
     @property
     def decoder(self) -> Engine | BeamEngine | Transcriber:
-        """The search or the transcriber if there is one, or else the engine."""
+        """The engine that decodes the texts: of the beam search, the transcriber or `engine`."""
         return self.search or self.transcriber or self.engine
 
     @property
     def target_alone(self) -> Target:
-        """The target as it is measured alone."""
+        """The target in the layout in which it decodes alone."""
         return self.decoder.alone().plan.target
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The longest texts in tokens; for outputs the plan's, for reports."""
+        """The maximum lengths of "inputs" and "targets" in tokens; the plan's for "targets"."""
         return {**self.data.lengths, "targets": self.plan.max_length}
 
     def paths(self) -> dict[str, str]:
-        """Returns the checkpoints and tables, by role."""
+        """Returns role -> path of the checkpoint or table."""
         return {role: str(path) for role, path in self.engine.weights.items()}
 
     @property
     def checkpoint_path(self) -> str:
-        """The target's checkpoint."""
+        """The path of the target's checkpoint."""
         return self.paths()["target"]
 
     def source(self, *, everywhere: bool = False) -> Source:
-        """Returns the texts that this host feeds, or with `everywhere` those of all hosts."""
+        """Returns the texts that this host decodes; with `everywhere`, the texts of all hosts."""
         share = Share(0, 1) if everywhere else self.placement.share()
         rows = self.data.batch_size
         if self.placement.mesh is not None:
@@ -95,10 +95,10 @@ class Run:
         return RevisedTexts(source, previous.ids(self.engine.vocabulary), width, previous.name)
 
     def transcribing(self, explained: bool = False) -> Run:
-        """Returns the run with a transcriber, if some of its sounds need several windows, or may.
+        """Returns the run with a transcriber if some sounds may be longer than a window.
 
-        The length of sounds that come one by one is not known. Where they cannot be transcribed
-        window by window, they are read as texts are, and long ones are refused.
+        Raises UsageError for settings that do not allow several windows. If sounds come one by one,
+        their lengths are unknown; with such settings, long sounds are refused when they come.
         """
         engine, texts = self.engine, self.data.texts
         if texts is None or not tasks.is_sound(engine.vocabulary):
@@ -128,34 +128,34 @@ class Run:
         return dataclasses.replace(self, transcriber=Transcriber(engine, several))
 
     def batches(self, *, everywhere: bool = False) -> Iterator[tasks.Batch]:
-        """Returns the batches of `source`."""
+        """Returns an iterator over the batches of `source(everywhere=everywhere)`."""
         return iter(self.source(everywhere=everywhere))
 
 
 class Variant(NamedTuple):
-    """One of several runs that are compared, or the only one."""
+    """One of several runs that a command compares, or its only run."""
 
-    name: str  # the settings that only this one has, '' for none
+    name: str  # the settings in which this run differs from the others, '' for none
     run: Run
-    settings: str  # those in force, as gin text
+    settings: str  # all settings of the run, as gin text
 
     @property
     def engine(self) -> Engine:
-        """The run's engine."""
+        """The engine of the run."""
         return self.run.engine
 
     @property
     def vocabulary(self) -> tasks.LoadedVocabulary:
-        """The vocabulary of its texts."""
+        """The vocabulary of the run's texts."""
         return self.engine.vocabulary
 
     def lines(self, path: str | os.PathLike) -> Lines:
-        """Returns the lines of a file that this run has written, or will."""
+        """Opens or makes a file of JSON lines for this run; another run's file raises an error."""
         return Lines.of(Path(path), self.settings)
 
 
 def described(run: Run) -> dict[str, object]:
-    """Returns the facts that every report has about a run."""
+    """Returns name -> fact about a run that every report has, such as dtypes and seed."""
     models = run.plan.models()
     return {
         "dtype": {role: model.dtype for role, model in models.items()},
@@ -168,5 +168,5 @@ def described(run: Run) -> dict[str, object]:
 
 
 def parameter_counts(models: Mapping[str, Weights]) -> dict[str, int]:
-    """Returns how many numbers each model's checkpoint has, by role."""
+    """Returns role -> the number of parameters in the model's checkpoint."""
     return {role: checkpoints.parameter_count(model) for role, model in models.items()}

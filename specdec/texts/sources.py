@@ -1,7 +1,7 @@
-"""The sources of a run's texts: a task, given texts, or texts that come one by one.
+"""The sources of a run's texts: a task, texts of a file or flag, or texts that come one by one.
 
-A source yields batches of texts, each with its index, its input and the files that the input names.
-Series are given texts too, because their vocabulary reads the numbers.
+A source yields batches of texts; each text has an index and an input. The input of a sound or
+picture is the name of its file. Time series are texts of numbers.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from specdec.common.values import UsageError
 
 
 class Source:
-    """Texts of one origin, batch by batch, once.
+    """An iterator over batches of texts, which can be read once.
 
-    The first batch may be read before it is asked for if `is_there`; a pipe may have none yet.
+    If `is_there`, `length` may read the first batch in advance; a pipe may not have any text yet.
     """
 
     def __init__(self, batches: Iterable[tasks.Batch], *, is_there: bool = True):
@@ -30,20 +30,20 @@ class Source:
             yield batch
 
     def length(self) -> int | None:
-        """Returns the length that inputs of the first batch are padded to, in tokens.
+        """Returns the number of tokens to which inputs of the first batch are padded.
 
-        None stands for no text, and for a first text that is not there yet.
+        Returns None if there is no text, or if the source is not `is_there`.
         """
         first = list(itertools.islice(self._batches, self._is_there))
         self._batches = itertools.chain(first, self._batches)
         return first[0].ids.shape[1] if first else None
 
     def answered(self, text: DecodedText) -> None:
-        """Takes a decoded text, before the next batch is asked for."""
+        """Receives each decoded text, before the next batch is read."""
 
 
 class Sounds(Source):
-    """Texts that name sounds of any length. A sound is read when its batch is asked for."""
+    """Names of sounds of any length, whose features are read when their batch is reached."""
 
     def __init__(
         self,
@@ -70,7 +70,9 @@ class Sounds(Source):
 
 
 class RevisedTexts(Source):
-    """Texts with previous outputs, from which a drafter drafts the new ones."""
+    """Texts with their previous outputs, of which a drafter copies tokens.
+
+    `outputs` are lists of token ids, padded to `width`; `name` is their origin, for errors."""
 
     def __init__(self, source: Source, outputs: Sequence[Sequence[int]], width: int, name: str):
         super().__init__(map(self._revised, source))
@@ -87,13 +89,13 @@ class RevisedTexts(Source):
         if index >= len(self._outputs):
             raise UsageError(
                 f"{self._name} has {len(self._outputs)} outputs, and there is a text {index + 1}; "
-                "give one for each, an empty line for none"
+                "give an output for each text, an empty line for none"
             )
         return self._outputs[index]
 
 
 class Live(RevisedTexts):
-    """Versions of one text: the output for the version before drafts the next one."""
+    """Successive versions of one text; the output for each version is the next one's previous."""
 
     def __init__(self, source: Source, width: int):
         super().__init__(source, (), width, "")

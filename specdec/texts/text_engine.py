@@ -1,4 +1,4 @@
-"""The engine of a run's texts, with the programs that suit the run."""
+"""Decodes the texts of a run with the program that its settings require."""
 
 from __future__ import annotations
 
@@ -34,31 +34,29 @@ T = TypeVar("T")
 
 
 class Watch(Protocol):
-    """A display of one text at a time, as it grows."""
+    """A display of one output at a time while it is decoded."""
 
     def begin(self, text: str) -> None:
-        """Begins an output with its input."""
+        """Shows the input of the next output."""
 
     def grown(self, output: DecodeOutput) -> None:
-        """Takes the output so far, of one row, after a target call."""
+        """Shows the output so far, of one row, after each target call."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextEngine:
-    """Decodes the texts of a source, and adds up their figures.
+    """Decodes the texts of a source, and sums up their figures.
 
-    `TextEngine.open` chooses the programs: batches or refilled rows, one sample or several, step by
-    step, a beam search, or whole sounds window by window. Nothing is compiled before it is needed.
+    `TextEngine.open` chooses the program: batches or refilled rows, one sample or several, step by
+    step, a beam search, or sounds window by window. Programs are compiled at their first use.
     """
 
     run: Run
     engine: Engine | BeamEngine | Transcriber
     alone: Engine | BeamEngine | Transcriber | None = None  # the target alone, if the run compares
-    # the program of `explained.replayer`, if texts are to be explained
-    again: Program | None = None
-    watch: Watch | None = None  # is shown each text while it is decoded
-    # the figures of the texts so far
-    summary: Summary | BeamSummary = dataclasses.field(init=False)
+    again: Program | None = None  # the program of `explained.replayer`, to explain texts
+    watch: Watch | None = None  # displays each output while it is decoded
+    summary: Summary | BeamSummary = dataclasses.field(init=False)  # of the texts so far
 
     def __post_init__(self):
         run, compares = self.run, self.alone is not None
@@ -74,7 +72,10 @@ class TextEngine:
         watch: Watch | None = None,
         explained: bool = False,
     ) -> TextEngine:
-        """Returns the engine of a run's texts, checked; it compiles for a known `length`."""
+        """Opens a run, and checks that its programs can be traced.
+
+        If `length` is given, compiles for inputs of that many tokens. With `explained`, p and q of
+        all tokens are computed as well."""
         data, decoder = run.data, run.decoder
         widths = data.widths if data.refill else ()
         how = {"samples": data.num_samples, "together": data.samples_together, "widths": widths}
@@ -90,12 +91,12 @@ class TextEngine:
 
     @property
     def plan(self) -> AnyPlan:
-        """The plan of decoding, or of the search."""
+        """The plan of the engine that decodes: a `Plan`, or the `BeamPlan` of a beam search."""
         return self.engine.plan
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Reads the parameters, and at the end prints the figures of the texts on stderr."""
+        """Reads the parameters on entry, and prints the summary on stderr on exit."""
         self.engine.load()
         try:
             yield
@@ -107,10 +108,10 @@ class TextEngine:
     def decode(
         self, source: Source, *, skip: int = 0, everywhere: bool = False
     ) -> Iterator[AnyText]:
-        """Decodes a source batch by batch, and each batch sample by sample.
+        """Yields the decoded texts of a source by batch, and within a batch by sample.
 
-        If rows are refilled, texts of later batches are decoded before a batch is finished.
-        The first `skip` texts are left out. With `everywhere` the first host gets the texts of all.
+        If rows are refilled, texts of later batches are decoded before a batch is finished. The
+        first `skip` texts are left out. With `everywhere`, the first host yields all hosts' texts.
         """
         batches: Iterable[Iterable[AnyText]] = self._batches(source, skip)
         if everywhere and jax.process_count() > 1:
@@ -123,7 +124,6 @@ class TextEngine:
             yield text
 
     def _batches(self, source: Source, skip: int) -> Iterator[Iterator[AnyText]]:
-        """Yields the texts of each batch and sample."""
         samples, seed = range(self.run.data.num_samples), self.run.data.seed
         work = _work(self._shown(source), samples, skip)
         work, for_ours, for_alone = itertools.tee(work, 3)
@@ -133,7 +133,7 @@ class TextEngine:
             work_alone = ((x, sample) for x, sample, _ in for_alone)
             baselines = self.alone.outputs(work_alone, seed=seed)
         else:
-            del for_alone  # which would keep all batches
+            del for_alone  # because it would keep all batches in memory
         stage = "searching" if self.run.beams else "decoding"
         for batch, sample, rows in work:
             with progress.stage(stage):
@@ -162,7 +162,7 @@ class TextEngine:
         outputs: tuple[PyTree, PyTree],
         explained: ExplainedBatch | None,
     ) -> Iterator[AnyText]:
-        """Yields the texts of some rows, after the source has been told of each."""
+        """Yields the decoded texts of the given rows, after passing each to `source.answered`."""
         vocabulary = self.engine.vocabulary
         for row in rows:
             if self.run.beams:
@@ -179,7 +179,7 @@ class TextEngine:
             yield text
 
     def _shown(self, source: Source) -> Iterator[tasks.Batch]:
-        """Yields the batches; a text that is watched is shown before it is decoded."""
+        """Yields the source's batches, and shows the input of each on the display, if any."""
         for batch in source:
             if self.watch is not None:
                 self.watch.begin(batch.input_texts[0])
@@ -188,7 +188,7 @@ class TextEngine:
     def _explained(
         self, batch: tasks.Batch, sample: int, output: DecodeOutput, seconds: float
     ) -> ExplainedBatch:
-        """Returns the figures of a batch that explain its texts, by decoding a second time."""
+        """Returns a decoded batch with the probabilities p and q, from a replay of its calls."""
         engine, again, plan = self.engine, self.again, self.plan
         assert isinstance(engine, Engine) and again is not None
         assert not isinstance(plan, BeamPlan), "beams are not explained"
@@ -203,7 +203,7 @@ class TextEngine:
 def _work(
     batches: Iterable[tasks.Batch], samples: Iterable[int], skip: int
 ) -> Iterator[tuple[tasks.Batch, int, range]]:
-    """Yields each batch and sample, and which rows count: not those of the first `skip` texts."""
+    """Yields (batch, sample, rows to decode) without the rows of the first `skip` texts."""
     for batch, sample in ((batch, sample) for batch in batches for sample in samples):
         rows = range(len(batch.input_texts))
         if rows[skip:] or not rows:
@@ -214,7 +214,7 @@ def _work(
 def gathered(
     batches: Iterable[list[T]], *, feeds: bool, order: Callable[[T], tuple[int, ...]]
 ) -> Iterator[list[T]]:
-    """Yields the texts of each batch of all hosts on the first host, and nothing on the others."""
+    """Yields the texts of each batch of all hosts on the first host; nothing on other hosts."""
     for texts in batches:
         received = hosts.exchanged(texts if feeds else [])
         if hosts.is_first():

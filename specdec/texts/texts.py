@@ -1,4 +1,4 @@
-"""The texts of a run, and the number of outputs of each."""
+"""The settings of a run's texts: their origin, lengths, batches, and number of samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specdec.texts.sources import Source
 
 # Tokens times parameters that an encoder reads in the time that a program takes to compile.
 COMPILING = 3e11
-# What each kind has, and what to give.
+# Field of Data -> a method that its value must have, and the remedy for an error message.
 _KINDS = {
     "task": ("num_input_examples", "a task, or the name of a registered one"),
     "vocabulary": ("load", tasks.VOCABULARIES),
@@ -25,9 +25,9 @@ _KINDS = {
 
 
 class TextList(tuple[tuple[str, str | None], ...]):
-    """Texts that replace a task's: (input, reference) pairs.
+    """Texts of a file or of flags, in place of a task's: (input, reference) pairs.
 
-    All have a reference, or none has (None).
+    Either all texts have a reference, or all references are None.
     """
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ class TextList(tuple[tuple[str, str | None], ...]):
 
 
 class TextStream:
-    """Texts that replace a task's, and come one by one; the longest is not known."""
+    """Texts that come one by one, such as standard input, in place of a task's texts."""
 
     def __init__(self, pairs: Iterable[tuple[str, str | None]]):
         self._pairs = iter(pairs)
@@ -51,18 +51,18 @@ class TextStream:
 
     @property
     def first(self) -> str:
-        """The first input, which is read now."""
+        """The first input; reading it waits until it has come."""
         pair = next(self._pairs)
         self._pairs = itertools.chain([pair], self._pairs)
         return pair[0]
 
 
 class Previous(NamedTuple):
-    """Previous outputs of given texts."""
+    """The previous outputs of a run's texts."""
 
-    name: str  # what they were read from, for errors
-    # one for each text, as text or as token ids, empty for none. None: the output for each text is
-    # the previous output of the next one
+    name: str  # the origin of the outputs, for error messages
+    # an output for each text, as text or token ids, empty for none. None if the output for each
+    # text is the previous output of the next one
     outputs: Sequence[str | Sequence[int]] | None
 
     def ids(self, vocabulary: tasks.LoadedVocabulary) -> list[Sequence[int]]:
@@ -78,25 +78,25 @@ class Previous(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Data(Checked):
-    """The texts of a run; gin builds it, as `cli.Data`.
+    """The texts of a run, and how they are batched and sampled; gin builds it as `cli.Data`.
 
     Args:
       task: a task, or the name of a registered one.
-      split: one of its splits.
-      lengths: the longest 'inputs' and 'targets' in tokens.
-      texts: texts that replace the task's, None for none.
-      vocabulary: of texts that belong to no task; None for the one saved with the target.
-      draft_vocabulary: of the drafter's models, if known; it must be the same.
+      split: one of the task's splits.
+      lengths: the maximum lengths of 'inputs' and 'targets' in tokens.
+      texts: texts of a file or of flags, in place of the task's; None for the task's.
+      vocabulary: the vocabulary of `texts`; None for the one saved with the target.
+      draft_vocabulary: the vocabulary of the drafter's models, if known; it must be the same.
       batch_size: rows that are decoded together.
       refill: whether a row whose text has ended gets the next text, see `decoding.refilling`.
       buckets: shorter input lengths to compile for, see `tasks.batches`.
-      seed: of all random draws. The output for example i depends only on the seed and on i.
-      limit: how many examples to decode, None for all.
-      num_samples: outputs for each example, from different draws.
-      samples_together: how many of them are rows of one call, on one device and unless rows are
-        refilled. Each takes a row of the caches.
+      seed: the seed of random numbers. The output for example i depends only on the seed and on i.
+      limit: the number of examples to decode; None for all.
+      num_samples: the number of sampled outputs for each example.
+      samples_together: the number of these samples that are rows of one call. It applies on one
+        device, if rows are not refilled; each sample needs a row of the caches.
       decoder_prefix: the text that every output begins with.
-      chat: whether each given text is a user's message, which the chat template of the target's
+      chat: whether each of `texts` is a user's message, which the chat template of the target's
         checkpoint turns into a prompt.
 
     Raises:
@@ -140,7 +140,7 @@ class Data(Checked):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The lengths that inputs are padded to, ascending."""
+        """The lengths to which inputs are padded, ascending."""
         return (*self.buckets, self.lengths["inputs"])
 
     def source(
@@ -150,27 +150,27 @@ class Data(Checked):
         vocabulary: tasks.LoadedVocabulary | None = None,
         target: Target | None = None,
     ) -> Source:
-        """Returns the examples, or a share of them, in batches of `batch_size` rows.
+        """Returns this host's share of the examples, in batches of `batch_size` rows.
 
         Args:
           share: the share of this host.
-          batch_size: rows; None for the field's value.
-          vocabulary: of given texts; a task has its own.
-          target: the model whose inputs they are; None for ids padded as the vocabulary says.
+          batch_size: rows; None for `self.batch_size`.
+          vocabulary: the vocabulary of `self.texts`; a task has its own.
+          target: the model that reads the inputs; None for ids padded with the vocabulary's pad id.
 
         Raises:
-          UsageError, TaskError: at the call.
+          UsageError, TaskError: the examples cannot be read, or a text is too long.
         """
         sizes: dict[str, Any] = {"limit": self.limit, "buckets": self.buckets, "shard": share[:2]}
         sizes["batch_size"] = batch_size or self.batch_size
         if target is not None:
             sizes |= {"pad_id": target.pad_id, "shape": target.inputs_shape}
         if self.texts is not None:
-            assert vocabulary is not None, "given texts have one"
+            assert vocabulary is not None, "texts of no task need a vocabulary"
             batches = tasks.text_batches(self.texts, vocabulary, self.lengths, **sizes)
             if isinstance(self.texts, TextStream):
                 return Source(batches, is_there=False)
-            return Source(list(batches))  # a text that is too long shows now
+            return Source(list(batches))  # so that a text that is too long raises here
         if self.task is None:
             raise UsageError(
                 "there is no task and no text; give --input_file or --text, or set TASK"
@@ -178,13 +178,13 @@ class Data(Checked):
         return Source(tasks.batches(self.task, self.split, self.lengths, **sizes))
 
     def within(self, room: int | None) -> Data:
-        """Returns the data with inputs no longer than some tokens, if the texts are given.
+        """Returns the data with the maximum input length lowered to `room` tokens, for `texts`.
 
-        A task's texts are trimmed to the length of inputs, which a user states. Given texts are
-        refused if they are longer, so their longest length is what models have room for.
+        Longer `texts` are then refused. A task's texts are trimmed to the length in `lengths`, so
+        the data is returned unchanged for a task.
 
         Args:
-          room: the tokens that models have room for; None for any number.
+          room: the longest input that the models can read, in tokens; None for any length.
         """
         if self.texts is None or room is None or not 0 < room < self.lengths["inputs"]:
             return self
@@ -219,7 +219,7 @@ class Data(Checked):
         return dataclasses.replace(self, lengths=lengths_of, buckets=tuple(buckets))
 
     def count(self) -> int | None:
-        """Returns the number of examples without a limit; None if the source does not know."""
+        """Returns the number of examples, ignoring `limit`; None if it is not known."""
         if self.texts is not None:
             return len(self.texts) if isinstance(self.texts, TextList) else None
         return tasks.count(self.task, self.split)

@@ -1,4 +1,4 @@
-"""Transcripts of sounds of any length."""
+"""Transcribes sounds of any length with a Whisper, and makes texts of the transcripts."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from specdec.types import Array, Params
 
 
 def has_timestamps(engine: Engine) -> bool:
-    """Returns whether the outputs of an engine of a Whisper have timestamps."""
+    """Returns whether an engine is of a Whisper whose outputs have timestamps."""
     return isinstance(engine.settings, Transcribed) and bool(engine.settings.timestamps)
 
 
 def frames_of(engine: Engine) -> int:
-    """Returns how many frames of sound an engine of a Whisper reads in one window."""
+    """Returns the number of frames of a window, the longest input of a Whisper's engine."""
     return engine.plan.target.inputs_shape(1, 1).shape[-1]
 
 
 class Transcriber:
-    """Transcribes sounds with an engine of a Whisper, and is used as that engine is.
+    """Transcribes sounds of any length with a Whisper's engine, and has the methods of an engine.
 
-    A sound that fits a window is decoded as by the engine, unless its outputs have timestamps. All
-    others are decoded as by `WholeSounds`.
+    The engine decodes a sound that fits in one window, unless outputs have timestamps. Otherwise
+    `WholeSounds` decodes it window by window; `several` says that there may be such sounds.
     """
 
     def __init__(self, engine: Engine, several: bool = False):
@@ -67,47 +67,47 @@ class Transcriber:
 
     @property
     def prefix(self) -> tuple[int, ...]:
-        """The ids that every output begins with."""
+        """The token ids with which every output begins."""
         return self._engine.prefix
 
     @property
     def compile_seconds(self) -> float:
-        """The time of all compilations so far."""
+        """The seconds of all compilations so far."""
         of_windows = self._whole.compile_seconds if "_whole" in vars(self) else 0.0
         return of_windows + (0.0 if self._has_stamps else self._engine.compile_seconds)
 
     def alone(self) -> Transcriber:
-        """Returns what transcribes with the target alone."""
+        """Returns the transcriber that decodes with the target alone."""
         return Transcriber(self._engine.alone(), self.several)
 
     def suited(self, **how: object) -> Transcriber:
-        """Returns this transcriber, which has its own programs; see `Engine.suited`."""
+        """Returns this transcriber unchanged; other engines choose a program here."""
         del how
         return self
 
     def check(self, length: int, *, compile: bool = False) -> None:
-        """Traces the program of the engine, as `Engine.check` does."""
+        """Traces the engine's program for inputs of `length`; also compiles it if `compile`."""
         self._engine.check(length, compile=compile)
 
     def load(self) -> Params:
-        """Reads the parameters now rather than at first use, and returns them."""
+        """Reads the parameters, which otherwise happens at the first use, and returns them."""
         return self._engine.load()
 
     def features(self, name: str) -> np.ndarray:
-        """Returns the features [mel_bins, F] float32 of all of the sound that a text names."""
+        """Returns the log-mel features [mel_bins, F] float32 of the sound with this name."""
         return tasks.features_of(name, self._bins, self._frames)
 
     def outputs(
         self, work: Iterable[tuple[tasks.Batch, int]], *, seed: int = 0
     ) -> Iterator[tuple[list[Text], float]]:
-        """Yields the results of `decode` for batches and numbers of samples, in order."""
+        """Yields the result of `decode` for each (batch, sample), in order."""
         for batch, sample in work:
             yield self.decode(batch, seed=seed, sample=sample)
 
     def decode(
         self, batch: tasks.Batch, *, seed: int = 0, sample: int = 0
     ) -> tuple[list[Text], float]:
-        """Returns the transcript of each sound of a batch, and the seconds without compiling."""
+        """Returns the transcript of each sound of a batch, and the seconds without compilation."""
         sounds = batch.inputs
         assert isinstance(sounds, list)
         are_long = [self._has_stamps or x.shape[1] > self._frames for x in sounds]
@@ -171,7 +171,6 @@ class Transcriber:
         }
 
     def _words(self, tokens: Sequence[int]) -> list[int]:
-        """Returns the ids without timestamps."""
         return [token for token in tokens if token < self._whole.zero]
 
     def _text(self, tokens: Sequence[int], name: str) -> str:
@@ -179,7 +178,7 @@ class Transcriber:
 
 
 def compared(text: Text, alone: Text | None) -> Text:
-    """Returns a transcript with that of the target alone, if there is one."""
+    """Returns a transcript with the fields `alone...` set to the target's transcript, if given."""
     if alone is None:
         return text
     more = {"alone": alone.prediction, "alone_tokens": alone.tokens, "alone_calls": alone.calls}
@@ -187,7 +186,7 @@ def compared(text: Text, alone: Text | None) -> Text:
 
 
 def _calls(windows: Sequence[Window]) -> dict[str, Any]:
-    """Returns the target calls of all windows, also for tokens that were thrown away."""
+    """Returns the fields of `Text` about target calls, for all windows in order."""
     names = ("proposed", "drafted", "accepted", "sources", "depths")
     texts = [window.decoded for window in windows]
     calls = {name: [x for text in texts for x in getattr(text, name)] for name in names}

@@ -1,4 +1,4 @@
-"""Whole sounds, window by window, as transformers' `generate` transcribes them with a Whisper."""
+"""Transcribes sounds with a Whisper window by window, as transformers' `generate` does."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from specdec.types import Array, DecodeOutput, Params, PyTree
 
 
 class Window(NamedTuple):
-    """A part of a sound that was decoded by one call of the program."""
+    """The transcript of one window of a sound."""
 
-    segments: list[Segment]  # those that are kept
+    segments: list[Segment]  # without a last one that the next window repeats
     decoded: DecodedText  # the output of the window, and its target calls
-    log_probs: list[float]  # of the tokens of the segments, in nats
+    log_probs: list[float]  # of each token of the segments, in nats
 
 
 class WholeSounds:
-    """Transcribes sounds of any length with an engine of a Whisper that is `stamped`."""
+    """Transcribes sounds of any length with a Whisper's engine that `stamped` returned."""
 
     def __init__(self, engine: Engine):
         sampling = engine.plan.sampling
@@ -39,25 +39,25 @@ class WholeSounds:
         (self._times,) = (rule for rule in rules if isinstance(rule, Timestamps))
         choices = [x for rule in rules if isinstance(rule, Opening) for x in rule.choices]
         self._opening, self._later = len(choices), engine.program
-        if any(len(choice) > 1 for choice in choices):  # the first window finds the language
+        if any(len(choice) > 1 for choice in choices):  # the first window detects the language
             self._later = DecodeProgram(
                 engine.plan, mesh=engine.placement.mesh, function=_opened_by_the_first
             )
 
     @property
     def zero(self) -> int:
-        """The id of the timestamp 0; those of words are lower."""
+        """The id of the timestamp 0; ids of words are lower."""
         return self._times.no_timestamps_id + 1
 
     @property
     def compile_seconds(self) -> float:
-        """The time of all compilations so far."""
+        """The seconds of all compilations so far."""
         return sum(program.seconds for program in {self._engine.program, self._later})
 
     def transcribe(
         self, sounds: Sequence[np.ndarray], keys: Array
     ) -> tuple[list[list[Window]], float]:
-        """Returns the windows of each sound, and the seconds that they took without compiling.
+        """Returns the windows of each sound, and the seconds of decoding without compilation.
 
         `sounds` are the log-mel features [mel_bins, F] of at most B sounds, see
         `tasks.features_of`. `keys` [B] are the random keys of the engine's rows.
@@ -105,7 +105,7 @@ class WholeSounds:
 
 
 def stamped(engine: Engine) -> Engine:
-    """Returns an engine of a Whisper with outputs that have timestamps."""
+    """Returns a Whisper's engine, changed so that its outputs have timestamps."""
     if not isinstance(engine.settings, Transcribed) or engine.text is None:
         raise ValueError(
             "timestamps need a checkpoint's settings; give --gin_file=transcribe.gin, in "

@@ -302,7 +302,7 @@ def test_a_ratio_that_is_not_a_number_is_explained(monkeypatch):
         patch.setattr(exactness, "law_errors", lambda *_: [("a law", np.nan)])
         found = outcome("algebra", verifier=Textbook())
     assert not found.passed and "where q is 0, p / q is not a number" in found.note
-    with pytest.raises(AssertionError, match="off by nan; a verifier is asked about every token"):
+    with pytest.raises(AssertionError, match="off by nan; `accept` is called for every token"):
         bench_checks.check_verifier(Textbook(), gammas=(1,))
 
 

@@ -300,7 +300,7 @@ def test_a_line_behind_the_last_text_is_refused(evaluate, whole, tmp_path, no_lo
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(before := b"".join([*lines, lines[-1]]))
     line = the_line(*evaluate(path.parent, *COMPARED))
-    assert "line 11, is behind the run's last text" in line and path.read_bytes() == before
+    assert "line 11, is after the run's last text" in line and path.read_bytes() == before
 
 
 def test_hosts_that_are_not_there_are_one_line(evaluate, tmp_path, monkeypatch, no_long_work):

@@ -209,14 +209,14 @@ def test_the_texts_of_a_benchmark(monkeypatch):
         assert found.others == {0: "train 0", 1: "train 1"}
     given = One(Data(None, "", lengths, TEXTS), asked=asked)
     for runs, how, says in [
-        ([run], {"split": "test"}, "'test', the split that is timed; name another one"),
-        ([given], {"split": "train"}, "is 'train', and the texts are given; leave it out"),
+        ([run], {"split": "test"}, "'test', the split that is timed; name another split"),
+        ([given], {"split": "train"}, "is 'train', and texts of a file have no splits; leave it"),
         ([run, limited], {}, "--variant=1 has LIMIT = 100, and the first variant None"),
         ([run], {"synthetic_alpha": 1.5}, "--synthetic_alpha: .* is 1.5"),
         (
             [dataclasses.replace(run, beams="beams")],
             {"synthetic_alpha": 0.5},
-            "--synthetic_alpha is 0.5, and beams are accepted by their scores",
+            "--synthetic_alpha is 0.5, which beams do not use",
         ),
     ]:
         with pytest.raises(UsageError, match=says):
@@ -246,7 +246,7 @@ def test_runs_are_put_into_batches_of_one_text_with_one_note(capsys):
     for run in (several, One(Data("task", "test", lengths, buckets=(2,)))):
         benchmarking.one_text_at_a_time()(run)
         assert capsys.readouterr().err == (
-            "bench: one text at a time, all padded to one length; specdec tune --batch_size "
+            "bench: times one text per batch, padded to one length; specdec tune --batch_size "
             "predicts larger batches\n"
         )
     with pytest.raises(UsageError, match="decoder_prefix is 'x'; leave it out"):

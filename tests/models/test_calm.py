@@ -242,7 +242,7 @@ def test_a_replay_knows_how_deep_calls_go(drafts):
     assert replayed.depth is not None
     np.testing.assert_array_equal(replayed.depth[exact], output.trace.depth[exact])
     without = [one._replace(depths=()) for one in passes]
-    with pytest.raises(ValueError, match="text 0 has no layers of its tokens; make the passes"):
+    with pytest.raises(ValueError, match="text 0 does not record its tokens' layers"):
         schedule_replay.replay(plan, without, vocab_size=V)
 
 

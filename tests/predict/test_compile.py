@@ -739,7 +739,8 @@ def test_a_target_alone_is_compiled_and_nothing_predicted():
     assert told_with(((), gather), (loop, gather), (loop, gather), (loop, ""), ((), ""))[-2:] == [
         also.format(5),
         "  warning     a SparseCore runs 1 gather in no loop, 2 gather in decode/draft, 1 other in "
-        "decode/draft; the program may wait longer for it than it takes in the program itself",
+        "decode/draft; waiting for it may take longer than running the same instructions in the "
+        "program",
     ]
 
 
@@ -797,9 +798,9 @@ def test_every_label_is_explained():
     loops = told["programs"]["decode"]["collectives"]
     assert [one for one in labels if f"{one}:" not in text and one not in loops] == ["no loop"]
     assert "no loop, or the name of a loop: " in text
-    assert f"v({GAMMA}): the call on a draft of {GAMMA} over" in text
+    assert f"v({GAMMA}): seconds of a target call on a draft of {GAMMA} /" in text
     of_paths = "\n".join(explanation([{**told, "paths": 4}]))
-    assert of_paths.removeprefix(text).startswith("\npaths: the speed-ups have the calls of all")
+    assert of_paths.removeprefix(text).startswith("\npaths: speed-ups count the model calls of all")
 
 
 @pytest.mark.ci

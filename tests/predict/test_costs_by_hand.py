@@ -71,7 +71,7 @@ def test_a_topology_of_a_compilation(tmp_path):
     found = stored_costs.read(str(path), "v5e:1x1")
     assert found.step == pytest.approx(seconds("target", 1, 2e-5))
     for name in (None, "x"):
-        with pytest.raises(RecordsError, match="give one of v4:1x1x1, v5e:1x1, --topology=NAME"):
+        with pytest.raises(RecordsError, match="give --topology=NAME of v4:1x1x1, v5e:1x1"):
             stored_costs.read(str(path), name)
 
 

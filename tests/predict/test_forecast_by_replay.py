@@ -301,7 +301,7 @@ def ends_there(drafted: np.ndarray, accepted: np.ndarray, calls: np.ndarray) -> 
 )
 def test_a_rule_that_nobody_recorded_is_not_replayed(schedule):
     stops = plan(MODEL(GREEDY), schedule)
-    with pytest.raises(ValueError, match="stops by what is not recorded; measure it"):
+    with pytest.raises(ValueError, match="stops by other signals than recorded; measure it"):
         replayed(stops, passes(stops))
     one = plan(MODEL(GREEDY), Confidence(0.5))
     drafts = {"Autoregressive": {"proposed": passes(one)[0].drafts["Autoregressive"]["proposed"]}}
@@ -314,7 +314,7 @@ def test_a_rule_that_nobody_recorded_is_not_replayed(schedule):
     "output, message",
     [
         ([5] * 4, f"text 7 ends with 4 tokens and no stop id, but outputs hold {N}; replay the"),
-        ([5, 1, 5, 1], "text 7 goes on behind the stop id 1; replay the texts of this run"),
+        ([5, 1, 5, 1], "text 7 goes on after the stop id 1; replay the texts of this run"),
         ([5] * (N + 1), f"text 7 has {N + 1} tokens but outputs hold {N}; replay the texts"),
         ([], f"text 7 ends with 0 tokens and no stop id, but outputs hold {N}; replay"),
     ],

@@ -78,7 +78,7 @@ def test_inputs_of_recorded_texts_are_those_of_the_run(capsys):
             recorded_texts._refuse_other_inputs("a.jsonl", run, recorded(*texts))
     assert capsys.readouterr() == ("", "")
     recorded_texts._refuse_other_inputs("a.jsonl", of_run(fails=True), recorded((0, [5])))
-    said = "specdec: the inputs of --passes are not compared: no such file"
+    said = "specdec: the inputs of --passes cannot be compared with the run's: no such file"
     out, err = capsys.readouterr()
     assert not out and err.startswith(said) and err.count("\n") == 1 and "\x1b" not in err
 
@@ -169,10 +169,10 @@ def test_texts_that_were_recorded_are_kept(monkeypatch, wanted, kept, left):
     "changes, says",
     [
         ({}, None),
-        ({"paths": 3}, "DRAFTER drafts 3 paths, and recorded texts tell of one"),
+        ({"paths": 3}, "DRAFTER drafts 3 paths, and recorded texts have one"),
         ({"decoder_prefix": "x"}, "decoder_prefix is 'x'; leave it out"),
         ({"num_samples": 2}, "num_samples is 2; leave it out"),
-        ({"adapts": True}, "DRAFTER adapts to what was accepted"),
+        ({"adapts": True}, "DRAFTER adapts to accepted tokens"),
     ],
 )
 def test_only_plain_texts_are_recorded(changes, says):

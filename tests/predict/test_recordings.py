@@ -220,7 +220,7 @@ def test_layers_are_of_each_token_of_a_text():
     one = Plan(Leaves(8), PromptLookup(), SpeculativeSampling(), Fixed(2), Sampling(), 6)
     check(one, [Accepted(3, 2, {}, output=[2, 1], depths=[1, 2])])
     for depths in ([], [1], [1, 2, 1]):
-        with pytest.raises(ValueError, match="text 3 has no layers of its tokens; make the passes"):
+        with pytest.raises(ValueError, match="text 3 does not record its tokens' layers"):
             check(one, [Accepted(3, 2, {}, output=[2, 1], depths=depths)])
 
 

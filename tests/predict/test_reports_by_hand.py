@@ -274,17 +274,17 @@ def test_a_legend_has_what_records_have():
     predicted = bare | {"gamma": 2, "roofline": {}}
     assert firsts(predicted) == [*own[:2], "roofline", "c", "tokens/s", "speed-up"]
     (line,) = (x for x in explanation([predicted]) if x.startswith("c: "))
-    assert line.endswith("v(2): the call on a draft of 2 over one of one")
+    assert line.endswith("a draft of 2 / seconds of a target call on 1 token")
 
 
 def test_kernels_without_cycles_are_counted():
     part = {"cycles": 4321, "fusions": 4, "fusions_per_layer": None, "kernels": 2}
     other = BARE | {"compiler": {"parts": {"draft 1": part}, "cost_ratio": None}}
     assert list(lines(other))[3:] == [
-        "  compiler    draft 1: 4,321 cycles, 4 fusions, 2 kernels of our own without cycles"
+        "  compiler    draft 1: 4,321 cycles, 4 fusions, 2 Pallas kernels without cycles"
     ]
     assert markdown([other]).splitlines()[-5:] == [
-        "v4:2x2x1: the compiler's own estimate, not a time.",
+        "v4:2x2x1: the compiler's estimate, not a time.",
         "",
         "| program | cycles | fusions | fusions in a decoder layer |",
         "|---|---:|---:|---:|",

@@ -137,7 +137,7 @@ def test_a_candidate_is_tried_once(monkeypatch):
     again = search._try(lines, {("v", repr(Confidence(0.25))): line}, one, candidate)  # type: ignore
     assert again[:3] == found[:3] and len(asked) == len(lines) == 1
     monkeypatch.setattr(Prepared, "seconds", lambda *_: None)
-    with pytest.raises(UsageError, match="--costs lack the calls of Parts"):
+    with pytest.raises(UsageError, match="--costs lack a call of Parts"):
         search._try(lines, {}, one, candidate)
 
 
@@ -244,7 +244,7 @@ def test_texts_and_costs_of_each_variant(monkeypatch, tmp_path):
     assert asked == [(["tune on"], 100, "passes.jsonl"), (["tune on"], 100, "passes_1.jsonl")]
     count = 39
     with pytest.raises(
-        UsageError, match="passes.jsonl has 39 texts; raise --limit or --tokens, 40"
+        UsageError, match="passes.jsonl has 39 texts and 40 are needed; raise --limit"
     ):
         made._texts([], variant("a"))
 
@@ -367,10 +367,8 @@ def test_the_figure_of_a_search(monkeypatch, tmp_path):
         for axes in figure.axes
     ]
     kept = [{name: y for name, y in one.items() if not name.startswith("_")} for one in levels]
-    assert (
-        kept
-        == [{"heuristic": 2.5, "oracle of refusals": 4.0}] * 3 + [{"oracle of refusals": 4.0}] * 3
-    )
+    oracle = {"oracle of rejections": 4.0}
+    assert kept == [{"heuristic": 2.5, **oracle}] * 3 + [oracle] * 3
     assert all([y for name, y in one.items() if name.startswith("_")][-1:] == [1] for one in levels)
     assert [axes.get_xlabel() for axes in figure.axes] == [
         *("draft length", "threshold, a probability", "threshold, nats")
@@ -378,7 +376,7 @@ def test_the_figure_of_a_search(monkeypatch, tmp_path):
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["the run's drafter", "", "", "a copy", "", ""]
     (legend,) = figure.legends
-    said = ["fixed", "heuristic", "oracle of refusals", "confidence"]
+    said = ["fixed", "heuristic", "oracle of rejections", "confidence"]
     assert [text.get_text() for text in legend.get_texts()] == said
     colours = {x.get_label(): x.get_color() for x in figure.axes[1].lines}
     assert (colours["confidence"], colours["heuristic"]) == ("#E69F00", "#D55E00")

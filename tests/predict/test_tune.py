@@ -70,10 +70,10 @@ def test_what_is_best_is_chosen_on_one_half_and_judged_on_the_other():
         "predicted   95 % interval  tokens/call  schedule",
         f"     2.50    2.50 to 2.50         3.00  {Confidence(0.6)}",
         "     2.00    2.00 to 2.00         2.50  Fixed(gamma=3)",
-        "     5.00    5.00 to 5.00               an oracle of refusals",
+        "     5.00    5.00 to 5.00               an oracle of rejections",
         f"best     {Confidence(0.4)}: 2.00 times as fast as the target alone (2.00 to 2.00)",
         "         +20.0% (+20.0% to +20.0%) over Fixed(gamma=2), 25% of what an oracle would gain; "
-        "25.0% behind the fastest on these texts",
+        "25.0% slower than the fastest on these texts",
     ]
 
 
@@ -86,7 +86,11 @@ def test_a_long_schedule_does_not_break_the_table():
     head, *rows = itertools.takewhile(lambda line: line[:4] != "best", tuning.lines(found))
     columns = head.index("schedule")
     assert {row[:columns].count(" to ") for row in rows} == {1}
-    assert [row[columns:] for row in rows] == [str(long), "Fixed(gamma=2)", "an oracle of refusals"]
+    assert [row[columns:] for row in rows] == [
+        str(long),
+        "Fixed(gamma=2)",
+        "an oracle of rejections",
+    ]
 
 
 def test_costs_in_steps_of_the_target():
@@ -312,7 +316,7 @@ def test_a_pair_is_tuned_for_a_tpu_that_is_not_there(run, tmp_path, monkeypatch,
     [
         (["--tokens=0"], "--tokens is 0; give a positive integer"),
         (["--longest=0"], "--longest is 0; give a positive integer"),
-        (["--longest=60"], "--longest is 60 but outputs hold 48; give a shorter one"),
+        (["--longest=60"], "--longest is 60 but outputs hold 48; give a shorter length"),
         (["--gin.LOSSY=True", "--verifier=top_beta"], "VERIFIER is TopBeta.*not exact"),
         (["--gin.DRAFTER=None"], "the run has no drafter"),
         (["--variant=GAMMA=2", "--variant=GAMMA=2"], "--variant=GAMMA=2 is given twice"),

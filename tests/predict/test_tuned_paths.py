@@ -40,4 +40,4 @@ def test_a_flat_device_gets_several_paths_and_another_one_path(
     kept = {(one["variant"], one["setting"]): one["tokens_per_call"] for one in lines}
     assert kept[VARIANTS[1], 2] > kept["", 2]
     assert cli.main(["tune", *flags, "--drafter=multi_path"]) == 2
-    assert "begin with --variant=drafters/autoregressive.gin" in capsys.readouterr().err
+    assert "put --variant=drafters/autoregressive.gin first" in capsys.readouterr().err

@@ -68,7 +68,7 @@ def test_a_plan_word_by_word():
         "Give what is missing with --use=NAME=PATH:",
         "  model: a model",
         "  data: texts",
-        "Minutes are rough: each target call reads its parameters from this machine's memory.",
+        "Minutes are estimates: a target call takes the time to read its parameters here.",
     ]
 
 

@@ -103,8 +103,8 @@ ROW = "[[rows]]\nname = 'a'\nrun = []\n"
         ("rows = ['a']", r"study.rows\[0\] is 'a'; give a table"),
         ("[[rows]]\nname = 'a'", r"study.rows\[0\] has no 'run'; give it"),
         ("[[rows]]\nname = 'a'\nrun = '--gamma=7'", r"rows\[0\].run is '--gamma=7'; give a list"),
-        ("[[rows]]\nname = 'a/b'\nrun = []", "'a/b' names 1 rows; give each a word"),
-        (ROW + ROW, "'a' names 2 rows; give each a word of its own"),
+        ("[[rows]]\nname = 'a/b'\nrun = []", "'a/b' names 1 rows; give each another"),
+        (ROW + ROW, "'a' names 2 rows; give each another single word"),
         (ROW + "publishd = {}", r"rows\[0\] has 'publishd', .*; did you mean published"),
         (ROW + "published = {speedup = 'fast'}", "published.speedup is 'fast'; give a number"),
         (ROW + "needs = ['b']", "row a needs 'b'; give some of"),
@@ -186,7 +186,7 @@ def test_a_row_without_a_stand_in_says_so(tmp_path):
     """Of xia one row has an acceptance rate for none, and another has no models to grow."""
     xia, choices = study.read("xia"), Choices(tmp_path, grown="t5_1_1_base", synthetic=True)
     found = {row.name: steps.figures_of(xia, row, choices) for row in xia.rows}
-    assert found["spec_drafter"].failures == {"run": "--grown has no stand-in for it"}
+    assert found["spec_drafter"].failures == {"run": "--grown has no stand-in for this row"}
     assert found["token_by_token"].failures == {"run": "--synthetic needs a published alpha"}
     assert not any(one.flags for one in found.values())
     plain = dataclasses.replace(choices, synthetic=False)

@@ -346,9 +346,9 @@ def test_names_keep_their_distance():
         (
             bench(),
             [{"mode": "alone"}],
-            "a.jsonl is not what specdec bench wrote next to the summary",
+            "a.jsonl does not have the lines of the specdec bench of its summary",
         ),
-        (bench(), LINES[:1], "a.jsonl is not what specdec bench wrote next to the summary"),
+        (bench(), LINES[:1], "a.jsonl does not have the lines of the specdec bench of its summary"),
         (
             bench() | {"prediction": None},
             LINES,

@@ -150,7 +150,7 @@ def test_roles_and_names_are_those_of_tabs(make, browser):
         ("tablist", "Texts"),
         ("tablist", "output, by target call"),
         ("tab", "Call 1, gamma 2: 1 of 2 accepted, then the target's correction: A word"),
-        ("tab", "Call 3, gamma 2: 2 of 2 accepted, the end of it: D⟨end⟩"),
+        ("tab", "Call 3, gamma 2: 2 of 2 accepted, the text's end: D⟨end⟩"),
         ("tabpanel", "Text 0"),
         ("columnheader", "q, drafter"),
         ("rowheader", "wrong"),
@@ -309,7 +309,7 @@ def test_another_temperature_and_a_drafter_without_q(make):
     one["explained"] |= {"softmax": [[0.4, 0.1], [0.7, 0.4], [0.2, 0.9]], "q": [[None] * 2] * 3}
     page = make(lines=[one]).read_text(encoding="utf-8")
     assert "target at temperature 1" in page and "0.7000" in page
-    assert "The drafter states no q" in page
+    assert "There is no q" in page
     assert "target at temperature 1" not in make(lines=[line(0)]).read_text(encoding="utf-8")
 
 

@@ -111,7 +111,7 @@ def test_the_calls_of_texts(tmp_path):
         [*HEAD, *MORE],
         ["2", "A", "accepted", "0.5000", "0.2500", "1.0000"],
         ["3", "x", "rejected", "0.1250", "0.5000", "0.2500"],
-        ["4", "y", "after a rejected one", "0.2500", "0.0000", "0.0000"],
+        ["4", "y", "after a rejected token", "0.2500", "0.0000", "0.0000"],
         ["3", "b", "the target's correction", "0.6250", "0.3750", "none"],
         ["Call 2 of 3"],
         [*HEAD, *MORE],
@@ -128,13 +128,13 @@ def test_the_calls_of_texts(tmp_path):
         HEAD,
         ["1", "#30", "accepted"],
         ["2", "?", "rejected"],
-        ["3", "?", "after a rejected one"],
-        ["4", "?", "after a rejected one"],
+        ["3", "?", "after a rejected token"],
+        ["4", "?", "after a rejected token"],
         ["2", "#31", "the target's correction"],
         ["Call 2 of 2"],
         HEAD,
         ["3", "?", "rejected"],
-        ["4", "?", "after a rejected one"],
+        ["4", "?", "after a rejected token"],
         ["3", "#32", "the target's correction"],
     ]
 
@@ -147,7 +147,7 @@ def test_given_tokens_and_names_of_texts(tmp_path):
     assert [call.summary for call in explained.calls] == [
         "gamma 3: 1 of 3 accepted, then the target's correction",
         "gamma 2: 2 of 2 accepted, then the target's own",
-        "gamma 2: 2 of 2 accepted, the end of it",
+        "gamma 2: 2 of 2 accepted, the text's end",
     ]
 
 

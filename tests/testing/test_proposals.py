@@ -191,7 +191,7 @@ def test_a_drafter_of_ones_own_that_lies_is_refused_at_once():
     said = []
     with pytest.raises(AssertionError, match="draws from other distributions than it reports"):
         check_drafter(Squares(BENCH.target, Sampling()), BENCH.params["draft"], say=said.append)
-    assert len(said) == 1 and said[0].endswith("the distributions that it reports")
+    assert len(said) == 1 and said[0].endswith("its tokens and the distributions that it reports")
 
 
 def test_excess_is_as_defined():

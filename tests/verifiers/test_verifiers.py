@@ -74,7 +74,7 @@ def test_a_draft_that_goes_on_beyond_a_broken_row_is_seen(monkeypatch):
     """By enumeration and through the loop: `Block` decides about a draft as a whole."""
     monkeypatch.setattr(law, "usable_tokens", lambda draft: jnp.ones(draft.tokens.shape, bool))
     law._decisions.clear_cache()
-    with pytest.raises(AssertionError, match="emits a wrong law for NaN in q at 0"):
+    with pytest.raises(AssertionError, match="emits a wrong distribution for NaN in q at 0"):
         check_verifier(Block(), samplings=(Sampling(),), gammas=(2,))
     law._decisions.clear_cache()
 
@@ -146,7 +146,7 @@ class LastTestOfTheLongest(Block):
     ],
 )
 def test_a_wrong_law_is_seen_by_the_algebra(wrong):
-    with pytest.raises(AssertionError, match="emits a wrong law for .* off by"):
+    with pytest.raises(AssertionError, match="emits a wrong distribution for .* off by"):
         check_verifier(wrong, samplings=(Sampling(),), gammas=(2,))
 
 

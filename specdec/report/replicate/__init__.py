@@ -1,6 +1,6 @@
-"""Replications of papers: rows with what each needs, and published, predicted, measured figures.
+"""Replications of papers: compare the published figures of each row with predicted and measured.
 
-`study` reads the rows, `steps` makes the commands of each and runs them one by one,
-`results` reads what they wrote, and `study_tables`, `figure` and `page` show it. `Replication` goes
-all the way.
+`study` reads the rows of a paper, `steps` makes and runs the commands that measure a row, and
+`results` reads the files that these wrote. `study_tables`, `figure` and `page` show the results.
+`Replication` does all of this.
 """

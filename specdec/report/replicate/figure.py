@@ -1,4 +1,4 @@
-"""The figures of a study: its rows, published, predicted and measured, and those of `report`."""
+"""Draws the figures of a study: the speed-ups of all rows, and the figures of `report`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from specdec.report.speedups import predicts
 from specdec.report.summaries import ReportedRun
 
 TITLE = "Rows: published, predicted and measured"
-PREDICTED = (ORANGE, GREEN, PINK)  # by place
+PREDICTED = (ORANGE, GREEN, PINK)  # colours, in the order of the devices predicted for
 
 
 def figures_of(row: RowFigures) -> dict[str, float]:
-    """Returns the speed-ups of a row that are known, by name."""
+    """Returns name -> the known speed-ups of a row, such as "published" and "measured"."""
     speedups = {"published": row.row.published.speedup}
     speedups |= {f"predicted, {x}, {GIVEN}": on_device.given for x, on_device in row.places.items()}
     speedups[f"predicted, {HERE}, {RECORDED}"] = row.at(HERE).recorded
@@ -30,7 +30,7 @@ def figures_of(row: RowFigures) -> dict[str, float]:
 
 
 def of_rows(rows: Sequence[RowFigures]) -> Figure:
-    """Returns a line for each row, with its speed-ups."""
+    """Draws the speed-ups of each row on a line of its own."""
     figure = figures.blank(1.2 + figures.ROW * 1.3 * len(rows))
     axes = figure.subplots()
     names = dict.fromkeys(name for row in rows for name in figures_of(row))
@@ -66,7 +66,9 @@ def _name(row: RowFigures) -> str:
 def draw(
     rows: Sequence[RowFigures], runs: Sequence[ReportedRun], folder: Path
 ) -> tuple[dict[str, str], list[Mapping[str, object]]]:
-    """Writes all figures below a folder."""
+    """Writes the figures to folder/figures; returns title -> path, and the rows' figure for HTML.
+
+    Returns ({}, []) if no speed-up is known."""
     known = {_name(row): speedups for row in rows if (speedups := figures_of(row))}
     if not known:
         return {}, []

@@ -1,4 +1,4 @@
-"""The page of a study in Markdown, HTML and LaTeX, which says the same for the same results."""
+"""Writes the page of a study in Markdown, HTML, LaTeX and JSON."""
 
 from __future__ import annotations
 
@@ -30,19 +30,18 @@ DOCUMENT = r"""\documentclass{article}
 
 
 class Page(NamedTuple):
-    """The content of a page."""
+    """The content of a study's page."""
 
-    # title, about: of the study
     title: str
-    about: str
-    facts: Mapping[str, Sequence[str]]  # machines, dates and versions of all measurements
+    about: str  # a text about the study
+    facts: Mapping[str, Sequence[str]]  # "machine", "date" or "versions" -> different values
     tables: Sequence[PageTable]
-    notes: Sequence[str]  # sentences that follow from them
-    figures: Mapping[str, str]  # paths of drawings, by title
-    commands: Mapping[str, Sequence[str]]  # command lines, by row
+    notes: Sequence[str]  # sentences about the figures in tables
+    figures: Mapping[str, str]  # title -> path of a PNG file
+    commands: Mapping[str, Sequence[str]]  # row -> command lines
 
     def markdown(self) -> Iterator[str]:
-        """Yields the paragraphs of page.md."""
+        """Yields the paragraphs of page.md; some may be empty."""
         yield from (f"# {markdown(self.title)}", markdown(self.about))
         facts = (f"{name}: {'; '.join(values)}" for name, values in self.facts.items())
         yield "\n".join(f"- {markdown(fact)}" for fact in facts)
@@ -57,7 +56,7 @@ class Page(NamedTuple):
             yield from (f"## Commands of {name}", "\n".join((f"{fence}bash", *lines, fence)))
 
     def latex(self) -> Iterator[str]:
-        """Yields the lines of the document in page.tex."""
+        """Yields the lines of page.tex within the document environment."""
         yield from (rf"\section*{{{escaped(self.title)}}}", escaped(self.about))
         for name, values in self.facts.items():
             yield rf"\par {escaped(f'{name}: ' + '; '.join(values))}"
@@ -76,10 +75,9 @@ class Page(NamedTuple):
 def write_all(
     study: Study, rows: Sequence[RowFigures], folder: Path, earlier: Earlier | None
 ) -> list[str]:
-    """Writes page.md, page.tex and page.json, and returns the names of the files written.
+    """Writes the page to a folder, and returns the names of its files.
 
-    page.html and the figures need jinja2 and matplotlib, and are left out without them.
-    """
+    page.html and the figures are left out if jinja2 or matplotlib is missing."""
     shown = study_tables.all_of(rows)
     if earlier is not None:
         shown.insert(1, study_tables.compared(rows, earlier))
@@ -99,7 +97,7 @@ def write_all(
 
 
 def facts(rows: Sequence[RowFigures], folder: Path) -> dict[str, list[str]]:
-    """Returns the machines, dates and versions of all benchmarks."""
+    """Returns "machine", "date", "versions" -> different values over the benchmarks in a folder."""
     files = (f"{folder / figures.row.name}.jsonl.summary.json" for figures in rows)
     by_name: dict[str, list[str]] = collections.defaultdict(list)
     for bench in filter(None, (load(file, Bench) for file in files)):
@@ -112,13 +110,15 @@ def facts(rows: Sequence[RowFigures], folder: Path) -> dict[str, list[str]]:
 
 
 def _with_figures(page: Page, rows: Sequence[RowFigures], folder: Path) -> tuple[Page, list[str]]:
-    """Draws the figures and writes page.html; returns the page with its figures, and that name."""
+    """Writes the figures and page.html; returns the page with figures, and ["page.html"].
+
+    Returns the page unchanged and [] if jinja2 or matplotlib is missing."""
     try:
         from specdec.report import html
         from specdec.report.replicate import figure
     except ImportError:  # of jinja2 or matplotlib
         return page, []
-    # A beam search is in no figure.
+    # Figures do not show beam searches.
     names = [figures.row.name for figures in rows if "low" in figures.measured]
     runs = summaries.read(f"{folder / name}.jsonl.summary.json" for name in names)
     paths, row_figures = figure.draw(rows, runs, folder)

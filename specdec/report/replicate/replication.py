@@ -31,34 +31,36 @@ from specdec.report.replicate.steps import Choices, Journal
 from specdec.report.replicate.study import Study
 from specdec.report.replicate.study_tables import Cell
 
-COPIES = 2.5  # of parameters, that a benchmark holds in the layouts of its programs
-READ = 2**28  # bytes with which this machine's memory is timed
+COPIES = 2.5  # of the parameters that a benchmark holds, because programs need several layouts
+READ = 2**28  # bytes that are read to time this machine's memory
 
 
 class Described(NamedTuple):
-    """A run before any device is used: its plan, and the longest inputs in tokens."""
+    """A run that was not started."""
 
     plan: Plan
-    inputs: int
+    inputs: int  # tokens of the longest input
 
     def counted(self, devices: int) -> Counted:
-        """Returns the bytes and the calls of a run of one text, divided over devices."""
+        """Returns the memory and work of the run with batch size 1, divided over devices."""
         return count(self.plan, Shape(1, self.plan.capacity, self.inputs), devices)
 
 
-# The run of some flags, with its models resized to presets by role.
+# Maps the flags of a run, and role -> preset for models to resize, to the run.
 Describe: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], Described]
 
 
 class Replication:
-    """A study that is planned, run and shown."""
+    """A study with the user's choices and the journal of its commands, to plan, run and show.
+
+    `describe` maps flags to a run."""
 
     def __init__(self, study: Study, choices: Choices, journal: Journal, describe: Describe):
         self._study, self._choices, self._journal = study, choices, journal
         self._describe = describe
 
     def plan(self) -> list[RowFigures]:
-        """Returns the rows in order; compiles for the topologies if libtpu is installed."""
+        """Returns the rows with predictions and commands; compiles them if libtpu is installed."""
         rows = [steps.figures_of(self._study, row, self._choices) for row in self._study.rows]
         runs = [self._runs_of(figures) for figures in rows]
         for figures, (shape, run) in zip(rows, runs, strict=True):
@@ -69,7 +71,7 @@ class Replication:
         return rows
 
     def run(self, rows: Sequence[RowFigures]) -> Iterator[str]:
-        """Runs all rows' commands, yields what is done, and writes the page after each row."""
+        """Runs all commands, yields "ROW: COMMAND" before each, and writes the page after a row."""
         for figures in rows:
             remaining = [step for step in figures.steps if not self._journal.has(step)]
             for step in remaining:
@@ -81,7 +83,7 @@ class Replication:
                 self.show(rows)
 
     def show(self, rows: Sequence[RowFigures], earlier: Earlier | None = None) -> list[str]:
-        """Writes the page of everything that is known, and returns the names of its files."""
+        """Writes the page with all results so far, and returns the names of its files."""
         for figures in rows:
             if any(map(self._journal.has, figures.steps)):
                 results.measured(figures, self._choices.folder)
@@ -89,7 +91,7 @@ class Replication:
         return write_all(self._study, rows, self._choices.folder, earlier)
 
     def _runs_of(self, figures: RowFigures) -> tuple[Described | None, Described | None]:
-        """Returns the run that is compiled, and the one that is measured; None for none."""
+        """Returns the run to compile and the run to measure; None for one that is not wanted."""
         row = figures.row
         with one_line(f"{self._study.name}, row {row.name}: "):
             wanted = row.compiled and self._choices.topologies
@@ -97,12 +99,12 @@ class Replication:
             if shape and row.shape is None and not figures.flags:
                 self._describe((*row.run, *self._choices.flags), {})  # for mistakes in the flags
             flags = figures.flags
-            if figures.grown and row.grown is not None:  # of models that are there
+            if figures.grown and row.grown is not None:  # the grown checkpoints may not exist yet
                 flags = (*row.grown.run, *self._choices.flags)
             return shape, self._describe(flags, figures.grown) if flags else None
 
     def _prepare(self, figures: RowFigures, run: Described) -> None:
-        """Adds the commands of a row, or why it cannot be measured here."""
+        """Adds the commands, bytes and minutes of a row, or why this machine cannot measure it."""
         counted = run.counted(1)
         if reason := _refused(figures, run.plan, counted):
             figures.failures["run"] = reason
@@ -116,7 +118,6 @@ class Replication:
         figures.minutes = steps.minutes(remaining, counted, run.plan.max_length, texts, bandwidth())
 
     def _predict(self, figures: RowFigures, run: Described) -> None:
-        """Adds the memory and the predictions of topologies."""
         plan, alpha = run.plan, self._study.rate(figures.row)
         figures.layers, figures.parameters = _draft(plan)
         for topology in map(Topology.parse, self._choices.topologies):
@@ -140,7 +141,7 @@ class Replication:
             write(path, as_json(costs.record()))
 
     def _compiles(self, figures: RowFigures, topology: str) -> bool:
-        """Replaces the memory of a topology by the compiler's, if libtpu is installed."""
+        """Replaces a row's memory by the compiler's if libtpu is installed; returns if it fits."""
         step = steps.compilation(figures.row, self._choices, topology)
         if not has_compiler():
             return True
@@ -151,7 +152,7 @@ class Replication:
             return True
         path = place_path(self._choices.folder, figures.row, topology, "compile.json")
         if (compiled := load(path, _Compiled)) is None:
-            raise UsageError(f"{path} was removed; give the command again")
+            raise UsageError(f"{path} was removed; run `specdec replicate` again")
         (topology_record,) = compiled["topologies"]
         on_device, memory = figures.places[topology], topology_record["memory"]
         on_device.memory = memory.get("total", on_device.memory)
@@ -173,7 +174,7 @@ class _Compiled(TypedDict):
 
 
 def chosen(study: Study, patterns: Sequence[str]) -> Study:
-    """Returns a study with some of its rows."""
+    """Returns the study with the rows whose names match a pattern; UsageError if one has none."""
     names = [row.name for row in study.rows]
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
@@ -183,7 +184,7 @@ def chosen(study: Study, patterns: Sequence[str]) -> Study:
 
 
 def overview(study: Study, rows: Sequence[RowFigures]) -> Iterator[str]:
-    """Yields the plan, for people: what each row lacks, needs and is predicted to be."""
+    """Yields the printed plan: what each row lacks, its memory, minutes and predicted speed-up."""
 
     def lacks(figures: RowFigures) -> str:
         words = [text.partition(":")[0] for text in figures.missing]
@@ -209,36 +210,34 @@ def overview(study: Study, rows: Sequence[RowFigures]) -> Iterator[str]:
         yield "Give what is missing with --use=NAME=PATH:"
         yield from (f"  {text}" for text in lacking)
     if any(figures.steps for figures in rows):
-        yield "Minutes are rough: each target call reads its parameters from this machine's memory."
+        yield "Minutes are estimates: a target call takes the time to read its parameters here."
 
 
 def has_compiler() -> bool:
-    """Returns whether libtpu is installed."""
     return importlib.util.find_spec("libtpu") is not None
 
 
 @functools.cache
 def bandwidth() -> float:
-    """Returns the bytes/s with which this machine reads its memory, the best of three."""
+    """Returns the bytes/s at which this machine reads its memory, the best of three."""
     return READ / min(timeit.repeat(np.ones(READ // 8).sum, repeat=3, number=1))
 
 
 def _has_inputs(figures: RowFigures, step: Step) -> bool:
-    """Returns whether all that a step reads has been made."""
+    """Returns whether no command failed whose files the step reads."""
     failed = {name.partition(" ")[0] for name in figures.failures}
     read = {"acceptance", "bench"} if step.name.startswith("forecast") else set()
     return not failed & {"grow", *read}
 
 
 def _draft(plan: Plan) -> tuple[int, int]:
-    """Returns the layers and the parameters of a plan's drafts."""
     models = [model for role, model in plan.models().items() if role != "target"]
     drafts = [model for model in models if isinstance(model, Model)]
     return sum(model.num_layers for model in drafts), sum(map(checkpoints.parameter_count, drafts))
 
 
 def _refused(figures: RowFigures, plan: Plan, counted: Counted) -> str:
-    """Returns why a row cannot be measured here, '' if it can."""
+    """Returns the reason why this machine cannot measure a row, '' if it can."""
     counts = {role: checkpoints.parameter_count(x) for role, x in plan.models().items()}
     drafts = [size for role, size in counts.items() if role != "target"]
     if figures.grown and drafts and max(drafts) >= counts["target"]:

@@ -1,4 +1,4 @@
-"""The figures of a study's rows, read from the files of their commands."""
+"""The figures of a study's rows, and their reader from the files that commands wrote."""
 
 from __future__ import annotations
 
@@ -18,95 +18,91 @@ from specdec.report.summaries import Acceptance, Bench
 
 T = TypeVar("T")
 
-HERE = "here"  # the costs of this device, next to topologies
+HERE = "here"  # names this device, as the other places are topologies
 GROWN, SYNTHETIC, NOT_EXACT = "GROWN", "SYNTHETIC", "NOT EXACT"
 BY_SHAPES = "from shapes"
-PLANNED = "row", "flags", "grown", "steps", "bytes", "minutes"  # fields that no page has
+PLANNED = "row", "flags", "grown", "steps", "bytes", "minutes"  # fields that page.json leaves out
 
 
 class Step(NamedTuple):
-    """A command of a row."""
+    """A `specdec` command that measures a row."""
 
-    row: str  # '' for a command that several rows share
+    row: str  # the row's name; '' for a command that several rows share
     name: str
-    argv: tuple[str, ...]  # what follows `specdec`
+    argv: tuple[str, ...]  # the arguments after `specdec`
 
 
 @dataclasses.dataclass
 class Place:
-    """A row's run on a topology, or on this device; None for what is not known."""
+    """The predictions for a row on a topology or on this device; None if unknown."""
 
-    memory: int = 0  # bytes of one device; parameters and caches alone where `said` is not empty
-    limit: int = 0  # bytes that a device has; 0 if it is not known
-    # what the compiler says of a program that does not fit, or how the memory was counted
-    said: str = ""
+    memory: int = 0  # bytes that the run needs on one device; without temporaries if BY_SHAPES
+    limit: int = 0  # bytes that a device has; 0 if unknown
+    said: str = ""  # BY_SHAPES, or the compiler's message for a program that does not fit
     cost_ratio: float | None = None  # c
-    # the tokens per call from which speculation is faster than the target alone
-    pays_from: float | None = None
-    given: float | None = None  # the predicted speed-up at a given acceptance
-    recorded: float | None = None  # the predicted speed-up of recorded texts
+    pays_from: float | None = None  # the tokens per call at which the speed-up is 1
+    given: float | None = None  # the speed-up predicted from the published acceptance
+    recorded: float | None = None  # the speed-up predicted from recorded texts
 
 
 @dataclasses.dataclass
 class RowFigures:
-    """All that is known of a row; None for a figure that is not."""
+    """The plan and all figures of a row of a study; a figure is None if unknown."""
 
     row: StudyRow
-    missing: Sequence[str] = ()  # what it lacks, in words; nothing of this can be measured
-    marks: Sequence[str] = ()  # what its measured figures say with them, such as GROWN
-    flags: Sequence[str] = ()  # the flags of its run; () if it cannot be run
-    # the presets of models that are grown from the embedded pair, by role
+    missing: Sequence[str] = ()  # checkpoints and data that the run lacks, in words
+    marks: Sequence[str] = ()  # words that are printed with measured figures, such as GROWN
+    flags: Sequence[str] = ()  # the flags of the run; () if it cannot be run
+    # role -> preset of models that are grown from the embedded demo pair
     grown: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    steps: Sequence[Step] = ()  # the commands that measure it
-    bytes: int | None = None  # of its run's parameters and caches on this device
-    minutes: float | None = None  # that its commands take, roughly
-    # layers, parameters: of its draft; 0 without one
-    layers: int = 0
-    parameters: int = 0
-    places: dict[str, Place] = dataclasses.field(default_factory=dict)  # by topology, and `HERE`
-    # figures by name: speedup, low, high, per_token, alpha, cost_ratio, tokens_per_call, target and
-    # run (of `metric`)
+    steps: Sequence[Step] = ()  # the commands that measure the row
+    bytes: int | None = None  # of parameters and caches on this device
+    minutes: float | None = None  # an estimate for all commands
+    layers: int = 0  # of the draft models; 0 without any
+    parameters: int = 0  # of the draft models
+    places: dict[str, Place] = dataclasses.field(default_factory=dict)  # topology or HERE -> Place
+    # name -> figure: speedup, low, high, per_token, alpha, cost_ratio, tokens_per_call; and the
+    # values of `metric`: target (for the target alone) and run
     measured: dict[str, float] = dataclasses.field(default_factory=dict)
     metric: str = ""  # the name of the metric
-    identical: str = ""  # outputs that are the target's, of how many; or the certificate
-    # measured acceptance rates, by drafter
+    identical: str = ""  # the number of outputs equal to the target's, or the certificate's verdict
+    # drafter -> measured acceptance rates by lenience
     alphas: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     exact: bool = True  # whether the measured run is exact
-    failures: dict[str, str] = dataclasses.field(default_factory=dict)  # what failed, by step
+    failures: dict[str, str] = dataclasses.field(default_factory=dict)  # command -> its error
 
     def at(self, where: str) -> Place:
-        """Returns the figures of a place."""
+        """Returns the predictions for a topology or HERE, empty ones if there are none."""
         return self.places.get(where, Place())
 
     def marked(self, text: str) -> str:
-        """Returns a measured figure with all that keeps it from being the paper's."""
+        """Returns a measured figure with marks of its differences from the paper, such as GROWN."""
         inexact = [] if self.exact or NOT_EXACT in self.marks else [NOT_EXACT]
         return " ".join([text, *self.marks, *inexact]) if text else ""
 
     def failed(self) -> str:
-        """Returns what failed, in words."""
+        """Returns "COMMAND: ERROR" of the commands that failed, '' if none did."""
         return "; ".join(f"{step}: {reason}" for step, reason in self.failures.items())
 
     def over_predicted(self) -> float | None:
-        """Returns the measured speed-up per token over the one that is predicted here."""
+        """Returns measured / predicted speed-up per token on this device; None if unknown."""
         predicted, measured = self.at(HERE).recorded, self.measured.get("per_token")
         return measured / predicted if predicted and measured else None
 
     def record(self) -> dict[str, object]:
-        """Returns plain values, for JSON."""
+        """Returns the row's fields in page.json."""
         plain = dataclasses.asdict(self)
         about = {"row": self.row.name, "published": plain["row"]["published"]}
         return about | {name: x for name, x in plain.items() if name not in PLANNED}
 
 
 def place_path(folder: Path, row: StudyRow, where: str, what: str) -> Path:
-    """Returns the file of a row's figures on a topology or on this device."""
+    """Returns the path folder/ROW.PLACE.WHAT of a file about a row on a topology or HERE."""
     return folder / f"{row.name}.{where.replace(':', '_')}.{what}"
 
 
 def measured(figures: RowFigures, folder: Path) -> None:
-    """Reads the files that a row's commands wrote to `folder`, and puts their figures into
-    `figures`."""
+    """Sets the measured fields of `figures` from the files that its commands wrote to a folder."""
     stem = folder / figures.row.name
     figures.measured, figures.alphas, figures.identical = {}, {}, ""
     if bench := load(f"{stem}.jsonl.summary.json", Bench):
@@ -117,7 +113,7 @@ def measured(figures: RowFigures, folder: Path) -> None:
         figures.measured["alpha"] = figures.alphas["model"][0]
     for name in (*figures.places, HERE):
         path = place_path(folder, figures.row, name, "jsonl")
-        for line in Lines(path, _Place):  # the last counts
+        for line in Lines(path, _Place):  # the last line is the newest
             figures.places.setdefault(name, Place()).recorded = line["speedup"]
     if report := load(f"{stem}.eval/metrics.json", _Metrics):
         ways = report["metrics"]
@@ -151,7 +147,7 @@ def _add_bench(figures: RowFigures, bench: Mapping) -> None:
 
 
 def relative_to_greedy(rows: Sequence[RowFigures]) -> None:
-    """Sets the speed-up of a beam search to that of the target's beams over its greedy search."""
+    """Sets the speed-up of beam searches to the target's greedy time / beam time, both alone."""
     greedy = (x.measured.get("seconds_alone") for x in rows if not x.measured.get("beams", 1))
     alone = next(greedy, None)
     for figures in rows:
@@ -164,7 +160,7 @@ def relative_to_greedy(rows: Sequence[RowFigures]) -> None:
 
 
 def depth_or_width(rows: Sequence[RowFigures]) -> Iterator[str]:
-    """Yields a sentence for each two drafts of one target that differ in depth and not in size."""
+    """Yields a sentence for each pair of drafts of similar size, one with twice the layers."""
     for deep, wide in itertools.permutations([figures for figures in rows if figures.layers], 2):
         same_target = deep.row.needs[:1] == wide.row.needs[:1]
         same_size = abs(deep.parameters / wide.parameters - 1) <= 0.15
@@ -206,14 +202,14 @@ class _Place(TypedDict):
 
 
 class Earlier(NamedTuple):
-    """The rows of an earlier page, by name, as `RowFigures.record` has them."""
+    """The results in an earlier folder of the same study."""
 
     folder: str
-    rows: Mapping[str, Mapping]
+    rows: Mapping[str, Mapping]  # row -> its fields in page.json
 
 
 def earlier(folder: str, study: Study) -> Earlier:
-    """Returns the page of a study in a folder."""
+    """Returns the results of a study in a folder; raises UsageError if they are of another."""
     path = Path(folder) / "page.json"
     if (page := load(path, _Page)) is None:
         raise UsageError(f"--compare {folder} has no page.json; give a folder of specdec replicate")
@@ -227,10 +223,10 @@ def earlier(folder: str, study: Study) -> Earlier:
 
 
 def load(path: str | Path, kind: type[T]) -> T | None:
-    """Returns the JSON object of a file, None if there is no such file."""
+    """Returns the JSON object in a file as a `kind`, None if there is no such file."""
     if not (file := Path(path)).is_file():
         return None
     try:
         return parsed(file.read_bytes(), kind)
     except ValueError as error:
-        raise UsageError(f"{path} {error}; delete it, and the command makes it again") from error
+        raise UsageError(f"{path} {error}; delete it, and the command writes it again") from error

@@ -1,8 +1,8 @@
-"""The commands of a study's rows, each a `specdec` command with a file of results.
+"""Makes and runs the `specdec` commands that measure a study's rows.
 
-Each runs in a process of its own, and a study goes on after an interruption. A command's memory and
-its compiled programs end with its process. A process whose parent was killed ends immediately, and
-the next one waits until then, so no two write to the same file.
+Each command runs in a separate process, which frees its memory at its end, and writes a file. A
+study can be continued after an interruption. If the parent of a process was killed, the process
+ends immediately, and the next one waits until then, so that no two write to the same file.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from specdec.report.replicate import results
 from specdec.report.replicate.results import GROWN, HERE, NOT_EXACT, SYNTHETIC, RowFigures, Step
 from specdec.report.replicate.study import Study, StudyRow, flags_for
 
-PATIENCE = 5.0  # seconds in which an interrupted command may end by itself
+PATIENCE = 5.0  # seconds until an interrupted command is killed
 
 
 class Ended(TypedDict):
-    """A command that has ended."""
+    """A line of the journal: a command that has ended."""
 
     row: str
-    step: str
-    code: int
-    said: str
+    step: str  # the command's name
+    code: int  # the exit code
+    said: str  # the last line of the output of a command that failed, else ''
     seconds: float
     argv: list[str]
 
 
 class Journal:
-    """The JSON lines of a study: one for each command that has ended, written at its end."""
+    """The JSON lines of a study, one for each command that has ended."""
 
     def __init__(self, lines: Lines[Ended]):
         self.lines = lines
@@ -46,7 +46,7 @@ class Journal:
         }
 
     def run(self, step: Step) -> bool:
-        """Runs a step, unless it has succeeded before; returns whether it has now."""
+        """Runs a command unless it has succeeded before; returns whether it succeeded."""
         if self.has(step):
             return True
         log = self.lines.path.with_name(f"{step.row or 'shared'}.{_plain(step.name)}.log")
@@ -65,18 +65,18 @@ class Journal:
         return code == 0
 
     def has(self, step: Step) -> bool:
-        """Returns whether a step has succeeded, with the same arguments."""
+        """Returns whether the command has succeeded before, with the same arguments."""
         ended = self.ended.get(step[:2])
         return ended is not None and ended["code"] == 0 and ended["argv"] == list(step.argv)
 
     def failure(self, step: Step) -> str:
-        """Returns what a step said that has failed; '' if it has not."""
+        """Returns the last line of output of a command that failed; '' if it did not fail."""
         ended = self.ended.get(step[:2])
         return "" if ended is None else ended["said"]
 
 
 def _of_package(arg: str) -> str:
-    """Returns an argument; a gin file that ships with specdec is not taken from another folder."""
+    """Returns the argument, with the full path of a gin file that ships with specdec."""
     flag, _, name = arg.partition("=")
     path = resources.gin_file(name) if flag == "--gin_file" else None
     return arg if path is None else f"{flag}={path}"
@@ -87,14 +87,14 @@ def _plain(name: str) -> str:
 
 
 def _last(log: Path) -> str:
-    """Returns the last line of a command's output, without its name."""
+    """Returns the last line of a log, without the prefix "specdec: "."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     line = next((line for line in reversed(lines) if line.strip()), "ended without a word")
     return line.split("\r")[-1].removeprefix("specdec: ").strip()
 
 
 def _run(argv: tuple[str, ...], log: Path) -> int:
-    """Runs `specdec` with these arguments, its output in a file, and returns its exit code."""
+    """Runs `specdec` with these arguments, with output to a file, and returns the exit code."""
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=child.command, args=(argv, str(log.resolve())))
     process.start()
@@ -104,38 +104,38 @@ def _run(argv: tuple[str, ...], log: Path) -> int:
         if process.is_alive():  # this process was interrupted
             process.terminate()
             process.join(PATIENCE)
-            process.kill()  # a compiler hears no signal, and what a command writes is complete
+            process.kill()  # a compiler ignores signals, and commands write only complete lines
             process.join()
     return 1 if process.exitcode is None else process.exitcode
 
 
-START = 15.0  # seconds in which a command starts and compiles
-# Seconds of a command, in passes of the target alone over all texts.
+START = 15.0  # seconds for a command to start and compile
+# The time of a command / the time of the target alone for all texts.
 PASSES = {"acceptance": 1.0, "bench": 5.0, "forecast": 0.0, "eval": 1.5, "verify": 40.0}
 
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """The choices of the user."""
+    """The user's choices for a replication, from flags of `specdec replicate`."""
 
-    folder: Path  # where all files go
-    use: Mapping[str, str] = dataclasses.field(default_factory=dict)  # paths by the names of needs
-    topologies: Sequence[str] = ()  # to predict for
+    folder: Path  # the folder for all files
+    use: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name of a need -> path
+    topologies: Sequence[str] = ()  # TPU topologies to predict for
     flags: Sequence[str] = ()  # further flags of every run that is measured, such as gin settings
-    tfds_data_dir: str | None = None  # the folder of TFDS's data sets; None for TFDS's own
-    # the preset of the target that stands in for missing ones; None to run no such rows
+    tfds_data_dir: str | None = None  # the folder of TFDS's data sets; None for TFDS's default
+    # the preset to which the demo target is grown in place of missing ones; None to skip such rows
     grown: str | None = None
-    synthetic: bool = False  # whether draft tokens are kept with the published acceptance rate
-    limit: int | None = None  # texts of every measurement; None for the study's
+    synthetic: bool = False  # whether draft tokens are accepted at the published rate
+    limit: int | None = None  # texts of every measurement; None for the study's limit
     certify: bool = False  # whether rows that sample get a certificate
 
     def grown_path(self, role: str, size: str) -> Path:
-        """Returns the folder of a model of the embedded pair that has grown."""
+        """Returns the folder of the demo model of a role, grown to the preset `size`."""
         return self.folder / "grown" / f"{role}-{size}"
 
 
 def figures_of(study: Study, row: StudyRow, choices: Choices) -> RowFigures:
-    """Returns a row with the flags of its run, or with what it lacks."""
+    """Returns a row with the flags of its run, or with the checkpoints and data that it lacks."""
     needs = {name: study.needs[name] for name in row.needs}
     flags = {
         name: flags_for(need, choices.use.get(name), choices.tfds_data_dir)
@@ -148,7 +148,7 @@ def figures_of(study: Study, row: StudyRow, choices: Choices) -> RowFigures:
     elif choices.grown is None:
         pass
     elif row.grown is None:
-        figures.failures["run"] = "--grown has no stand-in for it"
+        figures.failures["run"] = "--grown has no stand-in for this row"
     elif choices.synthetic and study.rate(row) is None:
         figures.failures["run"] = "--synthetic needs a published alpha"
     else:
@@ -161,7 +161,7 @@ def figures_of(study: Study, row: StudyRow, choices: Choices) -> RowFigures:
 
 
 def growth(figures: RowFigures, choices: Choices) -> Iterator[Step]:
-    """Yields the commands that make a row's grown models."""
+    """Yields the `specdec grow` commands that make a row's stand-in models."""
     for role, size in figures.grown.items():
         path = choices.grown_path(role, size)
         argv = "grow", f"--input={demo.path(role)}", f"--preset={size}", f"--output={path}"
@@ -169,7 +169,7 @@ def growth(figures: RowFigures, choices: Choices) -> Iterator[Step]:
 
 
 def compilation(row: StudyRow, choices: Choices, topology: str) -> Step:
-    """Returns the command that compiles a row's program for a topology, which says its memory."""
+    """Returns the `specdec compile` command that finds a row's memory on a topology."""
     path = results.place_path(choices.folder, row, topology, "compile.json")
     argv = "compile", *row.compiled, f"--topology={topology}", "--whole_only"
     return Step(row.name, f"compile {topology}", (*argv, f"--output_file={path}"))
@@ -178,7 +178,7 @@ def compilation(row: StudyRow, choices: Choices, topology: str) -> Step:
 def measurement(
     study: Study, figures: RowFigures, choices: Choices, plan: Plan, topologies: Sequence[str]
 ) -> Iterator[Step]:
-    """Yields the commands that measure a row which can be run."""
+    """Yields the commands that measure a row; its run must have flags."""
     row, stem = figures.row, choices.folder / figures.row.name
     wanted = study.steps if row.steps is None else row.steps
     limit = study.limit if choices.limit is None else choices.limit
@@ -217,7 +217,7 @@ def measurement(
 def minutes(
     steps: Sequence[Step], counted: Counted, tokens: int, texts: int, bandwidth: float
 ) -> float:
-    """Returns roughly how long steps take here, if a target call takes as long as it reads."""
+    """Estimates the minutes of steps, as if a target call took the time to read its bytes."""
     step = counted.calls["target"].bytes / bandwidth
     passes = sum(PASSES.get(step.name.partition(" ")[0], 0.0) for step in steps)
     return (START * len(steps) + passes * texts * tokens * step) / 60

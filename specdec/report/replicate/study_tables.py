@@ -11,7 +11,7 @@ from specdec.common.tables import PageTable, number
 from specdec.predict.hardware import GIB
 from specdec.report.replicate.results import HERE, Earlier, RowFigures
 
-FROM_SHAPES = "Memory from shapes is that of parameters and caches, without temporaries and code."
+FROM_SHAPES = "Memory from shapes counts parameters and caches, without temporaries and code."
 LENIENCES = (1.0, 0.5, 0.3, 0.1)
 COMPARED = ("speedup", "alpha", "tokens_per_call", "cost_ratio", "target", "run")
 GIVEN, RECORDED = "given acceptance", "recorded texts"
@@ -20,13 +20,13 @@ Cell: TypeAlias = Callable[[RowFigures], str]
 
 
 def all_of(rows: Sequence[RowFigures]) -> list[PageTable]:
-    """Returns the tables that have figures."""
+    """Returns all tables of the page that have rows."""
     tables = speed(rows), quality(rows), alphas(rows), memory(rows), drafts(rows), missing(rows)
     return [table for table in tables if table.rows]
 
 
 def speed(rows: Sequence[RowFigures]) -> PageTable:
-    """Returns published, predicted and measured speed-ups."""
+    """Returns the table of published, predicted and measured speed-ups."""
     places = topologies(rows)
     columns: dict[str, Cell] = {
         "published prediction": lambda figures: number(figures.row.published.predicted, ".1f"),
@@ -42,16 +42,16 @@ def speed(rows: Sequence[RowFigures]) -> PageTable:
     )
     columns["failed"] = RowFigures.failed
     legend = (
-        "Times as fast as the target alone, for whole texts. Predictions for a topology are a "
+        "Times as fast as the target alone, for whole texts. Predictions for a topology use a "
         "roofline with a time for each layer, without prefill. Predictions from recorded texts "
-        "replay what the target wrote; here they have the measured costs of this device's calls. "
+        "replay texts of the target; here they use the measured costs of this device's calls. "
         "Measured / predicted is per token."
     )
     return of_rows("Speed-up", rows, columns, legend)
 
 
 def quality(rows: Sequence[RowFigures]) -> PageTable:
-    """Returns acceptance, costs and texts."""
+    """Returns the table of acceptance, costs and metrics, published and measured."""
 
     def published(name: str) -> Cell:
         return lambda figures: number(getattr(figures.row.published, name), ".2f")
@@ -68,14 +68,14 @@ def quality(rows: Sequence[RowFigures]) -> PageTable:
         "the target's own texts": _marked(lambda figures: figures.identical),
     }
     legend = (
-        "Alpha is teacher-forced where texts were recorded. c is the time of a draft token over "
-        "that of the target's step."
+        "Alpha is measured on recorded texts if there are any. c is the time of a draft token / "
+        "the time of a step of the target."
     )
     return of_rows("Acceptance, costs and texts", rows, columns, legend)
 
 
 def alphas(rows: Sequence[RowFigures]) -> PageTable:
-    """Returns acceptance rates by lenience, next to the published ones."""
+    """Returns the table of published and measured acceptance rates by lenience."""
     header, lines = ["row", "drafter"], []
     for lenience in LENIENCES:
         header += [f"l = {lenience:g}, published", f"l = {lenience:g}"]
@@ -93,13 +93,13 @@ def alphas(rows: Sequence[RowFigures]) -> PageTable:
 
 
 def memory(rows: Sequence[RowFigures]) -> PageTable:
-    """Returns the memory of one device of each topology."""
+    """Returns the table of the memory that each row needs on one device of each topology."""
     columns = {where: functools.partial(memory_at, where) for where in topologies(rows)}
     return of_rows("Memory of one device", rows, columns, FROM_SHAPES)
 
 
 def memory_at(where: str, figures: RowFigures) -> str:
-    """Returns a row's memory on one device of a topology, in words."""
+    """Returns the memory that a row needs on one device of a topology, in words."""
     on_device = figures.at(where)
     if not on_device.limit:
         return ""
@@ -112,7 +112,7 @@ def memory_at(where: str, figures: RowFigures) -> str:
 
 
 def drafts(rows: Sequence[RowFigures]) -> PageTable:
-    """Returns the sizes of drafts, and what they cost on each topology."""
+    """Returns the table of the sizes of draft models, and of their costs on each topology."""
     columns: dict[str, Cell] = {
         "layers": lambda figures: str(figures.layers or ""),
         "parameters": lambda figures: f"{figures.parameters / 1e6:,.0f}M" if figures.layers else "",
@@ -121,20 +121,20 @@ def drafts(rows: Sequence[RowFigures]) -> PageTable:
         columns[f"c, {where}"] = at(where, "cost_ratio", ".3f")
         columns[f"pays from, {where}"] = at(where, "pays_from")
     legend = (
-        "c is the predicted time of a draft token over that of the target's step. Speculation pays "
-        "from these tokens per call."
+        "c is the predicted time of a draft token / the time of a step of the target. Pays from: "
+        "the tokens per call from which speculation is faster than the target alone."
     )
     return of_rows("Drafts", rows, columns, legend)
 
 
 def missing(rows: Sequence[RowFigures]) -> PageTable:
-    """Returns what rows lack."""
+    """Returns the table of the checkpoints and data that rows lack."""
     name = "for a measurement with the paper's models"
     return of_rows("Missing", rows, {name: lambda figures: "; ".join(figures.missing)})
 
 
 def compared(rows: Sequence[RowFigures], earlier: Earlier) -> PageTable:
-    """Returns the measured figures next to those of an earlier page."""
+    """Returns the table of measured figures of an earlier page (then) and of this one (now)."""
 
     def then(name: str, figures: RowFigures) -> str:
         before = earlier.rows.get(figures.row.name, {"measured": {}, "marks": []})
@@ -150,20 +150,20 @@ def compared(rows: Sequence[RowFigures], earlier: Earlier) -> PageTable:
 
 
 def topologies(rows: Iterable[RowFigures]) -> list[str]:
-    """Returns the topologies that rows have figures of."""
+    """Returns the topologies for which any row has predictions."""
     return list(dict.fromkeys(name for figures in rows for name in figures.places if name != HERE))
 
 
 def of_rows(
     caption: str, rows: Sequence[RowFigures], columns: Mapping[str, Cell], legend: str = ""
 ) -> PageTable:
-    """Returns a table with a line for each row, without what is empty."""
+    """Returns a table with a line for each row, without empty lines and columns."""
     name: dict[str, Cell] = {"row": lambda figures: figures.row.name}
     return PageTable.of(caption, rows, {**name, **columns}, legend).filled()
 
 
 def at(where: str, name: str, form: str = ".2f") -> Cell:
-    """Returns what makes the cell with a figure of a place."""
+    """Returns a function that shows the field `name` of a row's predictions for a place."""
     return lambda figures: number(getattr(figures.at(where), name), form)
 
 
