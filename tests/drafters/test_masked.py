@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import blocks_in_numpy
 import jax
@@ -208,7 +209,8 @@ def test_the_timed_call_returns_its_text_and_the_block(monkeypatch):
     block = jnp.array([[0, 5, 2], [3, 0, 0]])
     drafted = Draft(block, None, jnp.full(2, K))
     monkeypatch.setattr(Masked, "_drafted", lambda *given: drafted)
-    model, tokens = TableTarget(9), jnp.array([[1, 2, 3, 4, 8, 8, 8], [5, 6, 7, 1, 8, 8, 8]])
+    model: Any = TableTarget(9)
+    tokens = jnp.array([[1, 2, 3, 4, 8, 8, 8], [5, 6, 7, 1, 8, 8, 8]])
     tree = model.init(jax.random.key(0))
     cache = model.prefill(tree, jnp.array([[2, 3], [3, 3]]), 8)
     ids, _ = Masked(model, Greedy(), K).timed(TARGET)["draft"]({"draft": tree}, tokens, cache)
