@@ -111,7 +111,8 @@ def test_searches_of_the_checks(monkeypatch):
         beams, "slowdowns", lambda _, runs: {name: len(runs[name]()[0]) for name in runs}
     )
     one, target = subject(), tables()["target"]
-    beams.perfect(one)
+    power = beams.perfect(one).power
+    assert power is not None and power.wanted == 0.15
     ((plan, params, rows),) = asked
     assert plan == dataclasses.replace(one.all_beams, drafter=DraftBeams(TABLE, 4, 2, reuse=False))
     assert params["target"] is params[plan.drafter.role] is target and rows is None

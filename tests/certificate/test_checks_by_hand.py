@@ -120,24 +120,26 @@ class Drawn(Given):
         assert compare.__wrapped__.func is drawn._standing
         more, variance = np.zeros([4, COUNTS], np.float32), np.ones([4, COUNTS], np.float32)
         more[:, 2], variance[3, -1] = [0.5, 0, 0.25, 0], 9
+        more[:, 3] = [2**25, 0.25, -(2**25), 0]  # 0 if they are summed in float32
         return more, variance
 
 
 @pytest.mark.parametrize("greedy_only", [False, True])
 def test_shares_of_drawn_tokens(greedy_only):
-    """Ten tokens in each of eight samples; 0.75 too many of a group in each are 6 of 80."""
+    """Ten tokens in each of eight samples; 0.75 too many of a group in each are 6 of 80, and 0.25
+    too many are 2."""
     subject: Any = Drawn(greedy_only=greedy_only)
     check = drawn.draws(subject)
     verifier = SpeculativeSampling() if greedy_only else "verifier"
     plan = Parts(sampling=Given.drawn, verifier=verifier)
     assert subject.asked == [(plan, sample) for sample in range(8)]
     more, variance = np.zeros(COUNTS), np.full(COUNTS, 8 * 4.0)
-    more[2], variance[-1] = 6, 8 * 12
+    more[2], more[3], variance[-1] = 6, 2, 8 * 12
     p_value = tail(more, variance, COUNTS).min()
     assert check.figures == {
         "tokens": 80,
         "drafted": 8 * 7,
-        "excess_shares": pytest.approx([6 / 80 if i == 2 else 0 for i in range(COUNTS)]),
+        "excess_shares": pytest.approx([{2: 6, 3: 2}.get(i, 0) / 80 for i in range(COUNTS)]),
         "p_value": pytest.approx(p_value),
         "false_alarm": FALSE_ALARM,
     }
@@ -376,6 +378,26 @@ def test_only_near_ties_are_excused(sampling, limit):
     assert found.demands["identical"] == ("==", 4) and not found.passed
     # In bfloat16 rounding may put a token on the other side of top-k.
     assert agreement("seeds", Parting(np.inf, float32=False), sampling, output).passed  # type: ignore[arg-type]
+
+
+class Coarse(Given):
+    """A subject in bfloat16 whose target alone writes the width of its calls."""
+
+    def plain(self, sampling: Any, width: int = 1) -> Any:
+        self.asked.append(width)
+        return SimpleNamespace(tokens=np.full([5, 2], width))
+
+    def gap(self, *given: Any) -> float:
+        return 0.0
+
+
+def test_in_bfloat16_texts_are_those_of_calls_of_the_same_width():
+    output: Any = SimpleNamespace(tokens=np.array([[3, 3], [3, 3], [3, 3], [1, 1]]))
+    subject: Any = Coarse(SimpleNamespace(same_bits=False, width=3), float32=False)
+    check = agreement("greedy", subject, Greedy(), output)
+    assert subject.asked == [1, 3] and not check.passed
+    assert (check.figures["identical"], check.figures["identical_at_same_width"]) == (1, 3)
+    assert check.demands["identical_at_same_width"] == ("==", 4)
 
 
 def test_outputs_with_shared_noise_are_compared_with_the_same_keys(monkeypatch):

@@ -199,6 +199,17 @@ def test_a_record_without_a_family_is_of_a_t5(ours, config_of):
     assert model_from(path, "bfloat16") == T5Target(config_of("v1_1", dtype="bfloat16"))
 
 
+def test_a_config_next_to_unopened_arrays_may_have_a_thousand_layers(tmp_path, config_of):
+    (tmp_path / "checkpoint").touch()
+    for layers in (1000, 1001):
+        config = config_of("v1_1", num_decoder_layers=layers)
+        record = {"family": "t5", "model": dataclasses.asdict(config)}
+        (tmp_path / "config.json").write_text(json.dumps(record))
+        if layers == 1000:
+            assert config_from(tmp_path) == config
+    assert "num_decoder_layers is 1001, far more than its" in error_of(config_from, tmp_path)
+
+
 @pytest.mark.parametrize(
     "fields, kind",
     [

@@ -144,6 +144,7 @@ def check(capsys, *arguments) -> tuple[int, str]:
 def test_check_says_what_it_looked_at(sound, capsys):
     code, out = check(capsys, sound)
     assert code == 0 and "FAIL" not in out and out.splitlines()[-1] == "SOUND"
+    assert out.splitlines()[0] == f"PASS format     orbax, in {sound}"
     assert "29 of 29 arrays have the checksum they were saved with" in out
 
 

@@ -325,6 +325,12 @@ def test_narrow_floats_are_named(edited):
     assert "is F8_E5M2, which is not read; save" in error_of(huggingface.config, file.parent)
 
 
+def test_a_word_piece_vocabulary_is_wanted_too():
+    """The file `vocab.txt` is not read, and a message names it where it is the only vocabulary."""
+    wanted = ["config.json", "vocab.txt", "generation_config.json", "model.safetensors"]
+    assert huggingface.wanted([*wanted, "README.md", "tf_model.h5"]) == wanted
+
+
 def test_only_a_config_of_transformers_beside_arrays_is_a_checkpoint(edited):
     assert all(huggingface.is_checkpoint(GOLDEN / model) for model in MODELS)
     assert not huggingface.is_checkpoint(GOLDEN / "v1_1")

@@ -167,6 +167,10 @@ def test_an_installed_package_holds_its_gin_files(monkeypatch, tmp_path):
     for folder in inside:
         Path(folder).mkdir(parents=True)
     assert [str(path) for path in gin_files.own_folders()] == inside
+    for folder in (*inside, tmp_path):
+        (file := Path(folder) / "some.gin").touch()
+        found = gin_files.path_of("some.gin", [str(folder)])
+        assert found == str(file) and isinstance(found, gin_files.Own) == (folder != tmp_path)
 
 
 def test_a_registered_task_is_found_by_name(decode, folder):

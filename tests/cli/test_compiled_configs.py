@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +115,38 @@ def test_a_pair_of_t5gemma_is_what_its_name_says():
 
 def test_a_draft_as_wide_as_a_t5_has_not_its_acceptance_rates():
     assert command.acceptance_rates(None, yan.run_of("llama_65b_68m")).keys() >= {"0.5", "0.9"}
+
+
+@pytest.mark.parametrize("refill, widths", [(True, (3, 7)), (False, ())])
+def test_the_widths_of_inputs_are_compiled_for_rows_that_are_refilled(monkeypatch, refill, widths):
+    given, shown = [], []
+
+    def compile_for(*arguments, progress, **options):
+        given.append((*arguments, options))
+        for name in ("loop", "target"):
+            progress(name)
+        return "programs"
+
+    class Bar:
+        n = 0
+
+        def update(self, count):
+            self.n += count
+
+        def set_description(self, text):
+            shown.append((self.n, text))
+
+    monkeypatch.setattr(command, "_mesh", lambda *given: "mesh")
+    monkeypatch.setattr(command, "compile_for", compile_for)
+    data = SimpleNamespace(batch_size=4, lengths={"inputs": 7}, widths=(3, 7), refill=refill)
+    placement = SimpleNamespace(over=lambda mesh: None)
+    run: Any = SimpleNamespace(data=data, placement=placement, paths=dict)
+    plan: Any = SimpleNamespace(models=dict, max_length=9)
+    topology, bar = (SimpleNamespace(name="v5e"), Bar())
+    found = command._compiled(topology, run, plan, bar, parts=False)  # type: ignore[arg-type]
+    options = {"tables": {}, "widths": widths, "parts": False}
+    assert found == "programs" and given == [(plan, (4, 7), "mesh", options)]
+    assert shown == [(0, "v5e: compiling loop"), (1, "v5e: compiling target")] and bar.n == 2
 
 
 @pytest.mark.parametrize("family, file", COMPILED, ids=lambda x: getattr(x, "stem", x))

@@ -18,6 +18,7 @@ from specdec import checkpoints, cli
 from specdec.cli import settings
 from specdec.cli.distill import Given
 from specdec.cli.flags import add_flags
+from specdec.cli.gin_files import Own
 from specdec.models.t5 import T5Target
 
 GOLDEN = Path(__file__).parents[1] / "golden/tokenizer/tokenizer.json"
@@ -115,6 +116,19 @@ def test_flags_do_not_override_what_was_tuned(tmp_path):
     assert own.gin_bindings == ["LOSSY=True", "SPLIT='test'"]
     assert own.gamma is own.schedule is None and given.flags({}).gamma == 3
     assert "GAMMA" not in given.text({}, [str(tuned)])
+
+
+def test_paths_of_the_users_gin_files_become_absolute(tmp_path, monkeypatch):
+    """Names of the project's own files stay, even if the current folder has a file of that name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.gin", "text.gin"):
+        Path(name).touch()
+    parser = argparse.ArgumentParser()
+    add_flags(parser, "distill")
+    args = parser.parse_args([])
+    args.gin_file = ["mine.gin", "demo.gin", Own("text.gin")]
+    included = [f"include {name!r}" for name in (f"{tmp_path}/mine.gin", "demo.gin", "text.gin")]
+    assert Given(args).text({}, ()).splitlines() == [*included, ""]
 
 
 def alpha(folder):

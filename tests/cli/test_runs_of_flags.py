@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from specdec import cli
 from specdec.cli import run as runs
+from specdec.common.values import UsageError
 from specdec.texts.texts import Data, TextList, TextStream
 
 LENGTHS = {"inputs": 64, "targets": 8}
@@ -88,3 +92,22 @@ def test_inputs_hold_the_longest_text_and_all_pictures(monkeypatch):
 def test_checksums_are_left_out_where_a_flag_says_so(flags, kept):
     args = cli.overview().parse_args(["decode", "--gin_file=demo.gin", *flags])
     assert runs.described(args).placement.checksums is kept
+
+
+OTHERS = "D drafts from previous outputs, which are missing; give --previous=FILE or --live"
+NONE = "D drafts from no previous output; leave --drafter out, or give --drafter=hybrid"
+
+
+@pytest.mark.parametrize(
+    "reads, given, says",
+    [(True, True, ""), (False, False, ""), (True, False, OTHERS), (False, True, NONE)],
+)
+def test_previous_outputs_are_for_a_drafter_that_reads_them(reads, given, says):
+    run: Any = SimpleNamespace(
+        beams=SimpleNamespace(num_beams=0),
+        plan=SimpleNamespace(reads_previous=reads, drafter="D"),
+        data=SimpleNamespace(batch_size=1, refill=False),
+    )
+    previous: Any = SimpleNamespace(outputs=None) if given else None
+    with pytest.raises(UsageError, match=says) if says else contextlib.nullcontext():
+        runs._refuse_unsuited(argparse.Namespace(), run, previous)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,3 +143,11 @@ def test_a_timed_call_is_of_beams_that_do_not_see_each_other():
     found, _ = plan.call_of("target")({"target": tree}, jnp.full([1, 3], 4), cache)
     best = np.argmax(tree["logits"][5 % 3, :, 4], axis=1).tolist()
     assert found.tolist() == [[best[4]] * 3] and len({best[4], best[8 % 7], best[12 % 7]}) == 3
+
+
+def test_a_search_in_one_line():
+    model = TableTarget(7)
+    plan = BeamPlan(model, 3, T5XBeams(0.6), 6, DraftBeams(model, 4, 2), best_only=True)
+    rule = str(T5XBeams(0.6))
+    assert str(plan) == f"3 beams, {rule}, drafts of 4 beams and 2 steps, best only"
+    assert str(dataclasses.replace(plan, drafter=None, best_only=False)) == f"3 beams, {rule}"

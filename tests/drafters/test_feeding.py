@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import struct
 
+from specdec.drafters import feeding
 from specdec.drafters.feeding import catch_up
 from specdec.types import Array
 
@@ -41,6 +42,22 @@ class Remembering:
         slots = write(cache.slots, fed, cache.length)
         length = cache.length + tokens.shape[1]
         return None, Fed(length, slots, cache.calls + 1)
+
+
+def test_no_call_is_made_after_the_last_missing_token(monkeypatch):
+    """The loop runs in Python, and is refused a third call."""
+
+    def at_most_two(more, body, cache):
+        for _ in range(2):
+            cache = body(cache) if more(cache) else cache
+        assert not more(cache)
+        return cache
+
+    monkeypatch.setattr(feeding.loops, "while_loop", at_most_two)
+    cache: Any = Fed(jnp.array([2, 5, 9]), jnp.full([3, SLOTS], NEVER), jnp.int32(0))
+    model: Any = Remembering()
+    found: Any = catch_up(model, {}, TOKENS, cache, until=jnp.array([7, 7, 4]), width=WIDTH)
+    assert found.length.tolist() == [7, 7, 4] and found.calls == 2
 
 
 @pytest.mark.parametrize("hidden", [None, HIDDEN])

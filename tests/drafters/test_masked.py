@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import blocks_in_numpy
 import jax
@@ -21,7 +22,7 @@ from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed, ForeseenCost
 from specdec.testing import Skipping, TableTarget
-from specdec.types import Params, Request
+from specdec.types import Draft, Params, Request
 from specdec.verifiers import GreedyMatch, MinimumBlock, SpeculativeSampling
 
 V, K, N = 40, 3, 24
@@ -201,6 +202,19 @@ def test_a_block_may_be_longer_than_the_output():
 def test_a_block_is_one_call():
     assert [tuple(part) for part in Masked(FILLING, Greedy(), K).parts(2.5)] == [("draft", 7, 1)]
     assert Masked(FILLING, Greedy(), K, reread=N).parts(0.5)[0] == ("draft", N + 1 + K, 0.5)
+
+
+def test_the_timed_call_returns_its_text_and_the_block(monkeypatch):
+    """The text stays, even if the first drafted id is 0."""
+    block = jnp.array([[0, 5, 2], [3, 0, 0]])
+    drafted = Draft(block, None, jnp.full(2, K))
+    monkeypatch.setattr(Masked, "_drafted", lambda *given: drafted)
+    model: Any = TableTarget(9)
+    tokens = jnp.array([[1, 2, 3, 4, 8, 8, 8], [5, 6, 7, 1, 8, 8, 8]])
+    tree = model.init(jax.random.key(0))
+    cache = model.prefill(tree, jnp.array([[2, 3], [3, 3]]), 8)
+    ids, _ = Masked(model, Greedy(), K).timed(TARGET)["draft"]({"draft": tree}, tokens, cache)
+    assert ids.tolist() == [[1, 2, 3, 4, 0, 5, 2], [5, 6, 7, 1, 3, 0, 0]]
 
 
 @pytest.mark.parametrize(
