@@ -15,10 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from tqdm import tqdm
-
 from specdec import tasks
-from specdec.common import hosts, terminal
+from specdec.common import hosts, progress, terminal
 from specdec.common.environment import environment
 from specdec.common.gin_text import FORMAT, comment, settings_in
 from specdec.common.json_values import parsed
@@ -295,7 +293,7 @@ def _earlier(lines: Lines, tokens: int) -> list[Accepted]:
 
 def _shown(texts: Iterable[Texts], total: int) -> Iterator[Texts]:
     """Yields the texts, under a progress bar on a terminal."""
-    with tqdm(total=total, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
+    with progress.bar("recording texts", total, "token") as bar:
         for batch in texts:
             bar.update(int(batch.length.sum()))
             yield batch

@@ -86,6 +86,11 @@ class TextEngine:
         if explained:
             mesh, prefix = run.placement.mesh, run.engine.given_prefix
             again = replayer(run.plan, mesh=mesh, prefix=prefix)
+        ways = [x.way for x in (engine, alone) if isinstance(x, Engine)]
+        if ways:
+            count = sum(way.programs for way in ways) + (again is not None)
+            exactly = not data.buckets and not data.refill
+            progress.expect_programs(len(data.widths) * count, exactly=exactly)
         return cls(run, engine, alone, again, watch)
 
     @property
