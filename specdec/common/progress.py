@@ -56,7 +56,7 @@ def shown_on(stream: TextIO, begun: float | None = None) -> Iterator[None]:
     _stream = stream if live else None
     _account = _account or _Account(time.perf_counter() if begun is None else begun)
     try:
-        with _clock(_stream, _account):
+        with _clock(None if _stream is before[0] else _stream, _account):
             yield
     finally:
         _stream, _account = before
@@ -71,9 +71,18 @@ def _clock(stream: TextIO | None, account: _Account) -> Iterator[None]:
     done = threading.Event()
 
     def loop() -> None:
+        before = None
         while not done.wait(TICK):
             label, seconds = account.label, int(time.monotonic() - account.label_since)
-            if label and seconds >= max(1, DELAY) and stream is _stream and _shown_bar is None:
+            if (
+                not label
+                or seconds < max(1, DELAY)
+                or stream is not _stream
+                or _shown_bar is not None
+            ):
+                before = None
+            elif (label, seconds) != before:
+                before = label, seconds
                 stream.write(f"{CLEAR}specdec: {label} ... {seconds} s")
                 stream.flush()
 

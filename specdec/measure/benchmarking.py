@@ -171,8 +171,10 @@ def _take_turns(measurements: Sequence[Measurement]) -> None:
     """Measures, text by text, under a bar if there is a terminal."""
     total = sum(measurement.remaining for measurement in measurements)
     by_text = (measurement.by_text() for measurement in measurements)
+    turns = itertools.zip_longest(*by_text, fillvalue=())
+    first = list(itertools.islice(turns, 1))  # warms up, which the remaining time leaves out
     with progress.bar("timing", total, "generation") as bar:
-        for turn in itertools.zip_longest(*by_text, fillvalue=()):
+        for turn in itertools.chain(first, turns):
             for record in itertools.chain.from_iterable(turn):
                 bar.update(isinstance(record, Generation))
 

@@ -293,7 +293,12 @@ def _earlier(lines: Lines, tokens: int) -> list[Accepted]:
 
 def _shown(texts: Iterable[Texts], total: int) -> Iterator[Texts]:
     """Yields the texts, under a progress bar on a terminal."""
-    with progress.bar("recording texts", total, "token") as bar:
+    texts = iter(texts)
+    with progress.stage("recording", "compiling, and recording the first texts"):
+        for batch in itertools.islice(texts, 1):
+            total -= int(batch.length.sum())
+            yield batch
+    with progress.bar("recording texts", max(total, 0), "token") as bar:
         for batch in texts:
             bar.update(int(batch.length.sum()))
             yield batch
