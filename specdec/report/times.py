@@ -38,8 +38,12 @@ class Timeline(NamedTuple):
     seconds: Mapping[str, float]  # measured, by mode
 
     def start(self, call: int) -> float:
-        prefill, *parts = (self.prediction[x] for x in ("prefill", "draft", "verify", "rest"))
+        prefill, *parts = (self.part(x) for x in ("prefill", "draft", "verify", "rest"))
         return prefill + call * sum(parts)
+
+    def part(self, name: str) -> float:
+        """Returns the seconds of a part as they are drawn; differences can be negative."""
+        return max(0.0, self.prediction[name])
 
 
 class Lengths(NamedTuple):
@@ -61,6 +65,13 @@ class Bar(NamedTuple):
     start: float
     steps: float
     seconds: float
+
+    @property
+    def in_words(self) -> str:
+        """The length of the bar in words, without a negative number."""
+        if self.seconds < 0:
+            return "none (the parts alone took longer than the whole)"
+        return f"{self.steps:.2f} ({1e3 * self.seconds:.2f} ms)"
 
 
 def timeline(runs: Sequence[ReportedRun]) -> Timeline:
@@ -123,7 +134,7 @@ def waterfalls(runs: Sequence[ReportedRun]) -> dict[str, list[Bar]]:
         for name in ("draft", "verify", "rest"):
             seconds = bench["prediction"][name]
             parts.append(Bar(name, start, seconds / step, seconds))
-            start += seconds / step
+            start += max(0.0, seconds) / step  # a busy machine makes differences negative
         tau = bench["tau"]
         bars[run.name] = [*parts, Bar("target alone", 0.0, tau, tau * step)]
     return bars

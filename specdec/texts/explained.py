@@ -93,7 +93,23 @@ def _texts(before: Sequence[int], tokens: Sequence[int], text_of) -> list[str]:
     ends = range(len(tokens) + 1)
     # An unfinished character reads as U+FFFD.
     shown = [text_of([*before, *tokens[:end]]).rstrip("\ufffd") for end in ends]
-    return [new[len(old) :] for old, new in itertools.pairwise(shown)]
+    texts = [new[len(old) :] for old, new in itertools.pairwise(shown)]
+    for place, text in enumerate(texts):
+        if not text and _is_space([*before, *tokens[:place]], tokens[place], tokens, text_of):
+            texts[place] = " "
+            if texts[place + 1 :] and texts[place + 1].startswith(" "):
+                texts[place + 1] = texts[place + 1][1:]
+    return texts
+
+
+def _is_space(before: Sequence[int], token: int, others: Sequence[int], text_of) -> bool:
+    """Returns whether a token adds a space, which shows only if a word follows it."""
+    start = len(text_of(before))
+    for other in others:
+        alone, after = text_of([*before, other])[start:], text_of([*before, token, other])[start:]
+        if alone.strip() and not alone.startswith(" "):
+            return after == f" {alone}"
+    return False
 
 
 def _drafted(values: np.ndarray, calls: Sequence[_Call]) -> list[list[float | None]]:

@@ -15,7 +15,7 @@ from made_outputs import Made, MadeBeams, beams_of, output_of
 from specdec import tasks
 from specdec.common import hosts
 from specdec.decoding.replay import Replay
-from specdec.texts import text_engine
+from specdec.texts import explained, text_engine
 from specdec.texts.beam_texts import BeamText
 from specdec.texts.explained import ExplainedBatch
 from specdec.texts.sources import Sounds, Source
@@ -451,3 +451,14 @@ def test_settings_of_texts_that_need_not_be_given():
         "refill": False,
     }
     assert data.widths == (8,) and dataclasses.replace(data, buckets=(2, 4)).widths == (2, 4, 8)
+
+
+def test_a_token_that_is_a_space_has_the_space_and_not_the_token_after_it():
+    pieces = {1: "", 2: " a", 3: " ", 4: "b", 5: " c"}
+
+    def text_of(ids):
+        return "".join(pieces[id] for id in ids).strip()  # as a vocabulary decodes
+
+    assert explained._texts([2], [3, 4, 5, 1], text_of) == [" ", "b", " c", ""]
+    assert explained._texts([2], [4, 3], text_of) == ["b", " "]
+    assert explained._texts([2], [1, 5, 4], text_of) == ["", " c", "b"]
