@@ -406,8 +406,7 @@ def one_iteration(runs: Sequence[ReportedRun]) -> Figure:
             place = {"textcoords": "offset points", "va": "center", "fontsize": 9}
             end = part.start + length
             text = f"{part.steps:.2f} steps, {MS * part.seconds:.2f} ms"
-            if part.seconds < 0:  # these words are longer than the room on the right
-                text, place = part.in_words, {**place, "ha": "right"}
+            text = part.in_words if part.seconds < 0 else text
             axes.annotate(text, (end, row), (4, 0), **place)
         row += 1
     axes.set_yticks(list(labels), list(labels.values()))
@@ -419,6 +418,8 @@ def one_iteration(runs: Sequence[ReportedRun]) -> Figure:
         "Draft and verify are timed on their own, rest is what an iteration takes besides. Target "
         "alone: what the tokens of an average iteration take without a drafter."
     )
+    if any(part.seconds < 0 for parts in shown.values() for part in parts):
+        caption += f" None: {times.NEGATIVE}."
     return captioned(figure, runs, caption)
 
 

@@ -15,6 +15,7 @@ from specdec.report.speedups import predicts, varies, with_prediction
 from specdec.report.summaries import Figures, ReportedRun
 
 GROUP = 3  # places in a text whose calls have one mean
+NEGATIVE = "the parts alone took longer than the whole, on a busy machine"
 FEWEST_CALLS = 10  # of a mean
 
 
@@ -68,9 +69,9 @@ class Bar(NamedTuple):
 
     @property
     def in_words(self) -> str:
-        """The length of the bar in words, without a negative number."""
+        """The length of the bar in words; a negative difference is none."""
         if self.seconds < 0:
-            return "none (the parts alone took longer than the whole)"
+            return "none"
         return f"{self.steps:.2f} ({1e3 * self.seconds:.2f} ms)"
 
 

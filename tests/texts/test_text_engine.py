@@ -462,3 +462,4 @@ def test_a_token_that_is_a_space_has_the_space_and_not_the_token_after_it():
     assert explained._texts([2], [3, 4, 5, 1], text_of) == [" ", "b", " c", ""]
     assert explained._texts([2], [4, 3], text_of) == ["b", " "]
     assert explained._texts([2], [1, 5, 4], text_of) == ["", " c", "b"]
+    assert explained._texts([], [3, 4, 5], text_of) == [" ", "b", " c"]  # the text begins with it
