@@ -95,6 +95,12 @@ class Prepared(NamedTuple):
         return seconds
 
 
+NEXT_STEPS = (
+    "next     decode without --draft on this machine; or give a smaller drafter, which `specdec "
+    "distill` makes; or measure where the target is larger or memory is slower"
+)
+
+
 class Recommendation(NamedTuple):
     """The result of a search: the best of each variant, and the best of all."""
 
@@ -114,6 +120,8 @@ class Recommendation(NamedTuple):
             plan = prepared.run.plan
             yield f"{type(plan.drafter).__name__}, {plan.sampling}, {prepared.costs.source}"
             yield from tuning.lines(result)
+        if not self.pays:
+            yield NEXT_STEPS
 
     def write(self, folder: Path, files: Sequence[str]) -> str:
         """Writes the recommendation and a figure to a folder; returns the former as gin text."""
