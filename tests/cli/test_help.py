@@ -162,6 +162,7 @@ def test_macros_are_listed_by_topic(said):
     topics = re.findall(r"^([A-Z][A-Za-z0-9]+)$", said("list", "macros"), re.MULTILINE)
     assert topics[:4] == ["Models", "Texts", "Drafters", "Schedules"]
     assert len(topics) == len(set(topics)) and "Training" in topics
+    assert all(item.topic for item in listing.macros())
     by_name = {row.name: row for row in listing.macros()}
     assert by_name["GAMMA"].topic == "Schedules" and by_name["TASK_FILES"].topic == "Texts"
 
