@@ -288,7 +288,7 @@ def test_a_drafter_is_tuned_and_certified(tmp_path, known, monkeypatch, pays):
         ("certify", "run 5", said.append, print, own / "checks.jsonl"),
     ]
     assert said[:2] == ["tune: how long to draft", "tuned\nwell"] and len(said) == 3
-    why = " of the drafter, for machines on which it pays (pair.gin is written: Ctrl-C "
+    why = " of the drafter, for machines on which it pays (the pair is written: Ctrl-C "
     why += "leaves it out)"
     assert said[2] == "certify: the certificate" + ("" if pays else why)
     assert (own / "pair.gin").read_text() == "the pair\n"

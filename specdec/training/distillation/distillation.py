@@ -202,7 +202,7 @@ class Distilling(NamedTuple):
         records.write(pair, self.settings.text(drafter, recommended))
         certified = "the certificate"
         if not search.pays:
-            certified += " of the drafter, for machines on which it pays (pair.gin is written: "
+            certified += " of the drafter, for machines on which it pays (the pair is written: "
             certified += "Ctrl-C leaves it out)"
         say(steps.begin("certify", certified))
         files = recommended * search.pays  # otherwise the drafter is certified as the user set it
