@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar, Self
 
@@ -37,6 +38,10 @@ from specdec.verifiers.decide import Verifier
 
 # The roles of the target's calls in speculation, and of the target alone in timings.
 RESERVED = ("target", "alone")
+_LONG_LISTS = {  # with more than eight elements
+    "ids": re.compile(r"\((\d+, ){8,}\d+\)"),
+    "sequences": re.compile(r"\((\(\d+(, \d+)*,?\), ){8,}\(\d+(, \d+)*,?\)\)"),
+}
 
 
 class BasePlan:
@@ -301,9 +306,10 @@ class Plan(BasePlan):
         """Returns the plan's components in one line."""
         inexact = self._rounded() + ("" if self.exact else ", NOT EXACT")
         if not self.drafts:
-            return f"the target alone, {self.sampling}{inexact}"
+            return f"the target alone, {_in_words(self.sampling)}{inexact}"
         drafter = type(self.drafter).__name__
-        return f"{drafter}, {self.schedule}, {self.verifier}, {self.sampling}{inexact}"
+        parts = drafter, self.schedule, self.verifier, _in_words(self.sampling)
+        return ", ".join(map(str, parts)) + inexact
 
     def _rounded(self) -> str:
         """Returns a note that names the models with int8 weights, or ""."""
@@ -469,3 +475,9 @@ class Alone(Checked, Drafter, Schedule, Verifier):
         else:
             best = draw_shared(keys.correct[0], scores.probs[0])
         return Verdict(jnp.zeros([], jnp.int32), best.astype(jnp.int32))
+
+
+def _in_words(sampling: SamplingRule) -> str:
+    """Returns a sampling rule with the number of ids in place of a long list of them."""
+    text = _LONG_LISTS["ids"].sub(lambda ids: f"({ids[0].count(',') + 1} ids)", str(sampling))
+    return _LONG_LISTS["sequences"].sub(lambda x: f"({x[0].count('), (') + 1} sequences)", text)

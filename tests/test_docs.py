@@ -9,6 +9,7 @@ import json
 import re
 import runpy
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from specdec import cli
 from specdec.common import demo
 from specdec.integrations.interactive import InteractiveModel
+from specdec.testing import check_drafter, check_verifier
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -198,6 +200,18 @@ def test_the_page_of_gin_names_is_made_of_the_gin_files():
     assert made["page"]() == made["FILE"].read_text(encoding="utf-8")
 
 
+def test_the_page_of_interactive_model_is_made_of_its_signature():
+    made = runpy.run_path(str(ROOT / "scripts" / "pages" / "make_interactive_page.py"))
+    page = made["FILE"].read_text(encoding="utf-8")
+    assert made["page"]() == page and len(page.split()) < 450
+
+
+def test_readme_names_every_extra():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (paragraph,) = re.findall(r"^.*Extras, as in .*?\n\n", README, re.M | re.S)
+    assert set(project["optional-dependencies"]) <= set(re.findall(r"`(\w+)`", paragraph))
+
+
 def test_readme_fits_four_screens():
     assert README.count("\n") <= 120
 
@@ -220,4 +234,14 @@ def test_pages_to_read_are_short():
     folders = ("tutorials", "how-to", "explanation")
     pages = [page for name in folders for page in (ROOT / "docs" / name).rglob("*.md")]
     words = {page.stem: len(page.read_text(encoding="utf-8").split()) for page in pages}
-    assert sum(words.values()) <= 21_350, sorted(words.items(), key=lambda item: -item[1])[:5]
+    assert sum(words.values()) <= 21_750, sorted(words.items(), key=lambda item: -item[1])[:5]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("number, name", [*enumerate(["Repeat", "RepeatOften", "OwnDraw"])])
+def test_the_parts_of_the_page_on_drafters_are_right(number, name):
+    """`RepeatOften` draws, and reports the probabilities that it draws from."""
+    page, names = ROOT / "docs" / "how-to" / "write-a-drafter.md", {}
+    exec(compile(blocks(page, "python")[number], page.name, "exec"), names)
+    part = names[name]()
+    check_verifier(part) if name == "OwnDraw" else check_drafter(part)

@@ -122,7 +122,7 @@ def test_an_explained_text_is_the_decoded_one(model, decoded):
     lines = repr(found).splitlines()
     assert len(lines) == 1 + decoded[0].calls and f"kept {decoded[0].accepted[0]}," in lines[1]
     shown = "".join("".join([*words[:kept], own]) for words, kept, own in found._calls())
-    assert shown == decoded[0].text
+    assert shown.lstrip() == decoded[0].text
     page = found._repr_html_()
     assert page.count("<tr>") == len(lines) and notebook.GREEN in page and notebook.BLUE in page
 
@@ -356,3 +356,21 @@ def test_the_draft_of_beams_is_chosen(pair):
     assert wide[0].tokens == pair.beams(["ab"], num_beams=2)[0].tokens
     with pytest.raises(ValueError, match="the target reads texts; give a Whisper"):
         pair.transcribe(["talk.wav"])
+
+
+@pytest.mark.ci
+def test_a_call_at_another_temperature_has_the_texts_of_such_a_model(pair, tiny):
+    drawing = InteractiveModel(
+        tiny,
+        tiny,
+        gamma=2,
+        sampling=Sampling(1.0),
+        vocabulary=tasks.Bytes(),
+        lengths={"inputs": 64, "targets": 6},
+    )
+    texts = ["ab", "cde", "f"]
+    drawn = pair.decode(texts, seed=SEED, temperature=1.0, max_length=6)
+    assert [x.tokens for x in drawn] == [x.tokens for x in drawing.decode(texts, seed=SEED)]
+    greedy = drawing.decode(texts, temperature=0, max_length=8)
+    assert [x.tokens for x in greedy] == [x.tokens for x in pair.decode(texts)]
+    assert [x.tokens for x in drawn] != [x.tokens[:6] for x in greedy]

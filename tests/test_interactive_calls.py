@@ -5,6 +5,9 @@ No program runs: outputs are made here. pytest tests/test_interactive_calls.py
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -13,11 +16,12 @@ from support import tiny_t5
 
 from specdec import checkpoints, tasks
 from specdec.common.terminal import Origin
-from specdec.engine import Engine
+from specdec.engine import Engine, Placement
 from specdec.integrations.interactive import InteractiveModel
 from specdec.models.t5 import T5Target
-from specdec.sampling import Sampling
+from specdec.sampling import Greedy, Sampling
 from specdec.texts.decoding_texts import Text
+from specdec.verifiers import Block
 
 SIZES = tiny_t5(512, 16, 32)
 LENGTHS = {"inputs": 16, "targets": 8}
@@ -157,5 +161,79 @@ def test_sounds_of_several_batches_are_transcribed(model, monkeypatch):
     assert [(one.index, one.prediction) for one in found] == [(0, "A"), (1, "BB"), (2, "CCC")]
     assert heard.asked == [([0, 1], [1, 2], 6, 3), ([2, -1], [3], 6, 3)]
     assert (model.stats.texts, model.stats.tokens, model.stats.seconds) == (3, 6, 2.0 + 4.0)
-    with pytest.raises(TypeError, match="texts is one text, 'a.wav'; give a list"):
+    with pytest.raises(TypeError, match="files is one text, 'a.wav'; give a list of files"):
         model.transcribe("a.wav")
+
+
+TEXT = ["a"]
+CALLS: dict[str, Any] = {
+    "texts[0] is None; give a text": lambda model: model.predict([None]),
+    "texts is 5; give a list": lambda model: model.predict(5),
+    "texts[1] is 3; give a text": lambda model: model.verify(["a", 3]),
+    "text is ['a']; give a text": lambda model: model.explain(TEXT),
+    "text is None": lambda model: model.revise(None),
+    "previous is 4": lambda model: model.revise("a", previous=4),
+    "gamma is 0; give an integer from 1 on": lambda model: model.revise("a", gamma=0),
+    "sample is -1; give an integer from 0": lambda model: model.predict(TEXT, sample=-1),
+    "seed is '1'": lambda model: model.decode(TEXT, seed="1"),
+    "temperature is -1; give a number from 0 on": lambda model: model.predict(TEXT, temperature=-1),
+    "max_length is 0": lambda model: model.decode(TEXT, max_length=0),
+    "num_beams is 0; give an integer from 1 on": lambda model: model.beams(TEXT, 0),
+    "a beam search has no argument draft_beam; did you mean draft_beams?": (
+        lambda model: model.beams(TEXT, 2, draft_beam=3)
+    ),
+    "num_beams is -1": lambda model: model.verify(TEXT, num_beams=-1),
+    "inputs is one text, 'a'": lambda model: model.score("a", ["b"]),
+    "1 inputs but 2 targets": lambda model: model.score(["a"], ["b", "c"]),
+}
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "drafter is 'prompt_lookup'; give a drafter, such as": {"drafter": "prompt_lookup"},
+    "schedule is 'fixed'; give a schedule": {"schedule": "fixed"},
+    "verifier is <class": {"verifier": Block},
+    "sampling is 1.0; give a rule": {"sampling": 1.0},
+    "vocabulary is 'x.model'; give SentencePiece": {"vocabulary": "x.model"},
+    "partitioner is 2": {"partitioner": 2},
+    "lengths is 64; give both in tokens": {"lengths": 64},
+    "lengths is {'inputs': 64}": {"lengths": {"inputs": 64}},
+    "lengths['targets'] is 0": {"lengths": {"inputs": 64, "targets": 0}},
+    "batch_size is 0; give an integer from 1 on": {"batch_size": 0},
+    "gamma is 1.5": {"gamma": 1.5},
+    "prefix is None; give a text": {"prefix": None},
+    "dtype is 'float16'; give 'float32' or 'bfloat16'": {"dtype": "float16"},
+    "chat is 'yes'; give True or False": {"chat": "yes"},
+    "same_bits is 1": {"same_bits": 1},
+    "target is 3; give the directory": {"target": 3},
+    "draft is 3; give the directory": {"draft": 3},
+    "draft is {'x': 'dir'}; give {'draft': DIR}": {"draft": {"x": "dir"}},
+    "schedule_table is 4": {"schedule_table": 4},
+    "no argument temperature; give sampling=": {"temperature": 1.0},
+    "no argument batchsize; did you mean batch_size?": {"batchsize": 2},
+}
+
+
+@pytest.mark.parametrize("message", CALLS)
+def test_an_argument_of_a_call_is_refused_by_its_name(model, message):
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)) as raised:
+        CALLS[message](model)
+    assert "--" not in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("message", ARGUMENTS)
+def test_an_argument_of_the_model_is_refused_by_its_name(message):
+    """Before anything is read: there is no such directory."""
+    given = {"target": "no such directory", **ARGUMENTS[message]}
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)) as raised:
+        InteractiveModel(**given)
+    assert "--" not in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_call_at_another_temperature_reads_nothing_again(model, monkeypatch):
+    monkeypatch.setattr(Placement, "read", lambda *_: pytest.fail("parameters are read again"))
+    for temperature, rule in {0: Greedy(), 0.5: Sampling(0.5)}.items():
+        engine = model._varied(temperature, 5)
+        assert engine.plan.sampling == rule and engine.plan.max_length == 5
+        assert engine.store is model._engine.store
+        assert len(model.decode(["a"], temperature=temperature, max_length=5)[0].tokens) <= 5
+        assert model._varied(temperature, 5) is engine  # with its compiled programs
+    assert model._varied(None, None) is model._engine
+    assert len(model.predict([np.str_("a")], sample=np.int64(1), max_length=3)) == 1

@@ -272,3 +272,20 @@ def test_who_does_not_say_what_ends_a_text_is_asked():
 def test_a_plan_is_one_static_argument():
     assert hash(plan()) == hash(plan()) and plan() == plan()
     assert plan() != plan(schedule=Fixed(4))
+
+
+def test_a_long_list_of_ids_is_a_number_in_the_line_of_a_plan():
+    """A Whisper suppresses 88 ids, and its first token is one of 99."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Named(Greedy):
+        languages: tuple = (tuple(range(50259, 50358)), (7,))
+        suppressed: tuple = tuple(range(1, 89))
+        words: tuple = tuple((i, i + 1) for i in range(30))
+        few: tuple = (5, 6)
+
+    line = str(plan(sampling=Named()))
+    assert "languages=((99 ids), (7,)), suppressed=(88 ids)" in line
+    assert "words=(30 sequences), few=(5, 6)" in line
+    many = tuple(range(1, 11))
+    assert f"buckets={many}" in str(plan(schedule=Disco(0.5, buckets=many)))

@@ -16,6 +16,7 @@ from support import tiny_t5
 
 from specdec import checkpoints, cli
 from specdec.common import progress
+from specdec.decoding.program import Program
 from specdec.models.t5 import T5Target
 
 
@@ -193,3 +194,62 @@ def test_the_last_line_takes_the_place_of_a_bar(monkeypatch, terminal, term, cle
         monkeypatch.setenv("TERM", term)
     progress.last_line("a host is lost")
     assert written == [(2, f"{clear}specdec: a host is lost\n".encode())]
+
+
+def test_a_stage_shows_how_long_it_has_lasted_and_a_stage_inside_begins_anew(screen, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with progress.stage("checking", "checking greedy"):
+        now[0] += 7.5
+        wait_for_text(screen, "\r\x1b[Kspecdec: checking greedy ... 7 s")
+        with progress.stage("compiling", "compiling x"):
+            now[0] += 12
+            wait_for_text(screen, "\r\x1b[Kspecdec: compiling x ... 12 s")
+        wait_for_text(screen, "\r\x1b[Kspecdec: checking greedy ... 19 s")
+    written = screen.getvalue()
+    time.sleep(0.1)
+    assert screen.getvalue() == written  # nothing is written where no stage has a label
+
+
+def wait_for_text(screen, text):
+    for _ in range(2000):
+        if text in screen.getvalue():
+            return
+        time.sleep(0.01)
+    raise AssertionError(screen.getvalue())
+
+
+@pytest.mark.parametrize(
+    "expected, shown", [(None, ""), ((2, True), " of 2"), ((6, False), " of at most 6")]
+)
+def test_a_program_is_compiled_under_its_number_and_its_name(screen, expected, shown):
+    if expected:
+        progress.expect_programs(expected[0], exactly=expected[1])
+
+    def read_inputs(params, x):
+        return params + x
+
+    first, second = Program(read_inputs), Program(lambda params, x: params - x)
+    for program in (first, second):
+        program.lower(1.0, np.ones(3))
+        program.compile(1.0, np.ones(3))
+    first.compile(1.0, np.ones(4))  # another shape is another program
+    labels = re.findall(r"specdec: (.*?) \.\.\.", screen.getvalue())
+    third = "" if expected == (2, True) else shown  # more than were expected: nothing is said
+    assert labels == [
+        f"compiling program 1{shown} (read inputs)",
+        f"compiling program 1{shown} (read inputs)",
+        f"compiling program 2{shown}",
+        f"compiling program 2{shown}",
+        f"compiling program 3{third} (read inputs)",
+    ]
+
+
+def test_a_stage_inside_a_bar_is_shown_next_to_it(screen):
+    with progress.bar("timing", 2, "call"):
+        wait_for(screen, "timing:   0%")
+        with progress.stage("compiling", "compiling x"):
+            wait_for(screen, "timing:   0%.*, compiling x]")
+        before = len(screen.getvalue())
+        wait_for(screen, r"timing:   0%[^\r]*$")
+        assert "specdec: compiling x" not in screen.getvalue()[before:]

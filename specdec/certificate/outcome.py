@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from specdec.certificate.subject import Subject
+from specdec.common import progress
 from specdec.common.json_values import JsonObject, converted
 from specdec.sampling import Sampling, unprocessed
 from specdec.testing.excess import DETECTED
@@ -149,13 +150,14 @@ def timed(
     decisive: Collection[str] = (),
 ) -> Iterator[Check]:
     """Runs and times checks, except `known` ones, up to a `decisive` check that fails."""
-    for name, check in checks.items():
+    for number, (name, check) in enumerate(checks.items(), start=1):
         if name in known:
             yield known[name]
             continue
         started(name)
         start = clock()
-        result = check()
+        with progress.stage("checking", f"checking {name}, {number} of {len(checks)}"):
+            result = check()
         yield dataclasses.replace(result, seconds=round(clock() - start, 3))
         if name in decisive and not result.passed:
             return

@@ -19,7 +19,7 @@ from specdec.decoding.beam_plan import AnyPlan, BeamPlan
 from specdec.decoding.program import DecodeProgram
 from specdec.decoding.states import rows_of
 from specdec.drafters import Autoregressive
-from specdec.drafters.drafter import Drafter, Drawing
+from specdec.drafters.drafter import drawing_with
 from specdec.models import partitioning
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling, before_each, instead, standardised
@@ -131,7 +131,7 @@ class Subject:
     def variant(self, sampling: SamplingRule, **parts: Any) -> Plan:
         """Returns the plan with other sampling, also in its drafter, and with other components."""
         if sampling != self.plan.sampling:
-            parts = {"drafter": _drawing_with(sampling, self.plan.drafter)} | parts
+            parts = {"drafter": drawing_with(sampling, self.plan.drafter)} | parts
         return dataclasses.replace(self.plan, sampling=sampling, **parts)
 
     def itself(self, sampling: SamplingRule) -> tuple[Plan, Params]:
@@ -139,11 +139,11 @@ class Subject:
         # A drafter that only has models of texts keeps its class, with the target in each role.
         target, drafter = self.plan.target, self.plan.drafter
         if drafter.runs_target:
-            drafter = _drawing_with(sampling, drafter.itself(target))
+            drafter = drawing_with(sampling, drafter.itself(target))
             return self.variant(sampling, drafter=drafter), self.params
         blocks = drafter.block is not None
         other = drafter.tables() or self.plan.sources or drafter.views() or blocks
-        drafter = _drawing_with(sampling, drafter)
+        drafter = drawing_with(sampling, drafter)
         if len(self.plan.models()) == 1 or other:
             drafter = Autoregressive(target, sampling)
         plan = self.variant(sampling, drafter=drafter)
@@ -269,13 +269,6 @@ class Subject:
         block = np.asarray(array[start : start + self.batch_size])
         missing = [(0, self.batch_size - len(block))] + [(0, 0)] * (block.ndim - 1)
         return np.pad(block, missing, constant_values=padding)
-
-
-def _drawing_with(sampling: SamplingRule, drafter: Drafter) -> Drafter:
-    """Returns the drafter, and the drafters inside it, with this sampling if they draw."""
-    inner = drafter.inner().items()
-    drafter = drafter.with_inner({name: _drawing_with(sampling, x) for name, x in inner})
-    return drafter.drawing_with(sampling) if isinstance(drafter, Drawing) else drafter
 
 
 def joined(trees: list, rows: int) -> PyTree:

@@ -19,6 +19,7 @@ from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.common.file_names import own_file, refuse_pointer
 from specdec.common.records import write
+from specdec.common.values import did_you_mean
 from specdec.models import families
 from specdec.models.contract.family import Config
 from specdec.models.contract.model import Model
@@ -444,7 +445,8 @@ def _why_none(path: Location, directory: Location) -> str:
         return f"checkpoint {path} is a file; give its directory, {path.parent}"
     if isinstance(path, Path) and not path.exists():
         nearest = next(parent for parent in path.parents if parent.exists())
-        return f"checkpoint {path} does not exist; {nearest} holds {_contents(nearest)}"
+        near = did_you_mean(path.name, _names(nearest)) if nearest == path.parent else ""
+        return f"checkpoint {path} does not exist; {nearest} holds {_contents(nearest)}{near}"
     if (directory / _ADAPTER).is_file():
         return (
             f"no checkpoint in {directory}: {_ADAPTER} says that it has an adapter of PEFT alone; "
@@ -471,7 +473,12 @@ def _record(file: Location) -> dict[str, Any]:
     return record
 
 
+def _names(directory: Location) -> list[str]:
+    """Returns the names in a directory, without hidden files such as locks."""
+    return sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
+
+
 def _contents(directory: Location, limit: int = 5) -> str:
-    names = sorted(entry.name for entry in directory.iterdir())
+    names = _names(directory)
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return (", ".join(names[:limit]) or "nothing") + more

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import time
 from pathlib import Path
+from typing import TypeGuard
 
 import jax
 
@@ -15,6 +16,7 @@ from specdec.cli.output import settle_paths
 from specdec.common import resources
 from specdec.common.terminal import visible
 from specdec.models.contract.family import Config
+from specdec.models.t5 import T5Config
 
 
 def command(args: argparse.Namespace) -> None:
@@ -39,11 +41,25 @@ def command(args: argparse.Namespace) -> None:
     )
     if lost := _lost(args, text):
         print(f"{output} is without {lost}")
+    if args.format == "huggingface" and _is_deeper(config):
+        print(
+            f"{output} has a decoder of {config.num_decoder_layers} layers and an encoder of "
+            f"{config.num_encoder_layers}: `generate` of transformers 5.24 ends in an IndexError; "
+            "give it use_cache=False"
+        )
     if args.format == "t5x" and (unread := _unread_by_t5x(vocabulary, text)):
         print(
             f"{output} keeps {' and '.join(unread)} in files that T5X itself does not read; "
             "specdec does"
         )
+
+
+def _is_deeper(config: Config) -> TypeGuard[T5Config]:
+    """Returns whether a T5's decoder has more layers than its encoder.
+
+    The cache of transformers has as many layers as the encoder.
+    """
+    return isinstance(config, T5Config) and config.num_decoder_layers > config.num_encoder_layers
 
 
 def _lost(args: argparse.Namespace, text: TextModel) -> str | None:

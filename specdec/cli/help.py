@@ -46,7 +46,24 @@ class Parser(OneLine):
     ):
         self._given = list(itertools.takewhile(lambda arg: arg != "--", args or ()))
         self.refuse_unknown(arg.partition("=")[0] for arg in self._given)
-        return super().parse_known_args(args, namespace)
+        for before, word in itertools.pairwise(["", *self._given]):
+            of_flag = before.startswith("--") and "=" not in before  # its value
+            if word.endswith(".gin") and not word.startswith("-") and not of_flag:
+                self._refuse_word(word, f"--gin_file={word}")
+        namespace, others = super().parse_known_args(args, namespace)
+        if others:
+            flags = dict(zip(others, ("--target", "--draft"), strict=False))
+            suggested = " ".join(f"{flag}={word}" for word, flag in flags.items())
+            self._refuse_word(" ".join(others), suggested)
+        return namespace, others
+
+    def _refuse_word(self, words: str, suggested: str) -> None:
+        """Ends with the flags that words without a flag were probably meant for, if it has them."""
+        known = self.format_usage()
+        flags = [word.partition("=")[0] for word in suggested.split(" ")]
+        fits = all(f"{flag} " in known for flag in flags) and len(words.split()) == len(flags)
+        hint = f"; did you mean {self.prog} {suggested}?" if fits else ""
+        self.error(f"{self.prog} takes no {words}{hint}")
 
     def instead(self, flag: str, known: Sequence[str]) -> str:
         name = flag.removeprefix("--")
@@ -97,6 +114,10 @@ class Overview(OneLine):
         known = self.commands.choices
         first = args[0] if args else ""
         self.refuse_unknown([first])
+        if first == "help":
+            word = next((arg for arg in (args or ())[1:] if arg in known), "")
+            command = f"specdec {word} --help" if word else "specdec --help"
+            self.error(f"there is no command 'help'; did you mean {command}?")
         if first and not first.startswith("-") and first not in known:
             self.error(f"there is no command {first!r}{did_you_mean(first, known)}")
         return super().parse_known_args(args, namespace)

@@ -29,6 +29,7 @@ TOPICS = {
     "schedules": "Schedules",
     "verifiers": "Verifiers",
     "sampling": "Outputs",
+    "transcribe.gin": "Sound",
     "distill.gin": "Distillation",
     "train.gin": "Training",
     "objectives": "Training",

@@ -229,6 +229,10 @@ def _is_in_force(statement: GinStatement) -> bool:
     return repr(values.get(statement.field)) == repr(statement.value)
 
 
+# Python's error about a call without some arguments.
+_MISSING = re.compile(r"(\w+)\.__init__\(\) missing \d+ required (?:positional|keyword)(.*)")
+
+
 def _construct(cls: type[T]) -> T:
     missing = "the gin files describe no {}; include the command's skeleton, such as decode.gin"
     try:
@@ -240,8 +244,14 @@ def _construct(cls: type[T]) -> T:
     except UsageError as error:
         raise UsageError(_own_message(error)) from error
     except _ERRORS as error:
-        if match := re.match(r"(\w+)\.__init__\(\) missing \d+ required positional", str(error)):
-            raise UsageError(missing.format(match[1])) from error
+        if match := _MISSING.match(str(error)):
+            owner, fields = match[1], re.findall(r"'(\w+)'", match[2])
+            selector = re.search(rf"@(?:\w+/)*([\w.]*\b{owner})\b", gin.config_str())
+            text = missing.format(owner)
+            if selector:  # a class that a gin file names, such as a drafter of the user
+                lines = " and ".join(f"{selector[1]}.{field} = VALUE" for field in fields)
+                text = f"no gin line gives {owner} its {' and '.join(fields)}; add {lines}"
+            raise UsageError(text) from error
         scope = "" if isinstance(error, SyntaxError) else _scope(error)
         raise UsageError(f"{scope}{_message(error)}") from error
 

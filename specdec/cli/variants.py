@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from specdec.cli import run as runs
 from specdec.cli import shorthands
 from specdec.cli.run import DecodeRun
+from specdec.common import progress
 from specdec.common.values import PositiveInt, UsageError, check
 from specdec.predict import stored_costs
 from specdec.predict.costs import Costs
@@ -117,5 +118,6 @@ def say(line: str) -> None:
 
 
 def announce(name: str) -> None:
-    """Prints on stderr the name of the check that begins."""
-    print(f"specdec: checking {name} ...", file=sys.stderr, flush=True)
+    """Prints on stderr which check begins, unless progress shows it."""
+    if not progress.is_shown():
+        print(f"specdec: checking {name} ...", file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -26,6 +26,7 @@ CLEAR = "\r\x1b[K"  # clears the line of a terminal
 
 _stream: TextIO | None = None
 _account: _Account | None = None
+_shown_bar: tqdm | None = None  # the bar on the line of the terminal, None for none
 
 
 class _Account:
@@ -33,7 +34,10 @@ class _Account:
 
     def __init__(self, begun: float):
         self.spent: dict[str, float] = {}
-        self.label = ""  # shown on the terminal
+        self.label, self.label_since = "", 0.0  # shown on the terminal, and when its stage began
+        self.programs: dict[Hashable, int] = {}  # the number of each program that was compiled
+        # how many there will be, and whether exactly so many; None if nothing is known
+        self.expected_programs: tuple[int, bool] | None = None
         self._now, self._since = OTHER, begun
 
     def turn_to(self, stage: str) -> str:
@@ -52,9 +56,43 @@ def shown_on(stream: TextIO, begun: float | None = None) -> Iterator[None]:
     _stream = stream if live else None
     _account = _account or _Account(time.perf_counter() if begun is None else begun)
     try:
-        yield
+        with _clock(None if _stream is before[0] else _stream, _account):
+            yield
     finally:
         _stream, _account = before
+
+
+@contextlib.contextmanager
+def _clock(stream: TextIO | None, account: _Account) -> Iterator[None]:
+    """Shows, while a stage lasts, how many seconds it has taken."""
+    if stream is None:
+        yield
+        return
+    done = threading.Event()
+
+    def loop() -> None:
+        before = None
+        while not done.wait(TICK):
+            label, seconds = account.label, int(time.monotonic() - account.label_since)
+            if (
+                not label
+                or seconds < max(1, DELAY)
+                or stream is not _stream
+                or _shown_bar is not None
+            ):
+                before = None
+            elif (label, seconds) != before:
+                before = label, seconds
+                stream.write(f"{CLEAR}specdec: {label} ... {seconds} s")
+                stream.flush()
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 @contextlib.contextmanager
@@ -64,13 +102,39 @@ def stage(name: str, label: str = "") -> Iterator[None]:
     if account is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before, outer = account.turn_to(name), account.label
-    _say(account, label or outer)
+    before, outer = account.turn_to(name), (account.label, account.label_since)
+    _say(account, *((label, time.monotonic()) if label else outer))
     try:
         yield
     finally:
         account.turn_to(before)
-        _say(account, outer)
+        _say(account, *outer)
+
+
+def compiling(program: Hashable, name: str) -> contextlib.AbstractContextManager[None]:
+    """Accounts for the compilation of a program, and shows its number and its name.
+
+    Args:
+      program: what two programs differ in; a program that is traced and later compiled is one.
+      name: what it computes, '' if that has no name.
+    """
+    if (account := _account) is None:
+        return stage("compiling")
+    number = account.programs.setdefault(program, len(account.programs) + 1)
+    count, exactly = account.expected_programs or (0, True)
+    total = f" of {'' if exactly else 'at most '}{count}" if number <= count else ""
+    return stage("compiling", f"compiling program {number}{total}{name}")
+
+
+def expect_programs(count: int, *, exactly: bool) -> None:
+    """Tells how many programs, or at most how many, the command compiles."""
+    if _account is not None:
+        _account.expected_programs = count, exactly
+
+
+def is_shown() -> bool:
+    """Returns whether progress is shown on a terminal."""
+    return _stream is not None
 
 
 def spent() -> dict[str, float]:
@@ -81,12 +145,17 @@ def spent() -> dict[str, float]:
     return dict(_account.spent)
 
 
-def _say(account: _Account, label: str) -> None:
-    """Replaces the label on the terminal."""
-    if _stream is not None and label != account.label:
-        _stream.write(f"{CLEAR}specdec: {label} ..." if label else CLEAR)
-        _stream.flush()
-    account.label = label
+def _say(account: _Account, label: str, since: float) -> None:
+    """Replaces the label on the terminal; next to a bar, if there is one."""
+    changed = label != account.label
+    account.label, account.label_since = label, since
+    if _stream is None or not changed:
+        return
+    if _shown_bar is not None:
+        _shown_bar.set_postfix_str(label, refresh=False)
+        return
+    _stream.write(f"{CLEAR}specdec: {label} ..." if label else CLEAR)
+    _stream.flush()
 
 
 def last_line(line: str) -> None:
@@ -122,6 +191,7 @@ def _bar(label: str, total: float, unit: str) -> tqdm:
         leave=False,
         file=_stream,
         dynamic_ncols=True,
+        smoothing=0,  # the mean of the whole bar: the remaining time does not jump
         disable=_stream is None,
     )
 
@@ -129,11 +199,17 @@ def _bar(label: str, total: float, unit: str) -> tqdm:
 @contextlib.contextmanager
 def _looking(shown: tqdm, look: Callable[[], object]) -> Iterator[None]:
     """Calls `look` repeatedly, after the delay, and redraws the bar each time."""
+    global _shown_bar
     done = threading.Event()
 
     def loop() -> None:
+        global _shown_bar
         wait = DELAY
         while not done.wait(wait):
+            if _shown_bar is None:
+                _shown_bar = shown
+                shown.fp.write(CLEAR)
+                shown.set_postfix_str(_account.label if _account else "", refresh=False)
             wait, shown.delay = TICK, 0  # without a delay tqdm clears its line at the end
             look()
             shown.refresh()
@@ -148,6 +224,8 @@ def _looking(shown: tqdm, look: Callable[[], object]) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+        if _shown_bar is shown:
+            _shown_bar = None
 
 
 def _size(folder: Path) -> int:

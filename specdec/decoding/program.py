@@ -29,7 +29,6 @@ from specdec.types import Array, DecodeOutput, Params, PyTree
 
 # Bytes of parameters that the cache of a processor may hold from one call to the next.
 CACHED = 2**29
-COMPILING = functools.partial(progress.stage, "compiling", "compiling")
 # TPUs whose chips have no SparseCore, by the beginning of JAX's name of their kind.
 NO_SPARSE_CORE = ("TPU v2", "TPU v3", "TPU v4 lite", "TPU v5 lite", "TPU v5e")
 # Options that keep lookups in the program. libtpu moves those of many rows to a TPU7x's SparseCore,
@@ -85,6 +84,7 @@ class Program:
     ):
         self.mesh = mesh
         self.seconds = 0.0  # of all compilations, including tracing
+        self._function, self._identity = function, object()
         if mesh is not None:
             shardings = {"out_shardings": partitioning.whole(mesh)}
         self._jitted = jax.jit(function, donate_argnums=tuple(donate), **shardings)
@@ -99,7 +99,7 @@ class Program:
         shape = _shape(arguments[1:])
         with self._alone(shape):
             if shape not in self._lowered:
-                with COMPILING(), self._timed(), _without_collections():
+                with self._compiling(shape), self._timed(), _without_collections():
                     self._lowered[shape] = self._lower(*arguments)
             return self._lowered[shape]
 
@@ -121,11 +121,15 @@ class Program:
         with self._alone(shape):
             if shape not in self._executables:
                 begun = self._ahead.pop(shape, None)
-                with COMPILING():
+                with self._compiling(shape):
                     compiled = begun.result() if begun else self._finish(self.lower(*arguments))
                 self._executables[shape] = compiled
                 del self._lowered[shape]
             return self._executables[shape]
+
+    def _compiling(self, shape: Hashable) -> contextlib.AbstractContextManager[None]:
+        """Returns the stage of tracing or compiling, which shows this program on a terminal."""
+        return progress.compiling((self._identity, shape), _in_words(self._function))
 
     def _alone(self, shape: Hashable) -> threading.RLock:
         """Returns the lock that a thread holds while it traces or compiles for a shape."""
@@ -202,6 +206,14 @@ class Program:
         return output, time.perf_counter() - start
 
 
+def _in_words(function: Callable) -> str:
+    """Returns the name of a function in brackets, '' for one without a name of its own."""
+    plan = getattr(function, "keywords", {}).get("plan")
+    name = getattr(getattr(function, "func", function), "__name__", "").strip("_")
+    alone = ", the target alone" if isinstance(plan, Plan) and not plan.drafts else ""
+    return f" ({name.replace('_', ' ')}{alone})" if name.isidentifier() else ""
+
+
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
     """Stops Python's garbage collection, which would take a third of the time of a trace.
@@ -222,6 +234,11 @@ ProgramCall: TypeAlias = tuple[Program, tuple[PyTree, ...]]  # with its argument
 
 class Way(Protocol):
     """A way to decode a stream of batches: in batches, samples, step by step or refilled rows."""
+
+    @property
+    def programs(self) -> int:
+        """The number of programs that inputs of one length need, at most."""
+        ...
 
     @property
     def seconds(self) -> float:
@@ -259,6 +276,8 @@ class DecodeProgram(Program):
 
     It is (params, keys [B], inputs) -> DecodeOutput or BeamOutput.
     """
+
+    programs = 1
 
     def __init__(
         self,
@@ -307,6 +326,8 @@ def batch_shapes(
 
 class _InTwoParts:
     """Base of ways to decode that have one program for prefill and another for the rest."""
+
+    programs = 2
 
     def __init__(self, plan: Plan, prefix: Array | None, rest: Program):
         self._target, self._rest = plan.target, rest

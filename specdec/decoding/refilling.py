@@ -117,6 +117,8 @@ class Refilled:
     of its own.
     """
 
+    programs = 2
+
     def __init__(
         self, plan: Plan, rows: int, widths: Sequence[int], *, prefix: Array | None = None
     ):

@@ -213,3 +213,15 @@ def shared_roles(drafters: Iterable[Drafter]) -> list[str]:
         return isinstance(owned[0], Table) and all(table == owned[0] for table in owned)
 
     return sorted(role for role, x in by_role.items() if len(x) > 1 and not one_table(x))
+
+
+def drawing_with(sampling: SamplingRule, drafter: Drafter) -> Drafter:
+    """Returns the drafter with this sampling, if it has one, and its inner drafters too.
+
+    Args:
+      sampling: the rule that the target samples with.
+      drafter: the drafter.
+    """
+    inner = drafter.inner().items()
+    drafter = drafter.with_inner({name: drawing_with(sampling, x) for name, x in inner})
+    return drafter.drawing_with(sampling) if isinstance(drafter, Drawing) else drafter

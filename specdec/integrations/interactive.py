@@ -17,10 +17,12 @@ from specdec import checkpoints, tasks
 from specdec.certificate import certifying
 from specdec.common import demo, terminal
 from specdec.common.decoded import DecodedText
+from specdec.common.values import SEEDS
 from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive, PreviousOutput
-from specdec.drafters.drafter import Drafter
-from specdec.engine import Engine, NotExact, Placement, Settings, check_eight_bits, saved_vocabulary
+from specdec.drafters.drafter import Drafter, drawing_with
+from specdec.engine import Engine, NotExact, Placement, check_eight_bits, saved_vocabulary
+from specdec.integrations import arguments
 from specdec.integrations.pair import (
     Directories,
     Directory,
@@ -34,7 +36,7 @@ from specdec.measure import benchmarking
 from specdec.models.contract.inputs import check_room
 from specdec.models.partitioning import Partitioner
 from specdec.plan import Plan
-from specdec.sampling import Greedy
+from specdec.sampling import Greedy, Sampling, instead
 from specdec.schedules import Fixed
 from specdec.schedules.schedule import Schedule
 from specdec.texts import explained
@@ -129,7 +131,17 @@ class InteractiveModel(ShownPair):
         prefix: str = "",
         **settings: Any,
     ):
-        chosen, sampling = Settings(**settings), sampling or Greedy()
+        chosen = arguments.settings_of(settings)
+        parts = {"drafter": drafter, "schedule": schedule, "verifier": verifier}
+        arguments.check_parts(**parts, sampling=sampling, partitioner=partitioner)
+        arguments.check_vocabulary(vocabulary)
+        arguments.check_directories(target, draft, drafter, schedule_table)
+        arguments.check_computing(dtype, chat, same_bits)
+        lengths = arguments.lengths_of(lengths)
+        batch_size = arguments.integer("batch_size", batch_size, 1)
+        gamma = arguments.integer("gamma", gamma, 1)
+        prefix = arguments.text_of("prefix", prefix)
+        sampling = sampling or Greedy()
         if drafter is None and draft is not None:
             path = draft["draft"] if isinstance(draft, Mapping) else draft
             drafter = Autoregressive(checkpoints.model_from(path, dtype), sampling)
@@ -141,8 +153,8 @@ class InteractiveModel(ShownPair):
         model, longest = checkpoints.model_from(target, dtype), lengths["targets"]
         if chat:
             vocabulary = tasks.chatting(vocabulary or saved_vocabulary(target))
-        parts: Any = drafter, verifier, schedule, sampling, longest  # some None without a drafter
-        plan = Plan(model, *parts, stop_ids=(), same_bits=same_bits)
+        of_plan: Any = drafter, verifier, schedule, sampling, longest  # some None without a drafter
+        plan = Plan(model, *of_plan, stop_ids=(), same_bits=same_bits)
         check_room(plan.models(), lengths["inputs"], longest)
         check_eight_bits(plan, chosen.int8, chosen.int8_tokens)
         loaded = tasks.for_texts(vocabulary) if vocabulary else None
@@ -162,6 +174,7 @@ class InteractiveModel(ShownPair):
             self._engine.load()
         self._previous: Sequence[int] = ()
         self._revisers: dict[int, Engine] = {}
+        self._variants: dict[tuple[float | None, int | None], Engine] = {}
         self.reset()
 
     @classmethod
@@ -174,18 +187,37 @@ class InteractiveModel(ShownPair):
         defaults = {"gamma": 7, "lengths": {"inputs": 144, "targets": 48}}
         return cls(demo.path("target"), demo.path("draft"), **defaults | options)
 
-    def predict(self, texts: Sequence[str], *, seed: int = 0, sample: int = 0) -> list[str]:
+    def predict(
+        self,
+        texts: Sequence[str],
+        *,
+        seed: int = 0,
+        sample: int = 0,
+        temperature: float | None = None,
+        max_length: int | None = None,
+    ) -> list[str]:
         """Returns the output for each text.
 
         Args:
           texts: the inputs.
           seed: the seed of random draws.
           sample: the index of the sample, if each text has several.
+          temperature: see `decode`.
+          max_length: see `decode`.
         """
-        return [decoded.text for decoded in self.decode(texts, seed=seed, sample=sample)]
+        options: dict[str, Any] = {"temperature": temperature, "max_length": max_length}
+        return [x.text for x in self.decode(texts, seed=seed, sample=sample, **options)]
 
     @_over_devices
-    def decode(self, texts: Sequence[str], *, seed: int = 0, sample: int = 0) -> list[Decoded]:
+    def decode(
+        self,
+        texts: Sequence[str],
+        *,
+        seed: int = 0,
+        sample: int = 0,
+        temperature: float | None = None,
+        max_length: int | None = None,
+    ) -> list[Decoded]:
         """Returns the output for each text, with its statistics.
 
         Args:
@@ -193,12 +225,40 @@ class InteractiveModel(ShownPair):
           seed: the seed of random draws. A sampled output depends only on the seed and on its index
             among the texts.
           sample: the index of the sample, if each text has several.
+          temperature: the temperature of this call, 0 for greedy; None for the model's sampling.
+            The parameters are read once, whatever is given.
+          max_length: the longest output of this call, in tokens; None for the model's.
 
         Raises:
           TaskError: a text is too long.
+          ValueError: the drafter or the verifier cannot decode at this temperature or length.
         """
-        batches = self._batches((text, None) for text in _list_of(texts))
-        return [text for batch in batches for text in self._decode(batch, seed, sample=sample)]
+        engine = self._varied(temperature, max_length)
+        seed, sample = _drawn(seed, sample)
+        batches = self._batches((text, None) for text in arguments.texts_of(texts))
+        return [x for batch in batches for x in self._decode(batch, seed, engine, sample=sample)]
+
+    def _varied(self, temperature: float | None, max_length: int | None) -> Engine:
+        """Returns the engine of a temperature and a length, None for those of the model."""
+        key = temperature, max_length
+        if key == (None, None):
+            return self._engine
+        if key not in self._variants:
+            plan = self._engine.plan
+            parts: dict[str, Any] = {}
+            if temperature is not None:
+                value = arguments.temperature_of(temperature)
+                rule = instead(plan.sampling, Sampling(value) if value else Greedy())
+                parts["sampling"] = rule
+                if plan.drafts:
+                    parts["drafter"] = drawing_with(rule, plan.drafter)
+            if max_length is not None:
+                length = parts["max_length"] = arguments.integer("max_length", max_length, 1)
+                check_room(plan.models(), self._lengths["inputs"], length)
+                if plan.drafts and plan.longest_draft > (room := max(1, length - 1)):
+                    parts["schedule"] = plan.schedule.up_to(room) or plan.schedule
+            self._variants[key] = self._engine.variant(**parts)
+        return self._variants[key]
 
     @_over_devices
     def transcribe(self, files: Sequence[str], *, seed: int = 0, sample: int = 0) -> list[Text]:
@@ -220,7 +280,8 @@ class InteractiveModel(ShownPair):
         """
         if not tasks.is_sound(self._engine.vocabulary):
             raise ValueError("the target reads texts; give a Whisper, or the texts to `decode`")
-        pairs = ((file, None) for file in _list_of(files))
+        seed, sample = _drawn(seed, sample)
+        pairs = ((file, None) for file in arguments.files_of(files))
         source = dataclasses.replace(self._run(pairs), transcriber=self._transcriber).source()
         transcripts = []
         for batch in source:
@@ -251,7 +312,11 @@ class InteractiveModel(ShownPair):
         Raises:
           TaskError: the text is too long.
         """
-        engine, (batch,) = self._revising(gamma), self._batches([(text, None)])
+        text, seed = arguments.text_of("text", text), arguments.seed_of(seed)
+        if previous is not None:
+            previous = arguments.text_of("previous", previous)
+        engine = self._revising(arguments.integer("gamma", gamma, 1))
+        (batch,) = self._batches([(text, None)])
         if previous is not None:
             ids = engine.vocabulary.encode(previous)
             self._previous = [*ids, engine.vocabulary.eos_id] if previous else []
@@ -291,8 +356,10 @@ class InteractiveModel(ShownPair):
           ValueError: the model samples, or has another drafter.
           TaskError: a text is too long.
         """
+        num_beams = arguments.integer("num_beams", num_beams, 1)
+        arguments.check_search(search)
         beams = beams_of(num_beams, {"num_return": num_beams, **search})
-        run = self._run(((text, None) for text in _list_of(texts)), beams)
+        run = self._run(((text, None) for text in arguments.texts_of(texts)), beams)
         decoded: Iterator[Any] = TextEngine(run, beams.engine(self._engine)).decode(run.source())
         return list(decoded)
 
@@ -307,10 +374,8 @@ class InteractiveModel(ShownPair):
         Raises:
           TaskError: a text is too long.
         """
-        if len(inputs) != len(targets):
-            raise ValueError(f"{len(inputs)} inputs but {len(targets)} targets; give pairs")
         scores = []
-        for batch in self._batches(zip(inputs, targets, strict=True)):
+        for batch in self._batches(arguments.pairs_of(inputs, targets)):
             log_probs = self._engine.score(batch)
             scores += np.sum(log_probs, axis=1)[: len(batch.input_texts)].tolist()
         return scores
@@ -373,8 +438,9 @@ class InteractiveModel(ShownPair):
         """
         if not self._engine.plan.drafts:
             raise ValueError("the target decodes alone; give a draft or a drafter to measure")
+        repeats = arguments.integer("repeats", repeats, 1)
         engine = dataclasses.replace(self._engine, rows=1).variant()
-        variant = self._variant(engine, texts, seed, beams_of(num_beams, search))
+        variant = self._variant(engine, texts, seed, _beams(num_beams, search))
         (measured,) = benchmarking.Benchmark.of([(variant, None)]).measure(repeats)
         return measured
 
@@ -406,7 +472,7 @@ class InteractiveModel(ShownPair):
         def started(name: str) -> None:
             print(f"checking {name} ...", file=sys.stderr, flush=True)
 
-        variant = self._variant(self._engine, texts, seed, beams_of(num_beams, search))
+        variant = self._variant(self._engine, texts, seed, _beams(num_beams, search))
         return certifying.certify(variant, lambda line: None, started)
 
     @_over_devices
@@ -420,7 +486,7 @@ class InteractiveModel(ShownPair):
         Raises:
           TaskError: the text is too long.
         """
-        run = self._variant(self._engine, [text], seed).run
+        run = self._variant(self._engine, [arguments.text_of("text", text)], seed).run
         engine = TextEngine(run, self._engine, again=self._replayer)
         (decoded,) = engine.decode(run.source())
         return Explained(cast(Text, decoded))
@@ -438,7 +504,8 @@ class InteractiveModel(ShownPair):
         self, engine: Engine, texts: Sequence[str], seed: int, beams: Beams = NO_BEAMS
     ) -> Variant:
         """Returns a run of an engine over texts, which are padded to the length of the longest."""
-        pairs = TextList((text, None) for text in _list_of(texts))
+        seed = arguments.seed_of(seed)
+        pairs = TextList((text, None) for text in arguments.texts_of(texts))
         if not pairs:
             raise ValueError("texts is empty; give one text or more")
         longest = max(batch.ids.shape[1] for batch in self._batches(pairs))
@@ -490,7 +557,12 @@ class InteractiveModel(ShownPair):
         return decoder.compile_seconds
 
 
-def _list_of(texts: Sequence[str]) -> Sequence[str]:
-    if isinstance(texts, str):
-        raise TypeError(f"texts is one text, {texts[:30]!r}; give a list of texts")
-    return texts
+def _drawn(seed: int, sample: int) -> tuple[int, int]:
+    """Returns the seed and the sample, checked."""
+    return arguments.seed_of(seed), arguments.integer("sample", sample, 0, SEEDS - 1)
+
+
+def _beams(num_beams: int, search: Search) -> Beams:
+    """Returns the settings of a search, checked; without a search for 0 beams."""
+    arguments.check_search(search)
+    return beams_of(arguments.integer("num_beams", num_beams, 0), search)

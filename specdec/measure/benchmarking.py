@@ -8,9 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from tqdm import tqdm
-
-from specdec.common import notebook
+from specdec.common import notebook, progress
 from specdec.common.environment import hardware, load_average
 from specdec.common.gin_text import MACHINE
 from specdec.common.values import UsageError, one_line
@@ -149,6 +147,9 @@ class Benchmark(NamedTuple):
             File(timed.path, timed.variant.settings, len(timed.workload.generations))
             for timed in self.timed
         ]
+        workloads = [timed.workload for timed in self.timed]
+        programs = sum(len(x.generations) + len(x.parts) for x in workloads)
+        progress.expect_programs(programs, exactly=True)
         placements = {timed.run.placement for timed in self.timed}
         stores = {placement: Store(placement) for placement in placements}
         measurements = [
@@ -170,9 +171,10 @@ def _take_turns(measurements: Sequence[Measurement]) -> None:
     """Runs all measurements alternately, text by text, with a progress bar on a terminal."""
     total = sum(measurement.remaining for measurement in measurements)
     by_text = (measurement.by_text() for measurement in measurements)
-    hidden = not sys.stderr.isatty()
-    with tqdm(total=total, unit="generation", leave=False, disable=hidden) as bar:
-        for turn in itertools.zip_longest(*by_text, fillvalue=()):
+    turns = itertools.zip_longest(*by_text, fillvalue=())
+    first = list(itertools.islice(turns, 1))  # warms up, which the remaining time leaves out
+    with progress.bar("timing", total, "generation") as bar:
+        for turn in itertools.chain(first, turns):
             for record in itertools.chain.from_iterable(turn):
                 bar.update(isinstance(record, Generation))
 

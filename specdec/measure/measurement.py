@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.common import progress
 from specdec.common.environment import environment
 from specdec.common.timer import Clock, timed
 from specdec.decoding import check_finite, naming_texts, row_keys
@@ -74,11 +75,12 @@ def _warm_up(
 ) -> None:
     """Runs each mode a few times without a record, because first runs are slower."""
     for text in list(texts)[:1]:
-        for _ in range(WARM_UPS):
-            for mode, params in workload.params(trees).items():
-                generate = workload.generations[mode]
-                jax.block_until_ready(generate(params, _keys(seed, text), texts[text]))
-            list(_timed_parts(lambda: 0.0, workload, trees, texts[text]))
+        for number in range(1, WARM_UPS + 1):
+            with progress.stage("warming up", f"warming up, round {number} of {WARM_UPS}"):
+                for mode, params in workload.params(trees).items():
+                    generate = workload.generations[mode]
+                    jax.block_until_ready(generate(params, _keys(seed, text), texts[text]))
+                list(_timed_parts(lambda: 0.0, workload, trees, texts[text]))
 
 
 def _keys(seed: int, text: int, repeat: int = 0) -> jax.Array:

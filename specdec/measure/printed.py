@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from specdec.common.environment import Hardware, device_in_words
 from specdec.common.tables import columns
@@ -23,6 +24,8 @@ from specdec.types import verifies
 
 BUSY = 0.5  # load average per core, before the measurement
 NOISY, USELESS = 1.25, 2.0  # limits of `Spread.high` / `Spread.low`
+
+_USELESS = "trust no figure here, the speed-up included; measure again on an idle machine"
 
 
 def sentence(summary: BenchmarkSummary, plan: AnyPlan, environment: Hardware) -> str:
@@ -193,10 +196,21 @@ def _figure(name: str, value: float, meaning: str) -> str:
     return f"{name:20}{shown:>9}  {meaning}".rstrip()
 
 
-def trust(
-    load: float | None, spread: Spread | None, cores: int = os.cpu_count() or 1
-) -> Iterator[str]:
-    """Yields lines about how busy the machine was, and which figures can be trusted."""
+class Trust(NamedTuple):
+    """The reliability of timings."""
+
+    busy: bool  # whether the machine did other work
+    facts: str  # how busy it was, and how much times varied
+    meaning: str  # what follows from them, '' if all times can be trusted
+
+    @property
+    def useless(self) -> bool:
+        """Whether not even the speed-up can be trusted."""
+        return self.meaning == _USELESS
+
+
+def trust_of(load: float | None, spread: Spread | None, cores: int) -> Trust:
+    """Returns how busy the machine was, and how far the timings can be trusted."""
     crowded = load is not None and load > BUSY * cores
     ratio = spread.high / spread.low if spread else 1.0
     busy = crowded or ratio > NOISY
@@ -208,13 +222,21 @@ def trust(
         )
     else:
         facts.append("nothing was timed twice")
-    yield f"{'machine is busy' if busy else 'machine':20}{', '.join(facts)}"
+    meaning = ""
     if ratio > USELESS:
-        meaning = "trust no figure here, the speed-up included; measure again on an idle machine"
+        meaning = _USELESS
     elif busy:
         meaning = "runs alternate, so the interval of the speed-up holds; no other time is reliable"
     elif not spread:
         meaning = "how much times vary is not known; give more texts or repeats"
-    else:
-        return
-    yield f"{'':20}{meaning}"
+    return Trust(busy, ", ".join(facts), meaning)
+
+
+def trust(
+    load: float | None, spread: Spread | None, cores: int = os.cpu_count() or 1
+) -> Iterator[str]:
+    """Yields how busy the machine was, and how far the timings can be trusted, as lines."""
+    busy, facts, meaning = trust_of(load, spread, cores)
+    yield f"{'machine is busy' if busy else 'machine':20}{facts}"
+    if meaning:
+        yield f"{'':20}{meaning}"

@@ -15,10 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from tqdm import tqdm
-
 from specdec import tasks
-from specdec.common import hosts, terminal
+from specdec.common import hosts, progress, terminal
 from specdec.common.environment import environment
 from specdec.common.gin_text import FORMAT, comment, settings_in
 from specdec.common.json_values import parsed
@@ -298,7 +296,12 @@ def _earlier(lines: Lines, tokens: int) -> list[Accepted]:
 
 def _shown(texts: Iterable[Texts], total: int) -> Iterator[Texts]:
     """Yields the batches of texts, with a progress bar of `total` tokens on a terminal."""
-    with tqdm(total=total, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
+    texts = iter(texts)
+    with progress.stage("recording", "compiling, and recording the first texts"):
+        for batch in itertools.islice(texts, 1):
+            total -= int(batch.length.sum())
+            yield batch
+    with progress.bar("recording texts", max(total, 0), "token") as bar:
         for batch in texts:
             bar.update(int(batch.length.sum()))
             yield batch

@@ -95,6 +95,12 @@ class Prepared(NamedTuple):
         return seconds
 
 
+NEXT_STEPS = (
+    "next     decode without --draft on this machine; or give a smaller drafter, which `specdec "
+    "distill` makes; or measure where the target is larger or memory is slower"
+)
+
+
 class Recommendation(NamedTuple):
     """The result of a search over several variants."""
 
@@ -114,6 +120,8 @@ class Recommendation(NamedTuple):
             plan = prepared.run.plan
             yield f"{type(plan.drafter).__name__}, {plan.sampling}, {prepared.costs.source}"
             yield from tuning.lines(result)
+        if not self.pays:
+            yield NEXT_STEPS
 
     def write(self, folder: Path, files: Sequence[str]) -> str:
         """Writes tuned.gin and surface.svg to a folder, and returns the text of tuned.gin."""

@@ -145,6 +145,9 @@ class _Run:
 
 def _medians(runs: Mapping[Hashable, _Run], clock: Clock) -> dict[Hashable, float]:
     """Returns key -> median seconds of one model call of a part, over alternating runs."""
+    progress.expect_programs(len(runs), exactly=True)
+    for run in runs.values():
+        run.ready()  # compiled here, so that the remaining time is that of calls
     ready = {key: run.ready for key, run in runs.items()}
     with progress.bar("timing parts", (1 + ROUNDS) * len(runs), "part") as bar:
         seconds = interleaved(ready, ROUNDS, warm_ups=1, clock=clock, done=bar.update)

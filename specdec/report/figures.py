@@ -328,9 +328,9 @@ def one_generation(runs: Sequence[ReportedRun]) -> Figure:
 
 def _calls(axes: Axes, timeline: times.Timeline) -> None:
     starts = [MS * timeline.start(call) for call in range(len(timeline.calls))]
-    parts = (MS * timeline.prediction[x] for x in ("prefill", "draft", "verify", "rest"))
+    parts = (MS * timeline.part(x) for x in ("prefill", "draft", "verify", "rest"))
     (prefill, draft, verify, rest), gamma = parts, timeline.prediction["gamma"]
-    step = MS * (timeline.prediction["draft"] / gamma)
+    step = draft / gamma
     steps = [(start + i * step, step) for start in starts for i in range(gamma)]
     shades = [LIGHT_ORANGE if i % 2 else ORANGE for _ in starts for i in range(gamma)]
     axes.broken_barh([(0, prefill)], (0, 2.1), facecolors=PALE)
@@ -343,7 +343,8 @@ def _calls(axes: Axes, timeline: times.Timeline) -> None:
 
 
 def _tokens(axes: Axes, timeline: times.Timeline) -> None:
-    width = MS * (timeline.prediction["draft"] + timeline.prediction["verify"])
+    """Draws a stack of tokens under each call."""
+    width = MS * (timeline.part("draft") + timeline.part("verify"))
     for i, call in enumerate(timeline.calls):
         bottom = 0
         for kind, count in call._asdict().items():
@@ -400,12 +401,13 @@ def one_iteration(runs: Sequence[ReportedRun]) -> Figure:
         for part, colour in zip(parts, (ORANGE, BLUE, PINK, PALE), strict=True):
             row += 1
             labels[row] = part.name
-            axes.barh(row, part.steps, 0.8, part.start, color=colour)
-            end = max(part.start, part.start + part.steps)
+            length = max(0.0, part.steps)
+            axes.barh(row, length, 0.8, part.start, color=colour)
+            place = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+            end = part.start + length
             text = f"{part.steps:.2f} steps, {MS * part.seconds:.2f} ms"
-            axes.annotate(
-                text, (end, row), (4, 0), textcoords="offset points", va="center", fontsize=9
-            )
+            text = part.in_words if part.seconds < 0 else text
+            axes.annotate(text, (end, row), (4, 0), **place)
         row += 1
     axes.set_yticks(list(labels), list(labels.values()))
     axes.tick_params(axis="y", length=0)
@@ -416,6 +418,8 @@ def one_iteration(runs: Sequence[ReportedRun]) -> Figure:
         "Draft and verify are timed alone; rest is the remaining time of an iteration. Target "
         "alone: the time for the tokens of an average iteration without a drafter."
     )
+    if any(part.seconds < 0 for parts in shown.values() for part in parts):
+        caption += f" None: {times.NEGATIVE}."
     return captioned(figure, runs, caption)
 
 

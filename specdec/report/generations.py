@@ -32,6 +32,11 @@ class Token(NamedTuple):
     softmax: float | None = None  # the target's probability at temperature 1, without a filter
 
     @property
+    def shown(self) -> str:
+        """The text as a page shows it: a space alone would not be seen."""
+        return self.text if self.text.strip() else "␣" * len(self.text)
+
+    @property
     def ratio(self) -> float | None:
         """The probability that speculative sampling accepts this draft token: min(1, p / q)."""
         if self.p is None or self.q is None or self.kind in ("correction", "own"):

@@ -19,6 +19,7 @@ from specdec.report.summaries import (
     models,
     speedup,
     texts,
+    trust_of,
 )
 
 SPEEDUP = "speed-up (95 %)"
@@ -111,8 +112,10 @@ def sentence(runs: Sequence[ReportedRun]) -> str:
         return "Speculative decoding, measured"
     if len(ratios) == 1:
         return f"{ratios[0]:.2f} times as fast as the target alone"
-    spread = f"{min(ratios):.2f} to {max(ratios):.2f} times as fast as the target alone"
-    return f"{spread}, in {len(ratios)} runs"
+    if len(ratios) == 2:
+        return f"{ratios[0]:.2f} and {ratios[1]:.2f} times as fast as the target alone: two runs"
+    ends = f"the slowest {min(ratios):.2f}, the fastest {max(ratios):.2f}"
+    return f"{len(ratios)} runs: {ends} times as fast as the target alone"
 
 
 def facts(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
@@ -124,6 +127,9 @@ def facts(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
     if len(benches) == 1:
         facts["95 % interval"].append(speedup(benches[0]).interval())
         facts["identical outputs"].append(_identical(benches[0]))
+        if (trust := trust_of(benches[0])) and trust.meaning:
+            name = "machine is busy" if trust.busy else "times"
+            facts[name].append(f"{trust.facts}: {trust.meaning}")
     for figures in [*benches, *(run.acceptance for run in runs if run.acceptance)]:
         settings = figures["run"]
         facts["models"].append(models(settings))

@@ -16,6 +16,8 @@ from specdec.common.json_values import JsonObject, check_kind, parsed
 from specdec.common.schemas import Count
 from specdec.common.statistics import Estimate
 from specdec.common.terminal import counted
+from specdec.measure import printed
+from specdec.measure.estimator import Spread
 
 Figures: TypeAlias = JsonObject
 _Figure = float | None
@@ -179,9 +181,20 @@ def device(environment: Environment) -> str:
 
 def conditions(figures: Figures, *details: str) -> str:
     """Returns a measurement's device, models, `details` and texts in one line of words."""
-    inexact = () if figures.get("exact", True) else ("NOT EXACT",)
+    remarks = [] if figures.get("exact", True) else ["NOT EXACT"]
+    if (trust := trust_of(figures)) and trust.useless:
+        remarks.append(f"{trust.facts}: {trust.meaning}")
     of = device(figures["environment"]), models(figures["run"])
-    return "; ".join((*of, *details, texts(figures), *inexact))
+    return "; ".join((*of, *details, texts(figures), *remarks))
+
+
+def trust_of(figures: Figures) -> printed.Trust | None:
+    """Returns how far the timings of a benchmark can be trusted; None for an older file."""
+    if "spread" not in figures:
+        return None
+    spread, load = figures["spread"], figures["run"].get("load")
+    cores = figures["environment"].get("cores") or 1
+    return printed.trust_of(load, spread and Spread(**spread), cores)
 
 
 def models(settings: Figures) -> str:

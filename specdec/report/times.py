@@ -15,6 +15,7 @@ from specdec.report.speedups import predicts, varies, with_prediction
 from specdec.report.summaries import Figures, ReportedRun
 
 GROUP = 3  # adjacent token positions whose calls are averaged
+NEGATIVE = "the parts alone took longer than the whole, on a busy machine"
 FEWEST_CALLS = 10  # the fewest calls in a mean
 
 
@@ -38,8 +39,12 @@ class Timeline(NamedTuple):
     seconds: Mapping[str, float]  # mode -> measured seconds of this text
 
     def start(self, call: int) -> float:
-        prefill, *parts = (self.prediction[x] for x in ("prefill", "draft", "verify", "rest"))
+        prefill, *parts = (self.part(x) for x in ("prefill", "draft", "verify", "rest"))
         return prefill + call * sum(parts)
+
+    def part(self, name: str) -> float:
+        """Returns the seconds of a part as they are drawn; differences can be negative."""
+        return max(0.0, self.prediction[name])
 
 
 class Lengths(NamedTuple):
@@ -61,6 +66,13 @@ class Bar(NamedTuple):
     start: float  # the bar's left end, in target steps
     steps: float  # the bar's length, in target steps
     seconds: float  # the bar's length in seconds
+
+    @property
+    def in_words(self) -> str:
+        """The length of the bar in words; a negative difference is none."""
+        if self.seconds < 0:
+            return "none"
+        return f"{self.steps:.2f} ({1e3 * self.seconds:.2f} ms)"
 
 
 def timeline(runs: Sequence[ReportedRun]) -> Timeline:
@@ -125,7 +137,7 @@ def waterfalls(runs: Sequence[ReportedRun]) -> dict[str, list[Bar]]:
         for name in ("draft", "verify", "rest"):
             seconds = bench["prediction"][name]
             parts.append(Bar(name, start, seconds / step, seconds))
-            start += seconds / step
+            start += max(0.0, seconds) / step  # a busy machine makes differences negative
         tau = bench["tau"]
         bars[run.name] = [*parts, Bar("target alone", 0.0, tau, tau * step)]
     return bars

@@ -70,8 +70,10 @@ def draft_lengths(runs: Sequence[ReportedRun]) -> Iterator[str]:
 
 def one_iteration(runs: Sequence[ReportedRun]) -> Iterator[str]:
     for name, parts in times.waterfalls(runs).items():
-        of_run = (f"{part.name} {part.steps:.2f} ({1e3 * part.seconds:.2f} ms)" for part in parts)
-        yield f"{name}, in steps of the target: {', '.join(of_run)}"
+        of_run = (f"{part.name} {part.in_words}" for part in parts)
+        negative = any(part.seconds < 0 for part in parts)
+        end = f"; none: {times.NEGATIVE}" if negative else ""
+        yield f"{name}, in steps of the target: {', '.join(of_run)}{end}"
 
 
 def interval(measured: Estimate) -> str:

@@ -89,11 +89,32 @@ def _calls(row: Row, start: int) -> Iterator[_Call]:
 
 
 def _texts(before: Sequence[int], tokens: Sequence[int], text_of) -> list[str]:
-    """Returns the text that each token adds; a character of several tokens is at its last one."""
+    """Returns the text that each token adds; a character of several tokens is at its last one.
+
+    A token that begins the text with a space has that space, which decoding leaves out.
+    """
     ends = range(len(tokens) + 1)
     # Unfinished characters are decoded as U+FFFD.
     shown = [text_of([*before, *tokens[:end]]).rstrip("\ufffd") for end in ends]
-    return [new[len(old) :] for old, new in itertools.pairwise(shown)]
+    texts = [new[len(old) :] for old, new in itertools.pairwise(shown)]
+    words = [token for token in tokens if _is_word(text_of([token, token]))]
+    for place, text in enumerate(texts):
+        if not text and words and _is_space(tokens[place], words[0], text_of):
+            texts[place] = " "
+            if texts[place + 1 :] and texts[place + 1].startswith(" "):
+                texts[place + 1] = texts[place + 1][1:]
+    return texts
+
+
+def _is_word(text: str) -> bool:
+    """Returns whether a text, a token twice, has something to see and no space."""
+    return text.isprintable() and bool(text) and " " not in text and "\ufffd" not in text
+
+
+def _is_space(token: int, word: int, text_of) -> bool:
+    """Returns whether a token stands for a space, which shows only between words."""
+    apart, together = text_of([word, token, word]), text_of([word, word])
+    return apart != together and apart.replace(" ", "", 1) == together
 
 
 def _drafted(values: np.ndarray, calls: Sequence[_Call]) -> list[list[float | None]]:

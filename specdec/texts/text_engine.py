@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import jax
@@ -31,6 +32,7 @@ from specdec.types import DecodeOutput, PyTree
 
 AnyText: TypeAlias = Text | BeamText
 T = TypeVar("T")
+SummaryT = TypeVar("SummaryT", Summary, BeamSummary)
 
 
 class Watch(Protocol):
@@ -87,6 +89,11 @@ class TextEngine:
         if explained:
             mesh, prefix = run.placement.mesh, run.engine.given_prefix
             again = replayer(run.plan, mesh=mesh, prefix=prefix)
+        ways = [x.way for x in (engine, alone) if isinstance(x, Engine)]
+        if ways:
+            count = sum(way.programs for way in ways) + (again is not None)
+            exactly = not data.buckets and not data.refill
+            progress.expect_programs(len(data.widths) * count, exactly=exactly)
         return cls(run, engine, alone, again, watch)
 
     @property
@@ -96,14 +103,25 @@ class TextEngine:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Reads the parameters on entry, and prints the summary on stderr on exit."""
+        """Reads the parameters on entry, and prints the summary on stderr on exit.
+
+        Of several hosts the first one prints the figures of all; an interrupted host prints its
+        own.
+        """
         self.engine.load()
         try:
             yield
-        finally:
-            if self.summary.texts:
-                lines = self.summary.lines(progress.spent())
-                print(self.plan, *lines, sep="\n", file=sys.stderr)
+        except BaseException:
+            self._print(self.summary)
+            raise
+        feeds = self.run.placement.share().first  # others decode the rows of another host
+        figures: Any = hosts.exchanged(self.summary if feeds else None)
+        if hosts.is_first():
+            self._print(total([summary for summary in figures if summary is not None]))
+
+    def _print(self, summary: Summary | BeamSummary) -> None:
+        if summary.texts:
+            print(self.plan, *summary.lines(progress.spent()), sep="\n", file=sys.stderr)
 
     def decode(
         self, source: Source, *, skip: int = 0, everywhere: bool = False
@@ -198,6 +216,24 @@ class TextEngine:
             replay, _ = again.fetch(engine.params, keys, (engine.inputs(batch), decided))
         prefix = len(engine.prefix)
         return ExplainedBatch(plan, engine.text_of, prefix, output, replay, seconds)
+
+
+def total(summaries: Sequence[SummaryT]) -> SummaryT:
+    """Returns the figures of several hosts that worked at the same time.
+
+    Counts are added; seconds are those of the slowest host.
+    """
+    first, *others = summaries
+    figures: dict[str, Any] = {}
+    for field in dataclasses.fields(first):
+        values = [getattr(summary, field.name) for summary in summaries]
+        if isinstance(values[0], bool):
+            figures[field.name] = values[0]
+        elif isinstance(values[0], float):
+            figures[field.name] = max(values)
+        else:
+            figures[field.name] = functools.reduce(operator.add, values)
+    return dataclasses.replace(first, **figures) if others else first
 
 
 def _work(

@@ -68,6 +68,10 @@ def test_paths_are_relative_to_the_working_directory_or_the_home(golden, monkeyp
 def test_wrong_paths(tmp_path, golden, copy):
     message = error_of(locate, tmp_path / "a" / "b")
     assert message == f"checkpoint {tmp_path}/a/b does not exist; {tmp_path} holds nothing"
+    for name in ("my-t5", "my-t5.jsonl", ".my-t5.jsonl.lock"):
+        (tmp_path / name).touch()
+    message = error_of(locate, tmp_path / "my-t6")
+    assert message.endswith(f"{tmp_path} holds my-t5, my-t5.jsonl; did you mean my-t5?")
 
     message = error_of(locate, golden / "v1_0")
     assert re.match("no checkpoint in .*/v1_0: looked for checkpoint_<step> directories", message)

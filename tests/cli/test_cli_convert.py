@@ -1,5 +1,6 @@
 """`specdec convert`: pytest tests/cli/test_cli_convert.py"""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -132,3 +133,16 @@ def test_a_model_without_an_encoder_keeps_none(trim, flag):
     code, _, err = trim(Llama(LlamaConfig(9, 4, 1, 1, 4, 4, 1)), flag)
     said = f"{flag.partition('=')[0]} is about an encoder, and the model has none; leave it out"
     assert (code, err) == (2, f"specdec: {said}\n")
+
+
+@pytest.mark.parametrize("layers, deeper", [((1, 2), True), ((2, 2), False), ((2, 1), False)])
+def test_a_deep_decoder_needs_a_setting_of_transformers(tmp_path, capsys, layers, deeper):
+    encoder, decoder = layers
+    config = dataclasses.replace(
+        tiny_t5(11, 3, 5, head_dim=4), num_encoder_layers=encoder, num_decoder_layers=decoder
+    )
+    checkpoints.save(tmp_path / "own", T5Target(config).init(jax.random.key(0)), config=config)
+    convert(tmp_path / "own", tmp_path / "hf", "--format=huggingface")
+    assert ("use_cache=False" in capsys.readouterr().out) == deeper
+    convert(tmp_path / "own", tmp_path / "t5x", "--format=t5x")
+    assert "use_cache" not in capsys.readouterr().out

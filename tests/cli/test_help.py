@@ -71,6 +71,21 @@ def test_examples_are_understood(example):
 MISTAKES = {
     ("decod",): "there is no command 'decod'; did you mean decode?",
     ("xyz",): "there is no command 'xyz'; see specdec --help",
+    ("help",): "there is no command 'help'; did you mean specdec --help?",
+    ("help", "tune"): "there is no command 'help'; did you mean specdec tune --help?",
+    ("decode", "demo.gin", "--gamma", "3"): (
+        "specdec decode takes no demo.gin; did you mean specdec decode --gin_file=demo.gin?"
+    ),
+    ("train", "mine.gin"): (
+        "specdec train takes no mine.gin; did you mean specdec train --gin_file=mine.gin?"
+    ),
+    ("verify", "my-t5", "my-draft"): (
+        "specdec verify takes no my-t5 my-draft; did you mean specdec verify --target=my-t5 "
+        "--draft=my-draft?"
+    ),
+    ("convert", "a", "b", "c", "--format=t5x"): (
+        "specdec convert takes no c; see specdec convert --help"
+    ),
     ("--versoin",): "specdec has no flag --versoin; did you mean --version?",
     ("decode", "--gama=4"): "specdec decode has no flag --gama; did you mean --gamma?",
     ("convert", "a", "b", "--fromat=t5x"): (
@@ -147,6 +162,7 @@ def test_macros_are_listed_by_topic(said):
     topics = re.findall(r"^([A-Z][A-Za-z0-9]+)$", said("list", "macros"), re.MULTILINE)
     assert topics[:4] == ["Models", "Texts", "Drafters", "Schedules"]
     assert len(topics) == len(set(topics)) and "Training" in topics
+    assert all(item.topic for item in listing.macros())
     by_name = {row.name: row for row in listing.macros()}
     assert by_name["GAMMA"].topic == "Schedules" and by_name["TASK_FILES"].topic == "Texts"
 

@@ -203,3 +203,27 @@ def test_mistakes_are_found_before_hosts_join_and_programs_are_kept(monkeypatch)
             ("jax_compilation_cache_dir", kept),
             ("jax_persistent_cache_min_compile_time_secs", 0),
         ]
+
+
+@pytest.mark.parametrize(
+    "more, missing",
+    [
+        ("", "its size and depth; add liar.Liar.size = VALUE and liar.Liar.depth = VALUE"),
+        ("liar.Liar.depth = 3\n", "its size; add liar.Liar.size = VALUE"),
+    ],
+)
+def test_a_class_of_the_user_without_a_field_is_told_the_line(tmp_path, capsys, more, missing):
+    (tmp_path / "liar.py").write_text(
+        "import dataclasses\n"
+        "from specdec.drafters import Drafter\n\n"
+        "@dataclasses.dataclass(frozen=True)\n"
+        "class Liar(Drafter):\n"
+        "    size: int\n"
+        "    depth: int\n"
+        "    def propose(self, params, request, state): ...\n"
+    )
+    lines = "from __gin__ import dynamic_registration\nimport liar\nDRAFTER = @liar.Liar()\n"
+    (tmp_path / "liar.gin").write_text(f"{lines}DRAFT_CHECKPOINT_PATHS = {{}}\n{more}")
+    flags = ["--gin_file=demo.gin", f"--gin_file={tmp_path / 'liar.gin'}", "--dry_run"]
+    assert cli.main(["decode", *flags]) == 2
+    assert capsys.readouterr().err == f"specdec: no gin line gives Liar {missing}\n"

@@ -64,7 +64,7 @@ class Settings:
 
     @property
     def workload(self) -> Any:
-        return SimpleNamespace(generations=range(5))
+        return SimpleNamespace(generations=range(5), parts={})
 
     def measurement(self, texts, file, repeats, read) -> Measuring:
         self.asked.append((self.name, texts, file, repeats, id(read)))

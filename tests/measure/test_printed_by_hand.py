@@ -6,6 +6,7 @@ The file printed.txt has what they say. No two figures are alike.
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +235,13 @@ def test_work_is_compared_with_the_same_work():
     found = Spread.of(records)
     assert found is not None and found.timings == 10
     assert (found.low, found.high) == (pytest.approx(0.99), pytest.approx(1.01))
+
+
+def test_each_line_is_explained_on_its_page():
+    root = Path(__file__).parents[2]
+    page = (root / "docs/reference/bench-lines.md").read_text(encoding="utf-8")
+    explained = {name for line in page.splitlines() for name in re.findall(r"`([^`]+)`", line)}
+    of_iterations = {"draft", "verify", "rest", "one iteration", "target alone"}
+    text = shown().partition("\ngamma ")[0]  # the rest is what `specdec forecast` prints
+    names = {line[:20].strip() for line in text.splitlines() if "NOT EXACT" not in line}
+    assert names - {""} - of_iterations <= explained

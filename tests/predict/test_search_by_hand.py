@@ -284,6 +284,9 @@ def test_the_recommendation_in_words_and_files(monkeypatch, tmp_path):
     made = Recommendation([(one, best)], best)
     assert list(made.lines())[:2] == [f"\n{name}", "Confidence, Greedy(), made up"]
     assert list(made.lines())[2:] == list(tuning.lines(best))
+    with monkeypatch.context() as context:
+        context.setattr(search, "_pays", lambda _: False)
+        assert list(made.lines())[2:] == [*tuning.lines(best), search.NEXT_STEPS]
     plain = prepared([4])
     plain.run.plan = one.run.plan
     assert next(Recommendation([(plain, best)], best).lines()) == "Confidence, Greedy(), made up"

@@ -68,12 +68,14 @@ def test_what_is_best_is_chosen_on_one_half_and_judged_on_the_other():
     assert ratio(found.static.seconds, found.best.seconds).value == pytest.approx(1.2)
     assert list(tuning.lines(found)) == [
         "predicted   95 % interval  tokens/call  schedule",
+        f"     2.00    2.00 to 2.00         2.75  {Confidence(0.4)}",
         f"     2.50    2.50 to 2.50         3.00  {Confidence(0.6)}",
         "     2.00    2.00 to 2.00         2.50  Fixed(gamma=3)",
         "     5.00    5.00 to 5.00               an oracle of rejections",
         f"best     {Confidence(0.4)}: 2.00 times as fast as the target alone (2.00 to 2.00)",
         "         +20.0% (+20.0% to +20.0%) over Fixed(gamma=2), 25% of what an oracle would gain; "
         "25.0% slower than the fastest on these texts",
+        "         it was chosen on one half of the texts; the table is of the other half",
     ]
 
 

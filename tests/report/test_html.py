@@ -184,7 +184,7 @@ def dated(tmp_path):
 
 
 def test_the_page_begins_with_the_result(make, dated, capsys):
-    """For several runs it is a range, and what they do not share is left to the table."""
+    """For several runs it has each speed-up, and what they do not share is left to the table."""
     page = (path := make(dated)).read_text(encoding="utf-8")
     assert capsys.readouterr() == ("", f"wrote {path}\n")
     assert "<h1>2.64 times as fast as the target alone</h1>" in page
@@ -200,7 +200,7 @@ def test_the_page_begins_with_the_result(make, dated, capsys):
         "date": "2026-11-26",
     }
     both = make(*SUMMARIES).read_text(encoding="utf-8")
-    assert "<h1>2.33 to 2.64 times as fast as the target alone, in 2 runs</h1>" in both
+    assert "<h1>2.64 and 2.33 times as fast as the target alone: two runs</h1>" in both
     assert "<dt>95 % interval</dt>" not in both and "<dt>date</dt>" not in both
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from test_figures import CPU, LINES, bench
 
-from specdec.report import generations, summaries, words
+from specdec.report import figures, generations, run_tables, summaries, times, words
 from specdec.report.generations import ShownCall, ShownGeneration, Token
 from specdec.report.summaries import ReportedRun
 
@@ -235,3 +235,55 @@ def test_each_draft_of_a_generation_is_a_bar_and_a_whole_one_is_marked(monkeypat
     assert lines == [("drafted", [3.0, 2.0], "#D55E00"), ("accepted", [2.0, 1.5], "#009E73")]
     heights = [bar.get_height() for bar in one.patches]
     assert heights == [2, 1, 2, 0] and one.get_title() == "a run"
+
+
+@pytest.mark.parametrize(
+    "load, spread, name, fact",
+    [
+        (3.3, [0.8, 1.7], "machine is busy", "trust no figure here, the speed-up included"),
+        (3.3, [0.9, 1.1], "machine is busy", "no other time is reliable"),
+        (0.1, [0.9, 1.1], None, None),
+    ],
+)
+def test_a_page_says_how_far_its_figures_can_be_trusted(run, load, spread, name, fact):
+    low, high = spread
+    busy = {**run.bench, "spread": {"low": low, "high": high, "timings": 68}}
+    busy["run"] = {**busy["run"], "load": load}
+    busy["environment"] = {**busy["environment"], "cores": 2}
+    measured = dataclasses.replace(run, bench=busy)
+    facts = run_tables.facts([measured])
+    assert name is None or fact in facts[name][0]
+    assert name or "machine is busy" not in facts
+    for_several = summaries.conditions(busy)
+    assert ("trust no figure" in for_several) == (spread == [0.8, 1.7])
+
+
+def test_the_speedups_of_several_runs_are_no_interval(run):
+    def sentence(*ratios):
+        runs = []
+        for ratio in ratios:
+            speedup = {**run.bench["speedup"], "ratio": ratio}
+            runs.append(dataclasses.replace(run, bench={**run.bench, "speedup": speedup}))
+        return run_tables.sentence(runs)
+
+    assert sentence(2.14, 1.82) == "2.14 and 1.82 times as fast as the target alone: two runs"
+    assert sentence(2.14, 1.82, 1.9) == (
+        "3 runs: the slowest 1.82, the fastest 2.14 times as fast as the target alone"
+    )
+
+
+def test_a_negative_time_is_drawn_as_none(run):
+    prediction = {**run.bench["prediction"], "rest": -0.004}
+    busy = dataclasses.replace(run, bench={**run.bench, "prediction": prediction})
+    (line,) = words.one_iteration([busy])
+    assert "rest none, target alone" in line and line.endswith(f"; none: {times.NEGATIVE}")
+    timeline = times.timeline([busy])
+    drawn = sum(timeline.part(name) for name in ("draft", "verify"))
+    assert timeline.start(1) - timeline.start(0) == pytest.approx(drawn)
+    figure = figures.one_iteration([busy])
+    assert min(patch.get_width() for patch in figure.axes[0].patches) == 0
+
+
+def test_a_token_that_is_a_space_is_seen():
+    shown = [Token("own", text, 1).shown for text in ("a", " ", "  ", " b")]
+    assert shown == ["a", "␣", "␣␣", " b"]

@@ -14,12 +14,13 @@ from made_outputs import Made, MadeBeams, beams_of, output_of
 
 from specdec import tasks
 from specdec.common import hosts
+from specdec.common.terminal import Summary
 from specdec.decoding.replay import Replay
-from specdec.texts import text_engine
-from specdec.texts.beam_texts import BeamText
+from specdec.texts import explained, text_engine
+from specdec.texts.beam_texts import BeamSummary, BeamText
 from specdec.texts.explained import ExplainedBatch
 from specdec.texts.sources import Sounds, Source
-from specdec.texts.text_engine import TextEngine, gathered
+from specdec.texts.text_engine import TextEngine, gathered, total
 from specdec.texts.texts import Data, TextList
 
 LETTERS = {2: "a", 3: "b", 4: "c", 5: "d", 6: "e", 7: "f"}
@@ -44,6 +45,9 @@ class Given:
     prefix = (2,)
     vocabulary = Letters()
     params: dict = {}
+
+    def load(self) -> None:
+        pass
 
     def __init__(self, outputs: dict, compile_seconds: float):
         self._outputs, self.compile_seconds, self.asked = outputs, compile_seconds, []
@@ -471,3 +475,38 @@ def test_settings_of_texts_that_need_not_be_given():
         "refill": False,
     }
     assert data.widths == (8,) and dataclasses.replace(data, buckets=(2, 4)).widths == (2, 4, 8)
+
+
+def test_a_token_that_is_a_space_has_the_space_and_not_the_token_after_it():
+    pieces = {1: "", 2: " a", 3: " ", 4: "b", 5: " c"}
+
+    def text_of(ids):
+        return "".join(pieces[id] for id in ids).strip()  # as a vocabulary decodes
+
+    assert explained._texts([2], [3, 4, 5, 1], text_of) == [" ", "b", " c", ""]
+    assert explained._texts([2], [4, 3], text_of) == ["b", " "]
+    assert explained._texts([2], [1, 5, 4], text_of) == ["", " c", "b"]
+    assert explained._texts([], [3, 4, 5], text_of) == [" ", "b", " c"]  # the text begins with it
+
+
+def test_the_figures_of_several_hosts_are_added(monkeypatch, capsys):
+    """Of three hosts the last one decodes the rows of the second; seconds are the slowest's."""
+    ours = Summary(2, 30, [4, 4], [3, 4], seconds=2.0, identical=2, baseline_calls=30)
+    theirs = Summary(1, 10, [4], [1], seconds=3.0, identical=0, baseline_calls=10)
+    assert total([ours]) == ours
+    both = total([ours, theirs])
+    assert (both.texts, both.tokens, both.drafted, both.accepted) == (3, 40, [4] * 3, [3, 4, 1])
+    assert (both.seconds, both.identical, both.baseline_calls, both.exact) == (3.0, 2, 40, True)
+    beams = total([BeamSummary(1, 5, 2, compared=True), BeamSummary(2, 7, 3, compared=True)])
+    assert (beams.texts, beams.steps, beams.calls, beams.compared) == (3, 12, 5, True)
+    made = TextEngine(run(), Given(OUTPUTS, 0.25))  # type: ignore[arg-type]
+    object.__setattr__(made, "summary", ours)
+    monkeypatch.setattr(text_engine.hosts, "exchanged", lambda own: [own, theirs, None])
+    for is_first in (True, False):
+        monkeypatch.setattr(text_engine.hosts, "is_first", lambda is_first=is_first: is_first)
+        with made.running():
+            pass
+        assert ("3 texts, 40 tokens, 3 target calls" in capsys.readouterr().err) == is_first
+    with pytest.raises(KeyboardInterrupt), made.running():
+        raise KeyboardInterrupt
+    assert "2 texts, 30 tokens" in capsys.readouterr().err

@@ -129,7 +129,8 @@ class Distilled(NamedTuple):
             )
         return (
             f"The target alone is faster on this machine (the best draft is {times}, {interval}), "
-            f"so this command decodes without the drafter: {command}"
+            f"so this command decodes without the drafter: {command}\nFor a drafter that pays, "
+            "give more inputs or more --gin.DRAFT_STEPS in another --output_dir, or a larger target"
         )
 
 
@@ -199,7 +200,11 @@ class Distilling(NamedTuple):
         search.write(tuned, self.settings.files)
         recommended = [str(tuned / "tuned.gin")]
         records.write(pair, self.settings.text(drafter, recommended))
-        say(steps.begin("certify", "the certificate"))
+        certified = "the certificate"
+        if not search.pays:
+            certified += " of the drafter, for machines on which it pays (the pair is written: "
+            certified += "Ctrl-C leaves it out)"
+        say(steps.begin("certify", certified))
         files = recommended * search.pays  # otherwise the drafter is certified as the user set it
         run = self.settings.run(drafter, files=files, limit=certifying.LIMIT)
         certificate = certifying.certify(run, say, started, results / "checks.jsonl")
