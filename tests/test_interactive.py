@@ -175,7 +175,9 @@ def test_a_model_shows_what_it_is(model, pair):
     assert shown[0] == "InteractiveModel" and "16.8M parameters, float32" in shown[1]
     assert "exact: the distribution of the target alone" in repr(model)
     assert "exact: the tokens of the target alone" in repr(pair)
-    assert pair._repr_html_().count("<tr>") == len(repr(pair).splitlines()) - 1
+    page = pair._repr_html_()
+    assert page.startswith("<b>InteractiveModel</b><table><tr>") and page.endswith("</table>")
+    assert page.count("<tr>") == len(repr(pair).splitlines()) - 1
     assert "NOT EXACT" in repr(InteractiveModel.demo(verifier=TopK(2), lossy=True, lengths=LENGTHS))
 
 

@@ -5,6 +5,9 @@ No program runs: outputs are made here. pytest tests/test_interactive_calls.py
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -15,9 +18,12 @@ from specdec import checkpoints, tasks
 from specdec.common.terminal import Origin
 from specdec.engine import Engine
 from specdec.integrations.interactive import InteractiveModel
+from specdec.integrations.pair import beams_of, weights_of
 from specdec.models.t5 import T5Target
 from specdec.sampling import Sampling
+from specdec.texts.beams import NO_BEAMS, Beams
 from specdec.texts.decoding_texts import Text
+from specdec.types import Table
 
 SIZES = tiny_t5(512, 16, 32)
 LENGTHS = {"inputs": 16, "targets": 8}
@@ -159,3 +165,20 @@ def test_sounds_of_several_batches_are_transcribed(model, monkeypatch):
     assert (model.stats.texts, model.stats.tokens, model.stats.seconds) == (3, 6, 2.0 + 4.0)
     with pytest.raises(TypeError, match="texts is one text, 'a.wav'; give a list"):
         model.transcribe("a.wav")
+
+
+def test_settings_of_a_search_that_are_none_are_defaults():
+    settings: Any = {"num_return": 2, "rule": None, "draft_beams": None, "draft_steps": 3}
+    assert beams_of(4, settings) == Beams(4, num_return=2, draft_steps=3)
+    assert beams_of(0, settings) == NO_BEAMS
+
+
+def test_a_schedule_with_a_table_needs_its_folder():
+    given: Any = (
+        SimpleNamespace(owned=lambda: {"draft": "a model"}),
+        SimpleNamespace(tables=lambda: {"schedule": Table("classifier")}),
+    )
+    assert weights_of("t", "d", *given, "c") == {"target": "t", "draft": "d", "schedule": "c"}
+    with pytest.raises(ValueError, match="has a table; give schedule_table"):
+        weights_of("t", "d", *given, None)
+    assert weights_of("t", None, None, None, None) == {"target": "t"}

@@ -282,6 +282,9 @@ def test_each_speedup_has_its_place_in_the_figure(tmp_path):
     ]
     assert figure.of_rows([RowFigures(THREE)]).legends == []
     assert [one.get_text() for one in axes.get_yticklabels()] == ["one", "two GROWN"]
+    assert axes.get_ylim() == (1.5, -0.5)  # the first row is at the top
+    heights = [figure.of_rows(rows * count).get_figheight() for count in (1, 2, 3)]
+    assert heights == pytest.approx([1.824, 2.448, 3.072])  # inches, 0.312 for a row
     _, (said,) = figure.draw(rows[:1], [], tmp_path)
     assert said["words"] == [
         "one: published 1.30; predicted, v4:1x1x1, given acceptance 3.06; "
