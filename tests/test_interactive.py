@@ -16,6 +16,8 @@ from specdec.certificate import Check, certifying
 from specdec.common import demo, notebook
 from specdec.common.theory import empirical_alpha
 from specdec.decoding.beam_rules import HuggingFaceBeams
+from specdec.drafters import PromptLookup
+from specdec.engine import Engine
 from specdec.integrations.interactive import Decoded, InteractiveModel
 from specdec.integrations.pair import buckets_below
 from specdec.integrations.shown_texts import Explained
@@ -277,6 +279,19 @@ def test_what_cannot_work_is_refused_before_parameters_are_read(monkeypatch, giv
     arguments = {"target": demo.path("target"), "draft": demo.path("draft"), "lengths": LENGTHS}
     with pytest.raises((ValueError, checkpoints.CheckpointError), match=message):
         InteractiveModel(**arguments | given)
+
+
+class Broken(PromptLookup):
+    """A drafter that no program can run."""
+
+    def propose(self, params, request, state):
+        raise ValueError("this drafter is broken")
+
+
+def test_a_drafter_that_cannot_work_is_refused_before_parameters_are_read(monkeypatch):
+    monkeypatch.setattr(Engine, "load", lambda self: pytest.fail("read"))
+    with pytest.raises(ValueError, match="this drafter is broken"):
+        InteractiveModel(demo.path("target"), drafter=Broken(), lengths=LENGTHS)
 
 
 def test_models_without_a_vocabulary(tiny):

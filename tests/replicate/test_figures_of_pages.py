@@ -370,8 +370,8 @@ def planned(monkeypatch, memory: float, **choices: Any) -> list[RowFigures]:
     monkeypatch.setattr(replication, "has_compiler", lambda: False)
     pages = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": int(memory)}
     monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    one = dataclasses.replace(STUDY, rows=[ONE], limit=choices.pop("of_study", 32))
     given = Choices(choices.pop("folder", Path("f")), **choices)
-    one = dataclasses.replace(STUDY, rows=[ONE])
 
     def described(flags, sizes) -> Described:
         return Sized(plan(), inputs=64)
@@ -379,14 +379,14 @@ def planned(monkeypatch, memory: float, **choices: Any) -> list[RowFigures]:
     return Replication(one, given, Begun(), described).plan()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("limit, texts", [(None, 32), (3, 3)])
-def test_minutes_and_memory_of_a_plan(monkeypatch, limit, texts):
+@pytest.mark.parametrize("limit, of_study, texts", [(3, 30, 3), (None, 30, 30), (None, None, 32)])
+def test_minutes_and_memory_of_a_plan(monkeypatch, limit, of_study, texts):
     """Of three commands that are left, and have 15 s each to start and to compile.
 
     A benchmark takes the time of five passes over the texts, an evaluation that of 1.5, and a
     forecast none. A pass is 40 tokens a text of 2 s each.
     """
-    (one,) = planned(monkeypatch, 12e9, use={"there": "dir"}, limit=limit)
+    (one,) = planned(monkeypatch, 12e9, use={"there": "dir"}, limit=limit, of_study=of_study)
     assert one.minutes == pytest.approx((3 * 15 + 6.5 * texts * 40 * 2) / 60)
     assert one.bytes == 5 * 10**9 and not one.failures
     head, _, row = list(replication.overview(STUDY, [one]))[2].splitlines()
