@@ -16,6 +16,8 @@ from specdec.certificate import Check, certifying
 from specdec.common import demo, notebook
 from specdec.common.theory import empirical_alpha
 from specdec.decoding.beam_rules import HuggingFaceBeams
+from specdec.drafters import PromptLookup
+from specdec.engine import Engine
 from specdec.integrations.interactive import Decoded, InteractiveModel
 from specdec.integrations.pair import buckets_below
 from specdec.integrations.shown_texts import Explained
@@ -175,7 +177,9 @@ def test_a_model_shows_what_it_is(model, pair):
     assert shown[0] == "InteractiveModel" and "16.8M parameters, float32" in shown[1]
     assert "exact: the distribution of the target alone" in repr(model)
     assert "exact: the tokens of the target alone" in repr(pair)
-    assert pair._repr_html_().count("<tr>") == len(repr(pair).splitlines()) - 1
+    page = pair._repr_html_()
+    assert page.startswith("<b>InteractiveModel</b><table><tr>") and page.endswith("</table>")
+    assert page.count("<tr>") == len(repr(pair).splitlines()) - 1
     assert "NOT EXACT" in repr(InteractiveModel.demo(verifier=TopK(2), lossy=True, lengths=LENGTHS))
 
 
@@ -275,6 +279,19 @@ def test_what_cannot_work_is_refused_before_parameters_are_read(monkeypatch, giv
     arguments = {"target": demo.path("target"), "draft": demo.path("draft"), "lengths": LENGTHS}
     with pytest.raises((ValueError, checkpoints.CheckpointError), match=message):
         InteractiveModel(**arguments | given)
+
+
+class Broken(PromptLookup):
+    """A drafter that no program can run."""
+
+    def propose(self, params, request, state):
+        raise ValueError("this drafter is broken")
+
+
+def test_a_drafter_that_cannot_work_is_refused_before_parameters_are_read(monkeypatch):
+    monkeypatch.setattr(Engine, "load", lambda self: pytest.fail("read"))
+    with pytest.raises(ValueError, match="this drafter is broken"):
+        InteractiveModel(demo.path("target"), drafter=Broken(), lengths=LENGTHS)
 
 
 def test_models_without_a_vocabulary(tiny):

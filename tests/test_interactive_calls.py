@@ -6,6 +6,7 @@ No program runs: outputs are made here. pytest tests/test_interactive_calls.py
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -18,9 +19,12 @@ from specdec import checkpoints, tasks
 from specdec.common.terminal import Origin
 from specdec.engine import Engine, Placement
 from specdec.integrations.interactive import InteractiveModel
+from specdec.integrations.pair import beams_of, weights_of
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling
+from specdec.texts.beams import NO_BEAMS, Beams
 from specdec.texts.decoding_texts import Text
+from specdec.types import Table
 from specdec.verifiers import Block
 
 SIZES = tiny_t5(512, 16, 32)
@@ -237,3 +241,20 @@ def test_a_call_at_another_temperature_reads_nothing_again(model, monkeypatch):
         assert model._varied(temperature, 5) is engine  # with its compiled programs
     assert model._varied(None, None) is model._engine
     assert len(model.predict([np.str_("a")], sample=np.int64(1), max_length=3)) == 1
+
+
+def test_settings_of_a_search_that_are_none_are_defaults():
+    settings: Any = {"num_return": 2, "rule": None, "draft_beams": None, "draft_steps": 3}
+    assert beams_of(4, settings) == Beams(4, num_return=2, draft_steps=3)
+    assert beams_of(0, settings) == NO_BEAMS
+
+
+def test_a_schedule_with_a_table_needs_its_folder():
+    given: Any = (
+        SimpleNamespace(owned=lambda: {"draft": "a model"}),
+        SimpleNamespace(tables=lambda: {"schedule": Table("classifier")}),
+    )
+    assert weights_of("t", "d", *given, "c") == {"target": "t", "draft": "d", "schedule": "c"}
+    with pytest.raises(ValueError, match="has a table; give schedule_table"):
+        weights_of("t", "d", *given, None)
+    assert weights_of("t", None, None, None, None) == {"target": "t"}

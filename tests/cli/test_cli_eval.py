@@ -272,6 +272,11 @@ def test_a_folder_that_cannot_be_used(tmp_path):
     ):
         with pytest.raises(RecordsError, match=message):
             PredictionsFolder(str(path), "", (0, hosts))
+    (tmp_path / "predictions.jsonl").unlink()
+    for host in (1, 0):
+        (tmp_path / f"predictions-0000{host}-of-00002.jsonl").touch()
+    with pytest.raises(RecordsError, match="predictions-00000-of-00002.jsonl has no run.gin"):
+        PredictionsFolder(str(tmp_path), "", (1, 2))
 
 
 @pytest.mark.ci

@@ -112,5 +112,7 @@ def test_a_decoder_only_model_cannot_be_without_its_prompt():
     drafter = Autoregressive(PromptTable(6), Greedy(), NoSource())
     with pytest.raises(ValueError, match="NoSource hides .* PromptTable, a decoder-only model; le"):
         drafter.views()
-    with pytest.raises(ValueError, match=r"NoSource\(.*\) has no ids; call read_by\(model\) first"):
-        NoSource()(jnp.ones([1, 2], int))
+    for some in ({}, {"eos_id": 1}, {"pad_id": 0}):
+        says = r"NoSource\(.*\) has no ids; call read_by\(model\) first"
+        with pytest.raises(ValueError, match=says):
+            NoSource(**some)(jnp.ones([1, 2], int))

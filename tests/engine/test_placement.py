@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import jax
@@ -11,9 +12,11 @@ import pytest
 
 from specdec import checkpoints, testing
 from specdec.engine import Placement, Store, placement
+from specdec.models import partitioning
 from specdec.models.llama import Llama, LlamaConfig
 from specdec.models.placement.layouts import Layout, Storage
 from specdec.models.t5 import T5Config, T5Target
+from specdec.types import Table
 
 SIZES: dict[str, Any] = {"vocab_size": 13, "emb_dim": 6, "num_heads": 2, "head_dim": 4}
 SIZES |= {"num_decoder_layers": 2, "mlp_dim": 5}
@@ -102,3 +105,27 @@ def test_a_model_is_read_once_in_its_dtype_and_layout(monkeypatch, checksums):
     assert len(store.trees) == 2 and len(asked) == 2
     transposed = None  # as in eight bits
     assert store.read(llama, "c") == "out_in stored 3" and asked[2:] == [("c", how)]
+
+
+@pytest.mark.parametrize(
+    "given, shape",
+    [
+        ({}, None),
+        ({"mesh": partitioning.make_mesh(1, jax.devices()[:2])}, (2, 1)),
+        ({"partitioner": partitioning.Partitioner(8)}, (1, 8)),
+    ],
+)
+def test_a_run_looks_at_the_shapes_of_what_it_has(monkeypatch, given, shape):
+    """At those of tables, and over a mesh at those of models. The target is not there."""
+    seen: list = []
+    monkeypatch.setattr(Placement, "shape", lambda self, one, path: seen.append(path))
+    models, tables = dict.fromkeys(("target", "draft"), MODELS["LLaMA"]), {"lookup": Table("ngram")}
+    plan: Any = SimpleNamespace(
+        models=lambda: models,
+        tables=lambda: tables,
+        owned=lambda: models | tables,
+        with_models=lambda divided: plan,
+    )
+    placed, _ = Placement(**given).of_run(plan, {"draft": "a model", "lookup": "a table"}, rows=2)
+    assert seen == (["a model", "a table"] if shape else ["a table"])
+    assert (placed.mesh and placed.mesh.devices.shape) == shape

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ from specdec.decoding.beam_search import BeamOutput, BeamTrace
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.measure import printed
 from specdec.measure.file import Generation, Timing, fields_of, record
+from specdec.measure.measurement import _generation
 from specdec.measure.parts import key_of
 from specdec.measure.summary import summarize
 from specdec.testing import TableTarget
@@ -88,3 +91,5 @@ def test_a_record_has_the_beams_and_the_steps_of_each_call():
     assert (made.tokens, made.beams) == ([3, 4, 1], BEAMS)
     assert (made.drafted, made.accepted, made.steps) == ([2, 2, 0], [2, 1, 0], 6)
     assert record(json.loads(json.dumps(fields_of(made)))) == made
+    workload: Any = SimpleNamespace(plan=PLAN)
+    assert _generation(workload, output, text=5, repeat=0, seconds=1.0) == made

@@ -10,8 +10,9 @@ import pytest
 
 from specdec.common.values import UsageError
 from specdec.drafters import Autoregressive
-from specdec.measure import benchmarking, parts
+from specdec.measure import benchmarking, measurement, parts
 from specdec.measure.benchmarking import Benchmark, Timed
+from specdec.measure.measurement import Measurement
 from specdec.measure.parts import Calls, Turn
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
@@ -99,6 +100,25 @@ def test_variants_are_measured_in_turns(monkeypatch, split, folder):
         *(("a", 0), ("b", 0), ("a", 1)),
         *((name, "concluded", (3, 0.5), split) for name in "ab"),
         *([("a", "profiled", "traces")] if folder else []),
+    ]
+
+
+def test_texts_of_another_split_are_decoded_once(monkeypatch):
+    """The file has the second text, and the third one of another split."""
+    generation = lambda workload, output, **about: (output, about)  # noqa: E731
+    monkeypatch.setattr(measurement, "_generation", generation)
+    monkeypatch.setattr(measurement, "_keys", lambda seed, text: (seed, text))
+    workload = SimpleNamespace(
+        params=lambda trees: {"speculative": trees},
+        generations={"speculative": lambda *given: given},
+    )
+    written: list = []
+    file = SimpleNamespace(elsewhere={("b", 2), ("a", 3)}, write=written.append)
+    one: Any = SimpleNamespace(workload=workload, trees=0, file=file, seed=7)
+    Measurement.decode_elsewhere(one, {1: "x", 2: "y", 3: "z"}, "b")
+    assert written == [
+        ((0, (7, 1), "x"), {"text": 1, "split": "b"}),
+        ((0, (7, 3), "z"), {"text": 3, "split": "b"}),
     ]
 
 

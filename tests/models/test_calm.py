@@ -178,6 +178,8 @@ def test_what_a_call_of_a_depth_reads():
     own = WHOLE.parameter_shapes()
     always = calm(WHOLE, threshold=0.5).always(2)
     first, head = WHOLE.first(2), own["decoder"]["logits_dense"]["kernel"].size
+    above = {f"layers_{i}" for i in range(2, 5)}
+    assert first.part_of(own)["decoder"].keys() == own["decoder"].keys() - above
     below = sum(x.size for x in jax.tree.leaves(first.read_by_decode(first.part_of(own))))
     read = sum(x.size for x in jax.tree.leaves(always.read_by_decode(own)))
     assert read == below + head + 3 * 2 * 16 * 16

@@ -163,6 +163,11 @@ DRAFT = T5DraftConfig.of(T5)
         (WHISPER, {"encoded_dim": 16}, "num_encoder_layers is 1 and encoded_dim is 16; gi"),
         (WHISPER, {"head_ids": (1, 64)}, "head_ids goes up to 64; give ids below 64"),
         (WHISPER, {"pad_id": 1}, "pad_id is 1, which is also one of stop_ids"),
+        (
+            dataclasses.replace(TINY["llama"], rope_scaling="llama3"),
+            {"rope_low_factor": 4.0},
+            "rope_low_factor is 4.0; give a number below rope_high_factor 4.0",
+        ),
         (LLAVA, {"image_id": 64}, "image_id is 64; give an id below vocab_size 64"),
         (LLAVA, {"image_id": 2}, r"image_id is 2; .* than pad_id 0 and stop_ids \(2,\)"),
         (LLAVA, {"vision": 3}, "vision is 3; give a ClipConfig"),

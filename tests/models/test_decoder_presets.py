@@ -20,6 +20,7 @@ from specdec.common.values import UsageError
 from specdec.models.families import family_of, model_of, named
 from specdec.models.t5 import T5Target
 from specdec.models.t5.config import SIZES
+from specdec.models.t5.shapes import PRESETS
 
 ROOT = Path(__file__).resolve().parents[2]
 # By their papers and model cards; of OPT, LLaMA and Whisper by the sizes of their files.
@@ -135,6 +136,15 @@ def test_no_size_is_left_out_and_the_dtype_is_one_setting(family):
     assert set(re.findall(r"^(\w+)/", text, re.MULTILINE)) == PUBLISHED[family].keys()
     config = config_of(family, min(PUBLISHED[family]), "DTYPE = 'bfloat16'")
     assert config.dtype == "bfloat16" and family_of(config).name == family
+
+
+def test_released_t5s_are_known_by_the_sizes_of_their_scopes():
+    for sizes, name in PRESETS.items():
+        family = "byt5" if name.startswith("byt5") else "t5"
+        text = (ROOT / "gin" / "models" / f"{family}.gin").read_text()
+        (scope,) = re.findall(rf"^{name}/t5.T5Config:\n((?:  .*\n)+)", text, re.MULTILINE)
+        values = dict(line.split(" = ") for line in scope.replace("  ", "").splitlines())
+        assert tuple(int(values[size]) for size in SIZES) == sizes, name
 
 
 def test_a_preset_is_a_scope_of_the_gin_file():

@@ -85,7 +85,7 @@ def test_transformers_has_no_such_heads(tmp_path):
         (Trim(decoder_layers=(2,)), r"Trim.decoder_layers is \(2,\) and the last .* number 1;"),
         (Trim(encoder_layers=(0,)), "Trim.encoder_layers is about an encoder, and the model has"),
         (Trim(shared_encoder=True), "Trim.shared_encoder is about an encoder, and the model has"),
-        (Trim(head_ids=(3, 64)), "LlamaConfig.head_ids goes up to 64; give ids below 64"),
+        (Trim(head_ids=(3, 5, 64)), "LlamaConfig.head_ids goes up to 64; give ids below 64"),
     ],
 )
 def test_parts_that_are_not_there_are_refused(kept, says):
@@ -97,7 +97,8 @@ def test_a_trimmed_head_has_no_other_ids():
     config = families.resized(TINY["gpt2"], Trim(head_ids=IDS))
     with pytest.raises(ValueError, match="Trim.head_ids has 1 ids that the model's head lacks"):
         families.resized(config, Trim(head_ids=(3, 4)))
-    families.resized(config, Trim(head_ids=IDS[:2]))
+    for ids in (IDS[:2], IDS):
+        assert families.resized(config, Trim(head_ids=ids)).head_ids == ids
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,8 @@ def test_a_prompt_that_ends_in_a_picture_is_refused():
     for refuse in (MODEL.check_inputs, view):
         with pytest.raises(ValueError, match="prompt 2 ends in a picture .the id 59.; give it a"):
             refuse(inputs)
+    with pytest.raises(ValueError, match="prompt 1 ends in a picture"):
+        view({"tokens": jnp.array([[IMAGE, MODEL.pad_id]])})
 
 
 def test_pixels_of_another_shape_are_refused(params):

@@ -68,6 +68,15 @@ def test_a_cache_of_prompts_has_room_for_them_and_for_filled_calls():
     assert empty.base.tolist() == [0] and empty.keys[0].shape == (1, 1, 1 + 2, 6)
 
 
+def test_padding_has_the_row_of_the_first_token():
+    sizes = {"vocab_size": 3, "emb_dim": 4, "num_heads": 1, "head_dim": 4, "mlp_dim": 4}
+    llama = Llama(LlamaConfig(**sizes, num_kv_heads=1, num_decoder_layers=1))
+    table = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    params = llama.init(jax.random.key(0)) | {"token_embedder": {"embedding": table}}
+    found = llama.apply(params, jnp.array([[-1, 0, 1, 2]]), method="embed")
+    np.testing.assert_array_equal(found, table[None, [0, 0, 1, 2]])
+
+
 def test_a_llava_has_room_for_one_picture_or_more():
     sizes = {"vocab_size": 9, "emb_dim": 4, "num_heads": 1, "head_dim": 4, "mlp_dim": 4}
     config = LlavaConfig(**sizes, num_kv_heads=1, num_decoder_layers=1, vision=CLIP, image_id=8)
@@ -289,6 +298,20 @@ def test_kinds_of_layers_in_a_record():
     for layers in (-1, 1001):
         with pytest.raises(ValueError, match="num_hidden_layers"):
             kinds(layers, 2)
+
+
+@pytest.mark.parametrize("pad_id, found", [(0, 0), (1, -1), (2, -1), (3, 3)])
+def test_an_id_that_begins_or_ends_texts_is_no_padding(pad_id, found):
+    """A record of LLaVA leaves out that 1 begins texts and 2 ends them."""
+    text = {"vocab_size": 32_064, "pad_token_id": pad_id}
+    record = {"text_config": text, "vision_config": {}}
+    assert LlavaCheckpoints().described(record).pad_id == found
+
+
+def test_a_record_of_a_t5gemma_2_without_wavelengths_has_those_of_gemma_3():
+    found = T5Gemma2Checkpoints().stack("encoder", {"rope_parameters": None})
+    names = ("rope_theta", "local_rope_theta", "rope_factor", "pattern")
+    assert [found[name] for name in names] == [1_000_000, 10_000, 1, 6]
 
 
 def test_samples_of_a_text_share_its_keys_in_merged_attention():

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from tolerances import SMALL_LOGITS
 
-from specdec.models.contract import cache
+from specdec.models.contract import cache, loops
 from specdec.models.contract.blocks import View, filled_up, view, widened
+from specdec.models.contract.cache import KVCache, PromptCache
 from specdec.models.layers import attention, rowwise
 from specdec.models.layers.attention import attend, attend_to_all
 
@@ -64,6 +65,42 @@ def test_positions_and_slots_of_a_tree():
     assert text.queries.tolist() == [[2, 3], [1, 2]] and text.keys.tolist() == [[*range(6)]]
     assert text.visible.sum(axis=2).tolist() == [[3, 4], [2, 3]]
     assert view(jnp.array([2]), 6, 2, found) is found
+
+
+OF_ONE_LAYER = {"layers": 1, "heads": 1, "head_dim": 1, "dtype": "float32"}
+
+
+def test_the_view_of_a_cache_with_spare_slots():
+    """A text sees none of them, as they come after it."""
+    visible = jnp.array([[[1, 0, 1]]], bool)
+    given = View(jnp.array([[2]]), jnp.array([[0, 1, 2]]), visible)
+    for spare in (0, 2):
+        empty = KVCache.create(1, 3 + spare, **OF_ONE_LAYER, spare=spare)
+        assert empty.view(1, given).visible.tolist() == [[[True, False, True, *[False] * spare]]]
+        assert empty.view(2).queries.tolist() == [[0, 1]]
+        assert empty.view(2).visible.sum(axis=2).tolist() == [[1, 2]]
+
+
+def test_the_view_of_outputs_lies_behind_each_prompt():
+    """Prompts of three tokens and of one; four slots of outputs, and none behind them is seen."""
+    empty = PromptCache.create(2, 7, **OF_ONE_LAYER, base=jnp.array([3, 1]), room=3)
+    visible = jnp.array([[[1, 0, 1, 1]], [[1, 1, 0, 1]]], bool)
+    found = empty.view(1, View(jnp.array([[2], [1]]), jnp.arange(4)[None], visible))
+    assert found.queries.tolist() == [[5], [2]] and found.keys.tolist() == [[*range(7)]]
+    assert found.visible.astype(int).tolist() == [[[1, 1, 1, 1, 0, 1, 1]], [[1, 1, 1, 0, 1, 0, 0]]]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_is_asked_for_is_done_once(monkeypatch, asked):
+    def while_loop(goes_on, body, state):
+        rounds = 0
+        while goes_on(state):
+            state, rounds = body(state), rounds + 1
+            assert rounds < 3, "it goes on"
+        return state
+
+    monkeypatch.setattr(loops, "while_loop", while_loop)
+    assert loops.at_most_once(jnp.bool_(asked), lambda x: 2 * x, 5) == (10 if asked else 5)
 
 
 @pytest.mark.parametrize("shape", [(1, 5), (2, 3, 5), (32, 4), (33, 4), (2, 40, 3), (3,)])

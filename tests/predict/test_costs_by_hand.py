@@ -8,10 +8,14 @@ import json
 import pytest
 
 from specdec.common.records import RecordsError
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_rules import T5XBeams
+from specdec.decoding.draft_beams import DraftBeams
 from specdec.measure.parts import Calls, Turn, key_of, name_of
 from specdec.predict import stored_costs
 from specdec.predict.hardware import Call, Chip
-from specdec.predict.roofline import roofline_costs
+from specdec.predict.roofline import predict_beams, roofline_costs
+from specdec.testing import TableTarget
 from specdec.types import Part
 
 # A GB takes 1 ms, and a GFLOP 0.1 ms; a message 1 us, and 2 GB to both neighbours 1 ms.
@@ -51,6 +55,18 @@ def test_a_call_takes_its_memory_or_its_products(each, shown):
     assert (found.prefill, found.prefill_alone) == (0, 0)
     assert found.step == pytest.approx(expected["target", 1])
     assert found.source == f"a roofline and {shown} for each layer, no prefill"
+
+
+def test_calls_of_a_search_without_and_with_a_time_for_each_layer():
+    """Two beams and trees of seven tokens, from drafts of three beams and two steps."""
+    table = TableTarget(9)
+    plan = BeamPlan(table, 2, T5XBeams(), 12, DraftBeams(table, 3, 2))
+    for found, each in zip(predict_beams(CHIP, plan, CALLS), (0, 14e-6), strict=True):
+        step = seconds("target", 2, each)
+        iteration = sum(part.calls * seconds(part.role, part.width, each) for part in plan.parts())
+        assert found.layer_seconds == each and found.step == pytest.approx(step)
+        assert found.iteration == pytest.approx(iteration)
+        assert found.pays_from == pytest.approx(iteration / step)
 
 
 def test_a_topology_of_a_compilation(tmp_path):

@@ -190,6 +190,8 @@ def test_calls_with_the_fewest_cycles_are_chosen(monkeypatch, target, draft, wid
         "prefill",
         *(one for one, *_ in tried),
     ]
+    cycles["target"], alone = iter([2, 1]), PAIR.alone()  # with calls on one token only
+    assert compilation._fewest_cycles(alone, one, mesh).target.layout.least_width == 2
     assert compilation._fewest_cycles(PAIR, two, mesh) is PAIR  # no call on one token
     monkeypatch.setattr(compilation, "_compiled", lambda *_: (None, None))
     assert compilation._fewest_cycles(PAIR, one, mesh) is PAIR  # the prefill does not fit

@@ -227,8 +227,8 @@ class Told:
 @pytest.mark.parametrize(
     "parts, schedules",
     [
-        (Parts(), [Fixed(1), Fixed(3)]),
-        (Parts(lengths_vary=True), [Fixed(1), Fixed(3), "own"]),
+        (Parts(), [Fixed(1), Fixed(2), Fixed(4)]),
+        (Parts(lengths_vary=True), [Fixed(1), Fixed(2), Fixed(4), "own"]),
         (Parts(drafts=False), ["own"]),
     ],
 )
@@ -243,9 +243,9 @@ def test_each_draft_length_has_a_prediction(monkeypatch, parts, schedules):
     costs = Costs({}, 0.0, 0.0, 1.0, "made up")
     variant: Any = SimpleNamespace(name="mine", run=SimpleNamespace(plan=parts))
     texts: Any = ["a", "b", "c"]
-    found = list(DraftLengths([variant], [0.5], texts, [1, 3], costs, 2).predictions())
+    found = list(DraftLengths([variant], [0.5], texts, [1, 2, 4], costs, 2).predictions())
     assert found == [(variant, Told("mine"))] * len(schedules)
-    every = dict.fromkeys((None, 1, 2, 3), costs)
+    every = dict.fromkeys((None, 1, 2, 3, 4), costs)
     assert asked == [
         (dataclasses.replace(parts, schedule=x), ("calls", x), every, 3, 0.5, 2) for x in schedules
     ]
@@ -256,6 +256,6 @@ def test_each_draft_length_has_a_prediction(monkeypatch, parts, schedules):
         return dict.fromkeys(plans, costs)
 
     monkeypatch.setattr(timed_costs, "of_run", measure)
-    list(DraftLengths([variant], [0.5], texts, [1, 3], None, 2).predictions())
-    lengths = [1, 2, 3] if parts.drafts else []
+    list(DraftLengths([variant], [0.5], texts, [1, 2, 4], None, 2).predictions())
+    lengths = [1, 2, 3, 4] if parts.drafts else []
     assert measured == [([*lengths, *([None] if "own" in schedules else [])], 2)]

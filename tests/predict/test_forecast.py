@@ -127,6 +127,16 @@ def test_samples_are_means_of_their_texts():
     assert found.formula_speedup is None and found.formula_tokens_per_call is None
 
 
+def test_a_target_that_decodes_alone_is_as_fast_as_itself():
+    """Two texts of three tokens and of two: 5 + 10 s a token."""
+    alone = plan().alone()
+    costs = {alone.gamma: COSTS._replace(prefill=5.0)}
+    made = replayed([[0, 0, 0], [0, 0]], drafted=0)
+    found = predicted_speedup.predict(alone, made, costs, 2, alpha=None)
+    assert (found.gamma, found.tokens, found.calls, found.oracle_speedup) == (0, 5, 5, None)
+    assert found.speedup == (1, 1, 1)
+
+
 def test_a_part_whose_costs_are_not_known_leaves_a_gap():
     calls = keyed({"target 3": 12.0, "draft 2": 2.0, "draft 1": 1.0})
     known = Costs(calls, 7.0, 5.0, 10.0, "some")

@@ -20,7 +20,7 @@ from specdec.models import partitioning
 from specdec.plan import Plan
 from specdec.predict import hlo, update_report
 from specdec.predict.compilation import Compilation, Compiled, DeviceMemory
-from specdec.predict.compile_record import contents, record
+from specdec.predict.compile_record import ProgramMemory, contents, memory_of, record
 from specdec.predict.compile_report import explanation, lines, markdown
 from specdec.predict.hardware import CHIPS, GIB, Call, Topology
 from specdec.predict.update import CompiledUpdate, Sizes, abstract_pairs
@@ -485,6 +485,20 @@ def test_the_time_of_an_update():
     memory_of = {name: size // GIB for name, size in found["memory"].items() if name != "fits"}
     expected = {"parameters": 1, "optimizer": 2, "gradients": 3, "target": 4, "target_cache": 5}
     assert memory_of.items() >= (expected | {"target_logits": 6, "total": 2, "left": 28}).items()
+
+
+def test_the_memory_of_a_program_on_a_device():
+    """A v4 has 30.75 GiB, and a program that takes all of it does not fit."""
+    v4, limit = Topology.parse("v4:2x2x1"), 123 * GIB // 4
+    refused = Compiled("decode", 1.0, None, None, too_large="no room")
+    assert memory_of({"parameters": 5}, refused, v4, 7.0) == ProgramMemory(
+        parameters=5, limit=limit, too_large="no room", needed=7.0
+    )
+    for left in (0, 1):
+        sizes = DeviceMemory(limit - left - 3, 1, 4, 2, 4)  # the last are donated
+        found = memory_of({"caches": 6}, Compiled("decode", 1.0, sizes, None), v4)
+        assert (found.caches, found.limit, found.total) == (6, limit, limit - left)
+        assert (found.left, found.fits) == (left, left == 1)
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,9 @@ def test_each_speedup_has_its_place_in_the_figure(tmp_path):
     ]
     assert figure.of_rows([RowFigures(THREE)]).legends == []
     assert [one.get_text() for one in axes.get_yticklabels()] == ["one", "two GROWN"]
+    assert axes.get_ylim() == (1.5, -0.5)  # the first row is at the top
+    heights = [figure.of_rows(rows * count).get_figheight() for count in (1, 2, 3)]
+    assert heights == pytest.approx([1.824, 2.448, 3.072])  # inches, 0.312 for a row
     _, (said,) = figure.draw(rows[:1], [], tmp_path)
     assert said["words"] == [
         "one: published 1.30; predicted, v4:1x1x1, given acceptance 3.06; "
@@ -367,8 +370,8 @@ def planned(monkeypatch, memory: float, **choices: Any) -> list[RowFigures]:
     monkeypatch.setattr(replication, "has_compiler", lambda: False)
     pages = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": int(memory)}
     monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    one = dataclasses.replace(STUDY, rows=[ONE], limit=choices.pop("of_study", 32))
     given = Choices(choices.pop("folder", Path("f")), **choices)
-    one = dataclasses.replace(STUDY, rows=[ONE])
 
     def described(flags, sizes) -> Described:
         return Sized(plan(), inputs=64)
@@ -376,14 +379,14 @@ def planned(monkeypatch, memory: float, **choices: Any) -> list[RowFigures]:
     return Replication(one, given, Begun(), described).plan()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("limit, texts", [(None, 32), (3, 3)])
-def test_minutes_and_memory_of_a_plan(monkeypatch, limit, texts):
+@pytest.mark.parametrize("limit, of_study, texts", [(3, 30, 3), (None, 30, 30), (None, None, 32)])
+def test_minutes_and_memory_of_a_plan(monkeypatch, limit, of_study, texts):
     """Of three commands that are left, and have 15 s each to start and to compile.
 
     A benchmark takes the time of five passes over the texts, an evaluation that of 1.5, and a
     forecast none. A pass is 40 tokens a text of 2 s each.
     """
-    (one,) = planned(monkeypatch, 12e9, use={"there": "dir"}, limit=limit)
+    (one,) = planned(monkeypatch, 12e9, use={"there": "dir"}, limit=limit, of_study=of_study)
     assert one.minutes == pytest.approx((3 * 15 + 6.5 * texts * 40 * 2) / 60)
     assert one.bytes == 5 * 10**9 and not one.failures
     head, _, row = list(replication.overview(STUDY, [one]))[2].splitlines()

@@ -313,6 +313,8 @@ def test_intervals_and_the_lines_to_compare_with_are_drawn(drawings, runs):
     }
     np.testing.assert_allclose(slopes["measured as predicted"], 1)
     np.testing.assert_allclose(slopes["0.95 of predicted"], 0.95)
+    looks = [(x.get_color(), x.get_linestyle()) for x in axes.lines if x.get_label() in slopes]
+    assert looks[-2:] == [("#6E6E6E", "-"), ("#6E6E6E", "--")]
 
 
 def test_the_rows_of_the_paper_are_on_the_surface(runs):
@@ -327,6 +329,11 @@ def test_a_drafter_that_is_always_wrong_is_on_the_surface(drawings, runs):
     assert axes.get_xlim() == (0, 1) and axes.get_ylim()[1] > 2
     speedups = [x for x in axes.texts if hasattr(x, "xy") and re.fullmatch(r"[\d.]+", x.get_text())]
     assert {(x.get_ha(), x.get_fontsize()) for x in speedups} == {("center", 8)}
+    *points, ours = axes.lines
+    assert {(x.get_marker(), x.get_color(), x.get_markersize()) for x in points} == {
+        ("s", "#6E6E6E", 5)
+    }
+    assert (ours.get_marker(), ours.get_color(), ours.get_markersize()) == ("o", "#D55E00", 7)
 
 
 def test_names_keep_their_distance():
@@ -435,7 +442,8 @@ def test_tokens_best_gammas_and_operations_are_theirs(drawings, runs):
     over tokens."""
     found = drawings["gamma_and_arithmetic"](runs(a=bench(alpha=0.8, gamma=4)))
     first, left, right = found.axes
-    assert all(float(tick).is_integer() for tick in left.get_yticks())
+    assert left.yaxis.get_major_locator().tick_values(0, 2).tolist() == [0, 1, 2]
+    assert right.get_yticks().tolist() == [1, 2, 5, 10, 20]
     of_gamma = {line.get_label(): line.get_data() for line in first.lines}
     for alpha, tokens in zip(*of_gamma["gamma 3"], strict=True):
         assert tokens == pytest.approx(1 + alpha + alpha**2 + alpha**3)
