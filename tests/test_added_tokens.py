@@ -48,6 +48,7 @@ def test_bytes_and_added_tokens_are_joined():
     vocabulary = WithAddedTokens(PlainBytes(0), Tokenization(added))
     ids = [*(byte + 3 for byte in "h\u00f6".encode()), 259, ord("e") + 3, 300, 299]
     assert vocabulary.decode(ids) == "h\u00f6<x>e\u00e4"
+    assert vocabulary.decode([byte + 3 for byte in b"no ,"]) == "no ,", "nothing is cleaned up"
 
 
 def test_the_files_of_a_tokenizer_other_than_its_vocabulary(tmp_path):

@@ -45,7 +45,7 @@ def test_an_input_of_two_lines_is_refused():
 
 
 def test_too_few_inputs_are_refused():
-    with pytest.raises(UsageError, match="FILE has 39 different inputs; give at least 40, 20 of"):
+    with pytest.raises(UsageError, match="FILE has 39 different inputs; give at least 40, of"):
         Inputs.of(map(str, range(39)), "FILE")
 
 
@@ -55,13 +55,14 @@ def test_a_folder_keeps_the_inputs_that_it_was_begun_with(tmp_path):
     (checkpoint / "config.json").write_text(json.dumps({"model_type": "t5", **CONFIG}))
     (checkpoint / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
     (checkpoint / "model.safetensors").touch()
-    folder = tmp_path / "out"
+    folder = tmp_path / "new" / "out"
 
     def described(count, prefix):
         inputs = Inputs.of(map(str, range(count)), "FILE")
         return inputs.described(str(checkpoint), folder, prefix, None, None)
 
     described(50, "wrong: ")
+    assert (folder / ".distill.json.lock").is_file(), "no other process may write"
     with pytest.raises(UsageError, match="give --task_prefix"):
         described(50, None)
     path = described(60, "translate: ")  # nothing was written with the first ones

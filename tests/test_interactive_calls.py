@@ -255,6 +255,6 @@ def test_a_schedule_with_a_table_needs_its_folder():
         SimpleNamespace(tables=lambda: {"schedule": Table("classifier")}),
     )
     assert weights_of("t", "d", *given, "c") == {"target": "t", "draft": "d", "schedule": "c"}
-    with pytest.raises(ValueError, match="has a table; give schedule_table"):
+    with pytest.raises(ValueError, match="needs a table; give schedule_table"):
         weights_of("t", "d", *given, None)
     assert weights_of("t", None, None, None, None) == {"target": "t"}

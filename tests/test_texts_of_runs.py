@@ -12,6 +12,7 @@ from specdec.common import hosts, terminal
 from specdec.common.values import UsageError
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.beam_search import BeamOutput
+from specdec.models.partitioning import Share
 from specdec.texts import (
     beam_texts,
     beams,
@@ -96,6 +97,8 @@ def test_a_text_has_its_own_row():
     plain = Text.row(batch, 0, output, None, "V", sample=0)
     assert not {"target", "alone", "alone_tokens"} & plain.record().keys()
     assert plain.alone_calls == 0
+    plain.count_in(whole := terminal.Summary())
+    assert whole.tokens == 2
 
 
 def searched(tokens) -> BeamOutput:
@@ -179,6 +182,18 @@ def test_a_first_batch_is_read_once(monkeypatch):
     assert given.length() == given.length() == 4 and read == [4]
     assert [batch.ids.shape[1] for batch in given] == [4, 5]
     assert sources.Source(iter(())).length() is None
+
+
+def test_a_host_feeds_its_own_rows_unless_those_of_all_are_asked_for():
+    asked: list = []
+    placement = SimpleNamespace(share=lambda: Share(1, 2), mesh="a mesh")
+    plan = SimpleNamespace(target="T", max_length=9)
+    engine = SimpleNamespace(placement=placement, vocabulary="V", plan=plan)
+    own = SimpleNamespace(batch_size=4, texts=None, source=lambda *given: asked.append(given))
+    run = measured_run.Run(engine, own)  # type: ignore[arg-type]
+    run.source()
+    run.source(everywhere=True)
+    assert asked == [(Share(1, 2), 2, "V", "T"), (Share(0, 1), 4, "V", "T")]
 
 
 def spoken(texts, stamps=False, **others) -> measured_run.Run:

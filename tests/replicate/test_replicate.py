@@ -449,6 +449,15 @@ def test_memory_is_that_of_the_compiler_if_there_is_one(tmp_path, monkeypatch):
     assert one.at("v4:1x1x1").given and not one.at("v5e:1x1").given
 
 
+def test_a_program_that_was_not_compiled_is_predicted_from_shapes(tmp_path, monkeypatch):
+    monkeypatch.setattr(replication, "has_compiler", lambda: True)
+    fake = Fake(tmp_path, "compile v4:1x1x1")
+    (one,) = fake.replication(topologies=["v4:1x1x1"]).plan()
+    assert one.failures == {"compile v4:1x1x1": "it failed"}
+    on_device = one.at("v4:1x1x1")
+    assert on_device.given and on_device.said == results.BY_SHAPES
+
+
 TIMES = {"speedup", "low", "high", "per_token", "cost_ratio", "seconds_alone"}
 
 

@@ -371,6 +371,7 @@ def test_shorter_drafts_keep_the_costs_of_their_calls():
         (lambda: Entropy(-1), r"Entropy.threshold is -1; give a number of nats"),
         (lambda: Heuristic(0), r"Heuristic.start is 0; give a positive integer"),
         (lambda: Heuristic(8), r"Heuristic.start is 8; .* from 1 to the longest draft, 7"),
+        (lambda: Fixed(0), "Fixed.gamma is 0; give a positive integer"),
         (lambda: Fixed(3, shorter=(3,)), r"Fixed.buckets is \(3, 3\); give a tuple of ascending"),
         (lambda: CostOptimal(-1, (1.0,), (2,)), r"CostOptimal.c is -1; give a number"),
         (lambda: ForeseenCost(0.1, (1.0,), buckets=(2, 4)), r"ForeseenCost.v is \(1.0,\); .*4\)"),

@@ -8,6 +8,7 @@ import json
 import re
 import resource
 import sys
+from unittest import mock
 
 import pytest
 
@@ -64,6 +65,16 @@ def test_memory_and_length_are_limited(source):
 def test_time_is_limited_within_a_step():
     number = "{% set n = 99999998 + messages|length %}"  # no constant, which Jinja would compute
     refused(number + "{{ 2 ** n ** n }}")  # without a step of Python's
+
+
+def test_a_request_is_sent_before_an_answer_is_read_and_a_silent_process_is_killed(monkeypatch):
+    process = mock.Mock()
+    process.poll.return_value, process.stdout.readline.return_value = None, ""
+    monkeypatch.setattr(chat, "_process", lambda: process)
+    assert chat._answer(["a"]) == {"error": chat_process.LIMITS}
+    sent = mock.call.stdin.write('["a"]\n'), mock.call.stdin.flush(), mock.call.stdout.readline()
+    calls = [mock.call.poll(), *sent, mock.call.kill(), mock.call.wait()]
+    assert process.method_calls == calls
 
 
 def test_a_process_that_ends_before_it_has_read_is_one_line(monkeypatch):

@@ -122,7 +122,7 @@ def test_word_errors_are_those_of_jiwer():
         assert wer.statistics(target, prediction).tolist() == [errors, len(target.split())]
     targets, predictions = zip(*list(spoken)[:8], strict=True)
     assert wer(targets, predictions) == {"wer": pytest.approx(92.5925925925926)}
-    assert wer([""], [""]) == {"wer": 0}
+    assert wer([""], [""]) == {"wer": 0} and wer(["a"], ["b"]) == {"wer": 100}
 
 
 def test_a_task_has_them(tmp_path):

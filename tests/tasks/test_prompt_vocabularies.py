@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models, normalizers
 
 from specdec import tasks
 from specdec.checkpoints import tokenizer_files
+from specdec.tasks import bpe
+from specdec.tasks.added_tokens import AddedToken, Framing, Tokenization
 from specdec.tasks.plain import parsed
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "prompts"
@@ -83,6 +86,15 @@ def test_settings_of_tokenizer_config_are_obeyed(edited):
     for name in ("llama2", "llama2_json", "llama3"):
         ends = definition(edited(name, add_bos_token=False, add_eos_token=True)).plain()
         assert ends.ends and ends.input_ids("a") == [*ends.encode("a"), ends.eos_id]
+
+
+def test_an_added_token_is_found_inside_a_word():
+    """Where a space is put before each text, and would be before the token in its list too."""
+    backend = Tokenizer(models.BPE(vocab={"_": 0, "a": 1, "b": 2}, merges=[]))
+    backend.normalizer = normalizers.Prepend("_")
+    added = AddedToken(3, "<x>"), AddedToken(4, "<y>", special=True)
+    bpe._add_tokens(backend, Tokenization(added, framing=Framing()))
+    assert backend.encode("a<x>b<y>").ids == [0, 1, 3, 0, 2, 4]
 
 
 def test_a_file_of_sentencepiece_and_of_tokenizers_have_the_same_ids(llama2):

@@ -2,6 +2,7 @@
 tests/tasks/test_synthetic.py"""
 
 import bz2
+import io
 import itertools
 from pathlib import Path
 
@@ -122,6 +123,15 @@ def test_a_task_holds_the_examples(name, split):
     assert all(x.targets[-1] == 1 for x in found)
     later = next(task.examples(split, LENGTHS, start=400))
     assert later.input_text == found[400].input_text
+
+
+def test_texts_are_utf_8_whatever_the_machine_writes(monkeypatch):
+    """Files without an encoding of their own are ASCII here."""
+    monkeypatch.setattr(io, "text_encoding", lambda encoding, *_: encoding or "ascii")
+    task = tasks.synthetic_task("specdec_ende")
+    found = [x.target_text for x in itertools.islice(task.examples("test", LENGTHS), 20)]
+    assert found == [target for _, target in pairs("specdec_ende", "test")[:20]]
+    assert not all(map(str.isascii, found))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import context_of
 
 from specdec import autoregressive_decode, row_keys
 from specdec.decoding import token_key
 from specdec.sampling import Greedy, MinLength, Processed, Sampling, gumbel
-from specdec.testing import TableTarget, divergences, hostile, sequence_law
+from specdec.testing import Constant, TableTarget, divergences, hostile, sequence_law
+from specdec.testing.drafters import Broken
+from specdec.types import Request
 
 TARGET = TableTarget(7)
 PARAMS = TARGET.init(jax.random.key(0))
@@ -44,6 +47,42 @@ def test_gaps_are_those_of_the_scores_that_decide(sampling):
         float(scores[first] - scores[second]), abs=1e-6
     )  # float32, of 4
     assert found.gap > 1e-4
+
+
+def test_drafters_that_repeat_a_token_claim_what_their_names_say():
+    found = {name: x for name, x in hostile(TableTarget(4), 4).items() if isinstance(x, Constant)}
+    assert str(found) == str(
+        {
+            "stop id 1 spam": Constant(1),
+            "id beyond the vocabulary": Constant(11),
+            "negative id": Constant(-3, 0.25),
+            "NaN probabilities": Constant(0, float("nan")),
+            "zero probabilities": Constant(0, 0.0),
+            "length too long": Constant(0, length=1_000_000),
+            "negative length": Constant(0, length=-5),
+        }
+    )
+
+
+def test_a_broken_drafter_reports_no_distribution_after_even_tokens():
+    """Drafts of 2, 2 and 2 after a 3, one for each kind: all tokens but the first follow a 2."""
+    wrong = [
+        [np.nan] * 4,
+        [np.inf] * 4,
+        [-np.inf] * 4,
+        [2.25, -1.75, 0.25, 0.25],
+        [0.0] * 4,
+        [0.5] * 4,
+        [0.2525] * 4,
+        [np.nan, 0.25, 0.25, 0.25],
+        [np.inf, 0.25, 0.25, 0.25],
+    ]
+    context = context_of([[0, 2, 3]] * 9, vocab_size=4)
+    request = Request(context, jax.random.split(KEYS[0], (9, 3)), jnp.full(9, 3))
+    params = {"broken": jnp.arange(9)}
+    draft, _ = Broken(Constant(2, 0.25)).propose(params, request, None)  # type: ignore[arg-type]
+    expected = [[[0.25] * 4, row, row] for row in wrong]
+    np.testing.assert_allclose(draft.probs, expected, rtol=1e-6)  # of float32
 
 
 def test_stop_ids_are_the_targets_where_none_are_given():

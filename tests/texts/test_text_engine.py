@@ -21,7 +21,7 @@ from specdec.texts.beam_texts import BeamSummary, BeamText
 from specdec.texts.explained import ExplainedBatch
 from specdec.texts.sources import Sounds, Source
 from specdec.texts.text_engine import TextEngine, gathered, total
-from specdec.texts.texts import Data, TextList
+from specdec.texts.texts import Data, TextList, TextStream
 
 LETTERS = {2: "a", 3: "b", 4: "c", 5: "d", 6: "e", 7: "f"}
 
@@ -200,6 +200,23 @@ def test_lines_and_figures_of_several_batches_and_samples():
     ]
 
 
+def test_figures_are_printed_after_the_plan_if_there_are_texts(monkeypatch, capsys):
+    monkeypatch.setattr(text_engine.progress, "spent", dict)
+    engine: Any = Given(OUTPUTS, 0.25)
+    engine.plan, engine.load = "the plan", dict
+    made = TextEngine(run(), engine)
+    with made.running():
+        pass
+    assert capsys.readouterr().err == ""
+    with made.running():
+        list(made.decode(source()))
+    assert capsys.readouterr().err.splitlines() == [
+        "the plan",
+        "6 texts, 18 tokens, 12 target calls: 1.50 tokens per call, alpha 0.333",
+        "15.0 s decoding, 0.2 s compiling",
+    ]
+
+
 @pytest.mark.parametrize("skip, asked", [(0, 4), (1, 4), (2, 3), (3, 3), (4, 2), (5, 1), (6, 0)])
 def test_texts_that_are_there_are_skipped(skip, asked):
     """In order of batches and samples; what has no text left is not decoded."""
@@ -227,6 +244,7 @@ def test_the_first_host_gets_the_texts_of_all(monkeypatch):
     found = [(text.index, text.sample) for text in made.decode(source(), everywhere=True)]
     first = [(4, 0), (5, 0), (7, 0), (8, 0)]
     assert found == [*first, (4, 1), (5, 1), (7, 1), (8, 1), (6, 0), (6, 1)]
+    assert [(text.index, text.sample) for text in made.decode(source())] == [x[:2] for x in TEXTS]
 
 
 @pytest.mark.parametrize("feeds", [True, False])
@@ -411,7 +429,9 @@ def test_sounds_are_read_batch_by_batch():
         return np.full([1, 2], len(name))
 
     names = [(name, None) for name in ("a", "bb", "ccc", "dddd")]
-    batches = iter(Sounds(iter(names), features, batch_size=2, limit=3))
+    sounds = Sounds(iter(names), features, batch_size=2, limit=3)
+    assert sounds.length() is None and not read
+    batches = iter(sounds)
     first = next(batches)
     assert read == ["a", "bb"] and first.index.tolist() == [0, 1]
     (last,) = batches
@@ -459,6 +479,8 @@ def test_a_bucket_is_left_out_where_padding_costs_less_than_a_program(parameters
 def test_settings_of_texts_that_need_not_be_given():
     texts, lengths = TextList([("abc", None)]), {"inputs": 8, "targets": 4}
     data = Data(None, "", lengths, texts)
+    assert data.count() == 1
+    assert Data(None, "", lengths, TextStream([("abc", None)])).count() is None
     given = ("task", "split", "lengths", "texts")
     found = {name: value for name, value in vars(data).items() if name not in given}
     assert found == {

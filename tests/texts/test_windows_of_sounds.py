@@ -229,7 +229,7 @@ def test_sounds_of_one_window_are_rows_of_one_call(monkeypatch):
     sounds, index = [sound(8, 100), sound(8, 500)], np.array([3, 4, -1])
     names = tasks.Batch(sounds, np.zeros([3, 0]), index, ["x", "y"], None, None)
     texts, seconds = Transcriber(made).decode(names)
-    assert seconds == 3.0 and len(asked) == 1
+    assert seconds == 3.0 and len(asked) == 1 and [one.sample for one in texts] == [0, 0]
     np.testing.assert_array_equal(asked[0][2], [*sounds, np.zeros_like(sounds[0])])
     assert [(one.index, one.input, one.prediction) for one in texts] == [
         (3, "x", "a<9>"),
