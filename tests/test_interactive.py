@@ -91,6 +91,19 @@ def by_hand(tokens, drafted, accepted) -> Decoded:
     return Decoded(**made, input="in", text="out", log_prob=-2.0)
 
 
+@pytest.mark.ci
+def test_a_stream_has_the_text_of_predict(model, decoded):
+    """The model decodes two texts at a time, and a stream one."""
+    model.reset()
+    pieces = list(model.stream(TEXTS[0], seed=SEED))
+    assert "".join(pieces) == decoded[0].text and 3 < len(pieces) <= decoded[0].calls
+    assert model.stats.texts == 1 and model.stats.tokens == len(decoded[0].tokens)
+    assert 0 < model.stats.seconds < model.stats.compile_seconds
+    for call in ({"seed": SEED, "sample": 1}, {"seed": 6, "temperature": 0, "max_length": 9}):
+        (text,) = model.predict(TEXTS[:1], **call)
+        assert "".join(model.stream(TEXTS[0], **call)) == text != decoded[0].text
+
+
 def test_statistics_of_one_text():
     one = by_hand([4, 5, 6, 7, 1], [2, 2], [2, 0])
     assert (one.calls, one.tokens_per_call) == (2, 2.5)

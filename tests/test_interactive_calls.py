@@ -5,6 +5,7 @@ No program runs: outputs are made here. pytest tests/test_interactive_calls.py
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,10 @@ from support import tiny_t5
 from specdec import checkpoints, tasks
 from specdec.common.terminal import Origin
 from specdec.engine import Engine, Placement
+from specdec.integrations import opened_pair
 from specdec.integrations.interactive import InteractiveModel
 from specdec.integrations.pair import beams_of, weights_of
+from specdec.models.partitioning import make_mesh
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling
 from specdec.texts.beams import NO_BEAMS, Beams
@@ -83,6 +86,56 @@ def test_texts_are_of_the_seed_and_of_the_sample_that_are_asked_for(model, asked
     assert model.stats.seconds == 2**5 - 1 and model.stats.texts == 6
     model.reset()
     assert model.stats.texts == model.stats.seconds == 0
+
+
+@pytest.fixture
+def stepped(model, monkeypatch):
+    """Answers in the steps of two calls; keeps the questions, and what is read of the answers."""
+    questions: list[Any] = []
+    clock = iter(range(100))
+    monkeypatch.setattr(
+        opened_pair, "time", SimpleNamespace(perf_counter=lambda: float(next(clock)))
+    )
+
+    def steps(self, batch, *, seed=0, sample=0):
+        questions.append((self.rows, self.plan, batch.index.tolist(), seed, sample))
+        made = answer(seed, sample, 0)
+        for calls, end in enumerate((0, 2, 4)):
+            yield output_of(
+                Made(made.tokens[:end], made.log_probs[:end], *(x[:calls] for x in made[2:5]))
+            )
+            questions.append(end)
+
+    monkeypatch.setattr(Engine, "steps", steps)
+    model.reset()
+    return questions
+
+
+def test_a_stream_is_of_one_row_and_counts_a_text_at_its_end(model, stepped):
+    """The clock ticks once for each look: a second for each step, none between the steps."""
+    pieces = model.stream("a", seed=7, sample=4)
+    assert next(pieces) == "74" and model.stats.texts == 0
+    assert list(pieces) == ["0"]
+    (rows, plan, index, seed, sample), *read = stepped
+    assert (rows, index, seed, sample, read) == (1, [0], 7, 4, [0, 2, 4])
+    assert plan.sampling == Sampling(1.0)
+    assert (model.stats.texts, model.stats.tokens, model.stats.seconds) == (1, 4, 3.0)
+
+
+def test_a_stream_that_is_left_ends_the_decoding(model, stepped):
+    for piece in model.stream("a", temperature=0):
+        assert piece == "00"
+        break
+    del piece
+    assert stepped[0][1].sampling == Greedy() and stepped[1:] == [0] and model.stats.texts == 0
+
+
+def test_a_stream_over_a_mesh_is_one_piece(model, asked, monkeypatch):
+    engine = model._engine
+    over = engine.placement.over(make_mesh(1, jax.devices()[:1]))
+    store = dataclasses.replace(engine.store, placement=over)
+    monkeypatch.setattr(model, "_engine", dataclasses.replace(engine, store=store))
+    assert list(model.stream("a", seed=3, sample=2)) == ["320"]
 
 
 def test_metrics_are_of_the_texts_of_a_seed(model, asked):

@@ -243,10 +243,16 @@ class Engine(Generic[PlanT, OutputT]):
         make = self.way_of
         return self.program if make is None else make(self.plan, prefix=self.given_prefix)
 
+    @functools.cached_property
+    def _stepwise(self) -> Stepwise:
+        assert not isinstance(self.plan, BeamPlan), "beams are not known before the end"
+        return Stepwise(self.plan, prefix=self.given_prefix)
+
     @property
     def compile_seconds(self) -> float:
-        """The seconds of all compilations for `outputs` so far."""
-        return self.way.seconds
+        """The time of all compilations for `outputs` and `steps` so far."""
+        stepwise = vars(self).get("_stepwise")
+        return self.way.seconds + (stepwise.seconds if stepwise else 0.0)
 
     def suited(
         self,
@@ -398,6 +404,24 @@ class Engine(Generic[PlanT, OutputT]):
         for batch, _ in work:
             with decoding.naming_texts(batch.index):
                 yield next(outputs)
+
+    def steps(
+        self, batch: tasks.Batch, *, seed: int = 0, sample: int = 0
+    ) -> Iterator[DecodeOutput]:
+        """Yields the output so far of a batch, on the host: first without a token, then after each
+        target call. The last one is that of `decode`. It is for one device, and for no search.
+
+        Args:
+          batch: the texts.
+          seed: the seed of all random draws.
+          sample: the index of the sample, if each text has several.
+
+        Raises:
+          NonFiniteLogits: with the index of the text.
+        """
+        inputs = GivenBatch(self.keys(batch, seed, sample), self.inputs(batch), batch.index >= 0)
+        with decoding.naming_texts(batch.index):
+            yield from self._stepwise.steps(self.params, inputs)
 
     def text_of(self, tokens: Sequence[int], source: str) -> str:
         """Returns the text of an output's token ids; `source` is the text of its input."""

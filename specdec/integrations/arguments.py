@@ -51,11 +51,11 @@ def check_vocabulary(vocabulary: object) -> None:
         raise ValueError(f"vocabulary is {vocabulary!r}; give {tasks.VOCABULARIES}, or None")
 
 
-def check_computing(dtype: object, chat: object, same_bits: object) -> None:
+def check_computing(dtype: object, **truths: object) -> None:
     """Raises ValueError for a dtype that models do not compute in, or for no truth value."""
     if isinstance(dtype, str) and dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; give {' or '.join(map(repr, DTYPES))}, or None")
-    for name, value in {"chat": chat, "same_bits": same_bits}.items():
+    for name, value in truths.items():
         if not isinstance(value, bool):
             raise ValueError(f"{name} is {value!r}; give True or False")
 

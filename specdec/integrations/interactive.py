@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -10,65 +9,26 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Unpack, cast
 
-import jax
 import numpy as np
 
-from specdec import checkpoints, tasks
+from specdec import tasks
 from specdec.certificate import certifying
-from specdec.common import demo, terminal
-from specdec.common.decoded import DecodedText
+from specdec.common import demo, progress, terminal
 from specdec.common.values import SEEDS
-from specdec.decoding.program import Program
-from specdec.drafters import Autoregressive, PreviousOutput
-from specdec.drafters.drafter import Drafter, drawing_with
-from specdec.engine import Engine, NotExact, Placement, check_eight_bits, saved_vocabulary
 from specdec.integrations import arguments
-from specdec.integrations.pair import (
-    Directories,
-    Directory,
-    Search,
-    beams_of,
-    buckets_below,
-    weights_of,
-)
-from specdec.integrations.shown_texts import Decoded, Explained, ShownPair
+from specdec.integrations.opened_pair import OpenedPair, over_devices
+from specdec.integrations.pair import Search, beams_of
+from specdec.integrations.shown_texts import Decoded, Explained
 from specdec.measure import benchmarking
-from specdec.models.contract.inputs import check_room
-from specdec.models.partitioning import Partitioner
-from specdec.plan import Plan
-from specdec.sampling import Greedy, Sampling, instead
-from specdec.schedules import Fixed
-from specdec.schedules.schedule import Schedule
-from specdec.texts import explained
 from specdec.texts.beam_texts import BeamText
-from specdec.texts.beams import NO_BEAMS, Beams
+from specdec.texts.beams import Beams
 from specdec.texts.decoding_texts import Text
-from specdec.texts.measured_run import Run, Variant
 from specdec.texts.text_engine import TextEngine
-from specdec.texts.texts import Data, TextList
-from specdec.texts.transcripts import Transcriber
-from specdec.types import SamplingRule
-from specdec.verifiers import Block
-from specdec.verifiers.decide import Verifier
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable)
-
-GIVEN = "the given texts"  # the name of their split
 
 
-def _over_devices(method: F) -> F:
-    """Returns a method of `InteractiveModel` that runs on its mesh, if it has one."""
-
-    @functools.wraps(method)
-    def run(self, *arguments, **options):
-        with self._on_devices():
-            return method(self, *arguments, **options)
-
-    return cast(F, run)
-
-
-class InteractiveModel(ShownPair):
+class InteractiveModel(OpenedPair):
     """A target, a drafter and a vocabulary that turn input texts into output texts.
 
     Inputs are padded to the next power of two, and one program is compiled for each such length.
@@ -94,6 +54,7 @@ class InteractiveModel(ShownPair):
       same_bits: whether outputs must equal the target's own in bfloat16 too, see `Plan`.
       partitioner: how the models are divided over devices; None for one device.
       prefix: the text that every output begins with.
+      progress: whether a terminal shows what is compiled, and how many texts are decoded.
       **settings: `lossy`, `int8`, `int8_tokens` and `generation_settings`, see `engine.Settings`.
 
     Raises:
@@ -109,73 +70,6 @@ class InteractiveModel(ShownPair):
     >>> model.explain("translate English to German: The cat sleeps.").text.prediction == output
     True
     """
-
-    def __init__(
-        self,
-        target: Directory,
-        draft: Directories | None = None,
-        *,
-        drafter: Drafter | None = None,
-        gamma: int = 4,
-        schedule: Schedule | None = None,
-        schedule_table: Directory | None = None,
-        sampling: SamplingRule | None = None,
-        verifier: Verifier | None = None,
-        vocabulary: tasks.VocabularyDefinition | None = None,
-        lengths: Mapping[str, int] = {"inputs": 512, "targets": 128},
-        batch_size: int = 1,
-        dtype: str | None = None,
-        chat: bool = False,
-        same_bits: bool = False,
-        partitioner: Partitioner | None = None,
-        prefix: str = "",
-        **settings: Any,
-    ):
-        chosen = arguments.settings_of(settings)
-        parts = {"drafter": drafter, "schedule": schedule, "verifier": verifier}
-        arguments.check_parts(**parts, sampling=sampling, partitioner=partitioner)
-        arguments.check_vocabulary(vocabulary)
-        arguments.check_directories(target, draft, drafter, schedule_table)
-        arguments.check_computing(dtype, chat, same_bits)
-        lengths = arguments.lengths_of(lengths)
-        batch_size = arguments.integer("batch_size", batch_size, 1)
-        gamma = arguments.integer("gamma", gamma, 1)
-        prefix = arguments.text_of("prefix", prefix)
-        sampling = sampling or Greedy()
-        if drafter is None and draft is not None:
-            path = draft["draft"] if isinstance(draft, Mapping) else draft
-            drafter = Autoregressive(checkpoints.model_from(path, dtype), sampling)
-        if drafter is None:
-            verifier = schedule = None
-        else:
-            verifier, schedule = verifier or Block(), schedule or Fixed(gamma)
-        weights = weights_of(target, draft, drafter, schedule, schedule_table)
-        model, longest = checkpoints.model_from(target, dtype), lengths["targets"]
-        if chat:
-            vocabulary = tasks.chatting(vocabulary or saved_vocabulary(target))
-        of_plan: Any = drafter, verifier, schedule, sampling, longest  # some None without a drafter
-        plan = Plan(model, *of_plan, stop_ids=(), same_bits=same_bits)
-        check_room(plan.models(), lengths["inputs"], longest)
-        check_eight_bits(plan, chosen.int8, chosen.int8_tokens)
-        loaded = tasks.for_texts(vocabulary) if vocabulary else None
-        devices = Placement(partitioner or Partitioner())
-        try:
-            self._engine = Engine.open(
-                plan, weights, loaded, devices, chosen, rows=batch_size, prefix=prefix
-            )
-        except NotExact as error:
-            raise ValueError(
-                f"{error} does not keep the target's distribution; give lossy=True to have it"
-            ) from error
-        self._lengths, self._batch_size = lengths, batch_size
-        # A trace for the shortest inputs finds parts that do not fit.
-        with self._on_devices():
-            self._engine.check(min([*buckets_below(lengths["inputs"]), lengths["inputs"]]))
-            self._engine.load()
-        self._previous: Sequence[int] = ()
-        self._revisers: dict[int, Engine] = {}
-        self._variants: dict[tuple[float | None, int | None], Engine] = {}
-        self.reset()
 
     @classmethod
     def demo(cls, **options: Any) -> InteractiveModel:
@@ -208,7 +102,7 @@ class InteractiveModel(ShownPair):
         options: dict[str, Any] = {"temperature": temperature, "max_length": max_length}
         return [x.text for x in self.decode(texts, seed=seed, sample=sample, **options)]
 
-    @_over_devices
+    @over_devices
     def decode(
         self,
         texts: Sequence[str],
@@ -235,32 +129,47 @@ class InteractiveModel(ShownPair):
         """
         engine = self._varied(temperature, max_length)
         seed, sample = _drawn(seed, sample)
-        batches = self._batches((text, None) for text in arguments.texts_of(texts))
-        return [x for batch in batches for x in self._decode(batch, seed, engine, sample=sample)]
+        texts = arguments.texts_of(texts)
+        decoded: list[Decoded] = []
+        with progress.bar("decoding", len(texts), "text") as bar:
+            for batch in self._batches((text, None) for text in texts):
+                decoded += self._decode(batch, seed, engine, sample=sample)
+                bar.update(len(batch.input_texts))
+        return decoded
 
-    def _varied(self, temperature: float | None, max_length: int | None) -> Engine:
-        """Returns the engine of a temperature and a length, None for those of the model."""
-        key = temperature, max_length
-        if key == (None, None):
-            return self._engine
-        if key not in self._variants:
-            plan = self._engine.plan
-            parts: dict[str, Any] = {}
-            if temperature is not None:
-                value = arguments.temperature_of(temperature)
-                rule = instead(plan.sampling, Sampling(value) if value else Greedy())
-                parts["sampling"] = rule
-                if plan.drafts:
-                    parts["drafter"] = drawing_with(rule, plan.drafter)
-            if max_length is not None:
-                length = parts["max_length"] = arguments.integer("max_length", max_length, 1)
-                check_room(plan.models(), self._lengths["inputs"], length)
-                if plan.drafts and plan.longest_draft > (room := max(1, length - 1)):
-                    parts["schedule"] = plan.schedule.up_to(room) or plan.schedule
-            self._variants[key] = self._engine.variant(**parts)
-        return self._variants[key]
+    def stream(
+        self,
+        text: str,
+        *,
+        seed: int = 0,
+        sample: int = 0,
+        temperature: float | None = None,
+        max_length: int | None = None,
+    ) -> Iterator[str]:
+        """Yields the output for a text piece by piece, as the target's calls write it.
 
-    @_over_devices
+        All pieces together are the output of `predict`. No piece ends within a character. A loop
+        that is left early ends the decoding. Over a mesh the whole output is one piece.
+
+        Args:
+          text: the input.
+          seed: the seed of random draws.
+          sample: the index of the sample, if the text has several.
+          temperature: see `decode`.
+          max_length: see `decode`.
+
+        Raises:
+          TaskError: the text is too long.
+        """
+        text = arguments.text_of("text", text)
+        if self._engine.placement.mesh is not None:
+            options: dict[str, Any] = {"temperature": temperature, "max_length": max_length}
+            return iter(self.predict([text], seed=seed, sample=sample, **options))
+        engine = self._varied(temperature, max_length, rows=1)
+        (batch,) = self._run([(text, None)], rows=1).batches()
+        return self._pieces(engine, batch, *_drawn(seed, sample))
+
+    @over_devices
     def transcribe(self, files: Sequence[str], *, seed: int = 0, sample: int = 0) -> list[Text]:
         """Returns the transcripts of sounds of any length, by a Whisper.
 
@@ -290,11 +199,7 @@ class InteractiveModel(ShownPair):
             transcripts += texts
         return transcripts
 
-    @functools.cached_property
-    def _transcriber(self) -> Transcriber:
-        return Transcriber(self._engine)
-
-    @_over_devices
+    @over_devices
     def revise(
         self, text: str, *, previous: str | None = None, gamma: int = 16, seed: int = 0
     ) -> Decoded:
@@ -325,16 +230,7 @@ class InteractiveModel(ShownPair):
         self._previous = revised.tokens
         return revised
 
-    def _revising(self, gamma: int) -> Engine:
-        """Returns an engine that drafts from previous outputs."""
-        if gamma not in self._revisers:
-            plan = self._engine.plan
-            verifier = plan.verifier if plan.drafts else Block()
-            parts = {"drafter": PreviousOutput(), "verifier": verifier, "schedule": Fixed(gamma)}
-            self._revisers[gamma] = self._engine.variant(**parts)
-        return self._revisers[gamma]
-
-    @_over_devices
+    @over_devices
     def beams(
         self, texts: Sequence[str], num_beams: int = 4, **search: Unpack[Search]
     ) -> list[BeamText]:
@@ -363,7 +259,7 @@ class InteractiveModel(ShownPair):
         decoded: Iterator[Any] = TextEngine(run, beams.engine(self._engine)).decode(run.source())
         return list(decoded)
 
-    @_over_devices
+    @over_devices
     def score(self, inputs: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Returns the target's log-probability of each of `targets`, EOS included, in nats.
 
@@ -413,7 +309,7 @@ class InteractiveModel(ShownPair):
         text_of = functools.partial(self._text_of, source=decoded.input)
         return terminal.paint(terminal.pieces(terminal.origins(*row), text_of))
 
-    @_over_devices
+    @over_devices
     def bench(
         self,
         texts: Sequence[str],
@@ -444,7 +340,7 @@ class InteractiveModel(ShownPair):
         (measured,) = benchmarking.Benchmark.of([(variant, None)]).measure(repeats)
         return measured
 
-    @_over_devices
+    @over_devices
     def verify(
         self,
         texts: Sequence[str],
@@ -475,7 +371,7 @@ class InteractiveModel(ShownPair):
         variant = self._variant(self._engine, texts, seed, _beams(num_beams, search))
         return certifying.certify(variant, lambda line: None, started)
 
-    @_over_devices
+    @over_devices
     def explain(self, text: str, *, seed: int = 0) -> Explained:
         """Decodes a text, and returns which words each target call was given and kept.
 
@@ -490,71 +386,6 @@ class InteractiveModel(ShownPair):
         engine = TextEngine(run, self._engine, again=self._replayer)
         (decoded,) = engine.decode(run.source())
         return Explained(cast(Text, decoded))
-
-    @functools.cached_property
-    def _replayer(self) -> Program:
-        return explained.replayer(self._engine.plan)
-
-    def _on_devices(self) -> contextlib.AbstractContextManager:
-        """Returns the context in which the programs of the model run."""
-        mesh = self._engine.placement.mesh
-        return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
-
-    def _variant(
-        self, engine: Engine, texts: Sequence[str], seed: int, beams: Beams = NO_BEAMS
-    ) -> Variant:
-        """Returns a run of an engine over texts, which are padded to the length of the longest."""
-        seed = arguments.seed_of(seed)
-        pairs = TextList((text, None) for text in arguments.texts_of(texts))
-        if not pairs:
-            raise ValueError("texts is empty; give one text or more")
-        longest = max(batch.ids.shape[1] for batch in self._batches(pairs))
-        lengths = {**self._lengths, "inputs": longest}
-        data = Data(None, GIVEN, lengths, pairs, batch_size=engine.rows, seed=seed)
-        run = Run(engine, data, lossy=not engine.plan.exact, beams=beams)
-        return Variant("", run, f"# {engine.plan}\n")
-
-    def reset(self) -> None:
-        """Resets the statistics."""
-        self.stats = terminal.Summary()
-        self._compiled_before = self._compile_seconds()
-
-    def _text_of(self, tokens: Sequence[int], source: str) -> str:
-        return tasks.detokenize(self._engine.vocabulary, tokens, source)
-
-    def _batches(self, pairs: Iterable[tuple[str, str | None]]) -> Iterator[tasks.Batch]:
-        return self._run(pairs).batches()
-
-    def _run(self, pairs: Iterable[tuple[str, str | None]], beams: Beams = NO_BEAMS) -> Run:
-        """Returns a run over texts that are padded to the lengths of this model's programs."""
-        lengths, rows = self._lengths, self._batch_size
-        texts, widths = TextList(pairs), buckets_below(lengths["inputs"])
-        data = Data(None, GIVEN, lengths, texts, batch_size=rows, buckets=widths)
-        return Run(self._engine, data, beams=beams)
-
-    def _decode(
-        self, batch: tasks.Batch, seed: int, engine: Engine | None = None, sample: int = 0
-    ) -> list[Decoded]:
-        engine = engine or self._engine
-        output, seconds = engine.decode(batch, seed=seed, sample=sample)
-        texts = []
-        for index, text in enumerate(batch.input_texts):
-            log_prob = float(output.log_probs[index].sum())
-            shown = self._text_of(output.row(index).tokens, text)
-            texts.append(Decoded.of(output, index, input=text, text=shown, log_prob=log_prob))
-        self._count(texts, seconds)
-        return texts
-
-    def _count(self, texts: Iterable[DecodedText], seconds: float) -> None:
-        """Adds texts, and the seconds that they took, to the statistics."""
-        self.stats.seconds += seconds
-        self.stats.compile_seconds = self._compile_seconds() - self._compiled_before
-        for text in texts:
-            text.count_in(self.stats, len(self._engine.prefix))
-
-    def _compile_seconds(self) -> float:
-        decoder = vars(self).get("_transcriber", self._engine)  # the transcriber counts its own
-        return decoder.compile_seconds
 
 
 def _drawn(seed: int, sample: int) -> tuple[int, int]:
