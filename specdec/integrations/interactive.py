@@ -54,7 +54,7 @@ class InteractiveModel(OpenedPair):
       same_bits: whether outputs must equal the target's own in bfloat16 too, see `Plan`.
       partitioner: how the models are divided over devices; None for one device.
       prefix: the text that every output begins with.
-      progress: whether a terminal shows what is compiled, and how many texts are decoded.
+      progress: whether a terminal shows compiling and decoding.
       **settings: `lossy`, `int8`, `int8_tokens` and `generation_settings`, see `engine.Settings`.
 
     Raises:
