@@ -6,6 +6,7 @@ No program runs: outputs are made here. pytest tests/test_interactive_calls.py
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from support import tiny_t5
 
 from specdec import checkpoints, tasks
 from specdec.common.terminal import Origin
+from specdec.common.values import SEEDS
 from specdec.engine import Engine, Placement
 from specdec.integrations import opened_pair
 from specdec.integrations.interactive import InteractiveModel
@@ -232,6 +234,9 @@ CALLS: dict[str, Any] = {
     "previous is 4": lambda model: model.revise("a", previous=4),
     "gamma is 0; give an integer from 1 on": lambda model: model.revise("a", gamma=0),
     "sample is -1; give an integer from 0": lambda model: model.predict(TEXT, sample=-1),
+    f"seed is {SEEDS}; give an integer from 0 to {SEEDS - 1}": (
+        lambda model: model.decode(TEXT, seed=SEEDS)
+    ),
     "seed is '1'": lambda model: model.decode(TEXT, seed="1"),
     "temperature is -1; give a number from 0 on": lambda model: model.predict(TEXT, temperature=-1),
     "max_length is 0": lambda model: model.decode(TEXT, max_length=0),
@@ -282,6 +287,21 @@ def test_an_argument_of_the_model_is_refused_by_its_name(message):
     with pytest.raises((ValueError, TypeError), match=re.escape(message)) as raised:
         InteractiveModel(**given)
     assert "--" not in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_arguments_that_need_not_be_given():
+    """The lengths and draft length that a pair has, and one text at a time."""
+    known = inspect.signature(InteractiveModel).parameters.values()
+    chosen = {x.name: x.default for x in known if x.default not in (None, inspect.Parameter.empty)}
+    assert chosen == {
+        "gamma": 4,
+        "lengths": {"inputs": 512, "targets": 128},
+        "batch_size": 1,
+        "chat": False,
+        "same_bits": False,
+        "prefix": "",
+        "progress": True,
+    }
 
 
 def test_a_call_at_another_temperature_reads_nothing_again(model, monkeypatch):

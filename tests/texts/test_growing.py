@@ -50,7 +50,8 @@ def test_a_run_of_bytes_waits_for_its_end():
     a, character, broken = (vocabulary.encode(text) for text in ("Ein", "漢", "漢"))
     assert tasks.byte_ids(vocabulary) >= set(character[1:]) and len(character) == 4
     of_text = [a, a + character[1:3], a + character[1:], a + character[1:] + a]
-    assert list(Growing(vocabulary).pieces(of_text)) == ["Ein", "漢 Ein"]
+    of_text.append(of_text[-1] + a)
+    assert list(Growing(vocabulary).pieces(of_text)) == ["Ein", "漢 Ein", " Ein"]
     broken = a + character[1:] + character[1:2]
     assert list(Growing(vocabulary).pieces([*of_text[:3], broken])) == ["Ein", 4 * "\ufffd"]
 

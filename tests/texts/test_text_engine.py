@@ -476,6 +476,20 @@ def test_a_bucket_is_left_out_where_padding_costs_less_than_a_program(parameters
     assert (found.lengths["inputs"], found.buckets) == (160, left)
 
 
+def test_a_list_of_texts_says_how_many_it_has():
+    assert repr(TextList([(40 * "a", None), ("b", None)])) == f"2 texts, the first '{30 * 'a'}'"
+
+
+@pytest.mark.parametrize("name", ["vocabulary", "draft_vocabulary"])
+def test_a_task_may_be_named_and_a_vocabulary_may_not(name):
+    lengths = {"inputs": 8, "targets": 4}
+    assert Data("a task", "test", lengths).task == "a task"
+    with pytest.raises(ValueError, match=f"Data.{name} is 'spiece.model'; give "):
+        Data(None, "test", lengths, **{name: "spiece.model"})
+    with pytest.raises(ValueError, match="Data.task is 5; give a task, or the name of a"):
+        Data(5, "test", lengths)
+
+
 def test_settings_of_texts_that_need_not_be_given():
     texts, lengths = TextList([("abc", None)]), {"inputs": 8, "targets": 4}
     data = Data(None, "", lengths, texts)
