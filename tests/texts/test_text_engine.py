@@ -459,12 +459,12 @@ def test_texts_are_padded_to_the_bucket_of_the_longest(limit, buckets, width, le
 @pytest.mark.parametrize(
     "parameters, left",
     [
-        (937_500_000, ()),  # 2 * 128 + 64 tokens more cost as much as a program, 3e11
-        (937_500_001, (96,)),
-        (2_343_750_000, (96,)),  # 2 * 64 tokens more
-        (2_343_750_001, (32,)),
-        (4_687_500_000, (32,)),  # 64 tokens more
-        (4_687_500_001, (32, 96)),
+        (2_500_000_000, ()),  # 2 * 128 + 64 tokens more cost as much as a program, 8e11
+        (2_500_000_001, (96,)),
+        (6_250_000_000, (96,)),  # 2 * 64 tokens more
+        (6_250_000_001, (32,)),
+        (12_500_000_000, (32,)),  # 64 tokens more
+        (12_500_000_001, (32, 96)),
     ],
 )
 def test_a_bucket_is_left_out_where_padding_costs_less_than_a_program(parameters, left):
