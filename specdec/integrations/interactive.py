@@ -7,7 +7,7 @@ import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 
@@ -26,6 +26,13 @@ from specdec.texts.decoding_texts import Text
 from specdec.texts.text_engine import TextEngine
 
 T = TypeVar("T")
+
+
+class _Settings(TypedDict):
+    """What a call may have in place of the model's own."""
+
+    temperature: float | None
+    max_length: int | None
 
 
 class InteractiveModel(OpenedPair):
@@ -99,8 +106,8 @@ class InteractiveModel(OpenedPair):
           temperature: see `decode`.
           max_length: see `decode`.
         """
-        options: dict[str, Any] = {"temperature": temperature, "max_length": max_length}
-        return [x.text for x in self.decode(texts, seed=seed, sample=sample, **options)]
+        settings = _Settings(temperature=temperature, max_length=max_length)
+        return [x.text for x in self.decode(texts, seed=seed, sample=sample, **settings)]
 
     @over_devices
     def decode(
@@ -163,8 +170,8 @@ class InteractiveModel(OpenedPair):
         """
         text = arguments.text_of("text", text)
         if self._engine.placement.mesh is not None:
-            options: dict[str, Any] = {"temperature": temperature, "max_length": max_length}
-            return iter(self.predict([text], seed=seed, sample=sample, **options))
+            settings = _Settings(temperature=temperature, max_length=max_length)
+            return iter(self.predict([text], seed=seed, sample=sample, **settings))
         engine = self._varied(temperature, max_length, rows=1)
         (batch,) = self._run([(text, None)], rows=1).batches()
         return self._pieces(engine, batch, *_drawn(seed, sample))

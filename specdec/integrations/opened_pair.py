@@ -17,11 +17,17 @@ from specdec.common import terminal
 from specdec.common.decoded import DecodedText
 from specdec.common.progress import shown_on
 from specdec.decoding.program import Program
-from specdec.drafters import Autoregressive, PreviousOutput
+from specdec.drafters import PreviousOutput
 from specdec.drafters.drafter import Drafter, drawing_with
 from specdec.engine import Engine, NotExact, Placement, check_eight_bits, saved_vocabulary
 from specdec.integrations import arguments
-from specdec.integrations.pair import Directories, Directory, buckets_below, weights_of
+from specdec.integrations.pair import (
+    Directories,
+    Directory,
+    buckets_below,
+    drafter_of,
+    weights_of,
+)
 from specdec.integrations.shown_texts import Decoded, ShownPair
 from specdec.models.contract.inputs import check_room
 from specdec.models.partitioning import Partitioner
@@ -94,31 +100,23 @@ class OpenedPair(ShownPair):
         gamma = arguments.integer("gamma", gamma, 1)
         prefix = arguments.text_of("prefix", prefix)
         sampling = sampling or Greedy()
-        if drafter is None and draft is not None:
-            path = draft["draft"] if isinstance(draft, Mapping) else draft
-            drafter = Autoregressive(checkpoints.model_from(path, dtype), sampling)
-        if drafter is None:
-            verifier = schedule = None
-        else:
-            verifier, schedule = verifier or Block(), schedule or Fixed(gamma)
-        weights = weights_of(target, draft, drafter, schedule, schedule_table)
+        of_draft = drafter_of(draft, drafter, dtype, sampling)
+        schedule = None if of_draft is None else schedule or Fixed(gamma)
+        weights = weights_of(target, draft, of_draft, schedule, schedule_table)
         model, longest = checkpoints.model_from(target, dtype), lengths["targets"]
         if chat:
             vocabulary = tasks.chatting(vocabulary or saved_vocabulary(target))
-        of_plan: Any = drafter, verifier, schedule, sampling, longest  # some None without a drafter
+        verifier = None if of_draft is None else verifier or Block()
+        of_plan: Any = of_draft, verifier, schedule, sampling, longest  # None without a drafter
         plan = Plan(model, *of_plan, stop_ids=(), same_bits=same_bits)
         check_room(plan.models(), lengths["inputs"], longest)
         check_eight_bits(plan, chosen.int8, chosen.int8_tokens)
         loaded = tasks.for_texts(vocabulary) if vocabulary else None
         devices = Placement(partitioner or Partitioner())
-        try:
+        with _naming_lossy():
             self._engine = Engine.open(
                 plan, weights, loaded, devices, chosen, rows=batch_size, prefix=prefix
             )
-        except NotExact as error:
-            raise ValueError(
-                f"{error} does not keep the target's distribution; give lossy=True to have it"
-            ) from error
         self._lengths, self._batch_size = lengths, batch_size
         self._shows_progress = progress
         # A trace for the shortest inputs finds parts that do not fit.
@@ -267,3 +265,14 @@ class OpenedPair(ShownPair):
         decoder = vars(self).get("_transcriber", self._engine)  # the transcriber counts its own
         engines = [*self._revisers.values(), *self._variants.values()]
         return decoder.compile_seconds + sum(engine.compile_seconds for engine in engines)
+
+
+@contextlib.contextmanager
+def _naming_lossy() -> Iterator[None]:
+    """Raises ValueError for a pair that is not exact, with the argument that allows it."""
+    try:
+        yield
+    except NotExact as error:
+        raise ValueError(
+            f"{error} does not keep the target's distribution; give lossy=True to have it"
+        ) from error

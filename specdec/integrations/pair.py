@@ -6,10 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeAlias, TypedDict
 
+from specdec import checkpoints
 from specdec.decoding.beam_rules import BeamRule
+from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter
 from specdec.schedules.schedule import Schedule
 from specdec.texts.beams import NO_BEAMS, Beams
+from specdec.types import SamplingRule
 
 Directory: TypeAlias = str | os.PathLike
 Directories: TypeAlias = Directory | Mapping[str, Directory]
@@ -30,6 +33,16 @@ def beams_of(num_beams: int, search: Search) -> Beams:
     """Returns the settings of a search, or `NO_BEAMS` for 0 beams; None stands for a default."""
     settings: Any = {name: value for name, value in search.items() if value is not None}
     return Beams(num_beams, **settings) if num_beams else NO_BEAMS
+
+
+def drafter_of(
+    draft: Directories | None, drafter: Drafter | None, dtype: str | None, sampling: SamplingRule
+) -> Drafter | None:
+    """Returns the drafter, or the one of a draft model's directory; None if there is no draft."""
+    if drafter is not None or draft is None:
+        return drafter
+    path = draft["draft"] if isinstance(draft, Mapping) else draft
+    return Autoregressive(checkpoints.model_from(path, dtype), sampling)
 
 
 def weights_of(

@@ -32,7 +32,7 @@ from specdec.types import DecodeOutput, PyTree
 
 AnyText: TypeAlias = Text | BeamText
 T = TypeVar("T")
-SummaryT = TypeVar("SummaryT", Summary, BeamSummary)
+SummaryT = TypeVar("SummaryT", bound=Summary | BeamSummary)
 
 
 class Watch(Protocol):
@@ -115,7 +115,7 @@ class TextEngine:
             self._print(self.summary)
             raise
         feeds = self.run.placement.share().first  # others decode the rows of another host
-        figures: Any = hosts.exchanged(self.summary if feeds else None)
+        figures = hosts.exchanged(self.summary if feeds else None)
         if hosts.is_first():
             self._print(total([summary for summary in figures if summary is not None]))
 
@@ -224,7 +224,7 @@ def total(summaries: Sequence[SummaryT]) -> SummaryT:
     Counts are added; seconds are those of the slowest host.
     """
     first, *others = summaries
-    figures: dict[str, Any] = {}
+    figures: dict[str, object] = {}
     for field in dataclasses.fields(first):
         values = [getattr(summary, field.name) for summary in summaries]
         if isinstance(values[0], bool):
