@@ -250,7 +250,7 @@ def test_where_nothing_is_proposed_nothing_is_accepted(one):
     assert 0 < summary.proposes < 1
     _, header, figures, last = lines(summary)
     assert header.split()[5:] == [x for one in LENIENCE[1:] for x in ("l", "=", f"{one:g}")]
-    assert len(figures.split()) == 5 + 3 and last.startswith("it proposes at")
+    assert len(figures.split()) == 5 + 3 and last.startswith("drafts exist at")
 
 
 def test_what_a_replay_needs_is_kept(measured):
