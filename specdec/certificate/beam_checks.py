@@ -48,7 +48,7 @@ class BeamSubject(Subject):
 
     @property
     def all_beams(self) -> BeamPlan:
-        """The run's search, for all beams."""
+        """The run's search, continued until all its beams are found (`best_only` is False)."""
         return dataclasses.replace(self.search, best_only=False)
 
     def with_draft(self, model: Target, width: int, reuse: bool = True) -> tuple[BeamPlan, Params]:

@@ -183,7 +183,7 @@ class Subject:
         return self._texts[plan]
 
     def plain(self, sampling: SamplingRule, width: int = 1) -> DecodeOutput:
-        """Returns all texts as the target alone decodes them."""
+        """Returns all texts as the target alone decodes them, in calls of `width` tokens."""
         return self.texts(self.alone(sampling, width))
 
     @property

@@ -127,8 +127,8 @@ def obeyed(
 def searched(rule: BeamRule, text: TextModel, opened: int = 0) -> BeamRule:
     """Returns the rule of a beam search with the settings of the target's checkpoint.
 
-    A field of the rule that is not its default replaces the checkpoint's setting. The first
-    `opened` tokens of an output do not count in its length, as those of a prefix.
+    A setting replaces only a field that has its default. The first `opened` tokens of an output do
+    not count in its length, as if they were a prefix.
     """
     stated = {x: setting.value for x, setting in text.in_effect.items() if x in names.BEAMS}
     for name, value in stated.items():

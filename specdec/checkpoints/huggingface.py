@@ -165,7 +165,7 @@ def write(folder: Path, params: PyTree, config: Config, vocabulary: Location | N
 
 
 def _adapter(directory: Path, record: Record) -> HuggingFace:
-    """Returns a family's functions for these files, for the `model_type` of a `config.json`."""
+    """Returns the adapter of the model family that the `model_type` of a `config.json` names."""
     adapters = (family.huggingface for family in families.FAMILIES.values())
     known = {kind: adapter for adapter in adapters if adapter for kind in adapter.MODEL_TYPES}
     kind = record.get("model_type")

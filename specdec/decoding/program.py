@@ -95,7 +95,7 @@ class Program:
         self._making: dict[Hashable, threading.RLock] = {}  # the programs of a shape
 
     def lower(self, *arguments: PyTree) -> jax.stages.Lowered:
-        """Traces the function for arguments of these shapes, once."""
+        """Returns the function traced for arguments of these shapes, which is traced only once."""
         shape = _shape(arguments[1:])
         with self._alone(shape):
             if shape not in self._lowered:

@@ -23,7 +23,7 @@ def source_of(context: Context) -> Array:
 
 
 def in_source(context: Context) -> Array:
-    """Returns [B, S] bool, whether each token of `source_of` is not padding."""
+    """Returns [B, S] bool, whether each token of `source_of(context)` is text, not padding."""
     prompt = context.prompt
     if prompt is None:
         return context.inputs != context.pad_id

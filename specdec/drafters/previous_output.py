@@ -19,7 +19,10 @@ from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 
 class Alignment(NamedTuple):
-    """The alignment of the output so far with the previous output's first j tokens, j = 0 to P."""
+    """The alignment of the output so far with the first j tokens of the previous output.
+
+    All j from 0 to P are compared. P is the padded length of the previous outputs.
+    """
 
     previous: Array  # [B, P] int32
     end: Array  # [B] int32, the length of the previous output

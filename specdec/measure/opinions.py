@@ -112,7 +112,10 @@ def of(
 
 
 def tossed(tokens: Array) -> Array:
-    """Returns a uniform random number from 0 to 1 for each token, always the same ones."""
+    """Returns a uniform random number from 0 to 1 for each token.
+
+    Arrays of equal shape get equal numbers.
+    """
     return jax.random.uniform(jax.random.key(0), tokens.shape)
 
 

@@ -257,7 +257,10 @@ class HeadsGrowth(Growth[HeadsConfig]):
         units = slice(config.mlp_dim)
 
         def with_old(name: str, old: Array, axis: int) -> Array:
-            """Returns [heads, .., ..] with the old units first, followed by pairs of twins."""
+            """Returns the grown heads' array `name`, with the old hidden units first along `axis`.
+
+            The units of each added pair are equal in `wi` and opposite in `wo`, so they cancel.
+            """
             index = (slice(None),) * axis + (units,)
             new = fresh[name].at[index].set(jnp.float32(old).astype(fresh[name].dtype))
             return (alike if name == "wi" else opposed)(new, config.mlp_dim, axis)

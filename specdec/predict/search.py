@@ -102,7 +102,7 @@ NEXT_STEPS = (
 
 
 class Recommendation(NamedTuple):
-    """The result of a search over several variants."""
+    """The fastest settings that `specdec tune` found, of each `--variant` and of all of them."""
 
     results: list[tuple[Prepared, tuning.Result]]  # of each variant
     best: tuning.Result  # of the fastest variant

@@ -43,7 +43,8 @@ def read(path: str, topology: str | None) -> Costs:
             return of_compile(path, topology)
         if topology is not None:
             raise RecordsError(
-                f"--topology is {topology} but {path} is not of `specdec compile`; leave it out"
+                f"--topology is {topology}, and {path} is not a file of `specdec compile`; leave "
+                "--topology out"
             )
         return Costs.of_record(fields) if fields.keys() == set(Costs._fields) else of_bench(path)
     except RecordsError:

@@ -101,7 +101,7 @@ class PictureSettings(Checked):
         if shape is not None and shape_after != list(shape):
             raise TaskError(
                 f"picture {picture} becomes {shape_after} pixels, and the target reads "
-                f"{list(shape)}; give tasks.PictureSettings its size"
+                f"{list(shape)}; give tasks.PictureSettings size and crop {tuple(shape[1:])}"
             )
         if self.size is not None:
             image = image.resize(size, resample=self.resample)

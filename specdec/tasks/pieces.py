@@ -50,12 +50,15 @@ class TokenizerFile(TypedDict):
 
 
 def of_sentencepiece(processor: SentencePieceProcessor) -> list[str]:
-    """Returns the pieces of a `SentencePieceProcessor` by id, except sentinels."""
+    """Returns a `SentencePieceProcessor`'s pieces in the order of their ids, except sentinels."""
     return _plain(map(processor.id_to_piece, range(processor.get_piece_size())))
 
 
 def of_tokenizer(text: str) -> list[str]:
-    """Returns the pieces of a `tokenizer.json` by id, except sentinels; see `parse`."""
+    """Returns a tokenizer's pieces in the order of their ids, except sentinels.
+
+    `text` is the content of its `tokenizer.json`. Raises ValueError if `parse` refuses it.
+    """
     return _plain(_names(parse(text)))
 
 
@@ -68,12 +71,18 @@ def special_ids(processor: SentencePieceProcessor) -> tuple[int | None, int, int
     if pad < 0 and processor.get_piece_size() and processor.is_control(0) and end:
         pad = 0  # a control symbol that was not declared as padding
     if min(end, unknown) < 0:
-        raise ValueError("it declares no end or no unknown piece; use the model's own file")
+        raise ValueError(
+            "it declares no EOS or no unknown piece; give the SentencePiece file that came with "
+            "the model"
+        )
     return None if pad < 0 else pad, end, unknown
 
 
 def names_of_tokenizer(text: str) -> list[str]:
-    """Returns the pieces of a `tokenizer.json` by id, with sentinels; see `parse`."""
+    """Returns a tokenizer's pieces in the order of their ids, with sentinels.
+
+    `text` is the content of its `tokenizer.json`. Raises ValueError if `parse` refuses it.
+    """
     return _names(parse(text))
 
 

@@ -58,9 +58,10 @@ class SeqioTask(Task):
     def stream(
         self, split: str, lengths: Mapping[str, int], seed: int, start: int = 0
     ) -> Iterator[Example]:
-        """Yields examples without end. Mixtures and unlimited splits have seqio's order.
+        """Yields examples without end, from place `start` on.
 
-        seqio shuffles a mixture with the seed if it fits in memory.
+        A split of a single task that fits in memory has the order of `Task.stream`. A mixture that
+        fits is shuffled by seqio with the seed. What does not fit has seqio's order, for any seed.
         """
         small = self.fits(split)
         if small and self._parts() == [self.of]:

@@ -154,7 +154,10 @@ class Series(PlainVocabulary):
 
     def decode(self, ids: Iterable[int]) -> str:
         """Raises TaskError: ids have no values without their input, which determines the scale."""
-        raise TaskError("ids of a series mean nothing without the text of their input; give it")
+        raise TaskError(
+            "ids of a series have no values without the text of their input, which determines the "
+            "scale; give both to `output_text`"
+        )
 
     def input_ids(self, text: str, length: int | None = None) -> list[int]:
         """Returns the ids of a context and EOS if `use_eos_token`: the last `length` of them.

@@ -69,7 +69,7 @@ class Run:
         return {**self.data.lengths, "targets": self.plan.max_length}
 
     def paths(self) -> dict[str, str]:
-        """Returns role -> path of the checkpoint or table."""
+        """Returns role, such as "target" or "draft" -> path of its checkpoint or table."""
         return {role: str(path) for role, path in self.engine.weights.items()}
 
     @property

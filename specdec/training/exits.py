@@ -32,8 +32,9 @@ class AllExits(Objective):
 
     Args:
       exits: the layers, counted from 1; None for all. The last layer is always included.
-      weights: the weights of layers' losses. 'linear' is the layer's number, as in the paper
-        (section 3.5). 'doubling' is twice the weight of the layer before. 'uniform' is 1.
+      weights: the weight of each exit's cross-entropy. 'linear' is the layer's number, as in
+        Schuster et al. 2022, section 3.5. 'doubling' is twice the weight of the exit before.
+        'uniform' is 1.
       label_smoothing: 0 <= s < 1.
     """
 

@@ -214,7 +214,7 @@ def test_costs_of_a_benchmark_are_its_medians():
     assert iteration == pytest.approx(known["draft"] + known["verify"])
     assert found.prefill == known["prefill"]
     assert found.step == summary["baseline"]["target_step"]
-    with pytest.raises(RecordsError, match=r"--topology is v4:1x1x1 but .*; leave it out"):
+    with pytest.raises(RecordsError, match=r"--topology is v4:1x1x1, and .*; leave --topology out"):
         stored_costs.read(str(path), "v4:1x1x1")
 
 

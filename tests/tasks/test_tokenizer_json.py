@@ -157,7 +157,7 @@ def test_ids_of_padding_end_and_unknown_of_a_sentencepiece_model(declared, contr
         assert pieces.special_ids(processor) == ids
         return
     with pytest.raises(
-        ValueError, match="^it declares no end or no unknown piece; use the model's"
+        ValueError, match="^it declares no EOS or no unknown piece; give the SentencePiece"
     ):
         pieces.special_ids(processor)
 

@@ -58,5 +58,5 @@ def signed(levels: Array) -> Array:
 
 
 def dequantized(layer: Mapping[str, PyTree], *, inputs: int) -> Array:
-    """Returns the float32 kernel that a quantized layer stands for."""
+    """Returns the float32 kernel of a layer from `quantized`; `inputs` is the input axis."""
     return signed(layer["kernel"]).astype(jnp.float32) * jnp.expand_dims(layer[SCALE], inputs)

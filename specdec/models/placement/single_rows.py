@@ -72,9 +72,10 @@ class _Attaching(Protocol):
 
 @functools.cache
 def fastest(models: tuple[TimedModel, ...]) -> Any:
-    """Returns the model whose call on one token is fastest: the first one, or a clearly faster one.
+    """Returns the model with the fastest call on one token, or the first if that is nearly as fast.
 
-    Of the other models, those that this device or this JAX cannot compute are left out.
+    Later models are left out if this device or this JAX cannot compute them. A first model that
+    reads whole blocks is returned without timing.
     """
     plain, *others = models
     if plain.states_dim is not None:  # it reads whole blocks
@@ -92,7 +93,8 @@ def fastest(models: tuple[TimedModel, ...]) -> Any:
 def seconds(calls: Sequence[tuple[TimedModel, int]]) -> list[float]:
     """Returns the seconds of a call for each pair of a model and the call's number of tokens.
 
-    One decoder layer and the logits are timed, on one device, with parameters and a cache of zeros.
+    The call computes only one decoder layer and the logits, on one device, with parameters and a
+    cache of zeros.
     """
     return _seconds([_run(model, width) for model, width in calls])
 

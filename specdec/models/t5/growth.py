@@ -114,8 +114,8 @@ class T5Growth(Growth[T5Config]):
         if draft.markov_rank and to.vocab_size != config.vocab_size:
             raise ValueError(
                 f"T5DraftConfig.vocab_size is {config.vocab_size} and would become "
-                f"{to.vocab_size}; a model that fills in masks keeps it, because they are its last "
-                "ids"
+                f"{to.vocab_size}; a model that fills in masks must keep it, because its last ids "
+                f"are the masks; grow to a config with vocab_size = {config.vocab_size}"
             )
 
     def resized(self, config: T5Config, to: T5Config) -> T5Config:

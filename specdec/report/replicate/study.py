@@ -129,7 +129,10 @@ def read(name: str) -> Study:
 def _known(names: Iterable[str], known: Iterable[str], what: str) -> None:
     for name in names:
         if name not in known:
-            raise ValueError(f"{what} {name!r}; give some of {', '.join(known) or '[needs]'}")
+            raise ValueError(
+                f"{what} {name!r}; give some of "
+                f"{', '.join(known) or 'the names in the table [needs], which has none yet'}"
+            )
 
 
 def _published(row: StudyRow) -> Published:
