@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class _Settings(TypedDict):
-    """What a call may have in place of the model's own."""
+    """The settings of one call; None for those of the model."""
 
     temperature: float | None
     max_length: int | None
