@@ -46,7 +46,8 @@ class Parser(OneLine):
     ):
         self._given = list(itertools.takewhile(lambda arg: arg != "--", args or ()))
         self.refuse_unknown(arg.partition("=")[0] for arg in self._given)
-        for before, word in itertools.pairwise(["", *self._given]):
+        takes_gin = "--gin_file " in self.format_usage()
+        for before, word in itertools.pairwise(["", *self._given]) if takes_gin else ():
             of_flag = before.startswith("--") and "=" not in before  # its value
             if word.endswith(".gin") and not word.startswith("-") and not of_flag:
                 self._refuse_word(word, f"--gin_file={word}")
@@ -62,6 +63,8 @@ class Parser(OneLine):
         known = self.format_usage()
         flags = [word.partition("=")[0] for word in suggested.split(" ")]
         fits = all(f"{flag} " in known for flag in flags) and len(words.split()) == len(flags)
+        if "--target" in flags:  # a run that is described already lacks no target
+            fits &= not any(arg.startswith(("--gin_file", "--target")) for arg in self._given)
         hint = f"; did you mean {self.prog} {suggested}?" if fits else ""
         self.error(f"{self.prog} takes no {words}{hint}")
 

@@ -15,6 +15,7 @@ from yard import records, the_line
 
 from specdec import checkpoints, cli, tasks
 from specdec.cli import run as runs
+from specdec.common import hosts
 from specdec.common.environment import version
 from specdec.common.records import RecordsError
 from specdec.common.terminal import counted
@@ -264,14 +265,14 @@ def test_settings_are_compared_as_settings(tmp_path, now, difference):
 def test_a_folder_that_cannot_be_used(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "predictions.jsonl").touch()
-    for path, hosts, message in (
+    for path, processes, message in (
         (tmp_path / "file", 1, "--output_dir .*/file cannot be used: "),
         (tmp_path, 1, "predictions.jsonl has no run.gin next to it"),
         (tmp_path, 2, "predictions.jsonl is of a run on another number of hosts than 2"),
         ("gs://b/x", 1, "--output_dir gs://b/x is not a local folder"),
     ):
         with pytest.raises(RecordsError, match=message):
-            PredictionsFolder(str(path), "", (0, hosts))
+            PredictionsFolder(str(path), "", (0, processes))
     (tmp_path / "predictions.jsonl").unlink()
     for host in (1, 0):
         (tmp_path / f"predictions-0000{host}-of-00002.jsonl").touch()
@@ -287,6 +288,7 @@ def test_hosts_share_the_texts_and_the_last_one_computes_the_metrics(
         return text["sample"], text["index"]
 
     monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(hosts, "exchanged", lambda figures: [figures])  # one after the other
     for host in (1, 0):
         monkeypatch.setattr(jax, "process_index", lambda host=host: host)
         code, out, err = evaluate(tmp_path, *COMPARED)
