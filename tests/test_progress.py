@@ -15,6 +15,7 @@ import pytest
 from support import tiny_t5
 
 from specdec import checkpoints, cli
+from specdec.cli.variants import announce
 from specdec.common import progress
 from specdec.decoding.program import Program
 from specdec.models.t5 import T5Target
@@ -253,3 +254,11 @@ def test_a_stage_inside_a_bar_is_shown_next_to_it(screen):
         before = len(screen.getvalue())
         wait_for(screen, r"timing:   0%[^\r]*$")
         assert "specdec: compiling x" not in screen.getvalue()[before:]
+
+
+def test_a_check_is_announced_where_no_progress_is_shown(capsys):
+    announce("draws")
+    assert capsys.readouterr().err == "specdec: checking draws ...\n"
+    with progress.shown_on(Screen()):
+        announce("law")
+    assert capsys.readouterr().err == ""

@@ -36,7 +36,7 @@ class _Account:
         self.spent: dict[str, float] = {}
         self.label, self.label_since = "", 0.0  # shown on the terminal, and when its stage began
         self.programs: dict[Hashable, int] = {}  # the number of each program that was compiled
-        # how many there will be, and whether exactly so many; None if nothing is known
+        # the number of programs, and whether it is exact or a maximum; None if it is unknown
         self.expected_programs: tuple[int, bool] | None = None
         self._now, self._since = OTHER, begun
 

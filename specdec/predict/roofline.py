@@ -278,7 +278,7 @@ class Exit:
 
     layers: int  # the layers that the token passes
     seconds: tuple[float, float]  # by the roofline, and with a time for each layer in addition
-    speedup: tuple[float, float]  # over a token that passes all layers, likewise
+    speedup: tuple[float, float]  # over a token that passes all layers, for both of `seconds`
 
 
 def exits(chip: Chip, plan: Plan, calls: Mapping[str, Call]) -> list[Exit]:

@@ -513,3 +513,10 @@ def test_other_activations_are_not_written(activations, tmp_path):
         huggingface.write, tmp_path / "a", {}, config, None
     )
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("names, said", [([], "no architecture"), (["A", "B"], "A, B")])
+def test_a_t5_inside_of_another_model_is_named_by_its_record(names, said):
+    message = f"another model \\({said} by its record\\): a T5 under 'x"
+    with pytest.raises(ValueError, match=message):
+        of_t5._check_names(["x.encoder.block.0.w", "head.w"], {"architectures": names})

@@ -60,7 +60,7 @@ def modern_params() -> Params:
 
 @functools.cache
 def confident_params() -> Params:
-    """With a confidence head whose weights are random, so that it prefers some places."""
+    """Returns parameters whose confidence head is random, so that it prefers some positions."""
     drafter = CONFIDENT.init(jax.random.key(2))
     drafter["decoder"]["confidence_head"]["weight"] = jax.random.normal(jax.random.key(5), [16])
     return params() | {"draft": drafter}

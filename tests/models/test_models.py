@@ -223,3 +223,20 @@ def test_a_layout_is_chosen_by_the_bytes_of_real_kernels(tied):
     read += [params["token_embedder"]["embedding"] if tied else decoder["logits_dense"]["kernel"]]
     held = Counter(leaf.size * leaf.dtype.itemsize for leaf in read)
     assert _kernels_of_step(T5Target(config)) == dict(held)
+
+
+@pytest.mark.parametrize(
+    "part, attention",
+    [
+        ("encoder", "attention"),
+        ("decoder", "self_attention"),
+        ("decoder", "encoder_decoder_attention"),
+    ],
+)
+def test_queries_begin_smaller_than_keys(part, attention):
+    """By the square root of a head's size, 16 here, since T5 does not scale the products."""
+    sizes = {"emb_dim": 64, "num_heads": 4, "head_dim": 16, "mlp_dim": 64}
+    config = T5Config(64, **sizes, num_encoder_layers=1, num_decoder_layers=1)
+    kernels = T5Target(config).init(jax.random.key(0))[part]["layers_0"][attention]
+    ratio = np.std(kernels["key"]["kernel"]) / np.std(kernels["query"]["kernel"])
+    assert 3.6 < ratio < 4.4

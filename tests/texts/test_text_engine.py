@@ -526,7 +526,8 @@ def test_a_token_that_is_a_space_has_the_space_and_not_the_token_after_it():
 
 
 def test_the_figures_of_several_hosts_are_added(monkeypatch, capsys):
-    """Of three hosts the last one decodes the rows of the second; seconds are the slowest's."""
+    """The third host decodes the rows of the second, so it counts none. The slowest host's seconds
+    are the total."""
     ours = Summary(2, 30, [4, 4], [3, 4], seconds=2.0, identical=2, baseline_calls=30)
     theirs = Summary(1, 10, [4], [1], seconds=3.0, identical=0, baseline_calls=10)
     assert total([ours]) == ours
